@@ -308,7 +308,8 @@ class TestIndexes:
         assert arguments["publish"] is False
         assert arguments["field_kinds"] == ["a=date", "b=keyword"]
 
-    def test_versions_are_managed_by_the_runner_as_soon_as_there_is_one(self, api: FlaskClient) -> None:
+    def test_versions_are_managed_by_the_runner_as_soon_as_there_is_one(self, make_app: MakeApp) -> None:
+        api = make_app(request_timeout_s=0.5).test_client()
         for response, action, version in (
             (api.get("/v1/indexes/news/versions"), "list", None),
             (api.post("/v1/indexes/news/publish", json={"version": "v1"}), "publish", "v1"),

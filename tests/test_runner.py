@@ -308,9 +308,10 @@ def test_after_redis_has_lost_its_data_the_runner_is_alive_again_and_does_jobs(p
     if is_busy:
         place.wait(place.submit("count", rows=1_000), "running")
     place.connection.flushall()
+    assert place.jobs.has_runner(PATIENCE_S)
     place.let_go()
     place.wait(place.submit("count", rows=1), "done")
-    wait_until(lambda: place.jobs.num_runners() == 1)
+    assert place.jobs.num_runners() == 1
 
 
 def test_rqs_own_tools_show_the_jobs(place: Place) -> None:

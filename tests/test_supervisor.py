@@ -29,6 +29,7 @@ from shoal.broker import embedded
 from shoal.errors import IndexNotFound, NotReady
 from shoal.keys import Keys
 from shoal.long_jobs.long_jobs import LongJobs
+from shoal.queue.pool import Pool
 from shoal.settings import PORT_FILE, Settings
 from shoal.supervisor.process import Service
 from shoal.supervisor.summary import print_summary
@@ -243,6 +244,22 @@ def test_a_stop_while_the_model_is_prepared_ends_that_too(settings: dict[str, An
             stack.send(signal.SIGTERM)
             assert stack.wait() == 1
         assert running(settings) == []
+
+
+def test_it_is_ready_once_its_own_workers_are(settings: dict[str, Any], client: Client, tmp_path: Path) -> None:
+    Pool(queue_of(client).broker, client.queue.keys, alive_s=3_600).announce("a", {"state": "ready", "indexes": {}})
+    settings |= {"home": tmp_path / "empty", "indexes": ""}
+    folder = prepared_folder(settings["home"], str(settings["model"]))
+    folder.parent.mkdir(parents=True)
+    with (folder.parent / f".{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # so that preparing waits
+        with Process(tmp_path / "log", "serve", **settings) as stack:
+            wait_until(lambda: is_ready(Settings(port=settings["port"])) and "another process" in stack.output)
+            assert "curl" not in stack.output
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            wait_until(lambda: "curl" in stack.output)
+            assert f"ready:  1 worker with {settings['model']}" in stack.output
+            assert stack.terminate() == 0
 
 
 def test_ctrl_c_ends_a_start_in_the_background(settings: dict[str, Any], tmp_path: Path) -> None:

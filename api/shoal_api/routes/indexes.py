@@ -1,5 +1,6 @@
 """/v1/indexes: the indexes that are served; for operators, their documents, builds and versions."""
 
+import time
 from typing import Any
 
 from flask import Response
@@ -9,6 +10,7 @@ from shoal.blocking import run_now
 from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
 from shoal.keys import NAME, NAME_RULE
+from shoal.long_jobs.long_jobs import UNLISTED_S
 from shoal_api.context import context
 from shoal_api.description import Blueprint
 from shoal_api.enqueue import IDEMPOTENCY_KEY, writer
@@ -102,8 +104,9 @@ def _manage(index: str, action: str, version: str | None = None) -> Response:
     long_jobs = context().long_jobs
     arguments = {"name": _checked(index), "action": action, "version": version}
     job_id = long_jobs.submit("manage_index", arguments, client=json_request().client_name)
-    timeout_s = context().settings.request_timeout_s - json_request().waited_s
-    job = wait(job_id, timeout_s if long_jobs.num_runners() else 0.0)
+    until_s = time.monotonic() + context().settings.request_timeout_s - json_request().waited_s
+    has_runner = long_jobs.has_runner(min(UNLISTED_S, until_s - time.monotonic()))
+    job = wait(job_id, until_s - time.monotonic() if has_runner else 0.0)
     if job.status == "done":
         return rendered(job.result)
     raise_failure(job)

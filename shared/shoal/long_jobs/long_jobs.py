@@ -1,6 +1,7 @@
 """Long jobs: submitted, looked at, paused, resumed, cancelled and deleted by any program that reaches Redis."""
 
 import secrets
+import time
 from collections.abc import Mapping
 from hashlib import blake2b
 from threading import Lock
@@ -26,6 +27,12 @@ LIMIT = 100
 
 #: Most bytes of the arguments of a job, of which the largest are paths and URLs.
 MAX_ARGUMENT_BYTES = 65_536
+
+#: Longest time for which Redis may list no runner although one is alive, in seconds: it has lost its data, and runners
+#: list themselves anew every 2 s.
+UNLISTED_S = 4.0
+
+_LOOK_EVERY_S = 0.1
 
 
 class LongJobs(Closing):
@@ -149,6 +156,15 @@ class LongJobs(Closing):
         jobs = self._rq()
         with self._broker.lending():
             return jobs.num_runners()
+
+    def has_runner(self, within_s: float = UNLISTED_S) -> bool:
+        """Return True as soon as a runner is alive, and False if none is listed within the time."""
+        until_s = time.monotonic() + within_s
+        while not self.num_runners():
+            if time.monotonic() > until_s:
+                return False
+            time.sleep(_LOOK_EVERY_S)
+        return True
 
     def _rq(self) -> "RqJobs":
         """Return the jobs in RQ, which is loaded by the first call."""

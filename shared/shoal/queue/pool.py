@@ -4,7 +4,8 @@ That a worker is alive is written every second and read often, so it is one numb
 kilobytes: it is written every few seconds, and read by few and rarely.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from socket import gethostname
 from typing import Any, NamedTuple
 
 from shoal import wire
@@ -151,6 +152,11 @@ class Pool:
     def ready(self) -> dict[str, dict[str, Any]]:
         """Return the heartbeats of the living workers that have their model and indexes open."""
         return {worker_id: about for worker_id, about in self.workers().items() if about.get("state") == "ready"}
+
+    def own_ready(self, pids: Collection[int]) -> dict[str, dict[str, Any]]:
+        """Return those of `ready` that are these processes of this machine."""
+        host = gethostname()
+        return {n: about for n, about in self.ready().items() if about.get("host") == host and about.get("pid") in pids}
 
 
 def _pairs(values: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:

@@ -28,8 +28,7 @@ def serve(settings: Settings, *, query: str | None = None, log: Path | None = No
             from shoal.supervisor.summary import print_summary  # with the client, which loads while the others start
 
             supervisor.wait_until_ready()
-            pids = [service.process.pid for service in supervisor.services if service.process]
-            print_summary(supervisor.settings, query, log, pids)
+            print_summary(supervisor.settings, query, log, supervisor.pids)
             supervisor.watch()
         finally:
             with suppress(OSError):  # the terminal, or the program that reads this, may be gone already

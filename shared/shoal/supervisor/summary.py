@@ -4,7 +4,6 @@ import json
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from socket import gethostname
 from typing import Any
 
 import click
@@ -33,9 +32,7 @@ def print_summary(
     hits: Sequence[Mapping[str, Any]] = []
     with Client.from_settings(settings) as client:
         try:
-            workers, host = client.pool.ready(), gethostname()
-            own = {n: about for n, about in workers.items() if about.get("host") == host and about.get("pid") in pids}
-            ready = _described(own or workers)
+            ready = _described(client.pool.own_ready(pids) or client.pool.ready())
             if "default" in settings.index_folders() and settings.workers:
                 hits = client.search(query, k=3)
         except ShoalError as error:

@@ -1,11 +1,10 @@
 """Redis, the API, the workers and the runner of long jobs: started, watched, restarted and stopped together."""
 
-import json
 import logging
 import sys
 import time
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -112,6 +111,11 @@ class Supervisor:
         for service in self._all():
             service.stop()
 
+    @property
+    def pids(self) -> list[int]:
+        """Return the ids of its processes."""
+        return [service.process.pid for service in self.services if service.process]
+
     def _all(self) -> list[Service]:
         return [*self.services, *([self.redis] if self.redis else [])]
 
@@ -149,7 +153,16 @@ class Supervisor:
                 self._retries[service.name] += 1
                 log.warning("%s and is started again: %s", ended, reason)
                 service.start()
-        return is_ready(self.settings)
+        return is_ready(self.settings) and self._has_own_workers()
+
+    def _has_own_workers(self) -> bool:
+        """Return True if its own workers are ready: those of others in the same pool make the API ready too."""
+        from shoal.broker.broker import Broker
+        from shoal.queue.pool import Pool
+
+        with closing(Broker.connect(self.settings.redis_address)) as broker, suppress(ShoalError):
+            return len(Pool(broker, self.settings.keys).own_ready(self.pids)) == self.settings.workers
+        return False
 
 
 def _ending(code: int, last_error: str) -> str:
@@ -165,10 +178,10 @@ def runs_jobs(settings: Settings) -> bool:
 
 
 def is_ready(settings: Settings) -> bool:
-    """Return True if the API answers that it is ready and has as many workers as the settings ask for."""
+    """Return True if the API answers that it is ready or, where the settings ask for no worker, that it is alive."""
     route = "ready" if settings.workers else "health"
     try:
-        with _open_url(f"{api_url(settings)}/{route}", timeout=2) as response:
-            return bool(json.load(response).get("workers", 0) >= settings.workers)
+        with _open_url(f"{api_url(settings)}/{route}", timeout=2):
+            return True
     except (URLError, OSError):
         return False

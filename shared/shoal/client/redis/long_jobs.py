@@ -59,7 +59,7 @@ class RedisLongJobs:
 
     async def check_runner(self) -> None:
         """Raise NotReady if no runner is alive."""
-        if not await self._open_work().do(self._long_jobs.num_runners):
+        if not await self._open_work().do(self._long_jobs.has_runner):
             raise NotReady("no runner of long jobs is alive: start one with `shoal serve` or `shoal jobs`")
 
     async def embed_file(
