@@ -1,5 +1,6 @@
 """The engine avx512: its vectors beside those of OpenVINO, what it refuses, its threads, and where it is chosen."""
 
+import ctypes
 import errno
 import os
 import re
@@ -9,6 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple, cast
@@ -395,6 +397,12 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def num_left(one: object) -> int:
+    """Return the number of blocks of a pass that are not done, the fifth field of a `Pass` in kernel.cpp."""
+    assert isinstance(one, avx512.Avx512Pass)
+    return ctypes.c_int.from_address(one._running._handle + 4 * ctypes.sizeof(ctypes.c_void_p)).value
+
+
 TEXTS = ["", "storm", "rain in europe and a change of climate", "the market falls in the rain " * 9]
 
 
@@ -437,6 +445,26 @@ class TestEngine:
         encoder.finish(aside)
         for text, other in zip(urgent, bulk[: len(urgent)], strict=True):
             assert np.array_equal(text.vectors, other.vectors)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("threads", [1, 3])
+    def test_a_pass_has_a_block_for_each_thread_that_is_to_compute_it(self, prepared: Path, threads: int) -> None:
+        engine, before = (
+            Encoder.open(prepared / "model", "avx512", "int8", 1).engine,
+            set(os.listdir("/proc/self/task")),
+        )
+        engine = engine.resized(threads)
+        assert len(set(os.listdir("/proc/self/task")) - before) == 2 * threads  # of the usual priority, and aside
+        (short, _), (long, _) = join([[5] * 10] * 6), join([[5] * 10] * 20_000)
+        for start, num_blocks in (
+            (partial(engine.start, together=True), threads),
+            (engine.start, 1),
+            (engine.start_aside, 1),
+        ):
+            found, num_waiting = 0, 0
+            while num_waiting <= threads:  # else a thread may have begun with the second pass
+                passes = start([long, short])
+                found, num_waiting = num_left(passes[1]), num_left(passes[0])
+            assert found == num_blocks
 
     def test_another_number_of_threads_changes_no_vector(self, prepared: Path) -> None:
         encoder = Encoder.open(prepared / "model", "avx512", "int8", 1)
