@@ -198,6 +198,21 @@ def test_a_redis_of_another_service_on_its_port_is_not_used(settings: dict[str, 
         supervisor.stop()
 
 
+def test_redis_stops_last_and_the_api_first(tmp_path: Path) -> None:
+    supervisor = Supervisor(Settings(home=str(tmp_path), redis_port=free_port(), workers=2))
+    assert supervisor.redis
+    services = [*supervisor.services, supervisor.redis]
+    ended, names = tmp_path / "ended", [service.name for service in services]
+    ended.touch()
+    for service in services:
+        note = f"trap 'echo {service.name} >> {ended}; exit' TERM; touch {tmp_path}/{service.name.replace(' ', '')}"
+        service.command = ["bash", "-c", f"{note}; while :; do read -t 1 <> <(:); done"]
+        service.start()
+    wait_until(lambda: all((tmp_path / name.replace(" ", "")).exists() for name in names))
+    supervisor.stop()
+    assert ended.read_text().splitlines() == ["api", "jobs", "worker 1", "worker 2", "redis"]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_stops_everything(settings: dict[str, Any], tmp_path: Path, number: signal.Signals) -> None:
     with Process(tmp_path / "log", "serve", "--workers", 2, "--try", "rain", **settings) as stack:
@@ -221,7 +236,7 @@ def test_a_summary_that_gets_no_answer_is_printed_all_the_same(
     assert "\nstop:   Ctrl-C" in printed
 
 
-def test_it_stops_in_order_although_its_output_is_read_no_more(settings: dict[str, Any]) -> None:
+def test_it_stops_although_its_output_is_read_no_more(settings: dict[str, Any]) -> None:
     command = [sys.executable, "-m", "shoal", "serve"]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with subprocess.Popen(command, env=environment(**settings), **pipes) as process:
