@@ -495,7 +495,7 @@ class TestAnUnchangedSource:
         self, source: Write, out: Path, options: dict[str, Any]
     ) -> None:
         first = build(source(["storm", "rain"]), out, MadeVectors(), language="none")
-        others = {"encoder": MadeVectors(), "language": "none"} | options
+        others: dict[str, Any] = {"encoder": MadeVectors(), "language": "none"} | options
         again = build(source(["storm", "rain"]), out, **others)
         assert not again.is_unchanged
         assert current_version(out).name == again.version != first.version
