@@ -189,7 +189,8 @@ def _print_commands(stats: dict[str, dict[str, float]], num_jobs: int) -> None:
 @contextmanager
 def _redis(server: str) -> Iterator[str]:
     with TemporaryDirectory(prefix="simulate-") as home:
-        settings = Settings(redis_url=f"redis://127.0.0.1:{free_port()}/0", home=home)
+        port = free_port()
+        settings = Settings(redis_url=f"redis://127.0.0.1:{port}/0", redis_port=port, home=home)
         command = embedded.command(settings)
         service = Service("redis", [server or command[0], *command[1:]], {})
         service.start()

@@ -134,7 +134,9 @@ def stack(
     with TemporaryDirectory(dir=HOME / "bench", prefix="stack-") as home:
         (checkout.home / "models").mkdir(parents=True, exist_ok=True)
         (Path(home) / "models").symlink_to(checkout.home / "models")
-        settings = Settings(redis_url=f"redis://127.0.0.1:{free_port()}/0", port=free_port(), home=home)
+        redis_port = free_port()
+        redis_url = f"redis://127.0.0.1:{redis_port}/0"
+        settings = Settings(redis_url=redis_url, redis_port=redis_port, port=free_port(), home=home)
         environment = {"SHOAL_LOG_LEVEL": "warning", **os.environ, **checkout.environment, **environment}
         environment |= {"SHOAL_REDIS_URL": settings.redis_url, "SHOAL_PORT": str(settings.port), "SHOAL_HOME": home}
         environment["SHOAL_INDEXES"] = ",".join(f"{name}={folder}" for name, folder in (indexes or {}).items())

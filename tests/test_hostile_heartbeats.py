@@ -94,7 +94,7 @@ def test_everything_that_shows_the_pool_goes_on(app: Flask, stub: StubWorker) ->
 
 
 def test_the_commands_go_on(settings: Settings, stub: StubWorker) -> None:
-    pool = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
+    pool: dict[str, Any] = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
     found = dict(beats())
     for name, about in found.items():
         stub.pool.announce(name, about)

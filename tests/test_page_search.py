@@ -321,9 +321,10 @@ def test_a_whole_hit_is_on_the_first_screen(open_page: OpenPage, page_url: str, 
     assert first
     assert bar
     assert first["y"] + first["height"] <= bar["y"]
-    actions = page.locator(".hit .actions").first
-    expect(actions).to_have_css("opacity", "1")
-    assert (actions.bounding_box() or {})["y"] < first["y"] + first["height"]
+    expect(page.locator(".hit .actions").first).to_have_css("opacity", "1")
+    actions = page.locator(".hit .actions").first.bounding_box()
+    assert actions
+    assert actions["y"] < first["y"] + first["height"]
 
 
 def test_on_a_phone(open_page: OpenPage, page_url: str) -> None:

@@ -213,7 +213,7 @@ class TestNoTerminal:
         assert re.search(r"^interactive +0 +0", done.stdout, re.MULTILINE)
         assert refused.stderr.endswith(" [unauthorized]\n")
 
-    def test_top_prints_the_pool_once(self, pool: dict[str, str], stub: StubWorker) -> None:
+    def test_top_prints_the_pool_once(self, pool: dict[str, Any], stub: StubWorker) -> None:
         done = run("top", **pool)
         assert (done.returncode, done.stderr) == (0, "")
         assert re.search(r"^interactive +0 +0", done.stdout, re.MULTILINE)

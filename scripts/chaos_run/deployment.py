@@ -100,7 +100,7 @@ class Deployment:
         self.folder = folder
         self.computed = folder / "computed.bin"
         redis_port = free_port()
-        self.settings = replace(settings, redis_url=f"redis://127.0.0.1:{redis_port}/0")
+        self.settings = replace(settings, redis_url=f"redis://127.0.0.1:{redis_port}/0", redis_port=redis_port)
         workers = [f"worker {n + 1}" for n in range(NUM_WORKERS)]
         self.api_ports = {f"api {n + 1}": free_port() for n in range(NUM_APIS)}
         self.links = {name: Link(redis_port) for name in (*workers, *self.api_ports, PRODUCERS)}

@@ -300,7 +300,7 @@ def _finish(
     sync_files(folder)
 
 
-def _about_documents(state: BuildState) -> dict[str, int]:
+def _about_documents(state: BuildState) -> dict[str, Any]:
     """Return what the manifest says of documents, their ids and their chunks."""
     chunk_tokens, overlap = state.arguments["chunks"] or (0, 0)
     numbers = {"num_documents": state.num_documents, "ids_are_positions": state.ids_are_positions}

@@ -59,8 +59,9 @@ class Pages:
     @cached_property
     def _digest(self) -> str:
         """The digest of the search, the same for all of its pages."""
-        told = {"fields": None, "snippet": None, "explain": False, "facets": None, "facets_top_n": None}
-        options = replace(self._job.search, cursor="", **told)
+        options = replace(
+            self._job.search, cursor="", fields=None, snippet=None, explain=False, facets=None, facets_top_n=None
+        )
         asked = replace(self._job, id="-", deadline=None, reply_to=None, k=1, search=options)
         return blake2b(asked.pack(), digest_size=8).hexdigest()
 
