@@ -113,6 +113,10 @@ class Column:
         """Return the rows with a term from code `first` to before code `last`; one with several of them comes again."""
         return self.rows[self.starts[first] : self.starts[last]]
 
+    def num_between(self, first: int, last: int) -> int:
+        """Return the number of those rows."""
+        return int(self.starts[last] - self.starts[first])
+
     def to_map(self) -> dict[str, Any]:
         """Return what the file of fields says of the column."""
         size = len(self.terms.bytes_) if isinstance(self.terms, Keywords) else 0

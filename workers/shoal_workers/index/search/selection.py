@@ -80,11 +80,25 @@ def _mark_condition(wanted: OneOf | Range | Exists, column: Column, mask: NDArra
         case Exists(_, is_wanted):
             mask |= (column.lowest >= 0) == is_wanted
         case OneOf(_, values, place):
-            for value in values:
-                mask[column.rows_between(*span_of(column, value, place))] = True
+            _mark_codes({span_of(column, value, place) for value in values}, column, mask)
         case Range():
             first, last = _bounds(wanted, column)
-            mask[column.rows_between(first, max(first, last))] = True
+            _mark_codes({(first, max(first, last))}, column, mask)
+
+
+def _mark_codes(spans: set[tuple[int, int]], column: Column, mask: NDArray[np.bool_]) -> None:
+    """Set the mask of the rows with a code in one of the spans, each from its first code to before its last.
+
+    Where these are many rows, it is faster to look at the codes of all rows, one after the other in the memory.
+    """
+    if column.is_list or sum(column.num_between(*span) for span in spans) < len(mask) // 16:
+        for span in spans:
+            mask[column.rows_between(*span)] = True
+        return
+    is_wanted = np.zeros(len(column.terms) + 1, bool)  # the last one is that of the code -1
+    for first, last in spans:
+        is_wanted[first:last] = True
+    mask |= is_wanted[column.lowest]
 
 
 def _bounds(wanted: Range, column: Column) -> tuple[int, int]:
