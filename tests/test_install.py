@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from conftest import wait_until
+from installs import commands
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from page import ROOT
@@ -107,3 +108,27 @@ def test_what_serving_takes_is_pinned_for_every_python(python: str) -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pinned = {canonicalize_name(line.partition("==")[0]) for line in lines if not line.startswith("#")}
     assert packages(requirements, python) <= pinned
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("needs `pip install -c constraints.txt '.[s3]'`.", [["-c", "constraints.txt", ".[s3]"]]),
+        ("a span (`pip install\nfaiss-cpu`)", [["faiss-cpu"]]),
+        ("after `pip install` this does it", []),
+        (
+            "```sh\n~/x/bin/pip install . \\\n  six && shoal --help\npython -m pip install a; b # c\n```\n",
+            [[".", "six"], ["a"]],
+        ),
+    ],
+)
+def test_a_line_that_installs_is_found_in_a_document(text: str, expected: list[list[str]]) -> None:
+    assert list(commands(text)) == expected
+
+
+def test_no_line_that_installs_is_forgotten() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    for page in pages:
+        text = " ".join(page.read_text().replace("\\\n", " ").split())
+        mentions = text.count("pip install") - text.count("`pip install`")
+        assert len(list(commands(page.read_text()))) == mentions, page.name
