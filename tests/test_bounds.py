@@ -19,7 +19,7 @@ from shoal.jobs import OPERATIONS, Job
 from shoal.map_options import MapOptions
 from shoal.options import Options
 from shoal.search_fields import MAX_BOOST_VALUES, MAX_BOOSTS, MAX_FACETS, MAX_SORTS
-from shoal.search_filter import MAX_FILTER_DEPTH, MAX_FILTER_VALUES
+from shoal.search_filter import MAX_FILTER_CONDITIONS, MAX_FILTER_DEPTH, MAX_FILTER_VALUES
 from shoal.search_options import MAX_FIELDS, MAX_GROUP_SIZE, MAX_LISTS, SearchOptions
 from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import CHECKS, BoundedBy
@@ -141,8 +141,8 @@ PARTS: list[dict[str, Any]] = [
     {"filter": {"tag": VALUE}},
     {"filter": {"tag": {"in": ["a", VALUE]}}},
     {"filter": {"day": {"gte": "2001", "lt": VALUE}}},
-    {"filter": {"or": [{"tag": "a"}] * MAX_FILTER_VALUES}},
-    {"filter": {"tag": {"in": ["a"] * MAX_FILTER_VALUES}}},
+    {"filter": {"or": [{"tag": "a"}] * MAX_FILTER_CONDITIONS}},
+    {"filter": {"tag": {"in": ["a"] * (MAX_FILTER_VALUES + 1)}}},
     {"sort": [{"field": NAME}]},
     {"sort": [{"field": "tag", "order": VALUE}]},
     {"sort": [{"field": "tag"}] * (MAX_SORTS + 1)},
@@ -188,15 +188,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(tmp_path_factory.mktemp("bounds") / "version", documents, 0, 0, 0)
 
 
-_KEYS = [f"key {n}" for n in range(MAX_FILTER_VALUES - 1)]
+_KEYS = [f"key {n}" for n in range(MAX_FILTER_VALUES)]
 
 #: The largest options of each kind that are taken.
 LARGEST: list[dict[str, Any]] = [
     {"filter": {"key": {"in": _KEYS}}},
-    {"filter": {"and": [{"tag": {"in": ["t1"]}}] * (MAX_FILTER_VALUES // 3)}},
-    {"filter": {"or": [{"key": "x" * MAX_VALUE_CHARS}] * (MAX_FILTER_VALUES // 2 - 1)}},
+    {"filter": {"and": [{"tag": {"in": ["t1"]}}] * (MAX_FILTER_CONDITIONS - 1)}},
+    {"filter": {"or": [{"key": "x" * MAX_VALUE_CHARS}] * (MAX_FILTER_CONDITIONS - 1)}},
     {"sort": [{"field": name} for name in ("tag", "key", "year", "day")] * (MAX_SORTS // 4)},
-    {"boost": [{"field": "key", "weight": 1, "value": [*_KEYS, "a"]}]},
+    {"boost": [{"field": "key", "weight": 1, "value": _KEYS}]},
     {"boost": [{"field": "tag", "weight": 1, "value": ["t1"] * (MAX_BOOST_VALUES // MAX_BOOSTS)}] * MAX_BOOSTS},
     {"boost": [{"field": "day", "weight": 1, "half_life_days": 1}] * MAX_BOOSTS},
     {"facets": ["tag", "key", "year", "day"] * (MAX_FACETS // 4)},

@@ -99,7 +99,7 @@ def test_ten_thousand_levels_are_refused(name: str) -> None:
 
 
 def test_ten_thousand_conditions_or_values_are_refused() -> None:
-    parse_filter({"x": {"in": list(range(MAX_FILTER_VALUES - 1))}})
+    parse_filter({"x": {"in": list(range(MAX_FILTER_VALUES))}})
     many = list(range(10_000))
     refused: list[Any] = [
         {"x": {"in": many}},
@@ -108,7 +108,7 @@ def test_ten_thousand_conditions_or_values_are_refused() -> None:
         {str(n): n for n in many},
     ]
     for wanted in refused:
-        with pytest.raises(InvalidRequest, match="the filter has over 1,000 conditions and values"):
+        with pytest.raises(InvalidRequest, match="the filter has over (1,000 values|64 conditions)"):
             parse_filter(wanted)
 
 

@@ -25,7 +25,10 @@ OPERATORS = ("eq", "in", *RANGE_OPERATORS, "exists")
 #: Most levels of `and`, `or` and `not`.
 MAX_FILTER_DEPTH = 32
 
-#: Most conditions and values of a filter together.
+#: Most conditions of a filter, `and`, `or` and `not` among them: each may look at every document.
+MAX_FILTER_CONDITIONS = 64
+
+#: Most values in the lists of a filter together.
 MAX_FILTER_VALUES = 1_000
 
 #: Before a field's name that is also an operator, or that begins with this itself.
@@ -119,19 +122,19 @@ class _Parser:
     """A reader of one filter, which counts its conditions and values."""
 
     def __init__(self) -> None:
-        self._num_values = 0
+        self._num_conditions, self._num_values = 0, 0
 
     def filter(self, value: Any, place: str, depth_left: int) -> Filter:
         """Return the filter at a place, with at most `depth_left` levels below it."""
         if not isinstance(value, dict):
             raise InvalidRequest(f'{place} is {excerpt(value)}: it takes a map, as {{"year": {{"gte": 2001}}}}')
         if not value:
-            self._count(place)  # it is looked at as any other
+            self._count_condition(place)  # it is looked at as any other
         parts = [self._part(name, item, place_of(place, str(name)), depth_left) for name, item in value.items()]
         return parts[0] if len(parts) == 1 else All(tuple(parts))
 
     def _part(self, name: Any, value: Any, place: str, depth_left: int) -> Filter:
-        self._count(place)
+        self._count_condition(place)
         if not isinstance(name, str):
             raise InvalidRequest(f"{place}: the name of a field is a string")
         check_string(place, name, "the name of a field")
@@ -174,13 +177,17 @@ class _Parser:
     def _values(self, values: Any, place: str) -> tuple[Value, ...]:
         if not isinstance(values, list):
             raise InvalidRequest(f"{place} is {excerpt(values)}: it takes a list of values")
-        self._count(place, len(values))
-        return tuple(parse_value(value, f"{place}[{n}]") for n, value in enumerate(values))
-
-    def _count(self, place: str, number: int = 1) -> None:
-        self._num_values += number
+        self._num_values += len(values)
         if self._num_values > MAX_FILTER_VALUES:
             raise InvalidRequest(
-                f"{place}: the filter has over {MAX_FILTER_VALUES:,} conditions and values: give the documents a field "
-                "that says the same"
+                f"{place}: the filter has over {MAX_FILTER_VALUES:,} values: give the documents a field that says the same"
+            )
+        return tuple(parse_value(value, f"{place}[{n}]") for n, value in enumerate(values))
+
+    def _count_condition(self, place: str) -> None:
+        self._num_conditions += 1
+        if self._num_conditions > MAX_FILTER_CONDITIONS:
+            raise InvalidRequest(
+                f"{place}: the filter has over {MAX_FILTER_CONDITIONS} conditions: ask for several values of a field by "
+                "`in`, or give the documents a field that says the same"
             )
