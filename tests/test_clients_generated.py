@@ -1,23 +1,29 @@
 """The OpenAPI document as generators of clients read it, and clients that they make of it."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
 import pytest
 from flask.testing import FlaskClient
+from javascript import NODE, needs_node
 
 pytest_plugins = ["api_fixtures", "client_fixtures"]
 
-#: Programs with the plainest calls, and the packages of npm that `scripts/test-clients` installs beside them.
-PROGRAMS = Path(__file__).parent / "generated_clients"
+#: Programs with the plainest calls, and the package.json of what `scripts/test-clients` installs with npm.
+PROGRAMS = Path(__file__).parent / "clients"
 
-#: The Python of an environment with openapi-python-client, which the same script makes.
-PYTHON = Path(__file__).parents[1] / ".venvs" / "generators" / "bin" / "python"
+#: Where it installs them.
+PACKAGES = Path(os.environ.get("TEST_JAVASCRIPT_CLIENTS", "/nowhere")) / "node_modules"
+
+#: What it installs beside the Python that runs the tests.
+GENERATOR = Path(sys.executable).with_name("openapi-python-client")
 
 
 @pytest.fixture
@@ -86,25 +92,25 @@ def saved(url: str, tmp_path: Path) -> Path:
     return tmp_path / "openapi.json"
 
 
-@pytest.mark.skipif(not (PROGRAMS / "node_modules").exists(), reason="the packages of npm are not installed")
+@needs_node
+@pytest.mark.skipif(not PACKAGES.exists(), reason="needs the packages of scripts/test-clients")
 def test_a_typescript_client(url: str, saved: Path, tmp_path: Path) -> None:
-    programs = PROGRAMS / "node_modules" / ".bin"
-    (tmp_path / "node_modules").symlink_to(PROGRAMS / "node_modules")
+    programs = PACKAGES / ".bin"
+    (tmp_path / "node_modules").symlink_to(PACKAGES)
     shutil.copy(PROGRAMS / "package.json", tmp_path)
     shutil.copy(PROGRAMS / "call.ts", tmp_path)
     generate([programs / "openapi-typescript", saved, "-o", "shoal.d.ts"], tmp_path)
     options = "--strict --skipLibCheck --module preserve --target es2022 --types node --outDir ."
     generate([programs / "tsc", *options.split(), "call.ts"], tmp_path)
-    status, num_scores, id_length = json.loads(generate(["node", "call.js", url], tmp_path))
+    status, num_scores, id_length = json.loads(generate([NODE, "call.js", url], tmp_path))
     assert (status, num_scores, id_length > 0) == (200, 1, True)
 
 
-@pytest.mark.skipif(not PYTHON.exists(), reason="openapi-python-client is not installed")
+@pytest.mark.skipif(not GENERATOR.exists(), reason="needs openapi-python-client, which scripts/test-clients installs")
 def test_a_python_client(url: str, saved: Path, tmp_path: Path) -> None:
-    generator = PYTHON.with_name("openapi-python-client")
     (tmp_path / "config.yml").write_text("post_hooks: []\n")
     options = ["--path", saved, "--meta", "none", "--output-path", "generated", "--config", "config.yml"]
-    generate([generator, "generate", *options], tmp_path)
+    generate([GENERATOR, "generate", *options], tmp_path)
     shutil.copy(PROGRAMS / "call.py", tmp_path)
-    status, num_scores, id_length = json.loads(generate([PYTHON, "call.py", url], tmp_path))
+    status, num_scores, id_length = json.loads(generate([sys.executable, "call.py", url], tmp_path))
     assert (status, num_scores, id_length > 0) == (200, 1, True)
