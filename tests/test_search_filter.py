@@ -108,7 +108,7 @@ def test_ten_thousand_conditions_or_values_are_refused() -> None:
         {str(n): n for n in many},
     ]
     for wanted in refused:
-        with pytest.raises(InvalidRequest, match="the filter has over (1,000 values|64 conditions)"):
+        with pytest.raises(InvalidRequest, match=r"the filter has over (1,000 values|64 conditions)"):
             parse_filter(wanted)
 
 

@@ -180,7 +180,8 @@ class _Parser:
         self._num_values += len(values)
         if self._num_values > MAX_FILTER_VALUES:
             raise InvalidRequest(
-                f"{place}: the filter has over {MAX_FILTER_VALUES:,} values: give the documents a field that says the same"
+                f"{place}: the filter has over {MAX_FILTER_VALUES:,} values: give the documents a "
+                "field that says the same"
             )
         return tuple(parse_value(value, f"{place}[{n}]") for n, value in enumerate(values))
 
@@ -188,6 +189,6 @@ class _Parser:
         self._num_conditions += 1
         if self._num_conditions > MAX_FILTER_CONDITIONS:
             raise InvalidRequest(
-                f"{place}: the filter has over {MAX_FILTER_CONDITIONS} conditions: ask for several values of a field by "
-                "`in`, or give the documents a field that says the same"
+                f"{place}: the filter has over {MAX_FILTER_CONDITIONS} conditions: ask for several values of a field "
+                "by `in`, or give the documents a field that says the same"
             )
