@@ -100,12 +100,11 @@ def build(
 ) -> BuildResult:
     """Build a version of the index in `out`, `approximate` or exact, and make it the current one if it `publishes`.
 
-    It is not published if another version became the current one while it was built, as by a rollback.
-    Where it `reuses`, texts that the version built last has are not embedded again, and a build that would only repeat
-    the current version leaves that. A build that was interrupted goes
-    on when it is started again with the same arguments, of which `key` is any word; if a version was built with the
-    same key, which is not empty, it is that one. `num_kept` versions stay. With `skips_bad`, bad rows are left out, and
-    with a `cutter`, each chunk of a document is a row. `kinds` and a `language` that are not given are found.
+    It is not published if another version became the current one while it was built, as by a rollback. Where it
+    `reuses`, texts that the version built last has are not embedded again, and a build that would only repeat the
+    current version leaves that. A build that was interrupted goes on when it is started again with the same arguments,
+    of which `key` is any word; if a version was built with the same key, which is not empty, it is that one. `num_kept`
+    versions stay. With `skips_bad`, bad rows are left out; with a `cutter`, rows are chunks. Other kinds are found.
 
     The version has all changes of the current version, and those of the index since, which `changes` has; without it,
     these are left to later builds. Those made before `drop_changes_before`, in Unix seconds, are forgotten. Redis keeps
@@ -125,15 +124,11 @@ def build(
             collect_changes(folder, state, out, changes, drop_changes_before)
             read_source(folder, state, source, skips_bad, report, cutter, _read_before(out, source, reuses))
         write_columns(folder, state, kinds or {}, report)
-        going_on = partial(report, _progress(state, "comparing"))
-        if reuses and (found := find_unchanged(out, folder, state, encoder.model, going_on)):
-            drop_scratch(folder)
-            return _unchanged(state, *found)
+        if reuses and (unchanged := _leave_unchanged(out, folder, state, encoder.model, report)):
+            return unchanged
         result = replace(_fill(folder, state, source.name, former, encoder, report), is_published=publishes)
-        if key:
-            replace_file(folder / BUILD, json.dumps({"key": key, "result": asdict(result)}))
         report(_progress(state, "publishing"))
-        (folder / EMBEDDED).unlink(missing_ok=True)
+        _keep_result(folder, key, result)
         return replace(result, is_published=_publish(out, state.version, publishes, num_kept, began_from))
 
 
@@ -191,8 +186,22 @@ def _built_before(out: Path, key: str) -> BuildResult | None:
     return None
 
 
-def _unchanged(state: BuildState, version: Path, manifest: Manifest) -> BuildResult:
-    """Return the result of a build that leaves the current version, with what the source has given this time."""
+def _keep_result(folder: Path, key: str, result: BuildResult) -> None:
+    """Write the result of a build that has a key beside its version, which needs nothing else of the build any more."""
+    if key:
+        replace_file(folder / BUILD, json.dumps({"key": key, "result": asdict(result)}))
+    (folder / EMBEDDED).unlink(missing_ok=True)
+
+
+def _leave_unchanged(
+    out: Path, folder: Path, state: BuildState, model: ModelInfo, report: Report
+) -> BuildResult | None:
+    """End a build that would only repeat the current version: return its result; None for any other build."""
+    found = find_unchanged(out, folder, state, model, partial(report, _progress(state, "comparing")))
+    if found is None:
+        return None
+    version, manifest = found
+    drop_scratch(folder)
     with (version / NEAR_DUPLICATES).open("rb") as file:
         num_near = sum(1 for _ in file)
     return BuildResult(
