@@ -42,7 +42,7 @@ ROOMS: dict[str, set[str]] = {
     "shoal.bench": {"shoal"},
     "shoal.evaluation": {"shoal", "shoal.records"},
     "shoal.bulk": {"shoal", "shoal.client", "shoal.client.redis", "shoal.records"},
-    "shoal.supervisor": {"shoal", "shoal.broker", "shoal.client.redis"},
+    "shoal.supervisor": {"shoal", "shoal.broker", "shoal.queue", "shoal.client.redis"},
     "shoal.cli": {
         "shoal",
         "shoal.queue",

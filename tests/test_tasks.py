@@ -92,6 +92,7 @@ def test_an_index_is_built_and_its_versions_are_managed(settings: Settings, serv
     assert (first["count"], first["is_published"]) == (len(WORDS), True)
     assert reports
     assert do(settings, "build_index", name="news", source=source) == first  # the same job, whose process was killed
+    source = write(settings, *WORDS[1:])
     second = functions(settings)["build_index"]({"name": "news", "source": source}, "b" * 24, reports.append)
     assert second["num_embedded"] == 0
     back = do(settings, "manage_index", name="news", action="rollback")

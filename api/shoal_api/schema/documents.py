@@ -31,7 +31,7 @@ class DocumentsBody(Body):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "example": {"documents": [{"id": "7", "text": "Storm closes ports in Brittany", "topic": "weather"}]}
+            "example": {"documents": [{"id": "storm-7", "text": "Storm closes ports in Brittany", "topic": "weather"}]}
         }
     )
     documents: Annotated[list[Annotated[Any, _DOCUMENT, DOCUMENTS]], DOCUMENTS] = Field(
@@ -43,7 +43,7 @@ class DocumentsBody(Body):
 class IdsBody(Body):
     """Ids of documents to delete from an index."""
 
-    model_config = ConfigDict(json_schema_extra={"example": {"ids": ["7"]}})
+    model_config = ConfigDict(json_schema_extra={"example": {"ids": ["storm-7"]}})
     ids: Annotated[list[_ID], DOCUMENTS] = Field(
         min_length=1, description="At most 1,000; an id that no document has is no error"
     )
