@@ -1,1 +1,1 @@
-"""The processes of `shoal serve`: started, watched and stopped. Imports the contract, the broker, the queue and the client."""
+"""The processes of `shoal serve`, from start to stop. Imports the contract, the broker, the queue and the client."""
