@@ -297,6 +297,21 @@ def test_only_a_settled_query_is_an_entry_of_the_history(open_page: OpenPage, pa
     expect(page.locator("#query")).to_have_value("storm")
 
 
+def test_back_to_a_query_left_before_its_answer_shows_that_query(open_page: OpenPage, page_url: str) -> None:
+    page = open_page(page_url)
+    page.locator("#query").fill("st")
+    expect(page.locator(".hit")).not_to_have_count(0)
+    page.route("**/search", lambda route: None if "storm" in (route.request.post_data or "") else route.continue_())
+    page.locator("#query").fill("storm")
+    expect(page).to_have_url(re.compile("query=storm$"))
+    page.keyboard.press("Enter")
+    page.locator("#query").fill("rain")
+    expect(page).to_have_url(re.compile("query=rain$"))
+    page.unroute("**/search")
+    page.go_back()
+    expect(page.locator("#query")).to_have_value("storm")
+
+
 def test_counts_are_of_the_best_documents_in_the_order_of_their_bars(open_page: OpenPage, serve_many: str) -> None:
     page = open_page(f"{serve_many}#search?query=storm")
     expect(page.get_by_text("The best 20 of 260")).to_be_visible()

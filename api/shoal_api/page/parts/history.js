@@ -27,7 +27,10 @@ export function note(hash, moved) {
   const goesOn = moved && moved === last.what && now - last.at < SETTLED_MS;
   last = { what: moved, at: now };
   if (hash === (location.hash || "#search")) return;
-  if (goesOn) return history.replaceState(history.state, "", hash);
+  if (goesOn) {
+    kept.delete(id); // what was found for the keystrokes before
+    return history.replaceState(history.state, "", hash);
+  }
   keep({ scroll: scrollY });
   history.pushState(null, "", hash);
   id = idOfEntry();
