@@ -81,6 +81,9 @@ class TestEmbed:
     def test_token_vectors_come_by_text(self, api: FlaskClient) -> None:
         answer = api.post("/embed_all", json={"inputs": ["a", "a b"]}).get_json()
         assert [np.shape(tokens) for tokens in answer] == [(3, 4), (4, 4)]
+        for normalize in (True, False):
+            assert api.post("/embed_all", json={"inputs": ["a", "a b"], "normalize": normalize}).get_json() == answer
+        assert api.post("/embed_all", json={"inputs": ["a", "a b"], "dimensions": 2}).status_code == 422
 
 
 @pytest.mark.usefixtures("stub")

@@ -41,17 +41,16 @@ class TeiTokensBody(TeiOptions):
 
     model_config = ConfigDict(json_schema_extra={"example": {"inputs": ["a text", "another text"]}})
     inputs: TextsOrIds = Field(description="One text or several; or token ids, if `SHOAL_TOKEN_IDS` allows them")
+    normalize: Ignored = None
 
     def job(self, texts: list[str]) -> Job:
         """Return the job that embeds the texts of `inputs`."""
         return Job("embed", texts, self.text_options(output="tokens", normalize=False))
 
 
-class TeiEmbedBody(TeiOptions):
+class TeiEmbedBody(TeiTokensBody):
     """Texts to embed."""
 
-    model_config = ConfigDict(json_schema_extra={"example": {"inputs": ["a text", "another text"]}})
-    inputs: TextsOrIds = Field(description="One text or several; or token ids, if `SHOAL_TOKEN_IDS` allows them")
     normalize: bool = Field(True, description="Scale vectors to length 1")
     dimensions: Dimensions | None = Field(None, description="Keep this many numbers of each vector")
     encoding_format: Literal["float"] | None = Field(None, description="Lists of numbers")
