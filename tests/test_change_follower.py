@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections.abc import Collection, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -11,7 +12,7 @@ from typing import Any, ClassVar
 import msgpack
 import numpy as np
 import pytest
-from conftest import wait_until
+from conftest import RedisServer, wait_until
 from index_versions import publish_version
 from queues import Queue, drive
 
@@ -490,13 +491,23 @@ def test_the_heartbeat_says_which_changes_are_searched(
     assert told["count"] == indexes["news"].manifest.count + 1
 
 
-def test_a_redis_that_does_not_answer_at_all(index_home: Path, encoder: Encoder) -> None:
-    indexes = OpenIndexes({}, index_home, encoder.model, 1, ChangeLog(Broker.connect("redis://127.0.0.1:1"), Keys()))
-    indexes.look(0)
-    indexes.follow()
-    assert (list(indexes), indexes.errors) == (["news"], {})
-    with pytest.raises(Unavailable):
-        indexes["news"]
+def test_a_redis_that_does_not_answer_at_all(
+    index_home: Path, encoder: Encoder, own_redis: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(Broker.connect(own_redis.url)) as broker:
+        indexes = OpenIndexes({}, index_home, encoder.model, 1, ChangeLog(broker, Keys()))
+        for _ in range(2):  # each outage is told once
+            own_redis.stop()
+            caplog.clear()
+            indexes.look(0)
+            indexes.follow()
+            indexes.follow()
+            assert (list(indexes), indexes.errors) == (["news"], {})
+            assert ["are not read" in message for message in caplog.messages] == [True]
+            with pytest.raises(Unavailable):
+                indexes["news"]
+            own_redis.start()
+            indexes.follow()
 
 
 def test_the_threads_of_a_worker_follow(indexes: OpenIndexes, log: Log) -> None:

@@ -229,6 +229,14 @@ def test_passes_aside_have_threads_of_low_priority(tiny_model: Path) -> None:
     assert set(added.values()) == {min(19, own + NICENESS)}
 
 
+def test_passes_have_all_threads_together_and_side_by_side(tiny_model: Path) -> None:
+    engine: Any = Encoder.open(tiny_model, "openvino", "f32", 2).engine
+    for requests, num_streams in (([engine._together], 1), (engine._side_by_side, 2), (engine._aside, 2)):
+        assert len(requests) == num_streams
+        compiled = requests[0].get_compiled_model()
+        assert [compiled.get_property(name) for name in ("NUM_STREAMS", "INFERENCE_NUM_THREADS")] == [num_streams, 2]
+
+
 def niceness_of_threads() -> dict[int, int]:
     """Return the niceness of each thread of this process."""
     threads = [int(folder.name) for folder in Path("/proc/self/task").iterdir()]

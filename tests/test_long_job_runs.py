@@ -255,6 +255,10 @@ def test_a_job_that_gets_on_has_all_tries_again_and_keeps_how_far_it_is(pool: Po
     run.fail(Paused("stop"))
     status = pool.jobs.status(pool.job_id)
     assert (status.status, status.progress.rows) == ("queued", 7)
+    run = pool.begin("worker")
+    run.job.retries_left = 1
+    run.control.report(TaskProgress(rows=7))  # as far as it was
+    assert fetch(pool.queue, pool.job_id).retries_left == 1
 
 
 def test_a_job_that_is_done_has_no_error_of_an_earlier_try(pool: Pool) -> None:
@@ -288,9 +292,18 @@ def test_a_job_that_is_killed_as_it_ignores_a_pause_and_resumed_then_goes_on(
 
 def test_what_befell_one_job_says_nothing_of_the_next(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     run = pool.begin("worker")
-    run.worker._has_killed = True  # the process of the job before, which ignored a pause
+    killed: list[str] = []
+    monkeypatch.setattr(run.worker, "kill_horse", lambda: killed.append(run.job.id))
+    run.worker._has_killed, run.worker._stop_ignored_since_s = True, 1.0  # the job before ignored a pause
     monkeypatch.setattr(Worker, "fork_work_horse", lambda *_: None)
     run.worker.fork_work_horse(run.job, run.queue)
+    for _ in range(2):  # nor does a pause that was taken back say anything of the next one
+        pool.jobs.pause(pool.job_id)
+        run.worker.maintain_heartbeats(run.job, run.execution)
+        assert killed == []
+        pool.jobs.resume(pool.job_id)
+        run.worker._stop_ignored_since_s = 1.0
+        run.worker.maintain_heartbeats(run.job, run.execution)
     run.die()
     error = pool.jobs.status(pool.job_id).error
     assert error
@@ -311,6 +324,18 @@ def test_a_worker_that_was_away_itself_looks_for_a_while_before_it_takes_a_job(p
         now_s[0] = later_s
         maintenance.run()
         assert pool.status == status
+
+
+def test_a_fault_of_the_maintenance_is_told_once_until_it_is_mended(
+    pool: Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = LongJobWorker([pool.queue], "worker", pool.broker)
+    for is_faulty in (True, True, False, True):
+        pool.connection.delete(key := pool.queue.scheduled_job_registry.key)
+        if is_faulty:
+            pool.connection.set(key, "no registry")
+        worker.run_maintenance_tasks()
+    assert ["the maintenance of the queue" in message for message in caplog.messages] == [True, True]
 
 
 def test_a_worker_stops_although_the_signal_came_while_it_logged(pool: Pool) -> None:

@@ -8,10 +8,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Barrier
 
 import numpy as np
 import pytest
-from conftest import wait_until
+from conftest import PATIENCE_S, wait_until
 from index_versions import add_version, maps_of, publish_version, write_version
 from queues import Queue, drive
 
@@ -125,6 +126,14 @@ def test_a_name_in_the_settings_goes_before_the_folder_of_that_name(
     settings = Settings(indexes=f"news={tmp_path / 'other'}", index_home=str(index_home), home=str(tmp_path))
     indexes = OpenIndexes.from_settings(settings, encoder.model, 1)
     assert versions(indexes) == {"news": "other"}
+
+
+def test_searches_have_all_threads_that_the_worker_has(tmp_path: Path, encoder: Encoder) -> None:
+    indexes = OpenIndexes.from_settings(Settings(home=str(tmp_path)), encoder.model, 2)
+    for number in (2, 3):
+        together = [Barrier(number, timeout=PATIENCE_S)] * number
+        assert sorted(indexes._threads.map(Barrier.wait, together)) == [*range(number)]
+        indexes.resize(3)
 
 
 def test_an_index_that_the_settings_name_stays_when_its_folder_is_gone(

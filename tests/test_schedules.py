@@ -119,6 +119,7 @@ def test_without_redis_it_is_submitted_later(jobs: LongJobs, own_redis: RedisSer
     while not jobs.list():
         schedules.submit_due()
     assert [status.kind for status in jobs.list()] == ["embed_file"]
+    assert not any(job.should_run() for job in schedules.get_jobs())
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from shoal_workers.index.search.batch_search import batch_top_k
 from shoal_workers.index.search.quantisation import CACHE_LINE, NUM_TAIL_CODES, QuantisationBasis, QuantisedVectors
 from shoal_workers.index.search.search import MAX_BOUNDS, ExactSearch, TopK
 from shoal_workers.index.search.search_threads import SearchThreads
+from shoal_workers.index.search.shared_products import MAX_QUERIES, SharedProducts
+from shoal_workers.index.search.upper_bounds import Buffer
 
 Vectors = NDArray[np.float32]
 
@@ -174,6 +176,13 @@ def test_no_queries() -> None:
         np.empty((0, 4), np.float32), 5
     )
     assert rows.shape == scores.shape == (0, 5)
+
+
+def test_queries_that_are_asked_for_together_share_a_pass_over_the_codes() -> None:
+    vectors = random(100, 24)
+    shared = SharedProducts(QuantisedVectors.of(vectors), vectors[: MAX_QUERIES + 1], Buffer(), map)
+    passes = [shared.of(query) and shared._bounds for query in vectors[: MAX_QUERIES + 1]]
+    assert [one is passes[0] for one in passes] == [True] * MAX_QUERIES + [False]
 
 
 def test_several_threads_may_search_at_a_time() -> None:

@@ -64,9 +64,7 @@ class BulkLane:
             try:
                 return Reply.join([first.pending.result(WAITING_EVERY_S)])
             except TimeoutError:
-                if self._waits_for_worker():
-                    silent_since = time.monotonic()
-                elif time.monotonic() - silent_since > self._send_again_s:
+                if not self._waits_for_worker() and time.monotonic() - silent_since > self._send_again_s:
                     self._send_lost(sent)
                     silent_since = time.monotonic()
             except Overloaded:

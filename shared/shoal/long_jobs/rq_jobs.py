@@ -198,7 +198,6 @@ class RqJobs:
 def _go_on(queue: LongQueue, job: LongJob, pipeline: "Pipeline") -> None:
     """Put a job that no process does into its queue, as new."""
     job.renew_retries()
-    job.set_error(None)
     pipeline.hdel(job.key, WANTED)
     queue.put_back(job, pipeline, at_front=False)
 
