@@ -128,6 +128,11 @@ class TestAnIndex:
         assert (result.count, result.num_embedded, result.num_repeated, result.found_share) == (5, 4, 1, 1.0)
         assert index.manifest.prompt == "document"
 
+    def test_embeds_each_text_with_the_prompt_of_documents(self, encoder: Encoder) -> None:
+        model = replace(encoder.model, prompts={"document": "rain "})
+        (vectors,) = LocalEncoder(Encoder(model, encoder.tokenizer, encoder.engine)).embed(["storm"])
+        assert (vectors == encoder.embed(["rain storm"], Options(), "")).all()
+
     def test_more_than_one_group_stays_in_order(self, source: Write, out: Path, encoder: Encoder) -> None:
         texts = [f"storm {n}" for n in range(GROUP + 3)]
         reports: list[TaskProgress] = []

@@ -17,6 +17,7 @@ from queues import connect
 from tcp_proxy import Proxy
 
 from shoal import Client
+from shoal.broker.connections import Connections, open_pool
 from shoal.client.redis.handle import Handle
 from shoal.errors import Unavailable
 from shoal.keys import Keys
@@ -127,6 +128,24 @@ def test_a_connection_to_what_was_the_primary_is_used_once_more_at_most(pair: Pa
         with pytest.raises(redis.ReadOnlyError):
             connection.set("a", 2)
         assert connection.set("a", 3)
+
+
+def test_after_one_command_that_a_replica_refuses_no_idle_connection_leads_there(pair: Pair) -> None:
+    pool = open_pool(pair.url)
+    connections, library = Connections(pool), redis.Redis(connection_pool=pool)
+
+    def set_on_all() -> None:
+        for connection in [connections.send(["SET", "a", "1"]) for _ in range(2)]:
+            assert connections.receive(connection) == b"OK"
+        assert library.set("a", 2)
+
+    set_on_all()
+    pair.fail_over()
+    follow(pair.primary, pair.replica.port)
+    with pytest.raises(redis.ReadOnlyError):
+        connections.ask([["SET", "a", "3"]])
+    set_on_all()
+    connections.drop_idle()
 
 
 class TestLoss:

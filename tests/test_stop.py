@@ -21,7 +21,7 @@ from shoal import Client
 from shoal.keys import Keys
 from shoal.settings import Settings
 from shoal_api.server import shutdown
-from shoal_api.server.disconnects import SLACK_S, Disconnects
+from shoal_api.server.disconnects import BUSY_FOR_S, SLACK_S, Disconnects
 from shoal_api.server.sockets import HAS_TCP_INFO, connections_on
 
 pytest_plugins = ["api_fixtures"]
@@ -273,6 +273,12 @@ class TestDisconnects:
             assert not select.select([stays], [], [], 2.5)[0]  # two looks later it is still wanted
             stub.resume()
             assert stays.recv(65_536).startswith(b"HTTP/1.1 200")
+
+    def test_for_a_while_after_many_threads_were_busy_a_request_may_have_come_at_any_time(self) -> None:
+        disconnects = Disconnects(0, 8)
+        asked = [(100.0, 3), (100.0, 4), (99.0 + BUSY_FOR_S, 0), (100.0 + BUSY_FOR_S, 0)]
+        earliest_s = [disconnects.earliest_arrival_s(*one) for one in asked]
+        assert earliest_s == [100.0 - SLACK_S, 0.0, 0.0, 100.0 + BUSY_FOR_S - SLACK_S]
 
     @pytest.mark.skipif(not HAS_TCP_INFO, reason="needs the kernel's record of connections")
     def test_a_client_is_not_looked_for_among_connections_that_were_listed_before_it_came(self) -> None:

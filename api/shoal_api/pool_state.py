@@ -73,7 +73,6 @@ class PoolReader:
         """
         with self._lock:
             if not (self._state and self._state.workers) or time.monotonic() - self._read_at >= self.max_age_s:
-                self._state = None
                 self._state = PoolState(self._queue.pool.workers(), self._lane_fault())
                 self._read_at = time.monotonic()
                 self._dimension = self._state.dimension or self._dimension
