@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
@@ -166,3 +167,16 @@ def test_the_service_refuses_stays_ready_and_recovers(
         admin.config_set("maxmemory", 0)
         assert running.ask("POST", "/embed", {"inputs": "rain"}).status == 200
         wait_until(lambda: list(client.pool.workers()) == [worker_id])
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl", "noeviction"])
+def test_a_worker_that_starts_tells_a_policy_by_which_redis_forgets_jobs_or_results(
+    queue: Queue, admin: "redis.Redis", encoder: Encoder, policy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    admin.config_set("maxmemory-policy", policy)
+    stopping = Event()
+    worker = Worker(queue.consumer(), encoder, {}, Bucketing(4_096), stopping=stopping, before_pass=stopping.set)
+    with caplog.at_level("WARNING"):
+        worker.run()
+    told = "config set maxmemory-policy noeviction" in caplog.text
+    assert told == (policy in caplog.text) == (policy != "noeviction")

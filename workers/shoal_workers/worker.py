@@ -142,6 +142,7 @@ class Worker:
                 self.progress.mark("joining the pool")
                 self.consumer.join()
                 self._measure_clock()
+                self._warn_of_eviction()
                 log.info("worker %s is taking jobs", self.id)
                 is_away = False
                 while not self._stopping.is_set():
@@ -181,6 +182,15 @@ class Worker:
             log.warning(
                 "the clock of this machine is %.1f s ahead of Redis's: jobs go by Redis's, but set both right",
                 self.clock.offset_s,
+            )
+
+    def _warn_of_eviction(self) -> None:
+        policy = self.consumer.eviction_policy()
+        if policy not in ("", "noeviction"):
+            log.warning(
+                "Redis forgets jobs, results or cached vectors once its memory is full, as its maxmemory-policy is %s: "
+                "`redis-cli config set maxmemory-policy noeviction`",
+                policy,
             )
 
     def _drain(self) -> None:

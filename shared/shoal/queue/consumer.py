@@ -1,5 +1,6 @@
 """The consumer's end of the queue: taking jobs, answering them, and claiming those that dead workers left behind."""
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -53,6 +54,8 @@ SLEEP_S = 2.0
 #: Most jobs of a dead worker that are looked at to find the one to claim first.
 MAX_LOOKED_AT = 100
 
+
+_POLICY = re.compile(rb"^maxmemory_policy:(\S+)", re.MULTILINE)
 
 #: Stands for the job that Redis names for a consumer while it is not known.
 _UNKNOWN = object()
@@ -116,6 +119,13 @@ class Consumer:
         """Leave the consumer group, unless jobs are still pending for this consumer, and hand its idle place on."""
         self.broker.run(_HAND_ON, self._idle_keys, self._idle)
         self.broker.run(_LEAVE, list(self._source_of), {"consumer": self.name})
+
+    def eviction_policy(self) -> str:
+        """Return Redis's `maxmemory-policy`; "" where its rules do not let this user ask."""
+        with suppress(Unavailable):
+            if found := _POLICY.search(self.broker.execute("INFO", "memory")):
+                return found[1].decode(errors="replace")
+        return ""
 
     # Take
 
