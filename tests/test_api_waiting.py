@@ -253,7 +253,7 @@ REFUSED: list[tuple[str, Any, int, str, str]] = [
         b'{"queries": "a", "filter": ' + b'{"not":' * 900 + b"1" + b"}" * 901,
         422,
         "invalid_request",
-        "32 levels",
+        "over 32 conditions",
     ),
     (
         "/search",

@@ -19,7 +19,7 @@ from shoal.jobs import OPERATIONS, Job
 from shoal.map_options import MapOptions
 from shoal.options import Options
 from shoal.search_fields import MAX_BOOST_VALUES, MAX_BOOSTS, MAX_FACETS, MAX_SORTS
-from shoal.search_filter import MAX_FILTER_CONDITIONS, MAX_FILTER_DEPTH, MAX_FILTER_VALUES
+from shoal.search_filter import MAX_FILTER_CONDITIONS, MAX_FILTER_VALUES
 from shoal.search_options import MAX_FIELDS, MAX_GROUP_SIZE, MAX_LISTS, SearchOptions
 from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import CHECKS, BoundedBy
@@ -93,7 +93,7 @@ HUGE: dict[str, Any] = {
     "long strings": ["x" * MANY],
     "names": {str(n): n for n in range(MANY)},
     "long name": {"x" * MANY: 1},
-    "levels": nested(MAX_FILTER_DEPTH + 1),
+    "levels": nested(MAX_FILTER_CONDITIONS),
     "numbers": [1.0] * MANY,
     "vectors": [[1.0] * MANY],
     "number": 10**400,

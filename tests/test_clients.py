@@ -215,7 +215,7 @@ class TestSearch:
         wanted: dict[str, Any] = {"year": 1}
         for _ in range(10_000):
             wanted = {"not": wanted}
-        with pytest.raises(InvalidRequest, match="over 32 levels deep: make the filter flatter"):
+        with pytest.raises(InvalidRequest, match="the filter has over 32 conditions"):
             client.search("storm", filter=wanted)
 
     def test_an_unknown_index_is_named_with_those_there_are(self, client: AnyClient) -> None:

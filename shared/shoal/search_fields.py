@@ -9,8 +9,8 @@ from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
 from shoal.search_filter import Value, parse_value
 
-#: Most fields that a search sorts by, boosts, and facets that it counts.
-MAX_SORTS, MAX_BOOSTS, MAX_FACETS = 8, 32, 32
+#: Most fields that a search sorts by, boosts, and facets that it counts: each goes over all documents.
+MAX_SORTS, MAX_BOOSTS, MAX_FACETS = 4, 8, 8
 
 #: Most values of all boosts together: each is looked up, and its documents are marked.
 MAX_BOOST_VALUES = 1_000

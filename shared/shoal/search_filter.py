@@ -22,11 +22,9 @@ RANGE_OPERATORS = ("gt", "gte", "lt", "lte")
 #: All operators on a field.
 OPERATORS = ("eq", "in", *RANGE_OPERATORS, "exists")
 
-#: Most levels of `and`, `or` and `not`.
-MAX_FILTER_DEPTH = 32
-
-#: Most conditions of a filter, `and`, `or` and `not` among them: each may look at every document.
-MAX_FILTER_CONDITIONS = 64
+#: Most conditions of a filter, `and`, `or` and `not` among them, and so its most levels: each may look at all
+#: documents.
+MAX_FILTER_CONDITIONS = 32
 
 #: Most values in the lists of a filter together.
 MAX_FILTER_VALUES = 1_000
@@ -93,7 +91,7 @@ def parse_filter(value: Any) -> Filter:
 
     Raises InvalidRequest for what is no filter, whose message names the place, as "filter.and[1].year.gte".
     """
-    return _Parser().filter(value, "filter", MAX_FILTER_DEPTH)
+    return _Parser().filter(value, "filter")
 
 
 def parse_value(value: Any, place: str) -> Value:
@@ -124,30 +122,28 @@ class _Parser:
     def __init__(self) -> None:
         self._num_conditions, self._num_values = 0, 0
 
-    def filter(self, value: Any, place: str, depth_left: int) -> Filter:
-        """Return the filter at a place, with at most `depth_left` levels below it."""
+    def filter(self, value: Any, place: str) -> Filter:
+        """Return the filter at a place."""
         if not isinstance(value, dict):
             raise InvalidRequest(f'{place} is {excerpt(value)}: it takes a map, as {{"year": {{"gte": 2001}}}}')
         if not value:
             self._count_condition(place)  # it is looked at as any other
-        parts = [self._part(name, item, place_of(place, str(name)), depth_left) for name, item in value.items()]
+        parts = [self._part(name, item, place_of(place, str(name))) for name, item in value.items()]
         return parts[0] if len(parts) == 1 else All(tuple(parts))
 
-    def _part(self, name: Any, value: Any, place: str, depth_left: int) -> Filter:
+    def _part(self, name: Any, value: Any, place: str) -> Filter:
         self._count_condition(place)
         if not isinstance(name, str):
             raise InvalidRequest(f"{place}: the name of a field is a string")
         check_string(place, name, "the name of a field")
-        if name in ("and", "or", "not") and not depth_left:
-            raise InvalidRequest(f"{place} is over {MAX_FILTER_DEPTH} levels deep: make the filter flatter")
         if name == "not":
-            return Not(self.filter(value, place, depth_left - 1))
+            return Not(self.filter(value, place))
         if name in ("and", "or"):
             if not isinstance(value, list):
                 raise InvalidRequest(
                     f"{place} is {excerpt(value)}: it takes a list of filters; a field of that name is {ESCAPE}{name}"
                 )
-            parts = tuple(self.filter(item, f"{place}[{n}]", depth_left - 1) for n, item in enumerate(value))
+            parts = tuple(self.filter(item, f"{place}[{n}]") for n, item in enumerate(value))
             return All(parts) if name == "and" else AnyOf(parts)
         return self._condition(name.removeprefix(ESCAPE), value, place)
 
