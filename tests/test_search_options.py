@@ -133,6 +133,14 @@ def test_a_list_counts_as_often_as_it_goes_over_the_documents(options: dict[str,
     assert max(part.num_lane_texts for part in parts) <= 32
 
 
+def test_many_hits_count_as_texts_of_the_lane_and_are_split() -> None:
+    assert Job("search", ["storm"] * 4, k=99).num_lane_texts == 4
+    job = Job("search", ["storm"] * 50, k=1_000)
+    assert job.num_lane_texts == 50 + 50 * 10
+    assert [len(part.texts) for part in job.split(32)] == [2] * 25
+    assert replace(job, k=100, search=SearchOptions(group_by="topic", group_size=10)).num_lane_texts >= 50 + 50 * 10
+
+
 def test_too_many_lists_of_a_large_index_are_refused_with_the_number_that_is_taken() -> None:
     many = Job("search", ["storm"] * 200, search=SearchOptions(**SORTED))
     with pytest.raises(TooLarge, match="asks for 200 lists of hits of 1,000,000 documents, and may ask for 67 with"):

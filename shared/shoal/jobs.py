@@ -47,6 +47,9 @@ MAX_VALUES = 2**20
 #: such lists at a time, and other jobs do not wait long.
 TEXTS_PER_PASS = 4
 
+#: So many hits of a list count as a text in a lane: reading them, with snippets or explained, takes a worker longer.
+HITS_PER_TEXT = 100
+
 #: The points of a map count as this many texts in a lane: reading them takes a worker about as long as so many short
 #: texts.
 TEXTS_PER_MAP = 16
@@ -232,8 +235,8 @@ class Job:
     def num_lane_texts(self) -> int:
         """Return how many texts the job counts as in its lane.
 
-        A chunk, a vector, and a hit to rerank counts as one, and each further pass over the documents for a list as
-        several, as the points of a map do.
+        A chunk, a vector, a hit to rerank, and a hundred other hits of a list count as one, and each further pass over
+        the documents for a list as several, as the points of a map do.
         """
         if self.op == "map":
             return TEXTS_PER_MAP if self.map.map_rows is None else 1
@@ -265,7 +268,13 @@ class Job:
 
         The passes of the first list do not count: single searches of all kinds share a batch.
         """
-        return self.num_pairs + TEXTS_PER_PASS * (self.num_lists - 1) * (self.search.num_passes - 1)
+        num_more = TEXTS_PER_PASS * (self.num_lists - 1) * (self.search.num_passes - 1)
+        return self.num_pairs + num_more + self.num_lists * self._texts_of_hits
+
+    @property
+    def _texts_of_hits(self) -> int:
+        """The number that the hits of a list count as."""
+        return self.hits_per_list // HITS_PER_TEXT if self.op == "search" else 0
 
     def split(self, max_texts: int) -> "list[Job]":
         """Return jobs of at most `max_texts` texts, as a lane counts them, that together ask the same.
@@ -276,7 +285,8 @@ class Job:
             return [self]
         parts: list[list[str]] = []
         room = 0
-        more_per_text = self.num_pairs // len(self.texts) + TEXTS_PER_PASS * (self.search.num_passes - 1)
+        more_per_text = self.num_pairs // len(self.texts) + self._texts_of_hits
+        more_per_text += TEXTS_PER_PASS * (self.search.num_passes - 1)
         for text in self.texts:
             num_texts = self.options.num_chunks(text) + more_per_text
             if num_texts > room:
