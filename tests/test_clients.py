@@ -203,8 +203,19 @@ class TestSearch:
             client.search("storm", group_by="text", group_size=0)
         with pytest.raises(InvalidRequest, match='like\\[0\\] is "nobody"'):
             client.search(like="nobody")
-        with pytest.raises(TypeError):
-            client.search("storm", fuze=True)
+
+    def test_an_option_that_there_is_not_is_named_with_the_one_that_is_meant(self, client: AnyClient) -> None:
+        calls: list[tuple[Callable[..., Any], str, str]] = [
+            (client.search, "fuze", "fuse"),
+            (client.find, "indx", "index"),
+            (client.embed, "normalise", "normalize"),
+            (lambda text, **options: list(client.embed_stream([text], **options)), "pooling_", "pooling"),
+            (lambda text, **options: client.rerank("storm", [text], **options), "truncat", "truncate"),
+            (lambda text, **options: client.submit("embed", text, **options), "chunk_token", "chunk_tokens"),
+        ]
+        for call, given, meant in calls:
+            with pytest.raises(InvalidRequest, match=f'unknown option "{given}": did you mean {meant}\\?'):
+                call("storm", **{given: True})
 
     @pytest.mark.parametrize("options", [{"filter": {"year": 1}}, {"sort": [{"field": "year"}]}, {"facets": ["year"]}])
     def test_a_field_that_no_document_has_is_refused(self, client: AnyClient, options: dict[str, Any]) -> None:

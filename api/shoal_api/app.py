@@ -15,6 +15,7 @@ from flask_openapi3.models.info import Info
 from flask_openapi3.models.path_item import PathItem
 
 from shoal import __version__
+from shoal.checks import check_known
 from shoal.client.redis.client import Client
 from shoal.queue.pool_history import PoolHistory
 from shoal.settings import Settings
@@ -207,7 +208,7 @@ def _with_known_parameters(view: Callable[..., Any], known: Collection[str]) -> 
     def checked(**path: str) -> Any:
         request = request_ctx.request
         if request.environ.get("QUERY_STRING"):
-            validation.check_names("query parameter", request.args, known)
+            check_known("query parameter", request.args, known)
         return view(**path)
 
     return checked

@@ -1,7 +1,5 @@
-"""Error messages for requests that pydantic refuses, and for names that a request should not have."""
+"""Error messages for requests that pydantic refuses."""
 
-from collections.abc import Collection, Iterable
-from difflib import get_close_matches
 from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -39,29 +37,7 @@ _MAX_KINDS = 8
 #: Names of kinds of values, which pydantic puts among the names of fields in the place of an error.
 _KINDS = {"str", "int", "bool", "float"}
 
-#: Longest unknown name that is compared with the known ones: a longer one is no misspelling of any of them.
-_MAX_NAME_CHARS = 40
-
 _Shape = TypeVar("_Shape", bound=BaseModel)
-
-
-def check_names(kind: str, names: Iterable[str | bytes], known: Collection[str]) -> None:
-    """Raise InvalidRequest for the first of the names that is not known; the message has the name that is meant.
-
-    `kind` is what they name, such as "field". Those in a msgpack map may be bytes.
-    """
-    unknown = next((name for name in names if name not in known), None)
-    if unknown is not None:
-        raise InvalidRequest(f"unknown {kind} {excerpt(unknown)}: {_advice(unknown, known)}")
-
-
-def _advice(name: str | bytes, known: Collection[str]) -> str:
-    if not known:
-        return "there are none here"
-    if isinstance(name, str) and len(name) <= _MAX_NAME_CHARS:
-        for similar in get_close_matches(name.lower(), known, n=1):
-            return f"did you mean {similar}?"
-    return f"the known ones are {', '.join(known)}"
 
 
 def checked(shape: type[_Shape], value: Any) -> _Shape:

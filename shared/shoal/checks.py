@@ -1,5 +1,7 @@
 """Checks of single values from outside, whose errors name the field, the value and what is right."""
 
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
 from typing import Any
 
 from shoal.errors import InvalidRequest
@@ -13,6 +15,9 @@ MAX_NAME_CHARS = 1_024
 
 #: Most characters of a value that is compared with those of documents, of an id, and of a path or URL.
 MAX_VALUE_CHARS = 4_096
+
+#: Longest unknown name that is compared with the known ones: a longer one is no misspelling of any of them.
+_MAX_COMPARED_CHARS = 40
 
 
 def check_type(name: str, value: Any, type_: type, words: str) -> None:
@@ -59,3 +64,22 @@ def check_names(name: str, value: Any, known: tuple[str, ...], required: tuple[s
         raise InvalidRequest(f"{name} has {excerpt(unknown[0])}: it takes {', '.join(known)}")
     if missing := [key for key in required if key not in value]:
         raise InvalidRequest(f"{name}.{missing[0]} is missing: add it")
+
+
+def check_known(kind: str, names: Iterable[str | bytes], known: Collection[str]) -> None:
+    """Raise InvalidRequest for the first of the names that is not known; the message has the name that is meant.
+
+    `kind` is what they name, such as "field". Those in a msgpack map may be bytes.
+    """
+    unknown = next((name for name in names if name not in known), None)
+    if unknown is not None:
+        raise InvalidRequest(f"unknown {kind} {excerpt(unknown)}: {_advice(unknown, known)}")
+
+
+def _advice(name: str | bytes, known: Collection[str]) -> str:
+    if not known:
+        return "there are none here"
+    if isinstance(name, str) and len(name) <= _MAX_COMPARED_CHARS:
+        for similar in get_close_matches(name.lower(), known, n=1):
+            return f"did you mean {similar}?"
+    return f"the known ones are {', '.join(known)}"

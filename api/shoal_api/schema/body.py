@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from shoal_api.validation import check_names
+from shoal.checks import check_known
 
 
 class Body(BaseModel):
@@ -21,5 +21,5 @@ class Body(BaseModel):
         """Return the values; raise InvalidRequest for an unknown field, unless it is null."""
         if isinstance(values, dict):
             values = {name: value for name, value in values.items() if value is not None or name in cls.model_fields}
-            check_names("field", values, cls.model_fields)
+            check_known("field", values, cls.model_fields)
         return values

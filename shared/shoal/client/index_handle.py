@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypedDict, Unpack
 
 from shoal.blocking import blocking, run_now
+from shoal.checks import check_known
 from shoal.client.long_handle import AsyncLongHandle, LongHandle
 from shoal.client.long_job_calls import LongJobCalls
 from shoal.client.source_file import File, Items
@@ -138,7 +139,6 @@ class IndexHandle:
 
 
 def _checked(options: BuildOptions) -> BuildOptions:
-    """Return the options; raise TypeError for one that there is not."""
-    if unknown := options.keys() - BuildOptions.__annotations__.keys():
-        raise TypeError(f"a build has no option {min(unknown)}: it takes {', '.join(BuildOptions.__annotations__)}")
+    """Return the options; raise InvalidRequest for one that there is not."""
+    check_known("option", options, BuildOptions.__annotations__)
     return options

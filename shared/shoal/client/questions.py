@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.blocking import run_now
+from shoal.checks import check_known
 from shoal.closing import Closing
 from shoal.jobs import Job
-from shoal.options import Options
+from shoal.options import OPTION_NAMES, Options
 from shoal.replies import Reply
 from shoal.search_options import SEARCH_NAMES, SearchOptions
 
@@ -27,7 +28,7 @@ class Questions(ABC):
 
     async def _embed(self, texts: str | Iterable[str], options: Mapping[str, Any]) -> Any:
         """Return the vectors of the texts, or of a single str."""
-        job = Job("embed", as_list(texts), Options(**options))
+        job = Job("embed", as_list(texts), options_of(options))
         rows = vectors(await self._call(job), job.options)
         return rows[0] if isinstance(texts, str) else rows
 
@@ -44,7 +45,7 @@ class Questions(ABC):
         self, query: str, texts: Iterable[str], raw_scores: bool, options: Mapping[str, Any]
     ) -> NDArray[np.float32]:
         """Return the score of each text for the query."""
-        job = Job("rerank", as_list(texts), Options(**options), query=query, raw_scores=raw_scores)
+        job = Job("rerank", as_list(texts), options_of(options), query=query, raw_scores=raw_scores)
         scores = (await self._call(job)).scores
         assert scores is not None
         return scores
@@ -99,7 +100,7 @@ class BlockingQuestions(Questions, Closing):
 def job_of(op: str, texts: str | Iterable[str], options: Mapping[str, Any], **fields: Any) -> Job:
     """Return a job of texts with these options, which are those of how texts are embedded and of a search.
 
-    `negative` texts follow the others. Raises TypeError for an option that there is not.
+    `negative` texts follow the others. Raises InvalidRequest for an option that there is not.
     """
     negative = [] if options.get("negative") is None else as_list(options["negative"])
     asked = {name: value for name, value in options.items() if name in SEARCH_NAMES and value is not None}
@@ -109,8 +110,14 @@ def job_of(op: str, texts: str | Iterable[str], options: Mapping[str, Any], **fi
         asked["like"] = [asked["like"]]
     if negative:
         asked["num_negative"] = len(negative)
-    parsed = Options(**{name: value for name, value in options.items() if name not in (*SEARCH_NAMES, "negative")})
+    parsed = options_of(options, *SEARCH_NAMES, "negative", *fields)
     return Job(op, as_list(texts) + negative, parsed, search=SearchOptions.from_map(asked), **fields)
+
+
+def options_of(given: Mapping[str, Any], *others: str) -> Options:
+    """Return the options among those given, which may also be `others`. Raises InvalidRequest for an unknown one."""
+    check_known("option", given, (*OPTION_NAMES, *others))
+    return Options.from_map(given)
 
 
 def as_list(texts: str | Iterable[str]) -> list[str]:

@@ -19,13 +19,12 @@ from shoal.client.http.messages import RequestLimits, body_of, checked, reply_of
 from shoal.client.index_handle import IndexHandle
 from shoal.client.job_limits import TEXTS_PER_JOB, TEXTS_PER_TOKENS_JOB, check_key, check_lane
 from shoal.client.one_version import of_one_version
-from shoal.client.questions import BlockingQuestions, job_of, vectors
+from shoal.client.questions import BlockingQuestions, job_of, options_of, vectors
 from shoal.client.source_file import File, Item
 from shoal.errors import InvalidRequest, MissingExtra, Timeout, TooLarge
 from shoal.excerpt import excerpt
 from shoal.extra import install_command
 from shoal.jobs import Job
-from shoal.options import Options
 from shoal.replies import Reply
 from shoal.settings import DEFAULTS
 
@@ -85,7 +84,7 @@ class HttpClient(BlockingQuestions):
         been refused for `timeout_s`. Closing the iterator early takes until the requests under way are answered.
         """
         check_lane(lane)
-        parsed, source = Options(**options), iter(texts)
+        parsed, source = options_of(options), iter(texts)
         num_texts = TEXTS_PER_JOB if parsed.is_cacheable else TEXTS_PER_TOKENS_JOB
         groups = iter(lambda: list(islice(source, num_texts)), [])
         jobs = (part for group in groups for part in self._split(Job("embed", group, parsed), self.until()))

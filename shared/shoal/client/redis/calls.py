@@ -22,7 +22,7 @@ from shoal.client.job_limits import (
     texts_per_job,
 )
 from shoal.client.one_version import of_one_version
-from shoal.client.questions import Questions, vectors
+from shoal.client.questions import Questions, options_of, vectors
 from shoal.client.redis.client_io import ClientIO, P, Sender
 from shoal.client.redis.index_writer import IndexWriter
 from shoal.errors import (
@@ -37,7 +37,6 @@ from shoal.errors import (
     TooLarge,
 )
 from shoal.jobs import Job, check_deadline, new_id
-from shoal.options import Options
 from shoal.replies import Reply
 from shoal.settings import DEFAULTS
 from shoal.size_limit import MAX_JOB_HITS, check_hits
@@ -188,7 +187,7 @@ class Calls(Questions, ClientIO[P]):
     ) -> AsyncGenerator[Any, None]:
         """Yield the vectors of any number of texts in order, with at most `window` jobs unanswered at a time."""
         check_lane(lane)
-        parsed, sender, sent = Options(**options), self._sender(), deque[tuple[Job, P]]()
+        parsed, sender, sent = options_of(options), self._sender(), deque[tuple[Job, P]]()
         num_texts = TEXTS_PER_JOB if parsed.is_cacheable else TEXTS_PER_TOKENS_JOB
         try:
             async with aclosing(groups(texts, num_texts)) as source:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from shoal.client.blocking_work import BlockingWork, InPlace
 from shoal.client.item_file import path_beside, write_items, write_once
 from shoal.client.long_job_calls import OnStatus, wait_for
+from shoal.client.questions import options_of
 from shoal.client.source_file import File, Items, ServerFile, place_of
 from shoal.errors import NotReady, ShoalError, Unavailable
 from shoal.long_jobs.long_jobs import check
 from shoal.long_jobs.status import LongJobStatus
-from shoal.options import Options
 
 if TYPE_CHECKING:
     from shoal.long_jobs.long_jobs import LongJobs
@@ -78,7 +78,7 @@ class RedisLongJobs:
 
         The file of texts is deleted again if the job is refused.
         """
-        Options(**options)  # raises an error for options that are wrong, before texts are written
+        options_of(options)  # raises an error for options that are wrong, before texts are written
         place = place_of(out)
         texts = path_beside(place, idempotency_key)
         arguments: dict[str, Any] = {"source": str(texts), "out": place}
