@@ -25,7 +25,7 @@ from shoal.broker import embedded
 from shoal.broker.broker import Broker
 from shoal.cache.cache import Cache
 from shoal.cache.table import Table, num_places
-from shoal.jobs import Job
+from shoal.operations import Embed
 from shoal.queue.consumer import Consumer
 from shoal.queue.lane import LaneLimits
 from shoal.settings import Settings
@@ -95,7 +95,7 @@ class Fleet:
         pause_s = NUM_CALLERS / self.rate
         next_at, num_asked = time.monotonic() + pause_s * number / NUM_CALLERS, 0
         while not self.stopping.wait(max(0.0, next_at - time.monotonic())):
-            job = Job("embed", [f"storm {num_asked} of caller {number}"])
+            job = Embed([f"storm {num_asked} of caller {number}"])
             if (number + num_asked) % SUBMITTED_EVERY:
                 client.call(job)
             else:

@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from queues import Queue
 from werkzeug.test import TestResponse
 
+from shoal import operations
 from shoal.errors import Expired, Internal, ShoalError, TextTooLong, UnknownIndex, Unsupported
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
+from shoal.operations import Decode, Embed, Map, Rerank, Search, Tokenize
 from shoal.queue.answer import Answer
 from shoal.queue.delivery import Delivery
 from shoal.queue.pool import Pool
@@ -140,7 +142,7 @@ class StubWorker:
     def step(self) -> None:
         """Take the jobs that are there and answer them."""
         deliveries = self.queue.take("stub", LANES, 64, block_s=0.02)
-        jobs = [Job.unpack(delivery.data) for delivery in deliveries]
+        jobs = [operations.unpack(delivery.data) for delivery in deliveries]
         self.prompts_asked += [job.options.prompt_name for job in jobs]
         self.traces += [job.traceparent for job in jobs]
         submitted = [d for d, job in zip(deliveries, jobs, strict=True) if job.reply_to is None]
@@ -161,7 +163,7 @@ class StubWorker:
 
     def _answer(self, delivery: Delivery, job: Job) -> Answer:
         try:
-            reply = replace(self.map_reply, id=job.id) if self.map_reply and job.op == "map" else _reply(job)
+            reply = replace(self.map_reply, id=job.id) if self.map_reply and isinstance(job, Map) else _reply(job)
         except ShoalError as error:
             reply = Reply.failure(job.id, error)
         return Answer(delivery, reply, job.reply_to)
@@ -172,11 +174,11 @@ def _reply(job: Job) -> Reply:
         raise Expired("the deadline passed")
     if "fail" in job.texts:
         raise Internal("the stub was told to fail")
-    if job.op == "tokenize":
+    if isinstance(job, Tokenize):
         return Reply(job.id, pieces=[[_piece(job, text)] for text in job.texts])
-    if job.op == "decode":
+    if isinstance(job, Decode):
         return Reply(job.id, decoded=[f"text {ids}, {job.special_tokens}" for ids in job.texts])
-    if job.op == "map":
+    if isinstance(job, Map):
         return _map(job)
     lengths = [len(text.split()) + 2 for text in job.texts]
     if not job.options.truncate and max(lengths) > MAX_TOKENS:
@@ -190,10 +192,11 @@ def _reply(job: Job) -> Reply:
         timings=dict.fromkeys(TIMINGS, 0.001),
         model="stub",
     )
-    if job.op == "rerank":
+    if isinstance(job, Rerank):
         return replace(reply, scores=_scores(job), model="stub-reranker")
-    if job.op == "search":
+    if isinstance(job, Search):
         return replace(reply, hits=_hits(job))
+    assert isinstance(job, Embed)
     if job.options.output == "chunks":
         chunks = [_chunks(text) for text in job.texts]
         rows = np.repeat([vector_of(text) for text in job.texts], list(map(len, chunks)), axis=0)
@@ -207,31 +210,31 @@ def _chunks(text: str) -> list[dict[str, Any]]:
     return [{"start": start, "stop": stop, "tokens": 3} for start, stop in places]
 
 
-def _piece(job: Job, text: str) -> dict[str, Any]:
+def _piece(job: Tokenize, text: str) -> dict[str, Any]:
     return {"id": len(text), "text": text, "special": job.special_tokens, "start": 0, "stop": len(text)}
 
 
-def _vectors(job: Job, tokens: list[int]) -> NDArray[np.float32]:
+def _vectors(job: Embed, tokens: list[int]) -> NDArray[np.float32]:
     vectors = np.array([vector_of(text) for text in job.texts])
     return (
         np.repeat(vectors, tokens, axis=0) if job.options.output == "tokens" else vectors[:, : job.options.dimensions]
     )
 
 
-def _scores(job: Job) -> NDArray[np.float32]:
+def _scores(job: Rerank) -> NDArray[np.float32]:
     if "unscored" in job.texts:
         raise Unsupported("this worker has no reranker")
     raw = np.array([raw_score_of(job.query or "", text) for text in job.texts])
     return raw if job.raw_scores else 1 / (1 + np.exp(-raw))
 
 
-def _hits(job: Job) -> list[list[dict[str, Any]]]:
+def _hits(job: Search) -> list[list[dict[str, Any]]]:
     _check_index(job)
     hits = [{"id": str(n), "score": 1 - n / 10, "text": f"document {n}", "topic": "sea"} for n in range(3)]
     return [hits[: job.k] for _ in job.texts]
 
 
-def _map(job: Job) -> Reply:
+def _map(job: Map) -> Reply:
     """Return a map of two points, or the documents at some of these."""
     _check_index(job)
     if job.map.map_rows is not None:
@@ -243,7 +246,7 @@ def _map(job: Job) -> Reply:
     return Reply(job.id, hits=[], map=points, index_version="v1")
 
 
-def _check_index(job: Job) -> None:
+def _check_index(job: Search | Map) -> None:
     if job.index != "default":
         raise UnknownIndex(f"no index {job.index!r}: there is default")
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import redis
 
-from shoal import Client
+from shoal import Client, operations
 from shoal.broker.connections import open_pool
-from shoal.jobs import Job
 from shoal.queue.answer import Answer
 from shoal.queue.consumer import Consumer
 from shoal.queue.delivery import Delivery
@@ -68,7 +67,7 @@ class Queue(Producer):
 
     def start(self, name: str, deliveries: Sequence[Delivery]) -> list[bool]:
         """Mark the jobs that the consumer of that name has taken as running."""
-        return self.consumer(name).start([(delivery, Job.unpack(delivery.data).id) for delivery in deliveries])
+        return self.consumer(name).start([(delivery, operations.unpack(delivery.data).id) for delivery in deliveries])
 
     def reply(self, answers: Iterable[Answer]) -> int:
         """Answer jobs."""

@@ -10,7 +10,8 @@ from conftest import wait_until
 from flask.testing import FlaskClient
 from queues import Queue
 
-from shoal.jobs import LANES, Job
+from shoal.jobs import LANES
+from shoal.operations import Embed
 from shoal.options import Options
 from shoal.queue.answer import Answer
 from shoal.replies import Reply
@@ -72,7 +73,7 @@ class TestResult:
 
     def test_an_expired_job_says_so(self, make_app: MakeApp) -> None:
         app = make_app()
-        job = Job("embed", ["a"], deadline=1.0)
+        job = Embed(["a"], deadline=1.0)
         app.extensions["shoal"].client.queue.put("interactive", [job])
         assert error_of(app.test_client().get(f"/v1/jobs/{job.id}/result?wait=20"), 504)[0] == "expired"
 
@@ -87,7 +88,7 @@ class TestResult:
 
 
 def test_token_vectors_are_a_list_for_each_text_also_where_it_has_one_token(make_app: MakeApp, queue: Queue) -> None:
-    job = Job("embed", ["a", "b"], Options(output="tokens"))
+    job = Embed(["a", "b"], Options(output="tokens"))
     queue.put("interactive", [job])
     reply = Reply(job.id, vectors=np.ones((2, 4), np.float32), output="tokens", tokens=[1, 1])
     queue.reply([Answer(delivery, reply) for delivery in queue.take("w", LANES, 1)])

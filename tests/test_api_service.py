@@ -15,8 +15,9 @@ from queues import Queue
 
 from shoal import __version__
 from shoal.errors import BY_CODE
-from shoal.jobs import LANES, OPERATIONS, TOKENIZER_OPERATIONS
+from shoal.jobs import LANES
 from shoal.keys import Keys
+from shoal.operations import OPERATIONS
 from shoal.options import CHOICES, OPTION_NAMES
 from shoal.settings import OPEN_PATHS
 from shoal_api.dialects import STATUS
@@ -187,7 +188,7 @@ class TestDescription:
         for name, choices in CHOICES.items():
             allowed = fields[name].get("enum") or fields[name]["anyOf"][0]["enum"]
             assert tuple(allowed) == tuple(filter(None, choices))
-        assert set(get_args(JobBody.model_fields["op"].annotation)) == set(OPERATIONS) - {*TOKENIZER_OPERATIONS, "map"}
+        assert set(get_args(JobBody.model_fields["op"].annotation)) == set(OPERATIONS) - {"tokenize", "decode", "map"}
         assert tuple(get_args(JobBody.model_fields["lane"].annotation)) == LANES
 
     def test_the_page_loads_nothing_from_elsewhere(self, api: FlaskClient) -> None:

@@ -17,7 +17,7 @@ from test_search import Vectors, by_scoring_all, grouped, normalised, random, wi
 
 from shoal.changes.change import Change
 from shoal.errors import IndexCorrupt, InvalidRequest
-from shoal.jobs import Job
+from shoal.operations import Search
 from shoal.records.document import Document
 from shoal.records.source import Source
 from shoal.search_options import SearchOptions
@@ -239,7 +239,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def answer(index: Index, query: Vectors, k: int = 10, **options: Any) -> SearchAnswer:
     """Return the answer to a search for one vector."""
-    return index.answer(Job("search", ["storm"], k=k, search=SearchOptions(**options)), query[None])
+    return index.answer(Search(["storm"], k=k, search=SearchOptions(**options)), query[None])
 
 
 def opened(folder: Path) -> Index:

@@ -12,7 +12,7 @@ from test_worker import code, distinct, put, replies
 
 import shoal_workers.worker
 from shoal.errors import Unavailable
-from shoal.jobs import Job
+from shoal.operations import Embed, Rerank
 from shoal.queue.consumer import Consumer
 from shoal.queue.delivery import Delivery
 from shoal_workers.encoding.bucketing import Bucketing
@@ -192,11 +192,9 @@ def test_an_interactive_rerank_is_answered_before_a_bulk_pass_of_reranks(
     ends_within = reranker_of_two_threads.ends_within
     monkeypatch.setattr(reranker_of_two_threads, "ends_within", lambda *_: False)
     worker = Worker(queue.consumer(), engine, {}, Bucketing(480), reranker=reranker_of_two_threads)
-    queue.put("bulk", [Job("rerank", distinct(20), query="storm", reply_to="bulk")])
+    queue.put("bulk", [Rerank(distinct(20), query="storm", reply_to="bulk")])
     assert worker.step(block_s=0) == 0
-    queue.put(
-        "interactive", [Job("rerank", ["rain"], query="storm", reply_to="me"), Job("embed", ["a"], reply_to="me")]
-    )
+    queue.put("interactive", [Rerank(["rain"], query="storm", reply_to="me"), Embed(["a"], reply_to="me")])
     assert sum(worker.step(block_s=0) for _ in range(2)) == 2
     assert replies(queue, "bulk") == {}
     monkeypatch.setattr(reranker_of_two_threads, "ends_within", ends_within)

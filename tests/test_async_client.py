@@ -13,13 +13,13 @@ from conftest import WORDS, RedisServer, wait_until
 from queues import Queue
 from tcp_proxy import Proxy
 
-from shoal import AsyncClient
+from shoal import AsyncClient, operations
 from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.async_connection import ConnectionMaker
-from shoal.client.job_limits import TEXTS_PER_JOB
 from shoal.errors import Internal, ShoalError, Unavailable
-from shoal.jobs import Job
+from shoal.jobs import TEXTS_PER_JOB
 from shoal.keys import Keys
+from shoal.operations import Embed
 from shoal.options import Options
 from shoal.queue.answer import Answer
 from shoal.queue.lane import LaneLimits
@@ -125,9 +125,9 @@ class TestCancelling:
 
         async def use(proxy: Proxy) -> None:
             async with async_client(queue, url_of(proxy)) as client:
-                await client.queue.put("bulk", [Job("embed", ["storm"])])  # Redis knows the script
+                await client.queue.put("bulk", [Embed(["storm"])])  # Redis knows the script
                 proxy.hold()
-                sent = client.connect().call("interactive", [job := Job("embed", ["storm"])])
+                sent = client.connect().call("interactive", [job := Embed(["storm"])])
                 await asyncio.sleep(0)
                 client.connect().forget([job])
                 proxy.release()
@@ -192,7 +192,7 @@ class TestStream:
                     first = asyncio.create_task(anext(stream))
                     await wait_for(lambda: queue.backlog()["bulk"] == 4)
                     (delivery,) = queue.take("a", ["bulk"], 1)
-                    job = Job.unpack(delivery.data)
+                    job = operations.unpack(delivery.data)
                     queue.reply([Answer(delivery, reply_to(job), job.reply_to)])
                     assert (await first).tolist() == [5]
                 await wait_for(lambda: queue.backlog()["bulk"] == 0)
@@ -228,7 +228,7 @@ class TestStream:
                 texts = ["x"] * TEXTS_PER_JOB + ["yy"] * TEXTS_PER_JOB
                 return [float(vector[0]) async for vector in client.embed_stream(texts, window=2)]
 
-        queue.put("bulk", [Job("embed", ["storm"])])
+        queue.put("bulk", [Embed(["storm"])])
         with stack:
             assert asyncio.run(use()) == [1.0] * TEXTS_PER_JOB + [2.0] * TEXTS_PER_JOB
         assert pauses

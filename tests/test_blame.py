@@ -14,10 +14,12 @@ from queues import Queue
 
 import shoal_workers.admission
 import shoal_workers.scheduler
+from shoal import operations
 from shoal.broker.broker import Broker
 from shoal.errors import Unavailable
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
+from shoal.operations import Embed, Search
 from shoal.options import Options
 from shoal.queue.consumer import Consumer
 from shoal.queue.delivery import Delivery
@@ -142,7 +144,7 @@ class MortalIndex:
         """Compute what several searches share, as the real index does."""
         return self._index.shared(queries)
 
-    def find(self, job: Job, *others: Any) -> Any:
+    def find(self, job: Search, *others: Any) -> Any:
         """Find what the reranker is to score, unless the job is harmful."""
         self._encoder.reach("search", number_of_job(job))
         return self._index.find(job, *others)
@@ -243,7 +245,7 @@ class MortalWorkers:
 
 def number_of(data: bytes) -> int:
     """Return the number of a packed job."""
-    return number_of_job(Job.unpack(data))
+    return number_of_job(operations.unpack(data))
 
 
 def number_of_job(job: Job) -> int:
@@ -272,9 +274,9 @@ def job(number: int, random: Random) -> Job:
     options = Options(prompt_name=str(number))
     if number % 10 == 3:
         search = SearchOptions(rerank={"top_n": 3})
-        return Job("search", texts, options, k=2, reply_to="me", search=search)
+        return Search(texts, options, k=2, reply_to="me", search=search)
     k = number + 1 + (ALONE if HARM.get(number) == "search" else 0)
-    return Job("search" if number % 5 == 0 else "embed", texts, options, k=k, reply_to="me")
+    return Search(texts, options, k=k, reply_to="me") if number % 5 == 0 else Embed(texts, options, reply_to="me")
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -21,7 +21,7 @@ from queues import Queue
 from safetensors.numpy import load_file
 from steady_worker import BROKEN, DIMENSION, MODEL, TOO_LONG, SteadyWorker, steady_reply, vectors_of
 
-from shoal import Client
+from shoal import Client, operations
 from shoal.bulk import bulk_lane, job_stream
 from shoal.bulk.bulk_request import BulkRequest
 from shoal.bulk.embed_file import embed_file
@@ -42,9 +42,9 @@ from shoal.errors import (
     ShoalError,
     Unavailable,
 )
-from shoal.jobs import Job
 from shoal.keys import Keys
 from shoal.long_task import TaskProgress
+from shoal.operations import Embed
 from shoal.options import Options
 from shoal.queue.answer import Answer
 from shoal.queue.lane import LaneLimits
@@ -514,7 +514,7 @@ class TestWaiting:
     def test_for_room_in_the_lane(self, tmp_path: Path, queue: Queue, redis_url: str, keys: Keys) -> None:
         worker, steps = SteadyWorker(queue), []
         (tmp_path / "rows.txt").write_text("storm\nrain\n")
-        queue.put("bulk", [Job("embed", ["storm"])])
+        queue.put("bulk", [Embed(["storm"])])
         worker.announce()
 
         def answer(progress: TaskProgress) -> None:
@@ -591,7 +591,7 @@ class TestWaiting:
             taken.extend(queue.take("steady", ["bulk"], 1))
             if num_calls % 5 == 0:  # the stream has looked for lost jobs several times by now
                 delivery = taken.pop(0)
-                job = Job.unpack(delivery.data)
+                job = operations.unpack(delivery.data)
                 assert queue.reply([Answer(delivery, steady_reply(job), job.reply_to)]) == 1
 
         stream = JobStream(client, Options(), MODEL, DIMENSION, compute, send_again_s=0.0)

@@ -33,6 +33,7 @@ from shoal.cache.table import Table, num_places
 from shoal.errors import InvalidRequest, InvalidText, Overloaded, ShoalError, TextTooLong, Timeout, Unavailable
 from shoal.jobs import Job
 from shoal.keys import Keys
+from shoal.operations import Embed, Search
 from shoal.options import Options
 from shoal.queue.lane import LaneLimits
 from shoal.queue.pool import Pool
@@ -109,7 +110,7 @@ def ask(worker: Worker, job: Job) -> Reply:
 
 def embed(worker: Worker, *texts: str, **options: Any) -> Reply:
     """Return the worker's reply to an embed."""
-    return ask(worker, Job("embed", list(texts), Options(**options)))
+    return ask(worker, Embed(list(texts), Options(**options)))
 
 
 def code(reply: Reply) -> str:
@@ -367,7 +368,7 @@ class TestWorker:
         np.testing.assert_array_equal(array(embed(worker, *texts)), array(reply))
 
     def test_a_query_is_found_and_serves_an_embed_with_its_prompt(self, worker: Worker) -> None:
-        first, again = (ask(worker, Job("search", ["storm europe"], k=3)) for _ in range(2))
+        first, again = (ask(worker, Search(["storm europe"], k=3)) for _ in range(2))
         assert (first.cached, again.cached) == (0, 1)
         assert again.hits == first.hits
         assert embed(worker, "storm europe", prompt_name="query").cached == 1
@@ -424,7 +425,7 @@ class TestWorker:
         self, make_worker: MakeWorker, own_redis: RedisServer
     ) -> None:
         worker = make_worker(redis_url=own_redis.url)
-        queue_of(worker).put("interactive", [Job("embed", ["storm", "rain"], reply_to="me")])
+        queue_of(worker).put("interactive", [Embed(["storm", "rain"], reply_to="me")])
         queue_of(worker).redis.config_set("maxmemory", 1)
         assert worker.step(block_s=0) == 1
         (reply,) = queue_of(worker).inbox("me").wait()
@@ -499,11 +500,10 @@ class BrokenEngine:
 FORKS = """
 import os, signal, sys
 from threading import Event, Thread
-from shoal import Client
-from shoal.jobs import Job
+from shoal import Client, Embed
 
 client, is_reading, goes_on, parent = Client(sys.argv[1]), Event(), Event(), os.getpid()
-pool, job = client.pool.asynchronous, Job("embed", ["storm"])
+pool, job = client.pool.asynchronous, Embed(["storm"])
 read = pool.first_heartbeats
 
 async def read_slowly():
@@ -533,7 +533,7 @@ class TestClient:
         texts = [f"storm {n}" for n in range(100)]
         first = embed(worker, *texts)
         announce(worker)
-        reply = client.call(Job("embed", texts))
+        reply = client.call(Embed(texts))
         assert array(reply).tobytes() == array(first).tobytes()
         assert (reply.tokens, reply.truncated, reply.model) == (first.tokens, first.truncated, first.model)
         assert (reply.cached, reply.timings) == (100, dict.fromkeys(TIMINGS, 0.0))
@@ -546,7 +546,7 @@ class TestClient:
         first = array(embed(worker, *texts))
         mixed = [*texts[:40], *new[:2], *texts[40:], new[2]]
         with at_work(worker):
-            reply = client.call(Job("embed", mixed))
+            reply = client.call(Embed(mixed))
         assert (reply.cached, client.cache_lookup.num_hits, client.cache_lookup.num_misses) == (100, 100, 3)
         assert (worker.counters["jobs"], worker.counters["texts"]) == (2, 103)
         np.testing.assert_array_equal(np.delete(array(reply), [40, 41, 102], axis=0), first)
@@ -572,9 +572,9 @@ class TestClient:
         announce(worker)
         other = Encoder(replace(encoder.model, name="other"), encoder.tokenizer, encoder.engine)
         client.cache_lookup = CacheLookup(client.pool, refresh_s=3_600)  # it learns of the successor late
-        assert client.call(Job("embed", ["storm"])).cached == 1
+        assert client.call(Embed(["storm"])).cached == 1
         with at_work(Worker(queue_of(worker).consumer(), other, {}, Bucketing(4_096))):
-            reply = client.call(Job("embed", ["storm", "rain"]))
+            reply = client.call(Embed(["storm", "rain"]))
         assert (reply.model, reply.cached) == ("other", 0)
 
     def test_what_a_worker_would_refuse_is_refused(self, client: Client, worker: Worker) -> None:
@@ -588,7 +588,7 @@ class TestClient:
                 with pytest.raises(error):
                     client.embed(["storm", LONG], **options)
             with pytest.raises(InvalidRequest, match="lane is"):
-                client.call(Job("embed", ["storm"]), lane="fast")
+                client.call(Embed(["storm"]), lane="fast")
 
     def test_searches_and_token_vectors_are_for_workers(self, client: Client, worker: Worker) -> None:
         with at_work(worker):
@@ -601,7 +601,7 @@ class TestClient:
         self, client: Client, worker: Worker, make_worker: MakeWorker
     ) -> None:
         def is_known() -> bool:
-            return client.cache_lookup.find(Job("embed", ["storm"])).missing == []
+            return client.cache_lookup.find(Embed(["storm"])).missing == []
 
         embed(worker, "storm")
         assert not is_known()
@@ -618,7 +618,7 @@ class TestClient:
     def test_heartbeats_are_read_again_after_a_while(self, client: Client, worker: Worker) -> None:
         embed(worker, "storm")
         announce(worker)
-        lookup, job = CacheLookup(client.pool, refresh_s=3_600), Job("embed", ["storm"])
+        lookup, job = CacheLookup(client.pool, refresh_s=3_600), Embed(["storm"])
         assert lookup.find(job).missing == []
         worker.pool.leave(worker.id)
         assert lookup.find(job).missing == []
@@ -627,7 +627,7 @@ class TestClient:
         embed(worker, "storm")
         announce(worker)
         holds, reads_anew = (CacheLookup(client.pool, refresh_s=0, hold_s=hold_s) for hold_s in (3_600, 0))
-        job = Job("embed", ["storm", "rain"])
+        job = Embed(["storm", "rain"])
         assert holds.find(job).missing == reads_anew.find(job).missing == ["rain"]
         queue_of(worker).redis.delete(*places(worker))
         assert holds.find(job).missing == ["rain"]
@@ -641,7 +641,7 @@ class TestClient:
         embed(worker, "storm")
         announce(worker)
         for options in (Options(normalize=False), Options(), Options(dimensions=8)):
-            job = Job("embed", ["storm"], options)
+            job = Embed(["storm"], options)
             first = array(client.call(job))
             expected = first.copy()
             first *= 2
@@ -654,11 +654,11 @@ class TestClient:
         announce(worker)
         of_three = 3 * (size_bytes(32) + OBJECT_BYTES)
         in_turns, at_once = (CacheLookup(client.pool, refresh_s=3_600, max_held_bytes=of_three) for _ in range(2))
-        assert [in_turns.find(Job("embed", [text])).missing for text in texts] == [[]] * 5
-        assert at_once.find(Job("embed", texts)).missing == []
+        assert [in_turns.find(Embed([text])).missing for text in texts] == [[]] * 5
+        assert at_once.find(Embed(texts)).missing == []
         queue_of(worker).redis.delete(*places(worker))
-        assert in_turns.find(Job("embed", texts)).missing == texts[:3]
-        assert at_once.find(Job("embed", texts)).missing == texts[3:]
+        assert in_turns.find(Embed(texts)).missing == texts[:3]
+        assert at_once.find(Embed(texts)).missing == texts[3:]
 
     def test_without_redis_nothing_is_known(self, own_redis: RedisServer, make_worker: MakeWorker) -> None:
         worker = make_worker(redis_url=own_redis.url)
@@ -666,25 +666,25 @@ class TestClient:
             embed(worker, "storm")
             announce(worker)
             client.cache_lookup = CacheLookup(client.pool, refresh_s=0, hold_s=0)  # it holds nothing
-            assert array(client.call(Job("embed", ["storm"]))).shape == (1, 32)
+            assert array(client.call(Embed(["storm"]))).shape == (1, 32)
             own_redis.stop()
             for _ in range(3):
                 with pytest.raises(Unavailable):
                     client.embed("storm")
             own_redis.start()
-            assert client.cache_lookup.find(Job("embed", ["storm"])).missing == ["storm"]
+            assert client.cache_lookup.find(Embed(["storm"])).missing == ["storm"]
 
     @pytest.mark.parametrize("cache", [None, {}, {"num_places": 3}, 5, TABLE.to_heartbeat() | {"num_places": 0}])
     def test_a_heartbeat_that_makes_no_sense_is_no_cache(self, client: Client, worker: Worker, cache: Any) -> None:
         beat = about(worker) | {"cache": cache}
         Pool(client.queue.broker, client.queue.keys, alive_s=3_600).announce("strange", beat)
-        assert client.cache_lookup.find(Job("embed", ["storm"])).missing == ["storm"]
+        assert client.cache_lookup.find(Embed(["storm"])).missing == ["storm"]
         assert (client.cache_lookup.num_hits, client.cache_lookup.num_misses) == (0, 0)
 
 
 class TestSameAtTheSameTime:
     def test_each_caller_has_a_job_and_gets_the_same(self, client: Client, worker: Worker) -> None:
-        jobs = [Job("embed", ["storm"]) for _ in range(10)] + [Job("search", ["storm"]) for _ in range(10)]
+        jobs = [Embed(["storm"]) for _ in range(10)] + [Search(["storm"]) for _ in range(10)]
         with ThreadPoolExecutor(20) as threads:
             asking = [threads.submit(client.call, job) for job in jobs]
             wait_until(lambda: client.queue.backlog()["interactive"] == 20)
@@ -696,16 +696,16 @@ class TestSameAtTheSameTime:
 
     def test_a_caller_that_gives_up_leaves_the_others_alone(self, client: Client, worker: Worker) -> None:
         with ThreadPoolExecutor(2) as threads:
-            patient = threads.submit(client.call, Job("embed", ["storm"]), timeout_s=PATIENCE_S - 1)
+            patient = threads.submit(client.call, Embed(["storm"]), timeout_s=PATIENCE_S - 1)
             wait_until(lambda: client.queue.backlog()["interactive"] == 1)
-            impatient = threads.submit(client.call, Job("embed", ["storm"]), timeout_s=0.1)
+            impatient = threads.submit(client.call, Embed(["storm"]), timeout_s=0.1)
             assert isinstance(impatient.exception(), Timeout)
             worker.step(block_s=0)
             assert array(patient.result()).shape == (1, 32)
 
     def test_what_differs_goes_its_own_way(self, client: Client, worker: Worker) -> None:
-        jobs = [Job("embed", ["storm"]), Job("embed", ["storm"], Options(dimensions=3)), Job("embed", ["rain"])]
-        jobs += [Job("search", ["storm"]), Job("search", ["storm"], k=3)]
+        jobs: list[Job] = [Embed(["storm"]), Embed(["storm"], Options(dimensions=3)), Embed(["rain"])]
+        jobs += [Search(["storm"]), Search(["storm"], k=3)]
         with ThreadPoolExecutor(len(jobs)) as threads:
             asking = [threads.submit(client.call, job) for job in jobs]
             wait_until(lambda: client.queue.backlog()["interactive"] == len(jobs))
@@ -724,7 +724,7 @@ class TestSameAtTheSameTime:
             assert all(isinstance(future.exception(), InvalidText) for future in asking)
 
     def test_a_full_lane_refuses_all(self, client: Client) -> None:
-        client.queue.put("interactive", [Job("embed", ["storm"])])
+        client.queue.put("interactive", [Embed(["storm"])])
         client.queue.limits = LaneLimits(max_jobs=1)
         with ThreadPoolExecutor(5) as threads:
             asking = [threads.submit(client.embed, "storm") for _ in range(5)]
@@ -747,7 +747,7 @@ REQUESTS = st.tuples(st.lists(TEXTS, min_size=1, max_size=6), OPTIONS, st.sample
 def outcome(client: Client, texts: list[str], options: Options) -> Reply | str:
     """Return the reply, or the error."""
     try:
-        return client.call(Job("embed", texts, options))
+        return client.call(Embed(texts, options))
     except ShoalError as error:
         return f"{error.code}: {error}"
 

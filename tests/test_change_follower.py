@@ -20,8 +20,8 @@ from shoal.broker.broker import Broker
 from shoal.changes.change import Change
 from shoal.changes.change_log import START, ChangeLog, Tail
 from shoal.errors import Overloaded, Unavailable
-from shoal.jobs import Job
 from shoal.keys import Keys
+from shoal.operations import Search
 from shoal.records.document import Document
 from shoal.settings import Settings
 from shoal_workers.encoding.bucketing import Bucketing
@@ -226,7 +226,7 @@ def test_a_search_waits_for_an_index_that_cannot_be_opened_while_redis_is_away(
     publish_version(index_home / "faq", index_folder, "v1")
     indexes.look(1)
     worker = Worker(queue.consumer(), encoder, indexes, Bucketing(4_096))
-    queue.put("interactive", [Job("search", ["storm"], index="faq", reply_to="me")])
+    queue.put("interactive", [Search(["storm"], index="faq", reply_to="me")])
     log.is_away, log.num_commands = True, 0
     while log.num_commands < 3:  # it is tried again and again
         assert not worker.step(block_s=0)

@@ -15,7 +15,7 @@ from test_builder import MadeVectors
 from shoal.changes.change import Change
 from shoal.changes.change_log import ChangeLog
 from shoal.errors import BadDocument, InvalidRequest, ModelMismatch, ModelNotFound, Unavailable
-from shoal.jobs import Job
+from shoal.operations import Search
 from shoal.options import Options
 from shoal.records.document import Document
 from shoal.records.source import Source
@@ -216,7 +216,7 @@ class TestSearches:
 
     def hits(self, index: Index, encoder: Encoder, **options: Any) -> list[dict[str, Any]]:
         """Return the hits of a query."""
-        job = Job("search", ["storm rain"], k=1_000, search=SearchOptions(**options))
+        job = Search(["storm rain"], k=1_000, search=SearchOptions(**options))
         [found] = index.answer(job, encoder.embed(job.texts, Options(), "")).hits
         return found
 

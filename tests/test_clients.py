@@ -12,7 +12,6 @@ from conftest import WORDS, free_port, running, wait_until
 from queues import Queue
 
 from shoal import AsyncClient, Client
-from shoal.client.job_limits import TEXTS_PER_JOB
 from shoal.errors import (
     Cancelled,
     InvalidRequest,
@@ -25,8 +24,9 @@ from shoal.errors import (
     UnknownIndex,
     UnknownJob,
 )
-from shoal.jobs import Job
+from shoal.jobs import TEXTS_PER_JOB
 from shoal.keys import Keys
+from shoal.operations import Embed
 from shoal.options import Options
 from shoal.queue.lane import LaneLimits
 from shoal.queue.pool import Pool
@@ -131,7 +131,7 @@ class TestEmbed:
         assert np.stack(embed_together(client, TEXTS)) == pytest.approx(encoder.embed(TEXTS, Options(), ""), abs=1e-5)
 
     def test_a_reply_says_more_than_the_vectors(self, client: AnyClient) -> None:
-        reply = client.call(Job("embed", ["storm", "storm " * 50]), lane="bulk", client="other")
+        reply = client.call(Embed(["storm", "storm " * 50]), lane="bulk", client="other")
         assert (reply.tokens, reply.truncated, reply.cached) == ([3, 48], [False, True], 0)
 
 
@@ -145,9 +145,9 @@ def test_texts_that_the_cache_has_are_not_sent(
     Pool(queue.broker, keys, alive_s=3_600).announce(worker.id, about(worker))
     with running(worker):
         first = client.embed(["storm", "rain"])
-        reply = client.call(Job("embed", ["rain", "market", "storm"]))
+        reply = client.call(Embed(["rain", "market", "storm"]))
         assert reply.cached == 2
-        assert client.call(Job("embed", ["storm", "rain", "market"])).cached == 3
+        assert client.call(Embed(["storm", "rain", "market"])).cached == 3
         assert reply.vectors is not None
         assert reply.vectors[[2, 0]] == pytest.approx(first, abs=1e-5)
     queue.redis.delete(*queue.redis.keys(f"{keys.root}:worker:*"))
@@ -272,7 +272,7 @@ class TestSubmit:
         first, second = (client.submit("embed", "storm", idempotency_key="a") for _ in range(2))
         assert first.id == second.id
         with pytest.raises(InvalidRequest, match="the idempotency key was used for job"):
-            client.put(Job("embed", ["rain"]), idempotency_key="a")
+            client.put(Embed(["rain"]), idempotency_key="a")
         assert first.result().vectors is not None
 
     def test_the_result_is_there_for_anyone_who_knows_the_id(self, client: AnyClient) -> None:
@@ -356,7 +356,7 @@ class TestStream:
 
     def test_a_full_lane_is_said(self, make_client: MakeClient, queue: Queue) -> None:
         client = make_client(limits=LaneLimits(max_jobs=1), timeout_s=30)  # a lane without workers says: in 60 s
-        queue.put("bulk", [Job("embed", ["storm"])])
+        queue.put("bulk", [Embed(["storm"])])
         with pytest.raises(Overloaded):
             list(client.embed_stream(TEXTS))
 

@@ -11,12 +11,13 @@ import redis
 from conftest import PATIENCE_S
 from queues import Queue, drive, queue_of
 
-from shoal import Client
+from shoal import Client, operations
 from shoal.broker import circuit_breaker
 from shoal.broker.broker import Broker
 from shoal.broker.clock import MAX_ERROR_S, MEASURE_EVERY_S, NUM_ROUND_TRIPS, Clock
 from shoal.errors import InvalidRequest, Unavailable
-from shoal.jobs import LANES, MAX_DEADLINE_S, Job
+from shoal.jobs import LANES, MAX_DEADLINE_S
+from shoal.operations import Embed, Search
 from shoal.queue.answer import Answer
 from shoal.queue.consumer import Consumer
 from shoal.replies import Reply
@@ -78,7 +79,7 @@ def other(broker: OtherClock, queue: Queue, encoder: Encoder, index: Index) -> W
 
 def reply_of(queue: Queue, worker: Worker, deadline: float) -> Reply:
     """Return the reply to a job with that deadline."""
-    job = Job("embed", ["storm"], reply_to="me", deadline=deadline)
+    job = Embed(["storm"], reply_to="me", deadline=deadline)
     queue.put("interactive", [job])
     drive(worker)
     (reply,) = queue.inbox("me").wait()
@@ -181,7 +182,7 @@ class TestWorker:
     def test_it_takes_no_job_while_the_time_cannot_be_known(
         self, other: Worker, broker: OtherClock, queue: Queue
     ) -> None:
-        queue.put("interactive", [Job("embed", ["storm"], reply_to="me")])
+        queue.put("interactive", [Embed(["storm"], reply_to="me")])
         broker.round_trip_s = 2.5
         with pytest.raises(Unavailable, match="deadlines need 1 s"):
             other.step(block_s=0)
@@ -214,11 +215,11 @@ class TestClient:
         client.queue.clock = Clock(broker)
         with ThreadPoolExecutor(1) as threads:
             before = broker.time()
-            calling = threads.submit(client.call, Job("search", ["storm"]), timeout_s=60)
+            calling = threads.submit(client.call, Search(["storm"]), timeout_s=60)
             taken: list[Any] = []
             while not taken:
                 taken = queue.take("a", LANES, 1, block_s=0.5)
-            job = Job.unpack(taken[0].data)
+            job = operations.unpack(taken[0].data)
             queue.reply([Answer(taken[0], Reply(job.id, hits=[[]]), job.reply_to)])
             calling.result()
         assert job.deadline is not None
@@ -226,5 +227,5 @@ class TestClient:
 
     def test_a_submitted_job_with_a_deadline_in_milliseconds_is_refused_before_it_is_put(self, client: Client) -> None:
         with pytest.raises(InvalidRequest, match="it takes Unix seconds"):
-            client.put(Job("embed", ["storm"], deadline=time.time() * 1_000))
+            client.put(Embed(["storm"], deadline=time.time() * 1_000))
         assert client.queue.backlog()["interactive"] == 0

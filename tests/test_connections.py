@@ -16,8 +16,8 @@ from shoal.broker import connections
 from shoal.broker.broker import Broker
 from shoal.broker.script import Script, ScriptCall
 from shoal.errors import Overloaded, Unavailable
-from shoal.jobs import Job
 from shoal.keys import Keys
+from shoal.operations import Embed
 
 
 @pytest.fixture
@@ -132,14 +132,14 @@ class TestBreaking:
 
     def test_closing_leaves_no_connection(self, own_redis: RedisServer, broker: Broker) -> None:
         queue = Queue.connect(own_redis.url, Keys())
-        queue.put("interactive", [Job("embed", ["storm"])])
+        queue.put("interactive", [Embed(["storm"])])
         wait_until(lambda: num_clients(broker) == 2)
         queue.close()
         wait_until(lambda: num_clients(broker) == 1)
 
     def test_all_parts_of_a_client_share_its_connections(self, own_redis: RedisServer, broker: Broker) -> None:
         with Client(own_redis.url) as client:
-            client.cache_lookup.find(Job("embed", ["storm"]))
+            client.cache_lookup.find(Embed(["storm"]))
             client.pool.workers()
             client.submit("embed", "storm").status()
             wait_until(lambda: num_clients(broker) == 2)
@@ -218,7 +218,7 @@ class TestScripts:
     def test_a_script_that_redis_has_forgotten_is_sent_again(self, queue: Queue) -> None:
         queue.redis.script_flush()
         for _ in range(2):
-            queue.put("interactive", [Job("embed", ["storm"])])
+            queue.put("interactive", [Embed(["storm"])])
         assert queue.backlog()["interactive"] == 2
 
     def test_arguments_and_results_have_names_and_bytes_stay_bytes(self, broker: Broker) -> None:

@@ -18,10 +18,11 @@ from page import read
 from queues import Queue, queue_of
 
 import shoal.queue.consumer
-from shoal import Client
+from shoal import Client, operations
 from shoal.errors import MalformedJob, Overloaded, UnknownJob
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
+from shoal.operations import Embed, Search
 from shoal.queue.answer import Answer
 from shoal.queue.consumer import MAX_DEAD_BYTES, MAX_DEAD_LETTERS
 from shoal.queue.dead_letters import MAX_LISTED_BYTES, DeadLetter, DeadLetters
@@ -47,7 +48,7 @@ def listed(queue: Queue) -> list[str]:
 
 class TestDeadLetters:
     def test_a_letter_says_what_there_is_to_know(self, queue: Queue) -> None:
-        job = Job("embed", ["storm"], reply_to="me")
+        job = Embed(["storm"], reply_to="me")
         letters, letter_id = DeadLetters(queue), bury(queue, job.pack())
         letter = letters.get(letter_id)
         assert (letter.reason, letter.traceback, letter.worker) == ("poisoned: why", "line 1", "w1")
@@ -55,11 +56,11 @@ class TestDeadLetters:
         assert len(letters) == 1
 
     def test_the_newest_come_first(self, queue: Queue) -> None:
-        made = [bury(queue, Job("embed", ["storm"]).pack(), f"internal: {n}") for n in range(3)]
+        made = [bury(queue, Embed(["storm"]).pack(), f"internal: {n}") for n in range(3)]
         assert [letter.id for letter in DeadLetters(queue).newest(2)] == made[:0:-1]
 
     def test_a_list_has_the_beginning_of_each_job(self, queue: Queue) -> None:
-        job = Job("search", ["x" * 100_000, "storm"], id="mine")
+        job = Search(["x" * 100_000, "storm"], id="mine")
         for _ in range(120):
             bury(queue, job.pack(), "internal: " + "y" * 10_000)
         received = queue.redis.info("stats")["total_net_output_bytes"]
@@ -73,11 +74,11 @@ class TestDeadLetters:
         assert DeadLetters(queue).get(letters[0].id).job() == job
 
     def test_a_retried_job_runs_again_and_its_result_can_be_fetched(self, queue: Queue) -> None:
-        letters, job = DeadLetters(queue), Job("embed", ["storm"], reply_to="gone", deadline=1.0)
+        letters, job = DeadLetters(queue), Embed(["storm"], reply_to="gone", deadline=1.0)
         job_id = letters.retry(bury(queue, job.pack()))
         assert len(letters) == 0
         (delivery,) = queue.take("w2", ["bulk"], 1)
-        again = Job.unpack(delivery.data)
+        again = operations.unpack(delivery.data)
         assert (again.id, again.texts, again.deadline, again.reply_to) == (job_id, ["storm"], None, None)
         queue.reply([Answer(delivery, Reply(job_id))])
         assert queue.wait_result(job_id, 0) is not None
@@ -91,7 +92,7 @@ class TestDeadLetters:
                 super().put(lane, jobs, client)
 
         barrier = Barrier(6)
-        letter_id = bury(queue, Job("embed", ["storm"]).pack())
+        letter_id = bury(queue, Embed(["storm"]).pack())
         together = Together.connect(redis_url, queue.keys)
         with ThreadPoolExecutor(6) as threads:
             job_ids = set(threads.map(lambda _: DeadLetters(together).retry(letter_id), range(6)))
@@ -108,8 +109,8 @@ class TestDeadLetters:
         assert len(letters) == 0
 
     def test_a_letter_stays_when_there_is_no_room_to_retry(self, queue: Queue) -> None:
-        letters, letter_id = DeadLetters(queue), bury(queue, Job("embed", ["storm"]).pack())
-        queue.put("bulk", [Job("embed", ["storm"])])
+        letters, letter_id = DeadLetters(queue), bury(queue, Embed(["storm"]).pack())
+        queue.put("bulk", [Embed(["storm"])])
         queue.limits = LaneLimits(max_jobs=1)
         with pytest.raises(Overloaded):
             letters.retry(letter_id)
@@ -130,7 +131,7 @@ class TestDeadLetters:
 class TestHttp:
     def test_from_the_list_to_the_result(self, api: FlaskClient, stub: StubWorker) -> None:
         stub.pause()
-        letter_id = bury(stub.queue, Job("embed", ["storm"], id="mine").pack())
+        letter_id = bury(stub.queue, Embed(["storm"], id="mine").pack())
         stub.resume()
         answer = api.get("/v1/dead").get_json()
         assert answer["count"] == 1
@@ -170,7 +171,7 @@ class TestCommands:
         return subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, timeout=PATIENCE_S)
 
     def test_list_show_retry_and_drop(self, queue: Queue, redis_url: str) -> None:
-        first = bury(queue, Job("search", ["stürm \n x"], id="mine").pack())
+        first = bury(queue, Search(["stürm \n x"], id="mine").pack())
         second = bury(queue, b"\xc1")
         listed = self.shoal(queue, redis_url, "list").stdout.splitlines()
         assert listed[0] == "2 dead letters"
@@ -228,7 +229,7 @@ def test_the_bytes_of_a_job_stay_what_they_were(queue: Queue) -> None:
 
 
 def test_a_client_can_retry_by_hand(client: Client) -> None:
-    letter_id = bury(queue_of(client), Job("embed", ["storm"]).pack())
+    letter_id = bury(queue_of(client), Embed(["storm"]).pack())
     job_id = DeadLetters(client.queue).retry(letter_id)
     assert client.job(job_id).status() == "queued"
     assert client.job(job_id).cancel() == "cancelled"
@@ -255,7 +256,7 @@ def test_they_are_limited_in_bytes(queue: Queue) -> None:
 @pytest.mark.parametrize("how", ["drop", "retry"])
 def test_a_letter_that_is_gone_leaves_room_for_another(queue: Queue, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shoal.queue.consumer, "MAX_DEAD_BYTES", 50_000)
-    job = Job("embed", ["x" * 10_000])
+    job = Embed(["x" * 10_000])
     kept = [bury(queue, job.pack()) for _ in range(3)]
     for _ in range(6):
         letter_id = bury(queue, job.pack())
@@ -271,7 +272,7 @@ def test_a_letter_that_is_gone_leaves_room_for_another(queue: Queue, how: str, m
 @pytest.mark.parametrize("how", ["the count has expired", "all letters were deleted", "some letters were deleted"])
 def test_a_wrong_count_of_their_bytes_is_set_right(queue: Queue, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shoal.queue.consumer, "MAX_DEAD_BYTES", 50_000)
-    data = Job("embed", ["x" * 10_000]).pack()
+    data = Embed(["x" * 10_000]).pack()
     kept = [bury(queue, data) for _ in range(4)]
     if how == "all letters were deleted":
         queue.redis.delete(queue.keys.dead)

@@ -12,10 +12,11 @@ from conftest import PATIENCE_S, wait_until
 from queues import Queue
 
 import shoal.queue.dispatching
-from shoal import Client
+from shoal import Client, operations
 from shoal.broker.broker import Broker
 from shoal.errors import Internal, ShoalError, Unavailable
-from shoal.jobs import LANES, Job
+from shoal.jobs import LANES
+from shoal.operations import Embed
 from shoal.queue.answer import Answer
 from shoal.queue.delivery import Delivery
 from shoal.queue.dispatcher import Dispatcher, PendingReply
@@ -64,8 +65,8 @@ class TestPending:
 
 
 def test_puts_of_a_client_with_few_go_before_those_of_one_with_many() -> None:
-    many = [PackedJobs.pack("bulk", [Job("embed", ["a"])], "me", "many") for _ in range(2 * MAX_PUTS_OF_CLIENT + 1)]
-    few = PackedJobs.pack("bulk", [Job("embed", ["b"])], "me", "few")
+    many = [PackedJobs.pack("bulk", [Embed(["a"])], "me", "many") for _ in range(2 * MAX_PUTS_OF_CLIENT + 1)]
+    few = PackedJobs.pack("bulk", [Embed(["b"])], "me", "few")
     now, later = few_of_each_client([*many, few])
     assert now == [few, *many[:MAX_PUTS_OF_CLIENT]]
     assert few_of_each_client(later) == (many[MAX_PUTS_OF_CLIENT:-1], many[-1:])
@@ -78,14 +79,14 @@ def answer_all(queue: Queue) -> int:
 
 def answer(queue: Queue, deliveries: Sequence[Delivery]) -> int:
     """Replies to the jobs."""
-    jobs = [Job.unpack(delivery.data) for delivery in deliveries]
+    jobs = [operations.unpack(delivery.data) for delivery in deliveries]
     pairs = zip(deliveries, jobs, strict=True)
     return queue.reply([Answer(delivery, Reply(job.id), job.reply_to) for delivery, job in pairs])
 
 
 def test_each_job_gets_its_own_reply(queue: Queue) -> None:
     dispatcher = Dispatcher(queue)
-    jobs = [Job("embed", ["storm"]) for _ in range(20)]
+    jobs = [Embed(["storm"]) for _ in range(20)]
     waiting = [dispatcher.call("interactive", [job])[0] for job in jobs]  # the sender puts all but the first
     wait_until(lambda: queue.backlog()["interactive"] == 20)
     assert answer_all(queue) == 20
@@ -95,7 +96,7 @@ def test_each_job_gets_its_own_reply(queue: Queue) -> None:
 
 def test_a_reply_that_no_client_waits_for_is_dropped(queue: Queue) -> None:
     dispatcher = Dispatcher(queue)
-    jobs = [Job("embed", ["storm"]) for _ in range(2)]
+    jobs = [Embed(["storm"]) for _ in range(2)]
     pending = [dispatcher.call("interactive", [job])[0] for job in jobs]
     wait_until(lambda: queue.backlog()["interactive"] == 2)
     deliveries = queue.take("a", LANES, 2)
@@ -108,7 +109,7 @@ def test_a_reply_that_no_client_waits_for_is_dropped(queue: Queue) -> None:
 
 def test_a_job_that_no_client_waits_for_and_no_worker_has_is_taken_back(queue: Queue) -> None:
     dispatcher = Dispatcher(queue)
-    jobs = [Job("embed", ["storm"]) for _ in range(3)]
+    jobs = [Embed(["storm"]) for _ in range(3)]
     pending = [dispatcher.call("interactive", [job])[0] for job in jobs]
     wait_until(lambda: all(waiting.place for waiting in pending))
     dispatcher.forget(jobs[:2])
@@ -124,7 +125,7 @@ def test_once_it_is_closed_no_call_waits(queue: Queue) -> None:
     assert dispatcher.is_alive()
     dispatcher.close()
     assert not dispatcher.is_alive()
-    (pending,) = dispatcher.call("interactive", [Job("embed", ["storm"])])
+    (pending,) = dispatcher.call("interactive", [Embed(["storm"])])
     with pytest.raises(Unavailable, match="the client was closed"):
         pending.result(0)
     assert queue.backlog()["interactive"] == 0
@@ -132,7 +133,7 @@ def test_once_it_is_closed_no_call_waits(queue: Queue) -> None:
 
 def test_to_close_it_withdraws_the_jobs_of_threads_that_wait(queue: Queue) -> None:
     dispatcher = Dispatcher(queue)
-    jobs = [Job("embed", ["storm"]) for _ in range(20)]
+    jobs = [Embed(["storm"]) for _ in range(20)]
     pending = dispatcher.call("interactive", jobs)
     queue.take("a", LANES, 5)  # a worker has some of them
     dispatcher.close()
@@ -156,7 +157,7 @@ class Interrupted(Queue):
 def test_jobs_of_a_caller_who_leaves_while_they_are_put_are_taken_back(queue: Queue) -> None:
     own = Interrupted(queue.broker, queue.keys)
     dispatcher = Dispatcher(own)
-    stays, *leaves = (Job("embed", ["storm"]) for _ in range(3))
+    stays, *leaves = (Embed(["storm"]) for _ in range(3))
     own.then = lambda: dispatcher.forget(leaves)
     pending = dispatcher.call("interactive", [stays, *leaves])
     assert queue.backlog()["interactive"] == 1
@@ -183,7 +184,7 @@ class SlowForLargeJobs(Queue):
 def test_large_jobs_do_not_delay_those_of_other_threads(queue: Queue) -> None:
     slow = SlowForLargeJobs(queue)
     dispatcher = Dispatcher(slow)
-    waiting, large, small = Job("embed", ["rain"]), Job("embed", ["x" * 2**20] * 2), Job("embed", ["storm"])
+    waiting, large, small = Embed(["rain"]), Embed(["x" * 2**20] * 2), Embed(["storm"])
     dispatcher.call("interactive", [waiting])
     with ThreadPoolExecutor(1) as threads:
         sending = threads.submit(dispatcher.call, "interactive", [large])
@@ -225,7 +226,7 @@ class FailingInbox(Queue):
 def test_after_an_unforeseen_error_those_who_wait_are_told_and_it_goes_on(queue: Queue) -> None:
     own = FailingInbox(queue.broker, queue.keys)
     dispatcher = Dispatcher(own)
-    first, second = (Job("embed", ["storm"]) for _ in range(2))
+    first, second = (Embed(["storm"]) for _ in range(2))
     (pending,) = dispatcher.call("interactive", [first])
 
     def fail() -> None:
@@ -246,7 +247,7 @@ def test_a_caller_who_comes_when_redis_is_back_is_not_told_that_it_was_away(
     monkeypatch.setattr(shoal.queue.dispatching, "GRACE_S", -1.0)
     own, late = FailingInbox(queue.broker, queue.keys), list[PendingReply]()
     dispatcher = Dispatcher(own)
-    first, second = (Job("embed", ["storm"]) for _ in range(2))
+    first, second = (Embed(["storm"]) for _ in range(2))
     (pending,) = dispatcher.call("interactive", [first])
 
     def fail() -> None:
@@ -268,7 +269,7 @@ def test_a_caller_who_comes_when_redis_is_back_is_not_told_that_it_was_away(
 
 def test_a_reply_that_comes_while_the_connection_is_broken_is_not_lost(queue: Queue) -> None:
     dispatcher = Dispatcher(queue)
-    waiting = [dispatcher.call("interactive", [Job("embed", ["storm"])])[0] for _ in range(3)]
+    waiting = [dispatcher.call("interactive", [Embed(["storm"])])[0] for _ in range(3)]
     wait_until(lambda: queue.backlog()["interactive"] == 3)
     for _ in range(5):  # also those that were opened since
         queue.redis.client_kill_filter(_type="normal", skipme=True)
@@ -281,7 +282,7 @@ def test_a_reply_that_cannot_be_read_does_not_keep_the_others(queue: Queue) -> N
     dispatcher = Dispatcher(queue)
     for garbage in (b"\xc1", b"no map", b""):
         queue.redis.xadd(queue.keys.replies(dispatcher.address), {"reply": garbage})
-    (pending,) = dispatcher.call("interactive", [Job("embed", ["storm"])])
+    (pending,) = dispatcher.call("interactive", [Embed(["storm"])])
     answer_all(queue)
     assert pending.result(PATIENCE_S).status == "done"
     dispatcher.close()

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from shoal.changes.change import Change
 from shoal.errors import InvalidRequest
-from shoal.jobs import Job
+from shoal.operations import Search
 from shoal.records.document import Document
 from shoal.search_fields import parse_boosts
 from shoal.search_options import SearchOptions
@@ -58,7 +58,7 @@ class Made:
 
     def answer(self, query: Vectors, k: int = 10, **options: Any) -> SearchAnswer:
         """Return the answer to a search for one vector."""
-        return self.index.answer(Job("search", ["storm"], k=k, search=SearchOptions(**options)), query[None])
+        return self.index.answer(Search(["storm"], k=k, search=SearchOptions(**options)), query[None])
 
     def expected(self, query: Vectors, **options: Any) -> list[dict[str, Any]]:
         """Return all hits, by looking at each document."""
@@ -153,7 +153,7 @@ def test_groups_and_likeness_are_filtered_too(tmp_path: Path) -> None:
     for hit in made.expected(query, filter={"year": 1}):
         firsts.setdefault(hit["tag"], hit)
     assert hits == list(firsts.values())
-    job = Job("search", [], k=5, search=SearchOptions(like=["53"], filter={"year": 53 % 3}))
+    job = Search([], k=5, search=SearchOptions(like=["53"], filter={"year": 53 % 3}))
     (hits,) = made.index.answer(job, np.empty((0, DIMENSION), np.float32)).hits
     expected = [hit["id"] for hit in made.expected(made.vectors[3], filter={"year": 2}) if hit["id"] != "53"]
     assert [hit["id"] for hit in hits] == expected[:5]
@@ -193,7 +193,7 @@ def test_groups_stand_where_the_best_of_their_hits_does_after_a_second_stage(tmp
     options: dict[str, Any] = {"group_by": "year", "group_size": 4, "fields": []}
     query, scores = made.vectors[0], [0.1, 0.9, 0.2, 0.3, 0.8, 0.7, 0.75, 0.72, 0.5, 0.95, 0.4, 0.05]
     ids = [hit["id"] for hit in made.answer(query, 3, **options).hits[0]]
-    job = Job("search", ["storm"], k=2, search=SearchOptions(rerank={"top_n": 3}, **options))
+    job = Search(["storm"], k=2, search=SearchOptions(rerank={"top_n": 3}, **options))
     stage = made.index.find(job, query[None])
     assert len(stage.pairs) == len(ids) == len(scores)
     expected = [(ids[n], scores[n]) for n in (9, 8, 10, 11, 1, 3, 2, 0)]
@@ -237,12 +237,12 @@ def test_facets_are_counted_for_each_list(tmp_path: Path) -> None:
 
 def test_facets_are_of_the_documents_that_may_be_in_the_list(tmp_path: Path) -> None:
     made, none = many(tmp_path), np.empty((0, DIMENSION), np.float32)
-    like = Job("search", [], search=SearchOptions(like=["60"], facets=["year"], cursor=""))
+    like = Search([], search=SearchOptions(like=["60"], facets=["year"], cursor=""))
     found = made.index.answer(like, none)
     assert found.totals == [len(made.documents) - 1]
     assert found.facets
     assert found.facets[0]["year"]["num_documents"] == len(made.documents) - 1
-    words = Job("search", ["60"], search=SearchOptions(mode="lexical", facets=["year"]))
+    words = Search(["60"], search=SearchOptions(mode="lexical", facets=["year"]))
     counted = made.index.answer(words, made.vectors[:1]).facets
     assert counted == [{"year": {"num_documents": 1, "values": [{"value": 0, "count": 1}]}}]
 
@@ -264,8 +264,8 @@ def test_facets_may_be_of_the_best_documents_alone(tmp_path: Path, options: dict
     made = many(tmp_path)
     texts = [] if "like" in options else ["text storm"]
     ungrouped = {"group_by": ""} | {name: value for name, value in options.items() if not name.startswith("group")}
-    best = Job("search", texts, k=num, search=SearchOptions(**ungrouped))
-    counted = Job("search", texts, k=2, search=SearchOptions(**options, cursor="", facets=["year"], facets_top_n=num))
+    best = Search(texts, k=num, search=SearchOptions(**ungrouped))
+    counted = Search(texts, k=2, search=SearchOptions(**options, cursor="", facets=["year"], facets_top_n=num))
     vectors = made.vectors[: len(texts)]
     (hits,), found = made.index.answer(best, vectors).hits, made.index.answer(counted, vectors)
     years = Counter(hit["year"] for hit in hits if hit.get("year") is not None)
@@ -299,4 +299,4 @@ def test_a_version_of_an_older_layout_has_no_fields(tmp_path: Path, options: dic
     index = Index.open_version(tmp_path / "v1")
     assert len(index.search(vectors[:1], 2)[0]) == 2
     with pytest.raises(InvalidRequest, match="built before searches could look at fields: build the index again"):
-        index.answer(Job("search", ["storm"], search=SearchOptions(**options)), vectors[:1])
+        index.answer(Search(["storm"], search=SearchOptions(**options)), vectors[:1])

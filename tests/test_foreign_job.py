@@ -6,7 +6,7 @@ import msgpack
 import pytest
 from queues import Queue
 
-from shoal.jobs import Job
+from shoal.operations import Embed
 from shoal.replies import Reply
 from shoal_workers.worker import Worker
 
@@ -57,7 +57,7 @@ def test_a_foreign_job_that_names_itself_is_answered(
 )
 def test_bytes_that_name_no_job_become_a_dead_letter(worker: Worker, queue: Queue, data: bytes) -> None:
     put_bytes(queue, data)
-    neighbour = Job("embed", ["storm"], reply_to="me")
+    neighbour = Embed(["storm"], reply_to="me")
     queue.put("interactive", [neighbour])
     worker.step(block_s=0)
     (letter,) = dead_letters(queue)

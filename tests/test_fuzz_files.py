@@ -33,8 +33,8 @@ from shoal.errors import (
     Unavailable,
 )
 from shoal.index_folder import CURRENT
-from shoal.jobs import Job
 from shoal.map_options import MapOptions
+from shoal.operations import Map
 from shoal.records.document import Document
 from shoal.records.source import Source
 from shoal.settings import Settings, variable
@@ -95,7 +95,7 @@ def use(folder: Path) -> None:
         queries = np.eye(2, index.manifest.dimension, dtype=np.float32)
         with np.errstate(all="ignore"):
             hits = outcome(index.search, queries, 5)
-            points = outcome(index.answer_map, Job("map", [], map=MapOptions(field="year")))
+            points = outcome(index.answer_map, Map(map=MapOptions(field="year")))
         assert isinstance(hits, IndexCorrupt) or [len(found) for found in hits] == [5, 5]
         assert isinstance(points, IndexCorrupt | IndexMismatch | InvalidRequest) or points.map
     else:

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from queues import Queue
 from test_fuzz_wire import JOB, JOBS, RERANK
 
-from shoal.jobs import LANES, Job
+from shoal.jobs import LANES
+from shoal.operations import Embed
 from shoal.outline import Outline
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
@@ -45,7 +46,7 @@ def test_entry_of_a_lane(worker: Worker, queue: Queue, entries: list[Any], good:
     streams = [stream for lane in LANES for stream in (keys.lane(lane), keys.overflow(lane))]
     for lane, is_back, fields in entries:
         redis.xadd(keys.overflow(lane) if is_back else keys.lane(lane), fields)
-    queue.put("interactive", [Job("embed", [good], id="good", reply_to="good")])
+    queue.put("interactive", [Embed([good], id="good", reply_to="good")])
     num_steps = 0
     while any(redis.xlen(stream) for stream in streams):
         worker.step(block_s=0)

@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 from fuzzing import ODD, TEXTS, VALUES, changed, fuzz, mutated, outcome, packed
 from hypothesis import strategies as st
+from job_names import JOB_NAMES
 from queues import Queue
 
-from shoal import wire
+from shoal import operations, wire
 from shoal.cache.cache import Cache
 from shoal.cache.entry import Entry
 from shoal.cache.table import Table
 from shoal.errors import MalformedJob, ShoalError
-from shoal.jobs import JOB_NAMES, Job, check_name
+from shoal.jobs import Job, check_name
+from shoal.operations import Embed, Search
 from shoal.options import OPTION_NAMES, Options
 from shoal.outline import Outline
 from shoal.queue.pool import Pool
@@ -27,9 +29,9 @@ JOB: dict[str, Any] = {"v": 1, "id": "a", "op": "search", "texts": ["storm"], "d
 RERANK = JOB | {"op": "rerank", "query": "rain", "raw_scores": True}
 JOBS = st.sampled_from(
     [
-        Job("embed", ["storm", "", "rain é"], Options(pooling="cls", dimensions=3, prompt_name="query")).pack(),
-        Job("search", ["storm"] * 20, k=9, index="news", deadline=4e9).pack("address"),
-        Job("embed", ["x" * 300], Options(output="tokens", truncate=False)).pack(),
+        Embed(["storm", "", "rain é"], Options(pooling="cls", dimensions=3, prompt_name="query")).pack(),
+        Search(["storm"] * 20, k=9, index="news", deadline=4e9).pack("address"),
+        Embed(["x" * 300], Options(output="tokens", truncate=False)).pack(),
     ]
 )
 REPLY = Reply(
@@ -109,10 +111,10 @@ def test_job_of_odd_fields(values: dict[str, Any]) -> None:
 
 def check_job(data: bytes) -> None:
     """Check that the bytes are a job that survives the wire, or are refused; and what can be read of their address."""
-    job = outcome(Job.unpack, data)
+    job = outcome(operations.unpack, data)
     outline = Outline.read(data)
     if isinstance(job, Job):
-        assert Job.unpack(job.pack()) == job
+        assert operations.unpack(job.pack()) == job
         assert (outline.id, outline.reply_to) == (job.id, job.reply_to)
     assert outline.id is None or check_name("id", outline.id)
     assert outline.reply_to is None or check_name("reply_to", outline.reply_to)
@@ -121,7 +123,7 @@ def check_job(data: bytes) -> None:
 @pytest.mark.parametrize("name", sorted({*JOB, *OPTION_NAMES, "index", "k"} - {"texts"}))
 @pytest.mark.parametrize("value", ["x" * 10_000_000, b"x" * 10_000_000])
 def test_a_huge_value_makes_no_huge_message(name: str, value: Any) -> None:
-    outcome(Job.unpack, packed(JOB | {name: value}))
+    outcome(operations.unpack, packed(JOB | {name: value}))
 
 
 # Replies

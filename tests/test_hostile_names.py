@@ -11,9 +11,9 @@ from long_job_callers import Rq
 from process import run
 from queues import Queue
 
-from shoal.jobs import Job
 from shoal.keys import Keys
 from shoal.long_jobs.long_jobs import LongJobs
+from shoal.operations import Embed
 from shoal.settings import Settings
 
 pytest_plugins = ["api_fixtures", "long_job_fixtures"]
@@ -63,7 +63,7 @@ def test_top_without_a_terminal(pool: dict[str, str]) -> None:
 
 
 def test_dead_letters(pool: dict[str, str], queue: Queue) -> None:
-    fields = {"job": Job("embed", [HOSTILE], id="a").pack(), "traceback": f"line 1\n{HOSTILE}\r\nline 2"}
+    fields = {"job": Embed([HOSTILE], id="a").pack(), "traceback": f"line 1\n{HOSTILE}\r\nline 2"}
     names = dict.fromkeys(("reason", "lane", "worker"), HOSTILE)
     letter = queue.redis.xadd(queue.keys.dead, fields | names | {"deliveries": "3"}).decode()
     far = queue.redis.xadd(queue.keys.dead, {"job": b"no job"}, id="1000000000000000000-1").decode()

@@ -13,7 +13,7 @@ from shoal import HttpClient, wire
 from shoal.client.http import session
 from shoal.client.http.messages import RequestLimits
 from shoal.errors import MalformedJob, NotReady, Overloaded, ShoalError, Unavailable, UnknownJob
-from shoal.jobs import Job
+from shoal.operations import Embed
 from shoal.traceparent import continued
 
 pytest_plugins = ["api_fixtures", "http_fixtures"]
@@ -79,7 +79,7 @@ class TestAttempts:
         canned.answers = [Canned(503, b"", {"Retry-After": "7"})] * 2 + [Canned(503)] * 6 + [GOOD]
         pauses: list[float] = []
         with HttpClient(canned.url, timeout_s=PATIENCE_S) as http:
-            http._wait(Job("embed", ["a"]), http.until(), pauses.append)
+            http._wait(Embed(["a"]), http.until(), pauses.append)
         least = [7, 7, 0.4, 0.8, 1.6, 2, 2, 2]
         assert all(low <= pause <= 1.25 * low for low, pause in zip(least, pauses, strict=True))
         assert pauses != least  # else clients that were refused together would come back together

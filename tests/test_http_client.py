@@ -30,7 +30,7 @@ from shoal.errors import (
     Unauthorized,
     Unavailable,
 )
-from shoal.jobs import Job
+from shoal.operations import Embed, Search
 from shoal.options import Options
 from shoal.settings import DEFAULTS, Settings
 from shoal_api.access import api_keys
@@ -206,9 +206,9 @@ class TestLimits:
 
     def test_a_request_has_few_hits_and_token_vectors(self) -> None:
         limits = RequestLimits(256, 2**20)
-        jobs = [Job("search", ["a"] * 9, k=1_000), Job("embed", ["a"] * 9, Options(output="tokens"))]
+        jobs = [Search(["a"] * 9, k=1_000), Embed(["a"] * 9, Options(output="tokens"))]
         assert [[len(part.texts) for part in limits.split(job)] for job in jobs] == [[5, 4], [4, 4, 1]]
-        assert len(limits.split(Job("embed", ["a"] * 9))) == 1
+        assert len(limits.split(Embed(["a"] * 9))) == 1
 
 
 class TestWaiting:
@@ -245,7 +245,7 @@ class TestWaiting:
             stub.pause()
             http.submit("embed", "storm")
             pause = Pause()
-            waiting = threads.submit(http._wait, Job("embed", ["a"]), http.until(), pause)
+            waiting = threads.submit(http._wait, Embed(["a"]), http.until(), pause)
             pause.begun.wait()
             stub.resume()
             assert np.array_equal(np.asarray(waiting.result().vectors), [vector_of("a")])
@@ -258,10 +258,10 @@ class TestWaiting:
         with HttpClient(listen(make_app(redis_url=own_redis.url)), timeout_s=PATIENCE_S) as http:
             own_redis.stop()
             with pytest.raises(Unavailable, match="Redis does not answer"):
-                http._wait(Job("embed", ["a"]), http.until(), lambda _: True)
+                http._wait(Embed(["a"]), http.until(), lambda _: True)
             with ThreadPoolExecutor(1) as threads:
                 pause = Pause()
-                waiting = threads.submit(http._wait, Job("embed", ["a"]), http.until(), pause)
+                waiting = threads.submit(http._wait, Embed(["a"]), http.until(), pause)
                 pause.begun.wait()
                 own_redis.start()
                 assert np.array_equal(np.asarray(waiting.result().vectors), [vector_of("a")])

@@ -18,8 +18,8 @@ from queues import Queue, drive
 
 from shoal.changes.change import Change
 from shoal.errors import IndexMismatch, InvalidRequest
-from shoal.jobs import Job
 from shoal.languages import NO_LANGUAGE
+from shoal.operations import Search
 from shoal.records.document import Document
 from shoal.search_options import SearchOptions
 from shoal_workers.encoding.bucketing import Bucketing
@@ -91,7 +91,7 @@ def plain_answer(index: Index, text: str, vector: Vectors, options: SearchOption
 
 def found_by(index: Index, texts: list[str], vectors: Vectors, k: int, **options: Any) -> list[list[dict[str, Any]]]:
     """Return the hits of a search."""
-    return index.answer(Job("search", texts, k=k, search=SearchOptions(**options)), vectors).hits
+    return index.answer(Search(texts, k=k, search=SearchOptions(**options)), vectors).hits
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_hits_are_those_of_brute_force(tmp_path: Path, count: int, options: dict
     ids = [index.document(row)["id"] for row in range(index.manifest.count)] + list(index.live.ids)
     found = found_by(index, texts, vectors, k, **options)
     with index.exact_search.shared(vectors[1:]) as shared:
-        job = Job("search", texts, k=k, search=SearchOptions(**options))
+        job = Search(texts, k=k, search=SearchOptions(**options))
         assert index.answer(job, vectors, shared=shared).hits == found
     for text, vector, hits in zip(texts, vectors, found, strict=True):
         expected = plain_answer(index, text, vector, SearchOptions(**options), k)
@@ -117,7 +117,7 @@ def test_hits_are_those_of_brute_force(tmp_path: Path, count: int, options: dict
 def test_jobs_of_one_pass_get_the_hits_that_each_gets_alone(queue: Queue, encoder: Encoder, index: Index) -> None:
     hybrid = SearchOptions(mode="hybrid")
     queries = [f"{text} {n}" for n, text in enumerate(["storm", "rain europe", "unknown", "sun"] * 10)]
-    jobs = [Job("search", [query], k=3, reply_to="me", search=hybrid) for query in queries]
+    jobs = [Search([query], k=3, reply_to="me", search=hybrid) for query in queries]
     bad = [replace(job, id=f"bad-{n}", search=replace(hybrid, fields=["no-such"])) for n, job in enumerate(jobs[:3])]
     worker = Worker(queue.consumer(), encoder, {"default": index}, Bucketing(256))
     queue.put("interactive", [*jobs[:20], *bad, *jobs[20:]])
@@ -158,14 +158,14 @@ def test_the_order_of_later_pages_is_that_of_the_first_whatever_is_added_or_dele
     index = made(tmp_path)
     text, vectors = "w31 w17 w3", random_vectors(random.Random(5), 1)
     (whole,) = found_by(index, [text], vectors, 400, mode="hybrid")
-    job = Job("search", [text], k=10, search=SearchOptions(mode="hybrid", cursor=""))
+    job = Search([text], k=10, search=SearchOptions(mode="hybrid", cursor=""))
     (cursor,) = index.answer(job, vectors).cursors or [""]
     deleted = tuple(hit["id"] for hit in found_by(index, [text], vectors, 3, mode="lexical")[0])
     change = Change((Document("last", added, {}),), -vectors, deleted, "d" * 64, 2.0)
     index.live = index.live.after([change], "1-2", index.rows_of)
     pages = [hit["id"] for hit in whole[:10]]
     while cursor:
-        page = index.answer(Job("search", [text], k=50, search=SearchOptions(mode="hybrid", cursor=cursor)), vectors)
+        page = index.answer(Search([text], k=50, search=SearchOptions(mode="hybrid", cursor=cursor)), vectors)
         pages += [hit["id"] for hit in page.hits[0]]
         (cursor,) = page.cursors or [""]
     expected = [hit["id"] for hit in whole[:10]] + [hit["id"] for hit in whole[10:] if hit["id"] not in deleted]
@@ -177,7 +177,7 @@ def test_the_words_of_few_queries_are_kept_at_a_time(tmp_path: Path, mode: str) 
     index = made(tmp_path)
     texts = [f"w{n}" for n in range(MAX_KEPT_WORDS + 5)]
     vectors = random_vectors(random.Random(4), len(texts))
-    job = Job("search", texts, search=SearchOptions(mode=mode, explain=True, snippet={}))
+    job = Search(texts, search=SearchOptions(mode=mode, explain=True, snippet={}))
     search = RankedSearch(index, job, vectors)
     found = search.answer(search.find()).hits
     assert len(search._scoring._words) == MAX_KEPT_WORDS
@@ -208,7 +208,7 @@ def test_words_are_explained_without_reading_texts_again(tmp_path: Path, monkeyp
 
 def test_a_search_for_many_lists_tells_of_each_that_it_goes_on(tmp_path: Path) -> None:
     index, marks = made(tmp_path), list[None]()
-    job = Job("search", ["w3", "w17", "w1"], k=2, search=SearchOptions(mode="hybrid"))
+    job = Search(["w3", "w17", "w1"], k=2, search=SearchOptions(mode="hybrid"))
     index.answer(job, random_vectors(random.Random(2), 3), lambda: marks.append(None))
     assert len(marks) >= 2 * len(job.texts)
 
@@ -217,7 +217,7 @@ def test_a_search_by_words_takes_texts(tmp_path: Path) -> None:
     index = made(tmp_path)
     with pytest.raises(InvalidRequest, match="takes texts"):
         index.answer(
-            Job("search", [], search=SearchOptions(mode="lexical", like=["d20"])), np.empty((0, DIMENSION), np.float32)
+            Search([], search=SearchOptions(mode="lexical", like=["d20"])), np.empty((0, DIMENSION), np.float32)
         )
 
 

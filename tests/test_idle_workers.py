@@ -10,8 +10,9 @@ from conftest import PATIENCE_S, RedisServer, wait_until
 from queues import Queue
 
 import shoal.queue.consumer
-from shoal.jobs import LANES, Job
+from shoal.jobs import LANES
 from shoal.keys import Keys
+from shoal.operations import Embed
 from shoal.queue.consumer import GROUP, MAX_LISTENING, Consumer
 from shoal.queue.delivery import Delivery
 from shoal.queue.lane import SOURCES
@@ -80,7 +81,7 @@ def num_waiting(queue: Queue, command: str) -> int:
 
 def put(queue: Queue, num_jobs: int, lane: str = "interactive") -> None:
     """Puts jobs of one text."""
-    queue.put(lane, [Job("embed", ["storm"], reply_to="me") for _ in range(num_jobs)])
+    queue.put(lane, [Embed(["storm"], reply_to="me") for _ in range(num_jobs)])
 
 
 def sleeper(queue: Queue, name: str) -> Consumer:
@@ -127,7 +128,7 @@ def test_as_many_jobs_as_idle_workers_are_taken_by_one_each(queue: Queue, lane: 
 def test_jobs_of_a_program_without_the_script_are_taken_in_the_same_way(queue: Queue) -> None:
     with idle_workers(queue) as workers:
         for _ in workers:
-            queue.redis.xadd(queue.keys.lane("interactive"), {"job": Job("embed", ["storm"]).pack()})
+            queue.redis.xadd(queue.keys.lane("interactive"), {"job": Embed(["storm"]).pack()})
         for worker in workers:
             worker.join()
         assert [len(worker.taken) for worker in workers] == [1] * NUM_WORKERS
@@ -135,7 +136,7 @@ def test_jobs_of_a_program_without_the_script_are_taken_in_the_same_way(queue: Q
 
 def test_jobs_of_the_overflow_are_taken_in_the_same_way(queue: Queue) -> None:
     with idle_workers(queue) as workers:
-        queue.put("bulk", [Job("embed", ["storm"] * 64, reply_to="me") for _ in workers])
+        queue.put("bulk", [Embed(["storm"] * 64, reply_to="me") for _ in workers])
         for worker in workers:
             worker.join()
         assert [len(worker.taken) for worker in workers] == [1] * NUM_WORKERS

@@ -16,8 +16,8 @@ from queues import Queue
 from service import Service, service
 
 from shoal import Client
-from shoal.jobs import Job
 from shoal.keys import Keys
+from shoal.operations import Search
 
 #: Requests of each kind, and clients that send them at a time.
 NUM_ASKED, NUM_CLIENTS = 300, 8
@@ -68,7 +68,7 @@ def test_every_search_reaches_a_worker_that_serves_the_index(
 def test_a_job_that_is_handed_back_comes_to_the_next_worker_as_it_was(
     queue: Queue, num_texts: int, died_of_it: bool
 ) -> None:
-    job = Job("search", ["storm"] * num_texts)
+    job = Search(["storm"] * num_texts)
     queue.join()
     queue.put("bulk", [job], client="web")
     (taken,) = queue.take("a", ["bulk"], 64)

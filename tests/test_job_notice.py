@@ -10,8 +10,8 @@ from conftest import PATIENCE_S, RedisServer, wait_until
 from queues import Queue
 
 from shoal.broker.broker import Broker
-from shoal.jobs import Job
 from shoal.keys import Keys
+from shoal.operations import Embed
 from shoal.queue import job_notice
 from shoal.queue.job_notice import JobNotice
 from shoal.queue.lane import Source
@@ -53,7 +53,7 @@ def test_a_job_ends_the_read_and_is_not_taken(queue: Queue, notice: JobNotice) -
     wait_until_asked(queue)
     assert not has_ended(notice, 0)
     assert not notice.has_come
-    queue.put("interactive", [Job("embed", ["storm"])])
+    queue.put("interactive", [Embed(["storm"])])
     assert has_ended(notice, PATIENCE_S)
     assert notice.has_come
     assert len(queue.take("w", ["interactive"], 10)) == 1
@@ -65,7 +65,7 @@ def test_jobs_that_came_before_end_no_read(queue: Queue, notice: JobNotice) -> N
         wait_until_asked(queue)
         assert not has_ended(notice, 0)
         notice.ask()  # changes nothing while the read lasts
-        queue.put("interactive", [Job("embed", ["storm"])])
+        queue.put("interactive", [Embed(["storm"])])
         assert has_ended(notice, PATIENCE_S)
 
 

@@ -19,11 +19,13 @@ from queues import Queue
 
 import shoal.queue.consumer
 import shoal.queue.producer
+from shoal import operations
 from shoal.broker.broker import Broker
 from shoal.broker.script import Script
 from shoal.errors import Overloaded, ShoalError, TooLarge, Unavailable
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
+from shoal.operations import Embed
 from shoal.queue.answer import Answer
 from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.delivery import Delivery
@@ -87,7 +89,7 @@ class Jobs(RuleBasedStateMachine):
         breaks=BREAKS,
     )
     def put(self, lane: str, client: str, sizes: list[int], is_submitted: bool, breaks: tuple[str, int] | None) -> None:
-        jobs = [Job("embed", ["storm"] * size) for size in sizes]
+        jobs = [Embed(["storm"] * size) for size in sizes]
         if not is_submitted:
             jobs = [replace(job, reply_to=job.id) for job in jobs]
         put = PackedJobs.pack(lane, jobs, client=client)
@@ -141,7 +143,7 @@ class Jobs(RuleBasedStateMachine):
         worker = data.draw(st.sampled_from(sorted(self.held)))
         with self.attempt(breaks):
             lost = self.queue.consumer(worker).lost(self.held[worker])
-            assert not self.unanswered() & {Job.unpack(delivery.data).id for delivery in lost}
+            assert not self.unanswered() & {operations.unpack(delivery.data).id for delivery in lost}
             self.held[worker] = [delivery for delivery in self.held[worker] if delivery not in lost]
 
     @rule(data=st.data(), is_buried=st.booleans(), breaks=BREAKS)
@@ -153,7 +155,7 @@ class Jobs(RuleBasedStateMachine):
 
     def _answer(self, worker: str, held: list[Delivery], is_buried: bool, breaks: tuple[str, int] | None) -> None:
         deliveries, held[:] = list(held), []
-        jobs = [Job.unpack(delivery.data) for delivery in deliveries]
+        jobs = [operations.unpack(delivery.data) for delivery in deliveries]
         before, ids = self.unanswered(), set[str]()
         with self.attempt(breaks):
             submitted = [(delivery, job.id) for delivery, job in zip(deliveries, jobs, strict=True) if not job.reply_to]
@@ -212,7 +214,9 @@ class Jobs(RuleBasedStateMachine):
 
     def unanswered(self) -> set[str]:
         """Ids of the jobs in the lanes, each of them once."""
-        found = [Job.unpack(data).id for lane in LANES for data in (*self.at_front(lane), *self.in_overflow(lane))]
+        found = [
+            operations.unpack(data).id for lane in LANES for data in (*self.at_front(lane), *self.in_overflow(lane))
+        ]
         assert len(found) == len(set(found))
         return set(found)
 
@@ -270,7 +274,7 @@ class Jobs(RuleBasedStateMachine):
             wanted: Counter[str] = Counter()
             front = self.at_front(lane)
             for data in (*front, *self.in_overflow(lane)):
-                job = Job.unpack(data)
+                job = operations.unpack(data)
                 wanted["texts"] += len(job.texts)
                 wanted["bytes"] += len(data)
                 if data in front:
@@ -310,7 +314,7 @@ class Jobs(RuleBasedStateMachine):
         self.held = {"last": []}
         while (delivery := self.queue.claim("last", {"last"})) or (taken := self.queue.take("last", LANES, 100)):
             for found in [delivery] if delivery else taken:
-                job = Job.unpack(found.data)
+                job = operations.unpack(found.data)
                 if job.reply_to or self.queue.start("last", [found])[0]:
                     self.ended[job.id] += self.queue.reply([Answer(found, Reply(job.id), job.reply_to)])
                 else:

@@ -1,19 +1,25 @@
 """Jobs: what can be asked survives the wire, and what cannot is refused by the name of its field."""
 
 import math
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from job_names import JOB_NAMES
 
+from shoal import operations
 from shoal.errors import InvalidRequest, InvalidText, MalformedJob, ShoalError, UnsupportedVersion
 from shoal.excerpt import excerpt
-from shoal.jobs import JOB_NAMES, MAX_K, Job, check_name
+from shoal.jobs import Job, check_name
+from shoal.operations import Embed, Search
 from shoal.options import CHOICES, MAX_DIMENSIONS, OPTION_NAMES, Options
 from shoal.outline import Outline
+from shoal.search_job import MAX_K
 
 NAMES = st.from_regex(r"[A-Za-z0-9_.:-]{1,128}", fullmatch=True)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
@@ -29,12 +35,9 @@ VECTOR_OPTIONS = st.builds(
     Options, normalize=st.booleans(), dimensions=st.none() | st.integers(1, MAX_DIMENSIONS), **HOW
 )
 TOKEN_OPTIONS = st.builds(Options, normalize=st.booleans(), output=st.just("tokens"), **HOW)
-EMBEDS = st.builds(
-    Job, op=st.just("embed"), texts=st.lists(TEXTS, min_size=1), options=VECTOR_OPTIONS | TOKEN_OPTIONS, **ADDRESSES
-)
+EMBEDS = st.builds(Embed, texts=st.lists(TEXTS, min_size=1), options=VECTOR_OPTIONS | TOKEN_OPTIONS, **ADDRESSES)
 SEARCHES = st.builds(
-    Job,
-    op=st.just("search"),
+    Search,
     texts=st.lists(TEXTS.filter(str.strip), min_size=1),
     options=st.builds(Options, **HOW),
     k=st.integers(1, MAX_K),
@@ -45,7 +48,7 @@ SEARCHES = st.builds(
 
 @given(EMBEDS | SEARCHES)
 def test_a_job_survives_the_wire(job: Job) -> None:
-    assert Job.unpack(job.pack()) == job
+    assert operations.unpack(job.pack()) == job
     outline = Outline.read(job.pack())
     assert (outline.id, outline.reply_to) == (job.id, job.reply_to)
 
@@ -55,13 +58,13 @@ UNKNOWN_NAMES = TEXTS.filter(lambda name: name not in {"v", *JOB_NAMES, *OPTION_
 
 @given(EMBEDS | SEARCHES, st.dictionaries(UNKNOWN_NAMES, st.none() | st.integers(0, 9) | TEXTS))
 def test_unknown_fields_are_ignored(job: Job, extra: dict[str, Any]) -> None:
-    assert Job.unpack(msgpack.packb(extra | msgpack.unpackb(job.pack()))) == job
+    assert operations.unpack(msgpack.packb(extra | msgpack.unpackb(job.pack()))) == job
 
 
 @given(st.binary())
 def test_no_random_bytes_are_a_job(data: bytes) -> None:
     with pytest.raises(ShoalError):
-        Job.unpack(data)
+        operations.unpack(data)
     assert Outline.read(data).id is None
 
 
@@ -71,22 +74,18 @@ def test_the_parts_of_a_job_ask_the_same_together(job: Job, size: int) -> None:
     assert [text for part in parts for text in part.texts] == job.texts
     assert all(1 <= len(part.texts) <= size for part in parts)
     assert len({part.id for part in parts}) == len(parts)
-    assert {(part.op, part.options, part.k, part.index, part.deadline) for part in parts} == {
-        (job.op, job.options, job.k, job.index, job.deadline)
-    }
+    assert all(replace(part, id=job.id, texts=job.texts, first_text=job.first_text) == job for part in parts)
 
 
 def test_a_short_job_stays_as_it_is() -> None:
-    job = Job("embed", ["a", "b"])
+    job = Embed(["a", "b"])
     assert job.split(2) == [job]
-    assert Job("embed", ["a"]).id != Job("embed", ["a"]).id
+    assert Embed(["a"]).id != Embed(["a"]).id
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"op": "dance"}, 'op is "dance": it takes one of embed, search'),
-        ({"op": None}, "op is null"),
         ({"texts": "storm"}, "texts is a string: it takes a list of strings"),
         ({"texts": None}, "texts is null"),
         ({"texts": []}, "the list of texts is empty"),
@@ -107,7 +106,7 @@ def test_a_short_job_stays_as_it_is() -> None:
 )
 def test_a_field_that_cannot_be_is_named(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
-        Job(**({"op": "embed", "texts": ["a"]} | fields))
+        Embed(**({"texts": ["a"]} | fields))
 
 
 @pytest.mark.parametrize(
@@ -158,19 +157,19 @@ def test_an_option_that_cannot_be_is_named(values: dict[str, Any], message: str)
 )
 def test_a_search_that_cannot_be_is_named(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
-        Job(**({"op": "search", "texts": ["a"]} | fields))
+        Search(**({"texts": ["a"]} | fields))
 
 
 def test_a_chunk_counts_as_a_text_in_the_lane_and_when_a_list_is_split() -> None:
     texts = ["", "a" * 400, "b" * 4_000, "c" * 100, "d" * 100]
-    plain, job = Job("embed", texts), Job("embed", texts, Options(chunk_tokens=10, chunk_overlap=5))
+    plain, job = Embed(texts), Embed(texts, Options(chunk_tokens=10, chunk_overlap=5))
     assert (plain.num_lane_texts, job.num_lane_texts) == (5, 1 + 20 + 200 + 5 + 5)
     parts = job.split(32)
     assert [len(part.texts) for part in parts] == [2, 1, 2]
     assert [text for part in parts for text in part.texts] == texts
     assert len({part.id for part in parts}) == 3
     assert job.split(231) == [job]
-    assert Job("embed", ["x" * 10**7], Options(chunk_tokens=1)).num_lane_texts == 999_999
+    assert Embed(["x" * 10**7], Options(chunk_tokens=1)).num_lane_texts == 999_999
 
 
 @pytest.mark.parametrize(
@@ -182,26 +181,33 @@ def test_of_the_chunks_of_a_text_a_character_beyond_ascii_is_a_token(text: str, 
     assert Options().num_chunks(text) == 1
 
 
+@pytest.mark.parametrize("op", ["dance", None, ["embed"]])
+def test_an_operation_that_there_is_not_is_named(op: Any) -> None:
+    values = {"v": 1, "id": "a", "op": op, "texts": ["a"]}
+    with pytest.raises(InvalidRequest, match=f"op is {re.escape(excerpt(op))}: it takes one of embed, search"):
+        operations.unpack(msgpack.packb(values))
+
+
 @pytest.mark.parametrize("field", ["id", "op", "texts"])
 def test_a_missing_field_is_named(field: str) -> None:
     values = {"v": 1, "id": "a", "op": "embed", "texts": ["a"]}
     del values[field]
     with pytest.raises(MalformedJob, match=f"no field '{field}'"):
-        Job.unpack(msgpack.packb(values))
+        operations.unpack(msgpack.packb(values))
 
 
 @pytest.mark.parametrize("version", [0, 2, "1", None])
 def test_another_version_is_named(version: Any) -> None:
     values = {"v": version, "id": "a", "op": "embed", "texts": ["a"]}
     with pytest.raises(UnsupportedVersion, match=f"v {excerpt(version)}: this worker speaks version 1"):
-        Job.unpack(msgpack.packb(values))
+        operations.unpack(msgpack.packb(values))
 
 
 def test_half_a_surrogate_pair_is_named_with_its_text_and_place() -> None:
     with pytest.raises(InvalidText, match=r"text 1: lone surrogate '\\udfff' at character 2, which UTF-8 cannot hold"):
-        Job("embed", ["fine", "no\udfff"]).pack()
+        Embed(["fine", "no\udfff"]).pack()
     with pytest.raises(InvalidText, match=r"lone surrogate '\\ud800' at character 0"):
-        Job("embed", ["a"], Options(prompt_name="\ud800")).pack()
+        Embed(["a"], Options(prompt_name="\ud800")).pack()
 
 
 def test_names_may_be_part_of_a_key() -> None:

@@ -8,17 +8,19 @@ import pytest
 from page import table
 from queues import Queue
 
+from shoal import operations
 from shoal.cache.cache import Cache
 from shoal.cache.entry import Entry
 from shoal.cache.table import Table
 from shoal.changes.change import Change
 from shoal.changes.change_log import ChangeLog
-from shoal.jobs import LANES, Job
+from shoal.jobs import LANES
 from shoal.keys import Keys
 from shoal.long_jobs.kind import KINDS
 from shoal.long_jobs.long_jobs import new_job_id
 from shoal.long_jobs.rq_jobs import RqJobs
 from shoal.long_jobs.submission import Submission
+from shoal.operations import Embed
 from shoal.queue.answer import Answer
 from shoal.queue.consumer import MAX_LISTENING
 from shoal.queue.dead_letters import DeadLetter
@@ -43,20 +45,20 @@ Act = Callable[[Queue], object]
 
 def answer(queue: Queue, letter: DeadLetter | None = None) -> None:
     """Answer all jobs that wait."""
-    pairs = [(delivery, Job.unpack(delivery.data)) for delivery in queue.take("w", LANES, 10_000)]
+    pairs = [(delivery, operations.unpack(delivery.data)) for delivery in queue.take("w", LANES, 10_000)]
     queue.start("w", [delivery for delivery, job in pairs if job.reply_to is None])
     queue.reply(Answer(delivery, Reply(job.id), job.reply_to, letter) for delivery, job in pairs)
 
 
 def submitted(queue: Queue) -> None:
     """Submit a job and answer it."""
-    queue.put("bulk", [Job("embed", ["storm"], id="x")])
+    queue.put("bulk", [Embed(["storm"], id="x")])
     answer(queue)
 
 
 def queued(queue: Queue) -> None:
     """Submit a job that is not answered."""
-    queue.put("bulk", [Job("embed", ["storm"], id="x")])
+    queue.put("bulk", [Embed(["storm"], id="x")])
 
 
 def running(queue: Queue) -> None:
@@ -68,7 +70,7 @@ def running(queue: Queue) -> None:
 
 def once(queue: Queue) -> None:
     """Submit a job with an idempotency key and answer it."""
-    queue.put_once("bulk", Job("embed", ["storm"], id="x"), "key")
+    queue.put_once("bulk", Embed(["storm"], id="x"), "key")
     answer(queue)
 
 
@@ -80,13 +82,13 @@ def read(queue: Queue) -> None:
 
 def called(queue: Queue) -> None:
     """Answer a job of a caller."""
-    queue.put("bulk", [Job("embed", ["storm"], reply_to="me")])
+    queue.put("bulk", [Embed(["storm"], reply_to="me")])
     answer(queue)
 
 
 def buried(queue: Queue) -> None:
     """Keep a dead letter."""
-    queue.put("bulk", [Job("embed", ["storm"], reply_to="me")])
+    queue.put("bulk", [Embed(["storm"], reply_to="me")])
     answer(queue, DeadLetter("poisoned: why"))
 
 
@@ -108,7 +110,7 @@ def idle(queue: Queue) -> None:
     queue.redis.zadd(queue.keys.listening, {f"w{n}": until_ms for n in range(MAX_LISTENING)})
     for n in range(3):
         queue.take(f"idle{n}", LANES, 1, block_s=0.01)
-    queue.put("bulk", [Job("embed", ["storm"], reply_to="me")])
+    queue.put("bulk", [Embed(["storm"], reply_to="me")])
     queue.take("w0", LANES, 1)
 
 
@@ -120,7 +122,7 @@ def changed(queue: Queue) -> None:
 
 def isolated(queue: Queue) -> None:
     """Run a job alone."""
-    queue.put("bulk", [Job("embed", ["storm"], reply_to="me")])
+    queue.put("bulk", [Embed(["storm"], reply_to="me")])
     consumer = queue.consumer("w")
     (delivery,) = queue.take("w", LANES, 1)
     consumer.isolate(delivery)
@@ -159,7 +161,7 @@ def deleted(queue: Queue) -> None:
 
 def waiting(queue: Queue) -> None:
     """Have jobs at the front, in the overflow's stream, and waiting."""
-    queue.put("bulk", [Job("embed", ["storm"] * size, reply_to="me") for size in (1, 200, 200, 200)], client="a")
+    queue.put("bulk", [Embed(["storm"] * size, reply_to="me") for size in (1, 200, 200, 200)], client="a")
 
 
 #: For each key of the page what makes it, and the seconds that it then lives; None for ever or while there are any.
@@ -235,7 +237,7 @@ def test_a_key_lives_as_long_as_the_page_says(
 
 def test_an_empty_pool_has_only_what_lives_for_ever(queue: Queue) -> None:
     waiting(queue)
-    queue.put("interactive", [Job("embed", ["storm"] * 200, reply_to="me") for _ in range(3)], client="b")
+    queue.put("interactive", [Embed(["storm"] * 200, reply_to="me") for _ in range(3)], client="b")
     answer(queue)
     while queue.backlog()["bulk"] + queue.backlog()["interactive"]:
         answer(queue)

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from queues import Queue
 
+from shoal import operations
 from shoal.jobs import Job
+from shoal.operations import Embed
 from shoal.queue.answer import Answer
 from shoal.queue.consumer import GROUP
 from shoal.queue.dead_letters import DeadLetter
@@ -40,7 +42,7 @@ class Jobs:
     def put(self, sizes: Sequence[int]) -> None:
         """Put jobs of so many texts, submitted ones and ones of a caller by turns."""
         address = "me" if next(numbers) % 2 else None
-        jobs = [Job("embed", ["storm"] * size) for size in sizes]
+        jobs = [Embed(["storm"] * size) for size in sizes]
         client = CLIENTS[sum(sizes) % len(CLIENTS)]
         (places,) = self.queue.put_many([PackedJobs.pack(LANE, jobs, address, client)])
         assert isinstance(places, list)
@@ -61,7 +63,7 @@ class Jobs:
     def reply(self, number: int) -> None:
         """Answer a job that was taken, some for the second time, some with a dead letter."""
         delivery = self.taken[number % len(self.taken)]
-        job = Job.unpack(delivery.data)
+        job = operations.unpack(delivery.data)
         letter = DeadLetter("poisoned: why") if number % 5 == 0 else None
         self.queue.reply([Answer(delivery, Reply(job.id), job.reply_to, letter)])
 
@@ -135,14 +137,14 @@ def take_one(queue: Queue) -> tuple[str, int] | None:
     """Take a job from the overflow and end it; return its client, which is in its text, and its number of texts."""
     for delivery in queue.consumer("w").take({Source(LANE, True): 1}):
         queue.drop([delivery])
-        job = Job.unpack(delivery.data)
+        job = operations.unpack(delivery.data)
         return job.texts[0], len(job.texts)
     return None
 
 
 def long_jobs(client: str, sizes: Sequence[int]) -> PackedJobs:
     """Return jobs for the overflow, with the client as their text."""
-    jobs = [Job("embed", [client] * size, reply_to="me") for size in sizes]
+    jobs = [Embed([client] * size, reply_to="me") for size in sizes]
     return PackedJobs.pack(LANE, jobs, client=client)
 
 

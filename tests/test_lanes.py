@@ -13,10 +13,11 @@ from conftest import PATIENCE_S, wait_until
 from queues import Queue, queue_of
 
 import shoal.queue.consumer
-from shoal import Client
+from shoal import Client, operations
 from shoal.broker.broker import Broker
 from shoal.errors import InvalidRequest, Overloaded, ShoalError, TooLarge, Unavailable
 from shoal.jobs import LANES, Job
+from shoal.operations import Embed
 from shoal.queue.answer import Answer
 from shoal.queue.consumer import GROUP, MAX_TAKE_BYTES, Consumer
 from shoal.queue.delivery import Delivery
@@ -31,12 +32,12 @@ from shoal.settings import Settings
 
 def jobs(count: int, num_texts: int = 1) -> list[Job]:
     """Jobs whose replies go to an address."""
-    return [Job("embed", ["storm"] * num_texts, reply_to="me") for _ in range(count)]
+    return [Embed(["storm"] * num_texts, reply_to="me") for _ in range(count)]
 
 
 def answer(queue: Queue, deliveries: list[Delivery]) -> int:
     """Replies to the jobs."""
-    found = [Job.unpack(delivery.data) for delivery in deliveries]
+    found = [operations.unpack(delivery.data) for delivery in deliveries]
     return queue.reply(Answer(d, Reply(job.id), job.reply_to) for d, job in zip(deliveries, found, strict=True))
 
 
@@ -67,16 +68,16 @@ class TestFairness:
         queue.put("interactive", [*jobs(1, 33), *jobs(1, 32)], client="a")
         (front,) = queue.take("w", ["interactive"], 16, has_overflow=False)
         (back,) = queue.take("w", ["interactive"], 16)
-        assert [len(Job.unpack(taken.data).texts) for taken in (front, back)] == [32, 33]
+        assert [len(operations.unpack(taken.data).texts) for taken in (front, back)] == [32, 33]
         assert (front.is_overflow, back.is_overflow) == (False, True)
 
     def test_a_job_of_many_bytes_goes_to_the_overflow(self, queue: Queue) -> None:
-        queue.put("bulk", [Job("embed", ["x" * (MAX_FRONT_BYTES // 4)], reply_to="me")], client="a")
+        queue.put("bulk", [Embed(["x" * (MAX_FRONT_BYTES // 4)], reply_to="me")], client="a")
         assert queue.redis.xlen(queue.keys.overflow("bulk")) == 1
         assert b"client:a" not in load(queue, "bulk")
 
     def test_the_front_takes_so_many_bytes_of_each_client(self, queue: Queue) -> None:
-        large = [Job("embed", ["气" * 10_000], reply_to="me") for _ in range(20)]
+        large = [Embed(["气" * 10_000], reply_to="me") for _ in range(20)]
         queue.put("bulk", large, client="a")
         queue.put("bulk", jobs(1), client="b")
         assert queue.redis.xlen(queue.keys.lane("bulk")) == MAX_FRONT_BYTES // len(large[0].pack()) + 1 == 9
@@ -143,7 +144,7 @@ class TestOverflow:
         (job,) = jobs(1, 33)
         queue.put("bulk", [job], client="late")
         first, second = consumer.take(room), consumer.take(room)
-        assert job.id in [Job.unpack(delivery.data).id for delivery in (*first, *second)]
+        assert job.id in [operations.unpack(delivery.data).id for delivery in (*first, *second)]
 
     def test_jobs_of_a_client_that_overflows_keep_their_order(self, queue: Queue) -> None:
         put = [job for _ in range(MAX_FRONT_TEXTS + 10) for job in jobs(1)]
@@ -153,7 +154,7 @@ class TestOverflow:
         front, overflow = Source("interactive"), Source("interactive", True)
         for _ in range(20):
             deliveries = consumer.take({front: 16}) or consumer.take({overflow: 16})
-            taken += [Job.unpack(delivery.data).id for delivery in deliveries]
+            taken += [operations.unpack(delivery.data).id for delivery in deliveries]
             answer(queue, deliveries)
             put += (more := jobs(1))
             queue.put("interactive", more, client="many")
@@ -163,7 +164,7 @@ class TestOverflow:
         queue.put("interactive", jobs(3, 40), client="a")
         queue.put("interactive", (short := jobs(1)), client="a")
         (delivery,) = queue.consumer("w").take({Source("interactive"): 16})
-        assert Job.unpack(delivery.data).id == short[0].id
+        assert operations.unpack(delivery.data).id == short[0].id
 
     def test_short_jobs_of_one_put_keep_their_order(self, queue: Queue) -> None:
         queue.put("interactive", jobs(MAX_FRONT_TEXTS - 10), client="a")
@@ -176,7 +177,7 @@ class TestOverflow:
         consumer, texts = queue.consumer("w"), Counter[int]()
         for _ in range(10):
             for delivery in consumer.take({Source("bulk", True): 80}):
-                num_texts = len(Job.unpack(delivery.data).texts)
+                num_texts = len(operations.unpack(delivery.data).texts)
                 texts[num_texts] += num_texts
         assert abs(texts[40] - texts[1]) <= 120
 
@@ -188,7 +189,7 @@ class TestOverflow:
         while unanswered:
             queue.put("bulk", jobs(1, 40), client=f"invented {num_taken}")
             taken = consumer.take({Source("bulk", True): 1})
-            unanswered -= {Job.unpack(delivery.data).id for delivery in taken}
+            unanswered -= {operations.unpack(delivery.data).id for delivery in taken}
             num_taken += answer(queue, taken)
             assert num_taken < 60
         assert num_taken > 30  # of new clients there were eight times as many
@@ -201,7 +202,7 @@ class TestOverflow:
             queue.put("bulk", [job], client=f"new {n}")
             new[job.id] = job
         taken = [queue.consumer("w").take({Source("bulk", True): 1})[0] for _ in range(11)]
-        assert sum(Job.unpack(delivery.data).id in new for delivery in taken) == 8
+        assert sum(operations.unpack(delivery.data).id in new for delivery in taken) == 8
 
     def test_a_waiting_job_counts_its_wait_from_when_it_was_put(self, queue: Queue) -> None:
         before = time.time()
@@ -213,7 +214,7 @@ class TestOverflow:
             assert int(before * 1000) <= delivery.put_ms <= int(after * 1000) + 1
 
     def test_waiting_jobs_are_cancelled_withdrawn_and_counted(self, queue: Queue) -> None:
-        submitted = [Job("embed", ["storm"] * 33) for _ in range(3)]
+        submitted = [Embed(["storm"] * 33) for _ in range(3)]
         queue.put("bulk", submitted, client="a")
         (places,) = queue.put_many([PackedJobs.pack("bulk", jobs(2, 33), client="b")])
         assert isinstance(places, list)
@@ -240,14 +241,16 @@ class TestTake:
         queue.put("interactive", jobs(5, 30), client="a")
         queue.put("bulk", jobs(5), client="a")
         taken = queue.consumer("w").take({Source("interactive"): 64, Source("bulk"): 2})
-        assert [(d.lane, len(Job.unpack(d.data).texts)) for d in taken] == [("interactive", 30)] * 3 + [("bulk", 1)] * 2
+        assert [(d.lane, len(operations.unpack(d.data).texts)) for d in taken] == [("interactive", 30)] * 3 + [
+            ("bulk", 1)
+        ] * 2
 
     def test_it_is_bounded_by_bytes(self, queue: Queue) -> None:
-        queue.put("bulk", [Job("embed", ["x" * 2**20], reply_to="me") for _ in range(8)])
+        queue.put("bulk", [Embed(["x" * 2**20], reply_to="me") for _ in range(8)])
         assert len(queue.consumer("w").take({Source("bulk", True): 64})) == MAX_TAKE_BYTES // 2**20
 
     def test_one_job_is_taken_whatever_its_size(self, queue: Queue) -> None:
-        queue.put("bulk", [Job("embed", ["x" * (MAX_TAKE_BYTES + 1)], reply_to="me") for _ in range(2)])
+        queue.put("bulk", [Embed(["x" * (MAX_TAKE_BYTES + 1)], reply_to="me") for _ in range(2)])
         assert len(queue.consumer("w").take({Source("bulk", True): 1})) == 1
 
     def test_a_source_without_room_is_not_read(self, queue: Queue) -> None:
@@ -266,7 +269,7 @@ class TestBounds:
         queue.put("bulk", jobs(5, 4))
 
     def test_what_is_held_is_exact_however_a_job_ends(self, queue: Queue) -> None:
-        replied, buried, cancelled, withdrawn = jobs(1, 2)[0], jobs(1, 3)[0], Job("embed", ["storm"]), jobs(1, 5)[0]
+        replied, buried, cancelled, withdrawn = jobs(1, 2)[0], jobs(1, 3)[0], Embed(["storm"]), jobs(1, 5)[0]
         for job in (replied, buried, cancelled):
             queue.put("interactive", [job], client="a")
         put = PackedJobs.pack("interactive", [withdrawn], client="b")
@@ -288,8 +291,8 @@ class TestBounds:
         assert LaneLimits.from_settings(Settings()) == LaneLimits()
 
     def test_a_job_that_is_known_needs_no_room(self, queue: Queue) -> None:
-        job = Job("embed", ["storm"])
-        queue.put("bulk", [job, Job("embed", ["rain"])])
+        job = Embed(["storm"])
+        queue.put("bulk", [job, Embed(["rain"])])
         queue.limits = LaneLimits(max_jobs=1)
         queue.put("bulk", [job])
         assert load(queue, "bulk")[b"texts"] == b"2"
@@ -347,29 +350,29 @@ class TestRetryAfter:
 
 class TestOnce:
     def test_the_same_key_gives_the_same_job(self, queue: Queue) -> None:
-        first, second = Job("embed", ["storm"]), Job("embed", ["storm"])
+        first, second = Embed(["storm"]), Embed(["storm"])
         assert queue.put_once("bulk", first, "k") == first.id
         assert queue.put_once("bulk", second, "k") == first.id
         assert queue.put_once("bulk", second, "k", owner="somebody else") == second.id
         assert queue.backlog()["bulk"] == 2
 
     def test_it_is_refused_for_something_else(self, queue: Queue) -> None:
-        first = Job("embed", ["storm"])
+        first = Embed(["storm"])
         queue.put_once("bulk", first, "k")
         with pytest.raises(InvalidRequest, match=f"used for job {first.id}"):
-            queue.put_once("bulk", Job("embed", ["rain"]), "k")
+            queue.put_once("bulk", Embed(["rain"]), "k")
 
     def test_a_refused_job_does_not_use_its_key(self, queue: Queue) -> None:
         queue.put("bulk", jobs(1))
         queue.limits = LaneLimits(max_jobs=1)
-        job = Job("embed", ["storm"])
+        job = Embed(["storm"])
         with pytest.raises(Overloaded):
             queue.put_once("bulk", job, "k")
         queue.limits = LaneLimits()
         assert queue.put_once("bulk", job, "k") == job.id
 
     def test_a_key_and_its_job_are_known_for_a_day(self, queue: Queue) -> None:
-        job = Job("embed", ["storm"])
+        job = Embed(["storm"])
         queue.put_once("bulk", job, "k")
         assert queue.redis.ttl(queue.keys.record(job.id)) > ONCE_TTL_S
         answer(queue, queue.take("a", LANES, 1))
@@ -597,7 +600,7 @@ class TestReplies:
         assert len(reads) < 20  # small ones are read many at a time
 
     def test_an_address_that_is_something_else_costs_its_own_reply_alone(self, queue: Queue) -> None:
-        queue.put("interactive", [Job("embed", ["storm"], reply_to="taken"), *jobs(1)])
+        queue.put("interactive", [Embed(["storm"], reply_to="taken"), *jobs(1)])
         queue.redis.set(queue.keys.replies("taken"), "by something else", ex=60)
         assert answer(queue, queue.take("a", LANES, 2)) == 2
         assert len(queue.inbox("me").wait()) == 1
@@ -606,14 +609,14 @@ class TestReplies:
         assert queue.backlog()["interactive"] == 0
 
     def test_a_reply_that_cannot_be_written_ends_the_job_as_failed(self, queue: Queue) -> None:
-        job = Job("embed", ["storm"])
+        job = Embed(["storm"])
         queue.put("interactive", [job])
         queue.redis.set(queue.keys.result(job.id), "something else", ex=60)
         assert answer(queue, queue.take("a", LANES, 1)) == 1
         assert queue.status(job.id)[0] == "failed"
 
     def test_a_record_that_is_something_else_costs_the_status_alone(self, queue: Queue) -> None:
-        taken, other = Job("embed", ["storm"]), Job("embed", ["rain"])
+        taken, other = Embed(["storm"]), Embed(["rain"])
         queue.put("interactive", [taken, other])
         queue.redis.delete(queue.keys.record(taken.id))
         queue.redis.set(queue.keys.record(taken.id), "by something else", ex=60)
@@ -634,7 +637,7 @@ class TestReplies:
 
 
 def test_waiting_jobs_are_found_after_a_worker_died_between_a_blocking_read_and_its_refill(queue: Queue) -> None:
-    jobs = [Job("embed", [f"{n}"] * 40, reply_to="me") for n in range(3)]
+    jobs = [Embed([f"{n}"] * 40, reply_to="me") for n in range(3)]
     for job in jobs:
         queue.put("bulk", [job], client="a")
     overflow = queue.keys.overflow("bulk")

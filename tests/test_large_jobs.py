@@ -8,13 +8,13 @@ import msgpack
 import pytest
 from queues import Queue
 
-from shoal import Client
+from shoal import Client, operations
 from shoal.broker.broker import Broker
 from shoal.broker.script import Script
-from shoal.client.job_limits import TEXTS_PER_JOB
 from shoal.errors import ShoalError, TooLarge
-from shoal.jobs import MAX_VALUES, Job
+from shoal.jobs import TEXTS_PER_JOB, Job
 from shoal.keys import Keys
+from shoal.operations import MAX_VALUES, Embed
 from shoal.queue.consumer import Consumer
 from shoal.queue.delivery import HEAD_BYTES
 from shoal.queue.lane import MAX_PUT_BYTES, Source
@@ -54,10 +54,10 @@ class NotesSizes(Broker):
 
 
 def test_jobs_of_too_many_bytes_are_not_put(queue: Queue) -> None:
-    large = Job("embed", ["x" * (TOO_MANY_BYTES // 2)] * 2)
+    large = Embed(["x" * (TOO_MANY_BYTES // 2)] * 2)
     with pytest.raises(TooLarge, match="33,554,432: split the list"):
         queue.put("bulk", [large])
-    queue.put("bulk", [Job("embed", ["x" * (MAX_PUT_BYTES // 2 - 100)] * 2)])
+    queue.put("bulk", [Embed(["x" * (MAX_PUT_BYTES // 2 - 100)] * 2)])
     assert queue.backlog()["bulk"] == 1
 
 
@@ -73,7 +73,7 @@ def test_a_long_list_with_copies_of_a_long_query_is_refused_before_it_is_packed(
 
 @pytest.mark.parametrize("block_s", [0.0, 0.1])
 def test_a_job_of_too_many_bytes_is_answered(queue: Queue, worker: Worker, block_s: float) -> None:
-    large, other = Job("embed", ["x" * TOO_MANY_BYTES], reply_to="me"), Job("embed", ["storm"], reply_to="me")
+    large, other = Embed(["x" * TOO_MANY_BYTES], reply_to="me"), Embed(["storm"], reply_to="me")
     put_plainly(queue, large)
     (taken,) = worker.consumer.take({Source("interactive"): 1}, block_s)
     assert (len(taken.data), taken.size_bytes) == (HEAD_BYTES, len(large.pack()))
@@ -85,7 +85,7 @@ def test_a_job_of_too_many_bytes_is_answered(queue: Queue, worker: Worker, block
 
 
 def test_of_a_job_of_too_many_bytes_the_beginning_is_claimed(queue: Queue, worker: Worker) -> None:
-    large, broker = Job("embed", ["x" * TOO_MANY_BYTES]), NotesSizes(queue.broker.connection_pool)
+    large, broker = Embed(["x" * TOO_MANY_BYTES]), NotesSizes(queue.broker.connection_pool)
     put_plainly(queue, large)
     assert len(Consumer(broker, queue.keys, "dead").take({Source("interactive"): 1})) == 1
     claimed = Consumer(broker, queue.keys, "w").claim(set)
@@ -103,7 +103,7 @@ def test_a_job_of_many_empty_maps_takes_no_memory(texts: bytes) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(TooLarge, match="over 1,048,576 values: split it"):
-            Job.unpack(data)
+            operations.unpack(data)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -113,10 +113,13 @@ def test_a_job_of_many_empty_maps_takes_no_memory(texts: bytes) -> None:
 def test_a_job_with_an_array_of_too_many_values_is_refused() -> None:
     num = MAX_VALUES + 1
     with pytest.raises(TooLarge, match="over 1,048,576 values"):
-        Job.unpack(map_of_texts(b"\xdd" + num.to_bytes(4, "big") + b"\xa0" * num))
+        operations.unpack(map_of_texts(b"\xdd" + num.to_bytes(4, "big") + b"\xa0" * num))
 
 
 def test_a_job_with_many_texts_is_read() -> None:
-    assert len(Job.unpack(map_of_texts(b"\xdd" + (999_999).to_bytes(4, "big") + b"\xa0" * 999_999)).texts) == 999_999
+    assert (
+        len(operations.unpack(map_of_texts(b"\xdd" + (999_999).to_bytes(4, "big") + b"\xa0" * 999_999)).texts)
+        == 999_999
+    )
     with pytest.raises(ShoalError, match="text 0 is a map"):
-        Job.unpack(map_of_texts(b"\x91\x80"))
+        operations.unpack(map_of_texts(b"\x91\x80"))

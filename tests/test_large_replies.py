@@ -11,12 +11,13 @@ from conftest import WORDS, RedisServer, wait_until
 from queues import Queue, drive
 from tcp_proxy import Proxy
 
-from shoal import Client
+from shoal import Client, operations
 from shoal.broker.broker import Broker
-from shoal.client.job_limits import TEXTS_PER_TOKENS_JOB
+from shoal.embed_job import TEXTS_PER_TOKENS_JOB
 from shoal.errors import TooLarge, Unavailable, UnknownJob
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
+from shoal.operations import Embed
 from shoal.options import Options
 from shoal.queue.answer import MAX_WRITE_BYTES, Answer
 from shoal.queue.consumer import MAX_SENDS, Consumer
@@ -40,7 +41,7 @@ def queue_over(proxy: Proxy, queue: Queue, answer_s: float) -> Iterator[Queue]:
 def put_tokens(queue: Queue, num_bytes: int, dimension: int, **fields: object) -> Job:
     """Put a job whose token vectors have about so many bytes."""
     text = " ".join(["storm"] * 30)
-    job = Job("embed", [f"{text} {n}" for n in range(num_bytes // (4 * dimension * 34))], Options(output="tokens"))
+    job = Embed([f"{text} {n}" for n in range(num_bytes // (4 * dimension * 34))], Options(output="tokens"))
     queue.put("interactive", [job])
     return job
 
@@ -53,7 +54,7 @@ def code(reply: Reply | None) -> str:
 
 class TestSending:
     def test_a_large_reply_has_the_time_that_its_bytes_take(self, queue: Queue, redis_server: RedisServer) -> None:
-        job = Job("embed", ["storm"])
+        job = Embed(["storm"])
         queue.put("interactive", [job])
         (delivery,) = queue.take("w", LANES, 1)
         vectors = np.zeros((8_000, 1_000), np.float32)  # 3.2 s on the link, of which sockets hide less than one
@@ -82,11 +83,11 @@ class TestSending:
     def test_while_redis_is_away_a_large_reply_is_not_given_up(self, own_redis: RedisServer, keys: Keys) -> None:
         queue = Queue.connect(own_redis.url, keys)
         queue.join()
-        queue.put("interactive", [Job("embed", ["storm"], reply_to="me")])
+        queue.put("interactive", [Embed(["storm"], reply_to="me")])
         (delivery,) = queue.take("w", LANES, 1)
         consumer = queue.consumer("w")
         vectors = np.zeros((MAX_WRITE_BYTES // 4_000 + 1, 1_000), np.float32)
-        answer = Answer(delivery, Reply(Job.unpack(delivery.data).id, vectors=vectors), "me")
+        answer = Answer(delivery, Reply(operations.unpack(delivery.data).id, vectors=vectors), "me")
         own_redis.stop()
         for _ in range(2 * MAX_SENDS):
             with pytest.raises(Unavailable):
@@ -106,7 +107,7 @@ def tokens_worker(queue: Queue, encoder: Encoder, max_reply_bytes: int) -> Worke
 class TestTokenVectors:
     def test_they_are_refused_as_soon_as_they_are_over_the_limit(self, queue: Queue, encoder: Encoder) -> None:
         words = [f"{first} {second}" for first in WORDS for second in WORDS]
-        job = Job("embed", words * 16, Options(output="tokens"))
+        job = Embed(words * 16, Options(output="tokens"))
         queue.put("interactive", [job])
         worker = tokens_worker(queue, encoder, 500 * 4 * encoder.model.dimension)
         drive(worker)
@@ -114,7 +115,7 @@ class TestTokenVectors:
         assert worker.counters["batches"] == 0
 
     def test_within_the_limit_they_arrive(self, queue: Queue, encoder: Encoder) -> None:
-        job = Job("embed", list(WORDS), Options(output="tokens"))
+        job = Embed(list(WORDS), Options(output="tokens"))
         queue.put("interactive", [job])
         drive(tokens_worker(queue, encoder, 500 * 4 * encoder.model.dimension))
         reply = queue.wait_result(job.id, 0)
@@ -147,7 +148,7 @@ class TestTokenVectors:
 
 
 def test_many_read_a_large_result_at_the_same_time(queue: Queue, make_app: MakeApp) -> None:
-    job = Job("embed", ["storm"])
+    job = Embed(["storm"])
     queue.put("interactive", [job])
     vectors = np.full((DEFAULTS.max_reply_mb * 2**8 - 1, 1_000), 0.1, np.float32)
     for delivery in queue.take("w", LANES, 1):
@@ -166,7 +167,7 @@ class TestRead:
     @pytest.fixture
     def job(self, queue: Queue) -> Job:
         """Return a job that is answered."""
-        job = Job("embed", ["storm"])
+        job = Embed(["storm"])
         queue.put("interactive", [job])
         queue.reply([Answer(delivery, Reply(job.id)) for delivery in queue.take("w", LANES, 1)])
         return job

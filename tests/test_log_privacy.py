@@ -9,7 +9,7 @@ from queues import Queue
 
 from shoal import Client
 from shoal.errors import ShoalError
-from shoal.jobs import Job
+from shoal.operations import Embed
 from shoal_workers.admission import MAX_DELIVERIES, Limits
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
@@ -106,7 +106,7 @@ def test_a_worker_that_buries_poison_logs_no_text(
 
 def test_a_client_logs_no_text(client: Client, queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    for ask in (lambda: client.embed([SECRET + "\ud800"]), lambda: client.call(Job("embed", [SECRET]), timeout_s=0.05)):
+    for ask in (lambda: client.embed([SECRET + "\ud800"]), lambda: client.call(Embed([SECRET]), timeout_s=0.05)):
         with pytest.raises(ShoalError):
             ask()
     assert SECRET not in caplog.text

@@ -14,7 +14,7 @@ from service import Service, service
 
 from shoal import Client, logs
 from shoal.errors import ShoalError
-from shoal.jobs import Job
+from shoal.operations import Embed, Search
 from shoal.settings import Settings
 from shoal_api.access import api_keys
 from shoal_workers.worker import Worker
@@ -112,9 +112,9 @@ class TestJobs:
     ) -> None:
         caplog.set_level(logging.DEBUG)
         with running(worker):
-            client.call(Job("embed", [MARKER], id="good", traceparent=CALLER), client="web")
+            client.call(Embed([MARKER], id="good", traceparent=CALLER), client="web")
             with pytest.raises(ShoalError):
-                client.call(Job("search", [MARKER], id="bad", index="none", traceparent=CALLER), client="web")
+                client.call(Search([MARKER], id="bad", index="none", traceparent=CALLER), client="web")
         for logger, facts in (("shoal.client", {}), ("shoal_workers.job_log", {"computed": 1})):
             good, bad = about(caplog, logger)
             names = {"client": "web", "trace_id": TRACE, "texts": 1}
@@ -127,7 +127,7 @@ class TestJobs:
     def test_a_job_that_is_given_up_has_a_line(self, client: Client, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.DEBUG)
         with pytest.raises(ShoalError):
-            client.call(Job("embed", [MARKER], id="a"), timeout_s=0.05)
+            client.call(Embed([MARKER], id="a"), timeout_s=0.05)
         (line,) = about(caplog, "shoal.client")
         assert line.items() >= {"message": "job given up", "job_id": "a", "error": "timeout"}.items()
 

@@ -11,11 +11,10 @@ from queues import Queue, drive
 from shoal.cache.cache import Cache
 from shoal.cache.table import Table
 from shoal.errors import InvalidRequest, TooLarge
-from shoal.jobs import Job
+from shoal.operations import Embed
 from shoal.options import Options
 from shoal.queue.consumer import Consumer
 from shoal.replies import Chunk, Reply
-from shoal.size_limit import check_chunk_vectors
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.chunking import PIECE_CHUNKS
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
@@ -50,7 +49,7 @@ def worker(queue: Queue, encoder: Encoder) -> Worker:
 
 def embed(worker: Worker, queue: Queue, *texts: str, **options: Any) -> Reply:
     """The worker's reply to a job of the texts."""
-    job = Job("embed", list(texts), Options(**options), reply_to="me")
+    job = Embed(list(texts), Options(**options), reply_to="me")
     queue.put("interactive", [job])
     drive(worker)
     (reply,) = [reply for reply in queue.inbox("me").wait() if reply.id == job.id]
@@ -167,12 +166,12 @@ class TestChunked:
 
     def test_a_long_text_lets_others_go_first_and_is_read_piece_by_piece(self, queue: Queue, encoder: Encoder) -> None:
         worker = Worker(queue.consumer(), engine := Engine(encoder), {}, Bucketing(256))
-        long = Job("embed", [TEXT * 200], Options(chunk_tokens=46), reply_to="me")
+        long = Embed([TEXT * 200], Options(chunk_tokens=46), reply_to="me")
         queue.put("interactive", [long])
         assert queue.loads()["interactive"].num_texts == long.num_lane_texts > 2_000
         worker.step(block_s=0)
         (work,) = worker.scheduler.waiting()
-        short = Job("embed", ["storm"], reply_to="me")
+        short = Embed(["storm"], reply_to="me")
         queue.put("interactive", [short])
         num_passes = len(engine.passes)
         for _ in range(3):
@@ -186,7 +185,7 @@ class TestChunked:
 
     @pytest.mark.parametrize("lane", ["interactive", "bulk"])
     def test_a_text_that_repeats_itself_is_cut_little_by_little(self, worker: Worker, queue: Queue, lane: str) -> None:
-        long = Job("embed", ["storm " * 50_000], Options(chunk_tokens=46), reply_to="me")
+        long = Embed(["storm " * 50_000], Options(chunk_tokens=46), reply_to="me")
         queue.put(lane, [long])
         piece_chars = PIECE_CHUNKS * MAX_CHARS_PER_TOKEN * 46
         worker.step(block_s=0)
@@ -194,7 +193,7 @@ class TestChunked:
         assert work.chunked
         for n in range(3):
             before = work.chunked.num_cut_chars
-            queue.put("interactive", [short := Job("embed", [f"rain {n}"], reply_to="me")])
+            queue.put("interactive", [short := Embed([f"rain {n}"], reply_to="me")])
             for _ in range(3):
                 worker.step(block_s=0)
             assert short.id in [reply.id for reply in queue.inbox("me").wait()]
@@ -203,8 +202,8 @@ class TestChunked:
 
     def test_jobs_of_the_same_lane_take_turns_with_a_long_text(self, queue: Queue, encoder: Encoder) -> None:
         worker = Worker(queue.consumer(), engine := Engine(encoder), {}, Bucketing(256))
-        long = [Job("embed", [TEXT * 100], Options(chunk_tokens=46), reply_to="me") for _ in range(2)]
-        short = Job("embed", [f"storm {n}" for n in range(40)], reply_to="me")
+        long = [Embed([TEXT * 100], Options(chunk_tokens=46), reply_to="me") for _ in range(2)]
+        short = Embed([f"storm {n}" for n in range(40)], reply_to="me")
         for n, job in enumerate([*long, short]):
             queue.put("bulk", [job], client=f"client {n}")
         found: list[str] = []
@@ -218,7 +217,7 @@ class TestChunked:
 
     def test_a_deadline_ends_a_job_between_its_chunks(self, worker: Worker, queue: Queue) -> None:
         worker.clock.measure()
-        job = Job("embed", [TEXT * 200], Options(chunk_tokens=46), reply_to="me", deadline=worker.clock.now() + 0.3)
+        job = Embed([TEXT * 200], Options(chunk_tokens=46), reply_to="me", deadline=worker.clock.now() + 0.3)
         queue.put("bulk", [job])
         num_answered = drive(worker)
         (reply,) = queue.inbox("me").wait()
@@ -227,8 +226,8 @@ class TestChunked:
 
     def test_a_chunk_on_which_the_engine_fails_harms_only_its_own_job(self, queue: Queue, encoder: Encoder) -> None:
         worker = Worker(queue.consumer(), engine := Engine(encoder), {}, Bucketing(256))
-        bad = Job("embed", ["storm", TEXT + "poison. " + TEXT * 50], Options(chunk_tokens=46), reply_to="me")
-        good = Job("embed", [TEXT], Options(chunk_tokens=46), reply_to="me")
+        bad = Embed(["storm", TEXT + "poison. " + TEXT * 50], Options(chunk_tokens=46), reply_to="me")
+        good = Embed([TEXT], Options(chunk_tokens=46), reply_to="me")
         queue.put("interactive", [bad])
         queue.put("interactive", [good])
         drive(worker)
@@ -248,8 +247,8 @@ class TestChunked:
 
     def test_texts_and_chunks_of_other_jobs_share_passes(self, queue: Queue, encoder: Encoder) -> None:
         worker = Worker(queue.consumer(), engine := Engine(encoder), {}, Bucketing(4_096))
-        jobs = [Job("embed", ["storm", TEXT[:500]], Options(chunk_tokens=20), reply_to="me") for _ in range(3)]
-        jobs.append(Job("embed", ["storm", "rain"], reply_to="me"))
+        jobs = [Embed(["storm", TEXT[:500]], Options(chunk_tokens=20), reply_to="me") for _ in range(3)]
+        jobs.append(Embed(["storm", "rain"], reply_to="me"))
         queue.put("interactive", jobs)
         assert drive(worker) == 4
         assert len(engine.passes) == 1
@@ -260,7 +259,8 @@ class TestChunked:
 
 
 def test_chunks_that_are_certainly_too_many_are_refused_before_they_are_put() -> None:
-    texts = ["storm rain " * 5_000, "storm"]
-    check_chunk_vectors(texts, 10, 32, 4 * 32 * 1_000)
+    job = Embed(["storm rain " * 5_000, "storm"], Options(output="chunks", chunk_tokens=10))
+    heartbeats = {"a": {"dimension": 32, "max_tokens": 256}}
+    job.check_num_vectors(heartbeats, 4 * 32 * 1_000)
     with pytest.raises(TooLarge, match=r"at least 99\d chunks of 10 tokens, whose vectors take 12\d,\d{3} bytes"):
-        check_chunk_vectors(texts, 10, 32, 4 * 32 * 900)
+        job.check_num_vectors(heartbeats, 4 * 32 * 900)

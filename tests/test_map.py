@@ -10,10 +10,12 @@ from changes import change, unit_vectors
 from index_versions import make_older, write_version
 from numpy.typing import NDArray
 
+from shoal import operations
 from shoal.changes.change import Change
 from shoal.errors import IndexCorrupt, IndexMismatch, InvalidRequest, MalformedJob
-from shoal.jobs import TEXTS_PER_MAP, Job
+from shoal.map_job import TEXTS_PER_MAP
 from shoal.map_options import MAX_POINTS, MAX_ROWS, MapOptions
+from shoal.operations import Map, Search
 from shoal.options import Options
 from shoal.records.document import Document
 from shoal.replies import Reply
@@ -62,7 +64,7 @@ def array(packed: dict[str, Any]) -> NDArray[Any]:
 
 def points(index: Index, **options: Any) -> dict[str, Any]:
     """Return the points of the map with their arrays."""
-    answer = index.answer_map(Job("map", [], map=MapOptions(**options)))
+    answer = index.answer_map(Map(map=MapOptions(**options)))
     assert (answer.hits, answer.approximate) == ([], False)
     assert answer.map is not None
     reply = Reply.unpack(Reply("m", hits=[], map=answer.map).pack())  # so what is told can be packed
@@ -73,7 +75,7 @@ def points(index: Index, **options: Any) -> dict[str, Any]:
 def documents_at(index: Index, *rows: int, index_version: str = "v1") -> list[dict[str, Any]]:
     """Return the documents at rows of the map."""
     options = MapOptions(map_rows=list(rows), index_version=index_version)
-    return index.answer_map(Job("map", [], map=options)).hits[0]
+    return index.answer_map(Map(map=options)).hits[0]
 
 
 class TestPoints:
@@ -218,7 +220,7 @@ class TestDocuments:
 class TestASearch:
     def test_hits_and_queries_have_their_places(self, index: Index) -> None:
         vectors, places = unit_vectors(50, DIMENSION), points(index)
-        job = Job("search", ["a", "b"], k=3, search=SearchOptions(map_place=True))
+        job = Search(["a", "b"], k=3, search=SearchOptions(map_place=True))
         answer = index.answer(job, vectors[[4, 9]])
         in_units = places["places"] / places["places_per_unit"]
         for hits, row, place in zip(answer.hits, (4, 9), answer.map_places or (), strict=True):
@@ -227,7 +229,7 @@ class TestASearch:
             np.testing.assert_allclose(place, in_units[row], atol=1e-4)
 
     def test_without_being_asked_nothing_is_told_of_places(self, index: Index) -> None:
-        answer = index.answer(Job("search", ["a"]), unit_vectors(1, DIMENSION))
+        answer = index.answer(Search(["a"]), unit_vectors(1, DIMENSION))
         assert answer.map_places is None
         assert "map_place" not in answer.hits[0][0]
 
@@ -239,11 +241,11 @@ class TestAnOlderVersion:
             with pytest.raises(IndexMismatch, match=r"version v1 .* build the index again"):
                 ask()
         with pytest.raises(IndexMismatch, match="build the index again"):
-            older.answer(Job("search", ["a"], search=SearchOptions(map_place=True)), unit_vectors(1, DIMENSION))
+            older.answer(Search(["a"], search=SearchOptions(map_place=True)), unit_vectors(1, DIMENSION))
 
     def test_it_is_searched_as_before(self, tmp_path: Path) -> None:
         older = made_older(tmp_path / "v1")
-        answer = older.answer(Job("search", ["a"], search=SearchOptions(mode="hybrid")), unit_vectors(1, DIMENSION))
+        answer = older.answer(Search(["a"], search=SearchOptions(mode="hybrid")), unit_vectors(1, DIMENSION))
         assert len(answer.hits[0]) == 1
 
 
@@ -271,21 +273,19 @@ class TestTheJob:
     @pytest.mark.parametrize(
         "job",
         [
-            {"op": "map", "texts": ["storm"]},
-            {"op": "map", "texts": [], "options": Options(truncate=False)},
-            {"op": "map", "texts": [], "index": 5},
-            {"op": "map", "texts": [], "search": SearchOptions(explain=True)},
-            {"op": "search", "texts": ["storm"], "map": MapOptions(field="topic")},
+            {"texts": ["storm"]},
+            {"options": Options(truncate=False)},
+            {"index": 5},
         ],
     )
     def test_what_does_not_go_with_it_is_refused(self, job: dict[str, Any]) -> None:
         with pytest.raises(InvalidRequest, match=r"go with|takes"):
-            Job(**job)
+            Map(**job)
 
     def test_it_reads_back_the_same(self) -> None:
         for options in (MapOptions(), MapOptions(5, "topic"), MapOptions(map_rows=[1, 2], index_version="v1")):
-            job = Job("map", [], index="news", map=options)
-            assert Job.unpack(job.pack()) == job
+            job = Map(index="news", map=options)
+            assert operations.unpack(job.pack()) == job
             assert job.num_lane_texts == (
                 1 if options.map_rows else TEXTS_PER_MAP
             )  # so that clients who ask for many do not hold up others

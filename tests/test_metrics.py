@@ -13,7 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from queues import Queue, drive
 
 from shoal import wire
-from shoal.jobs import LANES, Job
+from shoal.jobs import LANES
+from shoal.operations import Embed
 from shoal.settings import DEFAULTS
 from shoal_api.context import Context
 from shoal_workers.encoding.encoder import Encoder
@@ -49,7 +50,7 @@ def scrape(api: FlaskClient, worker: Worker) -> Scrape:
 
 def put(queue: Queue, lane: str, *texts: str, deadline: float | None = None) -> None:
     """Puts an embed job of the texts."""
-    queue.put(lane, [Job("embed", list(texts), reply_to="me", deadline=deadline)])
+    queue.put(lane, [Embed(list(texts), reply_to="me", deadline=deadline)])
 
 
 def test_a_worker_that_has_done_nothing_has_counted_to_nought(scrape: Scrape, worker: Worker) -> None:
@@ -171,7 +172,7 @@ def test_a_request_is_measured_in_seconds_from_its_arrival(api: FlaskClient, scr
 
 
 def test_unread_results_are_measured_against_their_limit(scrape: Scrape, worker: Worker, queue: Queue) -> None:
-    queue.put("bulk", [Job("embed", ["storm"])])
+    queue.put("bulk", [Embed(["storm"])])
     drive(worker)
     (held,) = scrape("shoal_unread_result_bytes").values()
     assert held > 1_024

@@ -16,12 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from queues import Queue
 
-from shoal import Client, HttpClient
+from shoal import Client, HttpClient, operations
 from shoal.blocking import run_now
-from shoal.client.job_limits import TEXTS_PER_JOB
 from shoal.client.one_version import SWITCH_PAUSE_S, of_one_version
 from shoal.errors import Internal, NotReady
-from shoal.jobs import LANES, Job
+from shoal.jobs import LANES, TEXTS_PER_JOB, Job
 from shoal.queue.answer import Answer
 from shoal.replies import Reply
 
@@ -40,7 +39,7 @@ def answering(queue: Queue, versions: Iterator[str]) -> Iterator[list[int]]:
     def serve() -> None:
         while not stopped.is_set():
             for delivery in queue.take("a", LANES, 1_000, block_s=0.05):
-                job, version = Job.unpack(delivery.data), next(versions)
+                job, version = operations.unpack(delivery.data), next(versions)
                 sizes.append(len(job.texts))
                 queue.reply([Answer(delivery, reply_to(job, version), job.reply_to)])
 

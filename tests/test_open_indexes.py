@@ -19,7 +19,7 @@ from queues import Queue, drive
 import shoal_workers.index.files.file_check
 from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound, ShoalError, UnknownIndex
 from shoal.index_folder import CURRENT
-from shoal.jobs import Job
+from shoal.operations import Search
 from shoal.records.document import Document
 from shoal.replies import Reply
 from shoal.settings import Settings
@@ -368,7 +368,7 @@ def test_an_unknown_name_is_told_with_those_that_are_known(news: Path, indexes: 
 def reply_after(queue: Queue, encoder: Encoder, indexes: OpenIndexes, happens: Callable[[], object]) -> Reply:
     """Return the reply to a search, where something happens between its admission and the search in the index."""
     worker = Worker(queue.consumer(), encoder, indexes, Bucketing(4_096))
-    job = Job("search", ["storm", "rain"], index="news", reply_to=f"me-{happens.__name__}")
+    job = Search(["storm", "rain"], index="news", reply_to=f"me-{happens.__name__}")
     queue.put("interactive", [job])
     worker.scheduler.add(worker.admission.take(worker.scheduler.room(), 0, []))
     happens()
@@ -472,7 +472,7 @@ class TestOpening:
         worker = Worker(queue.consumer(), encoder, indexes, Bucketing(4_096))
         beat = about(worker)
         assert {index["count"] for index in beat["indexes"].values()} == {64}
-        jobs = [Job("search", ["storm"], index=name, reply_to="me") for name in ("news", "n7", "n7")]
+        jobs = [Search(["storm"], index=name, reply_to="me") for name in ("news", "n7", "n7")]
         queue.put("interactive", jobs)
         drive(worker)
         replies = queue.inbox("me").wait()
@@ -538,7 +538,7 @@ class TestOpening:
         path.rename(whole := path.with_suffix(".away"))
         os.mkfifo(path)  # whoever reads it waits for what is written
         worker = Worker(queue.consumer(), encoder, indexes, Bucketing(4_096))
-        jobs = [Job("search", ["storm"], id=name, index=name, reply_to=name) for name in ("slow", "news")]
+        jobs = [Search(["storm"], id=name, index=name, reply_to=name) for name in ("slow", "news")]
         queue.put("interactive", jobs)
         answered = 0
         while not answered:
@@ -562,7 +562,7 @@ class TestOpening:
         os.mkfifo(path)
         opening = find_index(indexes, "news")
         worker = Worker(queue.consumer(), encoder, indexes, Bucketing(4_096))
-        job = Job("search", ["storm"], index="news", reply_to="me", deadline=worker.clock.now() + 0.5)
+        job = Search(["storm"], index="news", reply_to="me", deadline=worker.clock.now() + 0.5)
         queue.put("interactive", [job])
         drive(worker)
         (reply,) = queue.inbox("me").wait()

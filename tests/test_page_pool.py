@@ -12,7 +12,7 @@ from http_servers import Listen
 from queues import Queue
 from test_pool_history import recent
 
-from shoal.jobs import Job
+from shoal.operations import Embed
 from shoal.queue.pool import Pool
 from shoal_api.access import api_keys
 from shoal_api.access.thread_quota import MAX_VIEWERS
@@ -49,7 +49,7 @@ def announce(worker: Worker, **changes: object) -> None:
 
 def bury(queue: Queue, reason: str) -> None:
     """Keep a dead letter."""
-    fields = {"job": Job("embed", [HOSTILE, "storm"], id="poison").pack(), "reason": reason, "lane": "bulk"}
+    fields = {"job": Embed([HOSTILE, "storm"], id="poison").pack(), "reason": reason, "lane": "bulk"}
     queue.redis.xadd(queue.keys.dead, fields | {"worker": HOSTILE, "deliveries": "3", "traceback": "line 1"})
 
 
@@ -61,7 +61,7 @@ def test_an_operator_sees_what_happens(open_page: OpenPage, pool_url: str, page_
     expect(workers.get_by_role("row")).to_have_count(2)
     expect(workers).to_contain_text(page_worker.id)
     expect(page.locator("shoal-chart canvas")).to_have_count(4)
-    queue.put("bulk", [Job("embed", ["storm europe"], id="seen", reply_to="me")], client=HOSTILE)
+    queue.put("bulk", [Embed(["storm europe"], id="seen", reply_to="me")], client=HOSTILE)
     row = page.get_by_role("region", name="Recent jobs").first.get_by_role("row").nth(1)
     while not page_worker.recent.newest():
         page.wait_for_timeout(20)
@@ -109,7 +109,7 @@ def test_a_dead_letter_shows_its_own_texts_and_is_tried_again_once(
     open_page: OpenPage, pool_url: str, queue: Queue
 ) -> None:
     for name in ("first", "second"):
-        fields = {"job": Job("embed", [f"text of the {name}"], id=name).pack(), "reason": name, "lane": "bulk"}
+        fields = {"job": Embed([f"text of the {name}"], id=name).pack(), "reason": name, "lane": "bulk"}
         queue.redis.xadd(queue.keys.dead, fields | {"worker": "w", "deliveries": "3", "traceback": ""})
     page = open_page(pool_url)
     first, second = (page.locator(".letters li.panel", has_text=f"{name} ") for name in ("first", "second"))

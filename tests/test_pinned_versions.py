@@ -15,7 +15,7 @@ from queues import Queue, drive
 from shoal.changes.change import Change
 from shoal.changes.change_log import ChangeLog
 from shoal.errors import InvalidRequest
-from shoal.jobs import Job
+from shoal.operations import Search
 from shoal.records.document import Document
 from shoal.replies import Reply
 from shoal.search_options import SearchOptions
@@ -73,7 +73,7 @@ def test_the_next_page_is_of_the_version_of_the_page_before(
     news: Path, indexes: OpenIndexes, index_folder: Path, encoder: Encoder, queue: Queue
 ) -> None:
     worker = Worker(queue.consumer(), encoder, indexes, Bucketing(256))
-    job = Job("search", ["storm"], k=2, index="news", reply_to="me", search=SearchOptions(cursor=""))
+    job = Search(["storm"], k=2, index="news", reply_to="me", search=SearchOptions(cursor=""))
     queue.put("interactive", [job])
     drive(worker)
     first = replies(queue)[job.id]
@@ -153,7 +153,7 @@ def test_a_version_that_cannot_be_opened_fails_its_own_search_alone(
     monkeypatch.setattr(indexes._pinned, "_open_version", open_version)
     worker = Worker(queue.consumer(), encoder, indexes, Bucketing(256))
     search = SearchOptions(cursor=cursor_of("v0"))
-    jobs = [Job("search", ["storm"], index="news", reply_to="me", search=one) for one in (search, SearchOptions())]
+    jobs = [Search(["storm"], index="news", reply_to="me", search=one) for one in (search, SearchOptions())]
     queue.put("interactive", jobs)
     drive(worker)
     found = replies(queue)

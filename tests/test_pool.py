@@ -10,8 +10,8 @@ from queues import Queue
 
 from shoal.broker.broker import Broker
 from shoal.errors import Unavailable
-from shoal.jobs import Job
 from shoal.keys import Keys
+from shoal.operations import Embed
 from shoal.queue.delivery import Delivery
 from shoal.queue.pool import Pool
 from shoal_workers.process.heartbeat import Heartbeat
@@ -98,7 +98,7 @@ def test_a_look_for_jobs_of_dead_workers_reads_no_heartbeat(own_redis: RedisServ
     with closing(Queue.connect(own_redis.url, Keys())) as queue:
         for n in range(100):
             queue.pool.announce(f"w{n}", {"state": "ready", "model": "m" * 5_000})
-            queue.put("interactive", [Job("embed", ["storm"], reply_to="me")])
+            queue.put("interactive", [Embed(["storm"], reply_to="me")])
             queue.consumer(f"w{n}").join()
             assert queue.take(f"w{n}", ["interactive"], 1)
         consumer = queue.consumer("w0")

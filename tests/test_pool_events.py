@@ -23,8 +23,8 @@ from test_pool_history import recent
 from werkzeug.test import TestResponse
 
 from shoal.errors import Unavailable
-from shoal.jobs import Job
 from shoal.long_jobs.long_jobs import LongJobs
+from shoal.operations import Embed
 from shoal.queue.pool_history import PoolHistory
 from shoal.settings import Settings
 from shoal_api.access.thread_quota import MAX_VIEWERS
@@ -91,8 +91,8 @@ def seen(stream: Iterator[dict[str, Any]], field: str, wanted: object) -> dict[s
 class TestWhatIsSeen:
     def test_the_pool_now(self, app: Flask, queue: Queue, stub: StubWorker) -> None:
         stub.pause()
-        bury(queue, Job("embed", [SCRIPT]).pack(), reason=SCRIPT)
-        queue.put("bulk", [Job("embed", ["storm", "rain"], reply_to="me")])
+        bury(queue, Embed([SCRIPT]).pack(), reason=SCRIPT)
+        queue.put("bulk", [Embed(["storm", "rain"], reply_to="me")])
         found = app.test_client().get("/v1/pool").get_json()
         assert [(lane["lane"], lane["num_jobs"], lane["num_texts"]) for lane in found["lanes"]] == [
             ("interactive", 0, 0),
@@ -115,8 +115,8 @@ class TestWhatIsSeen:
         assert error_of(api.get("/v1/pool?since=then"), 422)[0] == "invalid_request"
 
     def test_no_text_is_told(self, app: Flask, queue: Queue) -> None:
-        bury(queue, Job("embed", ["a secret text"]).pack())
-        queue.put("bulk", [Job("embed", ["a secret text"], reply_to="me")])
+        bury(queue, Embed(["a secret text"]).pack())
+        queue.put("bulk", [Embed(["a secret text"], reply_to="me")])
         assert "secret" not in app.test_client().get("/v1/pool").get_data(as_text=True)
 
     def test_a_user_sees_its_own_jobs(self, make_app: MakeApp, keys_file: KeysFile, stub: StubWorker) -> None:
@@ -155,7 +155,7 @@ class TestWhatIsSeen:
     def test_a_page_of_another_site_can_neither_retry_nor_drop_a_dead_letter(
         self, make_app: MakeApp, keys_file: KeysFile, queue: Queue
     ) -> None:
-        letter = f"/v1/dead/{bury(queue, Job('embed', ['storm']).pack())}"
+        letter = f"/v1/dead/{bury(queue, Embed(['storm']).pack())}"
         foreign = [{"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}]
         for api, status in ((make_app(), 403), (make_app(api_keys_file=str(keys_file.path)), 401)):
             for headers in foreign:
@@ -167,7 +167,7 @@ class TestWhatIsSeen:
 
 class TestEvents:
     def test_the_first_has_all_samples_and_the_others_the_new_ones(self, app: Flask, queue: Queue) -> None:
-        queue.put("bulk", [Job("embed", ["storm"], reply_to="me")])
+        queue.put("bulk", [Embed(["storm"], reply_to="me")])
         wait_until(lambda: len(app.test_client().get("/v1/pool").get_json()["history"]["time"]) > 5)
         stream = watch_pool(app)
         first = next(stream)

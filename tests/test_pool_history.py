@@ -10,8 +10,8 @@ from queues import Queue
 
 from shoal.errors import Unavailable
 from shoal.histogram import Histogram
-from shoal.jobs import Job
 from shoal.keys import Keys
+from shoal.operations import Embed
 from shoal.queue.pool import Pool
 from shoal.queue.pool_history import PoolHistory
 from shoal.queue.worker_meter import WorkerMeter
@@ -131,7 +131,7 @@ class TestRates:
 
 class TestLanes:
     def test_what_they_hold(self, queue: Queue, history: PoolHistory) -> None:
-        queue.put("bulk", [Job("embed", ["storm", "rain"], reply_to="me") for _ in range(3)])
+        queue.put("bulk", [Embed(["storm", "rain"], reply_to="me") for _ in range(3)])
         history.sample()
         interactive, bulk = history.snapshot()["lanes"]
         assert (interactive["lane"], interactive["num_jobs"], interactive["oldest_age_s"]) == ("interactive", 0, 0.0)

@@ -15,24 +15,29 @@ import numpy as np
 import pytest
 import redis
 from conftest import PATIENCE_S
+from job_names import JOB_NAMES
 from numpy.typing import NDArray
 from page import read
 from queues import Queue, queue_of
 
+import shoal.embed_job
 import shoal.jobs
 import shoal.queue.consumer
 import shoal.queue.producer
-import shoal.size_limit
+import shoal.search_job
+import shoal.tokenizer_job
 import shoal.wire
 import shoal_workers.admission
 import shoal_workers.encoding.encoder
 import shoal_workers.index.serving.open_indexes
 import shoal_workers.work
+from shoal import operations
 from shoal.broker.script import Script
 from shoal.errors import ShoalError, UnknownJob
-from shoal.jobs import JOB_NAMES, LANES, MAX_K, Job
+from shoal.jobs import LANES
 from shoal.keys import Keys
-from shoal.map_options import MAP_DEFAULTS, WHOLE_MAP, MapOptions
+from shoal.map_options import MAP_DEFAULTS
+from shoal.operations import OPERATIONS
 from shoal.options import OPTION_NAMES, Options
 from shoal.queue.answer import Answer
 from shoal.queue.consumer import GROUP
@@ -41,7 +46,8 @@ from shoal.queue.pool import ALIVE_S
 from shoal.queue.producer import ONCE_TTL_S, SCRIPT_VERSION
 from shoal.records.source import Source
 from shoal.replies import STATUSES, TIMINGS, Reply
-from shoal.search_options import PLAIN, SEARCH_DEFAULTS, SEARCH_NAMES, SearchOptions
+from shoal.search_job import MAX_K
+from shoal.search_options import SEARCH_DEFAULTS, SEARCH_NAMES
 from shoal.settings import Settings
 from shoal_workers import service
 from shoal_workers.admission import MAX_DELIVERIES
@@ -175,12 +181,7 @@ def rows_of(reply: dict[str, Any]) -> NDArray[np.float32]:
 @pytest.mark.parametrize("name", JOB_EXAMPLES)
 def test_a_job_example_is_what_the_client_packs(name: str) -> None:
     values = json.loads(BLOCKS[f"json job {name}"])
-    known = {field: values[field] for field in JOB_NAMES if field in values}
-    search = SearchOptions.from_map(values) if values["op"] == "search" else PLAIN
-    map_ = MapOptions.from_map(values) if values["op"] == "map" else WHOLE_MAP
-    job = Job(**known, options=Options.from_map(values), search=search, map=map_)
-    assert job.pack() == example("job", name)
-    assert Job.unpack(example("job", name)) == job
+    assert operations.job_class(values["op"]).of_map(values).pack() == example("job", name)
 
 
 @pytest.mark.parametrize("name", JOB_EXAMPLES)
@@ -771,7 +772,8 @@ def test_an_entry_without_a_job_is_a_dead_letter(worker: Worker, keys: Keys) -> 
 
 
 def test_every_code_is_listed() -> None:
-    modules: list[ModuleType] = [shoal.jobs, shoal.queue.consumer, shoal.queue.producer, shoal.size_limit, shoal.wire]
+    modules: list[ModuleType] = [shoal.jobs, shoal.queue.consumer, shoal.queue.producer, shoal.wire]
+    modules += [shoal.operations, shoal.embed_job, shoal.search_job, shoal.tokenizer_job]
     modules += [shoal_workers.encoding.encoder, shoal_workers.admission, shoal_workers.work]
     modules.append(shoal_workers.index.serving.open_indexes)
     known = {value for module in modules for value in vars(module).values() if inspect.isclass(value)}
@@ -782,7 +784,8 @@ def test_every_code_is_listed() -> None:
 def test_every_field_of_a_job_is_listed() -> None:
     rows = table("Field", "The job")
     assert rows.keys() == {"v", *JOB_NAMES, *OPTION_NAMES}
-    defaults = {item.name: item.default for item in (*fields(Job), *fields(Options))}
+    classes = (*OPERATIONS.values(), Options)
+    defaults = {item.name: item.default for kind in classes for item in fields(kind)}
     for name, (kind, default, _) in rows.items():
         if default != "required":
             value = json.loads(default.strip("`").replace("nil", "null"))

@@ -8,12 +8,14 @@ import pytest
 from conftest import PATIENCE_S, RedisServer
 from queues import Queue
 
+from shoal import operations
 from shoal.blocking import run_now
 from shoal.broker.commands import BlockingCommands
 from shoal.broker.script import Script, ScriptCall
 from shoal.errors import InvalidText, Overloaded, TooLarge, Unavailable, UnknownJob
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
+from shoal.operations import Embed
 from shoal.queue.answer import MAX_WRITE_BYTES, Answer
 from shoal.queue.consumer import GROUP
 from shoal.queue.dead_letters import DeadLetter
@@ -27,12 +29,12 @@ from shoal.settings import DEFAULTS
 
 def submitted() -> Job:
     """A job with a record, as `Client.submit` makes it."""
-    return Job("embed", ["storm"])
+    return Embed(["storm"])
 
 
 def addressed(address: str = "me") -> Job:
     """A job whose reply goes to an address."""
-    return Job("embed", ["storm"], reply_to=address)
+    return Embed(["storm"], reply_to=address)
 
 
 def take_one(queue: Queue, consumer: str = "a") -> Delivery:
@@ -43,7 +45,7 @@ def take_one(queue: Queue, consumer: str = "a") -> Delivery:
 
 def answer(delivery: Delivery, model: str = "") -> Answer:
     """A reply to the delivered job."""
-    job = Job.unpack(delivery.data)
+    job = operations.unpack(delivery.data)
     return Answer(delivery, Reply(job.id, tokens=[3], timings={"queue_s": 0.5}, model=model), job.reply_to)
 
 
@@ -56,7 +58,7 @@ def test_jobs_come_out_in_the_order_they_went_in(queue: Queue) -> None:
     jobs = [submitted() for _ in range(5)]
     queue.put("interactive", jobs)
     deliveries = queue.take("a", LANES, 10)
-    assert [Job.unpack(delivery.data) for delivery in deliveries] == jobs
+    assert [operations.unpack(delivery.data) for delivery in deliveries] == jobs
     assert {delivery.lane for delivery in deliveries} == {"interactive"}
     assert queue.take("b", LANES, 10) == []
 
@@ -80,7 +82,7 @@ def test_each_put_is_refused_or_accepted_by_itself(queue: Queue) -> None:
 
 
 def test_puts_of_one_client_that_follow_each_other_are_one_run_of_the_script(own_redis: RedisServer) -> None:
-    queue, large = Queue.connect(own_redis.url, Keys()), Job("embed", ["x" * MAX_JOINED_BYTES], reply_to="me")
+    queue, large = Queue.connect(own_redis.url, Keys()), Embed(["x" * MAX_JOINED_BYTES], reply_to="me")
     clients = ["a", "a", "b", "b", "b", "a"]
     puts = [PackedJobs.pack("bulk", [addressed(), addressed()], client=client) for client in clients]
     puts += [PackedJobs.pack("bulk", [job], client="a") for job in (large, submitted(), submitted())]
@@ -92,7 +94,7 @@ def test_puts_of_one_client_that_follow_each_other_are_one_run_of_the_script(own
     found = [place for outcome in outcomes if isinstance(outcome, list) for place in outcome if place]
     assert [place.job_id for place in found] == [job.id for put in puts[1:] for job in put.jobs]
     assert queue.holds(found) == [True] * 13
-    at_front = [Job.unpack(delivery.data).id for delivery in queue.take("w", ["bulk"], 99, has_overflow=False)]
+    at_front = [operations.unpack(delivery.data).id for delivery in queue.take("w", ["bulk"], 99, has_overflow=False)]
     assert at_front == [job.id for put in puts for job in put.jobs if job is not large]
     assert queue.status(puts[-1].jobs[0].id)[0] == "queued"
     queue.close()
@@ -156,7 +158,7 @@ def test_a_submitted_job_put_twice_runs_once(queue: Queue) -> None:
 
 def test_a_text_that_utf8_cannot_hold_is_refused_before_anything_is_written(queue: Queue) -> None:
     with pytest.raises(InvalidText, match=r"text 1: lone surrogate '\\ud800' at character 2"):
-        queue.put("interactive", [Job("embed", ["fine", "no\ud800"])])
+        queue.put("interactive", [Embed(["fine", "no\ud800"])])
     assert queue.backlog()["interactive"] == 0
 
 
@@ -177,7 +179,7 @@ def test_a_job_whose_reply_goes_to_an_address_has_no_record(queue: Queue) -> Non
 
 def test_a_lane_holds_the_jobs_of_its_front_and_its_overflow(queue: Queue) -> None:
     assert queue.loads() == dict.fromkeys(LANES, LaneLoad(0, 0, 0))
-    jobs = [addressed(), *(Job("embed", ["storm"] * 40, reply_to="me") for _ in range(3))]
+    jobs = [addressed(), *(Embed(["storm"] * 40, reply_to="me") for _ in range(3))]
     queue.put("interactive", jobs)
     queue.take("a", ["interactive"], 1)
     num_bytes = sum(len(job.pack()) for job in jobs)
@@ -215,7 +217,7 @@ def test_replies_are_written_in_groups_of_so_many_bytes(queue: Queue) -> None:
     queue.put("interactive", [addressed() for _ in sizes])
     deliveries = queue.take("a", LANES, 10)
     replies = [
-        Reply(Job.unpack(delivery.data).id, vectors=np.zeros((1, size // 4), np.float32))
+        Reply(operations.unpack(delivery.data).id, vectors=np.zeros((1, size // 4), np.float32))
         for delivery, size in zip(deliveries, sizes, strict=True)
     ]
     written: list[int] = []
@@ -306,7 +308,7 @@ def test_a_worker_that_was_paused_before_it_starts_a_job_marks_none_that_another
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_of_several_jobs_those_without_an_address_have_a_record(queue: Queue, first: int) -> None:
-    jobs = [Job("embed", ["storm"]), addressed()]
+    jobs = [Embed(["storm"]), addressed()]
     queue.put("bulk", jobs if first == 0 else jobs[::-1])
     assert queue.cancel(jobs[0].id) == "cancelled"
     with pytest.raises(UnknownJob):
@@ -317,14 +319,14 @@ def test_of_several_jobs_those_without_an_address_have_a_record(queue: Queue, fi
 
 
 def test_an_address_of_all_jobs_leaves_none_with_a_record(queue: Queue) -> None:
-    jobs = [Job("embed", ["storm"]), addressed()]
+    jobs = [Embed(["storm"]), addressed()]
     queue.put_many([PackedJobs.pack("bulk", jobs, reply_to="me")])
     assert not queue.redis.exists(*(queue.keys.record(job.id) for job in jobs))
 
 
 def by_xadd(queue: Queue, status: str) -> Job:
     """Put a job as a program without scripts does, with a record of that status."""
-    job = Job("embed", ["storm"])
+    job = Embed(["storm"])
     queue.redis.hset(queue.keys.record(job.id), mapping={"status": status})
     queue.redis.xadd(queue.keys.lane("bulk"), {"job": job.pack()})
     return job
@@ -441,7 +443,7 @@ def test_a_reply_over_the_limit_is_too_large(queue: Queue) -> None:
     queue.put("interactive", [addressed()])
     delivery = take_one(queue)
     vectors = np.zeros((DEFAULTS.max_reply_mb * 2**20 // 4_000 + 1, 1_000), np.float32)
-    queue.reply([Answer(delivery, Reply(Job.unpack(delivery.data).id, vectors=vectors), "me")])
+    queue.reply([Answer(delivery, Reply(operations.unpack(delivery.data).id, vectors=vectors), "me")])
     (reply,) = queue.inbox("me").wait()
     assert isinstance(reply.error, TooLarge)
 
@@ -508,7 +510,7 @@ class TestAnotherJobInTheSameEntry:
 
     def replaced(self, queue: Queue, stream: str, entry: bytes, is_by_script: bool = True) -> Job:
         """Put another job into the entry, and have another worker take it."""
-        job = Job("embed", ["rain"])
+        job = Embed(["rain"])
         fields = {"job": job.pack()} | ({"texts": 1, "id": job.id} if is_by_script else {})
         queue.redis.delete(stream)
         queue.redis.xadd(stream, fields, id=entry)
@@ -525,7 +527,7 @@ class TestAnotherJobInTheSameEntry:
     @pytest.mark.parametrize("num_texts", [1, 33], ids=["front", "overflow"])
     @pytest.mark.parametrize("is_by_script", [True, False], ids=["script", "XADD"])
     def test_a_reply_does_not_end_it(self, queue: Queue, num_texts: int, is_by_script: bool) -> None:
-        queue.put("bulk", [Job("embed", ["storm"] * num_texts, reply_to="me")])
+        queue.put("bulk", [Embed(["storm"] * num_texts, reply_to="me")])
         (delivery,) = queue.take("a", ["bulk"], 64)
         stream = queue.keys.overflow("bulk") if delivery.is_overflow else queue.keys.lane("bulk")
         other = self.replaced(queue, stream, delivery.entry, is_by_script)

@@ -9,8 +9,9 @@ from flask.testing import FlaskClient
 from queues import Queue
 
 from shoal.errors import Unavailable
-from shoal.jobs import LANES, Job
+from shoal.jobs import LANES
 from shoal.keys import Keys
+from shoal.operations import Embed
 from shoal.queue.dispatcher import Dispatcher
 from shoal.queue.pool import Pool
 from shoal.queue.reply_stream import ReplyStream
@@ -96,7 +97,7 @@ def test_a_lane_that_has_used_up_its_ids(api: FlaskClient, queue: Queue, keys: K
         queue.redis.xdel(keys.lane(lane), LAST_ID)
     assert "delete it" in why_not(api)
     with pytest.raises(Unavailable, match="delete it"):
-        queue.put(lane, [Job("embed", ["storm"])])
+        queue.put(lane, [Embed(["storm"])])
     queue.redis.delete(keys.lane(lane))
     assert api.get("/ready").status_code == 200
 

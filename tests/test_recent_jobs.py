@@ -7,7 +7,7 @@ import pytest
 from queues import Queue, drive
 
 from shoal.errors import Expired, ShoalError
-from shoal.jobs import Job
+from shoal.operations import Embed, Search
 from shoal.queue.delivery import Delivery
 from shoal.queue.lane import MAX_FRONT_TEXTS
 from shoal.queue.pool import Pool
@@ -21,16 +21,16 @@ NOW_S = 1_790_000_000.0
 
 def refused(lane: str, waited_s: float, error: ShoalError | None = None) -> tuple[Delivery, ShoalError]:
     """Return a delivery that waited so long until now, and the error that it is answered with."""
-    job = Job("embed", ["storm"], id="a", reply_to="me")
+    job = Embed(["storm"], id="a", reply_to="me")
     put_ms = int((NOW_S - waited_s) * 1_000)
     return Delivery(lane, b"1-0", job.pack(), put_ms, client="web"), error or Expired("it is late")
 
 
 def test_a_worker_tells_what_it_did(queue: Queue, worker: Worker) -> None:
     worker.step(block_s=0)
-    queue.put("bulk", [Job("embed", ["storm", "rain", "storm"], id="a", reply_to="me")], client="web")
+    queue.put("bulk", [Embed(["storm", "rain", "storm"], id="a", reply_to="me")], client="web")
     drive(worker)
-    queue.put("interactive", [Job("search", ["storm"], id="b", k=2, reply_to="me")], client="203.0.113.7")
+    queue.put("interactive", [Search(["storm"], id="b", k=2, reply_to="me")], client="203.0.113.7")
     drive(worker)
     found = about(worker)
     assert [(job["id"], job["op"], job["lane"], job["client"]) for job in found["recent"]] == [
@@ -49,8 +49,8 @@ def test_a_worker_tells_what_it_did(queue: Queue, worker: Worker) -> None:
 
 def test_a_job_that_fails_is_told_with_its_error(queue: Queue, worker: Worker) -> None:
     worker.step(block_s=0)
-    late = Job("embed", ["storm"], id="late", reply_to="me", deadline=time.time() - 60)
-    queue.put("bulk", [late, Job("search", ["storm"], id="lost", index="nowhere", reply_to="me")], client="web")
+    late = Embed(["storm"], id="late", reply_to="me", deadline=time.time() - 60)
+    queue.put("bulk", [late, Search(["storm"], id="lost", index="nowhere", reply_to="me")], client="web")
     queue.redis.xadd(queue.keys.lane("bulk"), {"job": b"no job"})
     drive(worker)
     found = {job["id"]: (job["status"], job["error"], job["op"], job["client"]) for job in worker.recent.newest()}
@@ -61,7 +61,7 @@ def test_a_job_that_fails_is_told_with_its_error(queue: Queue, worker: Worker) -
 
 def test_jobs_in_the_overflow_have_their_client_too(queue: Queue, worker: Worker) -> None:
     worker.step(block_s=0)
-    queue.put("bulk", [Job("embed", [f"{n} {k}" for k in range(40)], reply_to="me") for n in range(6)], client="web")
+    queue.put("bulk", [Embed([f"{n} {k}" for k in range(40)], reply_to="me") for n in range(6)], client="web")
     assert queue.redis.xlen(queue.keys.lane("bulk")) < 6 < MAX_FRONT_TEXTS
     drive(worker)
     assert Counter(job["client"] for job in worker.recent.newest()) == {"web": 6}
@@ -69,7 +69,7 @@ def test_jobs_in_the_overflow_have_their_client_too(queue: Queue, worker: Worker
 
 def test_the_history_shows_what_a_worker_tells(queue: Queue, worker: Worker) -> None:
     worker.step(block_s=0)
-    queue.put("bulk", [Job("embed", ["storm"], id="a", reply_to="me")], client="web")
+    queue.put("bulk", [Embed(["storm"], id="a", reply_to="me")], client="web")
     history, pool = PoolHistory(queue), Pool(queue.broker, queue.keys, alive_s=3_600)
     for _ in range(2):
         pool.announce(worker.id, about(worker))

@@ -26,9 +26,10 @@ from shoal import Client
 from shoal.broker.broker import Broker
 from shoal.changes.change_log import START, ChangeLog
 from shoal.errors import InvalidRequest, Overloaded, ShoalError, Timeout, Unavailable
-from shoal.jobs import LANES, Job
+from shoal.jobs import LANES
 from shoal.keys import Keys
 from shoal.long_jobs.long_jobs import LongJobs
+from shoal.operations import Embed
 from shoal.queue.consumer import MAX_LISTENING
 from shoal.queue.lane import LaneLimits, Source
 from shoal.queue.pool import Pool
@@ -236,7 +237,7 @@ def use_clients(place: Place) -> None:
         with connect(url) as elsewhere:
             assert elsewhere.ping()
     with connect(place.api) as producer:  # docs/protocol.md
-        producer.xadd(lane, {"job": Job("embed", ["storm"], id="by-hand").pack()})
+        producer.xadd(lane, {"job": Embed(["storm"], id="by-hand").pack()})
         assert producer.blpop(result, 0.01) is None
         assert producer.hget(Keys().record("by-hand"), "status") is None
     with closing(Queue.connect(place.worker, Keys())) as dying:
@@ -409,7 +410,7 @@ def test_plain_xadd_and_result_lists_need_two_commands(place: Place) -> None:
     place.admin.execute_command("ACL", "SETUSER", "plain", *rules)
     keys = Keys()
     with connect(place.worker.replace("shoal-worker:worker@", "plain:plain@")) as producer:
-        assert producer.xadd(keys.lane("bulk"), {"job": Job("embed", ["storm"], id="x").pack()})
+        assert producer.xadd(keys.lane("bulk"), {"job": Embed(["storm"], id="x").pack()})
         place.admin.rpush(keys.result("x"), "reply")
         assert producer.blpop([keys.result("x")], 1)[1] == b"reply"
 

@@ -8,8 +8,9 @@ from queues import Queue
 
 from shoal import Client
 from shoal.errors import Overloaded, ShoalError, Unavailable
-from shoal.jobs import LANES, Job
+from shoal.jobs import LANES
 from shoal.keys import Keys
+from shoal.operations import Embed
 from shoal.queue.answer import Answer
 from shoal.replies import Reply
 
@@ -17,7 +18,7 @@ from shoal.replies import Reply
 def test_a_redis_that_came_back_empty_gets_its_group_again(queue: Queue) -> None:
     queue.redis.delete(*(queue.keys.lane(lane) for lane in LANES))
     assert queue.take("a", LANES, 1) == []
-    queue.put("interactive", [Job("embed", ["storm"])])
+    queue.put("interactive", [Embed(["storm"])])
     (delivery,) = queue.take("a", LANES, 1)
     assert delivery.num_deliveries == 1
 
@@ -30,7 +31,7 @@ def test_without_redis_everything_says_unavailable(own_redis: RedisServer) -> No
         queue.ping,
         queue.join,
         queue.backlog,
-        lambda: queue.put("interactive", [Job("embed", ["storm"])]),
+        lambda: queue.put("interactive", [Embed(["storm"])]),
         lambda: queue.take("a", LANES, 1),
         lambda: queue.inbox("me").wait(),
         lambda: queue.wait_result("x", 1),
@@ -44,11 +45,11 @@ def test_without_redis_everything_says_unavailable(own_redis: RedisServer) -> No
 def test_a_full_redis_refuses_jobs_and_still_answers_those_it_has(own_redis: RedisServer) -> None:
     queue = Queue.connect(own_redis.url, Keys())
     queue.join()
-    job = Job("embed", ["storm"])
+    job = Embed(["storm"])
     queue.put("interactive", [job])
     queue.redis.config_set("maxmemory", 1)
     with pytest.raises(Overloaded, match="no memory left"):
-        queue.put("interactive", [Job("embed", ["storm"])])
+        queue.put("interactive", [Embed(["storm"])])
     (delivery,) = queue.take("a", LANES, 1)
     assert queue.start("a", [delivery]) == [True]
     assert queue.reply([Answer(delivery, Reply(job.id), None)]) == 1

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import numpy as np
 import openvino
 import pytest
@@ -20,11 +21,11 @@ from process import Process
 from queues import Queue, drive
 from test_worker_process import NUM_JOBS, assert_all_done, num_pending, suspend_at_work
 
-from shoal import Client
+from shoal import Client, operations
 from shoal.cli.main import main
 from shoal.errors import InvalidRequest, InvalidText, ModelMismatch, ShoalError, Unsupported
-from shoal.jobs import Job
 from shoal.keys import Keys
+from shoal.operations import Embed, Rerank
 from shoal.options import Options
 from shoal.replies import Reply
 from shoal.settings import Settings
@@ -244,9 +245,9 @@ def worker(queue: Queue, encoder: Encoder, failing: FailingReranker, index: Inde
     return Worker(queue.consumer(), encoder, {"default": index}, bucketing, limits, reranker=failing)
 
 
-def put(queue: Queue, *texts: str, lane: str = "interactive", query: str = QUERY, **fields: Any) -> Job:
+def put(queue: Queue, *texts: str, lane: str = "interactive", query: str = QUERY, **fields: Any) -> Rerank:
     """Put a rerank of the texts."""
-    job = Job("rerank", list(texts), reply_to="me", query=query, **fields)
+    job = Rerank(list(texts), reply_to="me", query=query, **fields)
     queue.put(lane, [job])
     return job
 
@@ -307,7 +308,7 @@ def test_a_headline_waits_for_one_pass_of_a_long_rerank(
     worker = Worker(queue.consumer(), encoder, {}, Bucketing(100), reranker=failing)
     long = put(queue, *(f"{n} {LONG}" for n in range(30)))
     worker.step(block_s=0)
-    headline = Job("embed", ["storm"], reply_to="me")
+    headline = Embed(["storm"], reply_to="me")
     queue.put("interactive", [headline])
     worker.step(block_s=0)
     worker.step(block_s=0)
@@ -319,7 +320,7 @@ def test_a_headline_waits_for_one_pass_of_a_long_rerank(
 
 def test_a_pair_that_the_engine_fails_on_harms_its_own_job_alone(worker: Worker, queue: Queue) -> None:
     bad, good = put(queue, "rain", "poison"), put(queue, "rain")
-    embed = Job("embed", ["rain"], reply_to="me")
+    embed = Embed(["rain"], reply_to="me")
     queue.put("interactive", [embed])
     drive(worker)
     found = replies(queue)
@@ -374,25 +375,25 @@ def test_a_query_over_the_limit_is_refused(worker: Worker, queue: Queue) -> None
 )
 def test_a_wrong_field_is_named(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
-        Job(**({"op": "rerank", "texts": ["b"]} | fields))
+        Rerank(**({"texts": ["b"]} | fields))
 
 
 def test_the_fields_of_a_rerank_are_ignored_elsewhere() -> None:
-    data = Job("embed", ["a"], id="x").pack()
-    assert Job("embed", ["a"], id="x", query="b", raw_scores=True).pack() == data
-    assert Job.unpack(data).query is None
+    data = Embed(["a"], id="x").pack()
+    named = msgpack.unpackb(data) | {"query": "b", "raw_scores": True}
+    assert operations.unpack(msgpack.packb(named)).pack() == data
 
 
 def test_a_query_that_utf_8_cannot_hold_is_named() -> None:
     with pytest.raises(InvalidText, match=r"^query: "):
-        Job("rerank", ["a"], query="\ud83d").pack()
+        Rerank(["a"], query="\ud83d").pack()
 
 
 def test_a_job_and_its_reply_are_packed_and_unpacked() -> None:
-    job = Job("rerank", ["a", "b"], Options(truncate=False), query="c", raw_scores=True)
-    assert Job.unpack(job.pack()) == job
+    job = Rerank(["a", "b"], Options(truncate=False), query="c", raw_scores=True)
+    assert operations.unpack(job.pack()) == job
     assert [part.query for part in job.split(1)] == ["c", "c"]
-    assert job.digest() != Job("rerank", ["a", "b"], Options(truncate=False), query="d", raw_scores=True).digest()
+    assert job.digest() != Rerank(["a", "b"], Options(truncate=False), query="d", raw_scores=True).digest()
     reply = Reply("x", scores=np.array([0.1, -7.25], np.float32), tokens=[3, 4], truncated=[False, True], model="m")
     found = Reply.unpack(reply.pack())
     assert found.scores is not None

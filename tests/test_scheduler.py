@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import shoal_workers.scheduler
 from shoal.errors import Expired
-from shoal.jobs import Job
+from shoal.operations import Embed, Rerank
 from shoal.options import Options
 from shoal.queue.delivery import Delivery
 from shoal.queue.lane import OVERFLOW_SHARE, SOURCES, Source
@@ -21,6 +21,7 @@ from shoal_workers.encoding.bucketing import PASS_COST, Bucketing
 from shoal_workers.encoding.encoder import TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.pipeline import MAX_PORTIONS, MAX_TOKENIZED_CHARS, WINDOW_PASSES, Pipeline
+from shoal_workers.rerank_work import RerankWork
 from shoal_workers.scheduler import (
     BULK_SHARE,
     INTERACTIVE,
@@ -58,7 +59,7 @@ def tokenize(texts: Sequence[str], side: str) -> list[Tokens]:
 
 def work(*texts: str, source: Source = INTERACTIVE, deliveries: int = 1, **options: Any) -> Work:
     """An admitted job of the texts."""
-    job = Job("embed", list(texts), Options(**options))
+    job = Embed(list(texts), Options(**options))
     return Work(make_delivery(source, b"%d-0" % next(numbers), job.pack(), deliveries), job)
 
 
@@ -131,8 +132,8 @@ def test_texts_of_other_options_are_not_the_same() -> None:
 
 def rerank(*texts: str) -> Work:
     """An admitted rerank of the texts."""
-    job = Job("rerank", list(texts), query="w")
-    return Work(make_delivery(INTERACTIVE, b"%d-0" % next(numbers), job.pack(), 1), job)
+    job = Rerank(list(texts), query="w")
+    return RerankWork(make_delivery(INTERACTIVE, b"%d-0" % next(numbers), job.pack(), 1), job)
 
 
 def tokenize_pairs(pairs: Sequence[tuple[str, str]], side: str) -> list[Tokens]:

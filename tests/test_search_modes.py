@@ -16,7 +16,7 @@ from made_documents import DIMENSION, Made, Vectors, apply, fields_of, made_of, 
 
 from shoal.changes.change import Change
 from shoal.errors import InvalidRequest
-from shoal.jobs import Job
+from shoal.operations import Search
 from shoal.records.document import Document
 from shoal.search_options import SearchOptions
 from shoal_workers.index.index import Index
@@ -26,7 +26,7 @@ from shoal_workers.index.search.query import NEGATIVE_WEIGHT
 Hit = dict[str, Any]
 
 
-def vectors_of_queries(made: Made, job: Job, vectors: Vectors) -> Iterator[tuple[Vectors, set[str]]]:
+def vectors_of_queries(made: Made, job: Search, vectors: Vectors) -> Iterator[tuple[Vectors, set[str]]]:
     """Yield the vector of each list of hits, and the ids of the documents that are none of its hits."""
     search, num_positive = job.search, len(job.texts) - job.search.num_negative
     asked: list[tuple[Vectors, set[str]]] = [(vector, set()) for vector in vectors[:num_positive]]
@@ -47,7 +47,7 @@ def unit(vector: Any) -> Vectors:
     return np.asarray(exact / max(float(np.linalg.norm(exact)), 1e-12), np.float32)
 
 
-def by_scoring_all(made: Made, job: Job, vectors: Vectors) -> list[list[list[Hit]]]:
+def by_scoring_all(made: Made, job: Search, vectors: Vectors) -> list[list[list[Hit]]]:
     """Return for each list all its groups of hits, found by comparing every document."""
     lists = []
     for vector, excluded in vectors_of_queries(made, job, vectors):
@@ -74,7 +74,7 @@ def grouped(ranked: list[tuple[Document, float]], search: SearchOptions) -> Iter
 
 
 @st.composite
-def searches(draw: st.DrawFn, documents: list[Document], pool: Vectors) -> tuple[Job, Vectors]:
+def searches(draw: st.DrawFn, documents: list[Document], pool: Vectors) -> tuple[Search, Vectors]:
     """Draw a job, and the vectors of its texts."""
     ids = sorted({one.id for one in documents})
     names = sorted({name for one in documents for name, value in one.fields.items() if value is not None})
@@ -96,9 +96,7 @@ def searches(draw: st.DrawFn, documents: list[Document], pool: Vectors) -> tuple
     }
     chosen = draw(st.lists(st.integers(0, len(pool) - 1), min_size=num_texts + num_negative, max_size=num_texts + 2))
     chosen = chosen[: num_texts + num_negative]
-    job = Job(
-        "search", [f"text {n}" for n in chosen], k=draw(st.sampled_from([1, 3, 50])), search=SearchOptions(**options)
-    )
+    job = Search([f"text {n}" for n in chosen], k=draw(st.sampled_from([1, 3, 50])), search=SearchOptions(**options))
     return job, pool[chosen].reshape(len(chosen), DIMENSION)
 
 
@@ -123,7 +121,7 @@ def test_a_search_with_options_finds_what_scoring_all_documents_finds(data: st.D
         check_second_stage(index, job, vectors, expected)
 
 
-def check_pages(index: Index, job: Job, vectors: Vectors, groups: list[list[Hit]]) -> None:
+def check_pages(index: Index, job: Search, vectors: Vectors, groups: list[list[Hit]]) -> None:
     """Assert that the pages of a search are the same hits, one after the other."""
     cursor: str | None = ""
     for start in range(0, max(1, len(groups)), job.k):
@@ -135,7 +133,7 @@ def check_pages(index: Index, job: Job, vectors: Vectors, groups: list[list[Hit]
     assert cursor is None
 
 
-def check_second_stage(index: Index, job: Job, vectors: Vectors, lists: list[list[list[Hit]]]) -> None:
+def check_second_stage(index: Index, job: Search, vectors: Vectors, lists: list[list[list[Hit]]]) -> None:
     """Assert that the best groups are scored again, and the best of these answered; many of the scores are equal."""
     search = replace(job.search, rerank={"top_n": job.k + 3, "query": "storm"})
     stage = index.find(replace(job, search=search), vectors)
@@ -165,14 +163,14 @@ def made() -> Made:
     return made_of(40, unit_vectors(40, DIMENSION, 7))
 
 
-def ids_of(index: Index, job: Job, vectors: Vectors) -> list[str]:
+def ids_of(index: Index, job: Search, vectors: Vectors) -> list[str]:
     """Return the ids of the hits of a search with one list."""
     return [hit["id"] for hit in index.answer(job, vectors).hits[0]]
 
 
 def test_a_document_that_is_added_or_deleted_between_two_pages_shifts_no_other(made: Made, tmp_path: Path) -> None:
     index = open_made(tmp_path / "v1", made)
-    query, job = unit_vectors(1, DIMENSION, 1), Job("search", ["storm"], k=10, search=SearchOptions(cursor=""))
+    query, job = unit_vectors(1, DIMENSION, 1), Search(["storm"], k=10, search=SearchOptions(cursor=""))
     whole = ids_of(index, replace(job, k=40), query)
     page = index.answer(job, query)
     pool = np.concatenate([query, query])
@@ -186,7 +184,7 @@ def test_a_page_begins_after_the_last_hit_although_its_score_has_changed_in_the_
     made: Made, tmp_path: Path
 ) -> None:
     index = open_made(tmp_path / "v1", made)
-    query, job = unit_vectors(1, DIMENSION, 1), Job("search", ["storm"], k=10, search=SearchOptions(cursor=""))
+    query, job = unit_vectors(1, DIMENSION, 1), Search(["storm"], k=10, search=SearchOptions(cursor=""))
     page = index.answer(job, query)
     assert page.cursors is not None
     other = np.nextafter(query, np.float32(2))
@@ -201,7 +199,7 @@ def test_a_page_begins_where_the_one_before_ended_although_its_last_document_was
     query = unit_vectors(1, DIMENSION, 1)
     pool = np.concatenate([query, -query])
     apply(index, [made.change([0], ["new"], [], pool)])
-    job = Job("search", ["storm"], k=1, search=SearchOptions(cursor=""))
+    job = Search(["storm"], k=1, search=SearchOptions(cursor=""))
     page = index.answer(job, query)
     assert page.hits[0][0]["id"] == "new"
     assert page.cursors is not None
@@ -219,7 +217,7 @@ def test_a_page_in_the_order_of_a_field_begins_after_a_document_that_was_deleted
     if is_added:
         pool = unit_vectors(10, DIMENSION, 2)
         apply(index, [made.change([9], [str(n) for n in range(10)], [], pool)])
-    job = Job("search", ["storm"], k=10, search=SearchOptions(cursor="", sort=[{"field": "n"}]))
+    job = Search(["storm"], k=10, search=SearchOptions(cursor="", sort=[{"field": "n"}]))
     page = index.answer(job, query)
     assert [hit["n"] for hit in page.hits[0]] == [*range(10)]
     assert page.cursors is not None
@@ -236,7 +234,7 @@ def test_a_third_page_in_the_order_of_a_field_begins_after_an_added_document_tha
     index = open_made(tmp_path / "v1", made)
     query = unit_vectors(1, DIMENSION, 1)
     apply(index, [made.change([9], [str(n) for n in range(10)], [], unit_vectors(10, DIMENSION, 2))])
-    job = Job("search", ["storm"], k=5, search=SearchOptions(cursor="", sort=[{"field": "n"}]))
+    job = Search(["storm"], k=5, search=SearchOptions(cursor="", sort=[{"field": "n"}]))
     found, cursor = list[int](), ""
     for _ in range(2):
         page = index.answer(replace(job, search=replace(job.search, cursor=cursor)), query)
@@ -250,13 +248,13 @@ def test_a_third_page_in_the_order_of_a_field_begins_after_an_added_document_tha
 
 def test_totals_count_the_documents_that_could_be_hits(made: Made, tmp_path: Path) -> None:
     index = open_made(tmp_path / "v1", made)
-    job = Job("search", [], k=5, search=SearchOptions(cursor="", like=["7"]))
+    job = Search([], k=5, search=SearchOptions(cursor="", like=["7"]))
     assert index.answer(job, np.empty((0, DIMENSION), np.float32)).totals == [39]
     apply(index, [made.change([3], ["x"] * 4, ["1", "2"], unit_vectors(4, DIMENSION, 3))])
     assert index.answer(job, np.empty((0, DIMENSION), np.float32)).totals == [38]
 
 
-def refusal(index: Index, job: Job, vectors: Vectors) -> str:
+def refusal(index: Index, job: Search, vectors: Vectors) -> str:
     """Return the message with which a search is refused; nothing keeps the index after that."""
     try:
         index.answer(job, vectors)
@@ -268,7 +266,7 @@ def refusal(index: Index, job: Job, vectors: Vectors) -> str:
 @pytest.mark.parametrize("cursor", ["!", "abc", "gaFjkwECAw", "{}", "ä" * 10])
 def test_a_cursor_that_no_search_has_answered_is_refused(made: Made, cursor: str, tmp_path: Path) -> None:
     index = open_made(tmp_path / "v1", made)
-    job = Job("search", ["a"], search=SearchOptions(cursor=cursor))
+    job = Search(["a"], search=SearchOptions(cursor=cursor))
     assert refusal(index, job, unit_vectors(1, DIMENSION, 1)).startswith("cursor is ")
 
 
@@ -294,7 +292,7 @@ def test_a_cursor_with_numbers_that_no_search_answers_is_refused(forged: dict[st
 @pytest.mark.parametrize("changed", [{"texts": ["b"]}, {"index": "other"}, {"search": SearchOptions(min_score=0.5)}])
 def test_a_cursor_of_another_search_is_refused(made: Made, changed: dict[str, Any], tmp_path: Path) -> None:
     index = open_made(tmp_path / "v1", made)
-    query, job = unit_vectors(1, DIMENSION, 1), Job("search", ["a"], search=SearchOptions(cursor=""))
+    query, job = unit_vectors(1, DIMENSION, 1), Search(["a"], search=SearchOptions(cursor=""))
     page = index.answer(job, query)
     assert page.cursors is not None
     other = replace(job, **changed)
@@ -318,12 +316,12 @@ def test_a_name_that_no_document_has_and_a_size_without_groups_are_refused(
 ) -> None:
     index = open_made(tmp_path / "v1", made)
     query = unit_vectors(1, DIMENSION, 1)
-    assert refusal(index, Job("search", ["a"], search=SearchOptions(**options)), query).startswith(words)
+    assert refusal(index, Search(["a"], search=SearchOptions(**options)), query).startswith(words)
 
 
 def test_a_field_can_be_named_once_a_document_that_was_added_has_it(made: Made, tmp_path: Path) -> None:
     index, query = open_made(tmp_path / "v1", made), unit_vectors(1, DIMENSION, 1)
-    job = Job("search", ["a"], k=1, search=SearchOptions(fields=["topic"], group_by="topic"))
+    job = Search(["a"], k=1, search=SearchOptions(fields=["topic"], group_by="topic"))
     assert 'there is no field "topic"' in refusal(index, job, query)
     apply(index, [Change((Document("x", "a", {"topic": "rain"}),), query, (), "d", 0.0)])
     assert index.answer(job, query).hits == [[{"id": "x", "score": pytest.approx(1), "topic": "rain"}]]
@@ -332,8 +330,8 @@ def test_a_field_can_be_named_once_a_document_that_was_added_has_it(made: Made, 
 def test_an_unknown_id_and_a_vector_of_another_length_are_refused(made: Made, tmp_path: Path) -> None:
     index = open_made(tmp_path / "v1", made)
     none = np.empty((0, DIMENSION), np.float32)
-    like = Job("search", [], search=SearchOptions(like=["7", "nobody"]))
-    short = Job("search", [], search=SearchOptions(vectors=[[1.0, 2.0]]))
+    like = Search([], search=SearchOptions(like=["7", "nobody"]))
+    short = Search([], search=SearchOptions(vectors=[[1.0, 2.0]]))
     assert refusal(index, like, none).startswith('like[1] is "nobody"')
     assert refusal(index, short, none) == "vectors[0] has 2 numbers: the vectors of this index have 12"
 
@@ -343,7 +341,7 @@ def test_a_given_vector_may_have_any_length_but_0(made: Made, length: float, tmp
     index = open_made(tmp_path / "v1", made)
     none = np.empty((0, DIMENSION), np.float32)
     given_vectors = [(length * made.vectors[3].astype(np.float64)).tolist()]
-    (hits,) = index.answer(Job("search", [], k=1, search=SearchOptions(vectors=given_vectors)), none).hits
+    (hits,) = index.answer(Search([], k=1, search=SearchOptions(vectors=given_vectors)), none).hits
     assert (hits[0]["id"], hits[0]["score"]) == ("3", pytest.approx(1, abs=1e-6))
 
 
@@ -360,7 +358,7 @@ def test_groups_are_of_values_that_filters_call_equal(tmp_path: Path) -> None:
     index.live = index.live.after(
         [Change(tuple(added), unit_vectors(3, DIMENSION, 5), ("0",), "d", 0.0)], "1-1", index.rows_of
     )
-    job = Job("search", ["a"], k=20, search=SearchOptions(group_by="of", group_size=9, fields=["of"]))
+    job = Search(["a"], k=20, search=SearchOptions(group_by="of", group_size=9, fields=["of"]))
     query = unit_vectors(1, DIMENSION, 4)
     found = [hit["id"] for hit in index.answer(job, query).hits[0]]
     groups = [{"1", "10", "x"}, {"2", "3"}, {"4"}, {"5"}, {"6"}, {"7"}, {"8"}, {"9"}, {"y", "z"}]
@@ -374,7 +372,7 @@ def test_groups_are_told_apart_by_value_and_type(tmp_path: Path) -> None:
     values: list[Any] = [1, True, "1", 1.5, [1], {"a": 1}, None, None, 1, [1]]
     documents = [Document(str(n), "text", fields_of(n) | {"of": value}) for n, value in enumerate(values)]
     index = open_made(tmp_path / "v1", Made(documents, list(unit_vectors(len(values), DIMENSION, 3))))
-    job = Job("search", ["a"], k=10, search=SearchOptions(group_by="of", group_size=5, fields=["of"]))
+    job = Search(["a"], k=10, search=SearchOptions(group_by="of", group_size=5, fields=["of"]))
     hits = index.answer(job, unit_vectors(1, DIMENSION, 4)).hits[0]
     assert len(hits) == 10
     assert (

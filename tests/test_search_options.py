@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from shoal import operations
 from shoal.errors import InvalidRequest, TooLarge
-from shoal.jobs import Job
+from shoal.operations import Search
 from shoal.search_options import PLAIN, SEARCH_DEFAULTS, SearchOptions
-from shoal.size_limit import check_rows
 
 REFUSED: dict[str, list[Any]] = {
     "mode": ["sparse", None, ["dense"]],
@@ -54,9 +54,11 @@ def test_a_share_of_the_meaning_goes_with_a_hybrid_search_alone(mode: str) -> No
 
 def test_a_search_travels_with_its_options() -> None:
     search = SearchOptions(fuse=True, num_negative=1, like=["7"], vectors=[[0.5, 1.0]], min_score=0.25, fields=[])
-    job = Job("search", ["storm", "protest"], k=3, search=search)
-    assert Job.unpack(job.pack()) == job
-    assert Job.unpack(Job("search", ["storm"]).pack()).search is PLAIN
+    job = Search(["storm", "protest"], k=3, search=search)
+    assert operations.unpack(job.pack()) == job
+    plain = operations.unpack(Search(["storm"]).pack())
+    assert isinstance(plain, Search)
+    assert plain.search is PLAIN
 
 
 @pytest.mark.parametrize(
@@ -70,7 +72,7 @@ def test_a_search_travels_with_its_options() -> None:
     ],
 )
 def test_lists_of_hits_are_counted(texts: list[str], options: dict[str, Any], num_lists: int) -> None:
-    assert Job("search", texts, search=SearchOptions(**options)).num_lists == num_lists
+    assert Search(texts, search=SearchOptions(**options)).num_lists == num_lists
 
 
 @pytest.mark.parametrize(
@@ -86,24 +88,19 @@ def test_lists_of_hits_are_counted(texts: list[str], options: dict[str, Any], nu
 )
 def test_options_that_do_not_go_together_are_refused(texts: list[str], options: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):
-        Job("search", texts, search=SearchOptions(**options))
-
-
-def test_options_of_a_search_go_with_no_other_operation() -> None:
-    with pytest.raises(InvalidRequest, match="fuse does not go with op embed"):
-        Job("embed", ["a"], search=SearchOptions(fuse=True))
+        Search(texts, search=SearchOptions(**options))
 
 
 @pytest.mark.parametrize("options", [{"fuse": True}, {"num_negative": 1}, {"vectors": [[1.0]]}, {"like": ["1"]}])
 def test_what_must_be_answered_together_stays_in_one_job(options: dict[str, Any]) -> None:
-    job = Job("search", ["storm"] * 50, search=SearchOptions(**options))
+    job = Search(["storm"] * 50, search=SearchOptions(**options))
     assert job.split(32) == [job]
-    assert len(Job("search", ["storm"] * 50, search=SearchOptions(min_score=0.5)).split(32)) == 2
+    assert len(Search(["storm"] * 50, search=SearchOptions(min_score=0.5)).split(32)) == 2
 
 
 def test_vectors_and_documents_count_as_texts_in_a_lane() -> None:
-    assert Job("search", [], search=SearchOptions(like=["1"] * 3, vectors=[[1.0]] * 2)).num_lane_texts == 5
-    assert Job("search", ["a"], search=SearchOptions(like=["1"])).num_lane_texts == 2
+    assert Search([], search=SearchOptions(like=["1"] * 3, vectors=[[1.0]] * 2)).num_lane_texts == 5
+    assert Search(["a"], search=SearchOptions(like=["1"])).num_lane_texts == 2
 
 
 SORTED: dict[str, Any] = {"sort": [{"field": "year"}]}
@@ -123,7 +120,7 @@ SORTED: dict[str, Any] = {"sort": [{"field": "year"}]}
     ],
 )
 def test_a_list_counts_as_often_as_it_goes_over_the_documents(options: dict[str, Any], num_passes: int) -> None:
-    job = Job("search", ["storm"] * 50, search=SearchOptions(**options))
+    job = Search(["storm"] * 50, search=SearchOptions(**options))
     texts_per_list = 1 + 4 * (num_passes - 1)
     assert job.num_lane_texts == 50 * texts_per_list - (texts_per_list - 1)
     assert replace(job, texts=["storm"]).num_lane_texts == 1
@@ -134,19 +131,19 @@ def test_a_list_counts_as_often_as_it_goes_over_the_documents(options: dict[str,
 
 
 def test_many_hits_count_as_texts_of_the_lane_and_are_split() -> None:
-    assert Job("search", ["storm"] * 4, k=99).num_lane_texts == 4
-    job = Job("search", ["storm"] * 50, k=1_000)
+    assert Search(["storm"] * 4, k=99).num_lane_texts == 4
+    job = Search(["storm"] * 50, k=1_000)
     assert job.num_lane_texts == 50 + 50 * 10
     assert [len(part.texts) for part in job.split(32)] == [2] * 25
     assert replace(job, k=100, search=SearchOptions(group_by="topic", group_size=10)).num_lane_texts >= 50 + 50 * 10
 
 
 def test_too_many_lists_of_a_large_index_are_refused_with_the_number_that_is_taken() -> None:
-    many = Job("search", ["storm"] * 200, search=SearchOptions(**SORTED))
+    many = Search(["storm"] * 200, search=SearchOptions(**SORTED))
     with pytest.raises(TooLarge, match="asks for 200 lists of hits of 1,000,000 documents, and may ask for 67 with"):
-        check_rows(many, 1_000_000)
-    check_rows(many, 10_000)
-    negative = Job("search", ["storm"] * 1_000, search=SearchOptions(num_negative=1))
+        many.check_rows(1_000_000)
+    many.check_rows(10_000)
+    negative = Search(["storm"] * 1_000, search=SearchOptions(num_negative=1))
     with pytest.raises(TooLarge, match=r"may ask for 134 with these options: split the list of queries$"):
-        check_rows(negative, 1_000_000)
-    check_rows(Job("search", ["storm"], search=SearchOptions(**SORTED)), 10**12)
+        negative.check_rows(1_000_000)
+    Search(["storm"], search=SearchOptions(**SORTED)).check_rows(10**12)

@@ -21,7 +21,7 @@ from test_diversity import check_choice
 from test_search_modes import vectors_of_queries
 
 from shoal.changes.change import Change
-from shoal.jobs import Job
+from shoal.operations import Search
 from shoal.records.document import Document
 from shoal.search_fields import parse_boosts
 from shoal.search_options import SearchOptions
@@ -75,7 +75,7 @@ class Scene:
             return np.zeros(len(self.made.documents), np.float32)
         return self.of_all(*boosts_of(parse_boosts(boost), self.index.fields_at(self.index.live), 0.0))
 
-    def lists(self, job: Job, vectors: Vectors) -> Iterator[list[tuple[int, float]]]:
+    def lists(self, job: Search, vectors: Vectors) -> Iterator[list[tuple[int, float]]]:
         """Yield for each list the numbers of all documents that may be hits, with their scores, best first."""
         search = job.search
         eligible = [matches(search.filter or {}, one.fields) for one in self.made.documents]
@@ -121,7 +121,7 @@ def scenes(draw: st.DrawFn, folder: Path) -> Scene:
 
 
 @st.composite
-def jobs(draw: st.DrawFn, ids: list[str]) -> tuple[Job, Vectors]:
+def jobs(draw: st.DrawFn, ids: list[str]) -> tuple[Search, Vectors]:
     """Draw a job, and the vectors of its texts."""
     mode = draw(st.sampled_from(["dense", "lexical", "hybrid", "hybrid"]))
     like = None if mode == "lexical" else draw(st.none() | st.lists(st.sampled_from(ids), min_size=1, max_size=2))
@@ -138,7 +138,7 @@ def jobs(draw: st.DrawFn, ids: list[str]) -> tuple[Job, Vectors]:
         "fuse": draw(st.booleans()),
         "fields": [],
     }
-    job = Job("search", texts + negative, k=draw(st.sampled_from([1, 3, 50])), search=SearchOptions(**options))
+    job = Search(texts + negative, k=draw(st.sampled_from([1, 3, 50])), search=SearchOptions(**options))
     pool = near_ties(8, draw(st.integers(0, 1_000)))
     return job, pool[: len(job.texts)].reshape(len(job.texts), DIMENSION)
 
@@ -163,7 +163,7 @@ def test_diverse_hits_are_the_best_choice_of_all_documents(data: st.DataObject, 
         scene = data.draw(scenes(Path(folder) / "v1"))
         job, vectors = data.draw(jobs([one.id for one in scene.made.documents]))
         options = {name: getattr(job.search, name) for name in SearchOptions.__slots__} | {"diversity": diversity}
-        diverse = Job("search", job.texts, k=job.k, search=SearchOptions(**options))
+        diverse = Search(job.texts, k=job.k, search=SearchOptions(**options))
         places = {one.id: n for n, one in enumerate(scene.made.documents)}
         lists = zip(scene.index.answer(diverse, vectors).hits, scene.lists(job, vectors), strict=True)
         for hits, ranked in lists:

@@ -20,6 +20,7 @@ from shoal.cache.table import Table
 from shoal.errors import InvalidRequest, TooLarge
 from shoal.jobs import Job
 from shoal.keys import Keys
+from shoal.operations import Embed, Search
 from shoal.options import QUERY_PROMPTS, Options
 from shoal.queue.dead_letters import DeadLetters
 from shoal.records.source import Source
@@ -60,18 +61,17 @@ def small_passes(queue: Queue, encoder: Encoder, failing: FailingReranker, index
     return Worker(queue.consumer(), encoder, {"default": index}, Bucketing(24), reranker=failing)
 
 
-def put(queue: Queue, *queries: str, lane: str = "interactive", reply_to: str | None = "me", **fields: Any) -> Job:
+def put(queue: Queue, *queries: str, lane: str = "interactive", reply_to: str | None = "me", **fields: Any) -> Search:
     """Put a search of the queries, whose best hits are reranked."""
     job = search(*queries, reply_to=reply_to, **fields)
     queue.put(lane, [job])
     return job
 
 
-def search(*queries: str, k: int = 5, options: Options | None = None, **fields: Any) -> Job:
+def search(*queries: str, k: int = 5, options: Options | None = None, **fields: Any) -> Search:
     """Return such a search; options of the search are given by name."""
     about = {name: fields.pop(name) for name in ("reply_to", "deadline") if name in fields}
-    return Job(
-        "search",
+    return Search(
         list(queries),
         options or Options(),
         k=k,
@@ -326,7 +326,7 @@ def test_a_headline_waits_for_one_pass_of_a_second_stage(
     long = put(queue, QUERY, rerank={"top_n": 100})
     small_passes.step(block_s=0)
     small_passes.step(block_s=0)
-    headline = Job("embed", ["storm"], reply_to="me")
+    headline = Embed(["storm"], reply_to="me")
     queue.put("interactive", [headline])
     small_passes.step(block_s=0)
     small_passes.step(block_s=0)

@@ -25,10 +25,10 @@ from process import Process, run
 from queues import Queue
 from service import service
 
-from shoal import Client, traceparent
+from shoal import Client, operations, traceparent
 from shoal.bulk.bulk_request import BulkRequest
-from shoal.jobs import Job
 from shoal.long_jobs.long_jobs import LongJobs
+from shoal.operations import Embed
 from shoal.settings import Settings
 from shoal.spans import Tracer
 from shoal_api.context import Context
@@ -114,14 +114,14 @@ class TestTraceparent:
         assert traceparent.valid(value) is None
 
     def test_a_job_has_it_on_the_wire(self) -> None:
-        job = Job("embed", ["a"], traceparent=CALLER)
+        job = Embed(["a"], traceparent=CALLER)
         assert msgpack.unpackb(job.pack())["traceparent"] == CALLER
-        assert Job.unpack(job.pack()) == job
-        assert "traceparent" not in msgpack.unpackb(Job("embed", ["a"]).pack())
-        assert "traceparent" not in msgpack.unpackb(Job("embed", ["a"], traceparent="no").pack())
+        assert operations.unpack(job.pack()) == job
+        assert "traceparent" not in msgpack.unpackb(Embed(["a"]).pack())
+        assert "traceparent" not in msgpack.unpackb(Embed(["a"], traceparent="no").pack())
 
     def test_jobs_of_two_traces_ask_the_same(self) -> None:
-        assert Job("embed", ["a"], traceparent=CALLER).digest() == Job("embed", ["a"]).digest()
+        assert Embed(["a"], traceparent=CALLER).digest() == Embed(["a"]).digest()
 
     def test_what_a_thread_does_belongs_to_the_trace_that_it_continues(self, spans: Spans) -> None:
         assert traceparent.current() is None

@@ -8,11 +8,12 @@ from api_stub import MakeApp, error_of
 from conftest import RedisServer
 from queues import Queue, drive, queue_of
 
-from shoal import Client
+from shoal import Client, operations
 from shoal.blocking import run_now
 from shoal.errors import InvalidRequest, Overloaded
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
+from shoal.operations import Embed
 from shoal.queue.answer import Answer
 from shoal.queue.consumer import Consumer
 from shoal.queue.lane import LaneLimits, Source
@@ -32,7 +33,7 @@ NOTHING = UnreadLoad(0, 0)
 def answered(queue: Queue, count: int = 1, client: str = "a", num_values: int = 100, job_id: str = "") -> list[Job]:
     """Put jobs of a client, and answer them with vectors of so many numbers."""
     ids = {"id": job_id} if job_id else {}
-    jobs = [Job("embed", ["storm"], **ids) for _ in range(count)]  # type: ignore[arg-type]
+    jobs: list[Job] = [Embed(["storm"], **ids) for _ in range(count)]  # type: ignore[arg-type]
     queue.put("bulk", jobs, client)
     answer_all(queue, num_values)
     return jobs
@@ -41,7 +42,7 @@ def answered(queue: Queue, count: int = 1, client: str = "a", num_values: int = 
 def answer_all(queue: Queue, num_values: int = 100) -> None:
     """Answer the jobs that wait with vectors of so many numbers."""
     while deliveries := queue.take("w", LANES, 100):
-        found = [Job.unpack(delivery.data) for delivery in deliveries]
+        found = [operations.unpack(delivery.data) for delivery in deliveries]
         vectors = np.zeros((1, num_values), np.float32)
         pairs = zip(deliveries, found, strict=True)
         queue.reply([Answer(delivery, Reply(job.id, vectors=vectors), job.reply_to) for delivery, job in pairs])
@@ -73,7 +74,7 @@ def sweep(queue: Queue) -> None:
 def is_refused(queue: Queue, client: str) -> bool:
     """Return True if the client may put no job now."""
     try:
-        queue.put("bulk", [Job("embed", ["storm"])], client)
+        queue.put("bulk", [Embed(["storm"])], client)
     except Overloaded:
         return True
     return False
@@ -95,7 +96,7 @@ class TestCounts:
         assert queue.unread.load() == NOTHING
 
     def test_jobs_that_no_script_put_count_together(self, queue: Queue) -> None:
-        jobs = [Job("embed", ["storm"]) for _ in range(2)]
+        jobs: list[Job] = [Embed(["storm"]) for _ in range(2)]
         for job in jobs:
             queue.redis.xadd(queue.keys.lane("bulk"), {"job": job.pack()})
         answer_all(queue)
@@ -115,7 +116,7 @@ class TestCounts:
         assert queue.unread.load() == NOTHING
 
     def test_a_reply_that_is_not_written_does_not_count(self, queue: Queue) -> None:
-        job = Job("embed", ["storm"])
+        job = Embed(["storm"])
         queue.put("bulk", [job])
         queue.redis.set(queue.keys.result(job.id), "of something else")
         answer_all(queue)
@@ -141,7 +142,7 @@ class TestFreed:
         assert short.unread.load() == NOTHING
 
     def test_the_reply_to_a_cancelled_job_counts_until_it_is_fetched(self, queue: Queue) -> None:
-        job = Job("embed", ["storm"])
+        job = Embed(["storm"])
         queue.put("bulk", [job], "a")
         queue.cancel(job.id)
         assert queue.unread.load() == (1, size_of(queue, job))
@@ -206,7 +207,7 @@ class TestFreed:
         answered(queue, 2)
         short = Queue(queue.broker, queue.keys, result_ttl_s=1)
         if how == "cancel":
-            job = Job("embed", ["storm"])
+            job = Embed(["storm"])
             short.put("bulk", [job], "b")
             short.cancel(job.id)
         elif how == "reply":
@@ -285,14 +286,14 @@ class TestBound:
         assert 100_000 / 2 <= held < 100_000 / 2 + held / num_jobs
         before = queue.redis.dbsize()
         with pytest.raises(Overloaded, match=r"fetch results, then submit again") as refusal:
-            queue.put("bulk", [Job("embed", ["storm"])], "flood")
+            queue.put("bulk", [Embed(["storm"])], "flood")
         assert f"{held:,} bytes" in str(refusal.value)
         assert f"less than {100_000 - held:,} of the 100,000 for all clients" in str(refusal.value)
         assert queue.redis.dbsize() == before
         for name in ("b", "c", "d", "e"):
             answered(queue, client=name)
         assert is_refused(queue, "flood")
-        queue.put("bulk", [Job("embed", ["storm"], reply_to="me")], "flood")  # its reply is no result
+        queue.put("bulk", [Embed(["storm"], reply_to="me")], "flood")  # its reply is no result
 
     def test_several_that_fetch_nothing_leave_room_for_others(self, queue: Queue) -> None:
         queue.limits = LaneLimits(max_unread_bytes=200_000)
@@ -323,13 +324,13 @@ class TestBound:
         assert not is_refused(queue, "a")
 
     def test_jobs_that_were_put_before_fill_redis_no_more_than_as_much_again(self, queue: Queue) -> None:
-        limit, jobs = 100_000, [Job("embed", ["storm"]) for _ in range(60)]
+        limit, jobs = 100_000, [Embed(["storm"]) for _ in range(60)]
         queue.put("bulk", jobs, "flood")
-        other = Job("embed", ["storm"])
+        other = Embed(["storm"])
         queue.put("bulk", [other], "b")
         consumer = Consumer(queue.broker, queue.keys, "w", max_unread_bytes=limit)
         for delivery in consumer.take({Source("bulk"): 100}):
-            job_id = Job.unpack(delivery.data).id
+            job_id = operations.unpack(delivery.data).id
             vectors = np.zeros((1, 100 if job_id == other.id else 2_000), np.float32)
             assert consumer.reply([Answer(delivery, Reply(job_id, vectors=vectors))]) == 1
         assert limit < queue.unread.load().num_bytes < 2 * limit + len(jobs) * 2 * KEYS_BYTES
@@ -361,7 +362,7 @@ class TestBound:
             answered(queue, 200)
         else:  # without a limit
             for _ in range(200):
-                queue.redis.xadd(queue.keys.lane("bulk"), {"job": Job("embed", ["storm"]).pack()})
+                queue.redis.xadd(queue.keys.lane("bulk"), {"job": Embed(["storm"]).pack()})
             answer_all(queue)
         assert queue.unread.load().num_bytes > 200_000
         assert is_refused(queue, "a" if how == "one put" else "")
@@ -372,19 +373,19 @@ class TestBound:
         floor, held = 200_000 // 64, of_client(queue, "b")
         assert floor <= held < floor + held / num_jobs
         with pytest.raises(Overloaded, match=f"less than {floor:,} of the 200,000 for all clients"):
-            queue.put("bulk", [Job("embed", ["storm"])], "b")
+            queue.put("bulk", [Embed(["storm"])], "b")
 
     def test_a_job_that_is_known_is_not_refused(self, queue: Queue) -> None:
         queue.limits = LaneLimits(max_unread_bytes=5_000)
-        job = Job("embed", ["storm"])
+        job = Embed(["storm"])
         assert queue.put_once("bulk", job, "k", client="a") == job.id
         answered(queue, 5)
-        assert queue.put_once("bulk", Job("embed", ["storm"]), "k", client="a") == job.id
+        assert queue.put_once("bulk", Embed(["storm"]), "k", client="a") == job.id
         queue.put("bulk", [job], "a")
         with pytest.raises(InvalidRequest):
-            queue.put_once("bulk", Job("embed", ["rain"]), "k", client="a")
+            queue.put_once("bulk", Embed(["rain"]), "k", client="a")
         with suppress(Overloaded):
-            queue.put_once("bulk", Job("embed", ["rain"]), "other", client="a")
+            queue.put_once("bulk", Embed(["rain"]), "other", client="a")
         queue.limits = LaneLimits()
         assert queue.put_once("bulk", job, "other", client="a") != ""
 
@@ -418,7 +419,7 @@ class TestIdempotencyKeys:
 
     def submit(self, queue: Queue, client: str = "a") -> Job:
         """Submit a job with a key of its own, and fetch its result."""
-        job = Job("embed", ["storm"])
+        job = Embed(["storm"])
         queue.put_once("bulk", job, job.id, client=client)
         answer_all(queue)
         assert queue.wait_result(job.id, 0) is not None
@@ -450,7 +451,7 @@ class TestIdempotencyKeys:
         assert [life > 86_000 for life in lives] == [True] * 21 + [False] * 29
         assert lives[30] < lives[25] < lives[22]
         assert 0 < lives[-1] <= 60
-        assert queue.put_once("bulk", Job("embed", ["storm"]), first.id, client="a") == first.id  # it is known
+        assert queue.put_once("bulk", Embed(["storm"]), first.id, client="a") == first.id  # it is known
         self.submit(queue, "other")
 
     def test_the_record_of_a_job_without_a_key_lives_as_long_as_its_result(self, queue: Queue) -> None:

@@ -9,9 +9,11 @@ from conftest import PATIENCE_S, RedisServer, wait_until
 from queues import Queue
 
 import shoal.queue.dispatching
+from shoal import operations
 from shoal.errors import Cancelled, Unavailable, UnknownJob
-from shoal.jobs import LANES, Job
+from shoal.jobs import LANES
 from shoal.keys import Keys
+from shoal.operations import Embed
 from shoal.queue.answer import Answer
 from shoal.queue.dispatcher import Dispatcher
 from shoal.queue.producer import MAX_WATCHERS
@@ -36,7 +38,7 @@ def dispatcher(queue: Queue) -> Iterator[Dispatcher]:
 
 def submit(queue: Queue, num_jobs: int = 1) -> list[str]:
     """Put jobs with a record, and return their ids."""
-    jobs = [Job("embed", ["storm"]) for _ in range(num_jobs)]
+    jobs = [Embed(["storm"]) for _ in range(num_jobs)]
     queue.put("interactive", jobs)
     return [job.id for job in jobs]
 
@@ -44,7 +46,7 @@ def submit(queue: Queue, num_jobs: int = 1) -> list[str]:
 def answer_all(queue: Queue) -> None:
     """Answer all jobs that wait."""
     deliveries = queue.take("w", LANES, 10_000)
-    queue.reply(Answer(delivery, Reply(Job.unpack(delivery.data).id)) for delivery in deliveries)
+    queue.reply(Answer(delivery, Reply(operations.unpack(delivery.data).id)) for delivery in deliveries)
 
 
 @contextmanager
@@ -72,7 +74,7 @@ def test_threads_that_wait_hold_no_connections_and_each_gets_its_result(queue: Q
 
 
 def test_a_thread_that_waits_is_told_whatever_the_id_is(queue: Queue, dispatcher: Dispatcher) -> None:
-    queue.put("interactive", [Job("embed", ["storm"], id="a:job:b")])
+    queue.put("interactive", [Embed(["storm"], id="a:job:b")])
     with waits(queue, ["a:job:b"], dispatcher) as (result,):
         answer_all(queue)
         reply = result.result()

@@ -13,7 +13,7 @@ import pytest
 from conftest import PATIENCE_S, wait_until
 from queues import Queue
 
-from shoal.jobs import Job
+from shoal.operations import Embed
 from shoal.queue.pool import Pool
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
@@ -186,7 +186,7 @@ class SlowEncoder(Encoder):
 def test_a_slow_worker_keeps_its_jobs(queue: Queue, encoder: Encoder) -> None:
     slow, pool = SlowEncoder(encoder), Pool(queue.broker, queue.keys, alive_s=7_200)
     worker = Worker(queue.consumer(), slow, {}, Bucketing(4_096))
-    queue.put("interactive", [Job("embed", ["storm"], reply_to="me")])
+    queue.put("interactive", [Embed(["storm"], reply_to="me")])
     heart = Heartbeat(pool, worker.id, dict, every_s=0.05)
     heart.start()
     with ThreadPoolExecutor(1) as thread:

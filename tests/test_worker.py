@@ -22,6 +22,7 @@ from shoal.cache.cache import Cache
 from shoal.cache.table import Table
 from shoal.errors import Internal, Unavailable
 from shoal.jobs import LANES, Job
+from shoal.operations import Decode, Embed, Search, Tokenize, job_class
 from shoal.options import Options
 from shoal.queue.consumer import Consumer
 from shoal.queue.dead_letters import DeadLetter, DeadLetters
@@ -91,7 +92,7 @@ def worker(queue: Queue, engine: Engine, index: Index) -> Worker:
 
 def put(queue: Queue, *texts: str, lane: str = "interactive", reply_to: str | None = "me", **fields: Any) -> Job:
     """Puts an embed job of the texts."""
-    job = Job("embed", list(texts), reply_to=reply_to, **fields)
+    job = Embed(list(texts), reply_to=reply_to, **fields)
     queue.put(lane, [job])
     return job
 
@@ -212,10 +213,10 @@ class BrokenIndex(Index):
 
 def test_jobs_for_the_tokenizer_are_answered_without_a_pass(worker: Worker, queue: Queue, engine: Engine) -> None:
     jobs = [
-        Job("tokenize", ["rain", "storm rain"], Options(prompt_name="query"), special_tokens=False),
-        Job("tokenize", ["x" * 8_193]),
-        Job("decode", ["2 3", ""]),
-        Job("decode", ["x"]),
+        Tokenize(["rain", "storm rain"], Options(prompt_name="query"), special_tokens=False),
+        Tokenize(["x" * 8_193]),
+        Decode(["2 3", ""]),
+        Decode(["x"]),
     ]
     queue.put("interactive", jobs)
     drive(worker)
@@ -235,7 +236,7 @@ def test_jobs_for_the_tokenizer_are_answered_without_a_pass(worker: Worker, queu
 
 def test_a_job_the_index_fails_on_harms_only_itself(queue: Queue, engine: Engine, index_folder: Path) -> None:
     worker = Worker(queue.consumer(), engine, {"default": BrokenIndex.open(index_folder)}, Bucketing(4_096))
-    bad, good = (Job("search", ["storm"], k=k, reply_to="me") for k in (13, 12))
+    bad, good = (Search(["storm"], k=k, reply_to="me") for k in (13, 12))
     queue.put("interactive", [bad, good])
     assert drive(worker) == 2
     found = replies(queue)
@@ -255,7 +256,7 @@ class CountingIndex(Index):
 
 
 def test_a_job_for_very_many_hits_is_refused(worker: Worker, queue: Queue) -> None:
-    job = Job("search", ["storm"] * 100, k=101, reply_to="me")
+    job = Search(["storm"] * 100, k=101, reply_to="me")
     queue.put("interactive", [job])
     drive(worker)
     assert code(replies(queue)[job.id]) == "too_large"
@@ -266,7 +267,7 @@ def test_a_job_of_much_text_for_the_tokenizer_is_refused(
     queue: Queue, engine: Engine, op: str, text: str, num_texts: int
 ) -> None:
     worker = Worker(queue.consumer(), engine, {}, Bucketing(4_096))
-    job, fitting = (Job(op, [text] * n, reply_to="me") for n in (num_texts, 1))
+    job, fitting = (job_class(op)([text] * n, reply_to="me") for n in (num_texts, 1))
     queue.put("interactive", [job, fitting])
     while len(found := replies(queue)) < 2 and queue.backlog()["interactive"]:
         drive(worker)
@@ -279,14 +280,14 @@ def test_a_search_for_many_hits_does_not_make_others_find_as_many(
 ) -> None:
     counting = CountingIndex.open(index_folder)
     worker = Worker(queue.consumer(), engine, {"default": counting}, Bucketing(4_096))
-    queue.put("interactive", [Job("search", ["storm", "rain"], k=k, reply_to="me") for k in (1, 3, 10, 11, 1_000)])
+    queue.put("interactive", [Search(["storm", "rain"], k=k, reply_to="me") for k in (1, 3, 10, 11, 1_000)])
     drive(worker)
     assert counting.num_hits == 2 * (3 * 10 + 11 + 1_000)
     assert len(replies(queue)) == 5
 
 
 def test_a_search_and_an_embedding_share_a_pass(worker: Worker, queue: Queue, engine: Engine, index: Index) -> None:
-    search = Job("search", ["europe"], k=3, reply_to="me")
+    search = Search(["europe"], k=3, reply_to="me")
     queue.put("interactive", [search])
     embedding = put(queue, "europe", options=Options(prompt_name="query"))
     drive(worker)
@@ -301,12 +302,12 @@ def test_a_search_and_an_embedding_share_a_pass(worker: Worker, queue: Queue, en
 @pytest.mark.parametrize(
     ("job", "expected"),
     [
-        (Job("search", ["storm"], index="other", reply_to="me"), "unknown_index"),
-        (Job("embed", ["storm"] * 101, reply_to="me"), "too_large"),
-        (Job("embed", ["fine", "x" * 10_001], reply_to="me"), "too_large"),
-        (Job("embed", ["storm"], Options(prompt_name="none"), reply_to="me"), "invalid_request"),
-        (Job("embed", ["storm"], Options(dimensions=33), reply_to="me"), "invalid_request"),
-        (Job("embed", ["storm " * 60], Options(truncate=False), reply_to="me"), "text_too_long"),
+        (Search(["storm"], index="other", reply_to="me"), "unknown_index"),
+        (Embed(["storm"] * 101, reply_to="me"), "too_large"),
+        (Embed(["fine", "x" * 10_001], reply_to="me"), "too_large"),
+        (Embed(["storm"], Options(prompt_name="none"), reply_to="me"), "invalid_request"),
+        (Embed(["storm"], Options(dimensions=33), reply_to="me"), "invalid_request"),
+        (Embed(["storm " * 60], Options(truncate=False), reply_to="me"), "text_too_long"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -344,13 +345,13 @@ def test_heartbeats_are_not_trusted_right_after_redis_was_away(
 ) -> None:
     monkeypatch.setattr(shoal_workers.admission, "ALIVE_S", 3_600.0)
     monkeypatch.setattr(shoal_workers.admission, "CLAIM_EVERY_S", 0.0)
-    queue.put("interactive", [Job("embed", ["storm"], id="others")])
+    queue.put("interactive", [Embed(["storm"], id="others")])
     queue.take("a", LANES, 1)  # by a worker whose heartbeat expires while Redis is away
     worker = Worker(FailsOnce(queue.broker, queue.keys, "b"), engine, {}, Bucketing(64))
     thread = threading.Thread(target=worker.run)
     thread.start()
     for job_id in ("first", "second"):  # before it takes a job, the worker looks for those of dead workers
-        queue.put("interactive", [Job("embed", ["rain"], id=job_id)])
+        queue.put("interactive", [Embed(["rain"], id=job_id)])
         reply = queue.wait_result(job_id, PATIENCE_S)
         assert reply is not None
     worker.stop()
@@ -498,7 +499,7 @@ def test_a_suspect_whose_vector_is_in_the_cache_is_answered_alone_and_named(
     noting, cache = cast(Index, NotesNames()), Cache(queue.broker, queue.keys, table)
     worker = Worker(queue.consumer(), engine, {"default": noting}, Bucketing(256), cache=cache)
     for _ in range(2):
-        queue.put("interactive", [Job("search", ["storm"], reply_to="me"), Job("search", ["rain"], reply_to="me")])
+        queue.put("interactive", [Search(["storm"], reply_to="me"), Search(["rain"], reply_to="me")])
         queue.take("killed", LANES, 1)
         while any(queue.backlog().values()):
             worker.step(block_s=0)
@@ -524,11 +525,11 @@ def test_a_suspect_whose_vector_is_in_the_cache_is_answered_before_the_pass_of_a
     table = Table(engine.model.name, engine.model.dimension, engine.model.pooling, "f", 1_000, {}, "")
     noting, cache = cast(Index, NotesSearches()), Cache(queue.broker, queue.keys, table)
     worker = Worker(queue.consumer(), engine, {"default": noting}, Bucketing(256), cache=cache)
-    queue.put("interactive", [Job("search", ["storm"], reply_to="me")])
+    queue.put("interactive", [Search(["storm"], reply_to="me")])
     drive(worker)
     put(queue, *distinct(100), lane="bulk")
     worker.step(block_s=0)
-    queue.put("interactive", [Job("search", ["storm"], reply_to="me")])
+    queue.put("interactive", [Search(["storm"], reply_to="me")])
     queue.take("killed", ["interactive"], 1)
     engine.before = lambda what: events.append(what) if what == "encode" else None
     events.clear()
@@ -682,9 +683,9 @@ def test_under_constant_load_bulk_still_gets_a_share(worker: Worker, queue: Queu
 def test_beside_a_client_with_huge_chinese_texts_the_headline_of_another_one_does_not_wait_for_all(
     worker: Worker, queue: Queue
 ) -> None:
-    hostile = [Job("embed", [f"{text} {'气候变化' * 2_000}"], reply_to="hostile") for text in distinct(100)]
+    hostile = [Embed([f"{text} {'气候变化' * 2_000}"], reply_to="hostile") for text in distinct(100)]
     queue.put("interactive", hostile, client="hostile")
-    queue.put("interactive", [Job("embed", ["气候变化"], reply_to="honest")], client="honest")
+    queue.put("interactive", [Embed(["气候变化"], reply_to="honest")], client="honest")
     while not queue.redis.xlen(queue.keys.replies("honest")):
         worker.step(block_s=0)
     num_at_front = MAX_FRONT_BYTES // len(hostile[-1].pack())
@@ -723,7 +724,7 @@ def test_a_timing_covers_its_own_step_of_its_own_job(
     monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))  # a look at it takes a second
     engine.before = lambda what: [next(clock) for _ in range(100 if what == "tokenize" else 10_000)]
     long = put(queue, *distinct(60), lane="bulk", reply_to="bulk")
-    search = Job("search", ["europe storm"], k=3, reply_to="me")
+    search = Search(["europe storm"], k=3, reply_to="me")
     worker.step(block_s=0)
     queue.put("interactive", [search])
     drive(worker)
@@ -748,7 +749,7 @@ def test_a_worker_can_wait_for_its_batch_to_fill(queue: Queue, engine: Engine) -
 
 
 def test_a_reply_that_cannot_be_made_is_an_error_of_its_job() -> None:
-    work = Work(Delivery("bulk", b"1-0", b"", 0), Job("embed", ["storm"]))  # nothing of it is encoded
+    work = Work(Delivery("bulk", b"1-0", b"", 0), Embed(["storm"]))  # nothing of it is encoded
     assert work.answer("model") is None
     assert isinstance(work.error, Internal)
 
@@ -756,7 +757,7 @@ def test_a_reply_that_cannot_be_made_is_an_error_of_its_job() -> None:
 def test_a_batch_that_is_full_waits_no_longer(queue: Queue, engine: Engine) -> None:
     limits = Limits(max_batch_texts=2, max_batch_wait_s=3_600.0)
     worker = Worker(queue.consumer(), engine, {}, Bucketing(64), limits)
-    queue.put("interactive", [Job("embed", [text]) for text in ("storm", "rain")])
+    queue.put("interactive", [Embed([text]) for text in ("storm", "rain")])
     assert drive(worker) == 2
 
 

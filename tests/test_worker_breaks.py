@@ -10,6 +10,7 @@ from queues import Queue
 from shoal.broker.broker import Broker
 from shoal.errors import Unavailable
 from shoal.jobs import Job
+from shoal.operations import Embed, Search
 from shoal.replies import Reply
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
@@ -20,15 +21,15 @@ from shoal_workers.worker import Worker
 def put_all(queue: Queue) -> list[Job]:
     """One job of each kind: waited for, submitted, a search, in bulk, expired, and one of a text that is refused."""
     jobs = [
-        Job("embed", ["storm"], reply_to="me"),
-        Job("embed", ["rain", "storm"]),
-        Job("search", ["market falls"], k=2, reply_to="me"),
-        Job("embed", ["europe"], reply_to="me", deadline=1.0),
-        Job("search", ["rain"], index="nowhere", reply_to="me"),
+        Embed(["storm"], reply_to="me"),
+        Embed(["rain", "storm"]),
+        Search(["market falls"], k=2, reply_to="me"),
+        Embed(["europe"], reply_to="me", deadline=1.0),
+        Search(["rain"], index="nowhere", reply_to="me"),
     ]
     for job in jobs:
         queue.put("interactive", [job])
-    jobs.append(Job("embed", ["climate"], reply_to="me"))
+    jobs.append(Embed(["climate"], reply_to="me"))
     queue.put("bulk", jobs[-1:])
     return jobs
 

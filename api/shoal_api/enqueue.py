@@ -10,9 +10,9 @@ from flask import Response
 from shoal.client.redis.index_writer import IndexWriter
 from shoal.errors import InvalidRequest, TooLarge
 from shoal.jobs import Job
+from shoal.operations import Embed, Search
 from shoal.options import MAX_DIMENSIONS
 from shoal.replies import Reply
-from shoal.size_limit import MAX_REQUEST_HITS, check_hits, check_query, check_texts
 from shoal_api.context import Context, context
 from shoal_api.request import JsonRequest, json_request
 from shoal_api.response import rendered
@@ -24,6 +24,9 @@ _ASSUMED_DIMENSION = 1_024
 #: Bytes that a 32-bit float takes in JSON for each of its own bytes: the answer may be JSON.
 _JSON_BYTES = 2.5
 
+#: Most hits that a request may ask for, which the API holds at the same time.
+MAX_REQUEST_HITS = 100_000
+
 #: The header `Idempotency-Key`, for the description of a route that submits jobs.
 IDEMPOTENCY_KEY: dict[str, Any] = {
     "name": "Idempotency-Key",
@@ -31,9 +34,6 @@ IDEMPOTENCY_KEY: dict[str, Any] = {
     "description": "Of a submit: the same key and request within a day answer the job that was submitted first",
     "schema": {"type": "string", "minLength": 1, "maxLength": 255},
 }
-
-#: The route that waits for the answer of each operation of a submitted job.
-WAITING_PATHS = {"embed": "/embed", "search": "/search", "rerank": "/score"}
 
 #: Headers of a response that did what `Prefer` asked for.
 PREFERENCE_APPLIED = {"Preference-Applied": "respond-async"}
@@ -65,9 +65,9 @@ def call(job: Job, remedy: str, lane: str = "interactive") -> Reply:
     """
     shared, request = context(), json_request()
     settings = shared.settings
-    check_texts(job, settings.max_backlog_texts, settings.max_text_chars, "request", remedy)
-    check_query(job, settings.max_text_chars)
-    check_hits(job, MAX_REQUEST_HITS, "request")
+    job.check_texts(settings.max_backlog_texts, settings.max_text_chars, "request", remedy)
+    if isinstance(job, Search):
+        job.check_hits(MAX_REQUEST_HITS, "request")
     _reserve_memory(shared, request, job, remedy)
     request.num_texts = len(job.texts)
     timeout_s, is_wanted = settings.request_timeout_s - request.waited_s, _connection_check(shared, request)
@@ -80,9 +80,8 @@ def submit(job: Job, lane: str = "interactive", headers: dict[str, str] | None =
     Raises TooLarge, Overloaded, Unavailable, and InvalidRequest for an idempotency key that cannot be used.
     """
     settings, client = context().settings, context().client
-    remedy = f"submit several jobs, or wait for the answer of POST {WAITING_PATHS[job.op]}, which splits the list"
-    check_texts(job, settings.max_job_texts, settings.max_text_chars, "job", remedy)
-    check_query(job, settings.max_text_chars)
+    remedy = f"submit several jobs, or wait for the answer of POST {job.path}, which splits the list"
+    job.check_texts(settings.max_job_texts, settings.max_text_chars, "job", remedy)
     job_id = client.put(job, lane, json_request().client_name, json_request().headers.get("Idempotency-Key"))
     status = "queued" if job_id == job.id else client.queue.status(job_id)[0]
     return rendered({"id": job_id, "status": status}, 202, {"Location": f"/v1/jobs/{job_id}", **(headers or {})})
@@ -108,10 +107,10 @@ def _reserve_memory(shared: Context, request: JsonRequest, job: Job, remedy: str
     worker has told their dimension, and for more jobs than a put takes, and Overloaded if the client has too many such
     requests.
     """
-    if job.op == "rerank":
+    if job.queries:
         shared.access.reserve(request, shared.client.put_share(job))
     most = shared.settings.max_response_mb * 2**20
-    if job.op != "embed" or job.options.output != "vector" or _num_bytes(job, MAX_DIMENSIONS) <= most:
+    if not isinstance(job, Embed) or job.options.output != "vector" or _num_bytes(job, MAX_DIMENSIONS) <= most:
         return
     dimension = job.options.dimensions or shared.pool.dimension()
     num_bytes = _num_bytes(job, dimension or _ASSUMED_DIMENSION)

@@ -16,7 +16,7 @@ from werkzeug.exceptions import RequestEntityTooLarge
 from shoal import wire
 from shoal.errors import InvalidJson, InvalidRequest, InvalidText, MalformedJob, ShoalError, TooLarge
 from shoal.excerpt import excerpt
-from shoal.jobs import MAX_VALUES
+from shoal.operations import MAX_VALUES
 
 #: A body that is too large is read and discarded up to this many times the limit; then the connection is closed.
 MAX_DISCARDED = 8

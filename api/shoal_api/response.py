@@ -139,11 +139,12 @@ def with_tei_headers(response: Response, reply: Reply, job: Job) -> Response:
     """Add what the job took, as Text Embeddings Inference tells it: times in whole ms."""
     total_ms = str(int((time.perf_counter() - json_request().started_s) * 1000))
     timings = {name: str(int(seconds * 1000)) for name, seconds in reply.timings.items()}
+    num_chars = len(job.texts) * sum(map(len, job.queries.values())) + sum(map(len, job.texts))
     response.headers.extend(
         {
             "X-Compute-Type": "cpu",
             "X-Compute-Time": total_ms,
-            "X-Compute-Characters": str(len(job.texts) * len(job.query or "") + sum(map(len, job.texts))),
+            "X-Compute-Characters": str(num_chars),
             "X-Compute-Tokens": str(sum(reply.tokens)),
             "X-Total-Time": total_ms,
             "X-Tokenization-Time": timings.get("tokenize_s", "0"),

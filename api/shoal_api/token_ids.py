@@ -3,7 +3,7 @@
 from typing import cast
 
 from shoal.errors import InvalidRequest, Unavailable
-from shoal.jobs import Job
+from shoal.operations import Decode
 from shoal_api.context import context
 from shoal_api.enqueue import call
 
@@ -26,7 +26,7 @@ def as_texts(name: str, value: str | list[str] | list[int] | list[list[int]]) ->
         )
     lists = [value] if isinstance(value[0], int) else value
     texts = [" ".join(map(str, ids)) for ids in lists]
-    decoded = call(Job("decode", texts, special_tokens=False), remedy="split the list").decoded
+    decoded = call(Decode(texts, special_tokens=False), remedy="split the list").decoded
     if decoded is None:
         raise Unavailable("a worker did not decode the token ids: it is of an older version, update it")
     return decoded

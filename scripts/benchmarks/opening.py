@@ -23,7 +23,7 @@ from benchmarks.plan import Plan, own_process, say
 from benchmarks.server import NO_CACHE, Processes
 from benchmarks.versions import TICK_S
 from shoal.bench.trial import Figures, Row, Trial
-from shoal.jobs import Job
+from shoal.operations import Search
 from shoal.records.source import Source
 from shoal.search_options import SearchOptions
 from shoal_workers.index.build.builder import build
@@ -174,7 +174,7 @@ def _start(folder: Path) -> float:
 def _search(headlines: Sequence[str], vectors: NDArray[np.float32]) -> None:
     for options in KINDS.values():
         for text, vector in zip(headlines, vectors, strict=True):
-            _held[0].answer(Job("search", [text], index=NAME, search=options), vector[None])
+            _held[0].answer(Search([text], index=NAME, search=options), vector[None])
 
 
 def _own_mb() -> float:

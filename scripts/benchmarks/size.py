@@ -14,7 +14,7 @@ from benchmarks.indexes import Vectors, real_index
 from benchmarks.large import large_index
 from benchmarks.plan import Plan, own_process, say
 from shoal.bench.trial import Figures, Row, Trial
-from shoal.jobs import Job
+from shoal.operations import Search
 from shoal.options import Options
 from shoal.search_options import SearchOptions
 from shoal_workers.encoding.encoder import Encoder
@@ -120,7 +120,7 @@ def _filtered(folder: Path, queries: dict[str, Vectors], threads: int) -> Figure
 
 def _hits(index: Index, query: Vectors, **options: object) -> list[str]:
     """Return the ids that a search finds for a vector."""
-    job = Job("search", ["a headline"], k=K, search=SearchOptions(**options))  # type: ignore[arg-type]
+    job = Search(["a headline"], k=K, search=SearchOptions(**options))  # type: ignore[arg-type]
     return [hit["id"] for hit in index.answer(job, query[None]).hits[0]]
 
 

@@ -21,8 +21,8 @@ from benchmarks.indexes import real_index, synthetic
 from benchmarks.plan import Plan, own_process, say
 from benchmarks.server import NO_CACHE, Processes
 from shoal.bench.trial import Figures, Row, Trial
-from shoal.client.job_limits import TEXTS_PER_JOB
 from shoal.client.redis.client import Client
+from shoal.jobs import TEXTS_PER_JOB
 from shoal_workers.index.files.array_file import save_array
 from shoal_workers.index.files.manifest import DOCUMENTS, MANIFEST, OFFSETS, checksum
 from shoal_workers.index.index import current_version

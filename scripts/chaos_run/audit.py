@@ -12,8 +12,8 @@ from chaos_run.answers import Answers, content, is_right_error
 from chaos_run.cases import POISON, Case, Outcomes
 from chaos_run.plain import GARBAGE
 from chaos_run.worker import DIGEST_BYTES, digest
+from shoal import operations
 from shoal.errors import ShoalError
-from shoal.jobs import Job
 from shoal.keys import Keys
 from shoal.queue.consumer import GROUP
 from shoal.replies import STATUSES, Reply
@@ -177,6 +177,6 @@ def _name(data: bytes) -> str:
     if data.startswith(GARBAGE):
         return data.decode("latin-1")
     try:
-        return Job.unpack(data).texts[0]
+        return operations.unpack(data).texts[0]
     except ShoalError as error:
         return f"{error}: {data!r:.80}"

@@ -18,6 +18,7 @@ from chaos_run.plain import Plain
 from shoal import Client
 from shoal.errors import ShoalError
 from shoal.jobs import Job
+from shoal.operations import Search, job_class
 from shoal.options import Options
 
 #: Clients at a time.
@@ -176,7 +177,8 @@ class Clients:
 
 
 def _job(case: Case) -> Job:
-    return Job(case.op, list(case.texts), Options(output=case.output), k=K)
+    texts, options = list(case.texts), Options(output=case.output)
+    return Search(texts, options, k=K) if case.op == "search" else job_class(case.op)(texts, options)
 
 
 def _key(case: Case) -> str | None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from shoal.client.source_file import ServerFile
     from shoal.errors import ShoalError
     from shoal.jobs import Job
+    from shoal.operations import Decode, Embed, Map, Rerank, Search, Tokenize
     from shoal.options import Options
     from shoal.replies import Chunk, Reply
     from shoal.search_options import SearchOptions
@@ -27,18 +28,24 @@ __all__ = [
     "AsyncLongHandle",
     "Chunk",
     "Client",
+    "Decode",
+    "Embed",
     "Handle",
     "HttpClient",
     "HttpLongHandle",
     "IndexHandle",
     "Job",
     "LongHandle",
+    "Map",
     "Options",
     "Reply",
+    "Rerank",
+    "Search",
     "SearchOptions",
     "ServerFile",
     "Settings",
     "ShoalError",
+    "Tokenize",
 ]
 
 _HOMES = {
@@ -48,18 +55,24 @@ _HOMES = {
     "AsyncLongHandle": "client.long_handle",
     "Chunk": "replies",
     "Client": "client.redis.client",
+    "Decode": "operations",
+    "Embed": "operations",
     "Handle": "client.redis.handle",
     "HttpClient": "client.http.client",
     "HttpLongHandle": "client.http.long_handle",
     "IndexHandle": "client.index_handle",
     "Job": "jobs",
     "LongHandle": "client.long_handle",
+    "Map": "operations",
     "Options": "options",
     "Reply": "replies",
+    "Rerank": "operations",
+    "Search": "operations",
     "SearchOptions": "search_options",
     "ServerFile": "client.source_file",
     "Settings": "settings",
     "ShoalError": "errors",
+    "Tokenize": "operations",
 }
 
 

@@ -1,58 +1,36 @@
-"""Jobs: the texts that a producer wants embedded or searched for, and how."""
+"""Jobs: the envelope of what a producer asks of the workers; `shoal.operations` has what is in it."""
 
 import os
 import secrets
 from collections import deque
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field, replace
 from hashlib import blake2b
 from itertools import accumulate
-from typing import Any, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from shoal import traceparent, wire
-from shoal.checks import check_range, check_string, check_type
-from shoal.errors import InvalidRequest, InvalidText, MalformedJob, UnsupportedVersion
+from shoal.checks import check_range
+from shoal.errors import InvalidRequest, InvalidText, TooLarge
 from shoal.excerpt import excerpt, kind
 from shoal.keys import NAME, NAME_RULE
-from shoal.map_options import WHOLE_MAP, MapOptions
-from shoal.options import OPTION_DEFAULTS, RERANK_OPTIONS, Options
-from shoal.search_options import PLAIN, SearchOptions
+from shoal.options import OPTION_DEFAULTS, Options
+from shoal.replies import Reply
 
-# The words of the contract, as types: the HTTP schema is made from the same ones.
+# The words of the contract, as a type: the HTTP schema is made from the same ones.
 Lane = Literal["interactive", "bulk"]
+
+# The names of the operations; the HTTP schema is made from the same ones.
 Operation = Literal["embed", "search", "rerank", "tokenize", "decode", "map"]
+
+#: All operations: `shoal.operations` has a class of jobs for each.
+OPERATION_NAMES: tuple[str, ...] = get_args(Operation)
 
 #: All lanes, the one with the highest priority first.
 LANES: tuple[str, ...] = get_args(Lane)
 
-#: All operations.
-OPERATIONS: tuple[str, ...] = get_args(Operation)
-
-#: The operations that need the model's tokenizer alone.
-TOKENIZER_OPERATIONS = ("tokenize", "decode")
-
-#: The operations that read an index.
-INDEX_OPERATIONS = ("search", "map")
-
-#: Most hits a query may ask for.
-MAX_K = 1_000
-
 #: Longest time from now to a deadline, in seconds: a year. One that is later is in another unit, such as milliseconds.
 MAX_DEADLINE_S = 365 * 86_400
-
-#: Most values in the arrays and maps of a job, in unknown fields too: more than the texts of any job that the script
-#: accepts.
-MAX_VALUES = 2**20
-
-#: A further pass over all documents, for one list of hits, counts as this many texts in a lane. So a worker takes few
-#: such lists at a time, and other jobs do not wait long.
-TEXTS_PER_PASS = 4
-
-#: So many hits of a list count as a text in a lane: reading them, with snippets or explained, takes a worker longer.
-HITS_PER_TEXT = 100
-
-#: The points of a map count as this many texts in a lane: reading them takes a worker about as long as so many short
-#: texts.
-TEXTS_PER_MAP = 16
 
 #: Most texts that a job counts as in its lane, as many as the scripts count.
 MAX_LANE_TEXTS = 999_999
@@ -60,16 +38,19 @@ MAX_LANE_TEXTS = 999_999
 #: Largest number of a text in a list that is split into jobs: more than any list has.
 MAX_TEXT_NUMBER = 2**53
 
+#: Most texts in one job of a list that is split: several workers share the list, and no job behind it waits long.
+TEXTS_PER_JOB = 32
+
+#: Most texts of one request of a list that is split.
+MAX_REQUEST_TEXTS = 256
+
+#: The settings that limit the texts of a request, whose jobs go to one lane, and the texts of a job.
+_MAX_TEXTS = {"request": "SHOAL_MAX_BACKLOG_TEXTS", "job": "SHOAL_MAX_JOB_TEXTS"}
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A few texts to embed, to score for a query or to tokenize, queries to search for, or ids of tokens to decode.
-
-    `search` has the options of a search, which needs no texts if it is for vectors or documents, and `map` those of a
-    map, which has none. A rerank has a
-    `query`; `raw_scores` asks for the reranker's numbers as they are, else each is between 0 and 1. A text to decode is
-    ids in decimal, with spaces between them. `special_tokens` is about special tokens, such as `[CLS]`: to tokenize,
-    add them; to decode, keep them.
+    """What all jobs share: texts, how they are read, and the envelope. Each operation is a subclass.
 
     `first_text` is the number of the first text in a longer list that the job is a part of, for messages alone.
     `traceparent` is the trace that the job belongs to, for log lines and spans alone. `deadline` is in Unix seconds by
@@ -77,96 +58,136 @@ class Job:
     its reply goes to a result key of its own. Raises InvalidRequest for a field that is not right.
     """
 
-    op: str
-    texts: list[str]
+    texts: list[str] = field(default_factory=list)
     options: Options = field(default_factory=Options)
+    _: KW_ONLY
     id: str = field(default_factory=lambda: new_id())
-    k: int = 5
-    index: str = "default"
     deadline: float | None = None
     reply_to: str | None = None
-    special_tokens: bool = True
-    query: str | None = None
-    raw_scores: bool = False
-    search: SearchOptions = PLAIN
-    map: MapOptions = WHOLE_MAP
     traceparent: str | None = None
     first_text: int = 0
 
+    #: The name of the operation.
+    op: ClassVar[str] = ""
+    #: The route of the API that waits for the reply; empty if there is none for programs.
+    path: ClassVar[str] = ""
+    #: The names of the operation's own fields, which are the same on the wire.
+    own_names: ClassVar[tuple[str, ...]] = ()
+
     def __post_init__(self) -> None:
-        if self.op not in OPERATIONS:
-            raise InvalidRequest(f"op is {excerpt(self.op)}: it takes one of {', '.join(OPERATIONS)}")
         check_name("id", self.id)
         if self.reply_to is not None:
             check_name("reply_to", self.reply_to)
-        _check_texts(self.texts, may_be_empty=self.search.num_given > 0 or self.op == "map")
+        _check_texts(self.texts, may_be_empty=not self._takes_texts)
         if self.deadline is not None:
             _check_deadline(self.deadline)
         check_range("first_text", self.first_text, 0, MAX_TEXT_NUMBER)
-        if self.op == "search":
-            self._check_search()
-        elif self.search is not PLAIN and self.search != PLAIN:
-            raise InvalidRequest(f"{next(iter(self.search.to_map()))} does not go with op {self.op}: leave it out")
-        if self.op == "map":
-            self._check_map()
-        elif self.map is not WHOLE_MAP and self.map != WHOLE_MAP:
-            raise InvalidRequest(f"{next(iter(self.map.to_map()))} does not go with op {self.op}: leave it out")
-        if self.op == "rerank":
-            self._check_rerank()
-        if self.op in TOKENIZER_OPERATIONS:
-            check_type("special_tokens", self.special_tokens, bool, "true or false")
+        self._check()
 
-    def _check_search(self) -> None:
-        check_range("k", self.k, 1, MAX_K)
-        check_string("index", self.index, "the name of an index")
-        for n, text in enumerate(self.texts):
-            if not text.strip():
-                raise InvalidRequest(f"{self.name_of(n)} is empty: there is nothing to search for")
-        if self.options.output != "vector" or self.options.dimensions is not None or not self.options.normalize:
-            raise InvalidRequest("output, dimensions and normalize do not go with a search: leave them out")
-        if self.options.chunk_tokens is not None:
-            raise InvalidRequest("chunk_tokens does not go with a search: leave it out")
-        self._check_hits()
+    # What an operation adds
 
-    def _check_map(self) -> None:
-        check_string("index", self.index, "the name of an index")
-        if self.texts:
-            raise InvalidRequest(f"texts has {len(self.texts):,}: a map takes none, send an empty list")
-        if self.options != Options():
-            raise InvalidRequest("options of texts do not go with a map, which has none: leave them out")
+    @property
+    def _takes_texts(self) -> bool:
+        """True if there is nothing to do without a text."""
+        return True
 
-    def _check_hits(self) -> None:
-        num_negative = self.search.num_negative
-        if num_negative > len(self.texts) or self.search.num_given + len(self.texts) == num_negative:
-            raise InvalidRequest(
-                f"num_negative is {num_negative:,} of {len(self.texts):,} texts: add what hits are to be like"
-            )
-        if self.search.cursor is not None and self.num_lists > 1:
-            raise InvalidRequest(f"cursor goes with one list of hits, and {self.num_lists:,} are asked for: send one")
-        if rerank := self.search.rerank:
-            if rerank["top_n"] < self.k:
-                raise InvalidRequest(
-                    f"rerank.top_n is {rerank['top_n']:,}, and k is {self.k:,}: raise it to at least that"
-                )
-            if self.search.num_given and "query" not in rerank:
-                raise InvalidRequest("rerank.query is missing: hits of vectors and documents are scored for a text")
+    def _check(self) -> None:
+        """Raise InvalidRequest for a field of the operation that is not right."""
 
-    def _check_rerank(self) -> None:
-        check_type("query", self.query, str, "a string")
-        check_type("raw_scores", self.raw_scores, bool, "true or false")
-        if not str(self.query).strip():
-            raise InvalidRequest("query is empty: it takes the text that the texts are scored for")
-        for name, default in OPTION_DEFAULTS.items():
-            if name not in RERANK_OPTIONS and getattr(self.options, name) != default:
-                raise InvalidRequest(f"{name} does not go with a rerank: leave it out")
+    def _fields(self) -> dict[str, Any]:
+        """Return the fields of the operation by their names on the wire, beside texts and options."""
+        return {name: getattr(self, name) for name in self.own_names}
+
+    @classmethod
+    def _fields_of(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of the operation of a job with these values on the wire."""
+        return {name: values[name] for name in cls.own_names if name in values}
+
+    @property
+    def queries(self) -> dict[str, str]:
+        """The texts, by the names of their fields, for which others are scored."""
+        return {}
+
+    @property
+    def is_one_question(self) -> bool:
+        """True if all that is asked must be answered together: parts of it would have other answers."""
+        return False
+
+    @property
+    def is_cacheable(self) -> bool:
+        """True if the vectors of the texts are the reply, and a cache may have them."""
+        return False
+
+    @property
+    def uses_reranker(self) -> bool:
+        """True if the worker needs a reranker."""
+        return False
+
+    @property
+    def reranker(self) -> str | None:
+        """The name of the reranker that is asked for; None for any."""
+        return None
+
+    @property
+    def texts_per_job(self) -> int:
+        """The most texts, as a lane counts them, of each job into which a long list is split."""
+        return TEXTS_PER_JOB
+
+    @property
+    def texts_per_request(self) -> int:
+        """The most texts of each request into which a long list is split."""
+        return MAX_REQUEST_TEXTS
+
+    @property
+    def num_lists(self) -> int:
+        """The number of items of the answer: one for each text."""
+        return len(self.texts)
+
+    def lane_texts_of(self, text: str) -> int:
+        """Return how many texts a text counts as in the lane: a chunk, and a hit to rerank, counts as one."""
+        return 1
+
+    @property
+    def num_lane_texts(self) -> int:
+        """How many texts the job counts as in its lane."""
+        return min(MAX_LANE_TEXTS, sum(map(self.lane_texts_of, self.texts)))
 
     def name_of(self, number: int) -> str:
         """Return the name of a text by its number in the job, for messages: its place in the list that callers send."""
-        if self.op != "search":
-            return f"text {self.first_text + number}"
-        num_queries = max(0, len(self.texts) - self.search.num_negative)
-        is_negative = number >= num_queries
-        return f"negative[{number - num_queries}]" if is_negative else f"queries[{self.first_text + number}]"
+        return f"text {self.first_text + number}"
+
+    def check_sizes(self, max_texts: int) -> None:
+        """Raise TooLarge for what would occupy a worker too long; `max_texts` is the most of a job."""
+
+    def answer_of(self, reply: Reply) -> Any:
+        """Return what the reply has of each item that is asked for; None if it lacks that."""
+        return None
+
+    def body(self) -> dict[str, Any]:
+        """Return the fields of a request that asks the same of the API."""
+        return {"inputs": self.texts} | self._asked()
+
+    # What all have
+
+    def check_texts(self, max_texts: int, max_text_chars: int, subject: str, remedy: str) -> None:
+        """Raise TooLarge for more than `max_texts` texts, or a text or query of more than `max_text_chars` characters.
+
+        The message names the `subject` that has the texts, "request" or "job", and the `remedy` for too many of them.
+        """
+        if len(self.texts) > max_texts:
+            raise TooLarge(
+                f"the {subject} has {len(self.texts):,} texts and may have {max_texts:,} ({_MAX_TEXTS[subject]}): "
+                f"{remedy}"
+            )
+        for number, text in enumerate(self.texts):
+            if len(text) > max_text_chars:
+                raise TooLarge(
+                    f"{self.name_of(number)} has {len(text):,} characters and may have {max_text_chars:,} "
+                    "(SHOAL_MAX_TEXT_CHARS): cut it into passages"
+                )
+        for name, query in self.queries.items():
+            if len(query) > max_text_chars:
+                raise TooLarge(f"{name} has {len(query):,} characters and may have {max_text_chars:,}: shorten it")
 
     def pack(self, reply_to: str | None = None, trace: str | None = None) -> bytes:
         """Return the job as msgpack (docs/protocol.md), with `reply_to` as its reply address if one is given.
@@ -176,130 +197,76 @@ class Job:
         Raises InvalidText for a text that UTF-8 cannot hold.
         """
         values: dict[str, Any] = {"v": wire.VERSION, "id": self.id, "op": self.op, "texts": self.texts}
-        values |= {k: value for k, default in OPTION_DEFAULTS.items() if (value := getattr(self.options, k)) != default}
-        if self.op == "search":
-            values |= {"k": self.k, "index": self.index, **self.search.to_map()}
-        if self.op == "map":
-            values |= {"index": self.index, **self.map.to_map()}
-        if self.op == "rerank":
-            values |= {"query": self.query, "raw_scores": self.raw_scores}
-        if self.op in TOKENIZER_OPERATIONS:
-            values["special_tokens"] = self.special_tokens
+        values |= self._asked()
         if self.deadline is not None:
             values["deadline"] = self.deadline
         if reply_to := reply_to or self.reply_to:
             values["reply_to"] = reply_to
         if trace := traceparent.valid(self.traceparent) or trace:
             values["traceparent"] = trace
-        if self.first_text:
-            values["first_text"] = self.first_text
+        return self.packed(values)
+
+    def packed(self, values: dict[str, Any]) -> bytes:
+        """Return values that have the job's texts as msgpack. Raises InvalidText, which names the text."""
         try:
             return wire.pack(values)
         except InvalidText:
-            self._check_encodable()
+            for name, text in self._named_texts():
+                try:
+                    text.encode()
+                except UnicodeEncodeError as error:
+                    raise InvalidText(f"{name}: {wire.describe_surrogate(error)}") from error
             raise
 
-    def _check_encodable(self) -> None:
-        """Raise InvalidText for a text that UTF-8 cannot hold, which it names."""
-        named = [(self.name_of(n), text) for n, text in enumerate(self.texts)]
-        for name, text in [("query", (self.op == "rerank" and self.query) or ""), *named]:
-            try:
-                text.encode()
-            except UnicodeEncodeError as error:
-                raise InvalidText(f"{name}: {wire.describe_surrogate(error)}") from error
+    def _asked(self) -> dict[str, Any]:
+        """Return what is asked for the texts: the options that differ from their defaults, and all other fields."""
+        given = {k: value for k, default in OPTION_DEFAULTS.items() if (value := getattr(self.options, k)) != default}
+        return given | self._fields() | ({"first_text": self.first_text} if self.first_text else {})
+
+    def _named_texts(self) -> Iterator[tuple[str, str]]:
+        yield from self.queries.items()
+        yield from ((self.name_of(n), text) for n, text in enumerate(self.texts))
 
     @classmethod
-    def unpack(cls, data: bytes) -> Self:
-        """Return the job in `data`; unknown fields are ignored.
-
-        Raises MalformedJob, UnsupportedVersion, InvalidRequest for a field, which it names, or TooLarge for more than
-        `MAX_VALUES` values, unknown fields included.
-        """
-        values = wire.unpack(data, MAX_VALUES)
-        if (version := values.get("v")) != wire.VERSION:
-            raise UnsupportedVersion(f"the job has v {excerpt(version)}: this worker speaks version {wire.VERSION}")
-        for name in ("id", "op", "texts"):
-            if name not in values:
-                raise MalformedJob(f"the job has no field {name!r}: id, op and texts are required")
-        known = {name: values[name] for name in JOB_NAMES if name in values}
+    def of_map(cls, values: Mapping[str, Any]) -> Self:
+        """Return the job of this operation with these values on the wire; unknown fields are ignored."""
+        known = {name: values[name] for name in _ENVELOPE if name in values}
         known["traceparent"] = traceparent.valid(values.get("traceparent"))
-        search = SearchOptions.from_map(values) if values["op"] == "search" else PLAIN
-        map_ = MapOptions.from_map(values) if values["op"] == "map" else WHOLE_MAP
-        return cls(**known, options=Options.from_map(values), search=search, map=map_)
+        return cls(**known, options=Options.from_map(values), **cls._fields_of(values))
 
     def digest(self) -> str:
         """Return 32 hex digits, the same for two jobs that differ in their ids and traces alone."""
         return blake2b(replace(self, id="-", traceparent=None).pack(), digest_size=16).hexdigest()
 
-    @property
-    def num_lane_texts(self) -> int:
-        """Return how many texts the job counts as in its lane.
+    def split(self, max_texts: int) -> list[Self]:
+        """Return jobs of at most `max_texts` texts, as a lane counts them, that together ask the same."""
+        if self.num_lane_texts <= max_texts:
+            return [self]
+        return self.cut(len(self.texts), max_texts, map(self.lane_texts_of, self.texts))
 
-        A chunk, a vector, a hit to rerank, and a hundred other hits of a list count as one, and each further pass over
-        the documents for a list as several, as the points of a map do.
+    def cut(self, max_texts: int, max_size: int, sizes: Iterable[int]) -> list[Self]:
+        """Return jobs of at most `max_texts` texts, whose sizes make up `max_size`, that together ask the same.
+
+        Each has a new id. A text stays whole, and a larger one is a job by itself.
         """
-        if self.op == "map":
-            return TEXTS_PER_MAP if self.map.map_rows is None else 1
-        if self.options.chunk_tokens is None:
-            num_asked = max(1, len(self.texts) + self.search.num_given)
-            return min(MAX_LANE_TEXTS, num_asked + self._num_more)
-        return min(MAX_LANE_TEXTS, sum(map(self.options.num_chunks, self.texts)))
-
-    @property
-    def num_lists(self) -> int:
-        """The number of lists of hits that a search asks for."""
-        return 1 if self.search.fuse else len(self.texts) - self.search.num_negative + self.search.num_given
-
-    @property
-    def hits_per_list(self) -> int:
-        """The most hits that a list of a search may have."""
-        return self.k * (self.search.group_size if self.search.group_by != "" else 1)
-
-    @property
-    def num_pairs(self) -> int:
-        """The most hits of a search that the reranker scores, each with a query."""
-        if self.search.rerank is None:
-            return 0
-        return int(self.num_lists * self.search.rerank["top_n"] * (self.hits_per_list // self.k))
-
-    @property
-    def _num_more(self) -> int:
-        """The number that the lists of a search count as in its lane, beside texts and vectors.
-
-        The passes of the first list do not count: single searches of all kinds share a batch.
-        """
-        num_more = TEXTS_PER_PASS * (self.num_lists - 1) * (self.search.num_passes - 1)
-        return self.num_pairs + num_more + self.num_lists * self._texts_of_hits
-
-    @property
-    def _texts_of_hits(self) -> int:
-        """The number that the hits of a list count as."""
-        return self.hits_per_list // HITS_PER_TEXT if self.op == "search" else 0
-
-    def split(self, max_texts: int) -> "list[Job]":
-        """Return jobs of at most `max_texts` texts, as a lane counts them, that together ask the same.
-
-        Each has a new id. A text stays whole.
-        """
-        if self.num_lane_texts <= max_texts or self.search.is_one_question:
+        if self.is_one_question:
             return [self]
         parts: list[list[str]] = []
         room = 0
-        more_per_text = self.num_pairs // len(self.texts) + self._texts_of_hits
-        more_per_text += TEXTS_PER_PASS * (self.search.num_passes - 1)
-        for text in self.texts:
-            num_texts = self.options.num_chunks(text) + more_per_text
-            if num_texts > room:
+        for text, size in zip(self.texts, sizes, strict=True):
+            if not parts or size > room or len(parts[-1]) == max_texts:
                 parts.append([])
-                room = max_texts
+                room = max_size
             parts[-1].append(text)
-            room -= num_texts
+            room -= size
+        if len(parts) == 1:
+            return [self]
         firsts = accumulate(map(len, parts), initial=self.first_text)
         return [replace(self, texts=part, id=new_id(), first_text=n) for part, n in zip(parts, firsts, strict=False)]
 
 
-#: The fields of a job on the wire, without the options.
-JOB_NAMES = tuple(f.name for f in fields(Job) if f.name not in ("options", "search", "map"))
+#: The fields of a job on the wire that all operations share.
+_ENVELOPE = ("id", "texts", "deadline", "reply_to", "first_text")
 
 
 #: Random ids drawn in advance, by process: a fork must not use the ids of its parent.

@@ -8,7 +8,7 @@ import msgpack
 
 from shoal import traceparent
 from shoal.errors import InvalidRequest
-from shoal.jobs import OPERATIONS, check_name
+from shoal.jobs import OPERATION_NAMES, check_name
 
 #: Most bytes of the header of a list in msgpack.
 _MAX_HEADER_BYTES = 5
@@ -46,7 +46,7 @@ class Outline:
     def op(self) -> str | None:
         """Return the operation, if it is one of those that there are."""
         op = self.fields.get("op")
-        return op if op in OPERATIONS else None
+        return op if op in OPERATION_NAMES else None
 
     @property
     def id(self) -> str | None:

@@ -7,14 +7,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
 
-from shoal import logs
+from shoal import logs, operations
 from shoal.broker.clock import Clock
 from shoal.cache.cache import Cache
 from shoal.errors import Expired, Internal, InvalidRequest, Poisoned, ShoalError, UnknownIndex, Unsupported
 from shoal.excerpt import excerpt
-from shoal.jobs import INDEX_OPERATIONS, TOKENIZER_OPERATIONS, Job, check_deadline
+from shoal.index_job import IndexJob
+from shoal.jobs import Job, check_deadline
 from shoal.keys import NAME
 from shoal.model_names import is_among, names_of
+from shoal.operations import Embed, Map, Rerank, Search
 from shoal.options import QUERY_PROMPTS
 from shoal.outline import Outline
 from shoal.queue.answer import Answer
@@ -24,7 +26,7 @@ from shoal.queue.delivery import Delivery
 from shoal.queue.lane import SOURCES, Source
 from shoal.queue.pool import ALIVE_S, Pool
 from shoal.replies import Reply
-from shoal.size_limit import MAX_JOB_HITS, check_hits, check_pairs, check_query, check_texts, check_tokenizer_job
+from shoal.tokenizer_job import TokenizerJob
 from shoal_workers.chunked_texts import ChunkedTexts
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
@@ -33,7 +35,10 @@ from shoal_workers.job_log import JobLog
 from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.process.measurements import Measurements
 from shoal_workers.recent_jobs import RecentJobs
+from shoal_workers.rerank_work import RerankWork
 from shoal_workers.scheduler import INTERACTIVE
+from shoal_workers.search_work import SearchWork
+from shoal_workers.tokenizer_work import TokenizerWork
 from shoal_workers.work import Work
 
 log = logging.getLogger(__name__)
@@ -169,7 +174,7 @@ class Admission:
 
     def hand_back(self, refusals: Sequence[tuple[Delivery, ShoalError]]) -> list[tuple[Delivery, ShoalError]]:
         """Give back the jobs whose index this worker does not serve and another one does; return the other refusals."""
-        unknown = [(d, Job.unpack(d.data).index) for d, error in refusals if isinstance(error, UnknownIndex)]
+        unknown = [(delivery, _index_of(delivery)) for delivery, error in refusals if isinstance(error, UnknownIndex)]
         is_known = time.monotonic() < self._served_until and self._served_elsewhere.issuperset(i for _, i in unknown)
         if unknown and not is_known:
             others = [about for name, about in self._pool.workers().items() if name != self._consumer.name]
@@ -280,8 +285,7 @@ class Admission:
         if works := self._start(works):
             self._pause_s = 0.0
         for work in works:
-            if work.job.op in TOKENIZER_OPERATIONS:
-                work.use_tokenizer(self._encoder.tokenizer)
+            work.use_tokenizer(self._encoder.tokenizer)
         self._look_up([work for work in works if not work.is_complete])
         for work in works:
             if work.is_complete:
@@ -294,7 +298,7 @@ class Admission:
             raise Poisoned(f"delivered {MAX_DELIVERIES} times, and each time the worker died: take a look at its texts")
         self._consumer.check_sends(delivery)
         delivery.check_size()
-        job = Job.unpack(delivery.data)
+        job = operations.unpack(delivery.data)
         if (put_as := _put_as(delivery)) not in (None, job.id):
             raise InvalidRequest(f"the job has id {excerpt(job.id)}, and was put as {excerpt(put_as)}: use the same id")
         now = self._clock.now()
@@ -302,15 +306,12 @@ class Admission:
             raise error
         if job.deadline is not None:
             check_deadline(job.deadline, now)
-        check_texts(job, self._limits.max_job_texts, self._limits.max_text_chars, "job", "split it")
-        check_query(job, self._limits.max_text_chars)
-        check_hits(job, MAX_JOB_HITS, "job")
-        check_tokenizer_job(job)
-        if job.op in INDEX_OPERATIONS:
-            find_index(self._indexes, job.index, job.search.cursor)  # it may be opened while the texts are encoded
-        check_pairs(job, self._limits.max_job_texts)
-        if job.op == "rerank" or job.search.rerank:
-            self._check_reranker((job.search.rerank or {}).get("model"))
+        job.check_texts(self._limits.max_job_texts, self._limits.max_text_chars, "job", "split it")
+        job.check_sizes(self._limits.max_job_texts)
+        if isinstance(job, IndexJob):
+            find_index(self._indexes, job.index, job.cursor)  # it may be opened while the texts are encoded
+        if job.uses_reranker:
+            self._check_reranker(job.reranker)
         self._encoder.check(job.options)
         return job
 
@@ -324,10 +325,14 @@ class Admission:
             )
 
     def _work(self, delivery: Delivery, job: Job) -> Work:
-        if job.op == "rerank":
-            return Work(delivery, job, now=self._clock.now)
-        prompt = self._encoder.prompt(job.options, QUERY_PROMPTS if job.op == "search" else ())
-        chunker = self._encoder.chunker(job.options, prompt) if job.op == "embed" else None
+        if isinstance(job, Rerank):
+            return RerankWork(delivery, job, now=self._clock.now)
+        prompt = self._encoder.prompt(job.options, QUERY_PROMPTS if isinstance(job, Search) else ())
+        if isinstance(job, TokenizerJob):
+            return TokenizerWork(delivery, job, prompt, now=self._clock.now)
+        if isinstance(job, Search | Map):
+            return SearchWork(delivery, job, prompt, now=self._clock.now)
+        chunker = self._encoder.chunker(job.options, prompt) if isinstance(job, Embed) else None
         chunked = ChunkedTexts(job.texts, job.options, chunker) if chunker else None
         return Work(delivery, job, prompt, chunked, now=self._clock.now)
 
@@ -362,6 +367,13 @@ def _put_as(delivery: Delivery) -> str | None:
     """Return the id under which the script put the job; None for a job that was put without it."""
     put_as = delivery.id.decode(errors="replace")
     return put_as if NAME.fullmatch(put_as) else None
+
+
+def _index_of(delivery: Delivery) -> str:
+    """Return the index that the job names, which reads one."""
+    job = operations.unpack(delivery.data)
+    assert isinstance(job, IndexJob)
+    return job.index
 
 
 def expired(job: Job, now: float) -> Expired | None:

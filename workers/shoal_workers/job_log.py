@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from shoal import logs, traceparent
 from shoal.broker.clock import Clock
 from shoal.errors import ShoalError
-from shoal.jobs import INDEX_OPERATIONS
+from shoal.index_job import IndexJob
 from shoal.outline import Outline
 from shoal.queue.delivery import Delivery
 from shoal_workers.work import Work
@@ -66,7 +66,7 @@ class JobLog:
                 end = start + work.timings[f"{name}_s"]
                 _record_step(tracer, name, parent, start, end)
                 start = end
-            if work.job.op in INDEX_OPERATIONS:
+            if isinstance(work.job, IndexJob):
                 _record_step(tracer, "search", parent, replying_at - work.timings["search_s"], replying_at)
             _record_step(tracer, "reply", parent, replying_at, ended_at)
         span.end(_ns(ended_at))

@@ -25,8 +25,8 @@ from shoal.queue.consumer import Consumer
 from shoal.queue.lane import LaneLimits
 from shoal.queue.pool import Pool
 from shoal.queue.producer import SCRIPT_VERSION
+from shoal.search_job import MAX_JOB_HITS, MAX_JOB_ROWS
 from shoal.settings import Settings
-from shoal.size_limit import MAX_JOB_HITS, MAX_JOB_ROWS
 from shoal.tracing import open_tracer
 from shoal_workers.admission import Limits
 from shoal_workers.encoding.bucketing import Bucketing

@@ -1,8 +1,8 @@
-"""Work: one job on its way through a worker, from its delivery to its answer."""
+"""Work: one job on its way through a worker, from its delivery to its answer. This is that of texts to vectors."""
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shoal.cache.entry import Entry
 from shoal.errors import Internal, ShoalError, TextTooLong, TooLarge
-from shoal.jobs import TOKENIZER_OPERATIONS, Job
+from shoal.jobs import Job
 from shoal.options import Options
 from shoal.queue.answer import Answer
 from shoal.queue.delivery import Delivery
@@ -20,11 +20,7 @@ from shoal.queue.lane import Source
 from shoal.replies import TIMINGS, Reply, finish
 from shoal_workers.chunked_texts import ChunkedTexts
 from shoal_workers.encoding.encoder import TokenizedText
-from shoal_workers.encoding.reranker import sigmoid
 from shoal_workers.encoding.tokenizer import Tokenizer, Tokens
-from shoal_workers.index.index import Index
-from shoal_workers.index.ranked_search import SearchAnswer
-from shoal_workers.index.second_stage import PAIR_OPTIONS, SecondStage
 
 
 @dataclass(slots=True, eq=False)
@@ -32,10 +28,9 @@ class Work:
     """A job that a worker has admitted, the state of each of its texts, and the time that each step took.
 
     Texts are known by their number in the job: those found in the cache, those not tokenized yet, and the tokenized
-    ones. If they are cut into chunks, `chunked` knows these, and chunks are tokenized by their number there. The pairs
-    of a search's `second_stage`, which begins once its hits are found, have the numbers after its texts. `digests`
-    are the cache's names of all texts, or empty for a job that the cache does not serve. `opening` is the index that
-    the job waits for, if it is not open yet. `error` says why the job cannot be answered as it asks. `now` returns
+    ones. If they are cut into chunks, `chunked` knows these, and chunks are tokenized by their number there. `digests`
+    are the cache's names of all texts, or empty for a job that the cache does not serve. `opening` is the index
+    that the job waits for, if it is not open yet. `error` says why the job cannot be answered as it asks. `now` returns
     Redis's time in Unix seconds.
     """
 
@@ -48,12 +43,7 @@ class Work:
     untokenized: deque[int] = field(default_factory=deque)
     tokenized: dict[int, TokenizedText] = field(default_factory=dict)
     has_begun: bool = False
-    found: SearchAnswer | None = None
-    index_version: str = ""
-    second_stage: SecondStage | None = None
-    opening: Future[Index] | None = None
-    pieces: list[list[dict[str, Any]]] | None = None
-    decoded: list[tuple[str, int]] | None = None
+    opening: Future[Any] | None = None
     error: ShoalError | None = None
     now: Callable[[], float] = time.time
     timings: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TIMINGS, 0.0))
@@ -75,12 +65,12 @@ class Work:
     @property
     def uses_reranker(self) -> bool:
         """True if the reranker is the model of what is encoded next; otherwise it is the model that makes vectors."""
-        return self.job.op == "rerank" or self.second_stage is not None
+        return False
 
     @property
     def options(self) -> Options:
-        """The options with which texts or pairs are read next: those of a search are for its queries alone."""
-        return PAIR_OPTIONS if self.second_stage else self.job.options
+        """The options with which texts or pairs are read next."""
+        return self.job.options
 
     @property
     def num_waiting(self) -> int:
@@ -124,43 +114,16 @@ class Work:
         self.cached = suited
         self.untokenized = deque(n for n in self.untokenized if n not in suited)
 
-    def begin_second_stage(self, stage: SecondStage) -> None:
-        """Have the pairs of the stage scored."""
-        self.second_stage = stage
-        num_texts = len(self.job.texts)
-        self.untokenized.extend(range(num_texts, num_texts + len(stage.pairs)))
-
-    def scores_of_pairs(self) -> NDArray[np.float32]:
-        """Return the scores of the second stage's pairs, each between 0 and 1, once all have one."""
-        vectors = (text.vectors for n, text in sorted(self.tokenized.items()) if n >= len(self.job.texts))
-        return sigmoid(np.array([scored[0, 0] for scored in vectors if scored is not None], np.float32))
-
     def num_chars(self, number: int) -> int:
         """Return how many characters are tokenized for the text of that number."""
-        return sum(map(len, self.model_input(number))) if self.uses_reranker else len(self.job.texts[number])
+        return len(self.job.texts[number])
 
     def model_input(self, number: int) -> str | tuple[str, str]:
         """Return what the model takes for the text of that number: the text after the prompt, or query and text."""
-        if self.second_stage:
-            return self.second_stage.pairs[number - len(self.job.texts)]
-        text = self.job.texts[number]
-        return (self.job.query or "", text) if self.uses_reranker else self.prompt + text
+        return self.prompt + self.job.texts[number]
 
     def use_tokenizer(self, tokenizer: Tokenizer) -> None:
-        """Do the job of an operation that needs no more than the tokenizer, or set the error."""
-        self.begin()
-        started, special_tokens = time.perf_counter(), self.job.special_tokens
-        try:
-            if self.job.op == "tokenize":
-                self.pieces = [tokenizer.describe(self.prompt + text, special_tokens) for text in self.job.texts]
-            else:
-                self.decoded = [tokenizer.decode(ids, special_tokens) for ids in self.job.texts]
-        except ShoalError as error:
-            self.error = error
-        except Exception as error:  # any that a tokenizer may raise
-            self.fail("the tokenizer failed", error)
-        self.untokenized.clear()
-        self.timings["tokenize_s"] += time.perf_counter() - started
+        """Do the job, if it needs no more than the tokenizer."""
 
     def check_length(self, number: int, tokens: Tokens, max_tokens: int) -> None:
         """Set the error if the text had to be cut and the options refuse that."""
@@ -205,8 +168,10 @@ class Work:
         """Set the error if the engine failed on a text."""
         failed = {n: text.error for n, text in self.tokenized.items() if text.error is not None}
         if failed:
-            what = "a hit" if self.second_stage else ", ".join(map(self.job.name_of, failed))
-            self.fail(f"the engine failed on {what}", next(iter(failed.values())))
+            self.fail(f"the engine failed on {self._names_of(failed)}", next(iter(failed.values())))
+
+    def _names_of(self, numbers: Iterable[int]) -> str:
+        return ", ".join(map(self.job.name_of, numbers))
 
     def fail(self, what: str, cause: Exception) -> None:
         """Set the error to an unforeseen failure; `cause` is kept for the dead letter."""
@@ -236,46 +201,33 @@ class Work:
         """Return the finished vectors, as the job's options ask for them."""
         return finish([entry.vectors for entry in self.entries()], self.job.options)
 
-    def scores(self) -> NDArray[np.float32]:
-        """Return the scores of a rerank, as the job asks for them."""
-        raw = np.concatenate([entry.vectors[:, 0] for entry in self.entries()])
-        return raw if self.job.raw_scores else sigmoid(raw)
-
     def answer(self, model: str) -> Answer | None:
         """Return the reply of a job without error, and its address; if that fails, set the error and return None."""
         try:
-            return self._answer(model)
+            return Answer(self.delivery, self._reply(model), self.job.reply_to)
         except Exception as error:  # memory may be short
             self.fail("the reply could not be made", error)
             return None
 
-    def _answer(self, model: str) -> Answer:
-        if self.job.op in TOKENIZER_OPERATIONS:
-            return Answer(self.delivery, self._tokenizer_reply(model), self.job.reply_to)
+    def _reply(self, model: str) -> Reply:
         if self.chunked:
-            return Answer(self.delivery, self._chunked_reply(self.chunked, model), self.job.reply_to)
+            return self._chunked_reply(self.chunked, model)
         entries = self.entries()
-        reply = Reply(
+        return Reply(
             id=self.job.id,
-            vectors=self.vectors() if self.job.op == "embed" else None,
             output=self.job.options.output,
-            scores=self.scores() if self.job.op == "rerank" else None,
             tokens=[entry.num_tokens for entry in entries],
             truncated=[entry.truncated for entry in entries],
             characters=[entry.num_read(text) for entry, text in zip(entries, self.job.texts, strict=True)],
-            hits=self.found.hits if self.found else None,
-            cursors=self.found.cursors if self.found else None,
-            totals=self.found.totals if self.found else None,
-            facets=self.found.facets if self.found else None,
-            map_places=self.found.map_places if self.found else None,
-            map=self.found.map if self.found else None,
-            approximate=self.found is not None and self.found.approximate,
-            index_version=self.index_version,
             timings=self.timings,
             cached=len(self.cached),
             model=model,
+            **self._result(),
         )
-        return Answer(self.delivery, reply, self.job.reply_to)
+
+    def _result(self) -> dict[str, Any]:
+        """Return the fields of the reply that the operation is about."""
+        return {"vectors": self.vectors()}
 
     def _chunked_reply(self, chunked: ChunkedTexts, model: str) -> Reply:
         return Reply(
@@ -286,19 +238,6 @@ class Work:
             truncated=chunked.truncated,
             characters=[len(text) for text in self.job.texts],
             chunks=chunked.chunks,
-            timings=self.timings,
-            model=model,
-        )
-
-    def _tokenizer_reply(self, model: str) -> Reply:
-        counts = [len(part) for part in self.pieces or ()] + [count for _, count in self.decoded or ()]
-        return Reply(
-            id=self.job.id,
-            pieces=self.pieces,
-            decoded=None if self.decoded is None else [text for text, _ in self.decoded],
-            tokens=counts,
-            truncated=[False] * len(counts),
-            characters=[len(text) for text in self.job.texts],
             timings=self.timings,
             model=model,
         )

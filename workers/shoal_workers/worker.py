@@ -10,7 +10,6 @@ from shoal.broker.clock import Clock
 from shoal.cache.cache import Cache
 from shoal.cache.entry import Entry
 from shoal.errors import Overloaded, ShoalError, Unavailable
-from shoal.jobs import INDEX_OPERATIONS
 from shoal.queue.consumer import Consumer
 from shoal.queue.lane import SOURCES
 from shoal.queue.pool import Pool
@@ -28,8 +27,10 @@ from shoal_workers.process.measurements import Measurements
 from shoal_workers.process.throughput import Throughput
 from shoal_workers.process.watchdog import Progress
 from shoal_workers.recent_jobs import RecentJobs
+from shoal_workers.rerank_work import RerankWork
 from shoal_workers.running_batch import RunningBatch
 from shoal_workers.scheduler import INTERACTIVE, Batch, Scheduler
+from shoal_workers.search_work import SearchWork
 from shoal_workers.searcher import Searcher
 from shoal_workers.work import Work
 
@@ -294,7 +295,7 @@ class Worker:
 
     def _model_name(self, work: Work) -> str:
         """Return the name of the model that made the vectors, or the scores of a rerank."""
-        encoder = self.reranker if work.job.op == "rerank" and self.reranker else self.encoder
+        encoder = self.reranker if isinstance(work, RerankWork) and self.reranker else self.encoder
         return encoder.model.name
 
     # Answer
@@ -321,7 +322,7 @@ class Worker:
         """
         for work in works:
             work.check_encoded()
-        searches = [work for work in works if work.job.op in INDEX_OPERATIONS and not work.error]
+        searches = [work for work in works if isinstance(work, SearchWork) and not work.error]
         self._searcher.search(searches)
         unfinished = dict.fromkeys(work for work in searches if not (work.found or work.error))
         self.scheduler.add(unfinished)

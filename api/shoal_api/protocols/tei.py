@@ -11,7 +11,7 @@ from flask_openapi3.models.tag import Tag
 from werkzeug.exceptions import BadRequest
 
 from shoal.errors import Unsupported
-from shoal.size_limit import check_tokenizer_request
+from shoal.tokenizer_job import check_tokenizer_request
 from shoal_api import validation
 from shoal_api.description import Blueprint
 from shoal_api.enqueue import call

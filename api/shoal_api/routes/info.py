@@ -8,7 +8,7 @@ from flask import Response
 from flask_openapi3.models.tag import Tag
 
 from shoal import __version__
-from shoal.jobs import MAX_K
+from shoal.search_job import MAX_K
 from shoal.settings import Settings
 from shoal_api.context import context
 from shoal_api.description import Blueprint

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
 from shoal.jobs import Job
+from shoal.operations import Embed, Rerank
 from shoal.options import Options
 from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import Dimensions, Ignored, Name, TextList
@@ -51,7 +52,7 @@ class CohereBody(Body):
             prompt_name=prompt_name,
             dimensions=self.output_dimension,
         )
-        return Job("embed", self.texts, options)
+        return Embed(self.texts, options)
 
 
 class CohereRerankBody(RerankBody):
@@ -81,7 +82,7 @@ class CohereFieldsBody(CohereRerankBody):
         for n, name in enumerate(fields):
             if name in fields[:n]:
                 raise InvalidRequest(f"rank_fields has {excerpt(name)} twice: name each field once")
-        return Job("rerank", self._texts(fields), query=self.query)
+        return Rerank(self._texts(fields), query=self.query)
 
 
 class CohereAnswer(BaseModel):

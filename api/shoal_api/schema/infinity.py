@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from shoal.jobs import Job
+from shoal.operations import Embed, Rerank
 from shoal.options import MAX_DIMENSIONS, Options
 from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import Ignored, Name, TextList, Texts
@@ -34,7 +35,7 @@ class InfinityBody(Body):
 
     def job(self) -> Job:
         """Return the job that does it."""
-        return Job("embed", as_list(self.input), Options(dimensions=self.dimensions or None))
+        return Embed(as_list(self.input), Options(dimensions=self.dimensions or None))
 
 
 class InfinityRerankBody(RerankBody):
@@ -47,7 +48,7 @@ class InfinityRerankBody(RerankBody):
 
     def job(self) -> Job:
         """Return the job that does it."""
-        return Job("rerank", self.documents, query=self.query, raw_scores=self.raw_scores)
+        return Rerank(self.documents, query=self.query, raw_scores=self.raw_scores)
 
     def document(self, number: int) -> str:
         """Return the document of that number as it is answered: a text."""

@@ -5,6 +5,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from shoal.jobs import Job
+from shoal.operations import Embed
 from shoal.options import Options
 from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import Dimensions, Ignored, Name, Texts
@@ -40,7 +41,7 @@ class JinaBody(Body):
             prompt_name=prompt_name,
             dimensions=self.dimensions,
         )
-        return Job("embed", as_list(self.input), options)
+        return Embed(as_list(self.input), options)
 
 
 class JinaRerankBody(RerankBody):

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, Stri
 
 from shoal.jobs import Job
 from shoal.map_options import MAX_POINTS, MAX_ROW, MAX_ROWS, MapOptions
+from shoal.operations import Map
 from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import Name
 from shoal_api.schema.responses import described
@@ -23,7 +24,7 @@ class MapQuery(BaseModel):
 
     def job(self) -> Job:
         """Return the job that does it."""
-        return Job("map", [], index=self.index, map=MapOptions(self.max_points, self.field))
+        return Map(index=self.index, map=MapOptions(self.max_points, self.field))
 
 
 class MapDocumentsBody(Body):
@@ -41,7 +42,7 @@ class MapDocumentsBody(Body):
     def job(self) -> Job:
         """Return the job that does it."""
         options = MapOptions(map_rows=self.map_rows, index_version=self.index_version)
-        return Job("map", [], index=self.index, map=options)
+        return Map(index=self.index, map=options)
 
 
 _Value = StrictStr | StrictBool | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)]

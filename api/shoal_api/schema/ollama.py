@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from shoal.checks import MAX_NUMBER
 from shoal.errors import InvalidRequest
 from shoal.jobs import Job
+from shoal.operations import Embed
 from shoal.options import Options
 from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import Dimensions, Ignored, Name, Text, Texts
@@ -37,7 +38,7 @@ class OllamaEmbedBody(Body):
         """Return the job that does it; `dimension` is that of the model, or 0 while it is not known."""
         wanted = None if self.dimensions and 0 < dimension <= self.dimensions else self.dimensions
         options = Options(truncate=self.truncate is not False, dimensions=wanted)
-        return Job("embed", as_list(self.input), options)
+        return Embed(as_list(self.input), options)
 
 
 class OllamaPromptBody(Body):
@@ -53,7 +54,7 @@ class OllamaPromptBody(Body):
 
     def job(self) -> Job:
         """Return the job that does it."""
-        return Job("embed", [self.prompt])
+        return Embed([self.prompt])
 
 
 class OllamaModelBody(Body):

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from shoal.jobs import Job
+from shoal.operations import Embed
 from shoal.options import Options
 from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import Dimensions, Ignored, Name
@@ -29,7 +30,7 @@ class EmbeddingsBody(Body):
 
     def job(self, texts: list[str]) -> Job:
         """Return the job that embeds the texts of `input`."""
-        return Job("embed", texts, Options(dimensions=self.dimensions))
+        return Embed(texts, Options(dimensions=self.dimensions))
 
 
 class Embedding(BaseModel):

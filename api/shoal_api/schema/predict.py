@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from shoal.jobs import Job
+from shoal.operations import Embed
 from shoal.options import Options
 from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import Texts
@@ -23,7 +24,7 @@ class PredictBody(Body):
 
     def job(self, output: Per) -> Job:
         """Return the job that does it; vectors of tokens are as the model makes them."""
-        return Job("embed", as_list(self.text), Options(output=output, normalize=output == "vector"))
+        return Embed(as_list(self.text), Options(output=output, normalize=output == "vector"))
 
 
 class PredictQuery(BaseModel):

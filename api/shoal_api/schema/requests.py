@@ -5,8 +5,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
 
 from shoal.errors import InvalidRequest
-from shoal.jobs import MAX_K, Job, Lane
-from shoal.options import OPTION_DEFAULTS, RERANK_OPTIONS, Options, Output, Pooling, TruncationSide
+from shoal.jobs import MAX_TEXT_NUMBER, Job, Lane
+from shoal.operations import Embed, Rerank, Search
+from shoal.options import OPTION_DEFAULTS, Options, Output, Pooling, TruncationSide
+from shoal.search_job import MAX_K
 from shoal_api.number_type import NumberType
 from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import (
@@ -71,6 +73,9 @@ class TruncationOptions(Body):
 
     truncate: bool = _option("truncate", "Cut texts that are too long for the model; false refuses them")
     truncation_side: TruncationSide = _option("truncation_side", "End at which texts are cut")
+    first_text: int = Field(
+        0, ge=0, le=MAX_TEXT_NUMBER, description="Number of the first text in a longer list, for messages"
+    )
 
 
 class TextOptions(TruncationOptions):
@@ -114,7 +119,7 @@ class EmbedBody(EmbedOptions):
         options = vars(self) | {"truncate": self.truncate is not False}
         if self.truncation_direction is not None:
             options["truncation_side"] = self.truncation_direction.lower()
-        return Job("embed", texts, Options.from_map(options))
+        return Embed(texts, Options.from_map(options), first_text=self.first_text)
 
 
 class SearchBody(TextOptions, SearchFields):
@@ -130,7 +135,7 @@ class SearchBody(TextOptions, SearchFields):
 
     def job(self) -> Job:
         """Return the job that does it; raises InvalidRequest for options that do not go together."""
-        return search_job(self, self.queries, self.k, self.index)
+        return search_job(self, self.queries, self.k, self.index, self.first_text)
 
 
 class ScoreBody(TruncationOptions):
@@ -147,14 +152,16 @@ class ScoreBody(TruncationOptions):
     def job(self) -> Job:
         """Return the job that does it; raises InvalidRequest for an empty query."""
         options = Options.from_map(vars(self))
-        return Job("rerank", as_list(self.inputs), options, query=self.query, raw_scores=self.raw_scores)
+        return Rerank(
+            as_list(self.inputs), options, query=self.query, raw_scores=self.raw_scores, first_text=self.first_text
+        )
 
 
 #: The fields of a job beside `op` and `lane`, by its `op`: the texts first.
 _FIELDS_OF = {
     "embed": ("inputs", *EmbedOptions.model_fields),
     "search": ("queries", "k", "index", *TextOptions.model_fields, *SearchFields.model_fields),
-    "rerank": ("inputs", "query", "raw_scores", *RERANK_OPTIONS),
+    "rerank": ("inputs", "query", "raw_scores", *TruncationOptions.model_fields),
 }
 
 
@@ -178,14 +185,18 @@ class JobBody(EmbedOptions, SearchFields):
             if getattr(self, name) != type(self).model_fields[name].default:  # generated clients send defaults
                 raise InvalidRequest(f"{name} does not go with op {self.op}: leave it out")
         if self.op == "search":
-            return search_job(self, self.queries, self.k, self.index)
+            return search_job(self, self.queries, self.k, self.index, self.first_text)
         if self.inputs is None:
             raise InvalidRequest(f"inputs is missing: op {self.op} takes a string or a list of strings there")
         options = Options.from_map(vars(self))
-        return Job(self.op, as_list(self.inputs), options, query=self.query, raw_scores=self.raw_scores)
+        if self.op == "embed":
+            return Embed(as_list(self.inputs), options, first_text=self.first_text)
+        return Rerank(
+            as_list(self.inputs), options, query=self.query, raw_scores=self.raw_scores, first_text=self.first_text
+        )
 
 
-def search_job(body: SearchFields, queries: Texts | None, k: int, index: str) -> Job:
+def search_job(body: SearchFields, queries: Texts | None, k: int, index: str, first_text: int = 0) -> Job:
     """Return the job of a body that searches; raises InvalidRequest if there is nothing to search for."""
     search = body.search_options()
     if queries is None and not search.num_given:
@@ -193,7 +204,7 @@ def search_job(body: SearchFields, queries: Texts | None, k: int, index: str) ->
             "queries is missing: a search takes a string or a list of strings there, or vectors, or like"
         )
     texts = [text for given in (queries, body.negative) if given is not None for text in as_list(given)]
-    return Job("search", texts, Options.from_map(vars(body)), k=k, index=index, search=search)
+    return Search(texts, Options.from_map(vars(body)), k=k, index=index, search=search, first_text=first_text)
 
 
 class JobPath(BaseModel):

@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
 from shoal.jobs import Job
+from shoal.operations import Rerank
 from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import TEXT, TEXTS, Name, Text, TopN
 
@@ -25,7 +26,7 @@ class RerankBody(Body):
 
     def job(self) -> Job:
         """Return the job that does it; raises InvalidRequest for a document without a text."""
-        return Job("rerank", self._texts(("text",)), query=self.query)
+        return Rerank(self._texts(("text",)), query=self.query)
 
     def document(self, number: int) -> Any:
         """Return the document of that number as it is answered: an object."""

@@ -3,7 +3,9 @@
 from pydantic import BaseModel, ConfigDict, Field
 
 from shoal.errors import InvalidRequest
-from shoal.jobs import MAX_K, Job
+from shoal.jobs import Job
+from shoal.operations import Search
+from shoal.search_job import MAX_K
 from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import Text
 from shoal_api.schema.responses import WITH_COST
@@ -22,7 +24,7 @@ class SimilarBody(Body):
         query = self.keywords if self.text is None else self.text
         if query is None:
             raise InvalidRequest("text is missing: it is required, or keywords in its place")
-        return Job("search", [query], k=self.num_results)
+        return Search([query], k=self.num_results)
 
 
 class SimilarItems(BaseModel):

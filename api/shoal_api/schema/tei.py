@@ -5,6 +5,7 @@ from typing import Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from shoal.jobs import Job
+from shoal.operations import Decode, Embed, Rerank, Tokenize
 from shoal.options import Options
 from shoal_api.schema import headers
 from shoal_api.schema.body import Body
@@ -45,7 +46,7 @@ class TeiTokensBody(TeiOptions):
 
     def job(self, texts: list[str]) -> Job:
         """Return the job that embeds the texts of `inputs`."""
-        return Job("embed", texts, self.text_options(output="tokens", normalize=False))
+        return Embed(texts, self.text_options(output="tokens", normalize=False))
 
 
 class TeiEmbedBody(TeiTokensBody):
@@ -59,7 +60,7 @@ class TeiEmbedBody(TeiTokensBody):
     def job(self, texts: list[str]) -> Job:
         """Return the job that embeds the texts of `inputs`."""
         options = self.text_options(normalize=self.normalize, dimensions=self.dimensions)
-        return Job("embed", texts, options)
+        return Embed(texts, options)
 
 
 class SimilarityInputs(Body):
@@ -82,7 +83,7 @@ class SimilarityBody(Body):
     def job(self) -> Job:
         """Return the job that embeds the source sentence and then the others."""
         options = (self.parameters or TeiOptions.model_construct()).text_options()
-        return Job("embed", [self.inputs.source_sentence, *self.inputs.sentences], options)
+        return Embed([self.inputs.source_sentence, *self.inputs.sentences], options)
 
 
 class TeiRerankBody(TeiTruncation):
@@ -96,7 +97,7 @@ class TeiRerankBody(TeiTruncation):
 
     def job(self) -> Job:
         """Return the job that does it."""
-        return Job("rerank", self.texts, self.text_options(), query=self.query, raw_scores=self.raw_scores)
+        return Rerank(self.texts, self.text_options(), query=self.query, raw_scores=self.raw_scores)
 
 
 class TokenizeBody(Body):
@@ -110,7 +111,7 @@ class TokenizeBody(Body):
     def job(self) -> Job:
         """Return the job that does it."""
         options = Options(prompt_name=self.prompt_name)
-        return Job("tokenize", as_list(self.inputs), options, special_tokens=self.add_special_tokens)
+        return Tokenize(as_list(self.inputs), options, special_tokens=self.add_special_tokens)
 
 
 class DecodeBody(Body):
@@ -127,7 +128,7 @@ class DecodeBody(Body):
     def job(self) -> Job:
         """Return the job that does it; raises InvalidRequest for ids of one text beside those of several."""
         texts = [" ".join(map(str, ids)) for ids in self._lists()]
-        return Job("decode", texts, special_tokens=not self.skip_special_tokens)
+        return Decode(texts, special_tokens=not self.skip_special_tokens)
 
     def _lists(self) -> list[list[int]]:
         return [part for part in self.ids if isinstance(part, list)] or [cast(list[int], self.ids)]

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from shoal.jobs import Job
+from shoal.operations import Embed, Rerank
 from shoal.options import Options
 from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import Dimensions, Name, Texts, TopN
@@ -40,7 +41,7 @@ class VoyageBody(Body):
         options = Options(
             truncate=self.truncation is not False, prompt_name=prompt_name, dimensions=self.output_dimension
         )
-        return Job("embed", as_list(self.input), options)
+        return Embed(as_list(self.input), options)
 
 
 class VoyageRerankBody(InfinityRerankBody):
@@ -52,7 +53,7 @@ class VoyageRerankBody(InfinityRerankBody):
     def job(self) -> Job:
         """Return the job that does it."""
         options = Options(truncate=self.truncation is not False)
-        return Job("rerank", self.documents, options, query=self.query, raw_scores=self.raw_scores)
+        return Rerank(self.documents, options, query=self.query, raw_scores=self.raw_scores)
 
 
 class VoyageRanking(BaseModel):

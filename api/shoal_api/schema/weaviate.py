@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from shoal.errors import InvalidRequest
 from shoal.jobs import Job
+from shoal.operations import Embed, Rerank
 from shoal.options import Options
 from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import Dimensions, Ignored, Text, TextList
@@ -37,7 +38,7 @@ class WeaviateBody(Body):
         if texts is None:
             raise InvalidRequest("text is missing: it is required, or texts in its place")
         dimensions = self.config.dimensions if self.config else None
-        return Job("embed", texts, Options(prompt_name=prompt_name, dimensions=dimensions))
+        return Embed(texts, Options(prompt_name=prompt_name, dimensions=dimensions))
 
 
 class WeaviateRerankBody(Body):
@@ -55,7 +56,7 @@ class WeaviateRerankBody(Body):
         texts = self.documents if self.property is None or self.documents is not None else [self.property]
         if texts is None:
             raise InvalidRequest("documents is missing: it is required, or one text as property in its place")
-        return Job("rerank", texts, query=self.query)
+        return Rerank(texts, query=self.query)
 
 
 class WeaviateScore(BaseModel):

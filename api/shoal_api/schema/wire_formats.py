@@ -3,6 +3,7 @@
 from pydantic import BaseModel, ConfigDict, Field
 
 from shoal.jobs import Job
+from shoal.operations import Embed
 from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import Name, Texts
 from shoal_api.schema.requests import as_list
@@ -18,7 +19,7 @@ class NamedModelBody(Body):
 
     def job(self) -> Job:
         """Return the job that does it."""
-        return Job("embed", as_list(self.input))
+        return Embed(as_list(self.input))
 
 
 class NamedModelVectors(BaseModel):

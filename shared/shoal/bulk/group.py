@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.client.job_limits import TEXTS_PER_TOKENS_JOB
+from shoal.embed_job import TEXTS_PER_TOKENS_JOB
 from shoal.errors import ShoalError
 from shoal.options import Options
 from shoal.records.document import BadRow, Document

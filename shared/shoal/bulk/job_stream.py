@@ -19,7 +19,7 @@ from shoal.errors import (
     TextTooLong,
     TooLarge,
 )
-from shoal.jobs import Job
+from shoal.operations import Embed
 from shoal.options import Options
 
 #: Rows and characters on their way at which no more are sent: enough to keep sixteen workers busy.
@@ -77,7 +77,7 @@ class JobStream:
             self._lane.forget(_jobs(window))
 
     def _send(self, texts: list[str]) -> SentJob:
-        return self._lane.send(Job("embed", texts, self._options))
+        return self._lane.send(Embed(texts, self._options))
 
     def _finish(self, group: Group, first: SentJob, sent: Sequence[SentJob]) -> None:
         """Put the vectors of the first job into its group, or the errors of its texts."""

@@ -108,7 +108,7 @@ class _Lookup:
     async def _find(self, job: Job) -> LookupResult:
         all_missing = LookupResult(job, [None] * len(job.texts))
         cache, options = self._cache, job.options
-        if cache is None or not _is_cached(job) or not cache.table.supports(options):
+        if cache is None or not job.is_cacheable or not cache.table.supports(options):
             return all_missing
         digests = cache.table.digests(job.texts, cache.table.prompt(options.prompt_name), options)
         try:
@@ -174,7 +174,7 @@ class CacheLookup(_Lookup):
         """Look up the texts of a job that embeds; those of other jobs, and token vectors, are all missing."""
         if self._pid != os.getpid():
             self._make_locks()  # in the process that this one was forked from, other threads may hold them
-        if _is_cached(job) and self._is_due():
+        if job.is_cacheable and self._is_due():
             with self._refreshing:
                 if self._is_due():
                     run_now(self._refresh())
@@ -194,12 +194,8 @@ class AsyncCacheLookup(_Lookup):
 
     async def find(self, job: Job) -> LookupResult:
         """Look up the texts of a job as `CacheLookup` does."""
-        if _is_cached(job) and self._is_due():
+        if job.is_cacheable and self._is_due():
             async with self._refreshing:
                 if self._is_due():
                     await self._refresh()
         return await self._find(job)
-
-
-def _is_cached(job: Job) -> bool:
-    return job.op == "embed" and job.options.is_cacheable

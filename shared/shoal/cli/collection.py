@@ -22,8 +22,8 @@ from shoal.evaluation.corpus import write_source
 from shoal.evaluation.evaluator import Evaluator
 from shoal.evaluation.run import Ids
 from shoal.extra import install_command
-from shoal.jobs import MAX_K
 from shoal.records.source_rules import SourceRules
+from shoal.search_job import MAX_K
 from shoal.settings import Settings
 from shoal.supervisor.wait import wait_until
 

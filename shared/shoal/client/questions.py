@@ -11,6 +11,7 @@ from shoal.blocking import run_now
 from shoal.checks import check_known
 from shoal.closing import Closing
 from shoal.jobs import Job
+from shoal.operations import Embed, Rerank, Search, job_class
 from shoal.options import OPTION_NAMES, Options
 from shoal.replies import Reply
 from shoal.search_options import SEARCH_NAMES, SearchOptions
@@ -28,7 +29,7 @@ class Questions(ABC):
 
     async def _embed(self, texts: str | Iterable[str], options: Mapping[str, Any]) -> Any:
         """Return the vectors of the texts, or of a single str."""
-        job = Job("embed", as_list(texts), options_of(options))
+        job = Embed(as_list(texts), options_of(options))
         rows = vectors(await self._call(job), job.options)
         return rows[0] if isinstance(texts, str) else rows
 
@@ -39,13 +40,13 @@ class Questions(ABC):
 
     async def _ask(self, queries: str | Iterable[str], k: int, index: str, options: Mapping[str, Any]) -> Reply:
         """Return the reply to a search."""
-        return await self._call(job_of("search", queries, options, k=k, index=index))
+        return await self._call(search_of(queries, options, k, index))
 
     async def _rerank(
         self, query: str, texts: Iterable[str], raw_scores: bool, options: Mapping[str, Any]
     ) -> NDArray[np.float32]:
         """Return the score of each text for the query."""
-        job = Job("rerank", as_list(texts), options_of(options), query=query, raw_scores=raw_scores)
+        job = Rerank(as_list(texts), options_of(options), query=query, raw_scores=raw_scores)
         scores = (await self._call(job)).scores
         assert scores is not None
         return scores
@@ -98,7 +99,15 @@ class BlockingQuestions(Questions, Closing):
 
 
 def job_of(op: str, texts: str | Iterable[str], options: Mapping[str, Any], **fields: Any) -> Job:
-    """Return a job of texts with these options, which are those of how texts are embedded and of a search.
+    """Return a job of any operation; `fields` are the index, the hits and the query, of which it takes its own."""
+    if op == "search":
+        return search_of(texts, options, fields["k"], fields["index"])
+    asked = {name: value for name, value in fields.items() if op == "rerank" and name in ("query", "raw_scores")}
+    return job_class(op)(as_list(texts), options_of(options), **asked)
+
+
+def search_of(queries: str | Iterable[str], options: Mapping[str, Any], k: int, index: str) -> Search:
+    """Return a search with these options, which are those of how texts are embedded and of a search.
 
     `negative` texts follow the others. Raises InvalidRequest for an option that there is not.
     """
@@ -110,8 +119,8 @@ def job_of(op: str, texts: str | Iterable[str], options: Mapping[str, Any], **fi
         asked["like"] = [asked["like"]]
     if negative:
         asked["num_negative"] = len(negative)
-    parsed = options_of(options, *SEARCH_NAMES, "negative", *fields)
-    return Job(op, as_list(texts) + negative, parsed, search=SearchOptions.from_map(asked), **fields)
+    parsed = options_of(options, *SEARCH_NAMES, "negative")
+    return Search(as_list(queries) + negative, parsed, k=k, index=index, search=SearchOptions.from_map(asked))
 
 
 def options_of(given: Mapping[str, Any], *others: str) -> Options:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Self
 
+from shoal import operations
 from shoal.broker.script import Script
 from shoal.errors import ShoalError, UnknownJob
 from shoal.excerpt import excerpt
@@ -82,7 +83,7 @@ class DeadLetter:
     def job(self) -> Job | None:
         """Return the job; None if its bytes cannot be read, or are not all here."""
         try:
-            return Job.unpack(self.data)
+            return operations.unpack(self.data)
         except ShoalError:
             return None
 
@@ -130,7 +131,7 @@ class DeadLetters:
         Raises UnknownJob, Overloaded, or the error that keeps the job from being read: then it can only be dropped.
         """
         letter = self.get(letter_id)
-        job = replace(Job.unpack(letter.data), id=letter.retried_id, deadline=None, reply_to=None)
+        job = replace(operations.unpack(letter.data), id=letter.retried_id, deadline=None, reply_to=None)
         self._producer.put(letter.lane if letter.lane in LANES else LANES[0], [job], client="retried")
         self._delete(letter_id)
         return job.id

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shoal.jobs import Job
+from shoal.operations import Search
 from shoal.search_options import SNIPPET_CHARS
 from shoal_workers.index.scoring import Scoring
 from shoal_workers.index.search.live_documents import LiveDocuments
@@ -21,7 +21,7 @@ LEAST_READ, MOST_READ, MOST_READ_TOGETHER = 1_024, 2**16, 2**22
 class Hits:
     """The hits of one job, made of the documents of a version and of those that were added since."""
 
-    def __init__(self, index: "Index", live: LiveDocuments, job: Job, scoring: Scoring):
+    def __init__(self, index: "Index", live: LiveDocuments, job: Search, scoring: Scoring):
         self._index = index
         self._live = live
         self._options = job.search

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shoal.errors import IndexCorrupt, IndexMismatch, InvalidRequest, NotReady, ShoalError
 from shoal.excerpt import excerpt
 from shoal.index_folder import CURRENT, read_current
-from shoal.jobs import Job
+from shoal.operations import Map, Search
 from shoal_workers.index.files.array_file import open_array
 from shoal_workers.index.files.columns import Columns
 from shoal_workers.index.files.documents import Documents
@@ -214,7 +214,7 @@ class Index:
 
     def answer(
         self,
-        job: Job,
+        job: Search,
         vectors: NDArray[np.float32],
         going_on: Callable[[], object] = lambda: None,
         shared: SharedProducts | None = None,
@@ -228,7 +228,7 @@ class Index:
             search = RankedSearch(self, job, vectors, going_on, shared)
             return search.answer(search.find())
 
-    def answer_map(self, job: Job) -> SearchAnswer:
+    def answer_map(self, job: Map) -> SearchAnswer:
         """Return the answer to a job for the map: its points, or documents at some of them.
 
         Raises InvalidRequest for a field or a row that the index has not, and IndexMismatch for one without a map.
@@ -237,7 +237,7 @@ class Index:
 
     def find(
         self,
-        job: Job,
+        job: Search,
         vectors: NDArray[np.float32],
         going_on: Callable[[], object] = lambda: None,
         shared: SharedProducts | None = None,

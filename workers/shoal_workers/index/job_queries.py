@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
-from shoal.jobs import Job
+from shoal.operations import Search
 from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.search.query import Query, away_from, fused, normalised
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from shoal_workers.index.index import Index
 
 
-def queries_of(job: Job, vectors: NDArray[np.float32], index: "Index", live: LiveDocuments) -> list[Query]:
+def queries_of(job: Search, vectors: NDArray[np.float32], index: "Index", live: LiveDocuments) -> list[Query]:
     """Return a query for each list of hits of a job; `vectors` are those of its texts, float32 `[texts, dimension]`.
 
     Raises InvalidRequest for a vector or an id that does not fit the index.

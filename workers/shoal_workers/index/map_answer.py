@@ -7,7 +7,7 @@ import numpy as np
 
 from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
-from shoal.jobs import Job
+from shoal.operations import Map
 from shoal_workers.index.map.map_points import points_of
 from shoal_workers.index.ranked_search import SearchAnswer
 from shoal_workers.index.search.live_documents import LiveDocuments
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from shoal_workers.index.index import Index
 
 
-def answer_map(index: "Index", job: Job) -> SearchAnswer:
+def answer_map(index: "Index", job: Map) -> SearchAnswer:
     """Return the answer to a job for the map. Raises InvalidRequest for a field or a row that the index has not."""
     live = index.live
     rows = job.map.map_rows

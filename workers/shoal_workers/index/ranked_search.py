@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import InvalidRequest
-from shoal.jobs import Job
+from shoal.operations import Search
 from shoal.search_fields import parse_facets
 from shoal.search_filter import parse_filter
-from shoal.size_limit import check_rows
 from shoal_workers.index.hit import Hits
 from shoal_workers.index.job_queries import queries_of
 from shoal_workers.index.ranker import Ranker
@@ -76,7 +75,7 @@ class RankedSearch:
     def __init__(
         self,
         index: "Index",
-        job: Job,
+        job: Search,
         vectors: NDArray[np.float32],
         going_on: Callable[[], object] = lambda: None,
         shared: SharedProducts | None = None,
@@ -98,7 +97,7 @@ class RankedSearch:
         Raises InvalidRequest for an option that does not fit this index, TooLarge for more lists than these options
         allow, and IndexCorrupt.
         """
-        check_rows(self._job, self._num_rows)
+        self._job.check_rows(self._num_rows)
         self._check_options()
         queries = queries_of(self._job, self._vectors, self._index, self._live)
         if self._options.mode == "lexical" and not all(query.texts for query in queries):

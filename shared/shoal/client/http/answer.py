@@ -9,7 +9,7 @@ from typing import Any
 from shoal import wire
 from shoal.errors import BY_CODE, InvalidText, MalformedJob, ShoalError, TooLarge, Unavailable
 from shoal.excerpt import excerpt
-from shoal.jobs import MAX_VALUES
+from shoal.operations import MAX_VALUES
 
 #: Most commas and opening brackets in an answer that is JSON. Each value has one, so such an answer takes as little
 #: memory as one of `MAX_ANSWER_BYTES` in msgpack. Those of texts count too: hits with 200 MB of texts have fewer.

@@ -15,16 +15,18 @@ from shoal.client.http.handle import HttpHandle
 from shoal.client.http.index import HttpIndex
 from shoal.client.http.long_handle import HttpLongHandle
 from shoal.client.http.long_jobs import HttpLongJobs
-from shoal.client.http.messages import RequestLimits, body_of, checked, reply_of
+from shoal.client.http.messages import RequestLimits, checked, reply_of
 from shoal.client.index_handle import IndexHandle
-from shoal.client.job_limits import TEXTS_PER_JOB, TEXTS_PER_TOKENS_JOB, check_key, check_lane
+from shoal.client.job_limits import check_key, check_lane
 from shoal.client.one_version import of_one_version
 from shoal.client.questions import BlockingQuestions, job_of, options_of, vectors
 from shoal.client.source_file import File, Item
+from shoal.embed_job import TEXTS_PER_TOKENS_JOB
 from shoal.errors import InvalidRequest, MissingExtra, Timeout, TooLarge
 from shoal.excerpt import excerpt
 from shoal.extra import install_command
-from shoal.jobs import Job
+from shoal.jobs import TEXTS_PER_JOB, Job
+from shoal.operations import Embed
 from shoal.replies import Reply
 from shoal.settings import DEFAULTS
 
@@ -36,9 +38,6 @@ if TYPE_CHECKING:
 
 #: Most requests of one call that are under way at a time.
 MAX_REQUESTS = 4
-
-#: The route that waits for the answer of each operation.
-_PATHS = {"embed": "/embed", "search": "/search", "rerank": "/score"}
 
 #: Waits for the given number of seconds; returns true if the caller gives up meanwhile.
 Pause = Callable[[float], object]
@@ -87,7 +86,7 @@ class HttpClient(BlockingQuestions):
         parsed, source = options_of(options), iter(texts)
         num_texts = TEXTS_PER_JOB if parsed.is_cacheable else TEXTS_PER_TOKENS_JOB
         groups = iter(lambda: list(islice(source, num_texts)), [])
-        jobs = (part for group in groups for part in self._split(Job("embed", group, parsed), self.until()))
+        jobs = (part for group in groups for part in self._split(Embed(group, parsed), self.until()))
         for reply in _in_order(lambda job, pause: self._wait(job, self.until(), pause, lane), jobs, window):
             yield from vectors(reply, parsed)
 
@@ -112,7 +111,7 @@ class HttpClient(BlockingQuestions):
         job = job_of(op, texts, options, k=k, index=index, query=query, raw_scores=raw_scores)
         if idempotency_key is not None and not check_key(idempotency_key).isascii():
             raise InvalidRequest(f"the idempotency key is {excerpt(idempotency_key)}: over HTTP it takes ASCII alone")
-        body = body_of(job, op=op, lane=check_lane(lane))
+        body = job.packed(job.body() | {"op": op, "lane": check_lane(lane)})
         answer = self.ask("POST", "/v1/jobs", body=body, headers={"Idempotency-Key": idempotency_key or uuid4().hex})
         return HttpHandle.of(self, answer)
 
@@ -179,7 +178,7 @@ class HttpClient(BlockingQuestions):
     def _wait(self, job: Job, until: float, pause: Pause = time.sleep, lane: str = "interactive") -> Reply:
         """Return the reply to a job that goes into one request."""
         try:
-            answer = self.ask("POST", _PATHS[job.op], until, body=body_of(job, lane=lane), pause=pause)
+            answer = self.ask("POST", job.path, until, body=job.packed(job.body() | {"lane": lane}), pause=pause)
         except TooLarge:
             self._limits = None  # the API may have got lower ones
             raise

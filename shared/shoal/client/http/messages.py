@@ -1,22 +1,20 @@
 """The bodies of requests to the API and the replies in its answers: how jobs are written, split and read over HTTP."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal import wire
-from shoal.client.job_limits import MAX_HITS_PER_JOB, TEXTS_PER_TOKENS_JOB
-from shoal.errors import InvalidText, MalformedJob
-from shoal.jobs import Job, new_id
-from shoal.options import OPTION_DEFAULTS
+from shoal.errors import MalformedJob
+from shoal.jobs import MAX_REQUEST_TEXTS, Job
+from shoal.operations import Search
 from shoal.replies import CHUNK_COLUMNS, Reply
 
-#: Most texts, and bytes of texts, in one request, if the API takes as much. Longer lists are split.
-MAX_REQUEST_TEXTS, MAX_REQUEST_BYTES = 256, 4 * 2**20
+#: Most bytes of texts in one request, if the API takes as much. Longer lists are split.
+MAX_REQUEST_BYTES = 4 * 2**20
 
 #: Bytes of a request for all but its texts, and for the head of each text.
 _BYTES_OF_OPTIONS, _BYTES_OF_A_HEAD = 4_096, 5
@@ -46,48 +44,9 @@ class RequestLimits:
 
     def split(self, job: Job) -> list[Job]:
         """Return jobs that each go into one request, and together ask the same."""
-        if job.search.is_one_question:
-            return [job]
-        max_texts, num_bytes = self._texts_of(job), 0
-        parts: list[list[str]] = [[]]
-        for text in job.texts:
-            size = len(text.encode(errors="surrogatepass")) + _BYTES_OF_A_HEAD
-            if parts[-1] and (len(parts[-1]) >= max_texts or num_bytes + size > self.max_bytes):
-                parts.append([])
-                num_bytes = 0
-            parts[-1].append(text)
-            num_bytes += size
-        return [job] if len(parts) == 1 else [replace(job, texts=texts, id=new_id()) for texts in parts]
-
-    def _texts_of(self, job: Job) -> int:
-        if job.op == "search":
-            return min(self.max_texts, max(1, MAX_HITS_PER_JOB // job.hits_per_list))
-        return self.max_texts if job.options.is_cacheable else min(self.max_texts, TEXTS_PER_TOKENS_JOB)
-
-
-def body_of(job: Job, **fields: Any) -> bytes:
-    """Return the body of a request for the job, as msgpack, with further fields. Raises InvalidText, with the text."""
-    values: dict[str, Any] = {**_texts(job), **fields}
-    values |= {k: value for k, default in OPTION_DEFAULTS.items() if (value := getattr(job.options, k)) != default}
-    if job.op == "search":
-        values |= {"k": job.k, "index": job.index} | job.search.to_map()
-        values.pop("num_negative", None)
-    if job.op == "rerank":
-        values |= {"query": job.query, "raw_scores": job.raw_scores}
-    try:
-        return wire.pack(values)
-    except InvalidText:
-        job.pack()  # raises the error that names the text
-        raise
-
-
-def _texts(job: Job) -> dict[str, list[str]]:
-    """Return the texts of a job by the fields that have them in a request."""
-    if job.op != "search":
-        return {"inputs": job.texts}
-    num_queries = len(job.texts) - job.search.num_negative
-    lists = {"queries": job.texts[:num_queries], "negative": job.texts[num_queries:]}
-    return {name: texts for name, texts in lists.items() if texts}
+        max_texts = min(self.max_texts, job.texts_per_request)
+        sizes = (len(text.encode(errors="surrogatepass")) + _BYTES_OF_A_HEAD for text in job.texts)
+        return list(job.cut(max_texts, self.max_bytes, sizes))
 
 
 def reply_of(job_id: str, values: Mapping[str, Any]) -> Reply:
@@ -111,17 +70,15 @@ def reply_of(job_id: str, values: Mapping[str, Any]) -> Reply:
 
 def checked(reply: Reply, job: Job) -> Reply:
     """Return the reply; raise MalformedJob if it has not what the job asks for, or numbers that are not finite."""
-    found: Any = {"embed": reply.vectors, "search": reply.hits, "rerank": reply.scores}[job.op]
-    if found is not None and job.options.output != "vector":
-        found = reply.chunks if job.options.output == "chunks" else reply.tokens
-    if found is None or len(found) != (job.num_lists if job.op == "search" else len(job.texts)):
+    found = job.answer_of(reply)
+    if found is None or len(found) != job.num_lists:
         raise MalformedJob(f"the answer is not to a request with {len(job.texts):,} texts")
     for numbers in (reply.vectors, reply.scores):
         if numbers is not None and not np.isfinite(numbers).all():
             raise MalformedJob("the answer has numbers that are infinite or none")
     if reply.vectors is not None:
         _check_dimension(reply.vectors.shape[1], job.options.dimensions)
-    if job.op == "search" and (most := max(map(len, reply.hits or ()))) > job.hits_per_list:
+    if isinstance(job, Search) and (most := max(map(len, reply.hits or ()))) > job.hits_per_list:
         raise MalformedJob(f"the answer has {most:,} hits for a query, and {job.hits_per_list:,} were asked for")
     return reply
 

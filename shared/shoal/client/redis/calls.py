@@ -12,19 +12,12 @@ from typing import Any
 from shoal import logs, traceparent
 from shoal.changes.change_log import AsyncChangeLog
 from shoal.client.grouping import groups
-from shoal.client.job_limits import (
-    TEXTS_PER_JOB,
-    TEXTS_PER_TOKENS_JOB,
-    check_key,
-    check_lane,
-    check_num_vectors,
-    put_share,
-    texts_per_job,
-)
+from shoal.client.job_limits import check_key, check_lane, put_share
 from shoal.client.one_version import of_one_version
 from shoal.client.questions import Questions, options_of, vectors
 from shoal.client.redis.client_io import ClientIO, P, Sender
 from shoal.client.redis.index_writer import IndexWriter
+from shoal.embed_job import TEXTS_PER_TOKENS_JOB
 from shoal.errors import (
     Cancelled,
     Expired,
@@ -36,10 +29,10 @@ from shoal.errors import (
     Timeout,
     TooLarge,
 )
-from shoal.jobs import Job, check_deadline, new_id
+from shoal.jobs import TEXTS_PER_JOB, Job, check_deadline, new_id
+from shoal.operations import Embed, Search
 from shoal.replies import Reply
 from shoal.settings import DEFAULTS
-from shoal.size_limit import MAX_JOB_HITS, check_hits
 
 log = logging.getLogger("shoal.client")
 
@@ -80,7 +73,8 @@ class Calls(Questions, ClientIO[P]):
 
     async def _put(self, job: Job, lane: str, client: str, idempotency_key: str | None) -> str:
         """Put a job; return its id, or the id of the job that was put first with the key."""
-        check_hits(job, MAX_JOB_HITS, "job")
+        if isinstance(job, Search):
+            job.check_hits()
         await self._check_num_vectors(job)
         if job.deadline is not None:
             check_deadline(job.deadline, await self._now())
@@ -131,7 +125,7 @@ class Calls(Questions, ClientIO[P]):
         monotonic clock, and Cancelled once the reply is not wanted any more.
         """
         deadline = await self._now() + until - time.monotonic()
-        parts = [replace(part, deadline=deadline) for part in job.split(texts_per_job(job))]
+        parts = [replace(part, deadline=deadline) for part in job.split(job.texts_per_job)]
         send = partial(self._send, lane=lane, client=client, until=until, is_wanted=is_wanted)
         if job.options.output == "vector":
             put_share(job)  # raises TooLarge
@@ -193,7 +187,7 @@ class Calls(Questions, ClientIO[P]):
             async with aclosing(groups(texts, num_texts)) as source:
                 while True:
                     while len(sent) < window and (group := await anext(source, None)):
-                        job = Job("embed", group, parsed)
+                        job = Embed(group, parsed)
                         sent.append((job, sender.call(lane, [job], self.name)[0]))
                     if not sent:
                         return
@@ -222,8 +216,8 @@ class Calls(Questions, ClientIO[P]):
 
     async def _check_num_vectors(self, job: Job) -> None:
         """Raise TooLarge if the job asks for vectors of tokens or chunks that are certainly too large for a reply."""
-        if job.op == "embed" and job.options.output != "vector":
-            check_num_vectors(job, await self._producer().pool.first_heartbeats(), self.max_reply_bytes)
+        if isinstance(job, Embed) and job.options.output != "vector":
+            job.check_num_vectors(await self._producer().pool.first_heartbeats(), self.max_reply_bytes)
 
     async def _timeout(self, timeout_s: float) -> Timeout:
         num_alive = len(await self._producer().pool.alive())

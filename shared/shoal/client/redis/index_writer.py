@@ -24,6 +24,7 @@ from shoal.client.grouping import bounded_groups, telling_how_many
 from shoal.errors import InvalidRequest, NotReady, TooLarge, UnknownIndex
 from shoal.excerpt import excerpt
 from shoal.jobs import Job
+from shoal.operations import Embed
 from shoal.options import Options
 from shoal.queue.pool import AsyncPool
 from shoal.records.document import Document
@@ -142,7 +143,7 @@ class IndexWriter:
     async def _embed(self, documents: Sequence[Document], model: IndexModel) -> NDArray[np.float32]:
         """Return the vectors of the documents, float32 `[len(documents), dimension]`."""
         texts = [document.text for document in documents]
-        reply = await self.call(Job("embed", texts, Options(prompt_name=model.prompt or None)))
+        reply = await self.call(Embed(texts, Options(prompt_name=model.prompt or None)))
         if reply.model != model.name or reply.vectors is None or reply.vectors.shape != (len(texts), model.dimension):
             raise self._other_model()
         return reply.vectors

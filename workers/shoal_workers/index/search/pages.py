@@ -8,7 +8,7 @@ from hashlib import blake2b
 from itertools import dropwhile, islice
 
 from shoal.errors import InvalidRequest
-from shoal.jobs import Job
+from shoal.operations import Search
 from shoal_workers.index.search.cursor import Cursor
 from shoal_workers.index.search.grouping import Lead
 from shoal_workers.index.search.ranking import Place
@@ -20,7 +20,7 @@ class Pages:
     `added` are the documents that were added since, packed.
     """
 
-    def __init__(self, job: Job, version: str, count: int, added: Sequence[bytes]):
+    def __init__(self, job: Search, version: str, count: int, added: Sequence[bytes]):
         self._job = job
         self._version = version
         self._count = count
