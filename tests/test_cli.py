@@ -191,7 +191,7 @@ def test_a_file_that_cannot_be_written_is_said_before_anything_is_embedded(shoal
 def test_search_prints_scores_and_texts(shoal: CliRunner, client: Client) -> None:
     hits = client.search("storm europe", k=2)
     lines = succeed(shoal.invoke(main, ["search", "storm europe", "-k", "2"])).splitlines()
-    assert lines == [f"{hit['score']:.3f}  {hit['text']}" for hit in hits]
+    assert lines == [f"{hit['score']:.3f}  {hit['id']}  {hit['text']}" for hit in hits]
     (line,) = succeed(shoal.invoke(main, ["search", "storm europe", "-k", "2", "--json"])).splitlines()
     assert [hit["id"] for hit in json.loads(line)] == [hit["id"] for hit in hits]
 
@@ -235,8 +235,9 @@ def test_search_prints_facets_and_says_that_hits_are_approximate(capsys: pytest.
     reply = Reply("a", hits=[[]], facets=facets, approximate=True)
     (found,) = search._search(SimpleNamespace(find=lambda *_, **__: reply), ["storm"], 5, "default", {})  # type: ignore[arg-type]
     search._print(found, ())
+    search._print({"hits": [{"id": "7", "score": 0.5, "title": "Rain", "text": "wet"}, {"id": "8", "score": 0.25}]}, ())
     printed = capsys.readouterr()
-    assert printed.out == 'topic: "sun" 1,234, "rain" 5\n'
+    assert printed.out == 'topic: "sun" 1,234, "rain" 5\n0.500  7  Rain  wet\n0.250  8\n'
     assert printed.err.startswith("approximate: some of the best documents may be missing")
 
 

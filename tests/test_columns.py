@@ -114,6 +114,31 @@ def test_the_kind_is_that_of_all_values(values: list[Any], kind: str) -> None:
         assert columns_of(order)["f"].kind == kind
 
 
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        (["1", "2.5", "20x5", "x", "7"], {"kind": "keyword", "document": 3, "odd": "20x5", "others": "number"}),
+        ([None, ["1", "2"], ["3", "n/a"]], {"kind": "keyword", "document": 3, "odd": "n/a", "others": "number"}),
+        ([7, "unknown", "none"], {"kind": "keyword", "document": 2, "odd": "unknown", "others": "number"}),
+        (["2001", "2001-05", "May"], {"kind": "keyword", "document": 3, "odd": "May", "others": "date"}),
+        (["true", "false", "maybe"], {"kind": "keyword", "document": 3, "odd": "maybe", "others": "boolean"}),
+        (["a", "b", "1984"], {"kind": "keyword"}),
+        ([True, "a"], {"kind": "keyword"}),
+        (["1", "2"], {"kind": "number"}),
+        ([{"a": 1}], {"kind": "stored"}),
+    ],
+)
+def test_the_value_that_made_keywords_of_a_field_is_told(values: list[Any], found: dict[str, Any]) -> None:
+    fields = DocumentFields({})
+    for value in values:
+        fields.add({} if value is None else {"f": value})
+    assert fields.kinds_found() == {"f": found}
+    fields = DocumentFields({"f": "keyword"})
+    fields.add({"f": "1"})
+    fields.add({"f": "x"})
+    assert fields.kinds_found() == {"f": {"kind": "keyword"}}
+
+
 def test_a_build_makes_the_columns(tmp_path: Path) -> None:
     documents = [{"id": f"d{n}", "text": f"storm {n}", "n": n, "tags": ["a", "b"][: n % 3]} for n in range(9)]
     (source := tmp_path / "source.jsonl").write_text("".join(json.dumps(one) + "\n" for one in documents))

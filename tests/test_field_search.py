@@ -276,6 +276,31 @@ def test_facets_may_be_of_the_best_documents_alone(tmp_path: Path, options: dict
     assert cursor is None or made.index.answer(later, vectors).facets == found.facets
 
 
+def test_numbers_and_booleans_that_are_written_as_texts_are_the_same_in_hits_and_facets(tmp_path: Path) -> None:
+    kinds = {"year": "number", "new": "boolean", "tag": "keyword", "day": "date"}
+    written: list[Fields] = [
+        {"year": "2001", "new": "true", "tag": "7", "day": "2001"},
+        {"year": ["2.50", ""], "new": None, "tag": 7, "day": "2001-05-03T00:00"},
+        {"year": 7, "new": "FALSE"},
+    ]
+    documents, vectors = [Document(str(n), "storm", one) for n, one in enumerate(written)], vectors_of(3, 0)
+    write_version(tmp_path / "v1", documents[:2], vectors[:2], kinds=kinds)
+    index = Index.open_version(tmp_path / "v1")
+    index.live = index.live.after([Change((documents[2],), vectors[2:], (), "d", 0.0)], "1-1", index.rows_of)
+    expected = {
+        "0": {"year": 2001, "new": True, "tag": "7", "day": "2001"},
+        "1": {"year": [2.5, ""], "new": None, "tag": 7, "day": "2001-05-03T00:00"},
+        "2": {"year": 7, "new": False},
+    }
+    asked = Search(["storm"], search=SearchOptions(facets=["year", "new"]))
+    (facets,) = index.answer(asked, vectors[:1]).facets or [{}]
+    for hits in (index.search(vectors[:1], 3)[0], index.answer(asked, vectors[:1]).hits[0]):
+        assert {hit["id"]: {name: hit[name] for name in expected[hit["id"]]} for hit in hits} == expected
+        assert isinstance(next(hit["year"] for hit in hits if hit["id"] == "0"), int)
+    assert [one["value"] for one in facets["year"]["values"]] == [2.5, 7, 2001]
+    assert [one["value"] for one in facets["new"]["values"]] == [False, True]
+
+
 def test_fields_that_only_added_documents_have(tmp_path: Path) -> None:
     made = many(tmp_path)
     change = Change((Document("new", "text", {"size": 7, "year": "soon"}),), made.vectors[:1], (), "d", 0.0)

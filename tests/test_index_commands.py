@@ -56,6 +56,15 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.mark.usefixtures("pool")
 class TestThroughAPool:
+    def test_a_build_tells_the_kinds_of_fields_and_what_made_keywords_of_one(
+        self, shoal: CliRunner, tmp_path: Path
+    ) -> None:
+        source = tmp_path / "source.csv"
+        source.write_text("text,year,size\nstorm,2001,10\nrain,2002,20x5\nsun,2003,30\n")
+        result = shoal.invoke(main, ["index", "build", str(source), "--name", "news"])
+        assert "fields: size (keyword), year (number)" in succeed(result)
+        assert 'size has keywords, as document 2 has "20x5" where most have a number: mend it, or' in result.stderr
+
     def test_versions_are_built_listed_published_and_deleted(
         self, shoal: CliRunner, source: Path, tmp_path: Path
     ) -> None:

@@ -1,5 +1,6 @@
 """The ends of one run of a long job, on a real Redis: it may belong to another worker by then, or Redis may fail."""
 
+import logging
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -114,6 +115,20 @@ def test_a_next_try_is_written_with_the_end_of_the_last_or_not_at_all(pool: Pool
         with pool.connection.pipeline() as pipeline:
             run.job.retry(pool.queue, pipeline)
         assert pool.status == "running"
+
+
+@pytest.mark.parametrize("end", ["fail", "die"])
+@pytest.mark.parametrize(("retries_left", "level"), [(1, "WARNING"), (0, "ERROR")])
+def test_a_failure_is_an_error_only_if_the_job_is_not_tried_again(
+    pool: Pool, caplog: pytest.LogCaptureFixture, end: str, retries_left: int, level: str
+) -> None:
+    run = pool.begin("worker")
+    run.job.retries_left = retries_left
+    pool.connection.hset(run.job.key, "retries_left", retries_left)
+    caplog.clear()
+    run.fail(Unavailable("away")) if end == "fail" else run.die()
+    (record,) = (record for record in caplog.records if record.levelno > logging.INFO)
+    assert (record.levelname, "tried again" in record.getMessage()) == (level, bool(retries_left))
 
 
 @pytest.mark.parametrize("end", ["exchange", "succeed", "fail", "refuse", "pause", "die"])

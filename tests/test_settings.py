@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shoal.errors import BadSetting
+from shoal.errors import BadSetting, Unavailable
 from shoal.settings import EMBEDDED_PORT, PORT_FILE, Settings, variable
 
 
@@ -17,9 +17,14 @@ def test_the_defaults_work() -> None:
     assert settings.index_folders() == {}
 
 
-def test_redis_is_the_one_that_is_named_else_that_of_the_home_folder(tmp_path: Path) -> None:
+def test_redis_is_the_one_that_is_named_else_that_of_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    assert Settings().redis_address == f"redis://127.0.0.1:{EMBEDDED_PORT}/0"
     settings = Settings(home=str(tmp_path))
-    assert settings.redis_address == f"redis://127.0.0.1:{EMBEDDED_PORT}/0"
+    with pytest.raises(Unavailable, match=f"no service was started from the home folder {tmp_path}: start one"):
+        assert settings.redis_address
     (tmp_path / PORT_FILE).write_text("7000\n")
     assert settings.redis_address == "redis://127.0.0.1:7000/0"
     assert replace(settings, redis_port=7001).redis_address == "redis://127.0.0.1:7001/0"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self, get_type_hints
 
-from shoal.errors import BadSetting
+from shoal.errors import BadSetting, Unavailable
 from shoal.excerpt import excerpt
 from shoal.keys import NAME, NAME_RULE, Keys
 
@@ -249,8 +249,19 @@ class Settings:
 
     @property
     def redis_address(self) -> str:
-        """`redis_url`, or the URL of the Redis that `shoal serve` starts from the home folder."""
-        return self.redis_url or f"redis://127.0.0.1:{self.redis_port or self.last_redis_port or EMBEDDED_PORT}/0"
+        """`redis_url`, or the URL of the Redis that `shoal serve` starts from the home folder.
+
+        Raises Unavailable if it has started none from this folder, which is not the default one.
+        """
+        if self.redis_url:
+            return self.redis_url
+        port = self.redis_port or self.last_redis_port
+        if not port and self.home_folder != DEFAULTS.home_folder:
+            raise Unavailable(
+                f"no service was started from the home folder {self.home_folder}: start one (./scripts/run --home "
+                f"{self.home}), or name its Redis (--redis-url)"
+            )
+        return f"redis://127.0.0.1:{port or EMBEDDED_PORT}/0"
 
     @property
     def last_redis_port(self) -> int:

@@ -1,7 +1,7 @@
 """The command `shoal index build`: a version of an index is built of documents."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
@@ -151,6 +151,7 @@ def _tell(result: "BuildResult", folder: Path) -> None:
             f"{result.num_embedded:,} texts were embedded; {result.num_reused:,} documents have their vectors from the "
             f"version built last, {result.num_repeated:,} from documents with the same text"
         )
+    _tell_fields(result.fields)
     if result.num_changed:
         click.echo(f"changes of {result.num_changed:,} ids are folded in")
     if result.num_lost:
@@ -168,6 +169,19 @@ def _tell(result: "BuildResult", folder: Path) -> None:
     if result.num_bad:
         bad_rows = folder / result.version / BAD_ROWS
         click.echo(f"{result.num_bad:,} rows were left out: {bad_rows} lists them", err=True)
+
+
+def _tell_fields(fields: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print the kinds of the fields, and the values that made keywords of fields of another kind."""
+    if fields:
+        click.echo("fields: " + ", ".join(f"{name} ({found['kind']})" for name, found in fields.items()))
+    for name, found in fields.items():
+        if "odd" in found:
+            click.echo(
+                f"{name} has keywords, as document {found['document']:,} has {excerpt(found['odd'])} where most have a "
+                f"{found['others']}: mend it, or keep it as it is with --field {name}=keyword",
+                err=True,
+            )
 
 
 def upload_changes(settings: Settings, folder: Path, *, is_published: bool, is_anew: bool = False) -> bool:
@@ -189,15 +203,16 @@ def _client(settings: Settings, local: bool) -> Iterator["Client | None"]:
     if local:
         yield None
         return
-    with Client.from_settings(settings) as client:
+    with ExitStack() as stack:
+        client = None
         try:
+            client = stack.enter_context(Client.from_settings(settings))
             if not client.pool.ready():
                 click.echo("no worker of the pool is ready: this process embeds the texts", err=True)
-            answers = True
         except Unavailable:
             click.echo("no pool answers: this process embeds the texts", err=True)
-            answers = False
-        yield client if answers else None
+            client = None
+        yield client
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The command `shoal search`."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
@@ -93,7 +93,7 @@ def _print(found: dict[str, Any], fields: Sequence[str]) -> None:
     """Print a list of hits for people to read, with the fields that were asked for."""
     for hit in found["hits"]:
         values = [f"{name}: {_json(hit[name])}" for name in fields if name != "text" and name in hit]
-        echo_lines("  ".join([f"{hit['score']:.3f}", _shown(hit), *values]))
+        echo_lines("  ".join([f"{hit['score']:.3f}", hit["id"], *_shown(hit), *values]))
     for field, counts in found.get("facets", {}).items():
         values = [f"{_json(one['value'])} {one['count']:,}" for one in counts["values"]]
         echo(f"{field}: {', '.join(values)}")
@@ -105,12 +105,11 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _shown(hit: dict[str, Any]) -> str:
-    """Return what is printed of a hit: its best passage if that was asked for, else its text, else its id."""
+def _shown(hit: dict[str, Any]) -> Iterator[str]:
+    """Yield the title of a hit, and its best passage if that was asked for, else its text."""
     passage = hit.get("snippet")
-    if isinstance(passage, dict) and "highlights" in passage:
-        return str(passage["text"])
-    return str(hit.get("text", hit["id"]))
+    text = passage["text"] if isinstance(passage, dict) and "highlights" in passage else hit.get("text")
+    yield from (value for value in (hit.get("title"), text) if isinstance(value, str) and value)
 
 
 def _search(

@@ -16,6 +16,7 @@ from shoal.operations import Map, Search
 from shoal_workers.index.files.array_file import open_array
 from shoal_workers.index.files.columns import Columns
 from shoal_workers.index.files.documents import Documents
+from shoal_workers.index.files.field_kinds import by_kind
 from shoal_workers.index.files.file_check import FileCheck
 from shoal_workers.index.files.manifest import (
     FIELDS,
@@ -68,6 +69,7 @@ class Index:
         self.approximate_search = self._open_approximate(quantised, threads)
         self._documents = Documents(folder, count, IDS in manifest.files)
         self.columns = Columns.open(folder, count) if FIELDS in manifest.files else None
+        self._converted = {name: kind for name, kind in self.kinds.items() if kind in ("number", "boolean")}
         self._lexical, self._lexical_error = self._open_lexical()
         self._map = DocumentMap.open(folder, count, dimension) if MAP_PLACES in manifest.files else None
         self.live = self.unchanged()
@@ -273,7 +275,11 @@ class Index:
     def document_of(self, row: int, live: LiveDocuments) -> dict[str, Any]:
         """Return the document of a row; those of documents that were added follow those of the version."""
         place = row - self.manifest.count
-        return self.document(row) if place < 0 else live.document(place)
+        document = self.document(row) if place < 0 else live.document(place)
+        for name, kind in self._converted.items():
+            if name in document:
+                document[name] = by_kind(kind, document[name])
+        return document
 
     def vectors_at(self, rows: Sequence[int], live: LiveDocuments) -> NDArray[np.float32]:
         """Return the vectors of some rows; those of documents that were added follow those of the version."""

@@ -124,7 +124,8 @@ class JobProcess(Worker):
 
         if self.end_run(job, execution, fail):
             where = f" ({logs.places(exc_info[1])})" if error.code == Internal.code else ""
-            log.error("the long job failed: %s%s [%s]", error.message, where, error.code, extra=job.about)
+            level, again = (logging.WARNING, " and is tried again") if retries_left else (logging.ERROR, "")
+            log.log(level, "the long job failed%s: %s%s [%s]", again, error.message, where, error.code, extra=job.about)
 
     def end_run(self, job: Any, execution: Any, write: Callable[[Any, str], None]) -> bool:
         """End this run of the job in one transaction; return False if the job is not this worker's any more.

@@ -204,7 +204,8 @@ class LongJobWorker(JobProcess):
             queue.retry_or_fail(job, exc_string, pipeline)
 
         if self.end_run(job, execution, end) and not (self._stop_requested or self._has_killed):
-            log.error("the process of the long job was killed", extra=job.about)
+            level, again = (logging.WARNING, ", which is tried again") if retries_left else (logging.ERROR, "")
+            log.log(level, "the process of the long job was killed%s", again, extra=job.about)
 
     # Stopping
 

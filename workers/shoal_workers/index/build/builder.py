@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -59,7 +59,8 @@ class BuildResult:
     are in Redis no more. `num_duplicates` documents have the words of an earlier one, and the vectors of
     `num_near_duplicates` rows are nearly those of an earlier one. `found_share` is the part of a sample of rows that
     were found by their own texts. If it `is_unchanged`, the version is the current one, as the build would only have
-    repeated it: nothing was embedded, and no sample was searched for.
+    repeated it: nothing was embedded, and no sample was searched for. `fields` has the `kind` of each field, and where
+    one value made keywords of a field, that value as `odd`, its `document` and the kind of the `others`.
     """
 
     version: str
@@ -78,6 +79,7 @@ class BuildResult:
     num_duplicates: int = 0
     num_near_duplicates: int = 0
     is_unchanged: bool = False
+    fields: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def build(
@@ -123,10 +125,11 @@ def build(
         if not state.count:
             collect_changes(folder, state, out, changes, drop_changes_before)
             read_source(folder, state, source, skips_bad, report, cutter, _read_before(out, source, reuses))
-        write_columns(folder, state, kinds or {}, report)
+        fields = write_columns(folder, state, kinds or {}, report)
         if reuses and (unchanged := _leave_unchanged(out, folder, state, encoder.model, report)):
-            return unchanged
-        result = replace(_fill(folder, state, source.name, former, encoder, report), is_published=publishes)
+            return replace(unchanged, fields=fields)
+        filled = _fill(folder, state, source.name, former, encoder, report)
+        result = replace(filled, fields=fields, is_published=publishes)
         report(_progress(state, "publishing"))
         _keep_result(folder, key, result)
         return replace(result, is_published=_publish(out, state.version, publishes, num_kept, began_from))
@@ -204,23 +207,21 @@ def _leave_unchanged(
     drop_scratch(folder)
     with (version / NEAR_DUPLICATES).open("rb") as file:
         num_near = sum(1 for _ in file)
+    result = _result(state, 0, state.count, num_near)
+    return replace(result, version=version.name, model=manifest.model, is_published=True, is_unchanged=True)
+
+
+def _result(state: BuildState, num_embedded: int, num_reused: int, num_near_duplicates: int) -> BuildResult:
+    """Return the result of a build that has read its documents, without its model."""
+    names = ("version", "count", "num_bad", "first_bad", "num_changed", "num_lost", "num_documents", "num_duplicates")
     return BuildResult(
-        version=version.name,
-        model=manifest.model,
-        count=state.count,
-        num_embedded=0,
-        num_reused=state.count,
-        num_repeated=0,
-        num_bad=state.num_bad,
-        first_bad=state.first_bad,
-        num_changed=state.num_changed,
-        num_lost=state.num_lost,
-        num_documents=state.num_documents,
-        num_duplicates=state.num_duplicates,
-        num_near_duplicates=num_near,
+        **{name: getattr(state, name) for name in names},
+        model="",
+        num_embedded=num_embedded,
+        num_reused=num_reused,
+        num_repeated=state.count - num_reused - num_embedded,
+        num_near_duplicates=num_near_duplicates,
         found_share=None,
-        is_published=True,
-        is_unchanged=True,
     )
 
 
@@ -250,23 +251,8 @@ def _fill(
     checked, waiting = _part_of("validating", state, report), lambda reason: report(_progress(state, reason))
     found_share = check_retrieval(folder, state.version, vectors, quantised, encoder, waiting, checked)
     _finish(folder, state, source, encoder.model, width, len(plan.new_rows), cells, report)
-    num_reused = int((plan.taken_from >= 0).sum())
-    return BuildResult(
-        version=state.version,
-        model=encoder.model.name,
-        count=state.count,
-        num_embedded=len(plan.new_rows),
-        num_reused=num_reused,
-        num_repeated=state.count - num_reused - len(plan.new_rows),
-        num_bad=state.num_bad,
-        first_bad=state.first_bad,
-        num_changed=state.num_changed,
-        num_lost=state.num_lost,
-        num_documents=state.num_documents,
-        num_duplicates=state.num_duplicates,
-        num_near_duplicates=num_near,
-        found_share=found_share,
-    )
+    result = _result(state, len(plan.new_rows), int((plan.taken_from >= 0).sum()), num_near)
+    return replace(result, model=encoder.model.name, found_share=found_share)
 
 
 def _finish(

@@ -112,14 +112,24 @@ CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
 def kind_of(values: Iterable[str]) -> str:
     """Return the kind that all these values have, each a string."""
     values = list(values)
-    for kind in ("boolean", "number", "date", "keyword"):
-        try:
-            for value in values:
-                CONVERTERS[kind](value)
-        except ValueError:
-            continue
-        return kind
-    return "stored"
+    kinds = ("boolean", "number", "date", "keyword")
+    return next((kind for kind in kinds if all(is_of(kind, value) for value in values)), "stored")
+
+
+def is_of(kind: str, value: Any) -> bool:
+    """Return True for a value of the kind."""
+    try:
+        CONVERTERS[kind](value)
+    except ValueError:
+        return False
+    return True
+
+
+def by_kind(kind: str, value: Any) -> Any:
+    """Return the value of a document as `shown` has it, or each of a list; one of another kind stays as it is."""
+    if isinstance(value, list):
+        return [by_kind(kind, one) for one in value]
+    return shown(kind, CONVERTERS[kind](value)) if isinstance(value, str) and is_of(kind, value) else value
 
 
 def shown(kind: str, term: Any) -> str | float | bool:

@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from shoal.errors import BadDocument
 from shoal.excerpt import excerpt
 from shoal_workers.index.files.columns import TERM_TYPES, Column, Keywords
-from shoal_workers.index.files.field_kinds import CONVERTERS, MAX_DATE_S, SECOND_US, kind_of, to_keyword
+from shoal_workers.index.files.field_kinds import CONVERTERS, MAX_DATE_S, SECOND_US, is_of, kind_of, to_keyword
 
 #: Fields of a document that have no column: the text, and the id, by which documents are found otherwise.
 OTHER_FIELDS = ("id", "text")
@@ -20,6 +21,9 @@ MAX_COLUMNS = 256
 
 #: Longest keyword in characters. A field with longer strings is stored only, unless its kind is given.
 MAX_KEYWORD_CHARS = 256
+
+#: Distinct texts of a field, the first ones, of which most are of the kind that was probably meant.
+NUM_COMPARED = 100
 
 #: Most bytes of memory of the distinct strings of all fields, and about how many a string takes beside its characters.
 #: A field for which there is no room is stored only.
@@ -57,6 +61,13 @@ class DocumentFields:
                 if self._num_bytes > MAX_TERMS_BYTES and not self._is_lenient:  # of lenient ones Redis bounds the size
                     self._make_room(name, field)
         self._count += 1
+
+    def kinds_found(self) -> dict[str, dict[str, Any]]:
+        """Return the `kind` of each field, and of keywords most of which are `others`, the first that is not.
+
+        That is the `odd` value, of the document of number `document`.
+        """
+        return {name: self._fields[name].kind_found() for name in sorted(self._fields)}
 
     def columns(self) -> Iterator[Column]:
         """Yield the column of each field, in the order of their names; its values are forgotten.
@@ -165,6 +176,19 @@ class _FieldValues:
         if kind == "keyword":
             return self._keywords(name, terms, count)
         return self._values(name, kind, terms, count)
+
+    def kind_found(self) -> dict[str, Any]:
+        """Return the kind, and the first keyword of a field that else has numbers, dates or booleans."""
+        if (kind := self._kind_found()) != "keyword" or self._kind:
+            return {"kind": kind}
+        first = list(islice(self._strings, NUM_COMPARED))
+        for kind in ("number", "date", "boolean"):
+            has_numbers = kind == "number" and len(self._numbers) > 0
+            if has_numbers or 2 * sum(is_of(kind, value) for value in first) > len(first):
+                code, value = next((n, one) for n, one in enumerate(self._strings) if not is_of(kind, one))
+                row = self._string_rows[self._string_codes.index(code)]
+                return {"kind": "keyword", "document": row + 1, "odd": value, "others": kind}
+        return {"kind": "keyword"}
 
     def _kind_found(self) -> str:
         """Return the kind that is given, or else the one that all values have."""
