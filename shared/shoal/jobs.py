@@ -50,7 +50,7 @@ _MAX_TEXTS = {"request": "SHOAL_MAX_BACKLOG_TEXTS", "job": "SHOAL_MAX_JOB_TEXTS"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What all jobs share: texts, how they are read, and the envelope. Each operation is a subclass.
+    """A job: its texts, the options with which they are read, and its envelope. Each operation is a subclass.
 
     `first_text` is the number of the first text in a longer list that the job is a part of, for messages alone.
     `traceparent` is the trace that the job belongs to, for log lines and spans alone. `deadline` is in Unix seconds by
@@ -149,7 +149,7 @@ class Job:
 
     @property
     def num_lane_texts(self) -> int:
-        """How many texts the job counts as in its lane."""
+        """The number of texts that the job counts as in its lane."""
         return min(MAX_LANE_TEXTS, sum(map(self.lane_texts_of, self.texts)))
 
     def name_of(self, number: int) -> str:

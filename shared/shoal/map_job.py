@@ -48,5 +48,5 @@ class Map(IndexJob):
 
     @property
     def num_lane_texts(self) -> int:
-        """How many texts the job counts as in its lane."""
+        """The number of texts that the job counts as in its lane."""
         return TEXTS_PER_MAP if self.map.map_rows is None else 1

@@ -166,7 +166,7 @@ class Search(IndexJob):
 
     @property
     def num_lane_texts(self) -> int:
-        """How many texts the job counts as in its lane.
+        """The number of texts that the job counts as in its lane.
 
         The passes of the first list do not count: single searches of all kinds share a batch.
         """

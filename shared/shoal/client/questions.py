@@ -119,7 +119,7 @@ def search_of(queries: str | Iterable[str], options: Mapping[str, Any], k: int, 
         asked["like"] = [asked["like"]]
     if negative:
         asked["num_negative"] = len(negative)
-    parsed = options_of(options, *SEARCH_NAMES, "negative")
+    parsed = options_of(options, *SEARCH_NAMES, "negative", "k", "index")
     return Search(as_list(queries) + negative, parsed, k=k, index=index, search=SearchOptions.from_map(asked))
 
 

@@ -128,8 +128,7 @@ def build(
         fields = write_columns(folder, state, kinds or {}, report)
         if reuses and (unchanged := _leave_unchanged(out, folder, state, encoder.model, report)):
             return replace(unchanged, fields=fields)
-        filled = _fill(folder, state, source.name, former, encoder, report)
-        result = replace(filled, fields=fields, is_published=publishes)
+        result = replace(_fill(folder, state, source.name, former, encoder, report), fields=fields)
         report(_progress(state, "publishing"))
         _keep_result(folder, key, result)
         return replace(result, is_published=_publish(out, state.version, publishes, num_kept, began_from))
