@@ -287,7 +287,7 @@ def test_numbers_and_booleans_that_are_written_as_texts_are_the_same_in_hits_and
     write_version(tmp_path / "v1", documents[:2], vectors[:2], kinds=kinds)
     index = Index.open_version(tmp_path / "v1")
     index.live = index.live.after([Change((documents[2],), vectors[2:], (), "d", 0.0)], "1-1", index.rows_of)
-    expected = {
+    expected: dict[str, Fields] = {
         "0": {"year": 2001, "new": True, "tag": "7", "day": "2001"},
         "1": {"year": [2.5, ""], "new": None, "tag": 7, "day": "2001-05-03T00:00"},
         "2": {"year": 7, "new": False},

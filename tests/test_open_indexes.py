@@ -147,7 +147,7 @@ def test_an_index_that_the_settings_name_stays_when_its_folder_is_gone(
     assert "holds no index" in indexes.errors["default"]
 
 
-def test_a_worker_does_not_start_without_an_index_that_its_settings_name(
+def test_a_worker_starts_with_those_of_its_indexes_that_can_be_served_and_not_without_any(
     index_folder: Path, index_home: Path, tmp_path: Path, encoder: Encoder
 ) -> None:
     for name, values, error in (("a", {"digest": "f" * 64}, IndexMismatch), ("b", {"count": 65}, IndexCorrupt)):
@@ -156,6 +156,10 @@ def test_a_worker_does_not_start_without_an_index_that_its_settings_name(
             OpenIndexes.from_settings(Settings(indexes=str(tmp_path / name), home=str(tmp_path)), encoder.model, 1)
     with pytest.raises(IndexNotFound, match=re.escape(str(tmp_path / "c"))):
         OpenIndexes.from_settings(Settings(indexes=str(tmp_path / "c"), home=str(tmp_path)), encoder.model, 1)
+    publish_version(tmp_path / "good", index_folder, "v1")
+    named = f"a={tmp_path / 'a'},good={tmp_path / 'good'}"
+    indexes = OpenIndexes.from_settings(Settings(indexes=named, home=str(tmp_path)), encoder.model, 1)
+    assert (versions(indexes), set(indexes.errors)) == ({"good": "v1"}, {"a"})
     (tmp_path / "a").rename(index_home / "a")
     indexes = OpenIndexes.from_settings(Settings(index_home=str(index_home), home=str(tmp_path)), encoder.model, 1)
     assert not indexes

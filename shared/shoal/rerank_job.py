@@ -41,5 +41,5 @@ class Rerank(Job):
 
     @property
     def uses_reranker(self) -> bool:
-        """True."""
+        """True: it scores the texts."""
         return True

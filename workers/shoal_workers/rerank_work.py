@@ -18,7 +18,7 @@ class RerankWork(Work):
 
     @property
     def uses_reranker(self) -> bool:
-        """True."""
+        """True: it scores the texts."""
         return True
 
     def num_chars(self, number: int) -> int:

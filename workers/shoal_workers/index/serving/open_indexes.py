@@ -87,7 +87,7 @@ class OpenIndexes(Mapping[str, Index]):
         """Serve the indexes that the settings name, and those in their `index_home`, or the copies of their store.
 
         While Redis, and so `change_log`, is away, wait for it, until `stopping` is set. Raises IndexNotFound,
-        IndexCorrupt or IndexMismatch for an index that the settings name.
+        IndexCorrupt or IndexMismatch if none of the indexes that the settings name can be served.
         """
         folders, idle_s = settings.index_folders(), settings.index_idle_minutes * 60 or math.inf
         verified = VerifiedFiles(settings.home_folder / "verified-files")
@@ -99,9 +99,8 @@ class OpenIndexes(Mapping[str, Index]):
         while is_first or (indexes._waiting and not stopping.wait(LOOK_EVERY_S)):
             is_first = False
             indexes.look(time.monotonic())
-            for name in folders:
-                if name not in indexes._waiting and (failure := indexes._failures.get(name)):
-                    raise failure.error
+            if folders and folders.keys() <= indexes._failures.keys() - indexes._waiting.keys():
+                raise indexes._failures[next(iter(folders))].error
         return indexes
 
     def __getitem__(self, name: str) -> Index:
