@@ -24,7 +24,7 @@ from shoal.errors import (
     UnknownIndex,
     UnknownJob,
 )
-from shoal.jobs import TEXTS_PER_JOB
+from shoal.jobs import MAX_REQUEST_TEXTS, TEXTS_PER_JOB
 from shoal.keys import Keys
 from shoal.operations import Embed
 from shoal.options import Options
@@ -115,12 +115,14 @@ class TestEmbed:
         with pytest.raises(TextTooLong, match="text 1 has more than the 48 tokens"):
             client.embed(["storm", "storm " * 50], truncate=False)
 
-    def test_a_text_is_named_by_its_place_in_a_list_of_several_jobs(self, client: AnyClient) -> None:
-        texts = ["storm"] * 69 + ["storm " * 50]
-        with pytest.raises(TextTooLong, match="text 69 has more than the 48 tokens"):
+    def test_a_text_is_named_by_its_place_in_a_list_of_several_requests(self, client: AnyClient) -> None:
+        texts = ["storm"] * (MAX_REQUEST_TEXTS + 43) + ["storm " * 50]
+        with pytest.raises(TextTooLong, match="text 299 has more than the 48 tokens"):
             client.embed(texts, truncate=False)
-        with pytest.raises(TextTooLong, match=r"queries\[69\] has more than the 48 tokens"):
+        with pytest.raises(TextTooLong, match=r"queries\[299\] has more than the 48 tokens"):
             client.search(texts, truncate=False)
+        with pytest.raises(InvalidText, match="text 299: "):
+            client.embed([*texts[:-1], "\ud800"])
 
     def test_one_text_that_utf8_cannot_hold_fails_alone(self, client: AnyClient) -> None:
         outcomes = embed_together(client, ["\ud800", "storm"] * 20)
