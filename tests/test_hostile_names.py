@@ -93,7 +93,7 @@ def test_a_hit(pool: dict[str, str], keys: Keys, stub: StubWorker, monkeypatch: 
     hit = {"id": "1", "score": 0.5, "text": f"first\n{HOSTILE}", "topic": HOSTILE}
     monkeypatch.setattr("api_stub._hits", lambda job: [[hit]])
     found = lines("search", "storm", "--fields", "topic", **pool)
-    assert found[0] == "0.500  first"
+    assert found[0] == "0.500  1  first"
     topic = found[-1].partition("topic: ")[2]
     assert json.loads(topic) == HOSTILE
     as_json = json.loads("".join(lines("search", "storm", "--json", **pool)))
