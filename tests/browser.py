@@ -45,6 +45,10 @@ def look_again(page: "Page") -> None:
 def serious_faults(page: "Page") -> list[str]:
     """Return what axe finds serious or critical in the page as it is now."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-playwright-python")
+    # Words that fade in are faint.
+    page.evaluate(
+        "Promise.allSettled(document.getAnimations().map(one => one instanceof CSSTransition && one.finished))"
+    )
     found = axe.Axe().run(page).response["violations"]
     return [
         f"{fault['id']}: {node['html'][:200]} {node['any'][:1]}"
