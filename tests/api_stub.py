@@ -114,7 +114,6 @@ class StubWorker:
 
     def start(self, **about: Any) -> None:
         """Announce the worker and begin to answer."""
-        self.queue.join()
         self.announce(**about)
         self._thread.start()
 

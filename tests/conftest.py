@@ -31,7 +31,6 @@ from threadpoolctl import threadpool_limits
 from shoal import Client
 from shoal.broker.embedded import find_server
 from shoal.errors import MissingExtra
-from shoal.jobs import LANES
 from shoal.keys import Keys
 
 ROOT = Path(__file__).parent.parent
@@ -301,9 +300,18 @@ def keys(redis_url: str) -> Iterator[Keys]:
     yield keys
     with redis.Redis.from_url(redis_url, decode_responses=True) as connection:
         found = list(connection.scan_iter(f"{keys.root}:*"))
-        lasting = {name for lane in LANES for name in keys.of_lane(lane)}
-        lasting |= {keys.dead, keys.changed, *(name for name in found if name.startswith(keys.changes("")))}
-        immortal = [name for name in found if name not in lasting and connection.ttl(name) == -1]
+        lasting: tuple[str, ...] = (
+            keys.lane(""),
+            keys.held(""),
+            keys.holders,
+            keys.suspects,
+            keys.limits,
+            keys.scripts,
+        )
+        lasting += (keys.changes(""), keys.dead, keys.changed)
+        unanswered = {name for name in found if connection.type(name) == "hash" and connection.hexists(name, "lane")}
+        lasts = [name for name in found if not name.startswith(lasting) and name not in unanswered]
+        immortal = [name for name in lasts if connection.ttl(name) == -1]
         if found:
             connection.delete(*found)
     assert not immortal, f"keys without an expiry: {immortal}"
@@ -311,9 +319,8 @@ def keys(redis_url: str) -> Iterator[Keys]:
 
 @pytest.fixture
 def queue(redis_url: str, keys: Keys) -> Iterator[Queue]:
-    """The queue of the test's own pool, with its consumer group."""
+    """The queue of the test's own pool."""
     queue = Queue.connect(redis_url, keys)
-    queue.join()
     yield queue
     queue.close()
 

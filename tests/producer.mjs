@@ -1,4 +1,4 @@
-// A producer made of docs/protocol.md and docs/scripts.md alone, with nothing but Node: its own RESP and its own msgpack.
+// A producer made of docs/protocol.md alone, with nothing but Node: its own RESP and its own msgpack.
 //
 //   node producer.mjs HOST PORT USER PASSWORD ROOT PAGE...
 //
@@ -158,17 +158,11 @@ const text = pages.map((page) => readFileSync(page, 'utf8')).join('\n');
 const blocks = Object.fromEntries([...text.matchAll(/^```(\w.*?)\n(.*?)^```$/gms)].map(([, name, body]) => [name, body]));
 const example = (name) => Buffer.from(blocks[`hex ${name}`].replace(/#.*$/gm, '').replace(/\s/g, ''), 'hex');
 
-const scripts = {};
-for (const name of ['put', 'cancel']) {
-  const script = ['lane', 'arguments', name].map((part) => blocks[`lua script ${part}`]).join('');
-  scripts[name] = {text: script, digest: createHash('sha1').update(script).digest('hex')};
-}
-
 const redis = new Redis(); // for all commands that do not block
 const reader = new Redis(); // for those that do
 
-async function run(name, keys, args) {
-  const rest = [keys.length, ...keys, pack(args)];
+async function run(name, args) {
+  const rest = [1, root, pack(args)];
   try {
     return unpack(await redis.call('EVALSHA', scripts[name].digest, ...rest));
   } catch (error) {
@@ -179,7 +173,6 @@ async function run(name, keys, args) {
 }
 
 let knowsNoScript = false; // Redis did, at first
-const laneKeys = (lane) => ['', ':overflow', ':waiting', ':places', ':tags', ':load'].map((end) => `${root}:lane:${lane}${end}`);
 const newId = () => randomBytes(12).toString('hex');
 
 async function heartbeat() {
@@ -189,29 +182,22 @@ async function heartbeat() {
 }
 
 assert.equal(await redis.call('PING'), 'PONG');
+const scripts = {};
+for (const name of ['put', 'cancel']) {
+  const script = await redis.call('HGET', `${root}:scripts`, name);
+  scripts[name] = {text: script, digest: createHash('sha1').update(script).digest('hex')};
+}
 assert.equal(String(await redis.call('SCRIPT', 'LOAD', scripts.cancel.text)), scripts.cancel.digest);
 const worker = await heartbeat();
-assert.equal(worker.script_version, 1);
+assert.equal(String(await redis.call('HGET', `${root}:limits`, 'max_texts')), String(worker.limits.max_texts));
 
-function put(lane, jobs, {once, ...more} = {}) {
-  const keys = [...laneKeys(lane), `${root}:unread:load`, ...jobs.filter((job) => job.has_record).map((job) => `${root}:job:${job.id}`)];
-  if (once) keys.push(`${root}:once:${once.name}`, `${root}:unread`);
-  const args = {version: worker.script_version, client: 'node', limits: worker.limits, jobs, once, ...more};
-  return run('put', keys, args);
-}
+const put = (lane, jobs, more = {}) => run('put', {lane, client: 'node', jobs, ...more});
 
 function entryOf(job, has_record = true) {
   return {id: job.id, job: new AsStr(pack(job)), texts: job.texts.length, has_record, reply_to: job.reply_to};
 }
 
-function cancel(job, lane, message) {
-  const error = {code: 'cancelled', message};
-  const reply = new AsStr(pack({v: 1, id: job.id, status: 'cancelled', error}));
-  const to = job.reply_to ? `replies:${job.reply_to}` : `result:${job.id}`;
-  const keys = [...laneKeys(lane), `${root}:unread`, `${root}:unread:load`, `${root}:job:${job.id}`, `${root}:${to}`];
-  const {result_ttl_s} = worker.limits;
-  return run('cancel', keys, {version: worker.script_version, lanes: [lane], id: job.id, result_ttl_s, reply});
-}
+const cancel = ({id}) => run('cancel', {id});
 
 async function replies(address, count) {
   const found = {};
@@ -251,18 +237,14 @@ const address = newId();
 const job = (fields) => ({v: 1, id: newId(), op: 'embed', texts: ['storm in europe'], ...fields});
 const mixed = [job({reply_to: address}), job({reply_to: address}), job({})];
 const entries = [entryOf(mixed[0]), entryOf(mixed[1], false), entryOf(mixed[2])];
-found.put = (await put('interactive', entries)).entries.map(({stream}) => String(stream).slice(root.length));
+found.put = (await put('interactive', entries)).is_new;
 found.again = await put('interactive', [entries[0]]);
 found.queued = await Promise.all(mixed.map(({id}) => status(id)));
 const unwanted = [job({reply_to: address}), job({})];
 await put('bulk', unwanted.map((one) => entryOf(one)));
-found.cancelled = await Promise.all(unwanted.map((one) => cancel(one, 'bulk', 'no longer needed')));
-found.cancelled_again = await cancel(unwanted[1], 'bulk', 'no longer needed');
-found.unknown = await cancel(job({}), 'bulk', 'no longer needed');
-const long = [0, 1, 2, 3].map(() => job({texts: Array(33).fill('rain')})); // in the overflow, three of them waiting
-for (const one of long) await put('bulk', [entryOf(one)]);
-found.overflow = [];
-for (const one of [long[3], ...long.slice(0, 3)]) found.overflow.push((await cancel(one, 'bulk', 'no longer needed')).status);
+found.cancelled = await Promise.all(unwanted.map((one) => cancel(one)));
+found.cancelled_again = await cancel(unwanted[1]);
+found.unknown = await cancel(job({}));
 const once = {name: newId(), digest: 'a', ttl_s: 60};
 const kept = job({});
 found.once = [];
@@ -275,7 +257,7 @@ found.too_large = (await put('bulk', [entryOf(job({texts: ['a', 'b']}))], {limit
 found.errors = [
   await errorOf(put('bulk', [{...entryOf(job({})), texts: 'one'}])),
   await errorOf(put('bulk', [entryOf(job({}))], {once: {...once, digest: ''}})),
-  await errorOf(put('bulk', [entryOf(job({}))], {version: 2})),
+  await errorOf(put('slow', [entryOf(job({}))])),
   await errorOf(put('bulk', [{...entryOf(job({})), job: pack(job({}))}])),
 ];
 
@@ -295,7 +277,8 @@ found.examples = {};
 for (const name of Object.keys(blocks).filter((block) => block.startsWith('json job '))) {
   const bytes = example(name.slice(5));
   const {id, reply_to} = unpack(bytes);
-  await redis.call('XADD', `${root}:lane:interactive`, '*', 'job', bytes);
+  await redis.call('RPUSH', `${root}:lane:interactive`, bytes);
+  await redis.call('RPUSH', `${root}:lane:interactive:wake`, 1);
   const key = `${root}:result:${id}`;
   const reply = reply_to ? (await replies(reply_to, 1))[id] : unpack(await reader.call('BLMOVE', key, key, 'LEFT', 'LEFT', 10));
   if (!reply_to) {

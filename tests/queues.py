@@ -3,7 +3,7 @@
 import secrets
 import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import redis
@@ -13,7 +13,6 @@ from shoal.broker.connections import open_pool
 from shoal.queue.answer import Answer
 from shoal.queue.consumer import Consumer
 from shoal.queue.delivery import Delivery
-from shoal.queue.lane import Source
 from shoal.queue.producer import Producer
 from shoal.replies import Reply
 from shoal_workers.worker import Worker
@@ -45,25 +44,20 @@ class Queue(Producer):
             pause.wait(0.02)
         return reply
 
-    def join(self) -> None:
-        """Make the lanes and their group."""
-        self.consumer().join()
-
     def leave(self, name: str) -> None:
-        """Take a consumer out of the group."""
+        """Let the jobs of a consumer wait again."""
         self.consumer(name).leave()
 
-    def take(
-        self, name: str, lanes: Sequence[str], max_texts: int, block_s: float = 0.0, has_overflow: bool = True
-    ) -> list[Delivery]:
-        """Take up to so many texts of each source of the lanes."""
-        room = {Source(lane): max_texts for lane in lanes}
-        room |= {Source(lane, True): max_texts for lane in lanes if has_overflow}
-        return self.consumer(name).take(room, block_s)
+    def take(self, name: str, lanes: Sequence[str], max_texts: int, block_s: float = 0.0) -> list[Delivery]:
+        """Take up to so many texts of each of the lanes."""
+        return self.consumer(name).take(dict.fromkeys(lanes, max_texts), block_s)
 
-    def claim(self, name: str, alive: set[str] | None, holds: Collection[Delivery] = ()) -> Delivery | None:
-        """Claim a job for a consumer."""
-        return self.consumer(name).claim(None if alive is None else lambda: alive, holds)
+    def die(self, *names: str) -> None:
+        """Let the jobs of workers wait again that die with them."""
+        self.redis.delete(self.keys.reclaimed)
+        if names:
+            self.redis.zrem(self.keys.alive, *names)
+        self.consumer("reaper").reclaim(())
 
     def start(self, name: str, deliveries: Sequence[Delivery]) -> list[bool]:
         """Mark the jobs that the consumer of that name has taken as running."""
@@ -72,10 +66,6 @@ class Queue(Producer):
     def reply(self, answers: Iterable[Answer]) -> int:
         """Answer jobs."""
         return self.consumer().reply(answers)
-
-    def drop(self, deliveries: Sequence[Delivery]) -> None:
-        """Acknowledge jobs."""
-        self.consumer().drop(deliveries)
 
 
 def drive(worker: Worker) -> int:

@@ -46,7 +46,6 @@ class SteadyWorker:
     def step(self) -> None:
         """Announce the worker, and answer jobs that wait."""
         self.announce()
-        self.queue.join()
         if self.num_answered >= self.max_jobs:
             return
         answers = []

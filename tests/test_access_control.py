@@ -12,7 +12,6 @@ from flask import Response
 from flask.testing import FlaskClient
 
 from shoal.errors import Overloaded
-from shoal.queue.lane import MAX_FRONT_TEXTS
 from shoal.settings import Settings
 from shoal_api.access import api_keys
 from shoal_api.access.client_name import network_of
@@ -202,10 +201,6 @@ class TestRates:
 class TestThreadQuotas:
     def test_one_client_alone_may_hold_seven_eighths_of_those_that_are_not_reserved(self) -> None:
         assert taken(ThreadQuotas(256), "a", 256) == 210
-
-    def test_by_default_a_client_alone_may_hold_more_than_the_front_of_a_lane_takes(self) -> None:
-        num_threads = Settings().api_threads
-        assert taken(ThreadQuotas(num_threads), "a", num_threads) > MAX_FRONT_TEXTS
 
     def test_some_are_always_left_for_the_next_client(self) -> None:
         quotas = ThreadQuotas(256)

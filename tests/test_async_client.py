@@ -23,7 +23,7 @@ from shoal.operations import Embed
 from shoal.options import Options
 from shoal.queue.answer import Answer
 from shoal.queue.lane import LaneLimits
-from shoal.queue.packed_jobs import PackedJobs, StreamEntry
+from shoal.queue.packed_jobs import PackedJobs
 from shoal.queue.producer import AsyncProducer
 from shoal_workers.encoding.encoder import Encoder
 
@@ -33,10 +33,10 @@ NUM_TASKS = 200
 class TestManyTasks:
     def test_two_connections_serve_them(self, own_redis: RedisServer) -> None:
         queue = Queue.connect(own_redis.url, Keys())
-        queue.join()
 
         async def use() -> None:
             async with async_client(queue, own_redis.url) as client:
+                assert num_interactive(queue) == 0
                 before = len(queue.redis.client_list())
                 tasks = [asyncio.create_task(client.embed("x" * n)) for n in range(NUM_TASKS)]
                 await wait_for(lambda: num_interactive(queue) == NUM_TASKS)
@@ -121,7 +121,6 @@ class TestCancelling:
 
     def test_jobs_that_are_on_their_way_into_the_lane_are_withdrawn_then(self, own_redis: RedisServer) -> None:
         queue = Queue.connect(own_redis.url, Keys())
-        queue.join()
 
         async def use(proxy: Proxy) -> None:
             async with async_client(queue, url_of(proxy)) as client:
@@ -307,7 +306,6 @@ class TestClosing:
 
     def test_to_cancel_the_closing_does_not_stop_it(self, own_redis: RedisServer) -> None:
         queue = Queue.connect(own_redis.url, Keys())
-        queue.join()
 
         async def use(proxy: Proxy) -> None:
             client = AsyncClient(url_of(proxy))
@@ -330,7 +328,6 @@ class TestClosing:
 
     def test_a_loop_that_ends_closes_it_and_the_next_one_opens_it_again(self, own_redis: RedisServer) -> None:
         queue = Queue.connect(own_redis.url, Keys())
-        queue.join()
 
         async def use(client: AsyncClient) -> None:
             waiting.append(asyncio.create_task(client.embed("storm")))
@@ -394,7 +391,7 @@ class TestClosing:
 def test_after_an_unforeseen_error_tasks_that_wait_are_told_and_it_goes_on(
     queue: Queue, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fail(self: AsyncProducer, puts: Sequence[PackedJobs]) -> list[list[StreamEntry | None] | ShoalError]:
+    async def fail(self: AsyncProducer, puts: Sequence[PackedJobs]) -> list[list[str | None] | ShoalError]:
         raise RuntimeError("unforeseen")
 
     async def use() -> None:

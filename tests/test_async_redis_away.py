@@ -37,7 +37,6 @@ def test_the_loop_runs_while_redis_does_not_answer(own_redis: RedisServer) -> No
 
 def test_tasks_that_wait_learn_that_redis_went_and_it_goes_on_when_it_is_back(own_redis: RedisServer) -> None:
     queue = Queue.connect(own_redis.url, Keys())
-    queue.join()
 
     async def use() -> None:
         async with async_client(queue, own_redis.url) as client:
@@ -64,7 +63,6 @@ def test_tasks_that_wait_learn_that_redis_went_and_it_goes_on_when_it_is_back(ow
 def test_a_restart_that_takes_a_moment_loses_nothing(own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatching, "GRACE_S", PATIENCE_S)
     queue = Queue.connect(own_redis.url, Keys())
-    queue.join()
 
     async def use() -> None:
         async with async_client(queue, own_redis.url) as client:

@@ -176,7 +176,7 @@ def test_a_foreign_job_is_answered_with_its_error(
     running: Service, producer: Client, good_vector: np.ndarray[Any, Any], name: str
 ) -> None:
     queue, row, job_id = queue_of(producer), BadInput.row(name), name.replace(" ", "-").replace(",", "")
-    queue.redis.xadd(queue.keys.lane("interactive"), {"job": msgpack.packb(FOREIGN[name] | {"id": job_id})})
+    queue.redis.rpush(queue.keys.lane("interactive"), msgpack.packb(FOREIGN[name] | {"id": job_id}))
     _, data = queue.redis.blpop(queue.keys.result(job_id), PATIENCE_S)
     row.check(**msgpack.unpackb(data)["error"])
     assert_still_serving(running, good_vector)
@@ -187,7 +187,7 @@ def test_a_job_without_an_address_for_its_reply_is_kept(
     running: Service, producer: Client, good_vector: np.ndarray[Any, Any], name: str
 ) -> None:
     redis, keys = queue_of(producer).redis, producer.queue.keys
-    redis.xadd(keys.lane("interactive"), {"job": UNREADABLE[name]})
+    redis.rpush(keys.lane("interactive"), UNREADABLE[name])
     wait_until(lambda: not any(producer.queue.backlog().values()))
     (letter,) = [values for _, values in redis.xrange(keys.dead) if values[b"job"] == UNREADABLE[name]]
     code, _, message = letter[b"reason"].decode().partition(": ")
@@ -243,10 +243,11 @@ def test_a_key_of_another_type_in_any_lane_is_told_at_once(
         redis.Redis.from_url(own_redis.url) as other,
     ):
         wait_until(running.is_ready)
-        for number, key in enumerate([*keys.of_lane(lane), keys.unread_load]):
+        of_puts = [keys.of_lane(lane, what) for what in ("jobs", "load", "new", "old", "credit")]
+        for key in (*of_puts, keys.lane(lane), keys.of_lane(lane, "wake"), keys.unread_load):
             other.pipeline().delete(key).set(key, "something else").execute()
             answer = running.ask("POST", "/embed", {"inputs": key})
-            if lane == "bulk" and number in (3, 4, 5):  # an interactive job has no need of these
+            if key != keys.unread_load and (lane == "bulk" or key not in of_puts):  # no interactive put needs it
                 assert answer.status == 200, (key, answer.body)
             else:
                 assert answer.status == 503, (key, answer.body)

@@ -1,31 +1,29 @@
 """Workers that die at any point of a step, of a harmful job or by accident: only harmful jobs become poisoned."""
 
 import itertools
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from random import Random
 from typing import Any
 
-import msgpack
 import pytest
 from breaking import Plan, connect
 from queues import Queue
 
+import shoal.queue.consumer
 import shoal_workers.admission
 import shoal_workers.scheduler
 from shoal import operations
 from shoal.broker.broker import Broker
 from shoal.errors import Unavailable
 from shoal.jobs import LANES, Job
-from shoal.keys import Keys
 from shoal.operations import Embed, Search
 from shoal.options import Options
 from shoal.queue.consumer import Consumer
-from shoal.queue.delivery import Delivery
 from shoal.queue.pool import Pool
 from shoal.search_options import SearchOptions
-from shoal_workers.admission import MAX_DELIVERIES, Limits
+from shoal_workers.admission import MAX_DEATHS, Limits
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.reranker import Reranker
@@ -58,19 +56,14 @@ class Died(BaseException):
 
 
 class MortalEncoder(Encoder):
-    """The real encoder, except that it dies of harmful jobs: it knows jobs by the names of their prompts, and by texts.
-
-    `touched` gets the numbers of the jobs that it reads or runs.
-    """
+    """The real encoder, except that it dies of harmful jobs, which it knows by their prompts and texts."""
 
     def __init__(self, encoder: Encoder):
         super().__init__(encoder.model, encoder.tokenizer, encoder.engine)
-        self.touched: set[int] = set()
         self._numbers: dict[Sequence[int], int] = {}
 
     def reach(self, what: str, number: int) -> None:
-        """Note that a step of a job begins, and die if the job is harmful in it."""
-        self.touched.add(number)
+        """Die if the job is harmful in that step."""
         if HARM.get(number) == what:
             raise Died(number)
 
@@ -150,28 +143,6 @@ class MortalIndex:
         return self._index.find(job, *others)
 
 
-class MortalConsumer(Consumer):
-    """A consumer that notes the suspects that it is told to name, and whether it is receiving a job that it claimed."""
-
-    is_claiming = False
-
-    def __init__(self, broker: Broker, keys: Keys, name: str, encoder: MortalEncoder):
-        super().__init__(broker, keys, name)
-        self._encoder = encoder
-
-    def claim(self, *args: Any, **options: Any) -> Delivery | None:
-        """Claim a job."""
-        self.is_claiming = True
-        return super().claim(*args, **options)
-
-    def isolate(self, suspect: Delivery | None) -> None:
-        """Name a suspect, or none."""
-        self.is_claiming = False
-        if suspect:
-            self._encoder.touched.add(number_of(suspect.data))
-        super().isolate(suspect)
-
-
 class MortalWorkers:
     """Workers of which each dies now and then; another one takes its place."""
 
@@ -185,9 +156,9 @@ class MortalWorkers:
         self.pool = Pool(queue.broker, queue.keys, alive_s=3_600.0)
         self.plans: dict[Worker, Plan] = {}
         self.numbers = itertools.count()
-        self.touching: defaultdict[str, set[int]] = defaultdict(set)  # jobs of the present step, or of one that broke
         self.harmed: Counter[int] = Counter()  # workers that died of each job
-        self.touched: Counter[int] = Counter()  # workers that died by accident in a step in which each job was touched
+        self.suspects: set[int] = set()  # jobs that a worker held when it died
+        self.accidents: Counter[int] = Counter()  # workers that held each job when they died, and not of that job
 
     def step(self) -> None:
         """Let one worker step, and perhaps die or lose its connection at any round trip of it."""
@@ -199,11 +170,9 @@ class MortalWorkers:
             plan.breaks(self.random.choice(("before", "after")), self.random.randint(1, 15))
             if share < SHARE_DEATHS:
                 plan.error = Died
-        self.encoder.touched = self.touching[worker.id]
         try:
             with suppress(Unavailable):
                 worker.step(block_s=0)
-                self.touching[worker.id].clear()
         except Died as death:
             self._bury(worker, death)
         plan.clear()
@@ -211,7 +180,7 @@ class MortalWorkers:
     def _start(self) -> None:
         plan = Plan()
         broker = Broker(connect(self.redis_url, plan).connection_pool)
-        consumer = MortalConsumer(broker, self.queue.keys, f"w{next(self.numbers)}", self.encoder)
+        consumer = Consumer(broker, self.queue.keys, f"w{next(self.numbers)}")
         worker = Worker(
             consumer, self.encoder, {"default": self.index}, Bucketing(40), Limits(64), reranker=self.reranker
         )
@@ -219,22 +188,21 @@ class MortalWorkers:
         self.plans[worker] = plan
 
     def _bury(self, worker: Worker, death: Died) -> None:
+        held = self._held(worker)
         if death.args[0] in HARM:
             self.harmed[death.args[0]] += 1
-        else:
-            self.touched.update(self.encoder.touched | self._claimed(worker))
+            assert len(held) == 1 or not self.suspects & held, "a suspect was not alone"
+        self.accidents.update(held - {death.args[0]})
+        self.suspects |= held
         self.pool.leave(worker.id)
         worker.consumer.broker.close()
         del self.plans[worker]
 
-    def _claimed(self, worker: Worker) -> set[int]:
-        """Return the suspect that the worker was receiving."""
-        named = self.queue.redis.get(self.queue.keys.isolated(worker.id))
-        if named is None or not getattr(worker.consumer, "is_claiming", False):
-            return set()
-        about = msgpack.unpackb(named)
-        found = self.queue.redis.xrange(about["stream"], about["entry"], about["entry"])
-        return {number_of(fields[b"job"]) for _, fields in found}
+    def _held(self, worker: Worker) -> set[int]:
+        """Return the numbers of the jobs that the worker holds."""
+        redis, keys = self.queue.redis, self.queue.keys
+        held = [key.decode() for key in redis.zrange(keys.held(worker.id), 0, -1)]
+        return {number_of(redis.hget(keys.record(key), "job")) for key in held}
 
     def close(self) -> None:
         """Close all connections."""
@@ -262,8 +230,8 @@ def number_in(text: str) -> int:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers look for jobs of dead ones in each step; long jobs and those in bulk run in many passes."""
     monkeypatch.setattr(shoal_workers.scheduler, "EXPECTED_S", 3_600.0)
-    monkeypatch.setattr(shoal_workers.admission, "CLAIM_EVERY_S", 0.0)
-    monkeypatch.setattr(shoal_workers.admission, "CLAIM_TURN_S", 0.001)
+    monkeypatch.setattr(shoal_workers.admission, "RECLAIM_EVERY_S", 0.0)
+    monkeypatch.setattr(shoal.queue.consumer, "RECLAIM_EVERY_S", 0.001)
 
 
 def job(number: int, random: Random) -> Job:
@@ -308,6 +276,6 @@ def test_only_harmful_jobs_become_poisoned(
     others = [found[job.id] for number, job in enumerate(jobs) if number not in poisoned]
     assert HARM.keys() <= poisoned
     assert others == [None] * len(others)
-    assert max(workers.harmed.values()) <= MAX_DELIVERIES
-    # It is a suspect after the first death, whatever that worker did, and counts in the others only as it was touched.
-    assert all(workers.touched[number] >= MAX_DELIVERIES - 1 for number in poisoned - HARM.keys())
+    assert max(workers.harmed.values()) <= MAX_DEATHS
+    # The first death may be of a neighbour; from then on it was alone with the workers that died.
+    assert all(workers.accidents[number] >= MAX_DEATHS for number in poisoned - HARM.keys())

@@ -72,7 +72,6 @@ def make_worker(settings: Settings, encoder: Encoder, index: Index) -> Iterator[
     def make(encoder: Encoder = encoder, **changes: Any) -> Worker:
         changed = replace(settings, **changes)
         queue = Queue.connect(changed.redis_url, changed.keys)
-        queue.join()
         queues.append(queue)
         cache = open_cache(changed, encoder, queue.broker)
         return Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096), cache=cache)
@@ -417,7 +416,6 @@ class TestWorker:
         first = embed(worker, "storm")
         queue_of(worker).redis.delete(*queue_of(worker).redis.scan_iter(f"{queue_of(worker).keys.root}:*"))
         queue_of(worker).redis.script_flush()
-        queue_of(worker).join()
         assert [embed(worker, "storm").cached for _ in range(2)] == [0, 1]
         np.testing.assert_allclose(array(embed(worker, "storm")), array(first), atol=1e-6)
 

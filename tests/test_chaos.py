@@ -27,7 +27,6 @@ from queues import Queue
 
 from shoal import Client
 from shoal.errors import Internal
-from shoal.queue.consumer import GROUP
 from shoal.replies import Reply
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
@@ -122,8 +121,7 @@ def leave_a_key(queue: Queue, job_id: str) -> None:
 
 
 def leave_a_job(queue: Queue, job_id: str) -> None:
-    queue.redis.xadd(queue.keys.lane("elsewhere"), {"job": b"x"})  # where no worker looks
-    queue.redis.xgroup_create(queue.keys.lane("elsewhere"), GROUP, id="0")
+    queue.redis.rpush(queue.keys.lane("elsewhere"), b"x")  # where no worker looks
 
 
 def bury_an_innocent(queue: Queue, job_id: str) -> None:
@@ -131,7 +129,7 @@ def bury_an_innocent(queue: Queue, job_id: str) -> None:
 
 
 def leave_a_load(queue: Queue, job_id: str) -> None:
-    queue.redis.hset(queue.keys.load("bulk"), "texts", 3)
+    queue.redis.hset(queue.keys.of_lane("bulk", "load"), "texts", 3)
 
 
 def use_a_key_for_another_job(queue: Queue, job_id: str) -> None:
@@ -159,7 +157,7 @@ def test_what_is_not_as_promised_is_found(
     try:
         audit.run()
     finally:
-        queue.redis.delete(queue.keys.record(job_id), queue.keys.load("bulk"), queue.keys.lane("elsewhere"))
+        queue.redis.delete(queue.keys.record(job_id), queue.keys.of_lane("bulk", "load"), queue.keys.lane("elsewhere"))
         queue.redis.delete(f"{queue.keys.root}:once:case")
     assert told in " ".join(audit.outcomes.broken)
 

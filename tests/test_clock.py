@@ -187,7 +187,7 @@ class TestWorker:
         with pytest.raises(Unavailable, match="deadlines need 1 s"):
             other.step(block_s=0)
         assert about(other)["state"] == "unsynchronised"
-        assert queue.redis.xpending(queue.keys.lane("interactive"), "workers")["pending"] == 0
+        assert queue.redis.zcard(queue.keys.held(other.id)) == 0
         broker.round_trip_s = 0.0
         assert drive(other) == 1
         assert about(other)["state"] == "ready"
@@ -211,7 +211,6 @@ class TestWorker:
 class TestClient:
     def test_deadlines_are_by_redis_clock(self, client: Client, broker: OtherClock) -> None:
         queue = queue_of(client)
-        queue.join()
         client.queue.clock = Clock(broker)
         with ThreadPoolExecutor(1) as threads:
             before = broker.time()

@@ -34,8 +34,7 @@ pytest_plugins = ["api_fixtures"]
 
 def bury(queue: Queue, data: bytes, reason: str = "poisoned: why", trace: str = "line 1") -> str:
     """Makes a dead letter of the bytes of a job, and returns its id."""
-    queue.join()
-    queue.redis.xadd(queue.keys.lane("bulk"), {"job": data})
+    queue.redis.rpush(queue.keys.lane("bulk"), data)
     (delivery,) = queue.take("w1", LANES, 1)
     queue.reply([Answer(delivery, letter=DeadLetter(reason, trace, "w1"))])
     return DeadLetters(queue).newest(1)[0].id

@@ -20,7 +20,7 @@ from shoal.operations import Embed
 from shoal.queue.answer import Answer
 from shoal.queue.delivery import Delivery
 from shoal.queue.dispatcher import Dispatcher, PendingReply
-from shoal.queue.packed_jobs import MAX_PUTS_OF_CLIENT, PackedJobs, StreamEntry, few_of_each_client
+from shoal.queue.packed_jobs import MAX_PUTS_OF_CLIENT, PackedJobs, few_of_each_client
 from shoal.queue.reply_stream import ReplyStream
 from shoal.replies import Reply
 
@@ -111,10 +111,10 @@ def test_a_job_that_no_client_waits_for_and_no_worker_has_is_taken_back(queue: Q
     dispatcher = Dispatcher(queue)
     jobs = [Embed(["storm"]) for _ in range(3)]
     pending = [dispatcher.call("interactive", [job])[0] for job in jobs]
-    wait_until(lambda: all(waiting.place for waiting in pending))
+    wait_until(lambda: all(waiting.put_id for waiting in pending))
     dispatcher.forget(jobs[:2])
     wait_until(lambda: queue.backlog()["interactive"] == 1)
-    assert queue.redis.hget(queue.keys.load("interactive"), "texts") == b"1"
+    assert queue.redis.hget(queue.keys.of_lane("interactive", "load"), "texts") == b"1"
     assert answer_all(queue) == 1
     assert pending[2].result(PATIENCE_S).id == jobs[2].id
     dispatcher.close()
@@ -148,7 +148,7 @@ class Interrupted(Queue):
 
     then: Callable[[], object] = staticmethod(lambda: None)
 
-    def put_many(self, puts: Sequence[PackedJobs]) -> list[list[StreamEntry | None] | ShoalError]:
+    def put_many(self, puts: Sequence[PackedJobs]) -> list[list[str | None] | ShoalError]:
         outcomes = super().put_many(puts)
         self.then()
         return outcomes
@@ -161,7 +161,7 @@ def test_jobs_of_a_caller_who_leaves_while_they_are_put_are_taken_back(queue: Qu
     own.then = lambda: dispatcher.forget(leaves)
     pending = dispatcher.call("interactive", [stays, *leaves])
     assert queue.backlog()["interactive"] == 1
-    assert queue.redis.hget(queue.keys.load("interactive"), "texts") == b"1"
+    assert queue.redis.hget(queue.keys.of_lane("interactive", "load"), "texts") == b"1"
     assert answer_all(queue) == 1
     assert pending[0].result(PATIENCE_S).id == stays.id
     dispatcher.close()
@@ -174,7 +174,7 @@ class SlowForLargeJobs(Queue):
         super().__init__(queue.broker, queue.keys)
         self.is_sending, self.is_through = Event(), Event()
 
-    def put_many(self, puts: Sequence[PackedJobs]) -> list[list[StreamEntry | None] | ShoalError]:
+    def put_many(self, puts: Sequence[PackedJobs]) -> list[list[str | None] | ShoalError]:
         if any(put.num_bytes > 2**20 for put in puts):
             self.is_sending.set()
             assert self.is_through.wait(PATIENCE_S)
@@ -191,7 +191,7 @@ def test_large_jobs_do_not_delay_those_of_other_threads(queue: Queue) -> None:
         assert slow.is_sending.wait(PATIENCE_S)
         (pending,) = dispatcher.call("interactive", [small])
         try:
-            wait_until(lambda: pending.place is not None)
+            wait_until(lambda: pending.put_id is not None)
             assert queue.backlog()["interactive"] == 2
         finally:
             slow.is_through.set()

@@ -13,7 +13,7 @@ from shoal_workers.worker import Worker
 
 def put_bytes(queue: Queue, data: bytes) -> None:
     """Puts what a foreign program might."""
-    queue.redis.xadd(queue.keys.lane("interactive"), {"job": data})
+    queue.redis.rpush(queue.keys.lane("interactive"), data)
 
 
 def replies(queue: Queue) -> dict[str, Reply]:

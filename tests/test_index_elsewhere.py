@@ -16,6 +16,7 @@ from queues import Queue
 from service import Service, service
 
 from shoal import Client
+from shoal.jobs import LANES
 from shoal.keys import Keys
 from shoal.operations import Search
 
@@ -63,25 +64,26 @@ def test_every_search_reaches_a_worker_that_serves_the_index(
         assert pool.ask("POST", "/search", {"queries": "storm", "index": "other"}).status == 404
 
 
-@pytest.mark.parametrize("num_texts", [1, 33], ids=["front", "overflow"])
 @pytest.mark.parametrize("died_of_it", [False, True])
-def test_a_job_that_is_handed_back_comes_to_the_next_worker_as_it_was(
-    queue: Queue, num_texts: int, died_of_it: bool
-) -> None:
-    job = Search(["storm"] * num_texts)
-    queue.join()
+def test_a_job_that_is_given_back_comes_to_the_next_worker_as_it_was(queue: Queue, died_of_it: bool) -> None:
+    job = Search(["storm"] * 33)
     queue.put("bulk", [job], client="web")
-    (taken,) = queue.take("a", ["bulk"], 64)
+    (taken,) = queue.take("a", LANES, 64)
     assert taken.client == "web"
     if died_of_it:
-        claimed = queue.claim("b", {"b"})
-        assert claimed
-        taken = replace(claimed, owner="")
-    queue.consumer("b" if died_of_it else "a").hand_back([taken])
+        queue.die()
+        (taken,) = queue.take("b", LANES, 64)
+        assert taken.deaths == 1
+    queue.consumer(taken.worker).give_back([taken])
     assert queue.status(job.id)[0] == "queued"
-    (again,) = queue.take("c", ["bulk"], 64)
-    assert again.entry != taken.entry
-    assert replace(again, entry=taken.entry) == replace(taken, num_deliveries=2 if died_of_it else 1)
-    queue.consumer("b").hand_back([taken])  # it has it no more
+    (again,) = queue.take("c", LANES, 64)
+    assert replace(again, worker=taken.worker) == taken
+    queue.consumer(taken.worker).give_back([taken])  # it has it no more
     assert queue.cancel(job.id) == "cancelled"
     assert queue.consumer("c").lost([again]) == [again]
+
+
+def test_a_job_that_is_given_back_waits_behind_the_others_of_its_client(queue: Queue) -> None:
+    queue.put("bulk", jobs := [Search(["storm"], index=name) for name in ("a", "b", "c")])
+    queue.consumer("w").give_back(queue.take("w", ["bulk"], 1))
+    assert [one.key for one in queue.take("w", ["bulk"], 9)] == [jobs[n].id for n in (1, 2, 0)]

@@ -1,6 +1,7 @@
 """The notice that a job has come: what ends its read, and what becomes of it where Redis fails or refuses."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from multiprocessing.connection import wait
 from urllib.parse import urlsplit
@@ -10,13 +11,13 @@ from conftest import PATIENCE_S, RedisServer, wait_until
 from queues import Queue
 
 from shoal.broker.broker import Broker
+from shoal.jobs import LANES
 from shoal.keys import Keys
 from shoal.operations import Embed
 from shoal.queue import job_notice
 from shoal.queue.job_notice import JobNotice
-from shoal.queue.lane import Source
 
-INTERACTIVE = Source("interactive")
+INTERACTIVE = "interactive"
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +28,7 @@ def block_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def notice(queue: Queue) -> JobNotice:
-    """The notice of the jobs at the front of a lane."""
+    """The notice of the jobs of a lane."""
     return queue.consumer().notice(INTERACTIVE)
 
 
@@ -37,8 +38,8 @@ def has_ended(notice: JobNotice, within_s: float) -> bool:
 
 
 def wait_until_asked(queue: Queue) -> None:
-    """Wait until Redis has the read, which tells of jobs that come later, and of no earlier one."""
-    wait_until(lambda: any(one["cmd"] == "xread" and "b" in one["flags"] for one in queue.redis.client_list()))
+    """Wait until Redis has the read."""
+    wait_until(lambda: any(one["cmd"] == "blmove" and "b" in one["flags"] for one in queue.redis.client_list()))
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_a_job_ends_the_read_and_is_not_taken(queue: Queue, notice: JobNotice) -
     assert len(queue.take("w", ["interactive"], 10)) == 1
 
 
-def test_jobs_that_came_before_end_no_read(queue: Queue, notice: JobNotice) -> None:
+def test_jobs_that_were_taken_end_no_read(queue: Queue, notice: JobNotice) -> None:
     for _ in range(2):
         notice.ask()
         wait_until_asked(queue)
@@ -67,9 +68,27 @@ def test_jobs_that_came_before_end_no_read(queue: Queue, notice: JobNotice) -> N
         notice.ask()  # changes nothing while the read lasts
         queue.put("interactive", [Embed(["storm"])])
         assert has_ended(notice, PATIENCE_S)
+        assert len(queue.take("w", LANES, 10)) == 1
 
 
-def test_a_read_of_a_stream_without_jobs_ends_and_is_repeated(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_waits_already_ends_the_read(queue: Queue, notice: JobNotice) -> None:
+    queue.put("interactive", [Embed(["storm"])])
+    notice.ask()
+    assert has_ended(notice, PATIENCE_S)
+
+
+def test_an_idle_worker_is_woken_by_the_same_job(queue: Queue, notice: JobNotice) -> None:
+    notice.ask()
+    wait_until_asked(queue)
+    with ThreadPoolExecutor(1) as threads:
+        idle = threads.submit(queue.take, "idle", LANES, 1, PATIENCE_S)
+        wait_until(lambda: any(one["cmd"] == "blpop" and "b" in one["flags"] for one in queue.redis.client_list()))
+        queue.put("interactive", [Embed(["storm"])])
+        assert len(idle.result()) == 1
+    assert has_ended(notice, PATIENCE_S)
+
+
+def test_a_read_of_a_lane_without_jobs_ends_and_is_repeated(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_notice, "BLOCK_S", 0.001)
     notice = queue.consumer().notice(INTERACTIVE)
     for _ in range(2):
@@ -81,7 +100,7 @@ def test_a_redis_that_went_away_is_asked_again_when_it_is_back(
     own_redis: RedisServer, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_notice, "PAUSE_S", 0.0)
-    notice = JobNotice(broker, Keys().lane("interactive"))
+    notice = JobNotice(broker, Keys().of_lane("interactive", "wake"))
     notice.ask()
     own_redis.stop()
     assert has_ended(notice, PATIENCE_S)
@@ -97,10 +116,10 @@ def test_a_redis_that_went_away_is_asked_again_when_it_is_back(
 def test_a_refused_read_is_said_once_and_is_not_repeated_at_once(
     own_redis: RedisServer, broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker.execute("ACL", "SETUSER", "narrow", "on", "nopass", "~*", "+@all", "-xread")
+    broker.execute("ACL", "SETUSER", "narrow", "on", "nopass", "~*", "+@all", "-blmove")
     url = urlsplit(own_redis.url)
     with closing(Broker.connect(url._replace(netloc=f"narrow:any@{url.netloc}").geturl())) as narrow:
-        notice = JobNotice(narrow, Keys().lane("interactive"))
+        notice = JobNotice(narrow, Keys().of_lane("interactive", "wake"))
         for pause_s in (0.0, 3_600.0):
             monkeypatch.setattr(job_notice, "PAUSE_S", pause_s)
             notice.ask()
@@ -116,7 +135,7 @@ def test_where_few_connections_are_allowed_none_is_held(
     own_redis: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with closing(Broker.connect(f"{own_redis.url}&max_connections=4")) as broker:
-        notice = JobNotice(broker, Keys().lane("interactive"))
+        notice = JobNotice(broker, Keys().of_lane("interactive", "wake"))
         notice.ask()
         assert not notice.is_asked
     assert "max_connections" in caplog.text

@@ -8,7 +8,6 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 
-import msgpack
 import pytest
 import redis
 from breaking import Plan, connect
@@ -30,14 +29,11 @@ from shoal.queue.answer import Answer
 from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.delivery import Delivery
 from shoal.queue.lane import LaneLimits
-from shoal.queue.packed_jobs import PackedJobs, StreamEntry
+from shoal.queue.packed_jobs import PackedJobs
 from shoal.replies import Reply
 
 #: Bytes that an unread result counts for beside those of its reply.
 KEYS_BYTES = 1_024
-
-#: Time for which the record of an unanswered job lives (docs/protocol.md).
-RECORD_TTL_S = 604_800
 
 BREAKS = st.none() | st.tuples(st.sampled_from(["before", "after"]), st.integers(1, 2))
 
@@ -54,12 +50,11 @@ class Jobs(RuleBasedStateMachine):
         bounds = LaneLimits(max_jobs=40, max_texts=300)
         self.queue = Queue(Broker(connect(self.redis_url, self.plan).connection_pool), self.keys, bounds)
         self.watcher = Queue.connect(self.redis_url, self.keys)
-        self.watcher.join()
         self.jobs: dict[str, Job] = {}  # those that were accepted, by id
         self.clients: dict[str, tuple[str, str]] = {}  # lane and client of each
         self.ended: Counter[str] = Counter()  # how often each was answered
         self.withdrawn: set[str] = set()
-        self.places: dict[str, StreamEntry] = {}
+        self.called: list[str] = []  # ids of those whose replies go to an address
         self.held: dict[str, list[Delivery]] = {"w0": [], "w1": []}
         self.silent: dict[str, list[Delivery]] = {}
         self.num_workers = 2
@@ -78,6 +73,7 @@ class Jobs(RuleBasedStateMachine):
         for lane in LANES:
             for is_submitted in (True, False):
                 self.put(lane, "a", [1, 30, 60], is_submitted, None)
+        self.announce()
         for worker, held in self.held.items():
             held += self.queue.take(worker, LANES, 2)
 
@@ -95,12 +91,13 @@ class Jobs(RuleBasedStateMachine):
         put = PackedJobs.pack(lane, jobs, client=client)
         self.clients |= dict.fromkeys((job.id for job in jobs), (lane, client))
         with self.attempt(breaks), suppress(Overloaded, TooLarge):
-            (places,) = self.queue.put_many([put])
-            if isinstance(places, ShoalError):
-                raise places
+            (put_ids,) = self.queue.put_many([put])
+            if isinstance(put_ids, ShoalError):
+                raise put_ids
+            assert put_ids == [job.id for job in jobs]
             self.jobs |= {job.id: job for job in jobs}
             if not is_submitted:
-                self.places |= {job.id: place for job, place in zip(jobs, places, strict=True) if place}
+                self.called += [job.id for job in jobs]
         accepted = self.unanswered() & {job.id for job in jobs}
         assert len(accepted) in (0, len(jobs))
         self.jobs |= {job.id: job for job in jobs if accepted}  # whether the producer knows it or not
@@ -118,24 +115,43 @@ class Jobs(RuleBasedStateMachine):
     def take(self, data: st.DataObject, max_jobs: int, lanes: tuple[str, ...], breaks: tuple[str, int] | None) -> None:
         worker = data.draw(st.sampled_from(sorted(self.held)))
         with self.attempt(breaks):
-            self.held[worker] += self.queue.take(worker, lanes, max_jobs)
+            had = self.held_in_redis(worker)
+            taken = self.queue.take(worker, lanes, max_jobs)
+            assert not had & {delivery.key for delivery in taken}
+            if any(delivery.is_suspect for delivery in taken):
+                assert not had
+                assert len(taken) == 1
+            self.held[worker] += taken
+
+    @rule(lane=st.sampled_from(LANES), is_addressed=st.booleans())
+    def push(self, lane: str, is_addressed: bool) -> None:
+        job: Job = Embed(["storm"])
+        job = replace(job, reply_to=job.id) if is_addressed else job
+        self.jobs[job.id], self.clients[job.id] = job, (lane, "")
+        self.watcher.redis.rpush(self.keys.lane(lane), job.pack())
 
     @rule(data=st.data(), breaks=BREAKS)
-    def claim(self, data: st.DataObject, breaks: tuple[str, int] | None) -> None:
+    def reclaim(self, data: st.DataObject, breaks: tuple[str, int] | None) -> None:
+        """A worker learns which jobs it was given without its knowledge; those of dead workers wait again."""
         worker = data.draw(st.sampled_from(sorted(self.held)))
-        held = self.held[worker]
-        with self.attempt(breaks):
-            if delivery := self.queue.claim(worker, set(self.held), held):
-                assert delivery.entry not in [one.entry for one in held if one.source == delivery.source]
-                held.append(delivery)
-
-    @rule(data=st.data(), breaks=BREAKS)
-    def hand_back(self, data: st.DataObject, breaks: tuple[str, int] | None) -> None:
-        worker = data.draw(st.sampled_from(sorted(self.held)))
-        given, self.held[worker] = self.held[worker], []  # after a break, a worker claims those that are still its own
         before = self.unanswered()
         with self.attempt(breaks):
-            self.queue.consumer(worker).hand_back(given)
+            self.watcher.redis.delete(self.keys.reclaimed)
+            self.queue.consumer(worker).reclaim(self.held[worker])
+            assert self.held_in_redis(worker) <= {delivery.key for delivery in self.held[worker]}
+        assert self.unanswered() == before
+
+    @rule(data=st.data(), leaves=st.booleans(), breaks=BREAKS)
+    def give_back(self, data: st.DataObject, leaves: bool, breaks: tuple[str, int] | None) -> None:
+        worker = data.draw(st.sampled_from(sorted(self.held)))
+        given, self.held[worker] = self.held[worker], []  # after a break, those that are still its own wait again
+        before = self.unanswered()
+        with self.attempt(breaks):
+            if leaves:
+                self.queue.leave(worker)
+                assert not self.held_in_redis(worker)
+            else:
+                self.queue.consumer(worker).give_back(given)
         assert self.unanswered() == before
 
     @rule(data=st.data(), breaks=BREAKS)
@@ -160,6 +176,7 @@ class Jobs(RuleBasedStateMachine):
         with self.attempt(breaks):
             submitted = [(delivery, job.id) for delivery, job in zip(deliveries, jobs, strict=True) if not job.reply_to]
             started = self.queue.consumer(worker).start(submitted)
+            deliveries = [self.named(delivery, job) for delivery, job in zip(deliveries, jobs, strict=True)]
             runs = {job_id: is_started for (_, job_id), is_started in zip(submitted, started, strict=True)}
             ids = {job.id for job in jobs if runs.get(job.id, True)}
             letter = DeadLetter("poisoned: why") if is_buried else None
@@ -168,6 +185,10 @@ class Jobs(RuleBasedStateMachine):
         gone = before - self.unanswered()
         assert not gone or gone == before & ids  # a batch is answered whole or not at all
         self.ended.update(gone)
+
+    def named(self, delivery: Delivery, job: Job) -> Delivery:
+        """The delivery with its own id, which a pushed job without an address has once it is started."""
+        return delivery if delivery.put_as or job.reply_to else replace(delivery, key=job.id)
 
     @rule(data=st.data(), is_silent=st.booleans(), claims=st.booleans(), answers=st.booleans())
     def replace_worker(self, data: st.DataObject, is_silent: bool, claims: bool, answers: bool) -> None:
@@ -179,8 +200,11 @@ class Jobs(RuleBasedStateMachine):
         if is_silent:  # and goes on with what it has, while others think that it is dead
             self.silent[old] = left
         self.num_workers += 1
-        alive = {*self.held, new}
-        self.held[new] = [found for _ in left if claims and (found := self.watcher.claim(new, alive))]
+        self.held[new] = []
+        self.announce()
+        if claims:
+            self.watcher.die(old)
+            self.held[new] = self.watcher.take(new, LANES, 5)
         if answers:
             self._answer(new, self.held[new], False, None)
 
@@ -200,23 +224,42 @@ class Jobs(RuleBasedStateMachine):
 
     @rule(data=st.data(), breaks=BREAKS)
     def withdraw(self, data: st.DataObject, breaks: tuple[str, int] | None) -> None:
-        if not self.places:
+        if not self.called:
             return
-        job_id = data.draw(st.sampled_from(list(self.places)))
-        before, place = self.unanswered(), self.places[job_id]
+        job_id = data.draw(st.sampled_from(self.called))
+        before = self.unanswered()
         with self.attempt(breaks):
-            self.queue.withdraw([place])
+            self.queue.withdraw([job_id])
         gone = before - self.unanswered()
         assert gone <= {job_id}
         self.withdrawn |= gone
 
     # What must hold
 
+    def announce(self) -> None:
+        """Have Redis count those as alive that are."""
+        for worker in self.held:
+            self.watcher.pool.announce(worker)
+
+    def held_in_redis(self, worker: str) -> set[str]:
+        """Keys of the jobs that the worker holds, as Redis says."""
+        return {key.decode() for key in self.watcher.redis.zrange(self.keys.held(worker), 0, -1)}
+
+    def records(self, lane: str) -> dict[str, dict[str, bytes]]:
+        """The records of all jobs that are unanswered in a lane, by their keys."""
+        keys = [key.decode() for key in self.watcher.redis.zrange(self.keys.of_lane(lane, "jobs"), 0, -1)]
+        with self.watcher.redis.pipeline(transaction=False) as pipeline:
+            for key in keys:
+                pipeline.hgetall(self.keys.record(key))
+            found = pipeline.execute()
+        named = [{name.decode(): value for name, value in record.items()} for record in found]
+        return dict(zip(keys, named, strict=True))
+
     def unanswered(self) -> set[str]:
         """Ids of the jobs in the lanes, each of them once."""
-        found = [
-            operations.unpack(data).id for lane in LANES for data in (*self.at_front(lane), *self.in_overflow(lane))
-        ]
+        pushed = [data for lane in LANES for data in self.watcher.redis.lrange(self.keys.lane(lane), 0, -1)]
+        packed = [record["job"] for lane in LANES for record in self.records(lane).values()]
+        found = [operations.unpack(data).id for data in (*packed, *pushed)]
         assert len(found) == len(set(found))
         return set(found)
 
@@ -224,32 +267,9 @@ class Jobs(RuleBasedStateMachine):
         """Ids of the jobs that have a record."""
         with self.watcher.redis.pipeline(transaction=False) as pipeline:
             for job_id in self.jobs:
-                pipeline.exists(self.keys.record(job_id))
+                pipeline.hexists(self.keys.record(job_id), "status")
             found = pipeline.execute()
         return [job_id for job_id, is_there in zip(self.jobs, found, strict=True) if is_there]
-
-    def at_front(self, lane: str) -> list[bytes]:
-        """Bytes of the jobs at the front of the lane."""
-        return [fields[b"job"] for _, fields in self.watcher.redis.xrange(self.keys.lane(lane))]
-
-    def in_overflow(self, lane: str) -> list[bytes]:
-        """Bytes of the jobs in the overflow of the lane, those that wait for their turn included."""
-        server, stream = self.watcher.redis, self.keys.overflow(lane)
-        entries = server.xrange(stream)
-        waiting = set(server.zrange(self.keys.waiting(lane), 0, -1))
-        places = {
-            job_id: msgpack.unpackb(packed, raw=True)
-            for job_id, packed in server.hgetall(self.keys.places(lane)).items()
-        }
-        promoted = {job_id: place[b"entry"] for job_id, place in places.items() if job_id not in waiting}
-        assert promoted == {fields[b"id"]: entry for entry, fields in entries}
-        assert waiting <= places.keys()
-        if waiting:
-            last = next(group["last-delivered-id"] for group in server.xinfo_groups(stream))
-            assert server.xrange(stream, b"(" + last), "jobs wait, and no worker would be woken"
-        else:
-            assert not server.exists(self.keys.tags(lane))
-        return [fields[b"job"] for _, fields in entries] + [places[job_id][b"job"] for job_id in waiting]
 
     def num_replies(self) -> dict[str, int]:
         """Return the number of answers that each job has, at its address or its result key."""
@@ -270,18 +290,40 @@ class Jobs(RuleBasedStateMachine):
     @invariant()
     def a_lane_holds_what_is_unanswered(self) -> None:
         for lane in LANES:
-            load = {name.decode(): int(n) for name, n in self.watcher.redis.hgetall(self.keys.load(lane)).items()}
+            found = self.watcher.redis.hgetall(self.keys.of_lane(lane, "load"))
+            load = {name.decode(): int(number) for name, number in found.items()}
             wanted: Counter[str] = Counter()
-            front = self.at_front(lane)
-            for data in (*front, *self.in_overflow(lane)):
-                job = operations.unpack(data)
-                wanted["texts"] += len(job.texts)
-                wanted["bytes"] += len(data)
-                if data in front:
-                    wanted[f"client:{self.clients[job.id][1]}"] += len(job.texts)
-                    wanted[f"client bytes:{self.clients[job.id][1]}"] += len(data)
+            for record in self.records(lane).values():
+                client = record["client"].decode()
+                for name, number in (("texts", int(record["texts"])), ("bytes", len(record["job"]))):
+                    wanted[name] += number
+                    wanted[f"{name}:{client}"] += number
             assert load == wanted
-            assert wanted["texts"] <= 300
+            assert wanted["texts"] <= 300 + len(self.jobs)  # what is pushed has no limits
+
+    @invariant()
+    def each_job_is_in_one_place_and_each_client_that_waits_in_one_ring(self) -> None:
+        server = self.watcher.redis
+        suspects = server.lrange(self.keys.suspects, 0, -1)
+        workers = {*server.smembers(self.keys.holders), *(name.encode() for name in (*self.held, *self.silent))}
+        places = [*suspects, *(key for name in workers for key in server.zrange(self.keys.held(name.decode()), 0, -1))]
+        for lane in LANES:
+            new, old, *of_clients = (
+                server.lrange(self.keys.of_lane(lane, what), 0, -1) for what in ("new", "old", "of:a", "of:b", "of:")
+            )
+            rings = [client.decode() for client in (*new, *old)]
+            waiting = dict(zip(("a", "b", ""), of_clients, strict=True))
+            assert sorted(rings) == sorted(client for client, keys in waiting.items() if keys)
+            places += [key for keys in waiting.values() for key in keys]
+            if rings or server.exists(self.keys.lane(lane)):
+                assert server.exists(self.keys.of_lane(lane, "wake")) or server.llen(self.keys.lane(lane))
+        assert Counter(places) == Counter(key.encode() for lane in LANES for key in self.records(lane))
+        for lane in LANES:
+            for key, record in self.records(lane).items():
+                assert ("worker" in record) == (key.encode() not in suspects and self._is_held(record, key))
+
+    def _is_held(self, record: dict[str, bytes], key: str) -> bool:
+        return "worker" in record and key in self.held_in_redis(record["worker"].decode())
 
     @invariant()
     def results_that_are_not_read_are_counted(self) -> None:
@@ -306,25 +348,26 @@ class Jobs(RuleBasedStateMachine):
             status, ttl_s = next(found), next(found)
             if status is not None:
                 assert (status in (b"queued", b"running")) == (job_id in unanswered)
-                assert (ttl_s > RECORD_TTL_S - 3_600) == (job_id in unanswered)
+                assert (ttl_s == -1) == (job_id in unanswered)
 
     def teardown(self) -> None:
         """One worker that lives answers all that is left."""
         self.plan.clear()
         self.held = {"last": []}
-        while (delivery := self.queue.claim("last", {"last"})) or (taken := self.queue.take("last", LANES, 100)):
-            for found in [delivery] if delivery else taken:
+        self.watcher.die(*self.silent, *(f"w{n}" for n in range(self.num_workers)))
+        while taken := self.queue.take("last", LANES, 100):
+            for found in taken:
                 job = operations.unpack(found.data)
                 if job.reply_to or self.queue.start("last", [found])[0]:
-                    self.ended[job.id] += self.queue.reply([Answer(found, Reply(job.id), job.reply_to)])
-                else:
-                    self.queue.drop([found])
+                    answer = Answer(self.named(found, job), Reply(job.id), job.reply_to)
+                    self.ended[job.id] += self.queue.reply([answer])
         self.each_job_is_unanswered_or_was_answered_once()
         assert not any(self.queue.backlog().values())
         lasting = [name for name in self.watcher.redis.scan_iter(f"{self.keys.root}:*") if self._is_lasting(name)]
-        allowed = {s.encode() for lane in LANES for s in (self.keys.lane(lane), self.keys.overflow(lane))}
-        assert set(lasting) <= allowed | {self.keys.dead.encode()}
-        self.watcher.redis.delete(*allowed, self.keys.dead)
+        allowed = {self.keys.dead, f"{self.keys.lane('pushed')}", self.keys.holders}
+        allowed |= {self.keys.of_lane(lane, "wake") for lane in LANES}
+        assert {name.decode() for name in lasting} <= allowed
+        self.watcher.redis.delete(*allowed)
         self.queue.close()
         self.watcher.close()
 

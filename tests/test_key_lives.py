@@ -22,7 +22,6 @@ from shoal.long_jobs.rq_jobs import RqJobs
 from shoal.long_jobs.submission import Submission
 from shoal.operations import Embed
 from shoal.queue.answer import Answer
-from shoal.queue.consumer import MAX_LISTENING
 from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.pool import Membership, Pool
 from shoal.replies import Reply
@@ -64,7 +63,6 @@ def queued(queue: Queue) -> None:
 def running(queue: Queue) -> None:
     """Submit a job, and begin with it."""
     queued(queue)
-    queue.redis.expire(queue.keys.record("x"), 5)
     queue.start("w", queue.take("w", LANES, 10))
 
 
@@ -94,38 +92,33 @@ def buried(queue: Queue) -> None:
 
 def announced(queue: Queue) -> None:
     """Announce a worker."""
-    Pool(queue.broker, queue.keys).announce("w", {"state": "ready"}, Membership("p", "1:1:w"))
+    about = {"state": "ready", "limits": {"max_jobs": 7}}
+    Pool(queue.broker, queue.keys).announce("w", about, Membership("p", "1:1:w"))
 
 
 def looking(queue: Queue) -> None:
-    """Take a turn to look for jobs of dead workers."""
-    assert queue.consumer("w").take_claim_turn(3_600)
+    """Look for jobs of dead workers."""
+    queue.consumer("w").reclaim(())
 
 
-def idle(queue: Queue) -> None:
-    """Have a worker listen and another one sleep, and wake a third one."""
-    for n in range(MAX_LISTENING + 1):
-        Pool(queue.broker, queue.keys).announce(f"w{n}")
-    until_ms = 1_000 * (queue.redis.time()[0] + 2)
-    queue.redis.zadd(queue.keys.listening, {f"w{n}": until_ms for n in range(MAX_LISTENING)})
-    for n in range(3):
-        queue.take(f"idle{n}", LANES, 1, block_s=0.01)
-    queue.put("bulk", [Embed(["storm"], reply_to="me")])
-    queue.take("w0", LANES, 1)
+def pushed(queue: Queue) -> None:
+    """Push a job without a script, and have a worker hold it."""
+    queue.redis.rpush(queue.keys.lane("bulk"), Embed(["storm"], reply_to="me").pack())
+    queue.take("w", LANES, 1)
+    queue.redis.rpush(queue.keys.lane("bulk"), Embed(["storm"], reply_to="me").pack())
+
+
+def suspected(queue: Queue) -> None:
+    """Let a worker die with a job."""
+    queued(queue)
+    queue.take("w", LANES, 1)
+    queue.die("w")
 
 
 def changed(queue: Queue) -> None:
     """Change an index."""
     change = Change((), np.empty((0, 0), np.float32), ("7",), "", 0.0)
     ChangeLog(queue.broker, queue.keys).append("news", change)
-
-
-def isolated(queue: Queue) -> None:
-    """Run a job alone."""
-    queue.put("bulk", [Embed(["storm"], reply_to="me")])
-    consumer = queue.consumer("w")
-    (delivery,) = queue.take("w", LANES, 1)
-    consumer.isolate(delivery)
 
 
 def crashed(queue: Queue) -> None:
@@ -160,26 +153,34 @@ def deleted(queue: Queue) -> None:
 
 
 def waiting(queue: Queue) -> None:
-    """Have jobs at the front, in the overflow's stream, and waiting."""
-    queue.put("bulk", [Embed(["storm"] * size, reply_to="me") for size in (1, 200, 200, 200)], client="a")
+    """Have clients wait, one of which had a turn."""
+    queue.put("bulk", [Embed(["storm"], reply_to="me") for _ in range(9)], client="a")
+    queue.take("w", LANES, 4)
+    queue.put("bulk", [Embed(["storm"], reply_to="me")], client="b")
 
 
 #: For each key of the page what makes it, and the seconds that it then lives; None for ever or while there are any.
 EXAMPLES: dict[str, list[tuple[Act, Callable[[Keys], str], int | None]]] = {
-    "lane:<name>": [(waiting, lambda keys: keys.lane("bulk"), None)],
-    "lane:<name>:overflow": [(waiting, lambda keys: keys.overflow("bulk"), None)],
-    "lane:<name>:waiting": [(waiting, lambda keys: keys.waiting("bulk"), None)],
-    "lane:<name>:places": [(waiting, lambda keys: keys.places("bulk"), None)],
-    "lane:<name>:tags": [(waiting, lambda keys: keys.tags("bulk"), None)],
-    "lane:<name>:load": [(waiting, lambda keys: keys.load("bulk"), None)],
+    "lane:<name>": [(pushed, lambda keys: keys.lane("bulk"), None)],
+    "lane:<name>:jobs": [(waiting, lambda keys: keys.of_lane("bulk", "jobs"), None)],
+    "lane:<name>:load": [(waiting, lambda keys: keys.of_lane("bulk", "load"), None)],
+    "lane:<name>:of:<client>": [(waiting, lambda keys: keys.of_lane("bulk", "of:a"), None)],
+    "lane:<name>:new": [(waiting, lambda keys: keys.of_lane("bulk", "new"), None)],
+    "lane:<name>:old": [(waiting, lambda keys: keys.of_lane("bulk", "old"), None)],
+    "lane:<name>:credit": [(waiting, lambda keys: keys.of_lane("bulk", "credit"), None)],
+    "lane:<name>:wake": [(waiting, lambda keys: keys.of_lane("bulk", "wake"), None)],
+    "lane:pushed": [(pushed, lambda keys: keys.lane("pushed"), None)],
+    "suspects": [(suspected, lambda keys: keys.suspects, None)],
+    "held:<worker_id>": [(waiting, lambda keys: keys.held("w"), None)],
+    "holders": [(waiting, lambda keys: keys.holders, None)],
     "replies:<address>": [(called, lambda keys: keys.replies("me"), 3_600)],
     "result:<job_id>": [
         (submitted, lambda keys: keys.result("x"), 3_600),
         (read, lambda keys: keys.result("x"), 60),
     ],
     "job:<job_id>": [
-        (queued, lambda keys: keys.record("x"), 604_800),
-        (running, lambda keys: keys.record("x"), 604_800),
+        (queued, lambda keys: keys.record("x"), None),
+        (running, lambda keys: keys.record("x"), None),
         (submitted, lambda keys: keys.record("x"), 3_600),
         (once, lambda keys: keys.record("x"), 86_400),
     ],
@@ -198,11 +199,9 @@ EXAMPLES: dict[str, list[tuple[Act, Callable[[Keys], str], int | None]]] = {
     "alive": [(announced, lambda keys: keys.alive, 15)],
     "processors:<group>": [(announced, lambda keys: keys.processors("p"), 15)],
     "worker:<worker_id>": [(announced, lambda keys: keys.worker("w"), 15)],
-    "claim-turn": [(looking, lambda keys: keys.claim_turn, 3_600)],  # the worker says for how long
-    "listening": [(idle, lambda keys: keys.listening, 60)],
-    "sleeping": [(idle, lambda keys: keys.sleeping, 60)],
-    "wake:<worker_id>": [(idle, lambda keys: keys.wake("idle*"), 60)],
-    "isolated:<worker_id>": [(isolated, lambda keys: keys.isolated("w"), 3_600)],
+    "limits": [(announced, lambda keys: keys.limits, None)],
+    "scripts": [(announced, lambda keys: keys.scripts, None)],
+    "reclaimed": [(looking, lambda keys: keys.reclaimed, 1)],
     "crash:<worker_id>": [(crashed, lambda keys: keys.crash_report("w"), 3_600)],
 }
 
@@ -227,20 +226,21 @@ def test_a_key_lives_as_long_as_the_page_says(
     ttl_ms = queue.redis.pttl(found)
     if seconds is None:
         assert ttl_ms == -1
-        assert re.match(r"for ever|while", LIVES[name])
+        assert re.match(r"for ever|while|until", LIVES[name])
         return
     assert seconds - SLACK_S < ttl_ms / 1000 <= seconds
     assert ttl_ms > 0
     said = [int(number.replace(",", "")) for number in re.findall(r"([\d,]+) s\b", LIVES[name])]
-    assert seconds in said or name.endswith((":rate", ":claim-turn"))
+    assert seconds in said or name.endswith((":rate", ":reclaimed"))
 
 
 def test_an_empty_pool_has_only_what_lives_for_ever(queue: Queue) -> None:
     waiting(queue)
+    queue.leave("w")
     queue.put("interactive", [Embed(["storm"] * 200, reply_to="me") for _ in range(3)], client="b")
     answer(queue)
     while queue.backlog()["bulk"] + queue.backlog()["interactive"]:
         answer(queue)
-    streams = [key for lane in LANES for key in (queue.keys.lane(lane), queue.keys.overflow(lane))]
+    queue.leave("w")
     left = {name.decode() for name in queue.redis.scan_iter(f"{queue.keys.root}:*")}
-    assert left == {*streams, queue.keys.replies("me")}
+    assert left == {queue.keys.replies("me")}

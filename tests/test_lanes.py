@@ -1,4 +1,4 @@
-"""Lanes: their limits, the front and the overflow, the turns of clients, and jobs that are put once."""
+"""Lanes: their limits, the turns of clients, and jobs that are put once."""
 
 import time
 from collections import Counter
@@ -8,20 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from breaking import Plan, connect
 from conftest import PATIENCE_S, wait_until
 from queues import Queue, queue_of
 
-import shoal.queue.consumer
 from shoal import Client, operations
 from shoal.broker.broker import Broker
 from shoal.errors import InvalidRequest, Overloaded, ShoalError, TooLarge, Unavailable
 from shoal.jobs import LANES, Job
 from shoal.operations import Embed
 from shoal.queue.answer import Answer
-from shoal.queue.consumer import GROUP, MAX_TAKE_BYTES, Consumer
+from shoal.queue.consumer import MAX_TAKE_BYTES
 from shoal.queue.delivery import Delivery
-from shoal.queue.lane import MAX_FRONT_BYTES, MAX_FRONT_TEXTS, LaneLimits, Source
+from shoal.queue.lane import LaneLimits
 from shoal.queue.packed_jobs import PackedJobs
 from shoal.queue.pool import Pool
 from shoal.queue.producer import ONCE_TTL_S
@@ -43,55 +41,91 @@ def answer(queue: Queue, deliveries: list[Delivery]) -> int:
 
 def load(queue: Queue, lane: str = "interactive") -> dict[bytes, bytes]:
     """Return the load of the lane."""
-    return dict(queue.redis.hgetall(queue.keys.load(lane)))
+    return dict(queue.redis.hgetall(queue.keys.of_lane(lane, "load")))
+
+
+def take(queue: Queue, room: int, lane: str = "interactive") -> list[Delivery]:
+    """Take jobs for as many texts, and answer them."""
+    taken = queue.consumer("w").take({lane: room})
+    answer(queue, taken)
+    return taken
+
+
+#: The load of a lane of pushed jobs of 0, 1, 1,024 and 1,025 bytes.
+LOAD_OF_PUSHED = {b"texts": 4, b"texts:": 4, b"bytes": 2_050, b"bytes:": 2_050}
 
 
 class TestFairness:
     def test_a_flood_does_not_keep_others_waiting(self, queue: Queue) -> None:
         queue.put("interactive", jobs(1_000), client="flood")
+        take(queue, 64)
         queue.put("interactive", jobs(1), client="quiet")
-        waited = 0
-        while True:
-            taken = queue.take("a", ["interactive"], 16)
-            waited += len(taken)
-            answer(queue, taken)
-            if b"client:quiet" not in load(queue):
-                break
-        assert waited <= 2 * (MAX_FRONT_TEXTS + 16)  # what the flood has at the front, and as many of the back
+        assert take(queue, 16)[0].client == "quiet"
 
-    def test_the_overflow_is_read_beside_the_front(self, queue: Queue) -> None:
-        queue.put("interactive", jobs(400), client="flood")
-        taken = queue.take("a", ["interactive"], 16)
-        assert [delivery.is_overflow for delivery in taken] == [False] * 16 + [True] * 16
+    def test_jobs_of_a_client_keep_their_order(self, queue: Queue) -> None:
+        put = [job for size in (1, 40, 2, 33, 1, 1) for job in jobs(1, size)]
+        for job in put:
+            queue.put("interactive", [job], client="one")
+            queue.put("interactive", jobs(3), client="another")
+        taken = [one.key for _ in range(20) for one in take(queue, 7) if one.client == "one"]
+        assert taken == [job.id for job in put]
 
-    def test_a_long_job_goes_to_the_overflow(self, queue: Queue) -> None:
-        queue.put("interactive", [*jobs(1, 33), *jobs(1, 32)], client="a")
-        (front,) = queue.take("w", ["interactive"], 16, has_overflow=False)
-        (back,) = queue.take("w", ["interactive"], 16)
-        assert [len(operations.unpack(taken.data).texts) for taken in (front, back)] == [32, 33]
-        assert (front.is_overflow, back.is_overflow) == (False, True)
+    @pytest.mark.parametrize(("sizes", "room"), [((1, 40), 80), ((1, 1), 16), ((1, 1_000), 48), ((5, 3), 1)])
+    def test_between_two_floods_texts_are_shared(self, queue: Queue, sizes: tuple[int, int], room: int) -> None:
+        for n, size in enumerate(sizes):
+            queue.put("bulk", jobs(4_000 // size, size), client=f"flood {n}")
+        texts = Counter[str]()
+        while sum(texts.values()) < 4_000:
+            for one in queue.consumer("w").take({"bulk": room}):
+                texts[one.client] += len(operations.unpack(one.data).texts)
+        assert abs(texts["flood 0"] - texts["flood 1"]) <= 64 + max(sizes)
 
-    def test_a_job_of_many_bytes_goes_to_the_overflow(self, queue: Queue) -> None:
-        queue.put("bulk", [Embed(["x" * (MAX_FRONT_BYTES // 4)], reply_to="me")], client="a")
-        assert queue.redis.xlen(queue.keys.overflow("bulk")) == 1
-        assert b"client:a" not in load(queue, "bulk")
+    def test_new_clients_go_before_the_rest_of_a_flood_and_their_first_turn_is_short(self, queue: Queue) -> None:
+        queue.put("bulk", jobs(1_000), client="flood")
+        take(queue, 64, "bulk")
+        for n in range(8):
+            queue.put("bulk", jobs(100), client=f"new {n}")
+        found = Counter(one.client for one in take(queue, 36, "bulk"))
+        assert found == {f"new {n}": 4 for n in range(8)} | {"flood": 4}
 
-    def test_the_front_takes_so_many_bytes_of_each_client(self, queue: Queue) -> None:
-        large = [Embed(["气" * 10_000], reply_to="me") for _ in range(20)]
-        queue.put("bulk", large, client="a")
-        queue.put("bulk", jobs(1), client="b")
-        assert queue.redis.xlen(queue.keys.lane("bulk")) == MAX_FRONT_BYTES // len(large[0].pack()) + 1 == 9
-        taken = queue.take("w", ["bulk"], 20)
-        assert load(queue, "bulk")[b"client bytes:a"] == b"%d" % (8 * len(large[0].pack()))
-        answer(queue, taken)
+    def test_a_new_name_for_each_job_does_not_keep_a_client_that_waits_from_its_turn(self, queue: Queue) -> None:
+        queue.put("bulk", jobs(200), client="waits")
+        take(queue, 4, "bulk")  # its first turn
+        found = Counter[str]()
+        for n in range(400):
+            queue.put("bulk", jobs(1), client=f"invented {n}")
+            found.update("waits" if one.client == "waits" else "invented" for one in take(queue, 1, "bulk"))
+        assert found["waits"] >= 200 - 32
+
+    def test_what_a_client_took_beyond_its_turn_it_waits_for(self, queue: Queue) -> None:
+        queue.put("bulk", jobs(4, 320), client="long")
+        queue.put("bulk", jobs(2_000), client="short")
+        order = [one.client for _ in range(60) for one in take(queue, 16, "bulk")]
+        between = order[order.index("long") + 1 :].index("long")
+        assert 320 - 64 <= between <= 320 + 64
+
+    def test_waiting_jobs_are_cancelled_withdrawn_and_counted(self, queue: Queue) -> None:
+        submitted, called = [Embed(["storm"] * 33) for _ in range(3)], jobs(2, 33)
+        queue.put("bulk", submitted, client="a")
+        queue.put("bulk", called, client="b")
+        ids = [job.id for job in called]
+        assert queue.loads()["bulk"].num_texts == 5 * 33
+        assert queue.holds(ids) == [True, True]
+        assert [queue.cancel(job.id) for job in submitted] == ["cancelled"] * 3
+        assert queue.withdraw(ids) == 2
+        assert queue.holds(ids) == [False, False]
+        assert queue.backlog()["bulk"] == 0
         assert load(queue, "bulk") == {}
+        assert queue.take("w", ["bulk"], 100) == []
 
-    def test_who_has_been_answered_is_at_the_front_again(self, queue: Queue) -> None:
-        queue.put("interactive", jobs(MAX_FRONT_TEXTS + 1), client="a")
-        assert queue.redis.xlen(queue.keys.overflow("interactive")) == 1
-        answer(queue, queue.take("w", ["interactive"], 1_000))
-        queue.put("interactive", jobs(1), client="a")
-        assert queue.redis.xlen(queue.keys.overflow("interactive")) == 0
+    def test_a_job_counts_its_wait_from_when_it_was_put(self, queue: Queue) -> None:
+        before = time.time()
+        queue.put("bulk", jobs(2, 33), client="a")
+        after = time.time()
+        deliveries = queue.take("w", ["bulk"], 66)
+        assert len(deliveries) == 2
+        for delivery in deliveries:
+            assert int(before * 1000) <= delivery.put_ms <= int(after * 1000) + 1
 
     def test_the_last_eighth_is_for_those_who_have_little(self, queue: Queue) -> None:
         queue.limits = LaneLimits(max_jobs=800)
@@ -107,17 +141,8 @@ class TestFairness:
         with pytest.raises(Overloaded, match="800 unanswered jobs"):
             queue.put("bulk", jobs(1), client="late")
 
-    def test_the_last_eighth_is_not_for_long_jobs(self, queue: Queue) -> None:
-        queue.limits = LaneLimits(max_texts=800)
-        long_jobs, (one_more,) = jobs(14, 50), jobs(1, 50)
-        queue.put("bulk", long_jobs, client="flood")
-        with pytest.raises(Overloaded, match="no room in the bulk lane"):
-            queue.put("bulk", [one_more], client="flood")
-        queue.put("bulk", jobs(100), client="quiet")
-
     def test_an_idempotency_key_does_not_change_the_client_that_a_job_counts_for(self, client: Client) -> None:
         client.queue.limits = LaneLimits(max_jobs=16)
-        queue_of(client).join()
 
         def submit(name: str, number: int) -> None:
             client.submit("embed", [f"{number}"] * 32, lane="bulk", idempotency_key=f"{name} {number}", client=name)
@@ -128,134 +153,34 @@ class TestFairness:
             submit("flood", 14)
         submit("quiet", 0)
         front = load(queue_of(client), "bulk")
-        assert (front[b"client:flood"], front[b"client:quiet"]) == (b"128", b"32")
+        assert (front[b"texts:flood"], front[b"texts:quiet"]) == (b"448", b"32")
 
     def test_a_submit_without_a_client_counts_for_the_program_with_and_without_a_key(self, client: Client) -> None:
         client.submit("embed", "storm", lane="bulk", idempotency_key="k")
         client.submit("embed", "rain", lane="bulk")
-        assert load(queue_of(client), "bulk")[f"client:{client.name}".encode()] == b"2"
-
-
-class TestOverflow:
-    def test_clients_take_turns(self, queue: Queue) -> None:
-        queue.put("bulk", jobs(MAX_FRONT_TEXTS + 2_000), client="flood")
-        consumer, room = queue.consumer("w"), {Source("bulk", True): 16}
-        answer(queue, consumer.take(room))
-        (job,) = jobs(1, 33)
-        queue.put("bulk", [job], client="late")
-        first, second = consumer.take(room), consumer.take(room)
-        assert job.id in [operations.unpack(delivery.data).id for delivery in (*first, *second)]
-
-    def test_jobs_of_a_client_that_overflows_keep_their_order(self, queue: Queue) -> None:
-        put = [job for _ in range(MAX_FRONT_TEXTS + 10) for job in jobs(1)]
-        for job in put:
-            queue.put("interactive", [job], client="many")
-        consumer, taken = queue.consumer("w"), []
-        front, overflow = Source("interactive"), Source("interactive", True)
-        for _ in range(20):
-            deliveries = consumer.take({front: 16}) or consumer.take({overflow: 16})
-            taken += [operations.unpack(delivery.data).id for delivery in deliveries]
-            answer(queue, deliveries)
-            put += (more := jobs(1))
-            queue.put("interactive", more, client="many")
-        assert taken == [job.id for job in put[: len(taken)]]
-
-    def test_long_jobs_of_a_client_do_not_send_its_short_ones_to_the_overflow(self, queue: Queue) -> None:
-        queue.put("interactive", jobs(3, 40), client="a")
-        queue.put("interactive", (short := jobs(1)), client="a")
-        (delivery,) = queue.consumer("w").take({Source("interactive"): 16})
-        assert operations.unpack(delivery.data).id == short[0].id
-
-    def test_short_jobs_of_one_put_keep_their_order(self, queue: Queue) -> None:
-        queue.put("interactive", jobs(MAX_FRONT_TEXTS - 10), client="a")
-        queue.put("interactive", [*jobs(1, 12), *jobs(1)], client="a")
-        assert queue.redis.xlen(queue.keys.lane("interactive")) == MAX_FRONT_TEXTS - 10
-
-    def test_between_two_floods_texts_are_shared(self, queue: Queue) -> None:
-        queue.put("bulk", jobs(20, 40), client="long")
-        queue.put("bulk", jobs(MAX_FRONT_TEXTS + 800), client="many")
-        consumer, texts = queue.consumer("w"), Counter[int]()
-        for _ in range(10):
-            for delivery in consumer.take({Source("bulk", True): 80}):
-                num_texts = len(operations.unpack(delivery.data).texts)
-                texts[num_texts] += num_texts
-        assert abs(texts[40] - texts[1]) <= 120
-
-    def test_a_new_name_for_each_job_does_not_keep_a_client_that_waits_from_its_turn(self, queue: Queue) -> None:
-        waiting, consumer, num_taken = jobs(5, 40), queue.consumer("w"), 0
-        queue.put("bulk", jobs(2, 40), client="invented")
-        queue.put("bulk", waiting, client="waits")
-        unanswered = {job.id for job in waiting}
-        while unanswered:
-            queue.put("bulk", jobs(1, 40), client=f"invented {num_taken}")
-            taken = consumer.take({Source("bulk", True): 1})
-            unanswered -= {operations.unpack(delivery.data).id for delivery in taken}
-            num_taken += answer(queue, taken)
-            assert num_taken < 60
-        assert num_taken > 30  # of new clients there were eight times as many
-
-    def test_new_clients_go_before_the_rest_of_a_flood(self, queue: Queue) -> None:
-        queue.put("bulk", jobs(50, 40), client="flood")
-        new = {}
-        for n in range(8):
-            (job,) = jobs(1, 40)
-            queue.put("bulk", [job], client=f"new {n}")
-            new[job.id] = job
-        taken = [queue.consumer("w").take({Source("bulk", True): 1})[0] for _ in range(11)]
-        assert sum(operations.unpack(delivery.data).id in new for delivery in taken) == 8
-
-    def test_a_waiting_job_counts_its_wait_from_when_it_was_put(self, queue: Queue) -> None:
-        before = time.time()
-        queue.put("bulk", jobs(2, 33), client="a")
-        after = time.time()
-        deliveries = queue.take("w", ["bulk"], 66)
-        assert len(deliveries) == 2
-        for delivery in deliveries:
-            assert int(before * 1000) <= delivery.put_ms <= int(after * 1000) + 1
-
-    def test_waiting_jobs_are_cancelled_withdrawn_and_counted(self, queue: Queue) -> None:
-        submitted = [Embed(["storm"] * 33) for _ in range(3)]
-        queue.put("bulk", submitted, client="a")
-        (places,) = queue.put_many([PackedJobs.pack("bulk", jobs(2, 33), client="b")])
-        assert isinstance(places, list)
-        assert queue.loads()["bulk"].num_texts == 5 * 33
-        assert queue.holds([place for place in places if place]) == [True, True]
-        assert [queue.cancel(job.id) for job in submitted] == ["cancelled"] * 3
-        assert queue.withdraw([place for place in places if place]) == 2
-        assert queue.holds([place for place in places if place]) == [False, False]
-        assert queue.backlog()["bulk"] == 0
-        assert load(queue, "bulk") == {}
-        assert queue.take("w", ["bulk"], 100) == []
-
-    def test_workers_that_wait_are_woken_one_after_the_other(self, queue: Queue) -> None:
-        with ThreadPoolExecutor(2) as threads:
-            room = {Source("bulk", True): 33}
-            taking = [threads.submit(queue.consumer(name).take, room, PATIENCE_S) for name in ("a", "b")]
-            wait_until(lambda: queue.redis.info("clients")["blocked_clients"] >= 2)
-            queue.put("bulk", jobs(2, 33), client="a")
-            assert [found.client for one in taking for found in one.result()] == ["a", "a"]
+        assert load(queue_of(client), "bulk")[f"texts:{client.name}".encode()] == b"2"
 
 
 class TestTake:
-    def test_it_is_bounded_by_texts_of_each_source(self, queue: Queue) -> None:
+    def test_it_is_bounded_by_texts_of_each_lane(self, queue: Queue) -> None:
         queue.put("interactive", jobs(5, 30), client="a")
         queue.put("bulk", jobs(5), client="a")
-        taken = queue.consumer("w").take({Source("interactive"): 64, Source("bulk"): 2})
+        taken = queue.consumer("w").take({"interactive": 64, "bulk": 2})
         assert [(d.lane, len(operations.unpack(d.data).texts)) for d in taken] == [("interactive", 30)] * 3 + [
             ("bulk", 1)
         ] * 2
 
     def test_it_is_bounded_by_bytes(self, queue: Queue) -> None:
         queue.put("bulk", [Embed(["x" * 2**20], reply_to="me") for _ in range(8)])
-        assert len(queue.consumer("w").take({Source("bulk", True): 64})) == MAX_TAKE_BYTES // 2**20
+        assert len(queue.consumer("w").take({"bulk": 64})) == MAX_TAKE_BYTES // 2**20
 
     def test_one_job_is_taken_whatever_its_size(self, queue: Queue) -> None:
         queue.put("bulk", [Embed(["x" * (MAX_TAKE_BYTES + 1)], reply_to="me") for _ in range(2)])
-        assert len(queue.consumer("w").take({Source("bulk", True): 1})) == 1
+        assert len(queue.consumer("w").take({"bulk": 1})) == 1
 
-    def test_a_source_without_room_is_not_read(self, queue: Queue) -> None:
+    def test_a_lane_without_room_is_not_read(self, queue: Queue) -> None:
         queue.put("interactive", jobs(1))
-        assert queue.consumer("w").take({Source("interactive"): 0, Source("bulk"): 5}) == []
+        assert queue.consumer("w").take({"interactive": 0, "bulk": 5}) == []
 
 
 class TestBounds:
@@ -272,17 +197,15 @@ class TestBounds:
         replied, buried, cancelled, withdrawn = jobs(1, 2)[0], jobs(1, 3)[0], Embed(["storm"]), jobs(1, 5)[0]
         for job in (replied, buried, cancelled):
             queue.put("interactive", [job], client="a")
-        put = PackedJobs.pack("interactive", [withdrawn], client="b")
-        (places,) = queue.put_many([put])
-        assert isinstance(places, list)
+        queue.put("interactive", [withdrawn], client="b")
         assert load(queue)[b"texts"] == b"11"
-        assert (load(queue)[b"client:a"], load(queue)[b"client:b"]) == (b"6", b"5")
+        assert (load(queue)[b"texts:a"], load(queue)[b"texts:b"]) == (b"6", b"5")
         assert queue.cancel(cancelled.id) == "cancelled"
-        assert queue.withdraw([place for place in places if place]) == 1
+        assert queue.withdraw([withdrawn.id]) == 1
         first, second = queue.take("a", ["interactive"], 10)
         answer(queue, [first])
         assert load(queue)[b"texts"] == b"3"
-        queue.drop([second])
+        queue.reply([Answer(second)])
         assert load(queue) == {}
 
     def test_its_bounds_are_those_of_the_settings(self) -> None:
@@ -304,24 +227,23 @@ class TestBounds:
         assert [place is None for place in places] == [False, True]
         assert load(queue, "bulk")[b"texts"] == b"1"
 
-    def test_a_job_that_no_script_put_counts_as_a_job_alone(self, queue: Queue) -> None:
-        for fields in (
-            {"job": b"", "texts": 0},
-            {"job": b"x"},
-            {"job": b"x", "texts": "many"},
-            {"job": b"x", "client": "a"},
-            {"data": b"x"},
-        ):
-            queue.redis.xadd(queue.keys.lane("bulk"), fields)
-        queue.put("bulk", jobs(1), client="a")
-        queue.drop(queue.take("a", ["bulk"], 10))
+    def test_a_pushed_job_counts_a_text_for_each_kib_once_a_worker_has_looked(self, queue: Queue) -> None:
+        for size in (0, 1, 1_024, 1_025):
+            queue.redis.rpush(queue.keys.lane("bulk"), b"x" * size)
+        assert queue.loads()["bulk"].num_jobs == 4
+        taken = queue.take("a", ["bulk"], 100)
+        assert load(queue, "bulk") == {name: b"%d" % n for name, n in LOAD_OF_PUSHED.items()}
+        queue.reply([Answer(one) for one in taken])
         assert load(queue, "bulk") == {}
+        assert queue.backlog()["bulk"] == 0
 
     def test_an_empty_lane_forgets_what_it_held(self, queue: Queue) -> None:
         queue.put("bulk", jobs(3))
-        queue.redis.delete(queue.keys.lane("bulk"))
+        queue.limits = LaneLimits(max_texts=3)
+        queue.redis.delete(queue.keys.of_lane("bulk", "jobs"), queue.keys.of_lane("bulk", "of:"))
         queue.put("bulk", jobs(1))
-        assert load(queue, "bulk")[b"texts"] == b"1"
+        queue.reply([Answer(one) for one in queue.take("w", ["bulk"], 9)])
+        assert load(queue, "bulk") == {}
 
 
 class TestRetryAfter:
@@ -374,13 +296,11 @@ class TestOnce:
     def test_a_key_and_its_job_are_known_for_a_day(self, queue: Queue) -> None:
         job = Embed(["storm"])
         queue.put_once("bulk", job, "k")
-        assert queue.redis.ttl(queue.keys.record(job.id)) > ONCE_TTL_S
         answer(queue, queue.take("a", LANES, 1))
         lives = [queue.redis.ttl(name) for name in queue.redis.scan_iter(f"{queue.keys.root}:once:*")]
         assert min(*lives, queue.redis.ttl(queue.keys.record(job.id)), ONCE_TTL_S) > ONCE_TTL_S - 60
 
     def test_of_many_at_the_same_time_one_is_put(self, client: Client) -> None:
-        queue_of(client).join()
         with ThreadPoolExecutor(16) as threads:
             handles = list(
                 threads.map(lambda _: client.submit("embed", "storm", lane="bulk", idempotency_key="k"), range(50))
@@ -392,144 +312,6 @@ class TestOnce:
     def test_a_key_that_is_none_is_refused(self, client: Client, key: str) -> None:
         with pytest.raises(InvalidRequest, match="the idempotency key is"):
             client.submit("embed", "storm", idempotency_key=key)
-
-
-class TestClaim:
-    def test_of_a_workers_jobs_those_delivered_least_come_first(self, queue: Queue) -> None:
-        queue.put("interactive", jobs(3))
-        first, second, third = queue.take("dead", LANES, 3)
-        queue.redis.xclaim(queue.keys.lane("interactive"), GROUP, "dead", 0, [first.entry], retrycount=3)
-        order = [queue.claim("me", {"me"}), queue.claim("me", {"me", "dead"})]
-        assert [delivery.entry for delivery in order if delivery][:1] == [second.entry]
-        claimed = queue.claim("other", {"me", "other"})
-        assert claimed is not None
-        assert (claimed.entry, claimed.owner, claimed.num_deliveries) == (third.entry, "dead", 2)
-        claimed = queue.claim("other", {"me", "other"})
-        assert claimed is not None
-        assert (claimed.entry, claimed.num_deliveries) == (first.entry, 3)  # a suspect that was not named
-
-    def test_what_the_worker_holds_is_not_claimed_and_what_it_lost_is(self, queue: Queue) -> None:
-        queue.put("interactive", jobs(3))
-        consumer = queue.consumer("me")
-        held = consumer.take({Source("interactive"): 3})
-        assert consumer.claim(lambda: {"me"}, held) is None
-        lost = consumer.claim(lambda: {"me"}, held[:2])
-        assert lost is not None
-        assert (lost.entry, lost.num_deliveries) == (held[2].entry, 1)
-
-    def test_it_looks_beyond_the_jobs_that_are_held(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(shoal.queue.consumer, "MAX_LOOKED_AT", 1)
-        queue.put("interactive", jobs(3))
-        *held, lost = queue.take("a", ["interactive"], 3)
-        claimed = queue.claim("a", {"a"}, held)
-        assert claimed is not None
-        assert claimed.entry == lost.entry
-
-    def test_of_an_isolated_job_and_its_neighbours_only_the_job_is_counted(self, queue: Queue) -> None:
-        queue.put("interactive", jobs(3))
-        dying = queue.consumer("dying")
-        held = dying.take({Source("interactive"): 3})
-        dying.isolate(held[1])
-        claimed = [queue.claim("me", {"me"}, held) for _ in range(3)]
-        counts = {delivery.entry: delivery.num_deliveries for delivery in claimed if delivery}
-        assert counts == {held[0].entry: 1, held[1].entry: 2, held[2].entry: 1}
-        assert 0 < queue.redis.ttl(queue.keys.isolated("dying")) <= 3_600
-
-    def test_without_an_isolated_job_each_is_counted(self, queue: Queue) -> None:
-        queue.put("interactive", jobs(2))
-        dying = queue.consumer("dying")
-        held = dying.take({Source("interactive"): 2})
-        dying.isolate(held[0])
-        dying.isolate(None)
-        claimed = [queue.claim("me", {"me"}, held) for _ in range(2)]
-        assert [delivery.num_deliveries for delivery in claimed if delivery] == [2, 2]
-
-    def test_a_suspect_counts_only_while_it_is_named_and_its_claim_names_it(self, queue: Queue) -> None:
-        queue.put("interactive", jobs(2))
-        room = {Source("interactive"): 1}
-        (suspect,) = queue.consumer("first").take(room)
-        dying = queue.consumer("dying")
-        assert dying.claim(lambda: {"dying"}) is not None
-        (taken,) = dying.take(room)
-        dying.isolate(None)
-        counts = []
-        for name in ("other", "last"):  # each dies when it has claimed both
-            claimed = [queue.claim(name, {name}) for _ in range(2)]
-            counts.append({one.entry: one.num_deliveries for one in claimed if one})
-        assert counts == [{suspect.entry: 2, taken.entry: 2}, {suspect.entry: 2, taken.entry: 3}]
-        assert taken.entry in queue.redis.get(queue.keys.isolated("last"))
-
-    @pytest.mark.parametrize("when", ["before", "after"])
-    def test_a_name_is_withdrawn_also_if_the_connection_broke_when_it_was_given(
-        self, queue: Queue, redis_url: str, when: str
-    ) -> None:
-        queue.put("interactive", jobs(1))
-        plan = Plan()
-        broker = Broker(connect(redis_url, plan).connection_pool)
-        consumer = Consumer(broker, queue.keys, "w")
-        (delivery,) = consumer.take({Source("interactive"): 1})
-        for suspect in (delivery, None):
-            plan.breaks(when, 1)
-            with pytest.raises(Unavailable):
-                consumer.isolate(suspect)
-            plan.clear()
-        consumer.isolate(None)
-        assert not queue.redis.exists(queue.keys.isolated("w"))
-        broker.close()
-
-    def test_a_suspect_that_its_worker_takes_back_is_named(self, queue: Queue) -> None:
-        queue.put("interactive", jobs(1))
-        queue.take("dead", LANES, 1)
-        for _ in range(2):
-            claimed = queue.claim("me", {"me"})
-            assert claimed is not None
-            assert (claimed.num_deliveries, claimed.is_suspect) == (2, True)
-            assert queue.redis.delete(queue.keys.isolated("me")) == 1
-
-    def test_jobs_of_a_worker_that_ends_of_itself_are_not_counted(self, queue: Queue) -> None:
-        queue.put("interactive", jobs(2))
-        leaving = queue.consumer("leaving")
-        leaving.take({Source("interactive"): 2})
-        leaving.absolve()
-        claimed = [queue.claim("me", {"me"}) for _ in range(2)]
-        assert [one.num_deliveries for one in claimed if one] == [1, 1]
-
-    def test_of_many_workers_one_gets_each_job_and_none_is_lost(self, queue: Queue) -> None:
-        queue.put("interactive", jobs(40))
-        queue.take("dead", LANES, 40)
-        alive = {f"w{n}" for n in range(8)}
-
-        def claim_all(worker: str) -> int:
-            count = 0
-            while delivery := queue.claim(worker, alive - {worker} | {worker}):
-                count += answer(queue, [delivery])
-            return count
-
-        with ThreadPoolExecutor(8) as threads:
-            assert sum(threads.map(claim_all, alive)) == 40
-        assert queue.backlog()["interactive"] == 0
-
-    def test_a_worker_that_joins_while_another_looks_keeps_its_jobs(self, queue: Queue) -> None:
-        queue.put("interactive", jobs(1))
-        names = {"me"}
-
-        def alive() -> set[str]:
-            found = set(names)
-            names.add("late")
-            queue.take("late", LANES, 1)
-            return found
-
-        assert queue.consumer("me").claim(alive) is None
-        assert queue.consumer("me").claim(lambda: names) is None
-
-    def test_the_back_of_a_lane_is_claimed_too(self, queue: Queue) -> None:
-        queue.put("bulk", jobs(MAX_FRONT_TEXTS + 1), client="a")
-        taken = queue.take("dead", ["bulk"], 1_000)
-        assert len(taken) == MAX_FRONT_TEXTS + 1
-        claimed = 0
-        while delivery := queue.claim("me", {"me"}):
-            claimed += answer(queue, [delivery])
-        assert claimed == MAX_FRONT_TEXTS + 1
 
 
 class NotesWaits(Broker):
@@ -615,16 +397,17 @@ class TestReplies:
         assert answer(queue, queue.take("a", LANES, 1)) == 1
         assert queue.status(job.id)[0] == "failed"
 
-    def test_a_record_that_is_something_else_costs_the_status_alone(self, queue: Queue) -> None:
+    def test_a_record_that_is_something_else_costs_its_own_job_alone(self, queue: Queue) -> None:
         taken, other = Embed(["storm"]), Embed(["rain"])
         queue.put("interactive", [taken, other])
         queue.redis.delete(queue.keys.record(taken.id))
         queue.redis.set(queue.keys.record(taken.id), "by something else", ex=60)
         deliveries = queue.take("a", LANES, 2)
-        assert queue.start("a", deliveries) == [True, True]
-        assert answer(queue, deliveries) == 2
-        assert queue.redis.llen(queue.keys.result(taken.id)) == 1
+        assert [one.key for one in deliveries] == [other.id]
+        assert queue.start("a", deliveries) == [True]
+        assert answer(queue, deliveries) == 1
         assert queue.status(other.id)[0] == "done"
+        assert queue.backlog()["interactive"] == 0
 
     def test_a_wait_ends_when_a_reply_comes(self, queue: Queue) -> None:
         inbox = queue.inbox("me")
@@ -634,13 +417,3 @@ class TestReplies:
             queue.put("interactive", jobs(1))
             answer(queue, queue.take("a", LANES, 1))
             assert len(waiting.result()) == 1
-
-
-def test_waiting_jobs_are_found_after_a_worker_died_between_a_blocking_read_and_its_refill(queue: Queue) -> None:
-    jobs = [Embed([f"{n}"] * 40, reply_to="me") for n in range(3)]
-    for job in jobs:
-        queue.put("bulk", [job], client="a")
-    overflow = queue.keys.overflow("bulk")
-    read = queue.redis.xreadgroup("workers", "dies", {overflow: ">"}, count=1)
-    assert len(read[0][1]) == 1
-    assert len(queue.take("lives", ["bulk"], 100)) == 2

@@ -72,7 +72,7 @@ class TestSending:
         with link, queue_over(link, queue, answer_s=5) as broken:
             worker = Worker(broken.consumer(), encoder, {}, Bucketing(4_096))
             while queue.backlog()["interactive"] and num_failures < 5:
-                worker.admission._next_claim = 0.0  # at once, where `run` would look a second later
+                worker.admission._next_reclaim = 0.0  # at once, where `run` would look a second later
                 try:
                     worker.step(block_s=0)
                 except Unavailable:
@@ -82,7 +82,6 @@ class TestSending:
 
     def test_while_redis_is_away_a_large_reply_is_not_given_up(self, own_redis: RedisServer, keys: Keys) -> None:
         queue = Queue.connect(own_redis.url, keys)
-        queue.join()
         queue.put("interactive", [Embed(["storm"], reply_to="me")])
         (delivery,) = queue.take("w", LANES, 1)
         consumer = queue.consumer("w")

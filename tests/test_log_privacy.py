@@ -9,8 +9,9 @@ from queues import Queue
 
 from shoal import Client
 from shoal.errors import ShoalError
+from shoal.jobs import LANES
 from shoal.operations import Embed
-from shoal_workers.admission import MAX_DELIVERIES, Limits
+from shoal_workers.admission import MAX_DEATHS, Limits
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
@@ -83,7 +84,7 @@ def test_a_worker_logs_no_text(blabbing: Worker, queue: Queue, caplog: pytest.Lo
     caplog.set_level(logging.DEBUG)
     blabbing.encoder.fails_on = fails_on  # type: ignore[attr-defined]
     for data in MISFORTUNES.values():
-        queue.redis.xadd(queue.keys.lane("interactive"), {"job": data})
+        queue.redis.rpush(queue.keys.lane("interactive"), data)
     while any(queue.backlog().values()):
         blabbing.step(block_s=0)
     assert "dead letter" in caplog.text
@@ -95,9 +96,10 @@ def test_a_worker_that_buries_poison_logs_no_text(
     blabbing: Worker, queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    queue.redis.xadd(queue.keys.lane("interactive"), {"job": job()})
-    for n in range(MAX_DELIVERIES):
-        assert queue.take(f"dead{n}", ["interactive"], 1) or queue.claim(f"dead{n}", set())
+    queue.redis.rpush(queue.keys.lane("interactive"), job())
+    for n in range(MAX_DEATHS):
+        assert queue.take(f"dead{n}", LANES, 1)
+        queue.die()
     blabbing.step(block_s=0)
     assert "poisoned" in caplog.text
     assert SECRET not in caplog.text

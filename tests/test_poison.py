@@ -19,7 +19,7 @@ from shoal.errors import ShoalError
 from shoal.keys import Keys
 from shoal.options import Options
 from shoal.queue.dead_letters import DeadLetters
-from shoal_workers.admission import MAX_DELIVERIES
+from shoal_workers.admission import MAX_DEATHS
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.process.watchdog import EXIT_STALLED
 
@@ -106,7 +106,7 @@ def test_poison_harms_only_itself(workers: Workers, client: Client, encoder: Enc
         assert reason in letter.reason
         assert trace in letter.traceback
         assert error_code(client, job_ids[text]) == ("internal" if exit_code is None else "poisoned")
-        assert exit_code is None or workers.exit_codes[exit_code] <= MAX_DELIVERIES
+        assert exit_code is None or workers.exit_codes[exit_code] <= MAX_DEATHS
         assert letter.worker
-    assert sum(workers.exit_codes.values()) <= MAX_DELIVERIES * NUM_FATAL
+    assert sum(workers.exit_codes.values()) <= MAX_DEATHS * NUM_FATAL
     assert set(workers.exit_codes) <= {exit_code for _, _, exit_code in EXPECTED.values()}

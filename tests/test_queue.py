@@ -17,10 +17,9 @@ from shoal.jobs import LANES, Job
 from shoal.keys import Keys
 from shoal.operations import Embed
 from shoal.queue.answer import MAX_WRITE_BYTES, Answer
-from shoal.queue.consumer import GROUP
 from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.delivery import Delivery
-from shoal.queue.lane import LaneLimits, LaneLoad, Source
+from shoal.queue.lane import LaneLimits, LaneLoad
 from shoal.queue.packed_jobs import MAX_JOINED_BYTES, MAX_JOINED_JOBS, PackedJobs, group_puts
 from shoal.queue.producer import AsyncProducer
 from shoal.replies import Reply
@@ -43,6 +42,11 @@ def take_one(queue: Queue, consumer: str = "a") -> Delivery:
     return delivery
 
 
+def take_all(queue: Queue, consumer: str) -> list[Delivery]:
+    """All jobs that a consumer gets of both lanes."""
+    return queue.take(consumer, LANES, 100)
+
+
 def answer(delivery: Delivery, model: str = "") -> Answer:
     """A reply to the delivered job."""
     job = operations.unpack(delivery.data)
@@ -51,7 +55,7 @@ def answer(delivery: Delivery, model: str = "") -> Answer:
 
 def num_pending(queue: Queue) -> int:
     """Jobs delivered and not answered."""
-    return sum(queue.redis.xpending(queue.keys.lane(lane), GROUP)["pending"] for lane in LANES)
+    return sum(queue.redis.zcard(key) for key in queue.redis.scan_iter(queue.keys.held("*")))
 
 
 def test_jobs_come_out_in_the_order_they_went_in(queue: Queue) -> None:
@@ -91,11 +95,9 @@ def test_puts_of_one_client_that_follow_each_other_are_one_run_of_the_script(own
     outcomes = queue.put_many(puts[1:])
     num_runs = queue.redis.info("commandstats")["cmdstat_evalsha"]["calls"] - before
     assert num_runs == len([["a"], ["b", "b", "b"], ["a"], ["large"], ["submitted"], ["submitted"]])
-    found = [place for outcome in outcomes if isinstance(outcome, list) for place in outcome if place]
-    assert [place.job_id for place in found] == [job.id for put in puts[1:] for job in put.jobs]
-    assert queue.holds(found) == [True] * 13
-    at_front = [operations.unpack(delivery.data).id for delivery in queue.take("w", ["bulk"], 99, has_overflow=False)]
-    assert at_front == [job.id for put in puts for job in put.jobs if job is not large]
+    found = [job_id for outcome in outcomes if isinstance(outcome, list) for job_id in outcome]
+    assert found == [job.id for put in puts[1:] for job in put.jobs]
+    assert queue.holds([job_id for job_id in found if job_id]) == [True] * 13
     assert queue.status(puts[-1].jobs[0].id)[0] == "queued"
     queue.close()
 
@@ -144,7 +146,7 @@ def test_a_put_that_was_accepted_has_its_place_though_redis_fails_before_others_
     puts.append(PackedJobs.pack("bulk", [submitted()], client="c"))
     accepted, second, third, unread = run_now(producer.put_many(puts))
     assert isinstance(accepted, list)
-    assert queue.holds([place for place in accepted if place]) == [True]
+    assert queue.holds([job_id for job_id in accepted if job_id]) == [True]
     assert (type(second), type(third), type(unread)) == (Unavailable, Unavailable, Overloaded)
     assert queue.backlog()["bulk"] == 1
 
@@ -171,13 +173,17 @@ def test_a_reply_goes_to_its_address(queue: Queue) -> None:
     assert queue.backlog()["interactive"] == 0
 
 
-def test_a_job_whose_reply_goes_to_an_address_has_no_record(queue: Queue) -> None:
+def test_of_a_job_whose_reply_goes_to_an_address_nothing_is_left(queue: Queue) -> None:
     job = addressed()
     queue.put("interactive", [job])
-    assert not queue.redis.exists(queue.keys.record(job.id))
+    with pytest.raises(UnknownJob):
+        queue.status(job.id)
+    queue.reply([answer(take_one(queue))])
+    left = {name.decode() for name in queue.redis.scan_iter(f"{queue.keys.root}:*")}
+    assert left == {queue.keys.replies("me"), queue.keys.holders}
 
 
-def test_a_lane_holds_the_jobs_of_its_front_and_its_overflow(queue: Queue) -> None:
+def test_a_lane_holds_the_jobs_that_wait_and_those_that_workers_have(queue: Queue) -> None:
     assert queue.loads() == dict.fromkeys(LANES, LaneLoad(0, 0, 0))
     jobs = [addressed(), *(Embed(["storm"] * 40, reply_to="me") for _ in range(3))]
     queue.put("interactive", jobs)
@@ -188,26 +194,27 @@ def test_a_lane_holds_the_jobs_of_its_front_and_its_overflow(queue: Queue) -> No
 
 
 @pytest.mark.parametrize("is_taken", [False, True])
-def test_the_age_of_a_lane_is_that_of_the_first_job_at_its_front_or_in_its_overflow(
-    queue: Queue, is_taken: bool
-) -> None:
-    """A job of the overflow has waited before it came into the stream."""
-    queue.join()
-    now_ms = int(queue.redis.time()[0]) * 1000
-    fields = {"job": addressed().pack(), "texts": 1}
-    for stream, age_s in ((queue.keys.lane("interactive"), 100), (queue.keys.lane("bulk"), 50)):
-        queue.redis.xadd(stream, fields, id=f"{now_ms - 1000 * age_s}-0")
-    queue.redis.xadd(queue.keys.overflow("bulk"), fields | {"put_ms": now_ms - 200_000})
-    queue.put("interactive", [addressed()])
+def test_the_age_of_a_lane_is_that_of_its_oldest_unanswered_job(queue: Queue, is_taken: bool) -> None:
+    first, second = addressed(), addressed()
+    queue.put("bulk", [first, second])
+    age_jobs(queue, "bulk", {first.id: 200, second.id: 100})
+    deliveries = queue.take("a", LANES, 10) if is_taken else []
+    assert 200 <= queue.loads()["bulk"].oldest_age_s < 200 + PATIENCE_S
+    assert queue.loads()["interactive"].oldest_age_s == 0
     if is_taken:
-        queue.take("a", LANES, 10)
-    ages = {lane: load.oldest_age_s for lane, load in queue.loads().items()}
-    assert 100 <= ages["interactive"] < 100 + PATIENCE_S
-    assert 200 <= ages["bulk"] < 200 + PATIENCE_S
+        queue.reply(answer(delivery) for delivery in deliveries[:1])
+        assert 100 <= queue.loads()["bulk"].oldest_age_s < 100 + PATIENCE_S
+
+
+def age_jobs(queue: Queue, lane: str, ages_s: Mapping[str, int]) -> None:
+    """Make jobs as old as that."""
+    now_ms = int(queue.redis.time()[0]) * 1000
+    times = {job_id: now_ms - 1000 * age_s for job_id, age_s in ages_s.items()}
+    queue.redis.zadd(queue.keys.of_lane(lane, "jobs"), times)
 
 
 def test_the_wait_of_a_job_is_counted_from_when_redis_took_it_in() -> None:
-    delivery = Delivery("interactive", b"1-0", b"", put_ms=1_500)
+    delivery = Delivery("interactive", "a", b"", "w", put_ms=1_500)
     assert delivery.queued_s(4.0) == 2.5
     assert delivery.queued_s(1.0) == 0.0
 
@@ -238,13 +245,14 @@ def test_wake_ends_a_wait_without_a_reply(queue: Queue) -> None:
     assert inbox.wait() == []
 
 
-def test_of_two_workers_with_the_same_job_only_the_first_is_heard(queue: Queue) -> None:
+def test_of_two_workers_with_the_same_job_only_the_one_that_holds_it_is_heard(queue: Queue) -> None:
     job = submitted()
     queue.put("interactive", [job])
     slow = take_one(queue, "slow")
-    quick = queue.claim("quick", alive={"quick"})
-    assert quick is not None
-    assert quick.entry == slow.entry
+    queue.die("slow")
+    quick = take_all(queue, "quick")[0]
+    assert quick.key == slow.key
+    assert queue.reply([answer(slow, "slow")]) == 0
     assert queue.reply([answer(quick, "quick")]) == 1
     assert queue.reply([answer(slow, "slow")]) == 0
     assert queue.redis.llen(queue.keys.result(job.id)) == 1
@@ -292,15 +300,15 @@ def test_a_job_cancelled_between_taking_and_starting_does_not_run(queue: Queue) 
     assert num_pending(queue) == 0
 
 
-def test_a_worker_that_was_paused_before_it_starts_a_job_marks_none_that_another_has_answered(queue: Queue) -> None:
+def test_a_worker_that_was_paused_before_it_starts_a_job_marks_none_that_another_has(queue: Queue) -> None:
     job = submitted()
     queue.put("interactive", [job])
     paused = take_one(queue, "paused")
-    claimed = queue.claim("other", {"other"})
-    assert claimed
+    queue.die()
+    (taken,) = take_all(queue, "other")
     assert queue.start("paused", [paused]) == [False]
     assert queue.status(job.id)[0] == "queued"
-    queue.reply([answer(claimed)])
+    queue.reply([answer(taken)])
     queue.redis.delete(queue.keys.record(job.id), queue.keys.result(job.id))  # as when the result's life is over
     assert queue.start("paused", [paused]) == [False]
     assert not queue.redis.exists(queue.keys.record(job.id))
@@ -321,27 +329,34 @@ def test_of_several_jobs_those_without_an_address_have_a_record(queue: Queue, fi
 def test_an_address_of_all_jobs_leaves_none_with_a_record(queue: Queue) -> None:
     jobs = [Embed(["storm"]), addressed()]
     queue.put_many([PackedJobs.pack("bulk", jobs, reply_to="me")])
-    assert not queue.redis.exists(*(queue.keys.record(job.id) for job in jobs))
+    for job in jobs:
+        with pytest.raises(UnknownJob):
+            queue.status(job.id)
 
 
-def by_xadd(queue: Queue, status: str) -> Job:
-    """Put a job as a program without scripts does, with a record of that status."""
+def pushed(queue: Queue) -> Job:
+    """Push a job as a program without scripts does."""
     job = Embed(["storm"])
-    queue.redis.hset(queue.keys.record(job.id), mapping={"status": status})
-    queue.redis.xadd(queue.keys.lane("bulk"), {"job": job.pack()})
+    queue.redis.rpush(queue.keys.lane("bulk"), job.pack())
     return job
 
 
-def test_a_cancelled_job_that_was_put_by_plain_xadd_does_not_run(queue: Queue) -> None:
-    job = by_xadd(queue, "queued")
-    assert queue.cancel(job.id) == "cancelled"
-    assert queue.start("a", queue.take("a", LANES, 1)) == [False]
-    assert queue.status(job.id)[0] == "cancelled"
-
-
-def test_a_job_that_was_put_by_plain_xadd_is_answered_and_its_record_says_so(queue: Queue) -> None:
-    job = by_xadd(queue, "queued")
+def test_a_pushed_job_has_a_status_from_its_start_and_can_be_cancelled_then(queue: Queue) -> None:
+    job = pushed(queue)
     (delivery,) = queue.take("a", LANES, 1)
+    with pytest.raises(UnknownJob):
+        queue.cancel(job.id)
+    assert queue.start("a", [delivery]) == [True]
+    assert queue.status(job.id)[0] == "running"
+    assert queue.cancel(job.id) == "cancelled"
+    assert num_pending(queue) == 0
+    assert queue.backlog()["bulk"] == 0
+
+
+def test_a_pushed_job_that_cannot_be_started_is_answered_and_its_record_says_so(queue: Queue) -> None:
+    job = pushed(queue)
+    (delivery,) = queue.take("a", LANES, 1)
+    assert delivery.put_as is None
     assert queue.reply([answer(delivery)]) == 1
     assert queue.status(job.id)[0] == "done"
     reply = queue.wait_result(job.id, 0)
@@ -349,19 +364,23 @@ def test_a_job_that_was_put_by_plain_xadd_is_answered_and_its_record_says_so(que
     assert reply.id == job.id
 
 
-def test_a_status_that_is_final_does_not_go_back(queue: Queue) -> None:
-    job = by_xadd(queue, "done")
-    queue.redis.expire(queue.keys.record(job.id), 60)
-    assert queue.start("a", queue.take("a", LANES, 1)) == [True]
-    assert queue.status(job.id)[0] == "done"
-    assert queue.redis.ttl(queue.keys.record(job.id)) > 0
+def test_a_refused_push_with_the_id_of_a_job_under_way_leaves_that_one_alone(queue: Queue) -> None:
+    job = submitted()
+    queue.put("interactive", [job])
+    queue.redis.rpush(queue.keys.lane("bulk"), job.pack())
+    (delivery,) = queue.take("a", ["bulk"], 1)
+    assert queue.reply([answer(delivery)]) == 1
+    assert queue.status(job.id)[0] == "queued"
+    assert queue.wait_result(job.id, 0) is None
+    assert queue.reply([answer(take_one(queue))]) == 1
+    assert queue.wait_result(job.id, 0)
 
 
 def test_a_running_job_is_cancelled_and_its_worker_learns_of_it(queue: Queue) -> None:
     cancelled, kept = submitted(), submitted()
     queue.put("interactive", [cancelled, kept])
     consumer = queue.consumer("a")
-    deliveries = consumer.take({Source("interactive"): 2})
+    deliveries = consumer.take({"interactive": 2})
     queue.start("a", deliveries)
     assert queue.cancel(cancelled.id) == "cancelled"
     assert consumer.lost(deliveries) == deliveries[:1]
@@ -380,63 +399,89 @@ def test_a_finished_job_is_not_cancelled(queue: Queue) -> None:
 
 
 def test_a_job_that_a_worker_has_is_withdrawn(queue: Queue) -> None:
-    (places,) = queue.put_many([PackedJobs.pack("interactive", [addressed(), addressed()])])
-    assert isinstance(places, list)
+    queue.put("interactive", [addressed(), addressed()])
     consumer = queue.consumer("a")
-    first, second = consumer.take({Source("interactive"): 2})
-    assert queue.withdraw([place for place in places[:1] if place]) == 1
+    first, second = consumer.take({"interactive": 2})
+    assert queue.withdraw([first.key]) == 1
     assert consumer.lost([first, second]) == [first]
     assert queue.reply([answer(first)]) == 0
     assert [reply.id for reply in queue.inbox("me").wait(0.01)] == []
     assert queue.reply([answer(second)]) == 1
 
 
-def test_a_job_is_held_until_it_is_answered_and_at_its_own_place_alone(queue: Queue) -> None:
-    (places,) = queue.put_many([PackedJobs.pack("interactive", [addressed(), addressed()])])
-    assert isinstance(places, list)
-    first, second = [place for place in places if place]
-    elsewhere = second._replace(entry=first.entry)  # as after Redis has lost its data
-    assert queue.holds([first, second, elsewhere]) == [True, True, False]
+def test_a_job_is_held_until_it_is_answered(queue: Queue) -> None:
+    jobs = [addressed(), addressed()]
+    queue.put("interactive", jobs)
+    ids = [job.id for job in jobs]
+    assert queue.holds([*ids, "nobody"]) == [True, True, False]
     queue.reply([answer(take_one(queue))])
-    assert queue.holds([first, second]) == [False, True]
+    assert queue.holds(ids) == [False, True]
 
 
-def test_a_job_that_another_worker_claimed_is_lost(queue: Queue) -> None:
+def test_a_job_that_waits_again_is_lost(queue: Queue) -> None:
     queue.put("interactive", [addressed()])
     consumer = queue.consumer("a")
-    held = consumer.take({Source("interactive"): 1})
+    held = consumer.take({"interactive": 1})
     assert consumer.lost(held) == []
-    assert queue.claim("b", {"b"}) is not None
+    queue.die("a")
     assert consumer.lost(held) == held
-    queue.redis.delete(queue.keys.lane("interactive"))
-    assert consumer.lost(held) == []  # Redis came back empty: that says nothing
 
 
-def test_only_what_a_dead_worker_left_is_claimed_and_one_at_a_time(queue: Queue) -> None:
-    queue.put("interactive", [addressed() for _ in range(4)])
-    taken = {consumer: queue.take(consumer, LANES, 2) for consumer in ("dead", "alive")}
-    claimed = [queue.claim("me", {"alive", "me"}), queue.claim("other", {"alive", "me", "other"})]
-    assert [delivery.entry for delivery in claimed if delivery] == [delivery.entry for delivery in taken["dead"]]
-    assert queue.claim("third", {"alive", "me", "other", "third"}) is None
+def test_what_dead_workers_held_waits_again_before_the_others_in_its_order(queue: Queue) -> None:
+    jobs = [addressed() for _ in range(6)]
+    queue.put("interactive", jobs)
+    queue.pool.announce("alive")
+    held = {worker: queue.take(worker, LANES, 2) for worker in ("dead", "alive")}
+    queue.die()
+    assert queue.consumer("alive").lost(held["alive"]) == []
+    found = []
+    for n in range(2):  # each alone
+        (delivery,) = queue.take("me", LANES, 9)
+        assert (delivery.deaths, delivery.died) == (1, "dead")
+        assert queue.take("me", LANES, 9) == []
+        if n == 0:  # while a suspect waits, others get it alone, or nothing
+            assert queue.take("other", ["interactive"], 9) == queue.take("alive", LANES, 9) == []
+        queue.reply([answer(delivery)])
+        found.append(delivery.key)
+    assert found == [job.id for job in jobs[:2]]
+    assert [delivery.key for delivery in queue.take("me", LANES, 9)] == [job.id for job in jobs[4:]]
 
 
-def test_a_worker_claims_what_it_failed_to_answer_itself(queue: Queue) -> None:
+def test_what_a_worker_was_given_and_does_not_know_of_waits_again_and_is_no_suspect(queue: Queue) -> None:
+    queue.put("interactive", [addressed() for _ in range(3)])
+    consumer = queue.consumer("a")
+    known, *unknown = consumer.take({"interactive": 3})  # as if a reply of Redis with the last two was lost
+    assert consumer.reclaim([known]) == (2, {})
+    again = consumer.take({"interactive": 3})
+    assert [(one.key, one.deaths) for one in again] == [(one.key, 0) for one in unknown]
+    assert consumer.reclaim([known, *again]) == (0, {})
+
+
+def test_while_heartbeats_are_not_trusted_no_worker_counts_as_dead(queue: Queue) -> None:
     queue.put("interactive", [addressed()])
-    taken = take_one(queue)
-    claimed = queue.claim("a", {"a"})
-    assert claimed is not None
-    assert (claimed.entry, claimed.num_deliveries) == (taken.entry, 1)  # it has not died of it
+    take_one(queue, "a")
+    assert queue.consumer("b").reclaim((), looks_for_dead=False) == (0, {})
+    assert queue.consumer("b").reclaim(()) == (0, {"a": 1})
 
 
-def test_without_the_names_of_living_workers_none_counts_as_dead(queue: Queue) -> None:
-    queue.put("interactive", [addressed(), addressed()])
-    for consumer in ("a", "b"):
-        take_one(queue, consumer)
-    claimed = queue.claim("a", None)
-    assert claimed is not None
-    queue.reply([answer(claimed)])
-    assert queue.claim("a", None) is None
-    assert queue.claim("a", {"a"}) is not None
+def test_one_worker_at_a_time_looks_for_dead_ones(queue: Queue) -> None:
+    assert queue.consumer("b").reclaim(()) == (0, {})
+    queue.put("interactive", [addressed()])
+    take_one(queue, "a")
+    assert queue.consumer("c").reclaim(()) == (0, {})
+    assert 0 < queue.redis.pttl(queue.keys.reclaimed) <= 900
+    queue.redis.pexpire(queue.keys.reclaimed, 3_600_000)  # as after the clock of Redis was set back
+    assert queue.consumer("c").reclaim(()) == (0, {"a": 1})
+
+
+def test_a_worker_that_leaves_is_blamed_for_nothing(queue: Queue) -> None:
+    queue.put("bulk", [submitted(), submitted()])
+    held = queue.take("a", LANES, 2)
+    assert queue.start("a", held) == [True, True]
+    queue.leave("a")
+    assert queue.status(held[0].key)[0] == "queued"
+    assert [(one.key, one.deaths) for one in queue.take("b", LANES, 2)] == [(one.key, 0) for one in held]
+    assert queue.redis.smembers(queue.keys.holders) == {b"b"}
 
 
 def test_a_reply_over_the_limit_is_too_large(queue: Queue) -> None:
@@ -448,20 +493,20 @@ def test_a_reply_over_the_limit_is_too_large(queue: Queue) -> None:
     assert isinstance(reply.error, TooLarge)
 
 
-def test_deliveries_are_counted(queue: Queue) -> None:
+def test_deaths_are_counted(queue: Queue) -> None:
     queue.put("bulk", [addressed()])
-    assert queue.take("a", LANES, 1)[0].num_deliveries == 1
-    for n in (2, 3, 4):
-        claimed = queue.claim(f"worker{n}", {f"worker{n}"})
-        assert claimed is not None
-        assert claimed.num_deliveries == n
+    for n in range(4):
+        (delivery,) = queue.take(f"worker {n}", LANES, 1)
+        assert delivery.deaths == n
+        queue.die()
 
 
-def test_a_pending_job_that_was_deleted_is_dropped(queue: Queue) -> None:
-    queue.put("interactive", [addressed()])
-    queue.redis.xdel(queue.keys.lane("interactive"), take_one(queue).entry)
-    assert queue.claim("b", {"b"}) is None
-    assert num_pending(queue) == 0
+def test_a_job_whose_record_redis_has_lost_is_dropped(queue: Queue) -> None:
+    first, second = addressed(), addressed()
+    queue.put("interactive", [first, second])
+    queue.redis.delete(queue.keys.record(first.id))
+    assert [delivery.key for delivery in queue.take("a", LANES, 9)] == [second.id]
+    assert queue.backlog()["interactive"] == 1
 
 
 def test_a_buried_job_leaves_its_lane_for_the_dead_letters(queue: Queue) -> None:
@@ -472,90 +517,3 @@ def test_a_buried_job_leaves_its_lane_for_the_dead_letters(queue: Queue) -> None
     about = {b"reason": b"poisoned: why", b"traceback": b"line 1", b"worker": b"w1", b"lane": b"interactive"}
     assert letter == {b"job": delivery.data, b"deliveries": b"1", **about}
     assert (queue.backlog()["interactive"], num_pending(queue)) == (0, 0)
-
-
-def test_a_name_that_is_long_out_of_use_leaves_the_group_when_a_worker_joins(queue: Queue) -> None:
-    queue.put("interactive", [addressed(), addressed()])
-    queue.reply([answer(take_one(queue, "idle"))])  # Redis before 7.2 knows no consumer that had no job
-    take_one(queue, "busy")
-    lane = queue.keys.lane("interactive")
-    queue.join()
-    assert len(queue.redis.xinfo_consumers(lane, GROUP)) == 2
-    queue.broker.run(Script.load("shoal.queue", "lane", "join"), [lane], {"forget_after_ms": -1})
-    assert [owner["name"] for owner in queue.redis.xinfo_consumers(lane, GROUP)] == [b"busy"]
-
-
-def test_who_leaves_is_out_of_the_group_unless_it_holds_jobs(queue: Queue) -> None:
-    queue.put("interactive", [addressed()])
-    delivery = take_one(queue, "busy")
-    queue.take("idle", LANES, 1)
-    for consumer in ("busy", "idle"):
-        queue.leave(consumer)
-    lane = queue.keys.lane("interactive")
-    assert [owner["name"] for owner in queue.redis.xinfo_consumers(lane, GROUP)] == [b"busy"]
-    queue.reply([answer(delivery)])
-    queue.leave("busy")
-    assert queue.redis.xinfo_consumers(lane, GROUP) == []
-
-
-def test_join_twice_changes_nothing(queue: Queue) -> None:
-    queue.put("interactive", [addressed()])
-    take_one(queue)
-    queue.join()
-    assert num_pending(queue) == 1
-
-
-class TestAnotherJobInTheSameEntry:
-    """After a failover with two primaries, the entry that a worker or a client knows may hold another job."""
-
-    def replaced(self, queue: Queue, stream: str, entry: bytes, is_by_script: bool = True) -> Job:
-        """Put another job into the entry, and have another worker take it."""
-        job = Embed(["rain"])
-        fields = {"job": job.pack()} | ({"texts": 1, "id": job.id} if is_by_script else {})
-        queue.redis.delete(stream)
-        queue.redis.xadd(stream, fields, id=entry)
-        queue.redis.xgroup_create(stream, GROUP, "0")
-        assert len(queue.redis.xreadgroup(GROUP, "other", {stream: ">"})[0][1]) == 1
-        return job
-
-    def check_kept(self, queue: Queue, stream: str, job: Job) -> None:
-        """Fail unless the job is still unanswered and pending for the other worker."""
-        ((_, fields),) = queue.redis.xrange(stream)
-        assert fields[b"job"] == job.pack()
-        assert queue.redis.xpending(stream, GROUP)["consumers"] == [{"name": b"other", "pending": 1}]
-
-    @pytest.mark.parametrize("num_texts", [1, 33], ids=["front", "overflow"])
-    @pytest.mark.parametrize("is_by_script", [True, False], ids=["script", "XADD"])
-    def test_a_reply_does_not_end_it(self, queue: Queue, num_texts: int, is_by_script: bool) -> None:
-        queue.put("bulk", [Embed(["storm"] * num_texts, reply_to="me")])
-        (delivery,) = queue.take("a", ["bulk"], 64)
-        stream = queue.keys.overflow("bulk") if delivery.is_overflow else queue.keys.lane("bulk")
-        other = self.replaced(queue, stream, delivery.entry, is_by_script)
-        assert queue.reply([answer(delivery)]) == 0
-        assert queue.reply([Answer(delivery, letter=DeadLetter("reason"))]) == 0
-        queue.drop([delivery])
-        self.check_kept(queue, stream, other)
-        assert queue.redis.exists(queue.keys.replies("me"), queue.keys.dead) == 0
-
-    def test_a_job_put_by_plain_xadd_is_told_from_another_one(self, queue: Queue) -> None:
-        lane = queue.keys.lane("interactive")
-        queue.redis.xadd(lane, {"job": addressed().pack()})
-        delivery = take_one(queue)
-        other = self.replaced(queue, lane, delivery.entry, is_by_script=False)
-        assert queue.reply([answer(delivery)]) == 0
-        self.check_kept(queue, lane, other)
-
-    def test_a_client_that_leaves_does_not_withdraw_it(self, queue: Queue) -> None:
-        (places,) = queue.put_many([PackedJobs.pack("bulk", [addressed()])])
-        assert isinstance(places, list)
-        assert places[0]
-        other = self.replaced(queue, places[0].stream, places[0].entry)
-        assert queue.withdraw([places[0]]) == 0
-        self.check_kept(queue, places[0].stream, other)
-
-    def test_cancelling_does_not_remove_it(self, queue: Queue) -> None:
-        job, lane = submitted(), queue.keys.lane("bulk")
-        queue.put("bulk", [job])
-        other = self.replaced(queue, lane, queue.redis.hget(queue.keys.record(job.id), "entry"))
-        assert queue.cancel(job.id) == "cancelled"
-        self.check_kept(queue, lane, other)

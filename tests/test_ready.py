@@ -8,10 +8,8 @@ from api_stub import INDEX, MakeApp, StubWorker, error_of
 from flask.testing import FlaskClient
 from queues import Queue
 
-from shoal.errors import Unavailable
 from shoal.jobs import LANES
-from shoal.keys import Keys
-from shoal.operations import Embed
+from shoal.keys import LANE_KEYS, Keys
 from shoal.queue.dispatcher import Dispatcher
 from shoal.queue.pool import Pool
 from shoal.queue.reply_stream import ReplyStream
@@ -83,35 +81,16 @@ def test_an_index_that_is_asked_for(api: FlaskClient) -> None:
     assert 'the index "other":' in why_not(api, "/ready?index=other")
 
 
-LAST_ID = f"{2**64 - 1}-{2**64 - 1}"
-
-
-@pytest.mark.usefixtures("stub")
-@pytest.mark.parametrize("lane", ["interactive", "bulk"])
-@pytest.mark.parametrize("is_taken", [False, True])
-def test_a_lane_that_has_used_up_its_ids(api: FlaskClient, queue: Queue, keys: Keys, lane: str, is_taken: bool) -> None:
-    queue.join()
-    queue.redis.xadd(keys.lane(lane), {"job": b"x"}, id=LAST_ID)
-    if is_taken:
-        queue.redis.xgroup_setid(keys.lane(lane), "workers", LAST_ID)
-        queue.redis.xdel(keys.lane(lane), LAST_ID)
-    assert "delete it" in why_not(api)
-    with pytest.raises(Unavailable, match="delete it"):
-        queue.put(lane, [Embed(["storm"])])
-    queue.redis.delete(keys.lane(lane))
-    assert api.get("/ready").status_code == 200
-
-
-@pytest.mark.parametrize("number", range(7))
+@pytest.mark.parametrize("what", ["", *LANE_KEYS, "suspects", "holders", "unread_load"])
 @pytest.mark.parametrize("lane", LANES)
 def test_a_key_of_a_lane_that_has_another_type(
-    make_app: MakeApp, queue: Queue, keys: Keys, lane: str, number: int
+    make_app: MakeApp, queue: Queue, keys: Keys, lane: str, what: str
 ) -> None:
     api = make_app().test_client()
     pool = Pool(queue.broker, keys, alive_s=3_600)
     pool.announce("a", {"state": "ready", "indexes": {"default": INDEX}})
     assert api.get("/ready").status_code == 200
-    key = [*keys.of_lane(lane), keys.unread_load][number]
+    key = keys.of_lane(lane, what) if what in LANE_KEYS else getattr(keys, what) if what else keys.lane(lane)
     queue.redis.delete(key)
     queue.redis.set(key, "something else")
     assert all(words in why_not(api) for words in (key, "delete it"))

@@ -15,12 +15,15 @@ from shoal.queue.answer import Answer
 from shoal.replies import Reply
 
 
-def test_a_redis_that_came_back_empty_gets_its_group_again(queue: Queue) -> None:
-    queue.redis.delete(*(queue.keys.lane(lane) for lane in LANES))
+def test_a_redis_that_came_back_empty_is_used_as_a_new_one(queue: Queue) -> None:
+    queue.put("interactive", [Embed(["storm"])])
+    taken = queue.take("a", LANES, 1)
+    queue.redis.delete(*queue.redis.keys(f"{queue.keys.root}:*".replace("{", "[{]")))
+    assert queue.consumer("a").lost(taken) == taken
     assert queue.take("a", LANES, 1) == []
     queue.put("interactive", [Embed(["storm"])])
     (delivery,) = queue.take("a", LANES, 1)
-    assert delivery.num_deliveries == 1
+    assert delivery.deaths == 0
 
 
 def test_without_redis_everything_says_unavailable(own_redis: RedisServer) -> None:
@@ -29,13 +32,12 @@ def test_without_redis_everything_says_unavailable(own_redis: RedisServer) -> No
     own_redis.stop()
     for use in (
         queue.ping,
-        queue.join,
         queue.backlog,
         lambda: queue.put("interactive", [Embed(["storm"])]),
         lambda: queue.take("a", LANES, 1),
         lambda: queue.inbox("me").wait(),
         lambda: queue.wait_result("x", 1),
-        lambda: queue.claim("a", set()),
+        lambda: queue.consumer("a").reclaim(()),
     ):
         with pytest.raises(Unavailable, match="check that it runs"):
             use()
@@ -44,7 +46,6 @@ def test_without_redis_everything_says_unavailable(own_redis: RedisServer) -> No
 
 def test_a_full_redis_refuses_jobs_and_still_answers_those_it_has(own_redis: RedisServer) -> None:
     queue = Queue.connect(own_redis.url, Keys())
-    queue.join()
     job = Embed(["storm"])
     queue.put("interactive", [job])
     queue.redis.config_set("maxmemory", 1)

@@ -17,7 +17,9 @@ from service import service
 from shoal import Client
 from shoal.client.redis.handle import Handle
 from shoal.errors import Overloaded
+from shoal.jobs import LANES
 from shoal.keys import Keys
+from shoal.operations import Embed
 from shoal.queue.pool import Pool
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
@@ -36,9 +38,8 @@ def admin(own_redis: RedisServer) -> Iterator["redis.Redis"]:
 
 @pytest.fixture
 def queue(own_redis: RedisServer) -> Iterator[Queue]:
-    """The queue in a Redis of the test's own, with its consumer group made."""
+    """The queue in a Redis of the test's own."""
     queue = Queue.connect(own_redis.url, Keys())
-    queue.join()
     yield queue
     queue.close()
 
@@ -118,7 +119,6 @@ def test_a_worker_that_starts_meanwhile_is_known_and_answers(
         job = client.submit("embed", "storm")
         admin.config_set("maxmemory", 1)
         pool = Pool(queue.broker, queue.keys, alive_s=3_600)
-        queue.join()
         pool.announce("new", {"state": "ready"})
         assert pool.ready() == {"new": {"state": "ready"}}
         pool.announce("new", {"state": "ready", "model": "tiny"})
@@ -130,16 +130,12 @@ def test_a_worker_that_starts_meanwhile_is_known_and_answers(
 
 
 def test_workers_look_for_jobs_of_dead_ones(admin: "redis.Redis", queue: Queue) -> None:
+    queue.put("interactive", [Embed(["storm"], reply_to="me")])
     admin.config_set("maxmemory", 1)
-    assert queue.consumer("one").take_claim_turn(3_600)
-    assert not queue.consumer("other").take_claim_turn(3_600)
-
-
-def test_a_lane_that_is_gone_is_made_again(admin: "redis.Redis", queue: Queue) -> None:
-    admin.flushdb()
-    admin.config_set("maxmemory", 1)
-    queue.join()
-    assert admin.xinfo_groups(queue.keys.lane("interactive"))
+    queue.take("dead", LANES, 1)
+    assert queue.consumer("one").reclaim(()) == (0, {"dead": 1})
+    (taken,) = queue.take("one", LANES, 1)
+    assert taken.deaths == 1
 
 
 def test_the_service_refuses_stays_ready_and_recovers(

@@ -16,26 +16,21 @@ from shoal.errors import Expired
 from shoal.operations import Embed, Rerank
 from shoal.options import Options
 from shoal.queue.delivery import Delivery
-from shoal.queue.lane import OVERFLOW_SHARE, SOURCES, Source
 from shoal_workers.encoding.bucketing import PASS_COST, Bucketing
 from shoal_workers.encoding.encoder import TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.pipeline import MAX_PORTIONS, MAX_TOKENIZED_CHARS, WINDOW_PASSES, Pipeline
 from shoal_workers.rerank_work import RerankWork
 from shoal_workers.scheduler import (
-    BULK_SHARE,
-    INTERACTIVE,
     MAX_ANSWERED_TEXTS,
-    MAX_PASSES_AHEAD,
     MAX_PREEMPTIBLE_CHARS,
     MAX_PREEMPTIBLE_S,
     MIN_PREEMPTIBLE_TOKENS,
+    SHARES,
     Batch,
     Scheduler,
 )
-from shoal_workers.work import Work
-
-OVERFLOW, BULK, BULK_OVERFLOW = SOURCES[1:]
+from shoal_workers.work import BULK, INTERACTIVE, LONG, MAX_SHORT_TEXTS, Work
 
 numbers = count()
 
@@ -57,15 +52,27 @@ def tokenize(texts: Sequence[str], side: str) -> list[Tokens]:
     ]
 
 
-def work(*texts: str, source: Source = INTERACTIVE, deliveries: int = 1, **options: Any) -> Work:
+class OfKind(Work):
+    """A job that is of a kind whatever its size."""
+
+    given = INTERACTIVE
+
+    @property
+    def kind(self) -> str:
+        return self.given
+
+
+def work(*texts: str, kind: str = INTERACTIVE, deaths: int = 0, **options: Any) -> Work:
     """An admitted job of the texts."""
     job = Embed(list(texts), Options(**options))
-    return Work(make_delivery(source, b"%d-0" % next(numbers), job.pack(), deliveries), job)
+    made = OfKind(make_delivery(kind, f"{next(numbers)}", job.pack(), deaths), job)
+    made.given = kind
+    return made
 
 
-def make_delivery(source: Source, entry: bytes, data: bytes, deliveries: int = 1) -> Delivery:
-    """A delivery from the source."""
-    return Delivery(source.lane, entry, data, 0, source.is_overflow, deliveries)
+def make_delivery(kind: str, key: str, data: bytes, deaths: int = 0) -> Delivery:
+    """A delivery of a job of that kind."""
+    return Delivery(BULK if kind == BULK else INTERACTIVE, key, data, "w", 0, deaths)
 
 
 def words(num_words: int) -> str:
@@ -86,12 +93,12 @@ def finish(scheduler: Scheduler, batch: Batch, seconds: float = 0.0) -> list[Wor
     return scheduler.completed()
 
 
-def served(scheduler: Scheduler, num_passes: int) -> dict[Source, int]:
-    """Run passes; return the tokens that each source was served."""
-    tokens = dict.fromkeys(SOURCES, 0)
+def served(scheduler: Scheduler, num_passes: int) -> dict[str, int]:
+    """Run passes; return the tokens that each kind was served."""
+    tokens = dict.fromkeys(SHARES, 0)
     for _ in range(num_passes):
         if batch := scheduler.next_batch():
-            tokens[batch.source] += batch.num_tokens
+            tokens[batch.kind] += batch.num_tokens
             finish(scheduler, batch)
     return tokens
 
@@ -133,7 +140,7 @@ def test_texts_of_other_options_are_not_the_same() -> None:
 def rerank(*texts: str) -> Work:
     """An admitted rerank of the texts."""
     job = Rerank(list(texts), query="w")
-    return RerankWork(make_delivery(INTERACTIVE, b"%d-0" % next(numbers), job.pack(), 1), job)
+    return RerankWork(make_delivery(INTERACTIVE, f"{next(numbers)}", job.pack(), 1), job)
 
 
 def tokenize_pairs(pairs: Sequence[tuple[str, str]], side: str) -> list[Tokens]:
@@ -165,7 +172,7 @@ def test_a_pass_has_the_oldest_text_and_is_within_its_budget() -> None:
 
 
 def test_interactive_jobs_preempt_a_long_one_between_passes_which_are_small_then() -> None:
-    long, chosen = work(*(words(10) for _ in range(30)), source=BULK), scheduler()
+    long, chosen = work(*(words(10) for _ in range(30)), kind=BULK), scheduler()
     chosen.add([long])
     first = chosen.next_batch()
     assert first is not None
@@ -187,7 +194,7 @@ def test_a_pass_that_interactive_jobs_wait_for_has_as_many_tokens_as_are_compute
     tokens_per_s: int, num_words: int
 ) -> None:
     chosen = scheduler(2_000)
-    chosen.add([work(words(3)), work(*(words(num_words) for _ in range(4_000)), source=BULK)])
+    chosen.add([work(words(3)), work(*(words(num_words) for _ in range(4_000)), kind=BULK)])
     took = []
     for _ in range(30):
         batch = chosen.next_batch()
@@ -200,7 +207,7 @@ def test_a_pass_that_interactive_jobs_wait_for_has_as_many_tokens_as_are_compute
 
 def test_a_slow_engine_has_passes_of_some_tokens_all_the_same() -> None:
     chosen = scheduler(2_000)
-    chosen.add([work(words(3)), work(*(words(10) for _ in range(200)), source=BULK)])
+    chosen.add([work(words(3)), work(*(words(10) for _ in range(200)), kind=BULK)])
     num_tokens = []
     while batch := chosen.next_batch():
         num_tokens.append(batch.num_tokens)
@@ -211,7 +218,7 @@ def test_a_slow_engine_has_passes_of_some_tokens_all_the_same() -> None:
 @pytest.mark.parametrize(("has_come", "num_portions"), [(False, MAX_PORTIONS), (True, 1)])
 def test_once_an_interactive_job_has_come_no_more_bulk_is_tokenized(has_come: bool, num_portions: int) -> None:
     chosen = scheduler(interactive_has_come=lambda: has_come)
-    chosen.add([work("now"), bulk := work(*(f"{n:0{MAX_PREEMPTIBLE_CHARS // 4}}" for n in range(100)), source=BULK)])
+    chosen.add([work("now"), bulk := work(*(f"{n:0{MAX_PREEMPTIBLE_CHARS // 4}}" for n in range(100)), kind=BULK)])
     batch = chosen.next_batch([BULK])
     assert batch is not None
     assert len(bulk.tokenized) == 4 * num_portions
@@ -225,97 +232,110 @@ def test_few_characters_are_tokenized_at_a_time_while_interactive_jobs_wait() ->
         return tokenize(texts, side)
 
     chosen = Scheduler(Pipeline(measure, 100, Bucketing(2_000)))
-    chosen.add([work(words(3)), work(*(words(100) for _ in range(300)), source=BULK)])
+    chosen.add([work(words(3)), work(*(words(100) for _ in range(300)), kind=BULK)])
     for n in range(2):
         batch = chosen.next_batch()
         assert batch is not None
         finish(chosen, batch)
-        assert batch.source == (BULK if n else INTERACTIVE)
+        assert batch.kind == (BULK if n else INTERACTIVE)
     assert sum(sizes) <= 2 * MAX_PREEMPTIBLE_CHARS
 
 
-def test_sources_share_no_pass() -> None:
+def test_kinds_share_no_pass() -> None:
     chosen = scheduler()
-    chosen.add(work(words(3), source=source) for source in reversed(SOURCES))
+    chosen.add(work(words(3), kind=kind) for kind in reversed(list(SHARES)))
     found = []
     while batch := chosen.next_batch():
-        found.append(batch.source)
+        found.append(batch.kind)
         finish(chosen, batch)
-    assert found == list(SOURCES)
+    assert found == list(SHARES)
 
 
-def saturated(*sources: Source) -> Scheduler:
-    """A scheduler with far more work of each source than is served in a test."""
+def saturated(*kinds: str) -> Scheduler:
+    """A scheduler with far more work of each kind than is served in a test."""
     chosen = scheduler(200)
-    for source in sources:
-        chosen.add(work(*(words(10) for _ in range(1_000)), source=source) for _ in range(2))
+    for kind in kinds:
+        chosen.add(work(*(words(10) for _ in range(1_000)), kind=kind) for _ in range(2))
     return chosen
 
 
-@pytest.mark.parametrize(
-    ("high", "low", "share"),
-    [
-        (INTERACTIVE, OVERFLOW, OVERFLOW_SHARE),
-        (INTERACTIVE, BULK, BULK_SHARE),
-        (INTERACTIVE, BULK_OVERFLOW, BULK_SHARE * OVERFLOW_SHARE),
-        (BULK, BULK_OVERFLOW, OVERFLOW_SHARE),
-        (OVERFLOW, BULK, BULK_SHARE),
-    ],
-)
-def test_each_source_gets_its_share_of_those_before_it(high: Source, low: Source, share: float) -> None:
+@pytest.mark.parametrize(("high", "low"), [(INTERACTIVE, LONG), (INTERACTIVE, BULK), (LONG, BULK)])
+def test_each_kind_gets_its_share_of_those_before_it(high: str, low: str) -> None:
     tokens = served(saturated(high, low), 100)
-    assert tokens[low] / tokens[high] == pytest.approx(share, rel=0.2)
+    assert tokens[low] / tokens[high] == pytest.approx(SHARES[low], rel=0.2)
 
 
-@pytest.mark.parametrize(("low", "share"), [(OVERFLOW, OVERFLOW_SHARE), (BULK, BULK_SHARE)])
-def test_long_texts_do_not_get_more_than_their_share(low: Source, share: float) -> None:
+@pytest.mark.parametrize("low", [LONG, BULK])
+def test_long_texts_do_not_get_more_than_their_share(low: str) -> None:
     chosen = scheduler(1_000)
-    chosen.add([work(*(words(16) for _ in range(2_000))), work(*(words(99) for _ in range(500)), source=low)])
-    tokens = dict.fromkeys(SOURCES, 0)
+    chosen.add([work(*(words(16) for _ in range(2_000))), work(*(words(99) for _ in range(500)), kind=low)])
+    tokens = dict.fromkeys(SHARES, 0)
     while tokens[INTERACTIVE] < 16_000 and (batch := chosen.next_batch()):
-        tokens[batch.source] += batch.num_tokens
+        tokens[batch.kind] += batch.num_tokens
         finish(chosen, batch)
-    assert tokens[low] / tokens[INTERACTIVE] == pytest.approx(share, rel=0.25)
-
-
-def share_of(low: Source, high: Source) -> float:
-    """Return the tokens that one source is owed for each token that another one, which goes before it, is served."""
-    return (OVERFLOW_SHARE if low.is_overflow else 1.0) * (BULK_SHARE if low.lane != high.lane else 1.0)
+    assert tokens[low] / tokens[INTERACTIVE] == pytest.approx(SHARES[low], rel=0.25)
 
 
 @settings(max_examples=20)
 @given(
-    st.lists(st.sampled_from(SOURCES), min_size=2, max_size=4, unique=True),
+    st.lists(st.sampled_from(list(SHARES)), min_size=2, max_size=3, unique=True),
     st.lists(st.integers(5, 90), min_size=1, max_size=12),
     st.sampled_from([100, 200]),
 )
-def test_whatever_waits_each_source_is_served_what_those_before_it_owe_it(
-    sources: list[Source], lengths: list[int], max_tokens: int
+def test_whatever_waits_each_kind_is_served_what_those_before_it_owe_it(
+    kinds: list[str], lengths: list[int], max_tokens: int
 ) -> None:
     chosen = scheduler(max_tokens)
-    for source in sources:
+    for kind in kinds:
         texts = itertools.islice(itertools.cycle(lengths), 10_000 // sum(lengths) * len(lengths))
-        chosen.add([work(*map(words, texts), source=source)])
-    tokens, most = dict.fromkeys(SOURCES, 0), max(max_tokens, *lengths)
-    first, *others = [source for source in SOURCES if source in sources]
+        chosen.add([work(*map(words, texts), kind=kind)])
+    tokens, most = dict.fromkeys(SHARES, 0), max(max_tokens, *lengths)
+    first, *others = [kind for kind in SHARES if kind in kinds]
     while tokens[first] < 8_000 and (batch := chosen.next_batch()):
-        tokens[batch.source] += batch.num_tokens
+        tokens[batch.kind] += batch.num_tokens
         finish(chosen, batch)
     assert tokens[first] >= 8_000
     for place, low in enumerate(others, 1):
-        owed = sum(share_of(low, high) * tokens[high] for high in [first, *others][:place])
+        owed = sum(SHARES[low] * tokens[high] for high in [first, *others][:place])
         assert abs(tokens[low] - owed) <= 2 * most
 
 
+@pytest.mark.parametrize(
+    ("lane", "num_texts", "kind"),
+    [(INTERACTIVE, MAX_SHORT_TEXTS, INTERACTIVE), (INTERACTIVE, MAX_SHORT_TEXTS + 1, LONG), (BULK, 1, BULK)],
+)
+def test_a_job_is_short_long_or_bulk(lane: str, num_texts: int, kind: str) -> None:
+    job = Embed(["storm"] * num_texts)
+    assert Work(make_delivery(lane, "a", job.pack()), job).kind == kind
+
+
+def test_a_job_of_many_bytes_is_long() -> None:
+    job = Embed(["x" * 65_536])
+    assert Work(make_delivery(INTERACTIVE, "a", job.pack()), job).kind == LONG
+
+
+def test_long_jobs_take_turns_pass_by_pass_and_leave_room_for_others() -> None:
+    chosen = scheduler()
+    chosen.add(long := [work(*(words(10) for _ in range(100)), kind=LONG) for _ in range(2)])
+    found = []
+    for _ in range(4):
+        batch = chosen.next_batch()
+        assert batch is not None
+        found.append(batch.works)
+        finish(chosen, batch)
+    assert found == [long[:1], long[1:], long[:1], long[1:]]
+    assert chosen.room()[INTERACTIVE] == 64 - 2 * 16
+
+
 @pytest.mark.parametrize("max_batch_texts", [1, 2, 3])
-def test_with_small_batches_there_is_room_for_every_source(max_batch_texts: int) -> None:
+def test_with_small_batches_there_is_room_for_every_lane(max_batch_texts: int) -> None:
     assert set(scheduler(max_batch_texts=max_batch_texts).room().values()) == {max_batch_texts}
 
 
-def test_with_few_tokens_a_pass_every_source_gets_its_share() -> None:
+def test_with_few_tokens_a_pass_every_kind_gets_its_share() -> None:
     chosen = scheduler(30)
-    for source in (INTERACTIVE, BULK):
-        chosen.add([work(*(words(10) for _ in range(1_000)), source=source)])
+    for kind in (INTERACTIVE, BULK):
+        chosen.add([work(*(words(10) for _ in range(1_000)), kind=kind)])
     assert served(chosen, 100)[BULK] > 0
 
 
@@ -332,65 +352,18 @@ def test_tokenizing_before_a_pass_is_bounded_however_few_tokens_come_of_it() -> 
     assert sum(sizes) <= MAX_PORTIONS * MAX_TOKENIZED_CHARS
 
 
-def test_an_overflow_that_was_idle_has_nothing_to_catch_up() -> None:
+def test_a_kind_that_was_idle_has_nothing_to_catch_up() -> None:
     chosen = saturated(INTERACTIVE)
     served(chosen, 20)
-    chosen.add([work(words(10), source=OVERFLOW)])
+    chosen.add([work(words(10), kind=LONG)])
     batch = chosen.next_batch()
     assert batch is not None
-    assert batch.source == INTERACTIVE
+    assert batch.kind == INTERACTIVE
 
 
-def test_a_job_that_may_have_killed_a_worker_runs_alone_after_those_held_and_is_named_first() -> None:
-    named: list[Work | None] = []
-    chosen = scheduler(isolate=named.append)
-    suspect, others = work(words(3), deliveries=2), [work(words(3)), work(words(3))]
-    chosen.add([others[0], suspect, others[1]])
-    batch = chosen.next_batch()
-    assert batch is not None
-    assert (batch.works, batch.runs_alone, named[-1]) == (others, False, None)
-    finish(chosen, batch)
-    batch = chosen.next_batch()
-    assert batch is not None
-    assert (batch.works, batch.runs_alone, named[-1]) == ([suspect], True, suspect)
-
-
-@pytest.mark.parametrize(("source", "expected"), [(INTERACTIVE, ()), (OVERFLOW, SOURCES[:1]), (BULK, SOURCES[:2])])
-def test_beside_a_suspect_only_what_goes_before_it_is_taken(source: Source, expected: tuple[Source, ...]) -> None:
+def test_the_same_text_in_another_kind_keeps_its_place() -> None:
     chosen = scheduler()
-    chosen.add([work(words(3), source=source, deliveries=2)])
-    assert tuple(chosen.room()) == expected
-
-
-def test_a_long_suspect_lets_interactive_jobs_go_first_between_its_passes() -> None:
-    named: list[Work | None] = []
-    chosen = scheduler(isolate=named.append)
-    chosen.add([suspect := work(*(words(10) for _ in range(30)), source=BULK, deliveries=2)])
-    batch = chosen.next_batch()
-    assert batch is not None
-    finish(chosen, batch)
-    chosen.add([urgent := work(words(3))])
-    batch = chosen.next_batch()
-    assert batch is not None
-    assert (batch.works, named) == ([urgent], [suspect, None])
-
-
-def test_a_suspect_waits_for_a_few_passes_of_a_long_job_of_its_source() -> None:
-    chosen = scheduler()
-    chosen.add([work(*(words(10) for _ in range(1_024)), source=BULK_OVERFLOW)])
-    chosen.add([suspect := work(*(words(10) for _ in range(20)), source=BULK_OVERFLOW, deliveries=2)])
-    found = []
-    while suspect in chosen.waiting():
-        batch = chosen.next_batch()
-        assert batch is not None
-        found.append(batch.runs_alone)
-        finish(chosen, batch)
-    assert found == [*[False] * MAX_PASSES_AHEAD, True] * 2
-
-
-def test_the_same_text_in_another_source_keeps_its_place() -> None:
-    chosen = scheduler()
-    urgent, bulk = work("storm"), work(words(90), "storm", source=BULK)
+    urgent, bulk = work("storm"), work(words(90), "storm", kind=BULK)
     chosen.add([bulk, urgent])
     batch = chosen.next_batch()
     assert batch is not None
@@ -472,18 +445,18 @@ def test_a_job_that_needs_no_pass_is_completed_at_once() -> None:
     assert chosen.completed() == [failed]
 
 
-def test_there_is_room_for_a_pass_of_texts_of_each_source() -> None:
+def test_there_is_room_for_a_pass_of_texts_of_each_lane() -> None:
     chosen = scheduler(max_batch_texts=64)
-    assert chosen.room() == {INTERACTIVE: 64, OVERFLOW: 64, BULK: 64, BULK_OVERFLOW: 64}
-    chosen.add([work(*(words(1) for _ in range(70))), work(*(words(1) for _ in range(10)), source=OVERFLOW)])
-    assert chosen.room() == {OVERFLOW: 54, BULK: 1, BULK_OVERFLOW: 1}
-    chosen.add([work(words(1), source=BULK)])
-    assert chosen.room() == {OVERFLOW: 54, BULK_OVERFLOW: 1}
+    assert chosen.room() == {INTERACTIVE: 64, BULK: 64}
+    chosen.add([work(*(words(1) for _ in range(40))), work(*(words(1) for _ in range(10)), kind=LONG)])
+    assert chosen.room() == {INTERACTIVE: 14, BULK: 1}
+    chosen.add([work(words(1), kind=BULK)])
+    assert chosen.room() == {INTERACTIVE: 14}
 
 
 def test_each_timing_is_of_the_jobs_own_steps() -> None:
     chosen = scheduler(20)
-    quick, slow = work(words(10)), work(*(words(10) for _ in range(4)), source=BULK)
+    quick, slow = work(words(10)), work(*(words(10) for _ in range(4)), kind=BULK)
     chosen.add([quick, slow])
     batch = chosen.next_batch()
     assert batch is not None
@@ -503,10 +476,10 @@ def test_every_text_is_encoded_once_whatever_comes_between() -> None:
     done: list[Work] = []
     seen: set[TokenizedText] = set()
     for _ in range(300):
-        for source in SOURCES:
+        for kind in SHARES:
             if random.random() < 0.2:
                 texts = [words(int(random.integers(1, 40))) for _ in range(int(random.integers(1, 12)))]
-                added.append(work(*texts, source=source, deliveries=2 if random.random() < 0.05 else 1))
+                added.append(work(*texts, kind=kind))
                 chosen.add(added[-1:])
         if (waiting := chosen.waiting()) and random.random() < 0.05:
             removed.add(waiting[int(random.integers(len(waiting)))])
@@ -531,7 +504,7 @@ def completed(scheduler: Scheduler, works: Sequence[Work]) -> None:
 
 
 def test_interactive_jobs_are_answered_before_those_that_were_completed_earlier() -> None:
-    chosen, bulk, urgent = scheduler(), [work(words(2), source=BULK) for _ in range(2)], work(words(1))
+    chosen, bulk, urgent = scheduler(), [work(words(2), kind=BULK) for _ in range(2)], work(words(1))
     completed(chosen, bulk)
     completed(chosen, [urgent])
     assert [chosen.completed_portion(), chosen.has_completed] == [[urgent], True]
@@ -541,13 +514,13 @@ def test_interactive_jobs_are_answered_before_those_that_were_completed_earlier(
 def test_a_few_texts_of_others_are_answered_at_a_time_while_interactive_jobs_are_expected() -> None:
     chosen, sizes = scheduler(), (2, MAX_ANSWERED_TEXTS - 2, 1, 2 * MAX_ANSWERED_TEXTS, 1)
     chosen.add([work(words(1))])
-    works = [work(*(words(1) for _ in range(size)), source=BULK) for size in sizes]
+    works = [work(*(words(1) for _ in range(size)), kind=BULK) for size in sizes]
     completed(chosen, works)
-    assert chosen.completed_portion()[0].source == INTERACTIVE
+    assert chosen.completed_portion()[0].kind == INTERACTIVE
     assert [chosen.completed_portion() for _ in range(4)] == [works[:2], works[2:3], works[3:4], works[4:]]
 
 
 def test_all_completed_jobs_are_answered_together_while_no_interactive_one_is_expected() -> None:
-    chosen, works = scheduler(), [work(words(1), source=BULK) for _ in range(2 * MAX_ANSWERED_TEXTS)]
+    chosen, works = scheduler(), [work(words(1), kind=BULK) for _ in range(2 * MAX_ANSWERED_TEXTS)]
     completed(chosen, works)
     assert chosen.completed_portion() == works

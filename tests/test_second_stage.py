@@ -397,39 +397,35 @@ def test_a_worker_that_is_stopped_answers_what_it_has_found(
     assert small_passes.scheduler.unanswered() == []
 
 
-class NamedSuspects(FailingReranker):
-    """A reranker that notes the suspect that is named in Redis while it computes."""
+class NotesHeld(FailingReranker):
+    """A reranker that notes how many jobs its worker holds while it computes."""
 
-    named: Callable[[], bytes | None] = lambda: None
+    held: Callable[[], int] = lambda: 0
 
     def __init__(self, reranker: Reranker):
         super().__init__(reranker)
-        self.seen: list[bool] = []
+        self.seen: list[int] = []
 
     def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
-        self.seen.append(self.named() is not None)
+        self.seen.append(self.held())
         return super().start(texts)
 
 
-def test_a_suspect_is_named_in_each_pass_and_shares_none(
-    queue: Queue, encoder: Encoder, reranker: Reranker, index: Index
-) -> None:
-    suspects = NamedSuspects(reranker)
+def test_a_suspect_is_alone_in_each_pass(queue: Queue, encoder: Encoder, reranker: Reranker, index: Index) -> None:
+    suspects = NotesHeld(reranker)
     worker = Worker(queue.consumer(), encoder, {"default": index}, Bucketing(24), reranker=suspects)
-    suspects.named = lambda: queue.redis.get(queue.keys.isolated(worker.id))
+    suspects.held = lambda: queue.redis.zcard(queue.keys.held(worker.id))
     job = put(queue, QUERY)
     queue.take("killed", ["interactive"], 1)
-    worker.admission._next_claim = 0.0  # at once, where `run` would look within a second
     worker.step(block_s=0)
     others = [put(queue, "market"), put(queue, "rain")]
     while any(queue.backlog().values()):
         worker.step(block_s=0)
     found = replies(queue)
     assert all(len(hits(found[each.id])[0]) == 5 for each in (job, *others))
-    of_suspect = suspects.seen.index(False)
+    of_suspect = suspects.seen.index(2)
     assert of_suspect > 1
-    assert not any(suspects.seen[of_suspect:])
-    assert suspects.named() is None
+    assert set(suspects.seen[:of_suspect]) == {1}
 
 
 def test_a_worker_that_is_killed_in_the_middle_loses_nothing(

@@ -100,7 +100,7 @@ def traced(queue: Queue, encoder: Encoder, index: Index, spans: Spans) -> Worker
 def put(queue: Queue, **fields: Any) -> None:
     """Put a job as any program may."""
     job = {"v": 1, "id": "a", "op": "embed", "texts": ["storm"], "reply_to": "me"} | fields
-    queue.redis.xadd(queue.keys.lane("interactive"), {"job": msgpack.packb(job)})
+    queue.redis.rpush(queue.keys.lane("interactive"), msgpack.packb(job))
 
 
 class TestTraceparent:
@@ -169,7 +169,7 @@ class TestWorker:
         assert (spans.names, spans.named("job").status.description) == (["job"], "unknown_index")
 
     def test_bytes_that_are_no_job_have_a_span(self, traced: Worker, queue: Queue, spans: Spans) -> None:
-        queue.redis.xadd(queue.keys.lane("interactive"), {"job": b"\xff\x00"})
+        queue.redis.rpush(queue.keys.lane("interactive"), b"\xff\x00")
         traced.step(block_s=0)
         assert spans.named("job").status.description == "malformed_job"
 

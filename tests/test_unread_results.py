@@ -16,7 +16,7 @@ from shoal.keys import Keys
 from shoal.operations import Embed
 from shoal.queue.answer import Answer
 from shoal.queue.consumer import Consumer
-from shoal.queue.lane import LaneLimits, Source
+from shoal.queue.lane import LaneLimits
 from shoal.queue.producer import READ_TTL_S
 from shoal.queue.unread import MAX_SWEPT, UnreadLoad
 from shoal.replies import Reply
@@ -98,7 +98,7 @@ class TestCounts:
     def test_jobs_that_no_script_put_count_together(self, queue: Queue) -> None:
         jobs: list[Job] = [Embed(["storm"]) for _ in range(2)]
         for job in jobs:
-            queue.redis.xadd(queue.keys.lane("bulk"), {"job": job.pack()})
+            queue.redis.rpush(queue.keys.lane("bulk"), job.pack())
         answer_all(queue)
         assert of_client(queue, "") == 2 * size_of(queue, jobs[0])
 
@@ -197,7 +197,7 @@ class TestFreed:
     def test_when_all_have_expired_so_have_the_counts(self, queue: Queue) -> None:
         (job,) = answered(queue)
         result = queue.redis.ttl(queue.keys.result(job.id))
-        for key in queue.unread.script_keys:
+        for key in (queue.keys.unread, queue.keys.unread_load):
             assert queue.redis.ttl(key) >= result
 
     @pytest.mark.parametrize("how", ["cancel", "reply", "sweep"])
@@ -214,18 +214,17 @@ class TestFreed:
             answered(short, client="b")
         else:
             sweep(short)
-        for key in queue.unread.script_keys:
+        for key in (queue.keys.unread, queue.keys.unread_load):
             assert queue.redis.ttl(key) > queue.result_ttl_s / 2
 
     def test_a_program_that_keeps_results_for_more_time_prolongs_the_counts(self, queue: Queue) -> None:
         answered(Queue(queue.broker, queue.keys, result_ttl_s=100))
         answered(queue, client="b")
-        for key in queue.unread.script_keys:
+        for key in (queue.keys.unread, queue.keys.unread_load):
             assert queue.redis.ttl(key) > queue.result_ttl_s / 2
 
     def test_a_full_redis_sweeps_and_lets_results_be_read(self, own_redis: RedisServer) -> None:
         queue = Queue.connect(own_redis.url, Keys())
-        queue.join()
         kept, gone = answered(queue, 2)
         queue.redis.delete(queue.keys.result(gone.id))
         make_due(queue)
@@ -329,7 +328,7 @@ class TestBound:
         other = Embed(["storm"])
         queue.put("bulk", [other], "b")
         consumer = Consumer(queue.broker, queue.keys, "w", max_unread_bytes=limit)
-        for delivery in consumer.take({Source("bulk"): 100}):
+        for delivery in consumer.take({"bulk": 100}):
             job_id = operations.unpack(delivery.data).id
             vectors = np.zeros((1, 100 if job_id == other.id else 2_000), np.float32)
             assert consumer.reply([Answer(delivery, Reply(job_id, vectors=vectors))]) == 1
@@ -362,7 +361,7 @@ class TestBound:
             answered(queue, 200)
         else:  # without a limit
             for _ in range(200):
-                queue.redis.xadd(queue.keys.lane("bulk"), {"job": Embed(["storm"]).pack()})
+                queue.redis.rpush(queue.keys.lane("bulk"), Embed(["storm"]).pack())
             answer_all(queue)
         assert queue.unread.load().num_bytes > 200_000
         assert is_refused(queue, "a" if how == "one put" else "")

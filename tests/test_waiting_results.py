@@ -158,7 +158,6 @@ def test_of_many_processes_that_asked_the_last_ones_are_told(queue: Queue) -> No
 
 def test_threads_that_wait_are_told_that_redis_is_away(own_redis: RedisServer) -> None:
     queue = Queue.connect(own_redis.url, Keys())
-    queue.join()
     dispatcher = Dispatcher(queue)
     with waits(queue, submit(queue, 3), dispatcher) as results:
         own_redis.stop()
@@ -179,7 +178,6 @@ def test_threads_that_wait_are_told_that_the_client_was_closed(queue: Queue) -> 
 
 def test_with_the_memory_full_a_thread_can_wait(own_redis: RedisServer) -> None:
     queue = Queue.connect(own_redis.url, Keys())
-    queue.join()
     dispatcher = Dispatcher(queue)
     (job_id,) = submit(queue)
     queue.redis.config_set("maxmemory", 1)

@@ -57,7 +57,8 @@ def test_every_job_is_answered_once_wherever_a_step_breaks(
         plan.clear()
         second = first if goes_on else Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096))
         while any(queue.backlog().values()):
-            second.admission._next_claim = 0.0  # at once, where `run` would look a second later
+            queue.redis.delete(queue.keys.reclaimed)
+            second.admission._next_reclaim = 0.0  # at once, where `run` would look a second later
             second.step(block_s=0)
         (_, submitted, *_), found = jobs, statuses(inbox.wait(0.01))
         reply = queue.wait_result(submitted.id, 0)

@@ -3,22 +3,18 @@
 import shutil
 import signal
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
-import redis
 from conftest import PATIENCE_S, RedisServer, wait_until
 from process import FewFiles, Process
 from queues import queue_of
 
 from shoal import Client
-from shoal.jobs import LANES
 from shoal.keys import Keys
-from shoal.queue.consumer import GROUP
 from shoal_workers.process.processors import available
 
 Start = Callable[..., Process]
@@ -48,13 +44,8 @@ def submit_many(client: Client) -> list[str]:
 
 def num_pending(client: Client) -> int:
     """Jobs that a worker has and has not answered."""
-    keys = client.queue.keys
-    streams = [stream(lane) for lane in LANES for stream in (keys.lane, keys.overflow)]
-    num_jobs = 0
-    for stream in streams:
-        with suppress(redis.ResponseError):  # a worker that has just announced itself may not have made the group yet
-            num_jobs += queue_of(client).redis.xpending(stream, GROUP)["pending"]
-    return num_jobs
+    redis, keys = queue_of(client).redis, client.queue.keys
+    return sum(redis.zcard(keys.held(worker.decode())) for worker in redis.smembers(keys.holders))
 
 
 def is_at_work(client: Client) -> bool:

@@ -15,7 +15,6 @@ from chaos_run.worker import DIGEST_BYTES, digest
 from shoal import operations
 from shoal.errors import ShoalError
 from shoal.keys import Keys
-from shoal.queue.consumer import GROUP
 from shoal.replies import STATUSES, Reply
 
 #: How often a job may be delivered.
@@ -43,7 +42,9 @@ class Audit:
 
     def num_unanswered(self) -> int:
         """Return the number of jobs in all lanes, those that a worker has included."""
-        return sum(self.redis.xlen(lane) for lane in self._keys_like("lane:*", "stream"))
+        jobs = [self.redis.zcard(key) for key in self._keys_like("lane:*:jobs", "zset")]
+        pushed = [self.redis.llen(key) for key in self._keys_like("lane:*", "list") if key.count(":") == 3]
+        return sum(map(int, (*jobs, *pushed)))
 
     def used_memory_mb(self) -> float:
         """Return Redis's memory without the keys that would expire by themselves: they are deleted."""
@@ -69,10 +70,9 @@ class Audit:
 
     def _check_lanes(self) -> None:
         loads = {key: self.redis.hgetall(key) for key in self._keys_like("lane:*:load")}
-        lanes = self._keys_like("lane:*", "stream")
         self.figures |= {
             "jobs left in a lane": self.num_unanswered(),
-            "jobs left pending": sum(self.redis.xpending(lane, GROUP)["pending"] for lane in lanes),
+            "jobs left pending": sum(self.redis.zcard(key) for key in self._keys_like("held:*")),
             "counts left of what a lane holds": sum(int(n) != 0 for load in loads.values() for n in load.values()),
         }
         self.outcomes.broken += [
@@ -80,9 +80,9 @@ class Audit:
         ]
 
     def _check_keys(self) -> None:
-        """Check that only lanes and dead letters have no time to live."""
-        lasting, lanes = {self.keys.dead}, f"{self.keys.root}:lane:"
-        found = [key for key in self._keys_like("*") if key not in lasting and not key.startswith(lanes)]
+        """Check that only what the pool always has has no time to live."""
+        lasting = (self.keys.dead, self.keys.holders, self.keys.limits, self.keys.scripts, self.keys.lane(""))
+        found = [key for key in self._keys_like("*") if not key.startswith(lasting)]
         forever = [key for key in found if self.redis.ttl(key) == -1]
         kinds = [self.redis.type(key).decode() for key in forever]
         self.outcomes.broken += [

@@ -135,7 +135,7 @@ class Deployment:
 
     def connect(self, answer_s: float) -> redis.Redis:
         """Return a connection to Redis that nothing breaks but Redis itself; an answer may take `answer_s` seconds."""
-        return redis.Redis.from_url(self.settings.redis_url, socket_timeout=answer_s)
+        return redis.Redis.from_url(self.settings.redis_url, socket_timeout=answer_s, protocol=2)
 
     def start(self) -> None:
         """Start everything and wait until every API counts all workers as ready. Raises NotReady."""

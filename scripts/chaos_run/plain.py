@@ -1,7 +1,5 @@
-"""A producer made of docs/protocol.md and docs/scripts.md alone: a Redis client and the script of those pages."""
+"""A producer made of docs/protocol.md alone: a Redis client, and the script that workers keep in Redis."""
 
-import re
-from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -11,11 +9,7 @@ import redis
 from chaos_run.answers import K
 from chaos_run.cases import Case
 from shoal.errors import BY_CODE
-from shoal.queue.lane import LaneLimits
-from shoal.queue.producer import SCRIPT_VERSION
 from shoal.settings import Settings
-
-_PAGE = Path(__file__).parents[2] / "docs" / "scripts.md"
 
 #: Bytes that are no job.
 GARBAGE = b"\xc1 no job "
@@ -27,14 +21,13 @@ class Plain:
     def __init__(self, url: str, settings: Settings):
         self._redis: Any = redis.Redis.from_url(url, socket_timeout=6, socket_connect_timeout=2)
         self._root = settings.keys.root
-        blocks = dict(re.findall(r"```lua script (\w+)\n(.*?)```", _PAGE.read_text(), re.DOTALL))
-        self._put = self._redis.register_script(blocks["lane"] + blocks["arguments"] + blocks["put"])
+        self._put: Any = None
         self.close = self._redis.close
 
     def put(self, case: Case, deadline: float | None = None) -> str:
         """Put the case and return its id: it is one job however often it is put."""
         job_id = f"plain-{case.number}"
-        self._run(case, job_id, _job(case, job_id, deadline=deadline), f"{self._root}:job:{job_id}")
+        self._run(case, job_id, _job(case, job_id, deadline=deadline), has_record=True)
         return job_id
 
     def put_with_address(self, case: Case) -> str:
@@ -46,12 +39,12 @@ class Plain:
     def put_unreadable(self, case: Case) -> str:
         """Put bytes that are no job with the script, which tells workers the id to answer to, and return the id."""
         job_id = f"unreadable-{case.number}"
-        self._run(case, job_id, GARBAGE + case.texts[0].encode(), f"{self._root}:job:{job_id}")
+        self._run(case, job_id, GARBAGE + case.texts[0].encode(), has_record=True)
         return job_id
 
     def put_garbage(self, case: Case) -> str:
         """Put bytes that are no job, without the script, which would tell workers an id to answer to. Return no id."""
-        self._redis.xadd(f"{self._root}:lane:{case.lane}", {"job": GARBAGE + case.texts[0].encode()})
+        self._redis.rpush(f"{self._root}:lane:{case.lane}", GARBAGE + case.texts[0].encode())
         return ""
 
     def result(self, job_id: str) -> Any:
@@ -64,13 +57,16 @@ class Plain:
         streams = self._redis.xread({f"{self._root}:replies:address-{case.number}": 0})
         return _content(streams[0][1][0][1][b"reply"]) if streams else None
 
-    def _run(self, case: Case, job_id: str, data: bytes, *records: str) -> None:
-        lane = f"{self._root}:lane:{case.lane}"
-        keys = [lane, *(f"{lane}:{name}" for name in ("overflow", "waiting", "places", "tags", "load"))]
-        keys += [f"{self._root}:unread:load", *records]
-        job = {"id": job_id, "job": data, "texts": len(case.texts), "has_record": bool(records)}
-        arguments = {"version": SCRIPT_VERSION, "client": "plain", "limits": LaneLimits().to_map(), "jobs": [job]}
-        self._put(keys, [msgpack.packb(arguments, use_bin_type=False)])
+    def _run(self, case: Case, job_id: str, data: bytes, has_record: bool = False) -> None:
+        if self._put is None:
+            if (text := self._redis.hget(f"{self._root}:scripts", "put")) is None:
+                raise redis.RedisError("no worker has kept the script yet")
+            self._put = self._redis.register_script(text)
+        job = {"id": job_id, "job": data, "texts": len(case.texts), "has_record": has_record}
+        arguments = {"lane": case.lane, "client": "plain", "jobs": [job]}
+        outcome = msgpack.unpackb(self._put([self._root], [msgpack.packb(arguments, use_bin_type=False)]))
+        if outcome["status"] != "ok":
+            raise redis.RedisError(f"refused: {outcome}")
 
 
 def _job(case: Case, job_id: str, **fields: Any) -> bytes:

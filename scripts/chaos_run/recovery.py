@@ -1,7 +1,6 @@
 """The time that jobs of a killed worker wait until another one has them, or has answered them."""
 
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Event, Thread
@@ -12,8 +11,6 @@ import redis
 from chaos_run.deployment import NUM_WORKERS, PAUSE_S, Deployment
 from shoal.broker.broker import Broker
 from shoal.errors import ShoalError
-from shoal.queue.consumer import GROUP
-from shoal.queue.lane import SOURCES
 from shoal.queue.pool import ALIVE_S, Pool
 
 #: Time between two looks.
@@ -45,7 +42,7 @@ class Wait:
 class Kill:
     """A worker that was killed, the waits of its interactive jobs and of all, and the fewest other workers meanwhile.
 
-    Jobs of the overflow and of bulk wait for their share of the others' time.
+    Jobs of bulk wait for their share of the others' time.
     """
 
     pid: int
@@ -71,9 +68,8 @@ class Recovery:
         self._kills: list[Kill] = []
         self._hindered: list[tuple[float, float]] = []  # from when and until when faults hinder workers
         self._redis: Any = deployment.connect(answer_s=2)
-        keys = deployment.settings.keys
-        self._streams = [keys.overflow(s.lane) if s.is_overflow else keys.lane(s.lane) for s in SOURCES]
-        self._pool = Pool(Broker(self._redis.connection_pool), keys)
+        self._keys = deployment.settings.keys
+        self._pool = Pool(Broker(self._redis.connection_pool), self._keys)
         self._ids: dict[int, str] = {}
         self._stopped = Event()
         self._thread = Thread(target=self._run, daemon=True)
@@ -125,11 +121,13 @@ class Recovery:
     def _look(self, kill: Kill, worker: str, alive: set[str]) -> None:
         if kill.interactive.ended_s is None:
             kill.fewest_alive = min(kill.fewest_alive, len(alive - {worker}))
-        interactive, *others = self._num_pending(worker)
-        kill.interactive.note(interactive)
-        kill.all.note(interactive + sum(others))
+        lanes = self._lanes_of_held(worker)
+        kill.interactive.note(lanes.count("interactive"))
+        kill.all.note(len(lanes))
 
-    def _num_pending(self, worker: str) -> Sequence[int]:
-        """Return the number of jobs that are pending for the worker in each stream, interactive ones first."""
-        consumers = [self._redis.xinfo_consumers(stream, GROUP) for stream in self._streams]
-        return [sum(int(c["pending"]) for c in each if c["name"].decode() == worker) for each in consumers]
+    def _lanes_of_held(self, worker: str) -> list[str]:
+        """Return the lane of each job that the worker holds or that waits, since the worker died, as a suspect."""
+        held = self._redis.zrange(self._keys.held(worker), 0, -1)
+        records = [self._keys.record(key.decode()) for key in (*held, *self._redis.lrange(self._keys.suspects, 0, -1))]
+        found = [self._redis.hmget(record, "lane", "worker", "died") for record in records]
+        return [lane.decode() for lane, *workers in found if lane and worker.encode() in workers]

@@ -13,6 +13,12 @@ NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 NAME_RULE = "1 to 128 letters, digits, '-', '_', '.' or ':'"
 
 
+#: What is kept of a lane, with the type of each key: its unanswered jobs by the time of their put; the texts and bytes
+#: of all and of each client; the clients that wait for their first turn, the others, and what each may still take; and
+#: the marker that wakes an idle worker. The jobs of a client are in the list `of:CLIENT`.
+LANE_KEYS = {"jobs": "zset", "load": "hash", "new": "list", "old": "list", "credit": "hash", "wake": "list"}
+
+
 @dataclass(frozen=True, slots=True)
 class Keys:
     """The keys of one pool: `shoal:{default}:lane:interactive` and so on."""
@@ -26,32 +32,26 @@ class Keys:
         return f"{self.prefix}:{{{self.pool}}}"
 
     def lane(self, name: str) -> str:
-        """Return the stream with the front of a lane: unanswered jobs, taken or not."""
+        """Return the list onto which any program may push a job."""
         return f"{self.root}:lane:{name}"
 
-    def overflow(self, name: str) -> str:
-        """Return the stream with the overflow of a lane: unanswered jobs that workers may take."""
-        return f"{self.root}:lane:{name}:overflow"
+    def of_lane(self, name: str, what: str) -> str:
+        """Return one of `LANE_KEYS` of a lane."""
+        return f"{self.root}:lane:{name}:{what}"
 
-    def waiting(self, name: str) -> str:
-        """Return the sorted set with the ids of the jobs that wait in the overflow."""
-        return f"{self.root}:lane:{name}:waiting"
+    @property
+    def suspects(self) -> str:
+        """Return the list of the ids of waiting jobs that may have ended a worker."""
+        return f"{self.root}:suspects"
 
-    def places(self, name: str) -> str:
-        """Return the hash with the jobs of the overflow by id: a waiting one whole, one in the stream by its entry."""
-        return f"{self.root}:lane:{name}:places"
+    def held(self, worker_id: str) -> str:
+        """Return the sorted set of the ids of the jobs that a worker holds, by the time of their delivery."""
+        return f"{self.root}:held:{worker_id}"
 
-    def tags(self, name: str) -> str:
-        """Return the sorted set with the virtual time of the overflow and the last tag of each of its clients."""
-        return f"{self.root}:lane:{name}:tags"
-
-    def load(self, name: str) -> str:
-        """Return the hash with the texts and bytes that a lane holds, and the texts of each client at its front."""
-        return f"{self.root}:lane:{name}:load"
-
-    def of_lane(self, name: str) -> tuple[str, ...]:
-        """Return all keys of a lane, in the order in which the scripts take them."""
-        return tuple(key(name) for key in (self.lane, self.overflow, self.waiting, self.places, self.tags, self.load))
+    @property
+    def holders(self) -> str:
+        """Return the set of the workers that hold jobs."""
+        return f"{self.root}:holders"
 
     def replies(self, address: str) -> str:
         """Return the stream from which a process reads its replies."""
@@ -72,7 +72,7 @@ class Keys:
         return f"{self.root}:unread:load"
 
     def record(self, job_id: str) -> str:
-        """Return the hash with the status and timings of a submitted job."""
+        """Return the hash with all of an unanswered job, and with the status and timings of a submitted one."""
         return f"{self.root}:job:{job_id}"
 
     def once(self, name: str) -> str:
@@ -111,6 +111,16 @@ class Keys:
         return f"{self.root}:rate"
 
     @property
+    def limits(self) -> str:
+        """Return the hash with the limits of the lanes and of jobs, as the workers have announced them."""
+        return f"{self.root}:limits"
+
+    @property
+    def scripts(self) -> str:
+        """Return the hash with the texts of the scripts for programs that put and cancel jobs."""
+        return f"{self.root}:scripts"
+
+    @property
     def dead(self) -> str:
         """Return the stream of dead letters: jobs that could not be answered, each with its reason."""
         return f"{self.root}:dead"
@@ -125,20 +135,6 @@ class Keys:
         """Return the sorted set of the ids of workers, by the time until which they count as alive."""
         return f"{self.root}:alive"
 
-    @property
-    def listening(self) -> str:
-        """Return the sorted set of the idle workers that block on the streams, by the time until which they do."""
-        return f"{self.root}:listening"
-
-    @property
-    def sleeping(self) -> str:
-        """Return the sorted set of the other idle workers, by the time until which they sleep."""
-        return f"{self.root}:sleeping"
-
-    def wake(self, worker_id: str) -> str:
-        """Return the list on which an idle worker sleeps until another one wakes it."""
-        return f"{self.root}:wake:{worker_id}"
-
     def processors(self, group: str) -> str:
         """Return the sorted set of the workers that share processors, by the time until which they count as alive."""
         return f"{self.root}:processors:{group}"
@@ -148,13 +144,9 @@ class Keys:
         return f"{self.root}:worker:{worker_id}"
 
     @property
-    def claim_turn(self) -> str:
+    def reclaimed(self) -> str:
         """Return the key that exists while no worker need look for the jobs of dead workers: one has just looked."""
-        return f"{self.root}:claim-turn"
-
-    def isolated(self, worker_id: str) -> str:
-        """Return the key that names the job which a worker runs alone."""
-        return f"{self.root}:isolated:{worker_id}"
+        return f"{self.root}:reclaimed"
 
     def crash_report(self, worker_id: str) -> str:
         """Return the key of a worker's crash report: a summary in one line, then a traceback."""

@@ -4,8 +4,8 @@ import logging
 import time
 import traceback
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice, takewhile
+from dataclasses import dataclass, replace
+from itertools import islice
 
 from shoal import logs, operations
 from shoal.broker.clock import Clock
@@ -14,7 +14,6 @@ from shoal.errors import Expired, Internal, InvalidRequest, Poisoned, ShoalError
 from shoal.excerpt import excerpt
 from shoal.index_job import IndexJob
 from shoal.jobs import Job, check_deadline
-from shoal.keys import NAME
 from shoal.model_names import is_among, names_of
 from shoal.operations import Embed, Map, Rerank, Search
 from shoal.options import QUERY_PROMPTS
@@ -23,7 +22,6 @@ from shoal.queue.answer import Answer
 from shoal.queue.consumer import Consumer
 from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.delivery import Delivery
-from shoal.queue.lane import SOURCES, Source
 from shoal.queue.pool import ALIVE_S, Pool
 from shoal.replies import Reply
 from shoal.tokenizer_job import TokenizerJob
@@ -36,27 +34,23 @@ from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.process.measurements import Measurements
 from shoal_workers.recent_jobs import RecentJobs
 from shoal_workers.rerank_work import RerankWork
-from shoal_workers.scheduler import INTERACTIVE
 from shoal_workers.search_work import SearchWork
 from shoal_workers.tokenizer_work import TokenizerWork
-from shoal_workers.work import Work
+from shoal_workers.work import BULK, INTERACTIVE, Work
 
 log = logging.getLogger(__name__)
 
-#: Deliveries after which a job that was never answered counts as poison.
-MAX_DELIVERIES = 3
+#: Workers that die while they hold a job before it counts as poison.
+MAX_DEATHS = 3
 
 #: Summary for a worker that ended without leaving a crash report.
 NO_REPORT = "ended without a report: killed, or out of memory"
 
-#: Interval at which a worker looks for jobs that are pending for it without its knowledge and, in turn with other
-#: workers, for jobs of dead workers, in seconds.
-CLAIM_EVERY_S = 1.0
+#: Interval at which a worker looks for jobs that it was given without its knowledge and, in turn with others, for those
+#: of dead workers, in seconds.
+RECLAIM_EVERY_S = 1.0
 
-#: Time for which one look for jobs of dead workers serves the whole pool, in seconds.
-CLAIM_TURN_S = 0.9
-
-#: Interval at which a worker looks whether the jobs that it holds were cancelled or claimed, in seconds.
+#: Interval at which a worker looks whether it still holds its jobs, in seconds.
 CHECK_EVERY_S = 0.25
 
 #: Pauses of a worker that has nothing but jobs to hand back, in seconds: the first, and after twice as long each, the
@@ -112,7 +106,7 @@ class Admission:
         self._recent = recent or RecentJobs()
         self._job_log = job_log or JobLog(consumer.name, clock)
         self._reranker_name, self._aliases = reranker_name, aliases
-        self._next_claim = 0.0
+        self._next_reclaim = 0.0
         self._next_check = 0.0
         self._has_more_to_sweep = False
         self._trust_heartbeats_at = 0.0
@@ -120,50 +114,43 @@ class Admission:
         self._served_until = 0.0
         self._pause_s = 0.0
 
-    def take(self, room: Mapping[Source, int], block_s: float, held: Collection[Work]) -> list[Work]:
-        """Claim jobs of a dead worker or, if there are none, take jobs for as many texts of each source as `room` says.
+    def take(self, room: Mapping[str, int], block_s: float, held: Collection[Work]) -> list[Work]:
+        """Take jobs for as many texts of each lane as `room` says, and let those of dead workers wait again.
 
-        Without any, wait up to `block_s` for one. `held` are the jobs that the worker has at this moment. At most one
-        suspect is claimed, and other jobs until they fill a pass.
+        Without any, wait up to `block_s` for one. `held` are the jobs that the worker has at this moment.
         """
-        works: list[Work] = []
-        while claimed := self._claim([*held, *works]):
-            works += self._admit([claimed])
-            self._consumer.isolate(None)  # a suspect was named by its claim: reading it may end the worker as well
-            if claimed.is_suspect or sum(work.job.num_lane_texts for work in works) >= self._limits.max_batch_texts:
-                return works
-        if works:
-            return works
+        self._reclaim(held)
         if not held:
             time.sleep(self._pause_s)
-        works = self._admit(self._consumer.take(room, 0.0 if held else block_s))
+        holds_bulk = any(work.kind == BULK for work in held)
+        works = self._admit(self._consumer.take(room, 0.0 if held else block_s, holds_bulk))
         if works and self._limits.max_batch_wait_s:
             works += self._linger(works)
         return works
 
-    def take_interactive(self, room: Mapping[Source, int]) -> list[Work]:
-        """Take interactive jobs that wait, for as many texts as `room` says."""
+    def take_interactive(self, room: Mapping[str, int]) -> list[Work]:
+        """Take interactive jobs that wait, for as many texts as `room` says, beside long or bulk ones."""
         if not (num_texts := room.get(INTERACTIVE, 0)):
             return []
-        return self._admit(self._consumer.take({INTERACTIVE: num_texts}))
+        return self._admit(self._consumer.take({INTERACTIVE: num_texts}, holds_bulk=True))
 
     def distrust_heartbeats(self) -> None:
         """Count no worker as dead until all have had time for a heartbeat: they had none while Redis was away.
 
-        Until then, look for jobs that this worker has lost itself.
+        Until then, look for jobs that this worker was given without its knowledge.
         """
         self._trust_heartbeats_at = time.monotonic() + ALIVE_S
 
     def drop(self, held: Collection[Work]) -> list[Work]:
         """Return the jobs that need not be computed any more: those that expired, which are answered, and lost ones.
 
-        A job is lost when it was cancelled, when its caller has gone, or when another worker has claimed it.
+        A job is lost when it was cancelled, when its caller has gone, or when it waits again for another worker.
         """
         now = self._clock.now()
         late = [(work, error) for work in held if (error := expired(work.job, now))]
         for work, _ in late:
             work.begin()
-            self._waits[work.source.lane].add(work.timings["queue_s"])
+            self._waits[work.delivery.lane].add(work.timings["queue_s"])
         self.refuse([(work.delivery, error) for work, error in late])
         gone = [work for work, _ in late]
         if not held or time.monotonic() < self._next_check:
@@ -182,7 +169,7 @@ class Admission:
             self._served_until = time.monotonic() + SERVED_KNOWN_S
         given = [delivery for delivery, index in unknown if index in self._served_elsewhere]
         if given:
-            self._consumer.hand_back(given)
+            self._consumer.give_back(given)
             self._pause_s = min(2 * self._pause_s or FIRST_PAUSE_S, MAX_PAUSE_S)
         return [refusal for refusal in refusals if refusal[0] not in given]
 
@@ -193,7 +180,7 @@ class Admission:
         for delivery, error in refusals:
             self._counters["failed"] += 1
             outline = Outline.read(delivery.data)
-            job_id = _put_as(delivery) or outline.id
+            job_id = delivery.put_as or outline.id
             reply = None if job_id is None else Reply.failure(job_id, error)
             answers.append(
                 Answer(delivery, reply, outline.reply_to, self._dead_letter(delivery, error, reply, outline))
@@ -211,10 +198,10 @@ class Admission:
         if reply and not isinstance(error, Poisoned | Internal):
             return None
         reason, trace = f"{error.code}: {error}", "".join(traceback.format_exception(error))
-        worker, deliveries = self._consumer.name, delivery.num_deliveries
+        worker, deliveries = self._consumer.name, delivery.deaths + 1
         if isinstance(error, Poisoned):
-            summary, _, trace = self._crash_reports.read(delivery.owner).partition("\n")
-            reason, worker = f"{reason}; the last one {summary or NO_REPORT}", delivery.owner
+            summary, _, trace = self._crash_reports.read(delivery.died).partition("\n")
+            reason, worker = f"{reason}; the last one {summary or NO_REPORT}", delivery.died
             deliveries -= 1  # the present one is only to answer it
         facts = logs.about(reply.id if reply else None, delivery.client, outline.traceparent)
         log.warning("dead letter: %s in delivery %d; `shoal dead` has the rest", error.code, deliveries, extra=facts)
@@ -233,37 +220,22 @@ class Admission:
             more += self._admit(self._consumer.take({INTERACTIVE: room}, wait_s))
         return more
 
-    def _claim(self, held: Collection[Work]) -> Delivery | None:
-        """Claim one job of a dead worker, but only one that goes before those held that run alone.
-
-        It would wait for them, and be lost again if one of them ends the worker.
-        """
-        sources_alone = {work.source for work in held if work.runs_alone}
-        sources = list(takewhile(lambda source: source not in sources_alone, SOURCES))
+    def _reclaim(self, held: Collection[Work]) -> None:
+        """Let jobs wait again that their workers cannot answer."""
         if self._has_more_to_sweep:
             self._sweep()
+        if time.monotonic() < self._next_reclaim:
+            return
+        self._next_reclaim = time.monotonic() + RECLAIM_EVERY_S
         looks_for_dead = time.monotonic() >= self._trust_heartbeats_at
-        need_not_look = self._consumer.is_asleep and looks_for_dead  # others look, and this one has lost none
-        if time.monotonic() < self._next_claim or need_not_look or not sources:
-            return None
-        takes_turn = looks_for_dead and len(sources) == len(SOURCES) and self._next_claim > 0  # it looks when it starts
-        if takes_turn and not self._consumer.take_claim_turn(CLAIM_TURN_S):
-            self._next_claim = time.monotonic() + CLAIM_EVERY_S
-            return None
         if looks_for_dead:
             self._sweep()
-        alive = self._pool.alive if looks_for_dead else None
-        claimed = self._consumer.claim(alive, [work.delivery for work in held], sources)
-        if claimed is None:
-            self._next_claim = time.monotonic() + CLAIM_EVERY_S
-            return None
-        if takes_turn:
-            self._consumer.end_claim_turn()
-        self._counters["claims"] += 1
-        self._counters["redeliveries"] += claimed.is_suspect
-        facts = logs.about(_put_as(claimed), claimed.client, Outline.read(claimed.data).traceparent)
-        log.info("claimed a job of worker %s, delivery %d", claimed.owner, claimed.num_deliveries, extra=facts)
-        return claimed
+        num_own, dead = self._consumer.reclaim([work.delivery for work in held], looks_for_dead)
+        if num_own:
+            log.info("%d jobs wait again, with which Redis did not reach this worker", num_own)
+        for worker, num_jobs in dead.items():
+            self._counters["claims"] += num_jobs
+            log.info("jobs of worker %s wait again, as it is dead: %d", worker, num_jobs)
 
     def _sweep(self) -> None:
         """Look for unread results that have expired or were taken."""
@@ -274,6 +246,7 @@ class Admission:
     def _admit(self, deliveries: Iterable[Delivery]) -> list[Work]:
         works, refusals = [], []
         for delivery in deliveries:
+            self._counters["redeliveries"] += delivery.is_suspect
             try:
                 works.append(self._work(delivery, self._open(delivery)))
             except ShoalError as error:
@@ -294,12 +267,12 @@ class Admission:
 
     def _open(self, delivery: Delivery) -> Job:
         """Return the job of the delivery. Raises the ShoalError with which a job is answered that cannot be served."""
-        if delivery.num_deliveries > MAX_DELIVERIES:
-            raise Poisoned(f"delivered {MAX_DELIVERIES} times, and each time the worker died: take a look at its texts")
+        if delivery.deaths >= MAX_DEATHS:
+            raise Poisoned(f"delivered {MAX_DEATHS} times, and each time the worker died: take a look at its texts")
         self._consumer.check_sends(delivery)
         delivery.check_size()
         job = operations.unpack(delivery.data)
-        if (put_as := _put_as(delivery)) not in (None, job.id):
+        if (put_as := delivery.put_as) not in (None, job.id):
             raise InvalidRequest(f"the job has id {excerpt(job.id)}, and was put as {excerpt(put_as)}: use the same id")
         now = self._clock.now()
         if error := expired(job, now):
@@ -337,15 +310,13 @@ class Admission:
         return Work(delivery, job, prompt, chunked, now=self._clock.now)
 
     def _start(self, works: list[Work]) -> list[Work]:
-        """Mark jobs with a record as running, and drop those that were cancelled: they are answered already.
-
-        Jobs that another worker has claimed since they were taken are left to it.
-        """
+        """Mark jobs whose status is kept as running; return all jobs but those that are this worker's no longer."""
         submitted = [work for work in works if work.job.reply_to is None or work.delivery.has_record]
         started = self._consumer.start([(work.delivery, work.job.id) for work in submitted])
         refused = [work for work, runs in zip(submitted, started, strict=True) if not runs]
-        lost = self._consumer.lost([work.delivery for work in refused])
-        self._consumer.drop([work.delivery for work in refused if work.delivery not in lost])
+        for work in submitted:
+            if work.delivery.put_as is None:
+                work.delivery = replace(work.delivery, key=work.job.id)
         return [work for work in works if work not in refused]
 
     def _look_up(self, works: Sequence[Work]) -> None:
@@ -361,12 +332,6 @@ class Admission:
             work.use_cache(list(islice(entries, len(work.digests))))
             self._counters["cache_hits"] += len(work.cached)
             self._counters["cache_misses"] += len(work.untokenized)
-
-
-def _put_as(delivery: Delivery) -> str | None:
-    """Return the id under which the script put the job; None for a job that was put without it."""
-    put_as = delivery.id.decode(errors="replace")
-    return put_as if NAME.fullmatch(put_as) else None
 
 
 def _index_of(delivery: Delivery) -> str:

@@ -6,17 +6,16 @@ that has come meanwhile is simply chosen first.
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from shoal.queue.lane import OVERFLOW_SHARE, SOURCES, Source
 from shoal_workers.encoding.encoder import TokenizedText
 from shoal_workers.pipeline import Pipeline
-from shoal_workers.work import Work
+from shoal_workers.work import BULK, INTERACTIVE, LONG, Work
 
-#: Longest that a pass of bulk or overflow jobs that runs aside should take while interactive jobs are expected, by the
+#: Longest that a pass of long or bulk jobs that runs aside should take while interactive jobs are expected, by the
 #: speed of the passes before, in seconds.
 MAX_ASIDE_S = 0.1
 
@@ -26,7 +25,7 @@ MAX_PREEMPTIBLE_S = 0.012
 #: Tokens that such a pass may have however slow passes are.
 MIN_PREEMPTIBLE_TOKENS = 64
 
-#: Most characters of bulk or overflow jobs that are tokenized at a time while interactive jobs are expected.
+#: Most characters of long or bulk jobs that are tokenized at a time while interactive jobs are expected.
 MAX_PREEMPTIBLE_CHARS = 4_096
 
 #: Most texts of jobs that are answered in one go while an interactive job may come, which would wait meanwhile. A job
@@ -36,16 +35,15 @@ MAX_ANSWERED_TEXTS = 16
 #: Time after the last interactive job in which more of them are expected, in seconds.
 EXPECTED_S = 1.0
 
-#: Tokens that bulk is served for each token of interactive jobs while both wait.
-BULK_SHARE = 1 / 8
-
-#: Most passes of other jobs in its source that a job which runs alone waits for.
-MAX_PASSES_AHEAD = 4
+#: The kinds of jobs, in the order of their priority, and the tokens that each is served for each token of a kind before
+#: it while both wait.
+SHARES = {INTERACTIVE: 1.0, LONG: 1 / 4, BULK: 1 / 8}
 
 #: Texts that a job of chunks counts as, at most, where the worker decides how much more to take.
 MAX_TEXTS_OF_CHUNKED = 4
 
-INTERACTIVE = SOURCES[0]
+#: Texts that a long job counts as in the same way.
+MAX_TEXTS_OF_LONG = 16
 
 
 @dataclass(slots=True)
@@ -55,7 +53,7 @@ class Batch:
     All texts are different.
     """
 
-    source: Source
+    kind: str
     texts: list[TokenizedText]
     works: list[Work]
     max_tokens: int
@@ -65,52 +63,34 @@ class Batch:
         """Tokens of all texts."""
         return sum(text.num_tokens for text in self.texts)
 
-    @property
-    def runs_alone(self) -> bool:
-        """True if the batch is of a job that may have killed a worker."""
-        return self.works[0].runs_alone
-
 
 @dataclass(slots=True)
 class _Waiting:
-    """The jobs of one source in order, and the tokens that jobs of higher priority owe them.
+    """The jobs of one kind in order, and the tokens that jobs of higher priority owe them.
 
-    `passes_ahead` counts the passes of other jobs since a job that runs alone waits, or since its last pass.
-    `was_rerank` is true if the last shared pass was the reranker's.
+    `was_rerank` is true if the last pass was the reranker's.
     """
 
     works: dict[Work, None] = field(default_factory=dict)  # ordered, as a set
     credit: float = 0.0
-    passes_ahead: int = 0
     was_rerank: bool = False
 
     def next_works(self) -> list[Work]:
-        """Return the jobs of which the next pass is: all that can share one, or a single one that runs alone."""
-        alone = [work for work in self.works if work.runs_alone]
-        shared = [work for work in self.works if not work.runs_alone]
-        is_turn_of_others = shared and (not alone or self.passes_ahead < MAX_PASSES_AHEAD)
-        self.passes_ahead = self.passes_ahead + 1 if alone and is_turn_of_others else 0
-        return self._of_one_model(shared) if is_turn_of_others else alone[:1]
-
-    def _of_one_model(self, works: list[Work]) -> list[Work]:
-        """Return the jobs of one model: the two models take turns while jobs of both wait."""
-        others = [work for work in works if work.uses_reranker != self.was_rerank]
+        """Return the jobs of which the next pass is: the two models take turns while jobs of both wait."""
+        others = [work for work in self.works if work.uses_reranker != self.was_rerank]
         self.was_rerank = self.was_rerank != bool(others)
-        return others or works
+        return others or list(self.works)
 
     @property
     def num_texts(self) -> int:
-        """Texts that are not encoded yet; a job of chunks counts as few of them, as others are served in between."""
-        return sum(
-            min(work.num_waiting, MAX_TEXTS_OF_CHUNKED) if work.chunked else work.num_waiting for work in self.works
-        )
+        """Texts that are not encoded yet; of some jobs few count, as others are served in between."""
+        return sum(map(_counted, self.works))
 
 
 class Scheduler:
     """The jobs that a worker has admitted and not answered. For one thread.
 
     `reranks` is the pipeline of the reranker, if there is one, and `embeds` that of the model which makes vectors.
-    `isolate` is called with the job that runs alone before anything of it is computed, and with None before another is.
     A job for vectors of tokens or chunks fails as soon as its texts have more than `max_reply_vectors` of them.
     `interactive_has_come` returns True while an interactive job is to be taken: no more texts of others are tokenized.
     """
@@ -120,7 +100,6 @@ class Scheduler:
         embeds: Pipeline,
         reranks: Pipeline | None = None,
         max_batch_texts: int = 64,
-        isolate: Callable[[Work | None], object] = lambda _: None,
         max_reply_vectors: int = sys.maxsize,
         interactive_has_come: Callable[[], bool] = lambda: False,
     ):
@@ -128,9 +107,8 @@ class Scheduler:
         self._reranks = reranks or embeds
         self._max_batch_tokens = embeds.bucketing.max_batch_tokens
         self._max_batch_texts = max_batch_texts
-        self._isolate = isolate
         self._max_reply_vectors = max_reply_vectors
-        self._waiting = {source: _Waiting() for source in SOURCES}
+        self._waiting = {kind: _Waiting() for kind in SHARES}
         self._completed: list[Work] = []
         self._opening: list[Work] = []
         self._interactive_has_come = interactive_has_come
@@ -144,29 +122,23 @@ class Scheduler:
         """Return all jobs that the worker holds, completed ones included."""
         return self.waiting() + self._completed
 
-    def waits(self, source: Source) -> bool:
-        """Return True if jobs of the source are not completed."""
-        return bool(self._waiting[source].works)
+    def waits(self, kind: str) -> bool:
+        """Return True if jobs of the kind are not completed."""
+        return bool(self._waiting[kind].works)
 
     # Add and remove
 
-    def room(self) -> dict[Source, int]:
-        """Return the number of texts that the worker should take of each source; 0 for a source that is missing.
+    def room(self) -> dict[str, int]:
+        """Return the number of texts that the worker should take of each lane; 0 for a lane that is missing.
 
         A pass of interactive jobs is full with `max_batch_texts`. Of the others the worker takes no more than it can
-        compute soon, because idle workers may do so sooner: one job while interactive jobs would wait for it. While a
-        job waits that runs alone, only what goes before it is taken: the job may end the worker, and others would wait.
+        compute soon, because idle workers may do so sooner: one job while interactive jobs would wait for it.
         """
-        expects_interactive = self.expects_interactive()
-        room = {}
-        for source, waiting in self._waiting.items():
-            if any(work.runs_alone for work in waiting.works):
-                break
-            most = self._max_batch_texts
-            if source.lane != INTERACTIVE.lane and expects_interactive and not self._embeds.runs_aside():
-                most = 1
-            room[source] = most - waiting.num_texts
-        return {source: num_texts for source, num_texts in room.items() if num_texts > 0}
+        most_of_bulk = 1 if self.expects_interactive() and not self._embeds.runs_aside() else self._max_batch_texts
+        held = {kind: waiting.num_texts for kind, waiting in self._waiting.items()}
+        num_interactive = held[INTERACTIVE] + held[LONG]
+        room = {INTERACTIVE: self._max_batch_texts - num_interactive, BULK: most_of_bulk - held[BULK]}
+        return {lane: num_texts for lane, num_texts in room.items() if num_texts > 0}
 
     def add(self, works: Iterable[Work]) -> None:
         """Take in jobs that were admitted, and searches that go on once the engine or the index they wait for is done.
@@ -177,51 +149,50 @@ class Scheduler:
             if work.is_opening:
                 self._opening.append(work)
                 continue
-            if work.source == INTERACTIVE:
+            if work.kind == INTERACTIVE:
                 self._expected_until = time.monotonic() + EXPECTED_S
-            self._waiting[work.source].works[work] = None
+            self._waiting[work.kind].works[work] = None
             self._collect([work])
 
     def remove(self, works: Iterable[Work]) -> None:
         """Forget jobs that are answered already: expired, cancelled, or claimed by another worker."""
         for work in works:
-            self._waiting[work.source].works.pop(work, None)
+            self._waiting[work.kind].works.pop(work, None)
             if work in self._opening:
                 self._opening.remove(work)
 
     # Choose and finish
 
-    def next_batch(self, sources: Sequence[Source] = SOURCES) -> Batch | None:
+    def next_batch(self, kinds: Collection[str] = SHARES.keys()) -> Batch | None:
         """Choose the texts of the next forward pass and tokenize as many as that needs; None if no text waits.
 
-        Jobs of the given sources are chosen.
+        Jobs of the given kinds are chosen.
         """
-        while source := self._choose(sources):
-            works = self._waiting[source].next_works()
-            self._isolate(works[0] if works[0].runs_alone else None)
-            self._fill(source, works)
+        while kind := self._choose(kinds):
+            works = self._waiting[kind].next_works()
+            self._fill(kind, works)
             self._collect(works)
             if window := _window(works):
-                batch = self._batch(source, window, works)
-                self._charge(source, batch.num_tokens)
+                batch = self._batch(kind, window, works)
+                self._charge(kind, batch.num_tokens)
                 return batch
         return None
 
     def may_run_aside(self, batch: Batch) -> bool:
         """Return True if interactive jobs may be computed while the batch is. A suspect shares no time with any job."""
-        has_suspects = any(work.runs_alone for work in self.unanswered())
-        return batch.source != INTERACTIVE and self._pipeline(batch.works).runs_aside() and not has_suspects
+        is_suspect = batch.works[0].delivery.is_suspect
+        return batch.kind != INTERACTIVE and self._pipeline(batch.works).runs_aside() and not is_suspect
 
     def finish(self, batch: Batch, seconds: float) -> None:
         """Note that the texts of the batch are encoded, which took `seconds`."""
-        if batch.source != INTERACTIVE:
+        if batch.kind != INTERACTIVE:
             pipeline = self._pipeline(batch.works)
             pipeline.speed.add(pipeline.bucketing.cost_of(batch.texts), seconds)
         for work in batch.works:
             work.timings["encode_s"] += seconds
             work.take_encoded_chunks()
-            works = self._waiting[work.source].works
-            if work.chunked and work in works:  # it may take minutes, so other jobs have the next turn
+            works = self._waiting[work.kind].works
+            if (work.chunked or work.kind == LONG) and work in works:  # so other jobs have the next turn
                 works[work] = works.pop(work)
         self._collect(batch.works)
 
@@ -243,7 +214,7 @@ class Scheduler:
         completed = self.completed()
         if not self.expects_interactive():
             return completed
-        interactive = [work for work in completed if work.source == INTERACTIVE]
+        interactive = [work for work in completed if work.kind == INTERACTIVE]
         sizes = accumulate(len(work.job.texts) for work in completed)
         few = [work for work, size in zip(completed, sizes, strict=True) if size <= MAX_ANSWERED_TEXTS]
         portion = interactive or few or completed[:1]
@@ -259,63 +230,69 @@ class Scheduler:
         """Return True for a while after an interactive job."""
         return time.monotonic() < self._expected_until
 
-    def _choose(self, sources: Sequence[Source]) -> Source | None:
-        """Return the source that is served next: one that is owed a share, else that of the highest priority."""
-        waiting = [source for source in sources if self._waiting[source].works]
+    def _choose(self, kinds: Collection[str]) -> str | None:
+        """Return the kind that is served next: one that is owed a share, else that of the highest priority."""
+        waiting = [kind for kind in kinds if self._waiting[kind].works]
         pass_tokens = self._max_batch_tokens
         if self.expects_interactive():
             pass_tokens = min(pass_tokens, MIN_PREEMPTIBLE_TOKENS)
-        owed = (source for source in waiting[1:] if self._waiting[source].credit >= pass_tokens)
+        owed = (kind for kind in waiting[1:] if self._waiting[kind].credit >= pass_tokens)
         return next(owed, waiting[0] if waiting else None)
 
-    def _charge(self, served: Source, num_tokens: int) -> None:
-        """Give each waiting source of lower priority its share of the tokens that another one is served."""
-        for source in SOURCES[SOURCES.index(served) + 1 :]:
-            waiting = self._waiting[source]
-            share = OVERFLOW_SHARE if source.is_overflow else 1.0
-            share *= BULK_SHARE if source.lane != served.lane else 1.0
-            waiting.credit = min(waiting.credit + share * num_tokens, self._max_batch_tokens)
+    def _charge(self, served: str, num_tokens: int) -> None:
+        """Give each waiting kind of lower priority its share of the tokens that another one is served."""
+        kinds = list(SHARES)
+        for kind in kinds[kinds.index(served) + 1 :]:
+            waiting = self._waiting[kind]
+            waiting.credit = min(waiting.credit + SHARES[kind] * num_tokens, self._max_batch_tokens)
             if not waiting.works:
                 waiting.credit = 0.0
-        # A long text can take more than is owed: the source then waits the longer for its next share.
+        # A long text can take more than is owed: the kind then waits the longer for its next share.
         credit = self._waiting[served].credit - num_tokens
         self._waiting[served].credit = max(-self._max_batch_tokens, credit)
 
-    def _fill(self, source: Source, works: Sequence[Work]) -> None:
+    def _fill(self, kind: str, works: Sequence[Work]) -> None:
         """Tokenize texts for the next passes of the jobs."""
         pipeline = self._pipeline(works)
-        if self._is_preemptible(source):
+        if self._is_preemptible(kind):
             cost, has_come = _max_cost(pipeline), self._interactive_has_come
             pipeline.fill(works, self._max_reply_vectors, cost, MAX_PREEMPTIBLE_CHARS, has_come)
         else:
             pipeline.fill(works, self._max_reply_vectors)
 
-    def _is_preemptible(self, source: Source) -> bool:
-        """Return True if interactive jobs are expected, which would wait for a pass of the source."""
-        return source != INTERACTIVE and self.expects_interactive()
+    def _is_preemptible(self, kind: str) -> bool:
+        """Return True if interactive jobs are expected, which would wait for a pass of the kind."""
+        return kind != INTERACTIVE and self.expects_interactive()
 
-    def _batch(self, source: Source, window: list[TokenizedText], works: Sequence[Work]) -> Batch:
+    def _batch(self, kind: str, window: list[TokenizedText], works: Sequence[Work]) -> Batch:
         """Return the batch that has the oldest text, or a short one while interactive jobs are expected."""
         pipeline = self._pipeline(works)
         bucketing = pipeline.bucketing
-        if self._is_preemptible(source):
+        if self._is_preemptible(kind):
             texts = bucketing.part(window, _max_cost(pipeline), any(work.has_untokenized for work in works))
         else:
             texts = next(batch for batch in bucketing.cut(window) if window[0] in batch)
         chosen = set(texts)
         wanting = [work for work in works if not work.error and not chosen.isdisjoint(work.tokenized.values())]
-        return Batch(source, texts, wanting, bucketing.max_batch_tokens)
+        return Batch(kind, texts, wanting, bucketing.max_batch_tokens)
 
     def _collect(self, works: Iterable[Work]) -> None:
         """Move the jobs that are completed out of those that wait."""
         for work in works:
-            if work.is_complete and work in self._waiting[work.source].works:
-                del self._waiting[work.source].works[work]
+            if work.is_complete and work in self._waiting[work.kind].works:
+                del self._waiting[work.kind].works[work]
                 self._completed.append(work)
 
     def _pipeline(self, works: Sequence[Work]) -> Pipeline:
         """Return the pipeline of the jobs, which is the same for all of them."""
         return self._reranks if works[0].uses_reranker else self._embeds
+
+
+def _counted(work: Work) -> int:
+    """Return the texts that a job counts as where the worker decides how much more to take."""
+    if work.chunked:
+        return min(work.num_waiting, MAX_TEXTS_OF_CHUNKED)
+    return min(work.num_waiting, MAX_TEXTS_OF_LONG) if work.kind == LONG else work.num_waiting
 
 
 def _max_cost(pipeline: Pipeline) -> float:

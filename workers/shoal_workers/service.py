@@ -24,7 +24,6 @@ from shoal.errors import ShoalError
 from shoal.queue.consumer import Consumer
 from shoal.queue.lane import LaneLimits
 from shoal.queue.pool import Pool
-from shoal.queue.producer import SCRIPT_VERSION
 from shoal.search_job import MAX_JOB_HITS, MAX_JOB_ROWS
 from shoal.settings import Settings
 from shoal.tracing import open_tracer
@@ -129,8 +128,6 @@ def announced(
         yield
     finally:
         heartbeat.stop()
-        with suppress(ShoalError):  # Redis may be gone; the worker is forgotten when its heartbeat expires
-            worker.consumer.leave()
 
 
 @contextmanager
@@ -214,7 +211,6 @@ def about(worker: Worker, lane_limits: LaneLimits | None = None) -> dict[str, An
         "clock_offset_s": worker.clock.offset_s,
         "clock_error_s": worker.clock.error_s,
         "texts_per_s": worker.throughput.texts_per_s,
-        "script_version": SCRIPT_VERSION,
         "limits": (lane_limits or LaneLimits()).to_map() | _limits_of_jobs(worker),
         "indexes": describe(worker.indexes),
         "index_errors": worker.indexes.errors if isinstance(worker.indexes, OpenIndexes) else {},

@@ -16,11 +16,16 @@ from shoal.jobs import Job
 from shoal.options import Options
 from shoal.queue.answer import Answer
 from shoal.queue.delivery import Delivery
-from shoal.queue.lane import Source
 from shoal.replies import TIMINGS, Reply, finish
 from shoal_workers.chunked_texts import ChunkedTexts
 from shoal_workers.encoding.encoder import TokenizedText
 from shoal_workers.encoding.tokenizer import Tokenizer, Tokens
+
+#: The kinds of jobs among which a worker chooses.
+INTERACTIVE, LONG, BULK = "interactive", "long", "bulk"
+
+#: Most texts, and most bytes, of an interactive job that is not long: others go between the passes of a long one.
+MAX_SHORT_TEXTS, MAX_SHORT_BYTES = 32, 65_536
 
 
 @dataclass(slots=True, eq=False)
@@ -53,14 +58,12 @@ class Work:
             self.untokenized.extend(range(len(self.job.texts)))
 
     @property
-    def source(self) -> Source:
-        """The stream of the lane that the job came from."""
-        return self.delivery.source
-
-    @property
-    def runs_alone(self) -> bool:
-        """True if the job may have ended an earlier worker: no other job shares its pass."""
-        return self.delivery.is_suspect
+    def kind(self) -> str:
+        """The kind of job: "interactive", "long" if it is of that lane and has many texts, or "bulk"."""
+        if self.delivery.lane == BULK:
+            return BULK
+        is_long = self.job.num_lane_texts > MAX_SHORT_TEXTS or len(self.delivery.data) > MAX_SHORT_BYTES
+        return LONG if is_long else INTERACTIVE
 
     @property
     def uses_reranker(self) -> bool:

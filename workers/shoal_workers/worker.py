@@ -11,7 +11,6 @@ from shoal.cache.cache import Cache
 from shoal.cache.entry import Entry
 from shoal.errors import Overloaded, ShoalError, Unavailable
 from shoal.queue.consumer import Consumer
-from shoal.queue.lane import SOURCES
 from shoal.queue.pool import Pool
 from shoal.replies import TIMINGS
 from shoal_workers.admission import Admission, Limits
@@ -29,10 +28,10 @@ from shoal_workers.process.watchdog import Progress
 from shoal_workers.recent_jobs import RecentJobs
 from shoal_workers.rerank_work import RerankWork
 from shoal_workers.running_batch import RunningBatch
-from shoal_workers.scheduler import INTERACTIVE, Batch, Scheduler
+from shoal_workers.scheduler import SHARES, Batch, Scheduler
 from shoal_workers.search_work import SearchWork
 from shoal_workers.searcher import Searcher
-from shoal_workers.work import Work
+from shoal_workers.work import INTERACTIVE, Work
 
 if TYPE_CHECKING:
     from shoal.spans import Tracer
@@ -112,7 +111,6 @@ class Worker:
         self.limits, self._before_pass = limits, before_pass
         self._searcher = Searcher(indexes, self.progress)
         self._stopping = stopping or threading.Event()
-        self._num_answered_early = 0
         self._aside: RunningBatch | None = None
 
     def _make_scheduler(self, bucketing: Bucketing[TokenizedText], max_batch_texts: int) -> Scheduler:
@@ -125,14 +123,13 @@ class Worker:
             _pipeline(encoder, encoder.tokenize, bucketing),
             pairs,
             max_batch_texts,
-            self._isolate,
             self.consumer.max_reply_bytes // (4 * encoder.model.dimension),
             lambda: self._notice.has_come,
         )
 
     @property
     def id(self) -> str:
-        """Name of the worker, in the consumer group and in its heartbeat."""
+        """Name of the worker, in the queue and in its heartbeat."""
         return self.consumer.name
 
     def run(self) -> None:
@@ -141,7 +138,6 @@ class Worker:
         while not self._stopping.is_set():
             try:
                 self.progress.mark("joining the pool")
-                self.consumer.join()
                 self._measure_clock()
                 self._warn_of_eviction()
                 log.info("worker %s is taking jobs", self.id)
@@ -174,8 +170,7 @@ class Worker:
         else:
             self._take(block_s)
             self._before_pass()
-        num_answered, self._num_answered_early = self._advance() + self._num_answered_early, 0
-        return num_answered
+        return self._advance()
 
     def _measure_clock(self) -> None:
         self.clock.measure()
@@ -195,7 +190,7 @@ class Worker:
             )
 
     def _drain(self) -> None:
-        """Answer what the worker holds, for `DRAIN_S` at most; other workers claim the rest."""
+        """Answer what the worker holds, for `DRAIN_S` at most, and leave the rest to others."""
         until = time.monotonic() + DRAIN_S
         while self.scheduler.unanswered() and time.monotonic() < until:
             self._finish_aside()
@@ -203,14 +198,13 @@ class Worker:
             self._advance()
         self._finish_aside()
         self._answer()
-        if self.scheduler.unanswered():
-            self.consumer.absolve()
+        self.consumer.leave()
 
     def _advance(self) -> int:
         """Compute the next pass, and answer what the pass before has completed; return how many jobs were answered."""
         started, is_beside = time.perf_counter(), self._aside is not None
         self.progress.mark("tokenizing")
-        batch = self.scheduler.next_batch((INTERACTIVE,) if is_beside else SOURCES)
+        batch = self.scheduler.next_batch((INTERACTIVE,) if is_beside else SHARES)
         if batch is None:
             self.scheduler.wait_for_index(OPENING_WAIT_S)
             return self._answer(is_beside)
@@ -219,12 +213,10 @@ class Worker:
             self._take_interactive()
             return self._answer(in_portions=True)
         num_answered = self._compute(batch, is_beside)
-        if is_beside or batch.runs_alone or len(batch.works) == 1:  # these need not wait for what the worker does next
+        if is_beside or len(batch.works) == 1:  # these need not wait for what the worker does next
             num_answered += self._answer(is_beside)
         if is_beside:
             num_answered += self._answer(in_portions=True)  # then some of those that were completed before
-        if batch.runs_alone:
-            self.consumer.isolate(None)
         if not is_beside:
             self.throughput.add_busy(time.perf_counter() - started)
         return num_answered
@@ -232,10 +224,9 @@ class Worker:
     def _take(self, block_s: float) -> None:
         """Take new jobs, those of dead workers included, and forget those that need not be computed any more."""
         self.progress.mark("taking jobs")
-        self.consumer.isolate(None)
         self.clock.refresh()
         held, waiting = self.scheduler.unanswered(), self.scheduler.waiting()
-        if any(work.source != INTERACTIVE for work in waiting):
+        if any(work.kind != INTERACTIVE for work in waiting):
             self._notice.ask()
         self.scheduler.remove(self.admission.drop(waiting))
         self.scheduler.add(self.admission.take(self.scheduler.room(), block_s, held))
@@ -246,12 +237,6 @@ class Worker:
         self._notice.ask()  # first: a job that comes before the jobs are taken is taken, and a later one ends the wait
         self.scheduler.remove(self.admission.drop(self.scheduler.waiting()))
         self.scheduler.add(self.admission.take_interactive(self.scheduler.room()))
-
-    def _isolate(self, work: Work | None) -> None:
-        """Name in Redis the suspect that is to run: if the worker dies meanwhile, no other job counts as the cause."""
-        if work or any(held.runs_alone for held in self.scheduler.unanswered()):
-            self._num_answered_early += self._answer()  # so that no suspect is under way together with another job
-        self.consumer.isolate(work.delivery if work else None)
 
     # Compute
 
@@ -301,25 +286,15 @@ class Worker:
     # Answer
 
     def _answer(self, in_portions: bool = False) -> int:
-        """Answer the completed jobs: all that are no suspects together, then each suspect, which is named meanwhile.
-
-        With `in_portions`, some are left for the next round. Returns how many of the jobs were still unanswered.
-        """
-        works = self.scheduler.completed_portion() if in_portions else self.scheduler.completed()
-        num_answered = 0
-        if others := [work for work in works if not work.runs_alone]:
-            num_answered += self._answer_together(others)
-        for suspect in (work for work in works if work.runs_alone):
-            self.consumer.isolate(suspect.delivery)
-            num_answered += self._answer_together([suspect])
-        return num_answered
-
-    def _answer_together(self, works: Sequence[Work]) -> int:
-        """Search for the jobs that ask for it, reply to all, and put new vectors into the cache.
+        """Search for the completed jobs that ask for it, reply to all, and put new vectors into the cache.
 
         Searches whose hits are to be scored by the reranker, or whose index is being opened, go back to the scheduler
-        instead. Returns how many of the jobs were still unanswered.
+        instead. With `in_portions`, some are left for the next round. Returns how many of the jobs were still
+        unanswered.
         """
+        works: Sequence[Work] = self.scheduler.completed_portion() if in_portions else self.scheduler.completed()
+        if not works:
+            return 0
         for work in works:
             work.check_encoded()
         searches = [work for work in works if isinstance(work, SearchWork) and not work.error]
@@ -354,7 +329,7 @@ class Worker:
         self.recent.add_done([work for work in works if not work.error], self.clock.now())
         for work in works:
             self.counters["jobs"] += 1
-            self.measurements.waits[work.source.lane].add(work.timings["queue_s"])
+            self.measurements.waits[work.delivery.lane].add(work.timings["queue_s"])
             num_texts, num_tokens = work.num_computed
             self.counters["texts"] += num_texts
             self.counters["tokens"] += num_tokens

@@ -109,9 +109,9 @@ class BulkLane:
 
         Those that wait there or are with a worker are only slow: sent again, they would never be finished.
         """
-        placed = [(each, place) for each in sent if not each.pending.done() and (place := each.pending.place)]
+        placed = [(each, put_id) for each in sent if not each.pending.done() and (put_id := each.pending.put_id)]
         try:
-            held = self._client.queue.holds([place for _, place in placed])
+            held = self._client.queue.holds([put_id for _, put_id in placed])
         except ShoalError:
             return  # Redis is away, which the next wait notices
         lost = [each for (each, _), is_held in zip(placed, held, strict=True) if not is_held]

@@ -23,19 +23,13 @@ class Answer:
     reply_to: str | None = None
     letter: DeadLetter | None = None
 
-    @property
-    def has_record(self) -> bool:
-        """Return True if the job has a record, in which its status is set."""
-        return self.reply_to is None or self.delivery.has_record
-
     def fields(self, max_reply_bytes: int) -> dict[str, Any]:
-        """Return the answer as the script takes it, without the keys that it goes to.
+        """Return the answer as the script takes it.
 
         A reply of more than `max_reply_bytes` becomes the error TooLarge.
         """
         delivery = self.delivery
-        fields: dict[str, Any] = {"lane": delivery.lane, "is_overflow": delivery.is_overflow, "entry": delivery.entry}
-        fields["identity"] = delivery.identity
+        fields: dict[str, Any] = {"worker": delivery.worker, "key": delivery.key}
         if self.letter:
             fields["letter"] = self.letter.fields(delivery.lane)
         if self.reply is None:
@@ -46,9 +40,9 @@ class Answer:
             error = TooLarge(f"the reply has {len(data):,} bytes and may have {most}: split the job")
             reply = Reply.failure(reply.id, error)
             data = reply.pack()
-        fields["reply"] = data
-        if self.has_record:
-            fields |= {"id": reply.id, "status": reply.status, "timings": wire.pack(reply.timings)}
+        fields |= {"id": reply.id, "reply": data, "status": reply.status, "timings": wire.pack(reply.timings)}
+        if self.reply_to:
+            fields["reply_to"] = self.reply_to
         return fields
 
 

@@ -8,7 +8,7 @@ from shoal.broker.clock import AsyncClock
 from shoal.errors import ShoalError
 from shoal.jobs import Job
 from shoal.queue.dispatching import Dispatching, closed
-from shoal.queue.packed_jobs import PackedJobs, StreamEntry
+from shoal.queue.packed_jobs import PackedJobs
 from shoal.queue.producer import AsyncProducer
 from shoal.replies import Reply
 
@@ -16,10 +16,10 @@ from shoal.replies import Reply
 class AsyncPendingReply:
     """A reply on its way. Any number of tasks may wait for it; it is settled once."""
 
-    __slots__ = ("_settled", "place")
+    __slots__ = ("_settled", "put_id")
 
     def __init__(self) -> None:
-        self.place: StreamEntry | None = None
+        self.put_id: str | None = None
         self._settled: asyncio.Future[Reply | ShoalError] = asyncio.get_running_loop().create_future()
 
     def settle(self, outcome: Reply | ShoalError) -> None:
@@ -94,8 +94,8 @@ class AsyncDispatcher(Dispatching[AsyncPendingReply, AsyncPendingNote]):
 
     def forget(self, jobs: Sequence[Job]) -> None:
         """Drop interest in the jobs' replies; jobs that are not answered yet are withdrawn."""
-        if places := self._drop(jobs):
-            self._start(self._withdraw(places))
+        if job_ids := self._drop(jobs):
+            self._start(self._withdraw(job_ids))
 
     async def wait_result(self, job_id: str, timeout_s: float) -> Reply | None:
         """Return the reply to a submitted job; None if it takes over `timeout_s`.
@@ -135,11 +135,11 @@ class AsyncDispatcher(Dispatching[AsyncPendingReply, AsyncPendingNote]):
     def _is_closed(self) -> bool:
         return self._closed
 
-    async def _put_many(self, puts: Sequence[PackedJobs]) -> list[list[StreamEntry | None] | ShoalError]:
+    async def _put_many(self, puts: Sequence[PackedJobs]) -> list[list[str | None] | ShoalError]:
         return await self._producer.put_many(puts)
 
-    async def _take_back(self, places: Sequence[StreamEntry]) -> None:
-        await self._producer.withdraw(places)
+    async def _take_back(self, job_ids: Sequence[str]) -> None:
+        await self._producer.withdraw(job_ids)
 
     async def _read_result(self, job_id: str) -> Reply | None:
         return await self._producer.read_result(job_id)

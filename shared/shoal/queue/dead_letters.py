@@ -24,8 +24,8 @@ _ID = re.compile(r"\d{1,19}-\d{1,19}")
 
 _NAMES = ("job", "reason", "traceback", "worker", "lane", "deliveries")
 
-_LIST = Script.load("shoal.queue", "lane", "dead")
-_DROP = Script.load("shoal.queue", "lane", "letter", "drop")
+_LIST = Script.load("shoal.queue", "lib", "dead")
+_DROP = Script.load("shoal.queue", "lib", "letter", "drop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class DeadLetters:
             before = f"({letters[-1].id}" if letters else "+"
             limits = {"before": before, "max_letters": num_wanted, "max_value_bytes": MAX_LISTED_BYTES}
             arguments = {"names": _NAMES, **limits}
-            found = self._broker.run(_LIST, [self._key], arguments)["letters"]
+            found = self._broker.run(_LIST, [self._producer.keys.root], arguments)["letters"]
             letters += [DeadLetter.read(letter["id"], letter["fields"], letter["size_bytes"]) for letter in found]
             if len(found) < num_wanted:
                 break
@@ -145,7 +145,7 @@ class DeadLetters:
         self._delete(letter_id)
 
     def _delete(self, letter_id: str) -> None:
-        self._broker.run(_DROP, [self._key, self._producer.keys.dead_bytes], {"id": letter_id})
+        self._broker.run(_DROP, [self._producer.keys.root], {"id": letter_id})
 
 
 def _text(fields: Mapping[str, bytes], name: str) -> str:

@@ -2,65 +2,50 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import sha1
 from typing import Any, Self
 
 from shoal.errors import TooLarge
-from shoal.queue.lane import MAX_PUT_BYTES, Source
+from shoal.queue.lane import MAX_PUT_BYTES
 
-#: The fields of an entry that a worker reads beside the job.
-FIELDS = ("id", "client", "put_by", "put_ms", "record", "delivered")
-
-#: Most bytes of a job that are looked at to tell it from another one, and all that is read of one that is too large.
+#: All that is read of a job that is too large, in bytes.
 HEAD_BYTES = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One job as it came out of its lane: still bytes, and pending until it is answered.
+    """One job as it came out of its lane: still bytes, and held by a worker until it is answered.
 
-    If the script put the job, `id` is the job's id, `client` is the name of the client that put it, and `has_record` is
-    true if it made a record. `put_ms` is when Redis took the job in, in Unix milliseconds. `num_deliveries` counts
-    workers that the job may have ended, and this delivery. `owner` is the worker that left the job behind, if this one
-    claimed it: a dead one, or itself. A job that is too large has only its beginning in `data`.
+    `key` is the id under which the job was put; of a job that a program pushed without a script it is a number, after
+    "+". `put_ms` is when Redis took the job in, in Unix milliseconds. `deaths` counts the workers that died while they
+    held it, and `died` is the last of them. `has_record` is true if its status is kept from the put on. A job that is
+    too large has only its beginning in `data`.
     """
 
     lane: str
-    entry: bytes
+    key: str
     data: bytes
+    worker: str
     put_ms: int
-    is_overflow: bool = False
-    num_deliveries: int = 1
-    owner: str = ""
-    id: bytes = b""
+    deaths: int = 0
+    died: str = ""
     has_record: bool = False
     size_bytes: int = 0
     client: str = ""
 
     @classmethod
-    def read(cls, source: Source, job: Mapping[str, Any], num_deliveries: int = 1, owner: str = "") -> Self:
-        """Return the delivery of a job, given as the scripts return its entry.
-
-        `num_deliveries` counts those since the job came into its stream, in which it may have been before.
-        """
-        put_ms, former = job.get("put_ms") or b"", job.get("delivered") or b""
-        if not (put_ms.isdigit() and len(put_ms) < 16):
-            put_ms = job["entry"].partition(b"-")[0]
-        if former.isdigit() and len(former) < 3:
-            num_deliveries += int(former)
-        size_bytes = int(job.get("size_bytes", len(job["job"])))
+    def read(cls, worker: str, job: Mapping[str, Any]) -> Self:
+        """Return the delivery of a job, given as the script returns it, to the worker."""
         return cls(
-            source.lane,
-            job["entry"],
-            job["job"] if size_bytes <= MAX_PUT_BYTES else job["job"][:HEAD_BYTES],
-            int(put_ms),
-            source.is_overflow,
-            num_deliveries,
-            owner,
-            job.get("id") or b"",
-            job.get("record") is not None,
-            size_bytes,
-            (job.get("client") or job.get("put_by") or b"").decode(errors="replace"),
+            job["lane"].decode(),
+            job["key"].decode(),
+            job["job"],
+            worker,
+            int(job["put_ms"]),
+            int(job.get("deaths", 0)),
+            job.get("died", b"").decode(errors="replace"),
+            "status" in job,
+            int(job.get("size_bytes", len(job["job"]))),
+            job["client"].decode(errors="replace"),
         )
 
     def check_size(self) -> None:
@@ -69,19 +54,14 @@ class Delivery:
             raise TooLarge(f"the job has {self.size_bytes:,} bytes and may have {MAX_PUT_BYTES:,}: split it")
 
     @property
-    def identity(self) -> str | bytes:
-        """Return what tells the job from another one in the same entry; `holds` in `lane.lua` compares it."""
-        return self.id or sha1(self.data[:HEAD_BYTES], usedforsecurity=False).hexdigest()
+    def put_as(self) -> str | None:
+        """Return the id under which the job was put; None if a program pushed it without a script."""
+        return None if self.key.startswith("+") else self.key
 
     @property
     def is_suspect(self) -> bool:
         """Return True if the job may have ended a worker."""
-        return self.num_deliveries > 1
-
-    @property
-    def source(self) -> Source:
-        """Return the source that the job came from."""
-        return Source(self.lane, self.is_overflow)
+        return self.deaths > 0
 
     def queued_s(self, now: float) -> float:
         """Return the seconds from when Redis took the job in until `now`, in Unix seconds."""

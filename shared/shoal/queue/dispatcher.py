@@ -15,7 +15,7 @@ from shoal.blocking import run_now
 from shoal.errors import ShoalError
 from shoal.jobs import Job
 from shoal.queue.dispatching import Dispatching, closed
-from shoal.queue.packed_jobs import PackedJobs, StreamEntry, few_of_each_client
+from shoal.queue.packed_jobs import PackedJobs, few_of_each_client
 from shoal.queue.producer import Producer
 from shoal.queue.thread_turns import Turn, own_turn
 from shoal.replies import Reply
@@ -31,10 +31,10 @@ class PendingReply:
     It does what `concurrent.futures.Future` does, with one lock: that takes a sixth of the time.
     """
 
-    __slots__ = ("_lock", "_outcome", "_turns", "place")
+    __slots__ = ("_lock", "_outcome", "_turns", "put_id")
 
     def __init__(self) -> None:
-        self.place: StreamEntry | None = None  # of the job, once it is in its lane
+        self.put_id: str | None = None  # of the job, once it is in its lane
         self._lock = threading.Lock()
         self._lock.acquire()
         self._outcome: Reply | ShoalError | None = None
@@ -117,7 +117,7 @@ class Dispatcher(Dispatching[PendingReply, PendingNote]):
         self._pid = os.getpid()
         self._begin()
         self._inbox = self._producer.inbox(self.address)
-        self._outgoing: SimpleQueue[PackedJobs | StreamEntry | None] = (
+        self._outgoing: SimpleQueue[PackedJobs | str | None] = (
             SimpleQueue()
         )  # to put, to withdraw; None ends the sender
         self._closed = threading.Event()
@@ -147,8 +147,8 @@ class Dispatcher(Dispatching[PendingReply, PendingNote]):
 
     def forget(self, jobs: Sequence[Job]) -> None:
         """Drop interest in the jobs' replies; jobs that are not answered yet are withdrawn."""
-        for place in self._drop(jobs):
-            self._outgoing.put(place)
+        for job_id in self._drop(jobs):
+            self._outgoing.put(job_id)
 
     def wait_result(self, job_id: str, timeout_s: float) -> Reply | None:
         """Return the reply to a submitted job; None if it takes over `timeout_s`.
@@ -167,8 +167,8 @@ class Dispatcher(Dispatching[PendingReply, PendingNote]):
     def close(self) -> None:
         """Stop both threads, once unanswered jobs are withdrawn; a thread that waits gets Unavailable."""
         self._closed.set()
-        for place in self._settle_all(closed()):
-            self._outgoing.put(place)
+        for job_id in self._settle_all(closed()):
+            self._outgoing.put(job_id)
         self._outgoing.put(None)
         with contextlib.suppress(ShoalError):  # without Redis the receiver wakes by itself
             self._inbox.wake()
@@ -191,11 +191,11 @@ class Dispatcher(Dispatching[PendingReply, PendingNote]):
         while puts or (first := self._outgoing.get()) is not None:
             parcels = self._drain() if puts else [first, *self._drain()]
             puts += [parcel for parcel in parcels if isinstance(parcel, PackedJobs)]
-            await self._withdraw([parcel for parcel in parcels if isinstance(parcel, StreamEntry)])
+            await self._withdraw([parcel for parcel in parcels if isinstance(parcel, str)])
             now, puts = few_of_each_client(puts)
             await self._put(now)
 
-    def _drain(self) -> list[PackedJobs | StreamEntry]:
+    def _drain(self) -> list[PackedJobs | str]:
         """Return all that waits to be sent."""
         parcels = []
         with contextlib.suppress(Empty):
@@ -215,11 +215,11 @@ class Dispatcher(Dispatching[PendingReply, PendingNote]):
     def _is_closed(self) -> bool:
         return self._closed.is_set()
 
-    async def _put_many(self, puts: Sequence[PackedJobs]) -> list[list[StreamEntry | None] | ShoalError]:
+    async def _put_many(self, puts: Sequence[PackedJobs]) -> list[list[str | None] | ShoalError]:
         return self._producer.put_many(puts)
 
-    async def _take_back(self, places: Sequence[StreamEntry]) -> None:
-        self._producer.withdraw(places)
+    async def _take_back(self, job_ids: Sequence[str]) -> None:
+        self._producer.withdraw(job_ids)
 
     async def _read_result(self, job_id: str) -> Reply | None:
         return self._producer.read_result(job_id)

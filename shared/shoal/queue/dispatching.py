@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 from shoal import logs
 from shoal.errors import Internal, ShoalError, Unavailable
 from shoal.jobs import Job
-from shoal.queue.packed_jobs import PackedJobs, StreamEntry
+from shoal.queue.packed_jobs import PackedJobs
 from shoal.replies import Reply
 
 #: Time for which Redis may be away before the callers that wait for a reply are told.
@@ -29,9 +29,9 @@ _log = logging.getLogger("shoal.queue.dispatcher")
 
 
 class Pending(Protocol):
-    """A reply on its way, settled once. `place` is that of its job, once the job is in its lane."""
+    """A reply on its way, settled once. `put_id` is the id of its job, once the job is in its lane."""
 
-    place: StreamEntry | None
+    put_id: str | None
 
     def settle(self, outcome: Reply | ShoalError) -> None:
         """Wake all callers that wait, with the reply or with the error to raise."""
@@ -69,10 +69,10 @@ class Dispatching(ABC, Generic[P, N]):
     def _is_closed(self) -> bool: ...
 
     @abstractmethod
-    async def _put_many(self, puts: Sequence[PackedJobs]) -> list[list[StreamEntry | None] | ShoalError]: ...
+    async def _put_many(self, puts: Sequence[PackedJobs]) -> list[list[str | None] | ShoalError]: ...
 
     @abstractmethod
-    async def _take_back(self, places: Sequence[StreamEntry]) -> None: ...
+    async def _take_back(self, job_ids: Sequence[str]) -> None: ...
 
     @abstractmethod
     async def _read_result(self, job_id: str) -> Reply | None: ...
@@ -105,13 +105,13 @@ class Dispatching(ABC, Generic[P, N]):
             self._settle(jobs, error)
             return pending, None
 
-    def _drop(self, jobs: Sequence[Job]) -> list[StreamEntry]:
-        """Drop interest in the jobs' replies; return the places of those that are not answered yet."""
+    def _drop(self, jobs: Sequence[Job]) -> list[str]:
+        """Drop interest in the jobs' replies; return the ids of those that are not answered yet."""
         dropped = [self._pending.pop(job.id, None) for job in jobs]
-        return [pending.place for pending in dropped if pending is not None and pending.place is not None]
+        return [pending.put_id for pending in dropped if pending is not None and pending.put_id is not None]
 
     async def _put(self, puts: Sequence[PackedJobs]) -> None:
-        """Put the jobs that are still wanted, and note their places; settle those that are refused."""
+        """Put the jobs that are still wanted, and note that they are; settle those that are refused."""
         puts = [put for put in puts if any(job.id in self._pending for job in put.jobs)]
         if not puts:
             return
@@ -124,16 +124,16 @@ class Dispatching(ABC, Generic[P, N]):
             if isinstance(outcome, ShoalError):
                 self._settle(put.jobs, outcome)
                 continue
-            for job, place in zip(put.jobs, outcome, strict=True):
+            for job, put_id in zip(put.jobs, outcome, strict=True):
                 if pending := self._pending.get(job.id):
-                    pending.place = place
-                elif place is not None:  # forgotten meanwhile, or answered already: then it is no longer there
-                    abandoned.append(place)
+                    pending.put_id = put_id
+                elif put_id is not None:  # forgotten meanwhile, or answered already: then it is no longer there
+                    abandoned.append(put_id)
         await self._withdraw(abandoned)
 
-    async def _withdraw(self, places: Sequence[StreamEntry]) -> None:
+    async def _withdraw(self, job_ids: Sequence[str]) -> None:
         with suppress(ShoalError):  # then they are computed without need, or expire
-            await self._take_back(places)
+            await self._take_back(job_ids)
 
     # Results of submitted jobs
 
@@ -220,20 +220,20 @@ class Dispatching(ABC, Generic[P, N]):
             if pending := self._pending.pop(job.id, None):
                 pending.settle(error)
 
-    def _settle_all(self, error: ShoalError, known: Collection[str] | None = None) -> list[StreamEntry]:
-        """Have all callers that wait raise the error; return the places of the jobs that are not answered.
+    def _settle_all(self, error: ShoalError, known: Collection[str] | None = None) -> list[str]:
+        """Have all callers that wait raise the error; return the ids of the jobs that are not answered.
 
         With `known`, only callers that wait for these jobs.
         """
-        places = []
+        put_ids = []
         for job_id in list(self._pending) if known is None else known:
             if pending := self._pending.pop(job_id, None):
-                if pending.place is not None:  # else the put withdraws the job
-                    places.append(pending.place)
+                if pending.put_id is not None:  # else the put withdraws the job
+                    put_ids.append(pending.put_id)
                 pending.settle(error)
         for job_id in list(self._watched) if known is None else known:
             self._note(job_id, error)
-        return places
+        return put_ids
 
 
 def closed() -> Unavailable:

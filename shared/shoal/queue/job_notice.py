@@ -1,4 +1,4 @@
-"""The notice that a job has come to a stream, for a worker that computes meanwhile."""
+"""The notice that jobs wait in a lane, for a worker that computes meanwhile."""
 
 import logging
 import time
@@ -15,14 +15,14 @@ PAUSE_S = 1.0
 
 
 class JobNotice:
-    """A read of a stream that ends when a job is added, or after a second, and takes nothing. For one thread.
+    """A read of the marker of a lane that ends once there is one, or after a second, and leaves it. For one thread.
 
     While it `is_asked`, `fileno` is a descriptor that can be read once the read has ended.
     """
 
-    def __init__(self, broker: Broker, stream: str):
+    def __init__(self, broker: Broker, marker: str):
         self._broker = broker
-        self._command = ("XREAD", "COUNT", 1, "BLOCK", int(BLOCK_S * 1000), "STREAMS", stream, "$")
+        self._command = ("BLMOVE", marker, marker, "LEFT", "LEFT", f"{BLOCK_S:.3f}")
         self._reading: BlockedCommand | None = None
         self._next_at = 0.0
         self._has_warned = False
@@ -43,7 +43,7 @@ class JobNotice:
         return self._reading.fileno()
 
     def ask(self) -> None:
-        """See that a job that is added from now on ends a read.
+        """See that a job that waits, now or later, ends a read.
 
         Nothing is read for a while after Redis has failed, or after its rules have refused the command.
         """

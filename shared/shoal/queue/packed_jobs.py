@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from shoal import traceparent
 from shoal.errors import InvalidRequest, Overloaded, TooLarge
@@ -33,14 +33,6 @@ class IdempotencyKey:
 
     name: str
     digest: str
-
-
-class StreamEntry(NamedTuple):
-    """The place of a job: the stream of its lane, its entry there (in the overflow the job's id), and its id."""
-
-    stream: str
-    entry: bytes
-    job_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +80,7 @@ class PackedJobs:
 
     @property
     def is_plain(self) -> bool:
-        """Return True if nothing is kept of the jobs beside their places in the lane."""
+        """Return True if nothing is kept of the jobs once they are answered."""
         return self.idempotency_key is None and not any(self.has_record)
 
     @property

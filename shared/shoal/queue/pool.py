@@ -5,6 +5,7 @@ kilobytes: it is written every few seconds, and read by few and rarely.
 """
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from socket import gethostname
 from typing import Any, NamedTuple
 
@@ -13,9 +14,10 @@ from shoal.blocking import blocking
 from shoal.broker.broker import Broker
 from shoal.broker.commands import BlockingCommands, Commands
 from shoal.broker.script import Script
-from shoal.errors import ShoalError
+from shoal.errors import Overloaded, ShoalError
 from shoal.histogram import Histogram
 from shoal.keys import Keys
+from shoal.queue import scripts
 
 #: Time for which a worker counts as alive after its last heartbeat.
 ALIVE_S = 3.0
@@ -28,7 +30,7 @@ _KEPT_FOR = 5
 #: these. A larger one comes from another program, and every process would unpack it several times a second.
 MAX_BYTES, MAX_VALUES = 2**22, 2**18
 
-_ANNOUNCE = Script.load("shoal.queue", "lane", "announce")
+_ANNOUNCE = Script.load("shoal.queue", "lib", "announce")
 
 
 class Membership(NamedTuple):
@@ -127,18 +129,23 @@ class Pool:
     ) -> Announced:
         """Announce that the worker is alive, with the contents of its heartbeat or, to say less, without.
 
-        Where Redis has no contents, they are needed next time. `num_known` is the number of workers of its group whose
-        names the worker knows.
+        Where Redis has no contents, they are needed next time; their `limits` are kept for programs that put jobs, with
+        the scripts for these. `num_known` is the number of workers of its group whose names the worker knows.
         """
         alive_ms = int(self.alive_s * 1000)
         arguments: dict[str, Any] = {"worker": worker_id, "alive_ms": alive_ms, "kept_ms": _KEPT_FOR * alive_ms}
-        keys = [self.keys.alive, self.keys.worker(worker_id)]
         if about is not None:
-            arguments["about"] = wire.pack(about)
+            arguments |= {"about": wire.pack(about), "digest": scripts.DIGEST}
+            limits = about.get("limits")
+            numbers = {k: n for k, n in limits.items() if type(n) is int} if isinstance(limits, dict) else {}
+            arguments["limits"] = [part for limit in numbers.items() for part in limit]
         if membership:
-            keys.append(self.keys.processors(membership.group))
-            arguments |= {"name": membership.name, "num_known": num_known}
-        found = self.broker.run(_ANNOUNCE, keys, arguments)
+            arguments |= {"group": membership.group, "name": membership.name, "num_known": num_known}
+        found = self.broker.run(_ANNOUNCE, [self.keys.root], arguments)
+        if about is not None and not found["has_scripts"]:
+            texts = [part for script in scripts.PUBLISHED.items() for part in script]
+            with suppress(Overloaded):  # it is tried again with the next heartbeat
+                self.broker.execute("HSET", self.keys.scripts, *texts)
         sharing = found.get("sharing")
         return Announced(found["has_about"], found["num_sharing"], None if sharing is None else _words(sharing))
 

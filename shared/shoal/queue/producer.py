@@ -1,7 +1,7 @@
 """The producer's end of the queue: putting jobs, waiting for results, taking jobs back (docs/protocol.md has the keys).
 
-A job waits in its lane, is pending there while a worker has it, and leaves it in the same instant in which its reply is
-written. Nothing is removed before it is answered or taken back.
+A job waits in its lane, is held by a worker, and leaves the lane in the same instant in which its reply is written.
+Nothing is removed before it is answered or taken back.
 """
 
 import time
@@ -17,15 +17,15 @@ from shoal.broker.broker import Broker
 from shoal.broker.clock import Clock
 from shoal.broker.commands import BlockingCommands, Commands
 from shoal.broker.script import Script, ScriptCall
-from shoal.errors import Cancelled, InvalidRequest, ShoalError, UnknownJob
+from shoal.errors import InvalidRequest, ShoalError, Unavailable, UnknownJob
 from shoal.excerpt import excerpt
 from shoal.jobs import LANES, Job
-from shoal.keys import NAME, Keys
-from shoal.queue.lane import LaneLimits, LaneLoad, Source
+from shoal.keys import LANE_KEYS, NAME, Keys
+from shoal.queue import scripts
+from shoal.queue.lane import LaneLimits, LaneLoad
 from shoal.queue.packed_jobs import (
     IdempotencyKey,
     PackedJobs,
-    StreamEntry,
     group_puts,
     overloaded,
     too_large,
@@ -35,9 +35,6 @@ from shoal.queue.pool import AsyncPool, Pool
 from shoal.queue.reply_stream import AsyncReplyStream, ReplyStream
 from shoal.queue.unread import UnreadResults, sweep
 from shoal.replies import Reply
-
-#: Version of the scripts that other programs have copies of, and of their arguments.
-SCRIPT_VERSION = 1
 
 #: Time for which an idempotency key is remembered.
 ONCE_TTL_S = 86_400
@@ -52,12 +49,10 @@ READ_TTL_S = 60
 #: Most processes that are told when a job is answered; others look for its result from time to time.
 MAX_WATCHERS = 64
 
-_PUT, _CANCEL, _LANE_FAULT = (
-    Script.load("shoal.queue", "lane", "arguments", name) for name in ("put", "cancel", "lane_fault")
-)
-_HELD, _WITHDRAW, _MARK_READ, _WATCH, _LOADS = (
-    Script.load("shoal.queue", "lane", name) for name in ("held", "withdraw", "mark_read", "watch", "loads")
-)
+_PUT, _CANCEL = scripts.PUT, scripts.CANCEL
+_WITHDRAW = Script.load("shoal.queue", "lib", "jobs", "withdraw")
+_MARK_READ = Script.load("shoal.queue", "lib", "unread", "mark_read")
+_WATCH = Script.load("shoal.queue", "lib", "watch")
 
 
 class AsyncProducer:
@@ -72,11 +67,7 @@ class AsyncProducer:
         self.result_ttl_s = result_ttl_s
         self.pool = AsyncPool(commands, keys)
         self.commands = commands
-        self._unread_keys = (keys.unread, keys.unread_load)
-        self._lane_keys = {lane: keys.of_lane(lane) for lane in LANES}
-        self._all_keys = [key for of_lane in self._lane_keys.values() for key in of_lane]
-        self._source_of = {keys.lane(lane): Source(lane) for lane in LANES}
-        self._source_of |= {keys.overflow(lane): Source(lane, True) for lane in LANES}
+        self._keys = (keys.root,)
         self._texts_per_s, self._speed_known_until = 0.0, 0.0
 
     # Put
@@ -102,22 +93,22 @@ class AsyncProducer:
             raise outcome
         return bytes(outcome["id"]).decode() if outcome["status"] == b"known" else job.id
 
-    async def put_many(self, puts: Sequence[PackedJobs]) -> list[list[StreamEntry | None] | ShoalError]:
+    async def put_many(self, puts: Sequence[PackedJobs]) -> list[list[str | None] | ShoalError]:
         """Make several puts in one round trip, each accepted or refused by itself.
 
         Those of one client for one lane that follow each other are made by one run of the script, and one by one if it
-        refuses them together. Returns for each put the places of its jobs, with None for a job that was there already;
+        refuses them together. Returns for each put the ids of its jobs, with None for a job that was there already;
         or its error: Overloaded, TooLarge for more than an empty lane takes, or InvalidRequest if its idempotency key
         was used for something else.
         """
         groups = group_puts(puts)
-        outcomes: list[list[StreamEntry | None] | ShoalError] = []
+        outcomes: list[list[str | None] | ShoalError] = []
         for group, outcome in zip(groups, await self._put(*map(PackedJobs.join, groups)), strict=True):
             if len(group) == 1 or not isinstance(outcome, ShoalError):
-                outcomes += _places(group, outcome)
+                outcomes += _new_ids(group, outcome)
             else:
                 for put, of_put in zip(group, await self._put_again(*group), strict=True):
-                    outcomes += _places([put], of_put)
+                    outcomes += _new_ids([put], of_put)
         return outcomes
 
     async def _put(self, *puts: PackedJobs) -> list[dict[str, Any] | ShoalError]:
@@ -154,24 +145,18 @@ class AsyncProducer:
         return outcome
 
     def _call(self, put: PackedJobs) -> ScriptCall:
-        keys = [*self._lane_keys[put.lane], self.keys.unread_load]
-        jobs = []
-        for job, data, has_record in zip(put.jobs, put.data, put.has_record, strict=True):
-            about = {"id": job.id, "job": data, "texts": job.num_lane_texts}
-            if has_record:
-                keys.append(self.keys.record(job.id))
-                about["has_record"] = True
-            jobs.append(about)
         arguments: dict[str, Any] = {
-            "version": SCRIPT_VERSION,
+            "lane": put.lane,
             "client": put.client,
             "limits": self.limits.to_map(),
-            "jobs": jobs,
+            "jobs": [
+                {"id": job.id, "job": data, "texts": job.num_lane_texts} | ({"has_record": True} if has_record else {})
+                for job, data, has_record in zip(put.jobs, put.data, put.has_record, strict=True)
+            ],
         }
         if put.idempotency_key:
-            keys += [self.keys.once(put.idempotency_key.name), self.keys.unread]
             arguments["once"] = asdict(put.idempotency_key) | {"ttl_s": ONCE_TTL_S}
-        return ScriptCall(keys, arguments)
+        return ScriptCall(self._keys, arguments)
 
     async def _speed(self) -> float:
         """Return the texts per second of the pool, as far as Redis tells them."""
@@ -181,23 +166,18 @@ class AsyncProducer:
             self._speed_known_until = time.monotonic() + SPEED_KNOWN_S
         return self._texts_per_s
 
-    async def holds(self, places: Sequence[StreamEntry]) -> list[bool]:
-        """Return for each place True while its job is in the lane: waiting, or with a worker."""
-        jobs = self._at(places)
-        return list((await self.commands.run(_HELD, self._all_keys, {"lanes": LANES, "jobs": jobs}))["held"])
+    async def holds(self, job_ids: Sequence[str]) -> list[bool]:
+        """Return for each id True while its job is in a lane: waiting, or with a worker."""
+        found = await self.commands.pipeline(*(("HEXISTS", self.keys.record(job_id), "lane") for job_id in job_ids))
+        return [bool(is_there) for is_there in found]
 
     # Take back
 
-    async def withdraw(self, places: Sequence[StreamEntry]) -> int:
+    async def withdraw(self, job_ids: Sequence[str]) -> int:
         """Take jobs back without a reply, whether a worker has them or not; return how many were still unanswered."""
-        if not places:
+        if not job_ids:
             return 0
-        jobs = self._at(places)
-        return int((await self.commands.run(_WITHDRAW, self._all_keys, {"lanes": LANES, "jobs": jobs}))["withdrawn"])
-
-    def _at(self, places: Sequence[StreamEntry]) -> list[dict[str, Any]]:
-        """Return the places as scripts take them."""
-        return [{**self._source_of[p.stream]._asdict(), "entry": p.entry, "id": p.job_id} for p in places]
+        return int((await self.commands.run(_WITHDRAW, self._keys, {"jobs": list(job_ids)}))["withdrawn"])
 
     async def cancel(self, job_id: str) -> str:
         """Cancel a submitted job that is not answered yet, and return the status that it then has.
@@ -206,13 +186,8 @@ class AsyncProducer:
         """
         if not NAME.fullmatch(job_id):  # the script would fail, as if Redis were at fault
             raise _unknown(job_id)
-        reply = Reply.failure(job_id, Cancelled(f"job {job_id} was cancelled"))
-        record = self.keys.record(job_id)
-        reply_to = await self.commands.execute("HGET", record, "reply_to")
-        address = self.keys.replies(reply_to.decode(errors="replace")) if reply_to else self.keys.result(job_id)
-        keys = [*self._all_keys, *self._unread_keys, record, address]
-        arguments = {"version": SCRIPT_VERSION, "lanes": LANES, "id": job_id, "result_ttl_s": self.result_ttl_s}
-        status = (await self.commands.run(_CANCEL, keys, arguments | {"reply": reply.pack()})).get("status")
+        arguments = {"id": job_id, "result_ttl_s": self.result_ttl_s}
+        status = (await self.commands.run(_CANCEL, self._keys, arguments)).get("status")
         if status is None:
             raise _unknown(job_id)
         return bytes(status).decode()
@@ -258,26 +233,38 @@ class AsyncProducer:
 
     async def watch_result(self, job_id: str, address: str) -> bool:
         """Have a note sent to the address when the job is answered; return False if it is answered already."""
-        arguments = {"address": address, "max_watchers": MAX_WATCHERS}
-        return bool((await self.commands.run(_WATCH, [self.keys.record(job_id)], arguments))["is_open"])
+        arguments = {"id": job_id, "address": address, "max_watchers": MAX_WATCHERS}
+        return bool((await self.commands.run(_WATCH, self._keys, arguments))["is_open"])
 
     async def _mark_read(self, job_id: str, num_bytes: int) -> None:
-        keys = [*self._unread_keys, self.keys.result(job_id), self.keys.record(job_id)]
-        await self.commands.run(_MARK_READ, keys, {"id": job_id, "num_bytes": num_bytes, "ttl_s": READ_TTL_S})
+        await self.commands.run(_MARK_READ, self._keys, {"id": job_id, "num_bytes": num_bytes, "ttl_s": READ_TTL_S})
 
     # Loads
 
     async def loads(self) -> dict[str, LaneLoad]:
-        """Return what each lane holds; texts and bytes are those of jobs that a client or the script has put."""
-        found = (await self.commands.run(_LOADS, self._all_keys, {"lanes": LANES}))["lanes"]
-        return {
-            lane: LaneLoad(int(load["jobs"]), int(load["texts"]), int(load["bytes"]), load["oldest_ms"] / 1000)
-            for lane, load in zip(LANES, found, strict=True)
-        }
+        """Return what each lane holds; jobs that were pushed without a script count once a worker has looked."""
+        commands: list[tuple[Any, ...]] = [("TIME",)]
+        for lane in LANES:
+            jobs = self.keys.of_lane(lane, "jobs")
+            commands += [("ZCARD", jobs), ("ZRANGE", jobs, 0, 0, "WITHSCORES")]
+            commands += [("HMGET", self.keys.of_lane(lane, "load"), "texts", "bytes"), ("LLEN", self.keys.lane(lane))]
+        (seconds, _), *found = await self.commands.pipeline(*commands)
+        loads = {}
+        of_lanes = zip(LANES, found[::4], found[1::4], found[2::4], found[3::4], strict=True)
+        for lane, num_jobs, oldest, (texts, num_bytes), num_pushed in of_lanes:
+            age_s = max(0.0, int(seconds) - float(oldest[1]) / 1000) if oldest else 0.0
+            loads[lane] = LaneLoad(num_jobs + num_pushed, int(texts or 0), int(num_bytes or 0), age_s)
+        return loads
 
     async def check_lanes(self) -> None:
-        """Raise Unavailable if no job can be put into a lane, because another program wrote one of its keys."""
-        await self.commands.run(_LANE_FAULT, [*self._all_keys, self.keys.unread_load], {"lanes": LANES})
+        """Raise Unavailable if jobs cannot be put or taken, because another program wrote a key of the lanes."""
+        types = {self.keys.lane(lane): "list" for lane in LANES}
+        types |= {self.keys.of_lane(lane, what): kind for lane in LANES for what, kind in LANE_KEYS.items()}
+        types |= {self.keys.suspects: "list", self.keys.holders: "set", self.keys.unread_load: "hash"}
+        found = await self.commands.pipeline(*(("TYPE", key) for key in types))
+        for (key, wanted), kind in zip(types.items(), found, strict=True):
+            if (is_now := kind.decode()) not in (wanted, "none"):
+                raise Unavailable(f"{key} is a {is_now} in place of a {wanted}: another program wrote it; delete it")
 
 
 class Producer:
@@ -347,18 +334,12 @@ def _is_refused_for_unread(outcome: dict[str, Any] | ShoalError) -> bool:
     return not isinstance(outcome, ShoalError) and bool(outcome["status"] == b"unread")
 
 
-def _places(
-    puts: Sequence[PackedJobs], result: dict[str, Any] | ShoalError
-) -> list[list[StreamEntry | None] | ShoalError]:
-    """Return for each of the puts that one run of the script made the places of its jobs, or the error of the run."""
+def _new_ids(puts: Sequence[PackedJobs], result: dict[str, Any] | ShoalError) -> list[list[str | None] | ShoalError]:
+    """Return for each of the puts that one run of the script made the ids of its new jobs, or the error of the run."""
     if isinstance(result, ShoalError):
         return [result for _ in puts]
-    entries = iter(result.get("entries", ()))
-    return [[_place(job, entry) for job, entry in zip(put.jobs, entries, strict=False)] for put in puts]
-
-
-def _place(job: Job, entry: dict[str, Any]) -> StreamEntry | None:
-    return None if "is_known" in entry else StreamEntry(entry["stream"].decode(), entry["entry"], job.id)
+    is_new = iter(result.get("is_new", ()))
+    return [[job.id if new else None for job, new in zip(put.jobs, is_new, strict=False)] for put in puts]
 
 
 def _unknown(job_id: str) -> UnknownJob:

@@ -16,7 +16,7 @@ from shoal.keys import Keys
 #: Most results that one run of the script looks at: half a millisecond of Redis.
 MAX_SWEPT = 500
 
-_SWEEP = Script.load("shoal.queue", "lane", "sweep")
+_SWEEP = Script.load("shoal.queue", "lib", "unread", "sweep")
 
 
 class UnreadLoad(NamedTuple):
@@ -33,11 +33,6 @@ class UnreadResults:
     broker: Broker
     keys: Keys
     result_ttl_s: int
-
-    @property
-    def script_keys(self) -> tuple[str, str]:
-        """Return the keys that scripts take, in their order."""
-        return self.keys.unread, self.keys.unread_load
 
     def load(self) -> UnreadLoad:
         """Return how many there are; those that were taken or have expired count until a sweep finds them."""
@@ -57,10 +52,8 @@ async def sweep(commands: Commands, keys: Keys, result_ttl_s: int) -> bool:
 
     async def run(results: list[bytes]) -> list[bytes]:
         """Look at the results, and return those that are due then."""
-        names = [result.partition(b" ")[0].decode() for result in results]
-        found = [keys.once(name[1:]) if name[:1] == "=" else keys.result(name) for name in names]
         arguments = {"results": results, "max_results": MAX_SWEPT, "result_ttl_s": result_ttl_s}
-        return list((await commands.run(_SWEEP, [keys.unread, keys.unread_load, *found], arguments))["due"])
+        return list((await commands.run(_SWEEP, [keys.root], arguments))["due"])
 
     due = await run([])
     return bool(due) and bool(await run(due))

@@ -1,10 +1,10 @@
 -- Read dead letters, the newest first, each value of them cut to so many bytes: whole jobs can have megabytes.
--- KEYS: the stream of dead letters. args: names (of the fields wanted), max_value_bytes, max_letters,
+-- args: names (of the fields wanted), max_value_bytes, max_letters,
 --   before (an id of the stream after '(', or '+' to begin)
 -- Returns {letters}: a list of {id, size_bytes (of the job), fields}
 local letters, before = {}, args.before
 while #letters < args.max_letters do
-  local entry = redis.call('XREVRANGE', KEYS[1], before, '-', 'COUNT', 1)[1]
+  local entry = call('XREVRANGE', ROOT .. 'dead', before, '-', 'COUNT', 1)[1]
   if not entry then break end
   local fields = fields_of(entry)
   local size_bytes = #(fields.job or '')

@@ -1,48 +1,44 @@
--- Read waiting jobs for a worker, source by source in the given order.
--- KEYS: those of all lanes, then the workers that listen, those that sleep and those that are alive.
--- args: lanes, consumer, max_bytes, max_job_bytes, sources: list of {lane, is_overflow, room (texts that the worker has
---   room for)}, waits (true if the worker waits for a job of any source where there is none), and those of idle workers
--- Returns {has_group, is_large, sleeps, jobs}: a list of deliveries with lane and is_overflow. A source is read until its
---   texts reach the room, and all of them until their bytes reach max_bytes; the job that exceeds either is still taken,
---   and one job of each source whatever its size. Where a stream has no group, has_group is false. is_large is true if
---   the pool has more workers than listen, and sleeps if this one is to sleep.
-local lanes, jobs, bytes, has_group = lanes_by_name(), {}, 0, true
-
-local function read_one(source)
-  local lane = lanes[source.lane]
-  local stream = source.is_overflow and lane.overflow or lane.front
-  if source.is_overflow then refill(lane) end -- a worker that died after a blocking read may have left nothing unread
-  if redis.call('XLEN', stream) == 0 then return nil end
-  local found = redis.pcall('XREADGROUP', 'GROUP', GROUP, args.consumer, 'COUNT', 1, 'STREAMS', stream, '>')
-  if found and found.err then
-    if not string.find(found.err, 'NOGROUP', 1, true) then error(found.err, 0) end
-    has_group = false
-    return nil
-  end
-  if not found then return nil end
-  if source.is_overflow then refill(lane) end
-  return found[1][2][1]
+-- Give waiting jobs to a worker, of the lanes in the given order.
+-- args: worker, room: list of {lane, texts} (what the worker has room for), max_bytes, max_job_bytes, head_bytes, takes_suspects,
+--   holds_bulk (true if the worker holds jobs of the lane bulk)
+-- Returns {jobs}: list of {key, job (its bytes), lane, client, texts, put_ms, deaths, died, status, size_bytes}. All jobs
+--   of a lane until their texts reach the room, and of all lanes until their bytes reach max_bytes; the one that exceeds
+--   either is still given. A suspect is given alone, to a worker that holds nothing: a job that ends a worker takes no other
+--   with it. While any waits, a worker gets no other job, so that it soon holds nothing; one that holds bulk jobs, which
+--   may take long, gets interactive ones.
+local lanes = {}
+for _, wanted in ipairs(args.room) do
+  lanes[#lanes + 1] = wanted.lane
+  call('DEL', key_of(wanted.lane, 'wake')) -- allowed when memory is full, and so is what follows it
 end
 
-for _, source in ipairs(args.sources) do
-  local room = source.room
-  while room > 0 and (bytes < args.max_bytes or room == source.room) do
-    local entry = read_one(source)
-    if not entry then break end
-    local fields = fields_of(entry)
-    local job = delivery_of(entry[1], fields)
-    job.lane, job.is_overflow = source.lane, source.is_overflow
-    jobs[#jobs + 1] = job
-    room = room - math.max(1, count_of(fields) or 1)
-    bytes = bytes + #job.job
+-- Take jobs of a lane, unless another program wrote one of its keys: the other lanes go on.
+local function attempt(take, ...)
+  local is_done, fault = pcall(take, ...)
+  local message = type(fault) == 'table' and fault.err or fault
+  if not is_done and not string.find(message, 'WRONGTYPE', 1, true) then error(fault, 0) end
+end
+
+local function is_suspect_held()
+  local first = call('ZRANGE', held, 0, 0)[1]
+  return first and call('HEXISTS', record_of(first), 'deaths') == 1
+end
+
+local has_suspects = call('EXISTS', SUSPECTS) == 1
+if has_suspects and args.takes_suspects and call('EXISTS', held) == 0 then
+  give(call('LPOP', SUSPECTS))
+elseif (not has_suspects or args.holds_bulk) and not is_suspect_held() then
+  for _, wanted in ipairs(args.room) do
+    if not has_suspects or wanted.lane == 'interactive' then
+      attempt(admit, wanted.lane)
+      attempt(serve, wanted.lane, wanted.texts)
+    end
   end
 end
-
-local idle, sleeps = idle_at(#args.lanes * #LANE_KEYS + 1), false
-local is_large = is_large(idle)
-if is_large and #jobs > 0 then
-  hand_on(idle, args.consumer) -- it may have been woken when it had just stopped to wait
-elseif is_large and args.waits then
-  sleeps = rest(idle, args.consumer)
+settle()
+if #jobs > 0 then call('SADD', HOLDERS, args.worker) end
+for _, lane in ipairs(lanes) do
+  if call('EXISTS', key_of(lane, 'new'), key_of(lane, 'old'), ROOT .. 'lane:' .. lane) > 0 then wake(lane) end
 end
-return cmsgpack.pack({has_group = has_group, is_large = is_large, sleeps = sleeps, jobs = jobs})
+if call('EXISTS', SUSPECTS) == 1 then wake('bulk') end
+return cmsgpack.pack({jobs = jobs})
