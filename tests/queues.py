@@ -10,6 +10,7 @@ import redis
 
 from shoal import Client, operations
 from shoal.broker.connections import open_pool
+from shoal.jobs import LANES
 from shoal.queue.answer import Answer
 from shoal.queue.consumer import Consumer
 from shoal.queue.delivery import Delivery
@@ -49,8 +50,9 @@ class Queue(Producer):
         self.consumer(name).leave()
 
     def take(self, name: str, lanes: Sequence[str], max_texts: int, block_s: float = 0.0) -> list[Delivery]:
-        """Take up to so many texts of each of the lanes."""
-        return self.consumer(name).take(dict.fromkeys(lanes, max_texts), block_s)
+        """Take up to so many texts of each of the lanes, or of all lanes a suspect."""
+        takes_suspects = len(lanes) == len(LANES)
+        return self.consumer(name).take(dict.fromkeys(lanes, max_texts), block_s, takes_suspects)
 
     def die(self, *names: str) -> None:
         """Let the jobs of workers wait again that die with them."""

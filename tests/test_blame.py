@@ -189,11 +189,13 @@ class MortalWorkers:
 
     def _bury(self, worker: Worker, death: Died) -> None:
         held = self._held(worker)
+        blamed = self.suspects & held or held  # a suspect ran alone
         if death.args[0] in HARM:
             self.harmed[death.args[0]] += 1
-            assert len(held) == 1 or not self.suspects & held, "a suspect was not alone"
-        self.accidents.update(held - {death.args[0]})
-        self.suspects |= held
+            assert death.args[0] in blamed, "a suspect was not alone"
+        assert len(self.suspects & held) <= 1
+        self.accidents.update(blamed - {death.args[0]})
+        self.suspects |= blamed
         self.pool.leave(worker.id)
         worker.consumer.broker.close()
         del self.plans[worker]

@@ -28,7 +28,7 @@ class Idle:
 
     def _run(self) -> None:
         while not self.taken and not self.ending.is_set():
-            self.taken = self.consumer.take(dict.fromkeys(LANES, 1), block_s=0.5)
+            self.taken = self.consumer.take(dict.fromkeys(LANES, 1), 0.5, takes_suspects=True)
 
     def join(self) -> None:
         """Wait for its end."""

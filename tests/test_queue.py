@@ -434,17 +434,32 @@ def test_what_dead_workers_held_waits_again_before_the_others_in_its_order(queue
     held = {worker: queue.take(worker, LANES, 2) for worker in ("dead", "alive")}
     queue.die()
     assert queue.consumer("alive").lost(held["alive"]) == []
-    found = []
-    for n in range(2):  # each alone
+    found: list[str] = []
+    for _ in range(2):  # each alone
         (delivery,) = queue.take("me", LANES, 9)
         assert (delivery.deaths, delivery.died) == (1, "dead")
         assert queue.take("me", LANES, 9) == []
-        if n == 0:  # while a suspect waits, others get it alone, or nothing
-            assert queue.take("other", ["interactive"], 9) == queue.take("alive", LANES, 9) == []
+        assert found or queue.take("other", ["interactive"], 1)[0].key == jobs[4].id  # it takes no suspects
         queue.reply([answer(delivery)])
         found.append(delivery.key)
     assert found == [job.id for job in jobs[:2]]
-    assert [delivery.key for delivery in queue.take("me", LANES, 9)] == [job.id for job in jobs[4:]]
+    assert [delivery.key for delivery in queue.take("me", LANES, 9)] == [jobs[5].id]
+
+
+def test_a_suspect_that_ends_its_worker_is_the_only_job_that_is_blamed(queue: Queue) -> None:
+    (suspect, *others) = jobs = [addressed() for _ in range(4)]
+    queue.put("interactive", jobs)
+    assert len(queue.take("dead", LANES, 1)) == 1
+    queue.pool.announce("next")
+    consumer = queue.consumer("next")
+    assert len(consumer.take({"interactive": 2})) == 2
+    queue.die("dead")
+    (delivery,) = consumer.take({"interactive": 1}, takes_suspects=True)
+    assert (delivery.key, delivery.deaths, consumer.more_suspects) == (suspect.id, 1, False)
+    queue.die("next")
+    found = [queue.take(name, LANES, 9) for name in ("a", "b")]
+    assert [(one.key, one.deaths) for one in found[0]] == [(suspect.id, 2)]
+    assert [(one.key, one.deaths) for one in found[1]] == [(job.id, 0) for job in others]
 
 
 def test_what_a_worker_was_given_and_does_not_know_of_waits_again_and_is_no_suspect(queue: Queue) -> None:

@@ -140,7 +140,7 @@ def test_texts_of_other_options_are_not_the_same() -> None:
 def rerank(*texts: str) -> Work:
     """An admitted rerank of the texts."""
     job = Rerank(list(texts), query="w")
-    return RerankWork(make_delivery(INTERACTIVE, f"{next(numbers)}", job.pack(), 1), job)
+    return RerankWork(make_delivery(INTERACTIVE, f"{next(numbers)}", job.pack()), job)
 
 
 def tokenize_pairs(pairs: Sequence[tuple[str, str]], side: str) -> list[Tokens]:

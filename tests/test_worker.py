@@ -445,40 +445,38 @@ def test_a_worker_that_stops_in_time_leaves_no_suspects(
     assert not taken.is_suspect
 
 
-def test_a_suspect_goes_before_all_jobs_but_those_that_the_worker_holds(
-    queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("lane", LANES)
+def test_a_suspect_goes_before_all_jobs_that_the_worker_holds_and_alone(
+    queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch, lane: str
 ) -> None:
     monkeypatch.setattr(shoal_workers.admission, "RECLAIM_EVERY_S", 0.0)
     worker = Worker(queue.consumer(), engine, {}, Bucketing(24))
     queue.pool.announce(worker.id)
-    held = [put(queue, *distinct(20)) for _ in range(2)]
+    held = [put(queue, *distinct(20), lane=lane) for _ in range(2)]
     worker.step(block_s=0)
     suspect = put(queue, *distinct(1))
-    assert len(queue.take("killed", LANES, 100)) == 1
-    later = put(queue, *distinct(1))
+    assert len(queue.take("killed", LANES, 1)) == 1
+    later = put(queue, *distinct(1), lane=lane)
     queue.die()
+    engine.passes.clear()
+    worker.step(block_s=0)
+    assert engine.passes == [1]
     while any(queue.backlog().values()):
         worker.step(block_s=0)
-    assert list(replies(queue)) == [job.id for job in (*held, suspect, later)]
+    assert list(replies(queue)) == [job.id for job in (suspect, *held, later)]
 
 
-def test_while_a_suspect_waits_a_worker_of_bulk_takes_interactive_jobs_and_no_more_bulk(
-    queue: Queue, engine: Engine
+def test_a_worker_that_always_has_something_to_answer_takes_suspects(
+    worker: Worker, queue: Queue, engine: Engine
 ) -> None:
-    worker = Worker(queue.consumer(), engine, {}, Bucketing(24))
-    queue.pool.announce(worker.id)
-    put(queue, *distinct(40), lane="bulk", reply_to="bulk")
-    worker.step(block_s=0)
     suspect = put(queue, *distinct(1), reply_to="suspect")
-    assert len(queue.take("killed", ["interactive"], 100)) == 1
-    queue.die()
-    put(queue, *distinct(1), lane="bulk", reply_to="late")
-    urgent = put(queue, "storm")
-    worker.step(block_s=0)
-    assert list(replies(queue)) == [urgent.id]
-    while not queue.redis.exists(queue.keys.replies("late")):
+    assert len(queue.take("killed", LANES, 1)) == 1
+    for n in range(6):
+        for _ in range(3):
+            put(queue, *distinct(1))
         worker.step(block_s=0)
-    assert queue.redis.exists(queue.keys.replies("bulk"), queue.keys.replies("suspect")) == 2
+        if n == 1:
+            queue.die("killed")
     assert list(replies(queue, "suspect")) == [suspect.id]
 
 

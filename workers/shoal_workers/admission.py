@@ -36,7 +36,7 @@ from shoal_workers.recent_jobs import RecentJobs
 from shoal_workers.rerank_work import RerankWork
 from shoal_workers.search_work import SearchWork
 from shoal_workers.tokenizer_work import TokenizerWork
-from shoal_workers.work import BULK, INTERACTIVE, Work
+from shoal_workers.work import INTERACTIVE, Work
 
 log = logging.getLogger(__name__)
 
@@ -114,16 +114,18 @@ class Admission:
         self._served_until = 0.0
         self._pause_s = 0.0
 
-    def take(self, room: Mapping[str, int], block_s: float, held: Collection[Work]) -> list[Work]:
+    def take(
+        self, room: Mapping[str, int], block_s: float, held: Collection[Work], takes_suspects: bool = False
+    ) -> list[Work]:
         """Take jobs for as many texts of each lane as `room` says, and let those of dead workers wait again.
 
-        Without any, wait up to `block_s` for one. `held` are the jobs that the worker has at this moment.
+        Without any, wait up to `block_s` for one. `held` are the jobs that the worker has at this moment. It takes
+        suspects while nothing of these runs.
         """
         self._reclaim(held)
         if not held:
             time.sleep(self._pause_s)
-        holds_bulk = any(work.kind == BULK for work in held)
-        works = self._admit(self._consumer.take(room, 0.0 if held else block_s, holds_bulk))
+        works = self._admit(self._consumer.take(room, 0.0 if held else block_s, takes_suspects))
         if works and self._limits.max_batch_wait_s:
             works += self._linger(works)
         return works
@@ -132,7 +134,7 @@ class Admission:
         """Take interactive jobs that wait, for as many texts as `room` says, beside long or bulk ones."""
         if not (num_texts := room.get(INTERACTIVE, 0)):
             return []
-        return self._admit(self._consumer.take({INTERACTIVE: num_texts}, holds_bulk=True))
+        return self._admit(self._consumer.take({INTERACTIVE: num_texts}))
 
     def distrust_heartbeats(self) -> None:
         """Count no worker as dead until all have had time for a heartbeat: they had none while Redis was away.

@@ -166,17 +166,23 @@ class Scheduler:
     def next_batch(self, kinds: Collection[str] = SHARES.keys()) -> Batch | None:
         """Choose the texts of the next forward pass and tokenize as many as that needs; None if no text waits.
 
-        Jobs of the given kinds are chosen.
+        Jobs of the given kinds are chosen; a suspect is chosen first, and no other job before it is answered.
         """
+        for suspect in (work for work in self.unanswered() if work.delivery.is_suspect):
+            return self._next_of(suspect.kind, [suspect])
         while kind := self._choose(kinds):
-            works = self._waiting[kind].next_works()
-            self._fill(kind, works)
-            self._collect(works)
-            if window := _window(works):
-                batch = self._batch(kind, window, works)
-                self._charge(kind, batch.num_tokens)
+            if batch := self._next_of(kind, self._waiting[kind].next_works()):
                 return batch
         return None
+
+    def _next_of(self, kind: str, works: Sequence[Work]) -> Batch | None:
+        self._fill(kind, works)
+        self._collect(works)
+        if not (window := _window(works)):
+            return None
+        batch = self._batch(kind, window, works)
+        self._charge(kind, batch.num_tokens)
+        return batch
 
     def may_run_aside(self, batch: Batch) -> bool:
         """Return True if interactive jobs may be computed while the batch is. A suspect shares no time with any job."""

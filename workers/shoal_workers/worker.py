@@ -168,6 +168,8 @@ class Worker:
         if self._aside:
             self._take_interactive()
         else:
+            if self.consumer.more_suspects:
+                self._answer()  # so that the worker can take one
             self._take(block_s)
             self._before_pass()
         return self._advance()
@@ -229,7 +231,7 @@ class Worker:
         if any(work.kind != INTERACTIVE for work in waiting):
             self._notice.ask()
         self.scheduler.remove(self.admission.drop(waiting))
-        self.scheduler.add(self.admission.take(self.scheduler.room(), block_s, held))
+        self.scheduler.add(self.admission.take(self.scheduler.room(), block_s, held, not self.scheduler.has_completed))
 
     def _take_interactive(self) -> None:
         """Take interactive jobs while a batch is computed aside."""

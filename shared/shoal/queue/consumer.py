@@ -70,6 +70,7 @@ class Consumer:
         self.max_reply_bytes = max_reply_bytes
         self.max_unread_bytes = max_unread_bytes
         self.unread = UnreadResults(broker, keys, result_ttl_s)
+        self.more_suspects = False
         self._failed_sends: Counter[str] = Counter()
 
     def leave(self) -> None:
@@ -85,14 +86,14 @@ class Consumer:
 
     # Take
 
-    def take(self, room: Mapping[str, int], block_s: float = 0.0, holds_bulk: bool = False) -> list[Delivery]:
+    def take(self, room: Mapping[str, int], block_s: float = 0.0, takes_suspects: bool = False) -> list[Delivery]:
         """Take waiting jobs, which this consumer holds until they are answered.
 
         `room` has the number of texts that are wanted of each lane. Lanes are read in the order of `LANES`, each until
         its texts reach the room, and all until their bytes reach `MAX_TAKE_BYTES`; the last job may exceed both. If
-        there is no job and `block_s` is given, wait that long for one, `BLOCK_S` at most. A suspect comes alone, to a
-        consumer that holds nothing and asks for jobs of all lanes. While one waits, others get no job, or interactive
-        ones if they hold bulk jobs.
+        there is no job and `block_s` is given, wait that long for one, `BLOCK_S` at most. With `takes_suspects`, a
+        suspect comes before all others and alone, and no more comes until it is answered. It must run alone: if this
+        consumer dies meanwhile, only the suspect is blamed. `more_suspects` says whether others wait.
         """
         wanted = [lane for lane in LANES if room.get(lane, 0) > 0]
         arguments = {
@@ -101,16 +102,20 @@ class Consumer:
             "max_bytes": MAX_TAKE_BYTES,
             "max_job_bytes": MAX_PUT_BYTES,
             "head_bytes": HEAD_BYTES,
-            "takes_suspects": len(wanted) == len(LANES),
-            "holds_bulk": holds_bulk,
+            "takes_suspects": takes_suspects,
         }
-        jobs = self._run(_TAKE, arguments)["jobs"] if wanted else []
+        jobs = self._take(arguments) if wanted else []
         if wanted and not jobs and block_s > 0:
             wait_s = max(0.001, min(block_s, BLOCK_S))
             markers = [self.keys.of_lane(lane, "wake") for lane in wanted]
             if self.broker.execute("BLPOP", *markers, f"{wait_s:.3f}", block_s=wait_s):
-                jobs = self._run(_TAKE, arguments)["jobs"]
+                jobs = self._take(arguments)
         return [Delivery.read(self.name, job) for job in jobs]
+
+    def _take(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+        taken = self._run(_TAKE, arguments)
+        self.more_suspects = bool(taken["more_suspects"])
+        return list(taken["jobs"])
 
     def notice(self, lane: str) -> JobNotice:
         """Return the notice that jobs wait in a lane."""

@@ -5,8 +5,10 @@ local UNANSWERED = {'job', 'lane', 'texts', 'put_ms', 'worker', 'deaths', 'died'
 
 local function key_of(lane, what) return ROOT .. 'lane:' .. lane .. ':' .. what end
 
--- The jobs that a worker holds, by the time of their delivery.
+-- The jobs that a worker holds, by the time of their delivery; a suspect has none, and so is the first.
 local function held_by(worker) return ROOT .. 'held:' .. worker end
+
+local function suspect_of(worker) return call('ZRANGEBYSCORE', held_by(worker), 0, 0)[1] end
 
 -- Wake one idle worker, which wakes the next if it leaves jobs behind.
 local function wake(lane)

@@ -1,5 +1,6 @@
 -- Let jobs wait again whose worker cannot answer them: those that this worker was given and does not know of, as a reply
--- of Redis was lost, or all of its jobs if it leaves; and those of dead workers, which may have died of them.
+-- of Redis was lost, or all of its jobs if it leaves; and those of dead workers. A worker may have died of any of them, but
+-- of nothing else than the suspect if it had one, which ran alone.
 -- args: worker, holds (keys of the jobs that it has), leaves, every_ms (nil if no worker counts as dead now)
 -- Returns {own, dead}: how many own jobs wait again, and for each dead worker {worker, jobs}.
 local MOST_WORKERS, MOST_JOBS = 8, 256 -- whose jobs are moved at a time
@@ -7,10 +8,12 @@ local TURN = ROOT .. 'reclaimed'
 
 -- The last job goes first, before the others, so they keep their order.
 local function put_back_all(worker, is_known, has_died)
-  local number = 0
+  local number, suspect = 0, suspect_of(worker)
   call('PERSIST', HOLDERS) -- allowed when memory is full, and so is what follows it
   for _, id in ipairs(call('ZREVRANGE', held_by(worker), 0, has_died and MOST_JOBS - 1 or -1)) do
-    if not is_known[id] and put_back(worker, id, true, has_died) then number = number + 1 end
+    if not is_known[id] and put_back(worker, id, true, has_died and (id == suspect or not suspect)) then
+      number = number + 1
+    end
   end
   if call('EXISTS', held_by(worker)) == 0 then call('SREM', HOLDERS, worker) end
   return number

@@ -1,11 +1,10 @@
 -- Give waiting jobs to a worker, of the lanes in the given order.
--- args: worker, room: list of {lane, texts} (what the worker has room for), max_bytes, max_job_bytes, head_bytes, takes_suspects,
---   holds_bulk (true if the worker holds jobs of the lane bulk)
--- Returns {jobs}: list of {key, job (its bytes), lane, client, texts, put_ms, deaths, died, status, size_bytes}. All jobs
---   of a lane until their texts reach the room, and of all lanes until their bytes reach max_bytes; the one that exceeds
---   either is still given. A suspect is given alone, to a worker that holds nothing: a job that ends a worker takes no other
---   with it. While any waits, a worker gets no other job, so that it soon holds nothing; one that holds bulk jobs, which
---   may take long, gets interactive ones.
+-- args: worker, room: list of {lane, texts} (what the worker has room for), max_bytes, max_job_bytes, head_bytes,
+--   takes_suspects (true if nothing runs in the worker, so that a suspect would run alone)
+-- Returns {jobs, more_suspects}: list of {key, job (its bytes), lane, client, texts, put_ms, deaths, died, status,
+--   size_bytes}. All jobs of a lane until their texts reach the room, and of all lanes until their bytes reach max_bytes;
+--   the one that exceeds either is still given. A suspect is given alone, and until it is answered its worker gets no other
+--   job: it may end the worker. more_suspects is true if any wait.
 local lanes = {}
 for _, wanted in ipairs(args.room) do
   lanes[#lanes + 1] = wanted.lane
@@ -19,20 +18,13 @@ local function attempt(take, ...)
   if not is_done and not string.find(message, 'WRONGTYPE', 1, true) then error(fault, 0) end
 end
 
-local function is_suspect_held()
-  local first = call('ZRANGE', held, 0, 0)[1]
-  return first and call('HEXISTS', record_of(first), 'deaths') == 1
-end
-
-local has_suspects = call('EXISTS', SUSPECTS) == 1
-if has_suspects and args.takes_suspects and call('EXISTS', held) == 0 then
+local has_suspect = suspect_of(args.worker)
+if args.takes_suspects and not has_suspect and call('EXISTS', SUSPECTS) == 1 then
   give(call('LPOP', SUSPECTS))
-elseif (not has_suspects or args.holds_bulk) and not is_suspect_held() then
+elseif not has_suspect then
   for _, wanted in ipairs(args.room) do
-    if not has_suspects or wanted.lane == 'interactive' then
-      attempt(admit, wanted.lane)
-      attempt(serve, wanted.lane, wanted.texts)
-    end
+    attempt(admit, wanted.lane)
+    attempt(serve, wanted.lane, wanted.texts)
   end
 end
 settle()
@@ -40,5 +32,6 @@ if #jobs > 0 then call('SADD', HOLDERS, args.worker) end
 for _, lane in ipairs(lanes) do
   if call('EXISTS', key_of(lane, 'new'), key_of(lane, 'old'), ROOT .. 'lane:' .. lane) > 0 then wake(lane) end
 end
-if call('EXISTS', SUSPECTS) == 1 then wake('bulk') end
-return cmsgpack.pack({jobs = jobs})
+local more_suspects = call('EXISTS', SUSPECTS) == 1
+if more_suspects then wake('bulk') end
+return cmsgpack.pack({jobs = jobs, more_suspects = more_suspects})

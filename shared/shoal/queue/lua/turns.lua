@@ -18,7 +18,7 @@ local function give(id, lane)
   local job = {key = id, job = found[1]}
   for n, name in ipairs(fields) do job[name] = found[n + 1] or nil end
   if #job.job > args.max_job_bytes then job.size_bytes, job.job = #job.job, string.sub(job.job, 1, args.head_bytes) end
-  call('ZADD', held, now + #jobs / 1024, id)
+  call('ZADD', held, job.deaths and 0 or now + #jobs / 1024, id)
   call('HSET', record_of(id), 'worker', args.worker)
   jobs[#jobs + 1], bytes = job, bytes + #job.job
   return math.max(1, tonumber(job.texts))

@@ -23,9 +23,14 @@ from shoal_workers.process.priority import at_low_priority
 
 log = logging.getLogger(__name__)
 
-#: How much compiled code is kept for shapes of batches seen before. Code for a shape takes up to 1 MB and 1 ms to make
-#: anew; without limits, which are higher by default, a worker's memory doubles as it meets ever more shapes.
-_KEPT_BY_ONEDNN, _KEPT_BY_OPENVINO = "32", 64
+#: How much compiled code a stream keeps for shapes of batches seen before. Code for a shape takes up to 1 MB and 1 ms
+#: to make anew; without this limit, which is higher by default, a worker's memory doubles as it meets ever more shapes.
+_KEPT_BY_OPENVINO = 64
+
+#: oneDNN keeps no code for all streams: with a full cache, a stream now and then gets wrong code for a shape. Measured
+#: in f32 with two streams and rows of 64 tokens: 33 of 286 passes gave wrong vectors with room for one primitive, 3 of
+#: 324 with room for 32, none of 1,126 without a cache.
+_KEPT_BY_ONEDNN = "0"
 
 
 class OpenVinoEngine:
@@ -44,7 +49,7 @@ class OpenVinoEngine:
         self.fixed_steps = _takes_ranges(folder, precision) if fixed_steps is None else fixed_steps
         self._folder, self._state = folder, _state(folder)
         self.threads = threads
-        os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", _KEPT_BY_ONEDNN)
+        os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = _KEPT_BY_ONEDNN
         options: dict[str, Any] = {
             "INFERENCE_NUM_THREADS": threads,
             "INFERENCE_PRECISION_HINT": fastest if precision == "int8" else self.precision,
