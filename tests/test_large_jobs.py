@@ -89,7 +89,7 @@ def test_of_a_job_of_too_many_bytes_the_beginning_is_taken_from_a_dead_worker_to
     put_plainly(queue, large)
     assert len(Consumer(broker, queue.keys, "dead").take({"interactive": 1})) == 1
     queue.die()
-    (taken,) = Consumer(broker, queue.keys, "w").take(dict.fromkeys(LANES, 1))
+    (taken,) = Consumer(broker, queue.keys, "w").take(dict.fromkeys(LANES, 1), takes_suspects=True)
     assert broker.job_bytes == HEAD_BYTES
     assert (len(taken.data), taken.size_bytes) == (HEAD_BYTES, len(large.pack()))
     while queue.backlog()["interactive"]:  # "w" is no worker that is alive
