@@ -466,11 +466,20 @@ def test_a_suspect_goes_before_all_jobs_that_the_worker_holds_and_alone(
     assert list(replies(queue)) == [job.id for job in (suspect, *held, later)]
 
 
-def test_a_worker_that_always_has_something_to_answer_takes_suspects(
+def test_a_worker_that_always_has_something_to_answer_answers_it_and_computes_a_suspect_alone(
     worker: Worker, queue: Queue, engine: Engine
 ) -> None:
-    suspect = put(queue, *distinct(1), reply_to="suspect")
+    for name in (worker.id, "killed"):
+        queue.pool.announce(name)
+    suspect = put(queue, *distinct(2), reply_to="suspect")
     assert len(queue.take("killed", LANES, 1)) == 1
+    left: list[bool] = []  # whether other jobs were to be answered, by pass
+
+    def look(what: str) -> None:
+        if what == "encode":
+            left.append(worker.scheduler.has_completed)
+
+    engine.before = look
     for n in range(6):
         for _ in range(3):
             put(queue, *distinct(1))
@@ -478,6 +487,8 @@ def test_a_worker_that_always_has_something_to_answer_takes_suspects(
         if n == 1:
             queue.die("killed")
     assert list(replies(queue, "suspect")) == [suspect.id]
+    assert not left[engine.passes.index(2)]
+    assert left.count(True) > 1
 
 
 def test_a_suspect_that_ends_its_worker_takes_no_other_job_with_it(
