@@ -168,7 +168,7 @@ class Scheduler:
 
         Jobs of the given kinds are chosen; a suspect is chosen first, and no other job before it is answered.
         """
-        for suspect in (work for work in self.unanswered() if work.delivery.is_suspect):
+        if suspect := next((work for work in self.unanswered() if work.delivery.is_suspect), None):
             return self._next_of(suspect.kind, [suspect])
         while kind := self._choose(kinds):
             if batch := self._next_of(kind, self._waiting[kind].next_works()):
@@ -176,6 +176,7 @@ class Scheduler:
         return None
 
     def _next_of(self, kind: str, works: Sequence[Work]) -> Batch | None:
+        """Choose the texts of the next pass of jobs of that kind; None if none of their texts waits."""
         self._fill(kind, works)
         self._collect(works)
         if not (window := _window(works)):
