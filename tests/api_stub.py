@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from queues import Queue
 from werkzeug.test import TestResponse
 
-from shoal import operations
 from shoal.errors import Expired, Internal, ShoalError, TextTooLong, UnknownIndex, Unsupported
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
@@ -141,7 +140,7 @@ class StubWorker:
     def step(self) -> None:
         """Take the jobs that are there and answer them."""
         deliveries = self.queue.take("stub", LANES, 64, block_s=0.02)
-        jobs = [operations.unpack(delivery.data) for delivery in deliveries]
+        jobs = [delivery.job() for delivery in deliveries]
         self.prompts_asked += [job.options.prompt_name for job in jobs]
         self.traces += [job.traceparent for job in jobs]
         submitted = [d for d, job in zip(deliveries, jobs, strict=True) if job.reply_to is None]

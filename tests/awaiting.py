@@ -11,7 +11,7 @@ from conftest import PATIENCE_S
 from queues import Queue
 from tcp_proxy import Proxy
 
-from shoal import AsyncClient, operations
+from shoal import AsyncClient
 from shoal.jobs import LANES, Job
 from shoal.queue.answer import Answer
 from shoal.replies import Reply
@@ -33,7 +33,7 @@ async def wait_for(is_true: Callable[[], object]) -> None:
 def answer_all(queue: Queue) -> int:
     """Answer all jobs that wait, each text by the number of its characters; return how many there were."""
     deliveries = queue.take("a", LANES, 1_000)
-    jobs = [operations.unpack(delivery.data) for delivery in deliveries]
+    jobs = [delivery.job() for delivery in deliveries]
     pairs = zip(deliveries, jobs, strict=True)
     return queue.reply([Answer(delivery, reply_to(job), job.reply_to) for delivery, job in pairs])
 

@@ -13,7 +13,6 @@ from werkzeug.serving import make_server
 
 from shoal import AsyncClient, AsyncHandle, AsyncIndexHandle, AsyncLongHandle, Client, HttpClient
 from shoal.jobs import Job
-from shoal.queue.lane import LaneLimits
 from shoal.replies import Reply
 from shoal.settings import Settings
 from shoal_api.app import create_app
@@ -172,12 +171,8 @@ class Awaited:
 class OverHttp(HttpClient):
     """An `HttpClient` and an API for it, which is made with the settings of `shoal.Client`. It tries nothing again."""
 
-    def __init__(
-        self, redis_url: str, *, key_prefix: str, pool: str, timeout_s: float, limits: LaneLimits | None = None
-    ):
-        limits = limits or LaneLimits()
-        sizes: dict[str, Any] = {"max_backlog": limits.max_jobs, "max_backlog_texts": limits.max_texts}
-        settings = Settings(redis_url, key_prefix, pool, request_timeout_s=timeout_s, **sizes)
+    def __init__(self, redis_url: str, *, key_prefix: str, pool: str, timeout_s: float):
+        settings = Settings(redis_url, key_prefix, pool, request_timeout_s=timeout_s)
         self._owner = Client.from_settings(settings)
         self._server = make_server("127.0.0.1", 0, create_app(settings, self._owner), threaded=True)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))

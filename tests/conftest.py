@@ -295,7 +295,7 @@ def redis_url(redis_server: RedisServer) -> str:
 
 @pytest.fixture
 def keys(redis_url: str) -> Iterator[Keys]:
-    """Keys of the test's own. Fail a test that leaves keys without an expiry which docs/protocol.md does not list."""
+    """Keys of the test alone. Fail a test that leaves keys that live for ever and should not: docs/architecture.md."""
     keys = Keys(prefix="test", pool=secrets.token_hex(4))
     yield keys
     with redis.Redis.from_url(redis_url, decode_responses=True) as connection:

@@ -1,6 +1,6 @@
 // A producer made of docs/protocol.md alone, with nothing but Node: its own RESP and its own msgpack.
 //
-//   node producer.mjs HOST PORT USER PASSWORD ROOT PAGE...
+//   node producer.mjs HOST PORT USER PASSWORD ROOT VECTORS
 //
 // It does everything that the pages show, the parts that need no worker first. Then it prints the line "worker", goes on
 // with the parts that need one, and prints what it found as one line of JSON.
@@ -9,7 +9,7 @@ import {readFileSync} from 'node:fs';
 import {connect} from 'node:net';
 import assert from 'node:assert/strict';
 
-const [host, port, user, password, root, ...pages] = process.argv.slice(2);
+const [host, port, user, password, root, vectorFile] = process.argv.slice(2);
 
 // msgpack: strings are str, numbers are int or float, Uint8Array is bin; `asStr` writes it as str, for scripts
 
@@ -152,11 +152,10 @@ class Redis {
   }
 }
 
-// The pages
+// The vectors of the protocol
 
-const text = pages.map((page) => readFileSync(page, 'utf8')).join('\n');
-const blocks = Object.fromEntries([...text.matchAll(/^```(\w.*?)\n(.*?)^```$/gms)].map(([, name, body]) => [name, body]));
-const example = (name) => Buffer.from(blocks[`hex ${name}`].replace(/#.*$/gm, '').replace(/\s/g, ''), 'hex');
+const vectors = JSON.parse(readFileSync(vectorFile, 'utf8'));
+const bytesOf = (vector) => Buffer.from(vector.hex, 'hex');
 
 const redis = new Redis(); // for all commands that do not block
 const reader = new Redis(); // for those that do
@@ -193,8 +192,8 @@ assert.equal(String(await redis.call('HGET', `${root}:limits`, 'max_texts')), St
 
 const put = (lane, jobs, more = {}) => run('put', {lane, client: 'node', jobs, ...more});
 
-function entryOf(job, has_record = true) {
-  return {id: job.id, job: new AsStr(pack(job)), texts: job.texts.length, has_record, reply_to: job.reply_to};
+function entryOf(job, reply_to = null, keeps_status = null) {
+  return {id: job.id, job: new AsStr(pack(job)), texts: job.texts.length, reply_to, keeps_status};
 }
 
 const cancel = ({id}) => run('cancel', {id});
@@ -223,11 +222,9 @@ const norm = (row) => Math.hypot(...row);
 
 // 1. Bytes: the examples are what this program packs, and it can read those of replies
 
-for (const name of Object.keys(blocks).filter((block) => block.startsWith('json job '))) {
-  const bytes = pack(JSON.parse(blocks[name]));
-  assert.deepEqual(bytes, example(name.slice(5)), name);
-}
-const read = Object.keys(blocks).filter((block) => block.startsWith('hex reply ')).map((name) => unpack(example(name.slice(4))));
+const jobs = vectors.filter(({kind}) => kind === 'job');
+for (const vector of jobs) assert.deepEqual(pack(vector.json), bytesOf(vector), vector.name);
+const read = vectors.filter(({kind}) => kind === 'reply').map((vector) => unpack(bytesOf(vector)));
 assert.deepEqual(rows(read.find((reply) => reply.vectors))[0], [1, 0, 0]);
 const found = {replies: read.map((reply) => reply.status)};
 
@@ -235,28 +232,26 @@ const found = {replies: read.map((reply) => reply.status)};
 
 const address = newId();
 const job = (fields) => ({v: 1, id: newId(), op: 'embed', texts: ['storm in europe'], ...fields});
-const mixed = [job({reply_to: address}), job({reply_to: address}), job({})];
-const entries = [entryOf(mixed[0]), entryOf(mixed[1], false), entryOf(mixed[2])];
+const mixed = [job({}), job({}), job({})];
+const entries = [entryOf(mixed[0], address, true), entryOf(mixed[1], address), entryOf(mixed[2])];
 found.put = (await put('interactive', entries)).is_new;
 found.again = await put('interactive', [entries[0]]);
 found.queued = await Promise.all(mixed.map(({id}) => status(id)));
-const unwanted = [job({reply_to: address}), job({})];
-await put('bulk', unwanted.map((one) => entryOf(one)));
+const unwanted = [job({}), job({})];
+await put('bulk', [entryOf(unwanted[0], address, true), entryOf(unwanted[1])]);
 found.cancelled = await Promise.all(unwanted.map((one) => cancel(one)));
 found.cancelled_again = await cancel(unwanted[1]);
 found.unknown = await cancel(job({}));
-const once = {name: newId(), digest: 'a', ttl_s: 60};
+const once = {key: newId(), digest: 'a', ttl_s: 60};
 const kept = job({});
 found.once = [];
 for (const digest of ['a', 'a', 'b']) {
   found.once.push((await put('bulk', [entryOf(digest === 'a' && found.once.length === 0 ? kept : job({}))], {once: {...once, digest}})).status);
 }
-const small = {...worker.limits, max_texts: 1};
-found.full = (await put('bulk', [entryOf(job({}))], {limits: small})).status;
-found.too_large = (await put('bulk', [entryOf(job({texts: ['a', 'b']}))], {limits: small})).status;
+found.too_large = (await put('bulk', [{...entryOf(job({})), texts: worker.limits.max_texts + 1}])).status;
 found.errors = [
   await errorOf(put('bulk', [{...entryOf(job({})), texts: 'one'}])),
-  await errorOf(put('bulk', [entryOf(job({}))], {once: {...once, digest: ''}})),
+  await errorOf(put('bulk', [entryOf(job({}))], {once: {...once, key: ''}})),
   await errorOf(put('slow', [entryOf(job({}))])),
   await errorOf(put('bulk', [{...entryOf(job({})), job: pack(job({}))}])),
 ];
@@ -274,8 +269,8 @@ assert.deepEqual(rows(unpack(result)), rows(answers[mixed[0].id]));
 assert.equal(unpack((await reader.call('BLPOP', `${root}:result:${kept.id}`, 10))[1]).status, 'done');
 
 found.examples = {};
-for (const name of Object.keys(blocks).filter((block) => block.startsWith('json job '))) {
-  const bytes = example(name.slice(5));
+for (const vector of jobs) {
+  const bytes = bytesOf(vector);
   const {id, reply_to} = unpack(bytes);
   await redis.call('RPUSH', `${root}:lane:interactive`, bytes);
   await redis.call('RPUSH', `${root}:lane:interactive:wake`, 1);
@@ -289,12 +284,13 @@ for (const name of Object.keys(blocks).filter((block) => block.startsWith('json 
 }
 
 const [seconds] = await redis.call('TIME');
-const late = [job({deadline: Number(seconds) - 1, reply_to: address}), job({deadline: Number(seconds) + 60, reply_to: address})];
-await put('interactive', late.map((one) => entryOf(one)));
-const timely = await replies(address, 2);
+const late = [job({deadline: Number(seconds) - 1}), job({timeout_s: 0}), job({timeout_s: 60, normalise: true})];
+await put('interactive', late.map((one) => entryOf(one, address)));
+const timely = await replies(address, 3);
+found.ignored = timely[late[2].id].ignored;
 found.deadlines = late.map(({id}) => timely[id].status);
 
-const broken = {id: newId(), job: new AsStr(Buffer.from([0xc1])), texts: 1, has_record: true};
+const broken = {id: newId(), job: new AsStr(Buffer.from([0xc1])), texts: 1};
 await put('bulk', [broken]);
 found.broken = unpack((await reader.call('BLPOP', `${root}:result:${broken.id}`, 10))[1]).error;
 found.broken_status = await status(broken.id);

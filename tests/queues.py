@@ -8,12 +8,13 @@ from typing import Any
 
 import redis
 
-from shoal import Client, operations
+from shoal import Client
 from shoal.broker.connections import open_pool
 from shoal.jobs import LANES
 from shoal.queue.answer import Answer
 from shoal.queue.consumer import Consumer
 from shoal.queue.delivery import Delivery
+from shoal.queue.lane import LaneLimits
 from shoal.queue.producer import Producer
 from shoal.replies import Reply
 from shoal_workers.worker import Worker
@@ -63,11 +64,16 @@ class Queue(Producer):
 
     def start(self, name: str, deliveries: Sequence[Delivery]) -> list[bool]:
         """Mark the jobs that the consumer of that name has taken as running."""
-        return self.consumer(name).start([(delivery, operations.unpack(delivery.data).id) for delivery in deliveries])
+        return self.consumer(name).start([(delivery, delivery.job().id) for delivery in deliveries])
 
     def reply(self, answers: Iterable[Answer]) -> int:
         """Answer jobs."""
         return self.consumer().reply(answers)
+
+
+def set_limits(queue: Producer, limits: LaneLimits) -> None:
+    """Set the limits of the lanes, as workers announce them."""
+    queue.broker.execute("HSET", queue.keys.limits, *(part for limit in limits.to_map().items() for part in limit))
 
 
 def drive(worker: Worker) -> int:

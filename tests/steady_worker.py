@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 from queues import Queue
 
-from shoal import operations
 from shoal.errors import Internal, ShoalError, TextTooLong
 from shoal.jobs import LANES, Job
 from shoal.queue.answer import Answer
@@ -50,7 +49,7 @@ class SteadyWorker:
             return
         answers = []
         for delivery in self.queue.take("steady", LANES, 1, 0.02):
-            job = operations.unpack(delivery.data)
+            job = delivery.job()
             answers.append(Answer(delivery, steady_reply(job, str(self.about["model"])), job.reply_to))
         self.num_answered += self.queue.reply(answers)
 

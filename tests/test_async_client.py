@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from awaiting import answer_all, answering, async_client, num_interactive, outcomes, reply_to, url_of, wait_for
 from conftest import WORDS, RedisServer, wait_until
-from queues import Queue
+from queues import Queue, set_limits
 from tcp_proxy import Proxy
 
-from shoal import AsyncClient, operations
+from shoal import AsyncClient
 from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.async_connection import ConnectionMaker
 from shoal.errors import Internal, ShoalError, Unavailable
@@ -191,7 +191,7 @@ class TestStream:
                     first = asyncio.create_task(anext(stream))
                     await wait_for(lambda: queue.backlog()["bulk"] == 4)
                     (delivery,) = queue.take("a", ["bulk"], 1)
-                    job = operations.unpack(delivery.data)
+                    job = delivery.job()
                     queue.reply([Answer(delivery, reply_to(job), job.reply_to)])
                     assert (await first).tolist() == [5]
                 await wait_for(lambda: queue.backlog()["bulk"] == 0)
@@ -223,10 +223,11 @@ class TestStream:
 
         async def use() -> list[float]:
             own: dict[str, Any] = {"key_prefix": queue.keys.prefix, "pool": queue.keys.pool, "timeout_s": 3_600}
-            async with Watched(redis_url, **own, limits=LaneLimits(max_jobs=1)) as client:
+            async with Watched(redis_url, **own) as client:
                 texts = ["x"] * TEXTS_PER_JOB + ["yy"] * TEXTS_PER_JOB
                 return [float(vector[0]) async for vector in client.embed_stream(texts, window=2)]
 
+        set_limits(queue, LaneLimits(max_jobs=1))
         queue.put("bulk", [Embed(["storm"])])
         with stack:
             assert asyncio.run(use()) == [1.0] * TEXTS_PER_JOB + [2.0] * TEXTS_PER_JOB

@@ -17,11 +17,11 @@ import pytest
 from conftest import PATIENCE_S, RedisServer, running, wait_until
 from numpy.typing import NDArray
 from process import Process, environment
-from queues import Queue
+from queues import Queue, set_limits
 from safetensors.numpy import load_file
 from steady_worker import BROKEN, DIMENSION, MODEL, TOO_LONG, SteadyWorker, steady_reply, vectors_of
 
-from shoal import Client, operations
+from shoal import Client
 from shoal.bulk import bulk_lane, job_stream
 from shoal.bulk.bulk_request import BulkRequest
 from shoal.bulk.embed_file import embed_file
@@ -521,8 +521,8 @@ class TestWaiting:
             steps.append(progress.step)
             worker.step()
 
-        limits = LaneLimits(max_jobs=1)
-        with Client(redis_url, key_prefix=keys.prefix, pool=keys.pool, limits=limits) as client:
+        set_limits(queue, LaneLimits(max_jobs=1))
+        with Client(redis_url, key_prefix=keys.prefix, pool=keys.pool) as client:
             assert embed_file(request_for(tmp_path / "rows.txt", tmp_path / "out"), client, answer).num_vectors == 2
         assert "waiting for room in the lane" in steps
 
@@ -591,7 +591,7 @@ class TestWaiting:
             taken.extend(queue.take("steady", ["bulk"], 1))
             if num_calls % 5 == 0:  # the stream has looked for lost jobs several times by now
                 delivery = taken.pop(0)
-                job = operations.unpack(delivery.data)
+                job = delivery.job()
                 assert queue.reply([Answer(delivery, steady_reply(job), job.reply_to)]) == 1
 
         stream = JobStream(client, Options(), MODEL, DIMENSION, compute, send_again_s=0.0)

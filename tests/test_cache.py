@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
-from queues import Queue, queue_of
+from queues import Queue, queue_of, set_limits
 
 from shoal import Client
 from shoal.cache.cache import MAX_TEXTS_PER_READ, Cache
@@ -723,7 +723,7 @@ class TestSameAtTheSameTime:
 
     def test_a_full_lane_refuses_all(self, client: Client) -> None:
         client.queue.put("interactive", [Embed(["storm"])])
-        client.queue.limits = LaneLimits(max_jobs=1)
+        set_limits(client.queue, LaneLimits(max_jobs=1))
         with ThreadPoolExecutor(5) as threads:
             asking = [threads.submit(client.embed, "storm") for _ in range(5)]
             assert all(isinstance(future.exception(), Overloaded) for future in asking)

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from client_adapters import AnyClient, MakeClient, embed_one, embed_together
 from conftest import WORDS, free_port, running, wait_until
-from queues import Queue
+from queues import Queue, set_limits
 
 from shoal import AsyncClient, Client
 from shoal.errors import (
     Cancelled,
+    Expired,
     InvalidRequest,
     InvalidText,
     Overloaded,
@@ -290,6 +291,13 @@ class TestSubmit:
         assert hits is not None
         assert [len(found) for found in hits] == [2]
 
+    def test_one_with_a_timeout_is_not_computed_after_it(self, client: AnyClient) -> None:
+        late = client.submit("embed", "storm", timeout_s=0)
+        with pytest.raises(Expired):
+            late.result()
+        assert late.status() == "expired"
+        assert client.submit("search", "storm", timeout_s=3_600).result().hits
+
     def test_an_error_is_raised_when_the_result_is_fetched(self, client: AnyClient) -> None:
         handle = client.submit("search", "storm", index="other")
         with pytest.raises(UnknownIndex):
@@ -357,7 +365,8 @@ class TestStream:
         assert worker.counters["texts"] <= 3 * TEXTS_PER_JOB
 
     def test_a_full_lane_is_said(self, make_client: MakeClient, queue: Queue) -> None:
-        client = make_client(limits=LaneLimits(max_jobs=1), timeout_s=30)  # a lane without workers says: in 60 s
+        set_limits(queue, LaneLimits(max_jobs=1))
+        client = make_client(timeout_s=30)  # a lane without workers says: in 60 s
         queue.put("bulk", [Embed(["storm"])])
         with pytest.raises(Overloaded):
             list(client.embed_stream(TEXTS))
@@ -376,7 +385,8 @@ def test_without_a_worker_the_caller_is_told(make_client: MakeClient) -> None:
 
 
 def test_a_full_lane_refuses_all_parts_of_a_call(make_client: MakeClient, queue: Queue) -> None:
-    client = make_client(limits=LaneLimits(max_jobs=8))  # an eighth is for clients that put little
+    set_limits(queue, LaneLimits(max_jobs=8))  # an eighth is for clients that put little
+    client = make_client()
     client.submit("embed", "storm")
     with pytest.raises(Overloaded, match="no room in the interactive lane"):
         client.embed(TEXTS)
@@ -384,14 +394,16 @@ def test_a_full_lane_refuses_all_parts_of_a_call(make_client: MakeClient, queue:
 
 
 def test_more_than_an_empty_lane_takes_is_too_large(make_client: MakeClient, queue: Queue) -> None:
-    client = make_client(limits=LaneLimits(max_jobs=3))
+    set_limits(queue, LaneLimits(max_jobs=3))
+    client = make_client()
     with pytest.raises(TooLarge, match=r"7 jobs at a time are over what .* takes, 3 \(SHOAL_MAX_BACKLOG\): split"):
         client.embed(TEXTS)
     assert queue.backlog()["interactive"] == 0
 
 
-def test_of_more_chunks_than_an_empty_lane_takes_the_remedy_is_named(make_client: MakeClient) -> None:
-    client = make_client(limits=LaneLimits(max_texts=30))
+def test_of_more_chunks_than_an_empty_lane_takes_the_remedy_is_named(make_client: MakeClient, queue: Queue) -> None:
+    set_limits(queue, LaneLimits(max_texts=30))
+    client = make_client()
     with pytest.raises(TooLarge, match=r"texts, chunks counted, .*: raise chunk_tokens, or send fewer"):
         client.embed("storm " * 100, chunk_tokens=4)
 

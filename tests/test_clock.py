@@ -11,7 +11,7 @@ import redis
 from conftest import PATIENCE_S
 from queues import Queue, drive, queue_of
 
-from shoal import Client, operations
+from shoal import Client
 from shoal.broker import circuit_breaker
 from shoal.broker.broker import Broker
 from shoal.broker.clock import MAX_ERROR_S, MEASURE_EVERY_S, NUM_ROUND_TRIPS, Clock
@@ -218,7 +218,7 @@ class TestClient:
             taken: list[Any] = []
             while not taken:
                 taken = queue.take("a", LANES, 1, block_s=0.5)
-            job = operations.unpack(taken[0].data)
+            job = taken[0].job()
             queue.reply([Answer(taken[0], Reply(job.id, hits=[[]]), job.reply_to)])
             calling.result()
         assert job.deadline is not None

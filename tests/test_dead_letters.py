@@ -15,10 +15,10 @@ from api_stub import MakeApp, StubWorker, error_of
 from conftest import PATIENCE_S, RedisServer
 from flask.testing import FlaskClient
 from page import read
-from queues import Queue, queue_of
+from queues import Queue, queue_of, set_limits
 
 import shoal.queue.consumer
-from shoal import Client, operations
+from shoal import Client
 from shoal.errors import MalformedJob, Overloaded, UnknownJob
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
@@ -77,7 +77,7 @@ class TestDeadLetters:
         job_id = letters.retry(bury(queue, job.pack()))
         assert len(letters) == 0
         (delivery,) = queue.take("w2", ["bulk"], 1)
-        again = operations.unpack(delivery.data)
+        again = delivery.job()
         assert (again.id, again.texts, again.deadline, again.reply_to) == (job_id, ["storm"], None, None)
         queue.reply([Answer(delivery, Reply(job_id))])
         assert queue.wait_result(job_id, 0) is not None
@@ -110,7 +110,7 @@ class TestDeadLetters:
     def test_a_letter_stays_when_there_is_no_room_to_retry(self, queue: Queue) -> None:
         letters, letter_id = DeadLetters(queue), bury(queue, Embed(["storm"]).pack())
         queue.put("bulk", [Embed(["storm"])])
-        queue.limits = LaneLimits(max_jobs=1)
+        set_limits(queue, LaneLimits(max_jobs=1))
         with pytest.raises(Overloaded):
             letters.retry(letter_id)
         assert letters.get(letter_id).id == letter_id

@@ -12,7 +12,7 @@ from conftest import PATIENCE_S, wait_until
 from queues import Queue
 
 import shoal.queue.dispatching
-from shoal import Client, operations
+from shoal import Client
 from shoal.broker.broker import Broker
 from shoal.errors import Internal, ShoalError, Unavailable
 from shoal.jobs import LANES
@@ -79,7 +79,7 @@ def answer_all(queue: Queue) -> int:
 
 def answer(queue: Queue, deliveries: Sequence[Delivery]) -> int:
     """Replies to the jobs."""
-    jobs = [operations.unpack(delivery.data) for delivery in deliveries]
+    jobs = [delivery.job() for delivery in deliveries]
     pairs = zip(deliveries, jobs, strict=True)
     return queue.reply([Answer(delivery, Reply(job.id), job.reply_to) for delivery, job in pairs])
 

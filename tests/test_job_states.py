@@ -14,7 +14,7 @@ from breaking import Plan, connect
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from queues import Queue
+from queues import Queue, set_limits
 
 import shoal.queue.consumer
 import shoal.queue.producer
@@ -47,9 +47,9 @@ class Jobs(RuleBasedStateMachine):
         super().__init__()
         self.keys = Keys("test", f"states-{secrets.token_hex(4)}")
         self.plan = Plan()
-        bounds = LaneLimits(max_jobs=40, max_texts=300)
-        self.queue = Queue(Broker(connect(self.redis_url, self.plan).connection_pool), self.keys, bounds)
+        self.queue = Queue(Broker(connect(self.redis_url, self.plan).connection_pool), self.keys)
         self.watcher = Queue.connect(self.redis_url, self.keys)
+        set_limits(self.watcher, LaneLimits(max_jobs=40, max_texts=300))
         self.jobs: dict[str, Job] = {}  # those that were accepted, by id
         self.clients: dict[str, tuple[str, str]] = {}  # lane and client of each
         self.ended: Counter[str] = Counter()  # how often each was answered
@@ -158,7 +158,7 @@ class Jobs(RuleBasedStateMachine):
         worker = data.draw(st.sampled_from(sorted(self.held)))
         with self.attempt(breaks):
             lost = self.queue.consumer(worker).lost(self.held[worker])
-            assert not self.unanswered() & {operations.unpack(delivery.data).id for delivery in lost}
+            assert not self.unanswered() & {delivery.job().id for delivery in lost}
             self.held[worker] = [delivery for delivery in self.held[worker] if delivery not in lost]
 
     @rule(data=st.data(), is_buried=st.booleans(), breaks=BREAKS)
@@ -170,7 +170,7 @@ class Jobs(RuleBasedStateMachine):
 
     def _answer(self, worker: str, held: list[Delivery], is_buried: bool, breaks: tuple[str, int] | None) -> None:
         deliveries, held[:] = list(held), []
-        jobs = [operations.unpack(delivery.data) for delivery in deliveries]
+        jobs = [delivery.job() for delivery in deliveries]
         before, ids = self.unanswered(), set[str]()
         with self.attempt(breaks):
             submitted = [(delivery, job.id) for delivery, job in zip(deliveries, jobs, strict=True) if not job.reply_to]
@@ -356,14 +356,14 @@ class Jobs(RuleBasedStateMachine):
         self.watcher.die(*self.silent, *(f"w{n}" for n in range(self.num_workers)))
         while taken := self.queue.take("last", LANES, 100):
             for found in taken:
-                job = operations.unpack(found.data)
+                job = found.job()
                 if job.reply_to or self.queue.start("last", [found])[0]:
                     answer = Answer(self.named(found, job), Reply(job.id), job.reply_to)
                     self.ended[job.id] += self.queue.reply([answer])
         self.each_job_is_unanswered_or_was_answered_once()
         assert not any(self.queue.backlog().values())
         lasting = [name for name in self.watcher.redis.scan_iter(f"{self.keys.root}:*") if self._is_lasting(name)]
-        allowed = {self.keys.dead, f"{self.keys.lane('pushed')}", self.keys.holders}
+        allowed = {self.keys.dead, f"{self.keys.lane('pushed')}", self.keys.holders, self.keys.limits}
         allowed |= {self.keys.of_lane(lane, "wake") for lane in LANES}
         assert {name.decode() for name in lasting} <= allowed
         self.watcher.redis.delete(*allowed)

@@ -1,4 +1,4 @@
-"""Every key lives as long as docs/protocol.md says."""
+"""Every key lives as long as docs/architecture.md says."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -8,7 +8,6 @@ import pytest
 from page import table
 from queues import Queue
 
-from shoal import operations
 from shoal.cache.cache import Cache
 from shoal.cache.entry import Entry
 from shoal.cache.table import Table
@@ -29,7 +28,7 @@ from shoal_api.access.api_keys import ApiKey
 from shoal_api.access.rate_limit import RateLimits
 from shoal_workers.process.crash_report import CrashReports
 
-PAGE = "docs/protocol.md"
+PAGE = "docs/architecture.md"
 
 #: The keys of the page and their lives; "the same" is that of the key before.
 LIVES: dict[str, str] = {}
@@ -44,7 +43,7 @@ Act = Callable[[Queue], object]
 
 def answer(queue: Queue, letter: DeadLetter | None = None) -> None:
     """Answer all jobs that wait."""
-    pairs = [(delivery, operations.unpack(delivery.data)) for delivery in queue.take("w", LANES, 10_000)]
+    pairs = [(delivery, delivery.job()) for delivery in queue.take("w", LANES, 10_000)]
     queue.start("w", [delivery for delivery, job in pairs if job.reply_to is None])
     queue.reply(Answer(delivery, Reply(job.id), job.reply_to, letter) for delivery, job in pairs)
 

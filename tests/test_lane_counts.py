@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from queues import Queue
 
-from shoal import operations
 from shoal.jobs import Job
 from shoal.operations import Embed
 from shoal.queue.answer import Answer
@@ -59,7 +58,7 @@ class Jobs:
     def reply(self, number: int) -> None:
         """Answer a job that was taken, some for the second time, some with a dead letter."""
         delivery = self.taken[number % len(self.taken)]
-        job = operations.unpack(delivery.data)
+        job = delivery.job()
         letter = DeadLetter("poisoned: why") if number % 5 == 0 else None
         self.queue.reply([Answer(delivery, Reply(job.id), job.reply_to, letter)])
 

@@ -11,7 +11,7 @@ from conftest import WORDS, RedisServer, wait_until
 from queues import Queue, drive
 from tcp_proxy import Proxy
 
-from shoal import Client, operations
+from shoal import Client
 from shoal.broker.broker import Broker
 from shoal.embed_job import TEXTS_PER_TOKENS_JOB
 from shoal.errors import TooLarge, Unavailable, UnknownJob
@@ -86,7 +86,7 @@ class TestSending:
         (delivery,) = queue.take("w", LANES, 1)
         consumer = queue.consumer("w")
         vectors = np.zeros((MAX_WRITE_BYTES // 4_000 + 1, 1_000), np.float32)
-        answer = Answer(delivery, Reply(operations.unpack(delivery.data).id, vectors=vectors), "me")
+        answer = Answer(delivery, Reply(delivery.job().id, vectors=vectors), "me")
         own_redis.stop()
         for _ in range(2 * MAX_SENDS):
             with pytest.raises(Unavailable):

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from queues import Queue
 
-from shoal import Client, HttpClient, operations
+from shoal import Client, HttpClient
 from shoal.blocking import run_now
 from shoal.client.one_version import SWITCH_PAUSE_S, of_one_version
 from shoal.errors import Internal, NotReady
@@ -39,7 +39,7 @@ def answering(queue: Queue, versions: Iterator[str]) -> Iterator[list[int]]:
     def serve() -> None:
         while not stopped.is_set():
             for delivery in queue.take("a", LANES, 1_000, block_s=0.05):
-                job, version = operations.unpack(delivery.data), next(versions)
+                job, version = delivery.job(), next(versions)
                 sizes.append(len(job.texts))
                 queue.reply([Answer(delivery, reply_to(job, version), job.reply_to)])
 

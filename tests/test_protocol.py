@@ -1,11 +1,13 @@
-"""docs/protocol.md, held against a real worker on a real Redis: its bytes, its tables, its scripts and its program."""
+"""docs/protocol.md and its vectors, held against a real worker; and the tables of keys in docs/architecture.md."""
 
+import hashlib
 import inspect
 import json
 import re
 import shutil
 import subprocess
-from dataclasses import fields
+import sys
+from dataclasses import fields, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,7 +20,7 @@ from conftest import PATIENCE_S
 from job_names import JOB_NAMES
 from numpy.typing import NDArray
 from page import read
-from queues import Queue, queue_of
+from queues import Queue, drive, queue_of, set_limits
 
 import shoal.embed_job
 import shoal.jobs
@@ -42,7 +44,6 @@ from shoal.queue import scripts
 from shoal.queue.answer import Answer
 from shoal.queue.lane import LaneLimits
 from shoal.queue.pool import ALIVE_S
-from shoal.queue.producer import ONCE_TTL_S
 from shoal.records.source import Source
 from shoal.replies import STATUSES, TIMINGS, Reply
 from shoal.search_job import MAX_K
@@ -58,9 +59,10 @@ from shoal_workers.index.build.local_encoder import LocalEncoder
 from shoal_workers.index.index import Index
 from shoal_workers.worker import Worker
 
-PAGE = read("docs/protocol.md")
+PAGE = read("docs/protocol.md") + read("docs/architecture.md")
+VECTORS = {(vector["kind"], vector["name"]): vector for vector in json.loads(read("docs/vectors.json"))}
 BLOCKS: dict[str, str] = dict(re.findall(r"^```(\w.*?)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
-JOB_EXAMPLES = [words.split()[2] for words in BLOCKS if words.startswith("hex job")]
+JOB_EXAMPLES = [name for kind, name in VECTORS if kind == "job"]
 TYPES = {"int": int, "float": float, "bool": bool, "str": str, "array": list, "map": dict, "nil": type(None)}
 
 MINIMAL: dict[str, Any] = {"v": 1, "id": "x", "op": "embed", "texts": ["storm"]}
@@ -107,9 +109,8 @@ DAMAGED: dict[str, tuple[str, bytes]] = {
 
 
 def example(kind: str, name: str) -> bytes:
-    """The bytes of a hex block."""
-    lines = BLOCKS[f"hex {kind} {name}"].splitlines()
-    return b"".join(bytes.fromhex(line.partition("#")[0]) for line in lines)
+    """The bytes of a vector."""
+    return bytes.fromhex(VECTORS[kind, name]["hex"])
 
 
 def table(heading: str, section: str = "") -> dict[str, list[str]]:
@@ -179,7 +180,7 @@ def rows_of(reply: dict[str, Any]) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("name", JOB_EXAMPLES)
 def test_a_job_example_is_what_the_client_packs(name: str) -> None:
-    values = json.loads(BLOCKS[f"json job {name}"])
+    values = VECTORS["job", name]["json"]
     assert operations.job_class(values["op"]).of_map(values).pack() == example("job", name)
 
 
@@ -300,6 +301,42 @@ def test_the_producer_in_bash(worker: Worker, redis_url: str, tmp_path: Path) ->
     assert "done" in output
 
 
+def test_the_producer_in_python(worker: Worker, redis_url: str, tmp_path: Path) -> None:
+    queue_of(worker).pool.announce("w", service.about(worker))
+    program = BLOCKS["python producer"].replace("shoal:{default}", queue_of(worker).keys.root)
+    (tmp_path / "producer.py").write_text(
+        program.replace("redis.Redis(port=6390)", f"redis.Redis.from_url({redis_url!r})")
+    )
+    with subprocess.Popen([sys.executable, tmp_path / "producer.py"], stdout=subprocess.PIPE, text=True) as producer:
+        assert any(worker.step(block_s=1) for _ in range(20))
+        output, _ = producer.communicate(timeout=PATIENCE_S)
+    assert "'status': 'done'" in output
+
+
+def test_a_job_of_which_a_field_means_nothing_says_so(worker: Worker) -> None:
+    job = MINIMAL | {"filters": {}, "k": 3, "x" * 100: 1, "normalize": True}
+    assert answer(worker, msgpack.packb(job))["ignored"] == ["filters", "k", "x" * 64]
+    assert "ignored" not in answer(worker, msgpack.packb(MINIMAL | {"id": "y", "op": "search", "k": 1}))
+    many = {f"f{n:02}": n for n in range(20)}
+    assert len(answer(worker, msgpack.packb(MINIMAL | {"id": "z"} | many))["ignored"]) == 16
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"timeout_s": 0}, "expired"),
+        ({"timeout_s": 0, "deadline": 9e9}, "expired"),
+        ({"timeout_s": 60, "deadline": 1}, "expired"),
+        ({"timeout_s": 60}, "done"),
+        ({"timeout_s": -1}, "failed"),
+        ({"timeout_s": "5"}, "failed"),
+        ({"timeout_s": 1e9}, "failed"),
+    ],
+)
+def test_a_job_is_not_computed_after_its_timeout(worker: Worker, fields: dict[str, Any], status: str) -> None:
+    assert answer(worker, msgpack.packb(MINIMAL | fields))["status"] == status
+
+
 def test_workers_keep_the_scripts_and_the_limits_in_redis(queue: Queue, worker: Worker, keys: Keys) -> None:
     queue.redis.hset(keys.scripts, mapping={"put": "of an old version", "digest": "another"})
     queue.pool.announce("w", service.about(worker, LaneLimits(max_jobs=7)))
@@ -309,7 +346,7 @@ def test_workers_keep_the_scripts_and_the_limits_in_redis(queue: Queue, worker: 
     assert limits == service.about(worker)["limits"] | {"max_jobs": 7}
     job = {"id": "a", "job": b"x", "texts": 1}
     asked = {"lane": "bulk", "client": "me", "jobs": [job | {"id": f"j{n}"} for n in range(8)]}
-    assert run_script(queue, "put", **asked) == {"status": "too_large", "exceeded": "jobs", "most": 7}
+    assert run_script(queue, "put", **asked) == {"status": "too_large", "exceeded": "jobs", "asked": 8, "most": 7}
     assert run_script(queue, "put", **asked | {"jobs": [job]}) == {"status": "ok", "is_new": [True]}
 
 
@@ -321,7 +358,7 @@ def run_script(queue: Queue, name: str, **arguments: Any) -> Any:
 
 def put(queue: Queue, jobs: list[dict[str, Any]], **arguments: Any) -> Any:
     """Put jobs into the bulk lane by the script, as the page tells a stranger to, and return its result."""
-    asked = {"lane": "bulk", "client": "me", "limits": LaneLimits().to_map(), "jobs": jobs} | arguments
+    asked = {"lane": "bulk", "client": "me", "jobs": jobs} | arguments
     return run_script(queue, "put", **asked)
 
 
@@ -333,7 +370,7 @@ def cancel(queue: Queue, job_id: str, **arguments: Any) -> Any:
 @pytest.mark.parametrize("num_texts", [1, 33])
 def test_put_with_a_record_and_cancel(worker: Worker, keys: Keys, num_texts: int) -> None:
     queue = queue_of(worker)
-    job = {"id": "q-1", "job": example("job", "search"), "texts": num_texts, "has_record": True}
+    job = {"id": "q-1", "job": example("job", "search"), "texts": num_texts}
     assert put(queue, [job]) == {"status": "ok", "is_new": [True]}
     assert put(queue, [job]) == {"status": "ok", "is_new": [False]}
     record = queue.redis.hgetall(keys.record("q-1"))
@@ -349,9 +386,9 @@ def test_put_with_a_record_and_cancel(worker: Worker, keys: Keys, num_texts: int
 
 def test_a_job_with_an_address_can_have_a_record(worker: Worker, keys: Keys) -> None:
     queue, mixed = queue_of(worker), []
-    for job_id, has_record in (("a", True), ("b", False), ("c", True)):
-        data = msgpack.packb(MINIMAL | {"id": job_id, "reply_to": "me"})
-        mixed.append({"id": job_id, "job": data, "texts": 1, "has_record": has_record, "reply_to": "me"})
+    for job_id, keeps_status in (("a", True), ("b", False), ("c", True)):
+        data = msgpack.packb(MINIMAL | {"id": job_id})
+        mixed.append({"id": job_id, "job": data, "texts": 1, "keeps_status": keeps_status, "reply_to": "me"})
     assert put(queue, mixed)["status"] == "ok"
     assert [queue.redis.hget(keys.record(job_id), "status") for job_id in "abc"] == [b"queued", None, b"queued"]
     assert cancel(queue, "c") == {"status": "cancelled"}
@@ -367,10 +404,10 @@ def test_a_job_with_an_address_can_have_a_record(worker: Worker, keys: Keys) -> 
 
 
 def test_a_running_job_with_an_address_has_that_status_and_can_be_cancelled(queue: Queue, keys: Keys) -> None:
-    job = {"id": "a", "job": msgpack.packb(MINIMAL | {"id": "a", "reply_to": "me"}), "texts": 1}
-    put(queue, [job | {"has_record": True, "reply_to": "me"}])
+    job = {"id": "a", "job": msgpack.packb(MINIMAL | {"id": "a"})}
+    put(queue, [job | {"keeps_status": True, "reply_to": "me"}])
     (taken,) = queue.take("slow", ["bulk"], 1)
-    assert taken.has_record
+    assert taken.keeps_status
     assert queue.start("slow", [taken]) == [True]
     assert queue.status("a")[0] == "running"
     assert queue.cancel("a") == "cancelled"
@@ -382,61 +419,89 @@ def test_a_refusal_says_if_waiting_helps(queue: Queue) -> None:
     job = {"id": "a", "job": b"x" * 10, "texts": 7}
     assert put(queue, [job])["status"] == "ok"
     for what, load, size in (("jobs", 1, 1), ("texts", 7, 7), ("bytes", 10, 10)):
-        limits = LaneLimits().to_map() | {f"max_{what}": load + size - 1}
-        full = {"status": "full", "exceeded": what, "share": 1, "jobs": 1, "texts": 7, "bytes": 10}
-        assert put(queue, [job | {"id": "b"}], limits=limits) == full
-        limits[f"max_{what}"] = size
+        set_limits(queue, replace(LaneLimits(), **{f"max_{what}": load + size - 1}))
+        full = {"status": "full", "exceeded": what, "asked": size, "most": load + size - 1}
+        assert put(queue, [job | {"id": "b"}]) == full | {"jobs": 1, "texts": 7, "bytes": 10}
+        set_limits(queue, replace(LaneLimits(), **{f"max_{what}": size}))
         two = [job | {"id": "b"}, job | {"id": "c"}]
-        assert put(queue, two, limits=limits) == {"status": "too_large", "exceeded": what, "most": size}
+        assert put(queue, two) == {"status": "too_large", "exceeded": what, "asked": 2 * size, "most": size}
     for words in ("full", "too_large"):
         assert words in table("`status` of the result")
 
 
 def test_an_empty_lane_refuses_as_too_large_only(queue: Queue) -> None:
-    limits = LaneLimits(max_texts=300).to_map()
+    set_limits(queue, LaneLimits(max_texts=300))
     jobs = [{"id": f"j{n}", "job": b"x", "texts": 30} for n in range(9)]
-    assert put(queue, jobs, limits=limits) == {"status": "too_large", "exceeded": "texts", "most": 262}
-    assert put(queue, jobs[:8], limits=limits)["status"] == "ok"
+    assert put(queue, jobs) == {"status": "too_large", "exceeded": "texts", "asked": 270, "most": 262}
+    assert put(queue, jobs[:8])["status"] == "ok"
+
+
+def test_a_job_counts_as_a_text_for_each_4_kib_at_least(queue: Queue) -> None:
+    job = {"job": b"x"}
+    put(queue, [{"id": "a", "job": b"x" * 5_000, "texts": 1}, job | {"id": "b"}, job | {"id": "c", "texts": 9}])
+    put(queue, [{"id": "d", "job": b"x" * 5_000}])
+    assert [queue.redis.hget(queue.keys.record(job_id), "texts") for job_id in "abcd"] == [b"2", b"1", b"9", b"5"]
 
 
 def test_a_client_that_reads_no_results_is_refused(queue: Queue) -> None:
     queue.redis.hset(queue.keys.unread_load, mapping={"bytes": 60, "client:me": 40})
     queue.redis.expire(queue.keys.unread_load, 60)
-    limits = LaneLimits(max_unread_bytes=100).to_map()
+    set_limits(queue, LaneLimits(max_unread_bytes=100))
     refused = {"status": "unread", "bytes": 60, "client_bytes": 40, "most": 40}
-    job = {"id": "a", "job": b"x", "texts": 1, "has_record": True}
-    assert put(queue, [job], limits=limits) == refused
-    assert put(queue, [job | {"reply_to": "me"}], limits=limits)["status"] == "ok"
-    assert put(queue, [job | {"id": "b"}], client="other", limits=limits)["status"] == "ok"
+    job = {"id": "a", "job": b"x"}
+    assert put(queue, [job]) == refused
+    assert put(queue, [job | {"reply_to": "me"}])["status"] == "ok"
+    assert put(queue, [job | {"id": "b"}], client="other")["status"] == "ok"
 
 
-def test_put_once(worker: Worker, keys: Keys) -> None:
-    queue = queue_of(worker)
+def put_once(queue: Queue, job_id: str, digest: str = "digest", client: str = "me", **job: Any) -> Any:
+    """Put a job with the idempotency key "k"."""
+    data = msgpack.packb(MINIMAL | {"id": job_id} | job.pop("fields", {}))
+    once = {"key": "k", "digest": digest, "ttl_s": 60}
+    return put(queue, [{"id": job_id, "job": data, **job}], client=client, once=once)
 
-    def put_once(job_id: str, digest: str, **more: Any) -> Any:
-        once = {"name": "k", "digest": digest, "ttl_s": 60}
-        return put(queue, [{"id": job_id, "job": b"x", "texts": 1, **more}], once=once)
 
-    assert put_once("one", "digest", has_record=True)["status"] == "ok"
-    assert put_once("two", "digest", has_record=True) == {"status": "known", "id": "one"}
-    assert put_once("two", "digest", reply_to="me") == {"status": "known", "id": "one"}
-    assert put_once("three", "another", has_record=True) == {"status": "reused", "id": "one"}
+def test_put_once(queue: Queue, keys: Keys) -> None:
+    assert put_once(queue, "one")["status"] == "ok"
+    assert put_once(queue, "two") == {"status": "known", "id": "one"}
+    assert put_once(queue, "two", reply_to="me") == {"status": "known", "id": "one"}
+    assert put_once(queue, "three", "another") == {"status": "reused", "id": "one"}
     assert queue.backlog()["bulk"] == 1
     known = {name.decode() for name in queue.redis.hgetall(keys.record("one"))}
     assert known < table("Field of the record").keys()
 
 
+def test_an_idempotency_key_is_its_clients_own(queue: Queue) -> None:
+    assert put_once(queue, "one", client="a")["status"] == "ok"
+    assert put_once(queue, "two", client="b")["status"] == "ok"
+    assert put_once(queue, "three", client="b") == {"status": "known", "id": "two"}
+
+
+def test_an_idempotency_key_is_free_again_when_its_job_came_to_nothing(worker: Worker) -> None:
+    queue = queue_of(worker)
+    put_once(queue, "one")
+    assert cancel(queue, "one") == {"status": "cancelled"}
+    assert put_once(queue, "two", "another", fields={"timeout_s": 0})["status"] == "ok"
+    assert put_once(queue, "three", "another") == {"status": "known", "id": "two"}
+    drive(worker)
+    assert queue.status("two")[0] == "expired"
+    assert put_once(queue, "three")["status"] == "ok"
+    drive(worker)
+    assert put_once(queue, "four") == {"status": "known", "id": "three"}
+
+
 @pytest.mark.parametrize("kept", [b"x", b"", b"\xc1", msgpack.packb(["a"]), msgpack.packb({"digest": "a"})])
 def test_an_idempotency_key_that_is_something_else_is_named(queue: Queue, keys: Keys, kept: bytes) -> None:
-    queue.redis.set(keys.once("k"), kept, ex=60)
-    with pytest.raises(redis.ResponseError, match=r":once:k holds something else: choose another name"):
+    name = hashlib.sha1(b"me\0k").hexdigest()
+    queue.redis.set(keys.once(name), kept, ex=60)
+    with pytest.raises(redis.ResponseError, match=rf":once:{name} holds something else: choose another key"):
         put(queue, [ONE_JOB], once=ONCE)
     assert queue.backlog()["bulk"] == 0
 
 
 def test_a_job_with_a_record_can_be_put_again_after_a_broken_connection(worker: Worker, keys: Keys) -> None:
     queue = queue_of(worker)
-    job = {"id": "x", "job": msgpack.packb(MINIMAL), "texts": 1, "has_record": True}
+    job = {"id": "x", "job": msgpack.packb(MINIMAL), "texts": 1}
     put(queue, [job])
     put(queue, [job])
     assert worker.step(block_s=0) == 1
@@ -447,7 +512,7 @@ def test_a_job_with_a_record_can_be_put_again_after_a_broken_connection(worker: 
 
 
 ONE_JOB = {"id": "a", "job": b"x", "texts": 1}
-ONCE = {"name": "k", "digest": "d", "ttl_s": 60}
+ONCE = {"key": "k", "digest": "d", "ttl_s": 60}
 
 #: Wrong arguments of `put`, and the beginning of the error.
 WRONG_PUTS: list[tuple[dict[str, Any], str]] = [
@@ -458,10 +523,6 @@ WRONG_PUTS: list[tuple[dict[str, Any], str]] = [
     ({"client": "c" * 257}, "client is c{80}: it takes a string of at most 256 bytes"),
     ({"jobs": [ONE_JOB, None, ONE_JOB | {"id": "b"}]}, "jobs is a map or an array: it takes an array .* and no nil"),
     ({"jobs": [None, ONE_JOB]}, "jobs is a map or an array: it takes an array .* and no nil"),
-    ({"limits": None}, "limits.max_jobs is missing: it takes a whole number from 0"),  # and no worker has told them
-    ({"limits": 5}, "limits is 5: it takes a map"),
-    ({"limits": {}}, "limits.max_jobs is missing: it takes a whole number from 0"),
-    ({"limits": LaneLimits().to_map() | {"max_put_bytes": "x"}}, "limits.max_put_bytes is x: it takes"),
     ({"jobs": None}, "jobs is missing: it takes an array with at least one element"),
     ({"jobs": []}, "jobs is a map or an array: it takes an array with at least one element"),
     ({"jobs": ONE_JOB}, "jobs is a map or an array: it takes an array"),
@@ -472,17 +533,17 @@ WRONG_PUTS: list[tuple[dict[str, Any], str]] = [
     ({"jobs": [ONE_JOB | {"id": ""}]}, r"jobs\[0\].id is : it takes"),
     ({"jobs": [ONE_JOB | {"job": None}]}, r"jobs\[0\].job is missing: it takes a string"),
     ({"jobs": [ONE_JOB | {"job": {"v": 1}}]}, r"jobs\[0\].job is a map or an array: it takes a string"),
-    ({"jobs": [ONE_JOB | {"texts": None}]}, r"jobs\[0\].texts is missing"),
     ({"jobs": [ONE_JOB | {"texts": 0}]}, r"jobs\[0\].texts is 0: it takes a whole number from 1"),
     ({"jobs": [ONE_JOB | {"texts": 1.5}]}, r"jobs\[0\].texts is 1.5: it takes a whole number"),
     ({"jobs": [ONE_JOB | {"texts": float("nan")}]}, r"jobs\[0\].texts is -?nan: it takes a whole number"),
     ({"jobs": [ONE_JOB | {"texts": 1_000_000}]}, r"jobs\[0\].texts is 1000000: it takes at most 999999"),
-    ({"jobs": [ONE_JOB | {"has_record": 1}]}, r"jobs\[0\].has_record is 1: it takes true or false"),
+    ({"jobs": [ONE_JOB | {"keeps_status": 1}]}, r"jobs\[0\].keeps_status is 1: it takes true or false"),
     ({"jobs": [ONE_JOB | {"reply_to": "a b"}]}, r"jobs\[0\].reply_to is a b: it takes 1 to 128"),
     ({"once": 5}, "once is 5: it takes a map"),
-    ({"once": ONCE | {"name": None}}, "once.name is missing: it takes 1 to 128"),
-    ({"once": ONCE | {"digest": ""}}, "once.digest is : it takes a string of 1 to 256 bytes"),
-    ({"once": ONCE | {"digest": None}}, "once.digest is missing"),
+    ({"once": ONCE | {"key": None}}, "once.key is missing: it takes a string of 1 to 1,024 bytes"),
+    ({"once": ONCE | {"key": ""}}, "once.key is : it takes a string of 1 to 1,024 bytes"),
+    ({"once": ONCE | {"owner": 5}}, "once.owner is 5: it takes a string of at most 256 bytes"),
+    ({"once": ONCE | {"digest": 5}}, "once.digest is 5: it takes a string of at most 256 bytes"),
     ({"once": ONCE | {"ttl_s": 0}}, "once.ttl_s is 0: it takes a whole number from 1"),
     ({"once": ONCE, "jobs": [ONE_JOB, ONE_JOB]}, "once goes with one job, and jobs has 2"),
 ]
@@ -504,7 +565,7 @@ def test_a_wrong_argument_of_put_is_named(queue: Queue, keys: Keys, arguments: d
     ],
 )
 def test_a_wrong_argument_of_cancel_is_named(queue: Queue, arguments: dict[str, Any], message: str) -> None:
-    put(queue, [ONE_JOB | {"has_record": True}])
+    put(queue, [ONE_JOB])
     with pytest.raises(redis.ResponseError, match=f"^{message}"):
         run_script(queue, "cancel", **{"id": "a"} | arguments)
     assert queue.status("a")[0] == "queued"
@@ -512,7 +573,7 @@ def test_a_wrong_argument_of_cancel_is_named(queue: Queue, arguments: dict[str, 
 
 @pytest.mark.parametrize("name", ["result", "unread", "unread_load"])
 def test_a_cancel_that_cannot_be_told_changes_nothing(queue: Queue, keys: Keys, name: str) -> None:
-    put(queue, [ONE_JOB | {"has_record": True}])
+    put(queue, [ONE_JOB])
     other = keys.result("a") if name == "result" else getattr(keys, name)
     queue.redis.set(other, "junk", ex=60)
     with pytest.raises(redis.ResponseError, match=f"^{re.escape(other)} holds something else"):
@@ -526,16 +587,34 @@ def test_a_put_into_a_lane_that_is_something_else_puts_nothing(queue: Queue, key
     other = keys.of_lane("bulk", name)
     queue.redis.set(other, "junk")
     with pytest.raises(redis.ResponseError, match=f"^{re.escape(other)} holds something else"):
-        put(queue, [ONE_JOB | {"has_record": True}, ONE_JOB | {"id": "long", "texts": 33}])
+        put(queue, [ONE_JOB, ONE_JOB | {"id": "long", "texts": 33}])
     queue.redis.delete(other)
     assert queue.backlog()["bulk"] == 0
     assert not queue.redis.exists(keys.record("a"))
 
 
 def test_more_jobs_than_a_lane_takes_are_refused_before_each_is_looked_at(queue: Queue) -> None:
-    limits = LaneLimits(max_jobs=2).to_map()
-    refusal = {"status": "too_large", "exceeded": "jobs", "most": 2}
-    assert put(queue, [ONE_JOB, {"id": "bad name", "has_record": 5}, ONE_JOB], limits=limits) == refusal
+    set_limits(queue, LaneLimits(max_jobs=2))
+    refusal = {"status": "too_large", "exceeded": "jobs", "asked": 3, "most": 2}
+    assert put(queue, [ONE_JOB, {"id": "bad name", "keeps_status": 5}, ONE_JOB]) == refusal
+
+
+def test_before_any_worker_a_lane_has_the_default_limits(queue: Queue) -> None:
+    in_script = re.search(r"^local LIMITS = {(.*)}\nlocal BEFORE_WORKERS = {(.*)} --", scripts.PUT.text, re.MULTILINE)
+    assert in_script is not None
+    names, numbers = in_script[1].replace("'", "").split(", "), map(int, in_script[2].split(", "))
+    assert dict(zip(names, numbers, strict=True)) == LaneLimits().to_map()
+    assert queue.limits() == LaneLimits()
+    set_limits(queue, LaneLimits(1, 2, 3, 4))
+    assert queue.limits() == LaneLimits(1, 2, 3, 4)
+
+
+@pytest.mark.parametrize("value", ["x", "-1", "1.5"])
+def test_a_limit_that_is_no_number_is_named(queue: Queue, keys: Keys, value: str) -> None:
+    queue.redis.hset(keys.limits, "max_bytes", value)
+    found = "missing" if value == "x" else value
+    with pytest.raises(redis.ResponseError, match=rf"limits.max_bytes is {found}: it takes"):
+        put(queue, [ONE_JOB])
 
 
 def test_a_key_that_is_no_root_of_a_pool_is_named(queue: Queue, keys: Keys) -> None:
@@ -588,7 +667,7 @@ def test_a_job_that_is_pushed_twice_is_one_while_it_is_not_answered(worker: Work
 
 def test_a_job_that_is_pushed_with_the_id_of_another_does_it_no_harm(worker: Worker, keys: Keys) -> None:
     queue = queue_of(worker)
-    put(queue, [{"id": "x", "job": msgpack.packb(MINIMAL), "texts": 1, "has_record": True}])
+    put(queue, [{"id": "x", "job": msgpack.packb(MINIMAL), "texts": 1}])
     for data in (MINIMAL | {"texts": 5}, MINIMAL):
         queue.redis.rpush(keys.lane("interactive"), msgpack.packb(data))
     deliveries = queue.take("w", ["interactive"], 9)
@@ -697,7 +776,7 @@ def test_messages_on_the_wire_name_no_types_of_python(worker: Worker) -> None:
 def test_a_job_that_was_put_by_the_script_is_answered_although_its_bytes_have_no_id(
     worker: Worker, keys: Keys, data: bytes
 ) -> None:
-    job = {"id": "x", "job": data, "texts": 1, "has_record": True}
+    job = {"id": "x", "job": data, "texts": 1}
     put(queue_of(worker), [job])
     worker.step(block_s=0)
     reply = queue_of(worker).wait_result("x", 0)
@@ -708,7 +787,7 @@ def test_a_job_that_was_put_by_the_script_is_answered_although_its_bytes_have_no
 
 
 def test_a_job_that_was_put_under_another_id_is_refused_under_that_one(worker: Worker, keys: Keys) -> None:
-    job = {"id": "y", "job": msgpack.packb(MINIMAL), "texts": 1, "has_record": True}
+    job = {"id": "y", "job": msgpack.packb(MINIMAL), "texts": 1}
     put(queue_of(worker), [job])
     worker.step(block_s=0)
     reply = queue_of(worker).wait_result("y", 0)
@@ -786,7 +865,7 @@ def test_every_lane_and_status_is_listed() -> None:
 
 
 def test_everything_a_worker_says_of_itself_is_listed(worker: Worker) -> None:
-    about, rows = service.about(worker), table("Field", "Workers")
+    about, rows = service.about(worker), table("Field", "What workers tell")
     assert {name: int(size.replace(",", "")) for name, (size, _) in table("Limit").items()} == about["limits"]
     assert about.keys() == rows.keys()
     assert all(fits(value, rows[name][0]) for name, value in about.items())
@@ -796,7 +875,7 @@ def test_everything_a_worker_says_of_itself_is_listed(worker: Worker) -> None:
 def test_every_limit_is_on_the_page() -> None:
     settings = Settings()
     limits = [settings.max_job_texts, settings.max_text_chars, settings.max_backlog, settings.result_ttl_s]
-    for number in (*limits, ONCE_TTL_S, MAX_K):
+    for number in (*limits, 86_400, MAX_K):
         assert f"{number:,}" in PAGE
     assert f"{ALIVE_S:g} s after its last heartbeat" in PAGE
     assert f"{MAX_DEATHS} workers have died with it" in PAGE

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import PATIENCE_S, RedisServer
-from queues import Queue
+from queues import Queue, set_limits
 
-from shoal import operations
 from shoal.blocking import run_now
 from shoal.broker.commands import BlockingCommands
 from shoal.broker.script import Script, ScriptCall
@@ -49,7 +48,7 @@ def take_all(queue: Queue, consumer: str) -> list[Delivery]:
 
 def answer(delivery: Delivery, model: str = "") -> Answer:
     """A reply to the delivered job."""
-    job = operations.unpack(delivery.data)
+    job = delivery.job()
     return Answer(delivery, Reply(job.id, tokens=[3], timings={"queue_s": 0.5}, model=model), job.reply_to)
 
 
@@ -62,13 +61,13 @@ def test_jobs_come_out_in_the_order_they_went_in(queue: Queue) -> None:
     jobs = [submitted() for _ in range(5)]
     queue.put("interactive", jobs)
     deliveries = queue.take("a", LANES, 10)
-    assert [operations.unpack(delivery.data) for delivery in deliveries] == jobs
+    assert [delivery.job() for delivery in deliveries] == jobs
     assert {delivery.lane for delivery in deliveries} == {"interactive"}
     assert queue.take("b", LANES, 10) == []
 
 
 def test_put_takes_all_or_none(queue: Queue) -> None:
-    queue.limits = LaneLimits(max_jobs=3)
+    set_limits(queue, LaneLimits(max_jobs=3))
     queue.put("bulk", [submitted(), submitted()])
     with pytest.raises(Overloaded, match="2 unanswered jobs"):
         queue.put("bulk", [submitted(), submitted()])
@@ -79,7 +78,7 @@ def test_put_takes_all_or_none(queue: Queue) -> None:
 
 
 def test_each_put_is_refused_or_accepted_by_itself(queue: Queue) -> None:
-    queue.limits = LaneLimits(max_jobs=2)
+    set_limits(queue, LaneLimits(max_jobs=2))
     accepted, refused = queue.put_many([PackedJobs.pack("bulk", [addressed() for _ in range(size)]) for size in (2, 1)])
     assert isinstance(accepted, list)
     assert isinstance(refused, Overloaded)
@@ -141,7 +140,8 @@ class OneRoundTrip(BlockingCommands):
 
 
 def test_a_put_that_was_accepted_has_its_place_though_redis_fails_before_others_are_made(queue: Queue) -> None:
-    producer = AsyncProducer(OneRoundTrip(queue.broker), queue.keys, LaneLimits(max_jobs=2, max_unread_bytes=0))
+    set_limits(queue, LaneLimits(max_jobs=2, max_unread_bytes=0))
+    producer = AsyncProducer(OneRoundTrip(queue.broker), queue.keys)
     puts = [PackedJobs.pack("bulk", [addressed()], client=client) for client in ("a", "b", "b")]
     puts.append(PackedJobs.pack("bulk", [submitted()], client="c"))
     accepted, second, third, unread = run_now(producer.put_many(puts))
@@ -224,7 +224,7 @@ def test_replies_are_written_in_groups_of_so_many_bytes(queue: Queue) -> None:
     queue.put("interactive", [addressed() for _ in sizes])
     deliveries = queue.take("a", LANES, 10)
     replies = [
-        Reply(operations.unpack(delivery.data).id, vectors=np.zeros((1, size // 4), np.float32))
+        Reply(delivery.job().id, vectors=np.zeros((1, size // 4), np.float32))
         for delivery, size in zip(deliveries, sizes, strict=True)
     ]
     written: list[int] = []
@@ -322,7 +322,7 @@ def test_of_several_jobs_those_without_an_address_have_a_record(queue: Queue, fi
     with pytest.raises(UnknownJob):
         queue.status(jobs[1].id)
     (delivery,) = queue.take("a", LANES, 2)
-    assert not delivery.has_record
+    assert not delivery.keeps_status
     assert queue.reply([answer(delivery)]) == 1
 
 
@@ -503,7 +503,7 @@ def test_a_reply_over_the_limit_is_too_large(queue: Queue) -> None:
     queue.put("interactive", [addressed()])
     delivery = take_one(queue)
     vectors = np.zeros((DEFAULTS.max_reply_mb * 2**20 // 4_000 + 1, 1_000), np.float32)
-    queue.reply([Answer(delivery, Reply(operations.unpack(delivery.data).id, vectors=vectors), "me")])
+    queue.reply([Answer(delivery, Reply(delivery.job().id, vectors=vectors), "me")])
     (reply,) = queue.inbox("me").wait()
     assert isinstance(reply.error, TooLarge)
 

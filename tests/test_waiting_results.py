@@ -9,7 +9,6 @@ from conftest import PATIENCE_S, RedisServer, wait_until
 from queues import Queue
 
 import shoal.queue.dispatching
-from shoal import operations
 from shoal.errors import Cancelled, Unavailable, UnknownJob
 from shoal.jobs import LANES
 from shoal.keys import Keys
@@ -46,7 +45,7 @@ def submit(queue: Queue, num_jobs: int = 1) -> list[str]:
 def answer_all(queue: Queue) -> None:
     """Answer all jobs that wait."""
     deliveries = queue.take("w", LANES, 10_000)
-    queue.reply(Answer(delivery, Reply(operations.unpack(delivery.data).id)) for delivery in deliveries)
+    queue.reply(Answer(delivery, Reply(delivery.job().id)) for delivery in deliveries)
 
 
 @contextmanager

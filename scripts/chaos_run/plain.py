@@ -27,19 +27,19 @@ class Plain:
     def put(self, case: Case, deadline: float | None = None) -> str:
         """Put the case and return its id: it is one job however often it is put."""
         job_id = f"plain-{case.number}"
-        self._run(case, job_id, _job(case, job_id, deadline=deadline), has_record=True)
+        self._run(case, job_id, _job(case, job_id, deadline=deadline))
         return job_id
 
     def put_with_address(self, case: Case) -> str:
         """Put the case with an address of its own for the reply. Return no id: the job has no record."""
         address = f"address-{case.number}"
-        self._run(case, address, _job(case, address, reply_to=address))
+        self._run(case, address, _job(case, address), reply_to=address)
         return ""
 
     def put_unreadable(self, case: Case) -> str:
         """Put bytes that are no job with the script, which tells workers the id to answer to, and return the id."""
         job_id = f"unreadable-{case.number}"
-        self._run(case, job_id, GARBAGE + case.texts[0].encode(), has_record=True)
+        self._run(case, job_id, GARBAGE + case.texts[0].encode())
         return job_id
 
     def put_garbage(self, case: Case) -> str:
@@ -57,12 +57,12 @@ class Plain:
         streams = self._redis.xread({f"{self._root}:replies:address-{case.number}": 0})
         return _content(streams[0][1][0][1][b"reply"]) if streams else None
 
-    def _run(self, case: Case, job_id: str, data: bytes, has_record: bool = False) -> None:
+    def _run(self, case: Case, job_id: str, data: bytes, reply_to: str | None = None) -> None:
         if self._put is None:
             if (text := self._redis.hget(f"{self._root}:scripts", "put")) is None:
                 raise redis.RedisError("no worker has kept the script yet")
             self._put = self._redis.register_script(text)
-        job = {"id": job_id, "job": data, "texts": len(case.texts), "has_record": has_record}
+        job = {"id": job_id, "job": data, "texts": len(case.texts), "reply_to": reply_to}
         arguments = {"lane": case.lane, "client": "plain", "jobs": [job]}
         outcome = msgpack.unpackb(self._put([self._root], [msgpack.packb(arguments, use_bin_type=False)]))
         if outcome["status"] != "ok":

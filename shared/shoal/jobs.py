@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from shoal import traceparent, wire
-from shoal.checks import check_range
+from shoal.checks import check_number, check_range
 from shoal.errors import InvalidRequest, InvalidText, TooLarge
 from shoal.excerpt import excerpt, kind
 from shoal.keys import NAME, NAME_RULE
@@ -38,6 +38,9 @@ MAX_LANE_TEXTS = 999_999
 #: Largest number of a text in a list that is split into jobs: more than any list has.
 MAX_TEXT_NUMBER = 2**53
 
+#: Most names of fields without meaning that a reply tells, and most characters of each.
+MAX_IGNORED, MAX_IGNORED_CHARS = 16, 64
+
 #: Most texts in one job of a list that is split: several workers share the list, and no job behind it waits long.
 TEXTS_PER_JOB = 32
 
@@ -54,8 +57,9 @@ class Job:
 
     `first_text` is the number of the first text in a longer list that the job is a part of, for messages alone.
     `traceparent` is the trace that the job belongs to, for log lines and spans alone. `deadline` is in Unix seconds by
-    Redis's clock. The reply goes to the reply address `reply_to`; a job without one has a record with its status, and
-    its reply goes to a result key of its own. Raises InvalidRequest for a field that is not right.
+    Redis's clock; a worker makes it of `timeout_s`, the seconds from the put. The reply goes to the reply address
+    `reply_to`; a job without one has a record with its status, and its reply goes to a result key of its own. `ignored`
+    are names of fields on the wire that mean nothing in this job. Raises InvalidRequest for a field that is not right.
     """
 
     texts: list[str] = field(default_factory=list)
@@ -63,9 +67,11 @@ class Job:
     _: KW_ONLY
     id: str = field(default_factory=lambda: new_id())
     deadline: float | None = None
+    timeout_s: float | None = None
     reply_to: str | None = None
     traceparent: str | None = None
     first_text: int = 0
+    ignored: tuple[str, ...] = field(default=(), compare=False)
 
     #: The name of the operation.
     op: ClassVar[str] = ""
@@ -73,6 +79,8 @@ class Job:
     path: ClassVar[str] = ""
     #: The names of the operation's own fields, which are the same on the wire.
     own_names: ClassVar[tuple[str, ...]] = ()
+    #: The names of its options, beside those of texts.
+    option_names: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         check_name("id", self.id)
@@ -81,6 +89,8 @@ class Job:
         _check_texts(self.texts, may_be_empty=not self._takes_texts)
         if self.deadline is not None:
             _check_deadline(self.deadline)
+        if self.timeout_s is not None:
+            check_number("timeout_s", self.timeout_s, 0, MAX_DEADLINE_S)
         check_range("first_text", self.first_text, 0, MAX_TEXT_NUMBER)
         self._check()
 
@@ -189,10 +199,8 @@ class Job:
             if len(query) > max_text_chars:
                 raise TooLarge(f"{name} has {len(query):,} characters and may have {max_text_chars:,}: shorten it")
 
-    def pack(self, reply_to: str | None = None, trace: str | None = None) -> bytes:
-        """Return the job as msgpack (docs/protocol.md), with `reply_to` as its reply address if one is given.
-
-        It belongs to the trace `trace` if it names none itself.
+    def pack(self, trace: str | None = None) -> bytes:
+        """Return the job as msgpack (docs/protocol.md); it belongs to the trace `trace` if it names none itself.
 
         Raises InvalidText for a text that UTF-8 cannot hold.
         """
@@ -200,8 +208,10 @@ class Job:
         values |= self._asked()
         if self.deadline is not None:
             values["deadline"] = self.deadline
-        if reply_to := reply_to or self.reply_to:
-            values["reply_to"] = reply_to
+        if self.timeout_s is not None:
+            values["timeout_s"] = self.timeout_s
+        if self.reply_to is not None:
+            values["reply_to"] = self.reply_to
         if trace := traceparent.valid(self.traceparent) or trace:
             values["traceparent"] = trace
         return self.packed(values)
@@ -228,11 +238,17 @@ class Job:
         yield from ((self.name_of(n), text) for n, text in enumerate(self.texts))
 
     @classmethod
-    def of_map(cls, values: Mapping[str, Any]) -> Self:
-        """Return the job of this operation with these values on the wire; unknown fields are ignored."""
+    def of_map(cls, values: Mapping[str, Any], put_s: float = 0.0) -> Self:
+        """Return the job of this operation with these values on the wire, put at `put_s` in Unix seconds."""
         known = {name: values[name] for name in _ENVELOPE if name in values}
         known["traceparent"] = traceparent.valid(values.get("traceparent"))
-        return cls(**known, options=Options.from_map(values), **cls._fields_of(values))
+        ignored = values.keys() - _KNOWN.union(cls.own_names, cls.option_names)
+        named = tuple(name[:MAX_IGNORED_CHARS] for name in sorted(ignored)[:MAX_IGNORED])
+        job = cls(**known, options=Options.from_map(values), **cls._fields_of(values), ignored=named)
+        if job.timeout_s is None:
+            return job
+        ends = put_s + job.timeout_s
+        return replace(job, deadline=ends if job.deadline is None else min(ends, job.deadline))
 
     def digest(self) -> str:
         """Return 32 hex digits, the same for two jobs that differ in their ids and traces alone."""
@@ -266,7 +282,10 @@ class Job:
 
 
 #: The fields of a job on the wire that all operations share.
-_ENVELOPE = ("id", "texts", "deadline", "reply_to", "first_text")
+_ENVELOPE = ("id", "texts", "deadline", "timeout_s", "reply_to", "first_text")
+
+#: The fields on the wire that mean something in a job of any operation.
+_KNOWN = frozenset(("v", "op", "traceparent", *_ENVELOPE, *OPTION_DEFAULTS))
 
 
 #: Random ids drawn in advance, by process: a fork must not use the ids of its parent.

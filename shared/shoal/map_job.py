@@ -1,7 +1,7 @@
 """Map: the documents of an index in two dimensions."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from shoal.errors import InvalidRequest
@@ -21,6 +21,7 @@ class Map(IndexJob):
     map: MapOptions = WHOLE_MAP
 
     op: ClassVar[str] = "map"
+    option_names: ClassVar[tuple[str, ...]] = tuple(field.name for field in fields(MapOptions))
 
     @property
     def _takes_texts(self) -> bool:

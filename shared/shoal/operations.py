@@ -22,8 +22,10 @@ OPERATIONS: dict[str, type[Job]] = {job.op: job for job in (Embed, Search, Reran
 MAX_VALUES = 2**20
 
 
-def unpack(data: bytes) -> Job:
-    """Return the job in `data`; unknown fields are ignored.
+def unpack(data: bytes, put_s: float = 0.0, reply_to: str | None = None) -> Job:
+    """Return the job in `data`; the names of unknown fields are in its `ignored`.
+
+    Its `timeout_s` counts from `put_s`, in Unix seconds by Redis's clock; `reply_to` is the address that its put named.
 
     Raises MalformedJob, UnsupportedVersion, InvalidRequest for a field, which it names, or TooLarge for more than
     `MAX_VALUES` values, unknown fields included.
@@ -34,7 +36,9 @@ def unpack(data: bytes) -> Job:
     for name in ("id", "op", "texts"):
         if name not in values:
             raise MalformedJob(f"the job has no field {name!r}: id, op and texts are required")
-    return job_class(values["op"]).of_map(values)
+    if reply_to is not None:
+        values["reply_to"] = reply_to
+    return job_class(values["op"]).of_map(values, put_s)
 
 
 def job_class(op: Any) -> type[Job]:

@@ -50,7 +50,8 @@ class Reply:
     after the last one, `totals` the number of documents that could be in it, and `facets` how often these have each
     value of a field, and `map_places` the place of its query on the map. `map` has the points of a map, in plain
     values. Documents may be missing among the hits of an `approximate` search. `index_version` is the version
-    of the index that was searched, or empty if the worker does not tell it. A reply with an `error` has no more than
+    of the index that was searched, or empty if the worker does not tell it. `ignored` names fields of the job that mean
+    nothing in it. A reply with an `error` has no more than
     its id and status.
     """
 
@@ -76,6 +77,7 @@ class Reply:
     timings: dict[str, float] = field(default_factory=dict)
     cached: int = 0
     model: str = ""
+    ignored: list[str] = field(default_factory=list)
     error: ShoalError | None = None
 
     @classmethod
@@ -94,6 +96,8 @@ class Reply:
             values |= {"output": self.output, "vectors": pack_vectors(self.vectors)}
         if self.index_version:
             values["index_version"] = self.index_version
+        if self.ignored:
+            values["ignored"] = self.ignored
         if self.approximate:
             values["approximate"] = True
         if self.scores is not None:
@@ -156,6 +160,7 @@ class Reply:
             and all([type(total) is int and total >= 0 for total in self.totals or ()])
             and all([type(facet) is dict for facet in self.facets or ()])
             and all([type(place) is list for place in self.map_places or ()])
+            and all([type(name) is str for name in self.ignored])
         )
 
     @classmethod
@@ -197,6 +202,7 @@ class Reply:
             timings={name: max(r.timings.get(name, 0.0) for r in replies) for name in TIMINGS},
             cached=sum(r.cached for r in replies),
             model=first.model,
+            ignored=first.ignored,
         )
 
     def rows_by_text(self) -> list[NDArray[np.float32]]:
@@ -240,6 +246,7 @@ _TYPES: dict[str, Any] = {
     "timings": dict,
     "cached": int,
     "model": str,
+    "ignored": list,
 }
 
 

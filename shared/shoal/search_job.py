@@ -1,7 +1,7 @@
 """Search: queries, vectors or documents to the documents of an index that are nearest to them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from shoal.checks import check_range
@@ -45,6 +45,7 @@ class Search(IndexJob):
     op: ClassVar[str] = "search"
     path: ClassVar[str] = "/search"
     own_names: ClassVar[tuple[str, ...]] = ("k", "index")
+    option_names: ClassVar[tuple[str, ...]] = tuple(field.name for field in fields(SearchOptions))
 
     @property
     def _takes_texts(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from shoal import logs, operations
+from shoal import logs
 from shoal.broker.clock import Clock
 from shoal.cache.cache import Cache
 from shoal.errors import Expired, Internal, InvalidRequest, Poisoned, ShoalError, UnknownIndex, Unsupported
@@ -184,9 +184,8 @@ class Admission:
             outline = Outline.read(delivery.data)
             job_id = delivery.put_as or outline.id
             reply = None if job_id is None else Reply.failure(job_id, error)
-            answers.append(
-                Answer(delivery, reply, outline.reply_to, self._dead_letter(delivery, error, reply, outline))
-            )
+            letter = self._dead_letter(delivery, error, reply, outline)
+            answers.append(Answer(delivery, reply, delivery.reply_to or outline.reply_to, letter))
             ends.append((delivery, job_id, outline, error))
         num_answered = self._consumer.reply(answers) if answers else 0
         for end in ends:
@@ -273,7 +272,7 @@ class Admission:
             raise Poisoned(f"delivered {MAX_DEATHS} times, and each time the worker died: take a look at its texts")
         self._consumer.check_sends(delivery)
         delivery.check_size()
-        job = operations.unpack(delivery.data)
+        job = delivery.job()
         if (put_as := delivery.put_as) not in (None, job.id):
             raise InvalidRequest(f"the job has id {excerpt(job.id)}, and was put as {excerpt(put_as)}: use the same id")
         now = self._clock.now()
@@ -313,7 +312,7 @@ class Admission:
 
     def _start(self, works: list[Work]) -> list[Work]:
         """Mark jobs whose status is kept as running; return all jobs but those that are this worker's no longer."""
-        submitted = [work for work in works if work.job.reply_to is None or work.delivery.has_record]
+        submitted = [work for work in works if work.job.reply_to is None or work.delivery.keeps_status]
         started = self._consumer.start([(work.delivery, work.job.id) for work in submitted])
         refused = [work for work, runs in zip(submitted, started, strict=True) if not runs]
         for work in submitted:
@@ -338,7 +337,7 @@ class Admission:
 
 def _index_of(delivery: Delivery) -> str:
     """Return the index that the job names, which reads one."""
-    job = operations.unpack(delivery.data)
+    job = delivery.job()
     assert isinstance(job, IndexJob)
     return job.index
 

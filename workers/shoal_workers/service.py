@@ -189,7 +189,7 @@ def share_of(settings: Settings, pool: Pool) -> ProcessorShare:
 
 
 def about(worker: Worker, lane_limits: LaneLimits | None = None) -> dict[str, Any]:
-    """Return the contents of the worker's heartbeat; `lane_limits` are for producers that have none of their own."""
+    """Return the contents of the worker's heartbeat; `lane_limits` are those of all producers."""
     model, engine = worker.encoder.model, worker.encoder.engine
     return {
         "state": _state(worker),

@@ -4,7 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -207,7 +207,10 @@ class Work:
     def answer(self, model: str) -> Answer | None:
         """Return the reply of a job without error, and its address; if that fails, set the error and return None."""
         try:
-            return Answer(self.delivery, self._reply(model), self.job.reply_to)
+            reply = self._reply(model)
+            if self.job.ignored:
+                reply = replace(reply, ignored=list(self.job.ignored))
+            return Answer(self.delivery, reply, self.job.reply_to)
         except Exception as error:  # memory may be short
             self.fail("the reply could not be made", error)
             return None

@@ -1,11 +1,12 @@
 """The shapes that requests are checked against: bodies, paths and queries. The OpenAPI page is made from them."""
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
 
 from shoal.errors import InvalidRequest
-from shoal.jobs import MAX_TEXT_NUMBER, Job, Lane
+from shoal.jobs import MAX_DEADLINE_S, MAX_TEXT_NUMBER, Job, Lane
 from shoal.operations import Embed, Rerank, Search
 from shoal.options import OPTION_DEFAULTS, Options, Output, Pooling, TruncationSide
 from shoal.search_job import MAX_K
@@ -177,11 +178,17 @@ class JobBody(EmbedOptions, SearchFields):
     query: Text | None = Field(None, description="The text that the others are scored for, with op rerank")
     raw_scores: bool = Field(False, description="Answer the reranker's numbers as they are, with op rerank")
     lane: Lane = _LANE
+    timeout_s: float | None = Field(
+        None, ge=0, le=MAX_DEADLINE_S, allow_inf_nan=False, description="Seconds after which the job is not computed"
+    )
 
     def job(self) -> Job:
         """Return the job; raises InvalidRequest if its texts are missing, or for a field that `op` does not take."""
+        return replace(self._job(), timeout_s=self.timeout_s)
+
+    def _job(self) -> Job:
         fields = _FIELDS_OF[self.op]
-        for name in sorted(self.model_fields_set.difference(fields, ("op", "lane"))):
+        for name in sorted(self.model_fields_set.difference(fields, ("op", "lane", "timeout_s"))):
             if getattr(self, name) != type(self).model_fields[name].default:  # generated clients send defaults
                 raise InvalidRequest(f"{name} does not go with op {self.op}: leave it out")
         if self.op == "search":

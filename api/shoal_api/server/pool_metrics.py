@@ -38,8 +38,8 @@ _LANE_GAUGES: tuple[tuple[str, str, Callable[[LaneLoad, LaneLimits], float]], ..
 class PoolReading:
     """The state of a pool, as Redis has it at one moment.
 
-    `memory` has lines of Redis's INFO; it is None where the user may not ask. A reading takes six round trips, whatever
-    the number of workers.
+    `memory` has lines of Redis's INFO; it is None where the user may not ask. A reading takes seven round trips,
+    whatever the number of workers.
     """
 
     loads: Mapping[str, LaneLoad]
@@ -55,15 +55,16 @@ class PoolReading:
         """Read the pool; return None if Redis does not answer."""
         queue = client.queue
         try:
-            loads, num_dead, unread, workers = (
+            loads, limits, num_dead, unread, workers = (
                 queue.loads(),
+                queue.limits(),
                 queue.num_dead(),
                 queue.unread.load(),
                 client.pool.workers(),
             )
         except ShoalError:
             return None
-        return cls(loads, queue.limits, unread, num_dead, queue.clock.offset_s, _memory(client), workers)
+        return cls(loads, limits, unread, num_dead, queue.clock.offset_s, _memory(client), workers)
 
 
 def describe(pool: PoolReading | None) -> Iterator[Metric]:

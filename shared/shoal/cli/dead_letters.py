@@ -9,7 +9,6 @@ import click
 from shoal.cli.options import REDIS_SETTINGS, settings_options
 from shoal.cli.output import echo, echo_lines, when
 from shoal.queue.dead_letters import DeadLetter, DeadLetters
-from shoal.queue.lane import LaneLimits
 from shoal.queue.producer import Producer
 from shoal.settings import Settings
 
@@ -79,7 +78,7 @@ def drop(settings: Settings, letter_ids: tuple[str, ...]) -> None:
 
 @contextmanager
 def _letters(settings: Settings) -> Iterator[DeadLetters]:
-    queue = Producer.connect(settings.redis_address, settings.keys, LaneLimits.from_settings(settings))
+    queue = Producer.connect(settings.redis_address, settings.keys)
     try:
         yield DeadLetters(queue)
     finally:

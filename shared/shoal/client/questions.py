@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -100,10 +101,11 @@ class BlockingQuestions(Questions, Closing):
 
 def job_of(op: str, texts: str | Iterable[str], options: Mapping[str, Any], **fields: Any) -> Job:
     """Return a job of any operation; `fields` are the index, the hits and the query, of which it takes its own."""
+    timeout_s = fields.pop("timeout_s")
     if op == "search":
-        return search_of(texts, options, fields["k"], fields["index"])
+        return replace(search_of(texts, options, fields["k"], fields["index"]), timeout_s=timeout_s)
     asked = {name: value for name, value in fields.items() if op == "rerank" and name in ("query", "raw_scores")}
-    return job_class(op)(as_list(texts), options_of(options), **asked)
+    return job_class(op)(as_list(texts), options_of(options), timeout_s=timeout_s, **asked)
 
 
 def search_of(queries: str | Iterable[str], options: Mapping[str, Any], k: int, index: str) -> Search:

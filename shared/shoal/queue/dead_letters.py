@@ -131,7 +131,9 @@ class DeadLetters:
         Raises UnknownJob, Overloaded, or the error that keeps the job from being read: then it can only be dropped.
         """
         letter = self.get(letter_id)
-        job = replace(operations.unpack(letter.data), id=letter.retried_id, deadline=None, reply_to=None)
+        job = replace(
+            operations.unpack(letter.data), id=letter.retried_id, deadline=None, timeout_s=None, reply_to=None
+        )
         self._producer.put(letter.lane if letter.lane in LANES else LANES[0], [job], client="retried")
         self._delete(letter_id)
         return job.id

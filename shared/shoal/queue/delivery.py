@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from shoal import operations
 from shoal.errors import TooLarge
+from shoal.jobs import Job
 from shoal.queue.lane import MAX_PUT_BYTES
 
 #: All that is read of a job that is too large, in bytes.
@@ -17,8 +19,8 @@ class Delivery:
 
     `key` is the id under which the job was put; of a job that a program pushed without a script it is a number, after
     "+". `put_ms` is when Redis took the job in, in Unix milliseconds. `deaths` counts the workers that died while they
-    held it, and `died` is the last of them. `has_record` is true if its status is kept from the put on. A job that is
-    too large has only its beginning in `data`.
+    held it, and `died` is the last of them. `keeps_status` is true if its status is kept from the put on, and
+    `reply_to` is the address that was named there. A job that is too large has only its beginning in `data`.
     """
 
     lane: str
@@ -28,9 +30,10 @@ class Delivery:
     put_ms: int
     deaths: int = 0
     died: str = ""
-    has_record: bool = False
+    keeps_status: bool = False
     size_bytes: int = 0
     client: str = ""
+    reply_to: str | None = None
 
     @classmethod
     def read(cls, worker: str, job: Mapping[str, Any]) -> Self:
@@ -46,7 +49,12 @@ class Delivery:
             "status" in job,
             int(job.get("size_bytes", len(job["job"]))),
             job["client"].decode(errors="replace"),
+            job["reply_to"].decode() if "reply_to" in job else None,
         )
+
+    def job(self) -> Job:
+        """Return the job. Raises the ShoalError that says why its bytes cannot be read."""
+        return operations.unpack(self.data, self.put_ms / 1000, self.reply_to)
 
     def check_size(self) -> None:
         """Raise TooLarge for a job of more than `MAX_PUT_BYTES`."""

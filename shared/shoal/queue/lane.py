@@ -1,6 +1,6 @@
 """Lanes: their limits, and their load."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Self
 
 from shoal.settings import DEFAULTS, Settings
@@ -32,14 +32,8 @@ class LaneLimits:
         )
 
     def to_map(self) -> dict[str, int]:
-        """Return the limits as the script `put` takes them, and as workers announce them."""
-        return {  # written out: every put has it, and `asdict` takes ten times as long
-            "max_jobs": self.max_jobs,
-            "max_texts": self.max_texts,
-            "max_bytes": self.max_bytes,
-            "max_unread_bytes": self.max_unread_bytes,
-            "max_put_bytes": MAX_PUT_BYTES,
-        }
+        """Return the limits as workers announce them, for all producers."""
+        return asdict(self) | {"max_put_bytes": MAX_PUT_BYTES}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any, Self
 from shoal import traceparent
 from shoal.errors import InvalidRequest, Overloaded, TooLarge
 from shoal.jobs import Job
-from shoal.queue.lane import MAX_PUT_BYTES, LaneLimits
+from shoal.queue.lane import MAX_PUT_BYTES
 
 #: Longest `retry_after_s` of a refusal.
 MAX_RETRY_S = 60
@@ -29,9 +29,10 @@ _SETTINGS = {"jobs": "SHOAL_MAX_BACKLOG", "texts": "SHOAL_MAX_BACKLOG_TEXTS", "b
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
-    """An idempotency key, as a name for Redis, and the digest of the job that it is used for."""
+    """An idempotency key, whose it is, and the digest of the job that it is used for."""
 
-    name: str
+    key: str
+    owner: str
     digest: str
 
 
@@ -39,13 +40,13 @@ class IdempotencyKey:
 class PackedJobs:
     """The jobs of one client for one lane, and their bytes: packed by the caller, so that a bad text fails at once.
 
-    `has_record` says for each job if it has a record.
+    Their replies go to the address `reply_to`, or to results of their own.
     """
 
     lane: str
     jobs: Sequence[Job]
     data: Sequence[bytes]
-    has_record: Sequence[bool]
+    reply_to: str | None = None
     client: str = ""
     idempotency_key: IdempotencyKey | None = None
 
@@ -58,16 +59,14 @@ class PackedJobs:
         client: str = "",
         idempotency_key: IdempotencyKey | None = None,
     ) -> Self:
-        """Return the jobs packed, with `reply_to` as their reply address; jobs without an address get a record each.
-
-        They belong to the current trace.
+        """Return the jobs packed, which belong to the current trace.
 
         Raises InvalidText, and InvalidRequest for a client with too long a name.
         """
         if (num_bytes := len(client.encode())) > MAX_CLIENT_BYTES:
             raise InvalidRequest(f"the name of the client has {num_bytes:,} bytes, and at most {MAX_CLIENT_BYTES} fit")
-        has_record, trace = [not (reply_to or job.reply_to) for job in jobs], traceparent.current()
-        return cls(lane, jobs, [job.pack(reply_to, trace) for job in jobs], has_record, client, idempotency_key)
+        trace = traceparent.current()
+        return cls(lane, jobs, [job.pack(trace) for job in jobs], reply_to, client, idempotency_key)
 
     @classmethod
     def join(cls, puts: Sequence[Self]) -> Self:
@@ -76,12 +75,12 @@ class PackedJobs:
             return puts[0]
         jobs = [job for put in puts for job in put.jobs]
         data = [packed for put in puts for packed in put.data]
-        return cls(puts[0].lane, jobs, data, [False] * len(jobs), puts[0].client)
+        return cls(puts[0].lane, jobs, data, puts[0].reply_to, puts[0].client)
 
     @property
     def is_plain(self) -> bool:
         """Return True if nothing is kept of the jobs once they are answered."""
-        return self.idempotency_key is None and not any(self.has_record)
+        return self.idempotency_key is None and all(self.reply_to or job.reply_to for job in self.jobs)
 
     @property
     def num_texts(self) -> int:
@@ -111,7 +110,7 @@ def few_of_each_client(puts: Sequence[PackedJobs]) -> tuple[list[PackedJobs], li
 def group_puts(puts: Sequence[PackedJobs]) -> list[list[PackedJobs]]:
     """Return the puts in groups, in order. One run of the script can make a group.
 
-    A group is a single put, or plain ones of one client for one lane, with at most `MAX_JOINED_JOBS` and
+    A group is a single put, or plain ones of one client for one lane and address, with at most `MAX_JOINED_JOBS` and
     `MAX_JOINED_BYTES` together.
     """
     groups: list[list[PackedJobs]] = []
@@ -119,8 +118,8 @@ def group_puts(puts: Sequence[PackedJobs]) -> list[list[PackedJobs]]:
     for put in puts:
         last = groups[-1][-1] if groups else put
         num_jobs, num_bytes = num_jobs + len(put.jobs), num_bytes + put.num_bytes
-        is_alike = (put.lane, put.client) == (last.lane, last.client) and put.is_plain and last.is_plain
-        if groups and is_alike and num_jobs <= MAX_JOINED_JOBS and num_bytes <= MAX_JOINED_BYTES:
+        is_alike = all(getattr(put, name) == getattr(last, name) for name in ("lane", "client", "reply_to", "is_plain"))
+        if groups and is_alike and put.is_plain and num_jobs <= MAX_JOINED_JOBS and num_bytes <= MAX_JOINED_BYTES:
             groups[-1].append(put)
         else:
             groups.append([put])
@@ -131,48 +130,44 @@ def group_puts(puts: Sequence[PackedJobs]) -> list[list[PackedJobs]]:
 def too_large(put: PackedJobs, refusal: Mapping[str, Any]) -> TooLarge:
     """Return the refusal of jobs that not even an empty lane takes together.
 
-    `refusal` has what `exceeded` its limit (jobs, texts or bytes), and the `most` that the lane takes at a time.
+    `refusal` has what `exceeded` its limit (jobs, texts or bytes), how many are `asked`, and the `most`.
     """
     exceeded = refusal["exceeded"].decode()
-    number = {"jobs": len(put.jobs), "texts": put.num_texts, "bytes": put.num_bytes}[exceeded]
     is_of_chunks = exceeded == "texts" and any(job.options.chunk_tokens is not None for job in put.jobs)
     chunks = ", chunks counted," if is_of_chunks else ""
     remedy = "raise chunk_tokens, or send fewer or shorter texts at a time" if is_of_chunks else "split the list"
     is_fixed = exceeded == "bytes" and refusal["most"] == MAX_PUT_BYTES
     setting = "" if is_fixed else f" ({_SETTINGS[exceeded]})"
     return TooLarge(
-        f"{number:,} {exceeded}{chunks} at a time are over what the {put.lane} lane takes, "
+        f"{refusal['asked']:,} {exceeded}{chunks} at a time are over what the {put.lane} lane takes, "
         f"{refusal['most']:,}{setting}: {remedy}"
     )
 
 
-def overloaded(put: PackedJobs, lane: Mapping[str, Any], limits: LaneLimits, texts_per_s: float) -> Overloaded:
+def overloaded(lane: str, load: Mapping[str, Any], texts_per_s: float) -> Overloaded:
     """Return the refusal of jobs for which a lane has no room.
 
-    `lane` has the `jobs`, `texts` and `bytes` in the lane, and the `share` of it that the client may fill.
-    `texts_per_s` is the speed of the pool, 0 without workers.
+    `load` has the `jobs`, `texts` and `bytes` in the lane, which of them `exceeded` a limit, how much of it is `asked`,
+    and the `most` that the client may fill. `texts_per_s` is the speed of the pool, 0 without workers.
     """
-    held = (lane["jobs"], lane["texts"], lane["bytes"])
-    added = (len(put.jobs), put.num_texts, put.num_bytes)
-    most = (limits.max_jobs, limits.max_texts, limits.max_bytes)
-    excess = [(h + a - lane["share"] * m) / max(h, 1) for h, a, m in zip(held, added, most, strict=True)]
-    wait_s = max(0.0, *excess) * lane["texts"] / texts_per_s if texts_per_s else MAX_RETRY_S
+    held = load[load["exceeded"].decode()]
+    excess = max(0.0, held + load["asked"] - load["most"]) / max(held, 1)
+    wait_s = excess * load["texts"] / texts_per_s if texts_per_s else MAX_RETRY_S
     retry_after_s = max(1, min(MAX_RETRY_S, math.ceil(wait_s)))
     return Overloaded(
-        f"no room in the {put.lane} lane, which holds {held[0]:,} unanswered jobs with {held[1]:,} texts "
-        f"and {held[2]:,} bytes: try again in {retry_after_s} s, or send less at a time",
+        f"no room in the {lane} lane, which holds {load['jobs']:,} unanswered jobs with {load['texts']:,} texts "
+        f"and {load['bytes']:,} bytes: try again in {retry_after_s} s, or send less at a time",
         retry_after_s,
     )
 
 
-def too_much_unread(unread: Mapping[str, Any], limits: LaneLimits) -> Overloaded:
+def too_much_unread(unread: Mapping[str, Any]) -> Overloaded:
     """Return the refusal of jobs of a client that has too many bytes of unread results and idempotency keys.
 
     `unread` has the `client_bytes`, and the `most`: it must have less than so many.
     """
     return Overloaded(
         f"the client has {unread['client_bytes']:,} bytes of results that were not read and of idempotency keys, and "
-        f"may have less than {unread['most']:,} of the {limits.max_unread_bytes:,} for all clients "
-        "(SHOAL_MAX_RESULT_MB): fetch results, then submit again",
+        f"may have less than {unread['most']:,} (SHOAL_MAX_RESULT_MB): fetch results, then submit again",
         MAX_RETRY_S,
     )

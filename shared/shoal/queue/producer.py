@@ -7,8 +7,7 @@ Nothing is removed before it is answered or taken back.
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
-from hashlib import blake2b
+from dataclasses import asdict, fields
 from typing import Any, Self
 
 from shoal import wire
@@ -36,9 +35,6 @@ from shoal.queue.reply_stream import AsyncReplyStream, ReplyStream
 from shoal.queue.unread import UnreadResults, sweep
 from shoal.replies import Reply
 
-#: Time for which an idempotency key is remembered.
-ONCE_TTL_S = 86_400
-
 #: Time for which a measured rate of the pool is used again, in seconds: many jobs may be refused at the same time, and
 #: workers announce their rates no more often.
 SPEED_KNOWN_S = 5.0
@@ -61,9 +57,8 @@ class AsyncProducer:
     Every method raises Unavailable when Redis does not answer.
     """
 
-    def __init__(self, commands: Commands, keys: Keys, limits: LaneLimits | None = None, result_ttl_s: int = 3_600):
+    def __init__(self, commands: Commands, keys: Keys, result_ttl_s: int = 3_600):
         self.keys = keys
-        self.limits = limits or LaneLimits()
         self.result_ttl_s = result_ttl_s
         self.pool = AsyncPool(commands, keys)
         self.commands = commands
@@ -75,7 +70,7 @@ class AsyncProducer:
     async def put(self, lane: str, jobs: Sequence[Job], client: str = "") -> None:
         """Add the client's jobs to the lane, all or none.
 
-        A job without a reply address gets a record; putting it a second time does nothing. Raises Overloaded.
+        Their results are fetched by `read_result`; putting a job a second time does nothing. Raises Overloaded.
         """
         (outcome,) = await self.put_many([PackedJobs.pack(lane, jobs, client=client)])
         if isinstance(outcome, ShoalError):
@@ -86,8 +81,8 @@ class AsyncProducer:
 
         Raises Overloaded, and InvalidRequest if that job asked something else.
         """
-        name = blake2b(f"{owner}\0{idempotency_key}".encode(), digest_size=16).hexdigest()
-        put = PackedJobs.pack(lane, [job], client=client or owner, idempotency_key=IdempotencyKey(name, job.digest()))
+        key = IdempotencyKey(idempotency_key, owner, job.digest())
+        put = PackedJobs.pack(lane, [job], client=client or owner, idempotency_key=key)
         (outcome,) = await self._put(put)
         if isinstance(outcome, ShoalError):
             raise outcome
@@ -134,11 +129,11 @@ class AsyncProducer:
         if isinstance(outcome, ShoalError):
             return outcome
         if outcome["status"] == b"full":
-            return overloaded(put, outcome, self.limits, await self._speed())
+            return overloaded(put.lane, outcome, await self._speed())
         if outcome["status"] == b"too_large":
             return too_large(put, outcome)
         if outcome["status"] == b"unread":
-            return too_much_unread(outcome, self.limits)
+            return too_much_unread(outcome)
         if outcome["status"] == b"reused":
             job_id = bytes(outcome["id"]).decode()
             return InvalidRequest(f"the idempotency key was used for job {job_id}, which asks something else")
@@ -148,14 +143,13 @@ class AsyncProducer:
         arguments: dict[str, Any] = {
             "lane": put.lane,
             "client": put.client,
-            "limits": self.limits.to_map(),
             "jobs": [
-                {"id": job.id, "job": data, "texts": job.num_lane_texts} | ({"has_record": True} if has_record else {})
-                for job, data, has_record in zip(put.jobs, put.data, put.has_record, strict=True)
+                {"id": job.id, "job": data, "texts": job.num_lane_texts, "reply_to": put.reply_to or job.reply_to}
+                for job, data in zip(put.jobs, put.data, strict=True)
             ],
         }
         if put.idempotency_key:
-            arguments["once"] = asdict(put.idempotency_key) | {"ttl_s": ONCE_TTL_S}
+            arguments["once"] = asdict(put.idempotency_key)
         return ScriptCall(self._keys, arguments)
 
     async def _speed(self) -> float:
@@ -256,11 +250,18 @@ class AsyncProducer:
             loads[lane] = LaneLoad(num_jobs + num_pushed, int(texts or 0), int(num_bytes or 0), age_s)
         return loads
 
+    async def limits(self) -> LaneLimits:
+        """Return the most that a lane may hold, as workers have announced it."""
+        names = [field.name for field in fields(LaneLimits)]
+        found = await self.commands.execute("HMGET", self.keys.limits, *names)
+        return LaneLimits(**{name: int(most) for name, most in zip(names, found, strict=True) if most is not None})
+
     async def check_lanes(self) -> None:
         """Raise Unavailable if jobs cannot be put or taken, because another program wrote a key of the lanes."""
         types = {self.keys.lane(lane): "list" for lane in LANES}
         types |= {self.keys.of_lane(lane, what): kind for lane in LANES for what, kind in LANE_KEYS.items()}
         types |= {self.keys.suspects: "list", self.keys.holders: "set", self.keys.unread_load: "hash"}
+        types[self.keys.limits] = "hash"
         found = await self.commands.pipeline(*(("TYPE", key) for key in types))
         for (key, wanted), kind in zip(types.items(), found, strict=True):
             if (is_now := kind.decode()) not in (wanted, "none"):
@@ -270,8 +271,8 @@ class AsyncProducer:
 class Producer:
     """The same for threads, with what operators ask. Thread-safe."""
 
-    def __init__(self, broker: Broker, keys: Keys, limits: LaneLimits | None = None, result_ttl_s: int = 3_600):
-        self.asynchronous = AsyncProducer(BlockingCommands(broker), keys, limits, result_ttl_s)
+    def __init__(self, broker: Broker, keys: Keys, result_ttl_s: int = 3_600):
+        self.asynchronous = AsyncProducer(BlockingCommands(broker), keys, result_ttl_s)
         self.broker = broker
         self.keys = keys
         self.result_ttl_s = result_ttl_s
@@ -280,9 +281,9 @@ class Producer:
         self.unread = UnreadResults(broker, keys, result_ttl_s)
 
     @classmethod
-    def connect(cls, url: str, keys: Keys, limits: LaneLimits | None = None, result_ttl_s: int = 3_600) -> Self:
+    def connect(cls, url: str, keys: Keys, result_ttl_s: int = 3_600) -> Self:
         """Return a producer with connections of its own to the Redis at `url`."""
-        return cls(Broker.connect(url), keys, limits, result_ttl_s)
+        return cls(Broker.connect(url), keys, result_ttl_s)
 
     def close(self) -> None:
         """Close all connections."""
@@ -302,15 +303,6 @@ class Producer:
     read_result = blocking(AsyncProducer.read_result)
     watch_result = blocking(AsyncProducer.watch_result)
 
-    @property
-    def limits(self) -> LaneLimits:
-        """Return the most that its lanes may hold."""
-        return self.asynchronous.limits
-
-    @limits.setter
-    def limits(self, limits: LaneLimits) -> None:
-        self.asynchronous.limits = limits
-
     def inbox(self, address: str) -> ReplyStream:
         """Return the stream of the replies to jobs with that reply address, and of notes of watched results."""
         return ReplyStream(self.broker, self.keys.replies(address), self.result_ttl_s)
@@ -322,7 +314,7 @@ class Producer:
         return {lane: load.num_jobs for lane, load in self.loads().items()}
 
     loads = blocking(AsyncProducer.loads)
-
+    limits = blocking(AsyncProducer.limits)
     check_lanes = blocking(AsyncProducer.check_lanes)
 
     def num_dead(self) -> int:

@@ -100,18 +100,20 @@ class HttpClient(BlockingQuestions):
         index: str = "default",
         query: str | None = None,
         raw_scores: bool = False,
+        timeout_s: float | None = None,
         idempotency_key: str | None = None,
         **options: Any,
     ) -> HttpHandle:
         """Put a job and return at once; any program that knows its id can fetch the result, until it expires.
 
-        All texts stay in one job, which has no deadline. Submitting the same again with the same `idempotency_key`
-        within a day returns the job that was put first. Without one, the client makes one for its own attempts.
+        All texts stay in one job, which is not computed if it waits for over `timeout_s`. Submitting the same again
+        with the same `idempotency_key` within a day returns the job that was put first. Without one, the client makes
+        one for its own attempts.
         """
-        job = job_of(op, texts, options, k=k, index=index, query=query, raw_scores=raw_scores)
+        job = job_of(op, texts, options, k=k, index=index, query=query, raw_scores=raw_scores, timeout_s=timeout_s)
         if idempotency_key is not None and not check_key(idempotency_key).isascii():
             raise InvalidRequest(f"the idempotency key is {excerpt(idempotency_key)}: over HTTP it takes ASCII alone")
-        body = job.packed(job.body() | {"op": op, "lane": check_lane(lane)})
+        body = job.packed(job.body() | {"op": op, "lane": check_lane(lane), "timeout_s": timeout_s})
         answer = self.ask("POST", "/v1/jobs", body=body, headers={"Idempotency-Key": idempotency_key or uuid4().hex})
         return HttpHandle.of(self, answer)
 

@@ -23,7 +23,6 @@ from shoal.client.source_file import File, Items
 from shoal.jobs import Job
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.queue.async_dispatcher import AsyncDispatcher, AsyncPendingReply
-from shoal.queue.lane import LaneLimits
 from shoal.queue.producer import AsyncProducer
 from shoal.replies import Reply
 from shoal.settings import DEFAULTS, Settings
@@ -46,7 +45,6 @@ class AsyncClient(Calls[AsyncPendingReply]):
         pool: str = DEFAULTS.pool,
         home: str = DEFAULTS.home,
         timeout_s: float = DEFAULTS.request_timeout_s,
-        limits: LaneLimits | None = None,
         result_ttl_s: int = DEFAULTS.result_ttl_s,
         name: str = "",
         max_reply_mb: int = DEFAULTS.max_reply_mb,
@@ -56,7 +54,7 @@ class AsyncClient(Calls[AsyncPendingReply]):
         long_jobs = LongJobs(settings)
         self._jobs = RedisLongJobs(long_jobs, lambda: self._session().work)
         self._new_session = partial(
-            AsyncSession, ConnectionMaker(settings.redis_address), settings.keys, limits, result_ttl_s, long_jobs
+            AsyncSession, ConnectionMaker(settings.redis_address), settings.keys, result_ttl_s, long_jobs
         )
         self._open: AsyncSession | None = None
 
@@ -132,12 +130,13 @@ class AsyncClient(Calls[AsyncPendingReply]):
         index: str = "default",
         query: str | None = None,
         raw_scores: bool = False,
+        timeout_s: float | None = None,
         idempotency_key: str | None = None,
         client: str = "",
         **options: Any,
     ) -> AsyncHandle:
         """Put a job without waiting for its answer, as `Client.submit` does."""
-        job = job_of(op, texts, options, k=k, index=index, query=query, raw_scores=raw_scores)
+        job = job_of(op, texts, options, k=k, index=index, query=query, raw_scores=raw_scores, timeout_s=timeout_s)
         return AsyncHandle(self, await self.put(job, lane, client, idempotency_key))
 
     async def put(

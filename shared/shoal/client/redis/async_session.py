@@ -11,7 +11,6 @@ from shoal.client.blocking_work import InThreads
 from shoal.keys import Keys
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.queue.async_dispatcher import AsyncDispatcher
-from shoal.queue.lane import LaneLimits
 from shoal.queue.producer import AsyncProducer
 
 
@@ -25,13 +24,12 @@ class AsyncSession:
         self,
         connections: ConnectionMaker,
         keys: Keys,
-        limits: LaneLimits | None,
         result_ttl_s: int,
         long_jobs: LongJobs,
     ):
         self.loop = asyncio.get_running_loop()
         self._broker = AsyncBroker(connections)
-        self.producer = AsyncProducer(self._broker, keys, limits, result_ttl_s)
+        self.producer = AsyncProducer(self._broker, keys, result_ttl_s)
         self.clock = AsyncClock(self._broker)
         self.lookup = AsyncCacheLookup(self._broker, keys, self.producer.pool)
         self.dispatcher = AsyncDispatcher(self.producer, self.clock)

@@ -19,7 +19,6 @@ from shoal.client.source_file import File, Item
 from shoal.jobs import Job
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.queue.dispatcher import Dispatcher, PendingReply
-from shoal.queue.lane import LaneLimits
 from shoal.queue.producer import AsyncProducer, Producer
 from shoal.replies import Reply
 from shoal.settings import DEFAULTS, Settings
@@ -45,14 +44,13 @@ class Client(BlockingQuestions, Calls[PendingReply]):
         pool: str = DEFAULTS.pool,
         home: str = DEFAULTS.home,
         timeout_s: float = DEFAULTS.request_timeout_s,
-        limits: LaneLimits | None = None,
         result_ttl_s: int = DEFAULTS.result_ttl_s,
         name: str = "",
         max_reply_mb: int = DEFAULTS.max_reply_mb,
     ):
         super().__init__(name, timeout_s, max_reply_mb)
         settings = Settings(redis_url=redis_url, key_prefix=key_prefix, pool=pool, home=home)
-        self.queue = Producer.connect(settings.redis_address, settings.keys, limits, result_ttl_s)
+        self.queue = Producer.connect(settings.redis_address, settings.keys, result_ttl_s)
         self.pool = self.queue.pool
         self.cache_lookup = CacheLookup(self.pool)
         #: The long jobs of the pool.
@@ -105,17 +103,18 @@ class Client(BlockingQuestions, Calls[PendingReply]):
         index: str = "default",
         query: str | None = None,
         raw_scores: bool = False,
+        timeout_s: float | None = None,
         idempotency_key: str | None = None,
         client: str = "",
         **options: Any,
     ) -> Handle:
         """Put a job and return at once; any program that knows its id can fetch the result, until it expires.
 
-        All texts stay in one job, which has no deadline. Submitting the same again with the same `idempotency_key`
-        within a day returns the job that was put first. `client` is the client that the job counts for, by default this
-        one.
+        All texts stay in one job, which is not computed if it waits for over `timeout_s`. Submitting the same again
+        with the same `idempotency_key` within a day returns the job that was put first. `client` is the client that the
+        job counts for, by default this one.
         """
-        job = job_of(op, texts, options, k=k, index=index, query=query, raw_scores=raw_scores)
+        job = job_of(op, texts, options, k=k, index=index, query=query, raw_scores=raw_scores, timeout_s=timeout_s)
         return Handle(self, self.put(job, lane, client, idempotency_key))
 
     def put(self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None) -> str:

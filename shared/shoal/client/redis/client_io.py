@@ -7,7 +7,6 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from shoal.cache.lookup import LookupResult
 from shoal.jobs import Job
-from shoal.queue.lane import LaneLimits
 from shoal.queue.producer import AsyncProducer
 from shoal.replies import Reply
 from shoal.settings import Settings
@@ -45,7 +44,6 @@ class ClientIO(ABC, Generic[P]):
             "key_prefix": settings.key_prefix,
             "pool": settings.pool,
             "timeout_s": settings.request_timeout_s,
-            "limits": LaneLimits.from_settings(settings),
             "result_ttl_s": settings.result_ttl_s,
             "max_reply_mb": settings.max_reply_mb,
         }

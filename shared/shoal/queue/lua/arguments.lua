@@ -22,7 +22,7 @@ local function is_kind(kind, value)
   if kind == 'map' then return found == 'table' end
   if kind == 'list' then return found == 'table' and is_array(value) end
   if kind == 'label' then return found == 'string' and #value <= 256 end
-  if kind == 'word' then return found == 'string' and #value <= 256 and value ~= '' end
+  if kind == 'word' then return found == 'string' and #value <= 1024 and value ~= '' end
   return found == 'number' and value >= (kind == 'count' and 1 or 0) and value < 2 ^ 53 and value % 1 == 0
 end
 
@@ -33,7 +33,7 @@ local function fault(path, map, name, kind)
   if is_kind(kind, value) then return nil end
   local words = {
     map = 'a map', list = 'an array with at least one element and no nil', flag = 'true or false', bytes = 'a string',
-    label = 'a string of at most 256 bytes', word = 'a string of 1 to 256 bytes', name = '1 to 128 of A-Z a-z 0-9 _ . : -',
+    label = 'a string of at most 256 bytes', word = 'a string of 1 to 1,024 bytes', name = '1 to 128 of A-Z a-z 0-9 _ . : -',
     lane = 'interactive or bulk', count = 'a whole number from 1', amount = 'a whole number from 0'
   }
   if type(path) == 'number' then path = 'jobs[' .. path - 1 .. '].' end

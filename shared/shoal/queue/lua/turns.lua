@@ -2,14 +2,14 @@
 -- that wait: new ones, whose first turn is short, and those that had a turn. One of these has a turn after each QUANTUM
 -- texts of new ones, so names that are invented do not go before all. A client that took more than its turn has a debt.
 local QUANTUM, FIRST_QUANTUM, MOST_DEBT = 32, 4, 1024 -- texts
-local ADMITTED_AT_ONCE, TEXT_BYTES = 256, 1024
+local ADMITTED_AT_ONCE = 256
 
 local held, jobs, bytes, now = held_by(args.worker), {}, 0, now_ms()
 
 -- Give a job to the worker; return its texts. Of a job of more than max_job_bytes it gets the beginning, and the size: it
 -- could not read the job, and would never answer it.
 local function give(id, lane)
-  local fields = {'lane', 'client', 'texts', 'put_ms', 'deaths', 'died', 'status'}
+  local fields = {'lane', 'client', 'texts', 'put_ms', 'deaths', 'died', 'status', 'reply_to'}
   local found = redis.pcall('HMGET', record_of(id), 'job', unpack(fields))
   if found.err or not found[1] then -- Redis has lost its record, or something else has the key
     if lane then call('ZREM', key_of(lane, 'jobs'), id) end
@@ -25,12 +25,12 @@ local function give(id, lane)
 end
 
 -- Let the jobs that programs have pushed without a script wait as those of one client. Their bytes are not read here: a
--- number is their id until a worker has read them, and their texts are guessed.
+-- number is their id until a worker has read them.
 local function admit(lane)
   for _ = 1, ADMITTED_AT_ONCE do
     local packed = call('LPOP', ROOT .. 'lane:' .. lane)
     if not packed then return end
-    enqueue(lane, '', '+' .. call('INCR', ROOT .. 'lane:pushed'), math.ceil(#packed / TEXT_BYTES), packed, {})
+    enqueue(lane, '', '+' .. call('INCR', ROOT .. 'lane:pushed'), counted_texts(nil, packed), packed, {})
   end
 end
 

@@ -62,7 +62,7 @@ class Pages:
         options = replace(
             self._job.search, cursor="", fields=None, snippet=None, explain=False, facets=None, facets_top_n=None
         )
-        asked = replace(self._job, id="-", deadline=None, reply_to=None, k=1, search=options)
+        asked = replace(self._job, id="-", deadline=None, timeout_s=None, reply_to=None, k=1, search=options)
         return blake2b(asked.pack(), digest_size=8).hexdigest()
 
     def _is_last(self, cursor: Cursor, place: Place) -> bool:
