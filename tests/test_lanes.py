@@ -167,6 +167,10 @@ class TestTake:
         taken = queue.consumer("w").take({"interactive": 64, "bulk": 2})
         assert [(d.lane, len(d.job().texts)) for d in taken] == [("interactive", 30)] * 3 + [("bulk", 1)] * 2
 
+    def test_a_text_counts_for_4_kib_at_most(self, queue: Queue) -> None:
+        queue.put("bulk", [Embed(["x" * 8_000], reply_to="me") for _ in range(64)])
+        assert len(queue.consumer("w").take({"bulk": 64})) == 32
+
     def test_it_is_bounded_by_bytes(self, queue: Queue) -> None:
         queue.put("bulk", [Embed(["x" * 2**20], reply_to="me") for _ in range(8)])
         assert len(queue.consumer("w").take({"bulk": 8_192})) == MAX_TAKE_BYTES // 2**20

@@ -51,9 +51,8 @@ local function stop_waiting(lane, client, id)
   if call('LREM', key_of(lane, 'new'), 1, client) == 0 then call('LREM', key_of(lane, 'old'), 1, client) end
 end
 
--- The texts that a job counts as: as many as its producer says, but one for each 4 KiB at least, so a wrong number does
--- little harm; or one for each KiB if there is no number.
-local function counted_texts(said, bytes) return math.max(said or math.ceil(#bytes / 1024), math.ceil(#bytes / 4096)) end
+-- The texts of a job whose producer does not say their number.
+local function guess_of_texts(bytes) return math.ceil(#bytes / 1024) end
 
 -- Add a job to a lane; `more` are the fields of its record that not every job has.
 local function enqueue(lane, client, id, texts, bytes, more)

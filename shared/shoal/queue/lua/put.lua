@@ -31,7 +31,7 @@ local function fault_of_job(n, job)
   if job.texts and job.texts > MAX_TEXTS then
     return 'jobs[' .. n - 1 .. '].texts is ' .. job.texts .. ': it takes at most ' .. MAX_TEXTS
   end
-  job.texts = counted_texts(job.texts, job.job)
+  job.texts = job.texts or guess_of_texts(job.job)
 end
 
 local function fault_of_once(once)

@@ -3,6 +3,7 @@
 -- texts of new ones, so names that are invented do not go before all. A client that took more than its turn has a debt.
 local QUANTUM, FIRST_QUANTUM, MOST_DEBT = 32, 4, 1024 -- texts
 local ADMITTED_AT_ONCE = 256
+local TEXT_BYTES = 4096 -- for each of which a job counts as a text, whatever its producer says: wrong numbers do little harm
 
 local held, jobs, bytes, now = held_by(args.worker), {}, 0, now_ms()
 
@@ -21,7 +22,7 @@ local function give(id, lane)
   call('ZADD', held, job.deaths and 0 or now + #jobs / 1024, id)
   call('HSET', record_of(id), 'worker', args.worker)
   jobs[#jobs + 1], bytes = job, bytes + #job.job
-  return math.max(1, tonumber(job.texts))
+  return math.max(1, tonumber(job.texts), math.ceil((job.size_bytes or #job.job) / TEXT_BYTES))
 end
 
 -- Let the jobs that programs have pushed without a script wait as those of one client. Their bytes are not read here: a
@@ -30,7 +31,7 @@ local function admit(lane)
   for _ = 1, ADMITTED_AT_ONCE do
     local packed = call('LPOP', ROOT .. 'lane:' .. lane)
     if not packed then return end
-    enqueue(lane, '', '+' .. call('INCR', ROOT .. 'lane:pushed'), counted_texts(nil, packed), packed, {})
+    enqueue(lane, '', '+' .. call('INCR', ROOT .. 'lane:pushed'), guess_of_texts(packed), packed, {})
   end
 end
 
