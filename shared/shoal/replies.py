@@ -51,8 +51,7 @@ class Reply:
     value of a field, and `map_places` the place of its query on the map. `map` has the points of a map, in plain
     values. Documents may be missing among the hits of an `approximate` search. `index_version` is the version
     of the index that was searched, or empty if the worker does not tell it. `ignored` names fields of the job that mean
-    nothing in it. A reply with an `error` has no more than
-    its id and status.
+    nothing in it. A reply with an `error` has no more than its id and status.
     """
 
     id: str

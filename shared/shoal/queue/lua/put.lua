@@ -1,7 +1,8 @@
 -- Add the jobs of a client to a lane: all of them or, where the lane would hold too much, none. A job that is there is left.
 -- args: lane, client, jobs: list of {id, job (its bytes), texts (their number, or nil), reply_to (the address of the reply,
 --   or nil), keeps_status (true if a job with an address has a status too)}, once (optional, for one job):
---   {key, owner (whose key it is, or the client's), digest (optional), ttl_s (optional)}. The limits are those that the workers have announced.
+--   {key, owner (whose key it is, or the client's), digest (optional), ttl_s (optional)}. The limits are those that the
+--   workers have announced.
 -- Returns one of
 --   {status = 'ok', is_new}: for each job true, or false if it was there already;
 --   {status = 'known', id}: the job that the idempotency key was used for;
