@@ -8,18 +8,16 @@ from typing import Any
 import pytest
 from api_stub import MakeApp, StubWorker
 from conftest import PATIENCE_S
-from flask import Flask
 from flask.testing import FlaskClient
 from queues import set_limits
 
 from shoal import Client
 from shoal.keys import Keys
-from shoal.long_jobs.long_jobs import LongJobs
 from shoal.queue.lane import LaneLimits
 from shoal.settings import Settings
-from shoal_api.app import create_app
+from shoal_api.app import close_app, create_app
 from shoal_api.context import Context
-from shoal_api.pool_watch import PoolWatch
+from shoal_api.server.async_flask import AsyncFlask
 
 #: The settings of what a lane holds.
 LANE_SETTINGS = {"max_backlog", "max_backlog_texts", "max_backlog_mb", "max_result_mb"}
@@ -35,22 +33,20 @@ def settings(redis_url: str, keys: Keys, tmp_path: Path) -> Settings:
 @pytest.fixture
 def make_app(settings: Settings) -> Iterator[MakeApp]:
     """Return a function that makes applications, with other settings where they are given."""
-    connected: list[Client | LongJobs | PoolWatch] = []
+    made: list[AsyncFlask] = []
 
-    def make(**changes: Any) -> Flask:
+    def make(**changes: Any) -> AsyncFlask:
         changed = replace(settings, **changes)
         client = Client.from_settings(changed)
-        connected.append(client)
         if LANE_SETTINGS & changes.keys():  # workers with the same settings announce them
             set_limits(client.queue, LaneLimits.from_settings(changed))
-        app = create_app(changed, client)
-        connected.extend([Context.of(app).pool_watch, Context.of(app).long_jobs])
-        Context.of(app).pool.max_age_s = 0.0  # for tests that look at each change
-        return app
+        made.append(create_app(changed, client))
+        Context.of(made[-1]).pool.max_age_s = 0.0  # for tests that look at each change
+        return made[-1]
 
     yield make
-    for part in reversed(connected):
-        part.close()
+    for app in reversed(made):
+        close_app(app)
 
 
 @pytest.fixture

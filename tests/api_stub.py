@@ -23,8 +23,6 @@ from shoal.queue.answer import Answer
 from shoal.queue.delivery import Delivery
 from shoal.queue.pool import Pool
 from shoal.replies import TIMINGS, Reply
-from shoal_api.access.access_control import THREAD_DEMAND
-from shoal_api.access.waiting_requests import ThreadDemand
 
 #: Makes an application, with other settings where they are given.
 MakeApp = Callable[..., Flask]
@@ -72,11 +70,6 @@ ABOUT = {
     "batches": dict.fromkeys(("texts", "tokens", "fill"), HISTOGRAM),
     "memory_bytes": 2**20,
 }
-
-
-def arrived_before(seconds: float) -> dict[str, ThreadDemand]:
-    """Return the environment of a request that has arrived so long ago."""
-    return {THREAD_DEMAND: ThreadDemand("127.0.0.1", 1, time.perf_counter() - seconds)}
 
 
 @lru_cache(1_000)

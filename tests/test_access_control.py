@@ -1,6 +1,8 @@
-"""Access control: keys and their roles, rates in Redis, thread quotas of clients, and browsers."""
+"""Access control: keys and their roles, rates in Redis, shares of clients, and browsers."""
 
+import io
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,14 +10,15 @@ from typing import Any
 import pytest
 from api_stub import MakeApp, StubWorker, error_of
 from conftest import RedisServer, wait_until
-from flask import Response
+from flask import Flask, Response
 from flask.testing import FlaskClient
 
 from shoal.errors import Overloaded
 from shoal.settings import Settings
 from shoal_api.access import api_keys
 from shoal_api.access.client_name import network_of
-from shoal_api.access.thread_quota import THREADS_PER_RESERVED, ThreadQuotas
+from shoal_api.access.shares import Shares
+from shoal_api.context import Context
 from shoal_api.request import json_request
 
 pytest_plugins = ["api_fixtures"]
@@ -198,91 +201,98 @@ class TestRates:
         assert error_of(api.post("/embed", json={"inputs": "a"}, headers=slow), 503)[0] == "unavailable"
 
 
-class TestThreadQuotas:
-    def test_one_client_alone_may_hold_seven_eighths_of_those_that_are_not_reserved(self) -> None:
-        assert taken(ThreadQuotas(256), "a", 256) == 210
+class TestShares:
+    def test_one_client_alone_may_hold_half(self) -> None:
+        assert taken(Shares(256, "things"), "a") == 128
 
     def test_some_are_always_left_for_the_next_client(self) -> None:
-        quotas = ThreadQuotas(256)
-        held = [taken(quotas, f"greedy {n}", 256) for n in range(3)]
-        assert held[0] > held[1] > held[2] > 0
-        assert [taken(quotas, f"newcomer {n}", 256) for n in range(256 // THREADS_PER_RESERVED)] == [1] * (
-            256 // THREADS_PER_RESERVED
-        )
+        shares = Shares(256, "things")
+        held = [taken(shares, f"client {n}") for n in range(7)]
+        assert held == [128, 64, 32, 16, 8, 4, 2]
+        assert taken(shares, "newcomer") == 1
+
+    def test_a_client_that_holds_nothing_gets_what_is_free(self) -> None:
+        shares = Shares(256, "things")
+        shares.acquire("a", 200)
+        with pytest.raises(Overloaded, match=r"this client has 200 of 256 things, and 1 more are not granted now"):
+            shares.acquire("a", 1)
+        shares.acquire("b", 56)
+        with pytest.raises(Overloaded):
+            shares.acquire("c", 1)
 
     def test_what_is_given_back_may_be_taken_again(self) -> None:
-        quotas = ThreadQuotas(8)
-        assert taken(quotas, "a", 8) == 7
-        quotas.release("a")
-        assert taken(quotas, "a", 8) == 1
-        for _ in range(7):
-            quotas.release("a")
-        assert taken(quotas, "b", 8) == 7
+        shares = Shares(256, "things")
+        shares.acquire("a", 200)
+        shares.release("a", 150)
+        shares.acquire("a", 78)
+        shares.release("a", 128)
+        assert taken(shares, "b") == 128
 
-    def test_a_request_that_fails_gives_its_thread_back(self, make_app: MakeApp) -> None:
-        api = make_app(api_threads=2).test_client()
-        assert [api.post("/embed", data=b"{").status_code for _ in range(5)] == [400] * 5
 
-    def test_large_bodies_count_for_several_threads(self) -> None:
-        quotas = ThreadQuotas(256)
-        for _ in range(6):
-            quotas.acquire("a", 33)
-        with pytest.raises(Overloaded, match=r"count for 198 of 256 threads .* and this one for 33"):
-            quotas.acquire("a", 33)
-        quotas.acquire("b", 33)
-        with pytest.raises(Overloaded):
-            quotas.acquire("c", 33)
-        quotas.acquire("c")
-        for client, num in (("b", 33), ("c", 1), *[("a", 33)] * 6):
-            quotas.release(client, num)
-        assert taken(quotas, "a", 256) == 210
+class TestBytes:
+    """A process of the tests holds 4 * (1,000 + 2**20) bytes of requests and responses, a client about half of them."""
 
-    @pytest.mark.parametrize(
-        ("size", "headers", "is_refused"),
-        [(900, {}, True), (20, {}, False), (20, {"Transfer-Encoding": "chunked"}, True), (10**9, {}, True)],
-    )
-    def test_a_client_with_many_requests_is_refused_with_a_large_body(
-        self, make_app: MakeApp, size: int, headers: dict[str, str], is_refused: bool
+    MOST = 4 * (1_000 + 2**20)
+
+    @pytest.fixture
+    def app(self, make_app: MakeApp) -> Flask:
+        """Return an application with small limits."""
+        return make_app(max_request_bytes=1_000, max_response_mb=1)
+
+    @pytest.mark.parametrize("headers", [{}, {"Transfer-Encoding": "chunked"}])
+    @pytest.mark.parametrize(("num_free", "status"), [(2_000, 400), (900, 429)])
+    def test_a_client_with_many_is_refused_another_body(
+        self, app: Flask, headers: dict[str, str], num_free: int, status: int
     ) -> None:
-        app = make_app(max_request_bytes=1_000, api_threads=256)
-        app.extensions["shoal"].access._quotas.acquire("127.0.0.1", 206)
-        length = {} if headers else {"Content-Length": str(size)}
-        response = app.test_client().post("/embed", data=b"{" * min(size, 1_000), headers=headers | length)
-        assert (response.status_code == 429) == is_refused
+        shares = Context.of(app).access._bytes
+        shares.acquire("203.0.113.7", self.MOST - 2 * num_free)
+        shares.acquire("127.0.0.1", num_free // 2)
+        length = {} if headers else {"Content-Length": "700"}
+        environ = {"wsgi.input_terminated": True}
+        response = app.test_client().post(
+            "/embed", input_stream=io.BytesIO(b"{" * 700), headers=headers | length, environ_overrides=environ
+        )
+        assert response.status_code == status
+        assert shares._held["127.0.0.1"] == num_free // 2
 
     @pytest.mark.usefixtures("stub")
     @pytest.mark.parametrize("headers", [{}, {"Accept": "application/octet-stream"}])
     def test_a_large_response_counts_until_it_is_read(self, make_app: MakeApp, headers: dict[str, str]) -> None:
-        app = make_app(max_response_mb=2, api_threads=256)
-        quotas = app.extensions["shoal"].access._quotas
+        app = make_app(max_response_mb=2)
+        seen: list[dict[str, int]] = []
+
+        @app.after_request
+        def look(response: Response) -> Response:
+            seen.append(dict(Context.of(app).access._bytes._held))
+            return response
+
         response = app.test_client().post("/embed", json={"inputs": ["a"] * 70_000}, headers=headers)
         assert response.status_code == 200
-        assert taken(quotas, "127.0.0.1", 256) < 210 - 256 // 8 // 2
-        assert len(response.get_data()) == int(response.headers["Content-Length"]) > 2**20
+        assert seen[0]["127.0.0.1"] > 2.5 * 4 * 4 * 70_000
         response.close()
-        assert quotas._num_held == {"127.0.0.1": quotas._num_threads - quotas._num_free}
-        for _ in range(quotas._num_held["127.0.0.1"]):
-            quotas.release("127.0.0.1")
-        assert taken(quotas, "127.0.0.1", 256) == 210
+        assert Context.of(app).access._bytes._held == {}
 
-    def test_health_is_answered_whatever_is_held(self, make_app: MakeApp) -> None:
-        app = make_app(api_threads=1)
-        app.extensions["shoal"].access._quotas.acquire("127.0.0.1")
-        response = app.test_client().get("/info")
+    def test_a_request_that_fails_gives_them_back(self, app: Flask) -> None:
+        assert [app.test_client().post("/embed", data=b"{").status_code for _ in range(5)] == [400] * 5
+        assert Context.of(app).access._bytes._held == {}
+
+    def test_health_is_answered_whatever_is_held(self, app: Flask) -> None:
+        Context.of(app).access._bytes.acquire("127.0.0.1", self.MOST)
+        response = app.test_client().post("/embed", json={"inputs": "a"})
         assert error_of(response, 429)[0] == "overloaded"
         assert response.headers["Retry-After"] == "1"
         assert app.test_client().get("/health").status_code == 200
-        assert app.test_client().get("/ready").status_code == 503  # by the lack of a worker, not by the quota
+        assert app.test_client().get("/ready").status_code == 503  # by the lack of a worker, not by what is held
 
 
-def taken(quotas: ThreadQuotas, client: str, num_wanted: int) -> int:
-    """Return how many threads the client gets of those that it wants."""
-    for num_taken in range(num_wanted):
-        try:
-            quotas.acquire(client)
-        except Overloaded:
-            return num_taken
-    return num_wanted
+def taken(shares: Shares, client: str) -> int:
+    """Return how many the client gets, one after the other."""
+    num_taken = 0
+    with suppress(Overloaded):
+        while True:
+            shares.acquire(client, 1)
+            num_taken += 1
+    return num_taken
 
 
 class TestBrowsers:

@@ -74,7 +74,7 @@ class TestResult:
     def test_an_expired_job_says_so(self, make_app: MakeApp) -> None:
         app = make_app()
         job = Embed(["a"], deadline=1.0)
-        app.extensions["shoal"].client.queue.put("interactive", [job])
+        app.extensions["shoal"].blocking_client.queue.put("interactive", [job])
         assert error_of(app.test_client().get(f"/v1/jobs/{job.id}/result?wait=20"), 504)[0] == "expired"
 
     def test_many_may_wait_at_a_time(self, make_app: MakeApp, stub: StubWorker) -> None:

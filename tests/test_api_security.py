@@ -173,12 +173,11 @@ def being_answered(pool: ThreadPoolExecutor, api: Api, stub: StubWorker) -> "Fut
 class TestSlowCallers:
     @pytest.mark.usefixtures("stub")
     def test_bodies_that_trickle_hold_up_no_other_client(self, start_api: StartApi) -> None:
-        api = start_api(receive_timeout_s=3_600, api_threads=256)
+        api = start_api(receive_timeout_s=3_600)
         with Tricklers(api, 400) as tricklers:
-            wait_until(lambda: tricklers.num_refused > 50)
             assert api.ask("POST", "/embed", GOOD, source="127.0.0.2").status == 200
             assert api.ask("GET", "/health").status == 200
-            assert tricklers.num_open > 200
+            assert tricklers.num_open == 400
             answers = [api.ask("POST", "/embed", GOOD, source="127.0.0.2").status for _ in range(50)]
             assert answers == [200] * 50
             api.server.suspend()  # it finds the next request and the end of the others at the same time
@@ -196,7 +195,6 @@ class TestSlowCallers:
             wait_until(lambda: tricklers.num_open == 0)
             assert tricklers.num_refused == 0
         wait_until(lambda: api.num_connections() == 0)
-        assert "cut off" in api.process.output
 
     def test_a_body_that_stops_is_cut_off_while_others_wait_for_their_answers(
         self, start_api: StartApi, stub: StubWorker
@@ -207,6 +205,7 @@ class TestSlowCallers:
             silent.sendall(b"{")
             wait_for_headers_to_time_out(api, 4)
             waiting = being_answered(pool, api, stub)
+            assert silent.recv(65_536).startswith(b"HTTP/1.1 408 ")
             assert is_closed(silent)
             wait_for_headers_to_time_out(api, 3)
             stub.resume()
@@ -224,8 +223,8 @@ class TestSlowCallers:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
             connection.connect(("127.0.0.1", api.port))
             connection.sendall(b"GET /docs/swagger/js/swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20)
-            wait_until(lambda: "cut off 1 connections" in api.process.output)
-        wait_until(lambda: api.num_connections() == 0)
+            wait_until(lambda: api.num_connections() == 1)
+            wait_until(lambda: api.num_connections() == 0)
 
     @pytest.mark.usefixtures("stub")
     def test_200_connections_of_one_client_are_served(self, start_api: StartApi) -> None:

@@ -1,8 +1,8 @@
 """`shoal api` as a process of its own."""
 
+import asyncio
 import http.client
 import json
-import os
 import shutil
 import signal
 import socket
@@ -16,7 +16,7 @@ from unittest.mock import Mock
 
 import psutil
 import pytest
-from api_stub import COUNTERS, StubWorker, vector_of
+from api_stub import COUNTERS, MakeApp, StubWorker, vector_of
 from conftest import PATIENCE_S, free_port, wait_until
 from process import Process, run
 from prometheus_client.parser import text_string_to_metric_families
@@ -25,7 +25,7 @@ from queues import Queue
 from shoal.address import find_addresses
 from shoal.settings import Settings
 from shoal_api.server import server as server_module
-from shoal_api.server.thread_policy import MANY_THREADS
+from shoal_api.server.rsgi import RsgiServer
 
 pytest_plugins = ["api_fixtures"]
 
@@ -103,27 +103,6 @@ class TestServing:
         assert (status, body["error"]["code"]) == (413, "too_large")
         status, body = server.ask("POST", "/embed", iter([b'{"inputs": "', b"x" * 1_000, b'"}']))
         assert (status, body["error"]["code"]) == (413, "too_large")
-
-    def test_threads_of_a_client_with_many_requests_interrupt_no_other_when_they_are_woken(
-        self, start_server: StartServer, stub: StubWorker
-    ) -> None:
-        server = start_server()
-        (process,) = psutil.Process(server.process.pid).children()
-
-        def num_yielding() -> int:
-            return sum(os.sched_getscheduler(thread.id) == os.SCHED_BATCH for thread in process.threads())
-
-        assert server.ask("POST", "/embed", b'{"inputs": "a"}')[0] == 200
-        assert num_yielding() == 0
-        stub.pause()
-        with ThreadPoolExecutor(2 * MANY_THREADS) as pool:
-            asking = [
-                pool.submit(server.ask, "POST", "/embed", b'{"inputs": "%d"}' % n) for n in range(2 * MANY_THREADS)
-            ]
-            wait_until(lambda: stub.queue.backlog()["interactive"] == 2 * MANY_THREADS)
-            assert num_yielding() > MANY_THREADS
-            stub.resume()
-            assert {one.result()[0] for one in asking} == {200}
 
     @pytest.mark.parametrize("api_processes", [1, 2])
     def test_the_host_may_be_a_name_of_several_addresses(self, start_server: StartServer, api_processes: int) -> None:
@@ -306,9 +285,19 @@ class TestRefusingToStart:
         assert "Traceback" not in result.stderr
 
 
-def test_a_server_stops_though_its_connections_cannot_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    stopped, stopping = [], threading.Event()
+def test_a_server_stops_though_its_connections_cannot_be_looked_at(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, stopping = threading.Event(), threading.Event()
     monkeypatch.setattr(server_module, "drain", Mock(side_effect=OSError("no such file")))
-    monkeypatch.setattr(signal, "getsignal", lambda number: lambda *arguments: stopped.append(number))
-    server_module._stop(free_port(), stopping)
-    assert (stopped, stopping.is_set()) == ([signal.SIGTERM], True)
+    monkeypatch.setattr(server_module, "_end", ended.set)
+    app, loop = make_app(), asyncio.new_event_loop()
+    server = RsgiServer(app, free_port(), 1.0)
+    server.__rsgi_init__(loop)
+    loop.call_soon(lambda: loop.run_in_executor(None, server_module._stop, server, free_port(), stopping, bool))
+    with closing(loop):
+        while not ended.is_set():
+            loop.call_later(0.01, loop.stop)
+            loop.run_forever()
+        loop.run_until_complete(loop.shutdown_default_executor())
+    assert stopping.is_set()

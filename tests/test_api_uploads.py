@@ -31,6 +31,7 @@ from shoal.job_folders import file_size
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.status import LongJobStatus
 from shoal.settings import Settings
+from shoal_api.access.access_control import MAX_LASTING
 from shoal_api.routes.bulk import open_result
 from shoal_api.upload_store import UploadStore
 
@@ -293,16 +294,16 @@ class TestSpace:
         assert f"{jobs} cannot be written (" in caplog.text
 
     @pytest.mark.parametrize("path", ["/v1/bulk", "/v1/indexes/a/builds"])
-    def test_it_counts_for_one_thread_whatever_its_size(self, make_app: MakeApp, path: str) -> None:
-        app = make_app(max_request_bytes=1_000, api_threads=64)
-        app.extensions["shoal"].access._quotas.acquire("127.0.0.1", 50)
+    def test_its_bytes_do_not_count_as_in_memory(self, make_app: MakeApp, path: str) -> None:
+        app = make_app(max_request_bytes=1_000, max_response_mb=1)
+        app.extensions["shoal"].access._bytes.acquire("127.0.0.1", 4 * (1_000 + 2**20))
         response = app.test_client().post(path, query_string={"name": "a.csv"}, data=b"x" * 900)
         assert response.status_code == 202
-        assert app.extensions["shoal"].access._lasting._num_held == {}
+        assert app.extensions["shoal"].access._lasting._held == {}
 
     def test_a_client_has_some_at_a_time(self, make_app: MakeApp) -> None:
-        app = make_app(api_threads=64)
-        app.extensions["shoal"].access._lasting.acquire("127.0.0.1", 14)
+        app = make_app()
+        app.extensions["shoal"].access._lasting.acquire("127.0.0.1", MAX_LASTING // 2)
         assert "uploads, downloads and event streams" in error_of(upload(app.test_client()), 429)[1]
 
 
@@ -560,7 +561,6 @@ class TestServer:
             slow.sendall(piece * (200 - num_sent))
             assert slow.recv(65_536).startswith(b"HTTP/1.1 202 ")
         wait_until(lambda: len(list(jobs.iterdir())) == 1)
-        assert "cut off 1 connections" in server.process.output
 
     def test_one_whose_client_goes_leaves_nothing(self, server: Server, jobs: Path) -> None:
         with closing(server.begin(1_000_000)) as connection:

@@ -1,5 +1,6 @@
 """The events of a job whose states are made up."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from threading import Event
@@ -16,22 +17,23 @@ pytest_plugins = ["api_fixtures"]
 QUEUED, RUNNING, DONE = ({"id": "a", "status": word} for word in ("queued", "running", "done"))
 
 
-class Hurry(Event):
-    """A sign to stop that is waited for in no time, and that comes after some looks at the job."""
+class Stop(Event):
+    """A sign to stop that comes after some looks at the job."""
 
-    def __init__(self, num_looks: int = 1_000):
+    def __init__(self, num_looks: int):
         super().__init__()
         self._num_looks = num_looks
 
-    def wait(self, timeout: float | None = None) -> bool:
+    def is_set(self) -> bool:
         """Return True if the sign has come."""
         self._num_looks -= 1
         return self._num_looks <= 0
 
 
 @pytest.fixture(autouse=True)
-def _request(make_app: MakeApp) -> Iterator[None]:
-    """A request of a client without a key, to which the stream is the response."""
+def _request(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A request of a client without a key, to which the stream is the response, and looks without a pause."""
+    monkeypatch.setattr(event_stream, "LOOK_EVERY_S", 0.0)
     with make_app().test_request_context():
         yield
 
@@ -40,15 +42,19 @@ def blocks(*states: dict[str, Any] | ShoalError, num_looks: int = 1_000) -> list
     """Return what is sent of a job that goes through these states and stays in the last, after the first line."""
     left = list(states)
 
-    def look() -> dict[str, Any]:
+    async def look() -> dict[str, Any]:
         state = left.pop(0) if len(left) > 1 else left[0]
         if isinstance(state, ShoalError):
             raise state
         return state
 
-    response = event_stream.event_stream(look, Hurry(num_looks))
+    response = event_stream.event_stream(look, Stop(num_looks))
     assert response.headers["X-Accel-Buffering"] == "no"
-    found = b"".join(response({"REQUEST_METHOD": "GET"}, lambda *_: None)).decode().split("\n\n")  # type: ignore[arg-type]
+
+    async def read() -> bytes:
+        return b"".join([piece async for piece in response.pieces])
+
+    found = asyncio.run(read()).decode().split("\n\n")
     assert (found[0], found[-1]) == ("retry: 1000", "")
     return found[1:-1]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from api_stub import ABOUT, COUNTERS, HISTOGRAM, INDEX, MakeApp, StubWorker
+from conftest import wait_until
 from flask import Flask
 from process import run
 from prometheus_client.parser import text_string_to_metric_families
@@ -74,7 +75,8 @@ def look(app: Flask) -> dict[str, Any]:
     metrics = api.get("/metrics").get_data(as_text=True)
     assert {"shoal_workers_ready", "shoal_lane_jobs"} <= {one.name for one in text_string_to_metric_families(metrics)}
     watch.start()
-    watch.wait(watch.wait(0, 60) + 1, 60)  # the sample under way may have begun before
+    number = watch.number
+    wait_until(lambda: watch.number > number + 1)  # the sample under way may have begun before
     answer = api.get("/v1/pool")
     found: dict[str, Any] = json.loads(answer.data, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
     assert (answer.status_code, found["error"]) == (200, None)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from api_stub import COUNTERS, HISTOGRAM, MakeApp, StubWorker, arrived_before
+from api_stub import COUNTERS, HISTOGRAM, MakeApp, StubWorker
 from conftest import RedisServer
 from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
@@ -159,15 +159,15 @@ def test_clocks_that_are_ahead_of_redis_are_positive(make_app: MakeApp, scrape: 
     assert scrape("shoal_worker_clock_offset_seconds", "worker") == {worker.id: 2.5}
     assert scrape("shoal_worker_clock_error_seconds", "worker") == {worker.id: 0.5}
     app = make_app()
-    Context.of(app).client.queue.clock.offset_s = 2.5
+    Context.of(app).blocking_client.queue.clock.offset_s = 2.5
     assert "\nshoal_clock_offset_seconds 2.5\n" in app.test_client().get("/metrics").get_data(as_text=True)
 
 
-def test_a_request_is_measured_in_seconds_from_its_arrival(api: FlaskClient, scrape: Scrape) -> None:
-    api.get("/info", environ_overrides=arrived_before(100))
+def test_a_request_is_measured_in_seconds(api: FlaskClient, scrape: Scrape) -> None:
+    api.get("/info")
     found = {route: scrape(f"shoal_http_request_seconds_{route}", "route") for route in ("sum", "count")}
     assert found["count"]["/info"] == 1
-    assert 100 <= found["sum"]["/info"] < 10_000
+    assert 0 < found["sum"]["/info"] < 60
 
 
 def test_unread_results_are_measured_against_their_limit(scrape: Scrape, worker: Worker, queue: Queue) -> None:

@@ -15,7 +15,7 @@ from test_pool_history import recent
 from shoal.operations import Embed
 from shoal.queue.pool import Pool
 from shoal_api.access import api_keys
-from shoal_api.access.thread_quota import MAX_VIEWERS
+from shoal_api.access.access_control import MAX_VIEWERS
 from shoal_api.context import Context
 from shoal_workers.service import about
 from shoal_workers.worker import Worker

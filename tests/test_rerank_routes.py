@@ -74,9 +74,10 @@ class TestTei:
         assert words in found.get_json()["error"]
         assert api.post("/rerank", json={"query": query, "texts": ["a"] * TEXTS_PER_JOB}).status_code == 200
 
-    def test_copies_of_a_query_count_as_threads(self, make_app: MakeApp) -> None:
-        app = make_app(api_threads=256)
-        app.extensions["shoal"].access._quotas.acquire("127.0.0.1", 200)
+    def test_copies_of_a_query_count_as_bytes_in_memory(self, make_app: MakeApp) -> None:
+        app = make_app()
+        shares = app.extensions["shoal"].access._bytes
+        shares.acquire("127.0.0.1", shares._total // 2)
         body = {"query": "é" * 500_000, "texts": ["a"] * 32 * TEXTS_PER_JOB}
         response = app.test_client().post("/rerank", json=body)
         assert (response.status_code, response.get_json()["error_type"]) == (429, "Overloaded")

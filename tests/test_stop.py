@@ -4,7 +4,6 @@ import json
 import select
 import signal
 import socket
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -21,7 +20,7 @@ from shoal import Client
 from shoal.keys import Keys
 from shoal.settings import Settings
 from shoal_api.server import shutdown
-from shoal_api.server.disconnects import BUSY_FOR_S, SLACK_S, Disconnects
+from shoal_api.server.rsgi import WATCH_AFTER_S
 from shoal_api.server.sockets import HAS_TCP_INFO, connections_on
 
 pytest_plugins = ["api_fixtures"]
@@ -266,30 +265,13 @@ class TestDisconnects:
             for process in processes:
                 process.suspend()
             send(stays, "one text")
-            assert not select.select([stays], [], [], SLACK_S + 0.5)[0]
+            assert not select.select([stays], [], [], WATCH_AFTER_S + 0.5)[0]
             for process in processes:
                 process.resume()
             wait_until(lambda: client.queue.backlog()["interactive"] == 1)
             assert not select.select([stays], [], [], 2.5)[0]  # two looks later it is still wanted
             stub.resume()
             assert stays.recv(65_536).startswith(b"HTTP/1.1 200")
-
-    def test_for_a_while_after_many_threads_were_busy_a_request_may_have_come_at_any_time(self) -> None:
-        disconnects = Disconnects(0, 8)
-        asked = [(100.0, 3), (100.0, 4), (99.0 + BUSY_FOR_S, 0), (100.0 + BUSY_FOR_S, 0)]
-        earliest_s = [disconnects.earliest_arrival_s(*one) for one in asked]
-        assert earliest_s == [100.0 - SLACK_S, 0.0, 0.0, 100.0 + BUSY_FOR_S - SLACK_S]
-
-    @pytest.mark.skipif(not HAS_TCP_INFO, reason="needs the kernel's record of connections")
-    def test_a_client_is_not_looked_for_among_connections_that_were_listed_before_it_came(self) -> None:
-        earliest_s = time.perf_counter() - SLACK_S
-        with closing(socket.create_server(("127.0.0.1", free_port()))) as server:
-            disconnects = Disconnects(server.getsockname()[1], 8)
-            assert not disconnects.has_connection(earliest_s, time.perf_counter(), lambda: 8)
-            with closing(socket.create_connection(server.getsockname())) as client, closing(server.accept()[0]) as one:
-                client.sendall(b"request")
-                assert one.recv(16)
-                assert disconnects.has_connection(earliest_s, time.perf_counter(), lambda: 8)
 
 
 def send(connection: socket.socket, text: str) -> None:

@@ -14,8 +14,7 @@ from service import Service
 
 from shoal.settings import Settings
 from shoal_api.access import api_keys
-from shoal_api.context import Context
-from shoal_api.request import MAX_DROPPED_BYTES, json_request
+from shoal_api.request import MAX_DROPPED_BYTES
 
 pytest_plugins = ["api_fixtures"]
 
@@ -39,7 +38,6 @@ def test_small_bodies_that_come_unasked_are_read(
     body, app = io.BytesIO(b"x" * size), make_app()
     response = app.test_client().post("/nowhere", input_stream=body, content_length=size, headers=headers)
     assert (response.status_code, body.tell()) == (404, expected)
-    assert Context.of(app).access.num_unanswered() == 0
 
 
 class Endless(io.BytesIO):
@@ -57,34 +55,6 @@ def test_nothing_is_read_after_the_end_of_a_body_that_is_refused(make_app: MakeA
     api = make_app(max_request_bytes=1_000).test_client()
     response = api.post("/embed", input_stream=Endless(b"x" * size), content_length=size)
     assert response.status_code == status
-
-
-def test_no_more_are_waited_for_where_many_of_a_client_do_not_arrive(make_app: MakeApp) -> None:
-    body, app = io.BytesIO(b"x"), make_app(api_threads=1)
-    with Context.of(app).access._reads.reading("127.0.0.1") as read:
-        read.started_s -= 10.0
-        assert app.test_client().post("/nowhere", input_stream=body, content_length=1).status_code == 404
-    assert body.tell() == 0
-
-
-class Noting(io.BytesIO):
-    """A body that notes whether its request counts as one that waits for its body."""
-
-    noted: list[bool]
-
-    def read(self, size: int | None = -1) -> bytes:
-        """Return bytes."""
-        self.noted.append(json_request().is_receiving)
-        return super().read(size)
-
-
-def test_a_request_waits_for_its_body_while_the_rest_of_a_refused_upload_is_dropped(make_app: MakeApp) -> None:
-    """Else it counts as one that waits long for its answer, and no connection that stalls is cut off meanwhile."""
-    body = Noting(b"x" * 20)
-    body.noted = []
-    api = make_app().test_client()
-    assert api.post("/v1/bulk?name=../x", input_stream=body, content_length=20).status_code == 422
-    assert set(body.noted) == {True}
 
 
 def exchange(connection: socket.socket, method: str, path: str, key: str) -> int:

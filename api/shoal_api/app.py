@@ -1,21 +1,25 @@
 """The application: Flask with every route, error and metric in place."""
 
+import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
 from copy import copy
-from functools import partial, wraps
+from functools import partial
 from threading import Event
 from types import MappingProxyType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from flask import Flask, Response
 from flask.globals import request_ctx
 from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.info import Info
 from flask_openapi3.models.path_item import PathItem
+from werkzeug.exceptions import RequestTimeout
 
 from shoal import __version__
 from shoal.checks import check_known
+from shoal.client.redis.async_client import AsyncClient
 from shoal.client.redis.client import Client
 from shoal.queue.pool_history import PoolHistory
 from shoal.settings import Settings
@@ -61,11 +65,13 @@ from shoal_api.routes import (
     search,
 )
 from shoal_api.schema.responses import ErrorBody
-from shoal_api.server.disconnects import Disconnects
-from shoal_api.server.fast_flask import FastFlask
+from shoal_api.server.async_flask import AsyncFlask
 from shoal_api.server.metrics import Metrics
 from shoal_api.server.request_span import answer_traced
 from shoal_api.upload_store import UploadStore
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
 
 _ROUTES = (embed, search, score, map, jobs, bulk, dead_letters, health, info, pool, indexes, metrics, page)
 
@@ -85,14 +91,17 @@ PROTOCOL_MODULES = {
 }
 
 
-class _App(FastFlask):
-    """An application that lets requests in by access control and counts them."""
+class _App(AsyncFlask):
+    """An application that lets requests in by access control, receives their bodies, and counts them."""
 
     request_class = JsonRequest
     response_class = WholeResponse
 
     #: The description of Shoal's own routes, by their paths.
     own_paths: Mapping[str, PathItem] = MappingProxyType({})
+
+    #: The names of the query parameters of each of Shoal's own views.
+    own_parameters: Mapping[str, Collection[str]] = MappingProxyType({})
 
     def add_url_rule(self, rule: str, *args: Any, **options: Any) -> None:
         """Register a view; one whose path ends with a slash answers without the slash too, instead of a redirect."""
@@ -109,25 +118,62 @@ class _App(FastFlask):
             if (later := self.paths[path]) is not item:
                 self.paths[path] = joined(item, later, self.own_paths.get(path))
 
-    def full_dispatch_request(self) -> Response:
+    async def respond(self, environ: "WSGIEnvironment") -> Response:
+        """Return the response to a request. If it is large, its bytes are counted until it is closed."""
+        context = self.request_context(environ)
+        request, access = cast(JsonRequest, context.request), Context.of(self).access
+        try:
+            response = await self.respond_in(context)
+        except BaseException:
+            access.release(request)
+            raise
+        if request.num_held_bytes:
+            response.call_on_close(partial(access.release, request))
+        return response
+
+    async def full_dispatch(self) -> Response:
         """Return the response to the request, as a part of the trace that the request belongs to."""
-        request = cast(JsonRequest, request_ctx.request)
-        return answer_traced(Context.of(self).tracer, request, super().full_dispatch_request)
+        return await answer_traced(Context.of(self).tracer, self._request, super().full_dispatch)
 
-    def dispatch_request(self) -> Any:
-        """Return what the view answers, if access control lets the request in."""
-        request = cast(JsonRequest, request_ctx.request)
-        Context.of(self).paths.fall_back(request)
-        return Context.of(self).access.answer(request, partial(self._answer, request))
+    async def dispatch(self) -> Any:
+        """Return what the view answers, if access control lets the request in, once its body is here."""
+        request, context = self._request, Context.of(self)
+        context.paths.fall_back(request)
+        try:
+            await context.access.admit(request)
+            if request.routing_exception is not None:
+                self.raise_routing_exception(request)
+            if request.declared_bytes != 0:
+                async with self._receiving():
+                    await request.receive(partial(context.access.hold, request))
+            context.paths.choose(request)
+            if (known := self.own_parameters.get(request.endpoint or "")) is not None and request.query_string:
+                check_known("query parameter", request.args, known)
+            return await super().dispatch()
+        except Exception:
+            if num_bytes := request.num_unread_bytes():
+                with suppress(RequestTimeout):
+                    async with self._receiving():
+                        await request.drop(num_bytes)
+            raise
 
-    def _answer(self, request: JsonRequest) -> Any:
-        """Return what the view of the protocol answers that the request is meant for."""
-        Context.of(self).paths.choose(request)
-        return super().dispatch_request()
+    @asynccontextmanager
+    async def _receiving(self) -> AsyncIterator[None]:
+        """Raise RequestTimeout if reading the body in the block takes too long."""
+        most_s = Context.of(self).settings.receive_timeout_s
+        try:
+            async with asyncio.timeout(most_s):
+                yield
+        except TimeoutError:
+            raise RequestTimeout(f"the body did not arrive within {most_s:g} s: send it faster, or less") from None
+
+    @property
+    def _request(self) -> JsonRequest:
+        return cast(JsonRequest, request_ctx.request)
 
     def process_response(self, response: Response) -> Response:
-        """Run the hooks, count the request and a large response, add headers, and drop a body that was not read."""
-        response, request = super().process_response(response), cast(JsonRequest, request_ctx.request)
+        """Run the hooks, count the request, and add headers."""
+        response, request = super().process_response(response), self._request
         if request.is_negotiated:
             response.headers["Vary"] = ", ".join([*response.headers.getlist("Vary"), "Accept"])
         if request.rate_headers:
@@ -137,21 +183,17 @@ class _App(FastFlask):
         context.metrics.observe(route, method, response.status_code, seconds, request.num_texts)
         if context.stopping.is_set():
             response.headers["Connection"] = "close"
-        if cast(WholeResponse, response).keeps_thread:
-            response.call_on_close(context.access.hold(request))
-        context.access.drop_body(request)
         return response
 
 
-def create_app(settings: Settings, client: Client | None = None) -> Flask:
-    """Return the application, connected to the queue by `client` or, without one, by a client of its own.
+def create_app(settings: Settings, blocking_client: Client | None = None) -> AsyncFlask:
+    """Return the application, connected to the queue; its threads use the blocking client, or one of its own.
 
     Redis may start later. Raises BadSetting for a key file or an origin that cannot be used, and for two protocols with
     the same route.
     """
-    client = client or Client.from_settings(settings)
-    access = AccessControl(settings, client.queue.broker)
-    client.connect()
+    blocking_client = blocking_client or Client.from_settings(settings)
+    client, stopping = AsyncClient.from_settings(settings), Event()
     app = _App(
         __name__,
         info=Info(title="Shoal", version=__version__, description="Embeds text and searches it by meaning."),
@@ -172,48 +214,50 @@ def create_app(settings: Settings, client: Client | None = None) -> Flask:
     for name, prefix in prefixes.items():
         api = copy(PROTOCOL_MODULES[name].api)  # register_api writes the prefix into the object
         app.register_api(api, url_prefix=prefix or None)
-    paths, disconnects = ProtocolPaths(app, prefixes), Disconnects(settings.port, settings.api_threads)
-    uploads = UploadStore(settings, client.long_jobs.status)
-    reader, counters, stopping = PoolReader(client.queue), Metrics(client), Event()
-    watch = PoolWatch(
-        PoolHistory(client.queue, counters.num_cache_hits), lambda owner: read_details(Context.of(app), owner), stopping
-    )
-    parts = (counters, access, reader, disconnects, paths, client.long_jobs, uploads, watch, stopping)
-    Context(settings, client, *parts, open_tracer(settings, "api")).attach(app)
+    metrics = Metrics(blocking_client, client)
+    history = PoolHistory(blocking_client.queue, metrics.num_cache_hits)
+    Context(
+        settings=settings,
+        client=client,
+        blocking_client=blocking_client,
+        metrics=metrics,
+        access=AccessControl(settings, blocking_client.queue.broker),
+        pool=PoolReader(client),
+        paths=ProtocolPaths(app, prefixes),
+        long_jobs=blocking_client.long_jobs,
+        uploads=UploadStore(settings, blocking_client.long_jobs.status),
+        pool_watch=PoolWatch(history, lambda owner: read_details(Context.of(app), owner), stopping),
+        stopping=stopping,
+        threads=app.threads,
+        tracer=open_tracer(settings, "api"),
+    ).attach(app)
     docs.install(app)
-    _refuse_unknown_parameters(app)
+    app.own_parameters = _parameters_of_own_views(app)
     if settings.cors_origins:
         cors.install(app, settings.cors_origins)
     return app
 
 
-def short_paths(app: Flask) -> frozenset[str]:
-    """Return the paths to which a POST waits for nothing but the reply to a job."""
-    waiting = {*PROTOCOL_MODULES, *(routes.api.name for routes in (embed, search, score))}
-    rules = (rule for rule in app.url_map.iter_rules() if "POST" in (rule.methods or ()) and not rule.arguments)
-    return frozenset(rule.rule for rule in rules if rule.endpoint.partition(".")[0] in waiting)
+def close_app(app: AsyncFlask) -> None:
+    """Close all that the application has open, its blocking client included."""
+    context = Context.of(app)
+    context.pool_watch.close()
+    app.close(context.client.close)
+    context.long_jobs.close()
+    context.blocking_client.close()
 
 
-def _refuse_unknown_parameters(app: Flask) -> None:
-    """Let Shoal's own routes refuse query parameters that they do not have."""
+def _parameters_of_own_views(app: Flask) -> dict[str, Collection[str]]:
+    """Return the query parameters of each view of Shoal's own routes, which take no others."""
     own = {routes.api.name for routes in (*_ROUTES, docs)}
-    for endpoint, view in app.view_functions.items():
-        if endpoint.partition(".")[0] in own:
-            query = view.__annotations__.get("query")
-            app.view_functions[endpoint] = _with_known_parameters(view, query.model_fields if query else ())
+    queries = {
+        endpoint: view.__annotations__.get("query")
+        for endpoint, view in app.view_functions.items()
+        if endpoint.partition(".")[0] in own
+    }
+    return {endpoint: query.model_fields if query else () for endpoint, query in queries.items()}
 
 
-def _with_known_parameters(view: Callable[..., Any], known: Collection[str]) -> Callable[..., Any]:
-    @wraps(view)
-    def checked(**path: str) -> Any:
-        request = request_ctx.request
-        if request.environ.get("QUERY_STRING"):
-            check_known("query parameter", request.args, known)
-        return view(**path)
-
-    return checked
-
-
-def from_environment() -> Flask:
+def from_environment() -> AsyncFlask:
     """Return the application as the environment sets it, for any WSGI server."""
     return create_app(Settings.from_environment())

@@ -21,7 +21,6 @@ from shoal.settings import Settings
     "max_result_mb",
     "result_ttl_s",
     "api_processes",
-    "api_threads",
     "request_timeout_s",
     "max_request_bytes",
     "max_response_mb",

@@ -1,12 +1,16 @@
 """The objects that all views share."""
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from threading import Event
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar, cast
 
 from flask import Flask
 from flask.globals import app_ctx
 
+from shoal.client.redis.async_client import AsyncClient
 from shoal.client.redis.client import Client
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.settings import Settings
@@ -14,7 +18,7 @@ from shoal_api.access.access_control import AccessControl
 from shoal_api.pool_state import PoolReader
 from shoal_api.pool_watch import PoolWatch
 from shoal_api.protocol_paths import ProtocolPaths
-from shoal_api.server.disconnects import Disconnects
+from shoal_api.server.async_flask import run_in
 from shoal_api.server.metrics import Metrics
 from shoal_api.upload_store import UploadStore
 
@@ -23,23 +27,34 @@ if TYPE_CHECKING:
 
 _KEY = "shoal"
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The parts that one application shares between its requests; `stopping` is set once its server is to stop."""
+    """The parts that one application shares between its requests; `stopping` is set once its server is to stop.
+
+    Views that are coroutines use `client`, and those that run in threads `blocking_client`.
+    """
 
     settings: Settings
-    client: Client
+    client: AsyncClient
+    blocking_client: Client
     metrics: Metrics
     access: AccessControl
     pool: PoolReader
-    disconnects: Disconnects
     paths: ProtocolPaths
     long_jobs: LongJobs
     uploads: UploadStore
     pool_watch: PoolWatch
     stopping: Event
+    threads: ThreadPoolExecutor
     tracer: "Tracer | None" = None
+
+    async def in_thread(self, function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+        """Return the result of a function that blocks, from one of the threads for views."""
+        return await run_in(self.threads, partial(function, *args, **named))
 
     def attach(self, app: Flask) -> None:
         """Make this the context of `app`."""

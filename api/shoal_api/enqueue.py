@@ -1,8 +1,6 @@
 """The jobs of requests: put into the queue, and waited for or submitted to be fetched later."""
 
 import time
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from flask import Response
@@ -12,6 +10,7 @@ from shoal.errors import InvalidRequest, TooLarge
 from shoal.jobs import Job
 from shoal.operations import Embed, Search
 from shoal.options import MAX_DIMENSIONS
+from shoal.queue.lane import MAX_PUT_BYTES
 from shoal.replies import Reply
 from shoal_api.context import Context, context
 from shoal_api.request import JsonRequest, json_request
@@ -57,7 +56,7 @@ def refuse_idempotency_key(remedy: str) -> None:
         raise InvalidRequest(f"Idempotency-Key goes with a submit, which this request is not: {remedy}")
 
 
-def call(job: Job, remedy: str, lane: str = "interactive") -> Reply:
+async def call(job: Job, remedy: str, lane: str = "interactive") -> Reply:
     """Send the job, as several if it has many texts, and return its reply. It is withdrawn if the client disconnects.
 
     Raises the reply's error, TooLarge with the `remedy` for more texts than a lane holds or vectors than a response
@@ -68,13 +67,12 @@ def call(job: Job, remedy: str, lane: str = "interactive") -> Reply:
     job.check_texts(settings.max_backlog_texts, settings.max_text_chars, "request", remedy)
     if isinstance(job, Search):
         job.check_hits(MAX_REQUEST_HITS, "request")
-    _reserve_memory(shared, request, job, remedy)
+    await _hold_memory(shared, request, job, remedy)
     request.num_texts = len(job.texts)
-    timeout_s, is_wanted = settings.request_timeout_s - request.waited_s, _connection_check(shared, request)
-    return shared.client.call(job, lane=lane, timeout_s=timeout_s, client=request.client_name, is_wanted=is_wanted)
+    return await shared.client.call(job, lane=lane, timeout_s=_left_s(request), client=request.client_name)
 
 
-def submit(job: Job, lane: str = "interactive", headers: dict[str, str] | None = None) -> Response:
+async def submit(job: Job, lane: str = "interactive", headers: dict[str, str] | None = None) -> Response:
     """Submit the job and return 202 with its id and location.
 
     Raises TooLarge, Overloaded, Unavailable, and InvalidRequest for an idempotency key that cannot be used.
@@ -82,8 +80,8 @@ def submit(job: Job, lane: str = "interactive", headers: dict[str, str] | None =
     settings, client = context().settings, context().client
     remedy = f"submit several jobs, or wait for the answer of POST {job.path}, which splits the list"
     job.check_texts(settings.max_job_texts, settings.max_text_chars, "job", remedy)
-    job_id = client.put(job, lane, json_request().client_name, json_request().headers.get("Idempotency-Key"))
-    status = "queued" if job_id == job.id else client.queue.status(job_id)[0]
+    job_id = await client.put(job, lane, json_request().client_name, json_request().headers.get("Idempotency-Key"))
+    status = "queued" if job_id == job.id else (await client.queue.status(job_id))[0]
     return rendered({"id": job_id, "status": status}, 202, {"Location": f"/v1/jobs/{job_id}", **(headers or {})})
 
 
@@ -95,41 +93,36 @@ def writer(index: str) -> IndexWriter:
         max_text_chars=shared.settings.max_text_chars,
         in_one_step=True,
         client=request.client_name,
-        timeout_s=shared.settings.request_timeout_s - request.waited_s,
-        is_wanted=_connection_check(shared, request),
+        timeout_s=_left_s(request),
     )
 
 
-def _reserve_memory(shared: Context, request: JsonRequest, job: Job, remedy: str) -> None:
-    """Count the request for more threads if its vectors, or the copies of its query, take much memory.
+def _left_s(request: JsonRequest) -> float:
+    """Return the seconds that are left until the request is to be answered."""
+    return context().settings.request_timeout_s - (time.perf_counter() - request.started_s)
+
+
+async def _hold_memory(shared: Context, request: JsonRequest, job: Job, remedy: str) -> None:
+    """Count the bytes of the request's vectors, or of the copies of its query, if they are many.
 
     Token vectors have a limit of their own. Raises TooLarge for vectors over the limit of a response, as far as a
     worker has told their dimension, and for more jobs than a put takes, and Overloaded if the client has too many such
     requests.
     """
     if job.queries:
-        shared.access.reserve(request, shared.client.put_share(job))
+        shared.access.hold(request, int(shared.client.put_share(job) * MAX_PUT_BYTES))
     most = shared.settings.max_response_mb * 2**20
     if not isinstance(job, Embed) or job.options.output != "vector" or _num_bytes(job, MAX_DIMENSIONS) <= most:
         return
-    dimension = job.options.dimensions or shared.pool.dimension()
+    dimension = job.options.dimensions or await shared.pool.dimension()
     num_bytes = _num_bytes(job, dimension or _ASSUMED_DIMENSION)
     if dimension and num_bytes > most:
         raise TooLarge(
             f"the vectors of {len(job.texts):,} texts take {num_bytes:,} bytes, and a response may have {most:,} "
             f"(SHOAL_MAX_RESPONSE_MB): {remedy}"
         )
-    shared.access.reserve(request, _JSON_BYTES * num_bytes / most)
+    shared.access.hold(request, int(_JSON_BYTES * num_bytes))
 
 
 def _num_bytes(job: Job, dimension: int) -> int:
     return 4 * dimension * len(job.texts)
-
-
-def _connection_check(shared: Context, request: JsonRequest) -> Callable[[], bool] | None:
-    """Return a function that tells if the request's client is still connected, where that can be known."""
-    if request.environ.get("SERVER_SOFTWARE") != "Granian":
-        return None
-    disconnects, num_unanswered = shared.disconnects, shared.access.num_unanswered
-    earliest_s = disconnects.earliest_arrival_s(request.started_s, num_unanswered())
-    return partial(disconnects.has_connection, earliest_s, time.perf_counter(), num_unanswered)

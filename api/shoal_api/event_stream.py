@@ -1,8 +1,8 @@
 """Server-sent events: their form, and those of a job, for as long as its client reads."""
 
+import asyncio
 import time
-from collections.abc import Callable, Iterator
-from itertools import takewhile
+from collections.abc import AsyncIterator, Awaitable, Callable
 from threading import Event
 from typing import Any
 
@@ -17,7 +17,7 @@ LOOK_EVERY_S = 1.0
 #: Longest time without an event, after which a comment shows whether the client is still there.
 KEEP_ALIVE_S = 5.0
 
-#: Longest time of a stream. A client connects again then, and so the thread is free for others in between.
+#: Longest time of a stream. A client connects again then, perhaps to another process.
 MAX_STREAM_S = 600.0
 
 #: States in which nothing more happens to a job.
@@ -29,20 +29,26 @@ FIRST = b"retry: 1000\n\n"
 _KEEP_ALIVE = b": the job is as before\n\n"
 
 
-def event_stream(read: Callable[[], dict[str, Any]], stopping: Event) -> StreamedResponse:
+def event_stream(read: Callable[[], Awaitable[dict[str, Any]]], stopping: Event) -> StreamedResponse:
     """Return the stream of a job's events; `read` returns the job as JSON has it, and raises ShoalErrors."""
     return as_stream(_events(read, stopping))
 
 
-def as_stream(events: Iterator[bytes]) -> StreamedResponse:
+def as_stream(events: AsyncIterator[bytes]) -> StreamedResponse:
     """Return a response to the current request with these events, which no proxy may hold back.
 
     It ends before the first event that the client's key does not allow any more.
     """
     access, request = context().access, json_request()
-    allowed = takewhile(lambda _: access.still_allows(request), events)
+
+    async def allowed() -> AsyncIterator[bytes]:
+        async for line in events:
+            if not access.still_allows(request):
+                return
+            yield line
+
     headers = {"Content-Type": "text/event-stream; charset=utf-8", "Connection": "close", "X-Accel-Buffering": "no"}
-    return StreamedResponse(allowed, headers)
+    return StreamedResponse(allowed(), headers)
 
 
 def event(name: str, line: bytes, event_id: str = "") -> bytes:
@@ -51,14 +57,14 @@ def event(name: str, line: bytes, event_id: str = "") -> bytes:
     return b"%bdata: %b\n" % (head.encode(), line)
 
 
-def _events(read: Callable[[], dict[str, Any]], stopping: Event) -> Iterator[bytes]:
+async def _events(read: Callable[[], Awaitable[dict[str, Any]]], stopping: Event) -> AsyncIterator[bytes]:
     """Yield an event for each change of the job, and one for its end; end without it if the server stops."""
     started_s = sent_s = time.monotonic()
     last: dict[str, Any] = {}
     yield FIRST
     while time.monotonic() < started_s + MAX_STREAM_S:
         try:
-            found = read()
+            found = await read()
         except UnknownJob:  # it was forgotten meanwhile
             yield event("end", json_line(last))
             return
@@ -73,5 +79,6 @@ def _events(read: Callable[[], dict[str, Any]], stopping: Event) -> Iterator[byt
         if time.monotonic() > sent_s + KEEP_ALIVE_S:
             sent_s = time.monotonic()
             yield _KEEP_ALIVE
-        if stopping.wait(LOOK_EVERY_S):
+        await asyncio.sleep(LOOK_EVERY_S)
+        if stopping.is_set():
             return

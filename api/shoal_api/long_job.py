@@ -1,5 +1,6 @@
 """The long jobs of requests: submitted with a file that is uploaded or named, and looked at by their clients."""
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -74,11 +75,11 @@ def accepted(job_id: str, status: str) -> Response:
     return rendered(state(job_id, status), 202, {"Location": f"/v1/jobs/{job_id}"})
 
 
-def wait(job_id: str, timeout_s: float) -> LongJobStatus:
+async def wait(job_id: str, timeout_s: float) -> LongJobStatus:
     """Return a long job once it has ended, and after that time as it is then."""
-    until_s = time.monotonic() + timeout_s
-    while not (job := context().long_jobs.status(job_id)).has_ended and time.monotonic() < until_s:
-        time.sleep(_LOOK_EVERY_S)
+    until_s, status = time.monotonic() + timeout_s, context().long_jobs.status
+    while not (job := await context().in_thread(status, job_id)).has_ended and time.monotonic() < until_s:
+        await asyncio.sleep(_LOOK_EVERY_S)
     return job
 
 
@@ -162,7 +163,7 @@ def _check(query: BulkQuery | BuildQuery, fields: Fields) -> None:
         )
     if fields.webhook is not None:
         check_address(fields.webhook, context().settings.private_host_names())
-    context().client.queue.ping()
+    context().blocking_client.queue.ping()
 
 
 def _source(fields: Fields, folder: JobFolder) -> str:

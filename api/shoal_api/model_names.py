@@ -18,14 +18,14 @@ _PROMPTS = {
 }
 
 
-def served_models() -> list[str]:
+async def served_models() -> list[str]:
     """Return the names of the models that ready workers serve: one, unless workers are being replaced."""
-    return _served("model")
+    return await _served("model")
 
 
-def served_rerankers() -> list[str]:
+async def served_rerankers() -> list[str]:
     """Return the names of the rerankers that ready workers serve: one or none, unless workers are being replaced."""
-    return _served("reranker")
+    return await _served("reranker")
 
 
 def known_names(served: list[str]) -> list[str]:
@@ -34,13 +34,13 @@ def known_names(served: list[str]) -> list[str]:
     return [name for name in dict.fromkeys(names) if name != ANY_NAME] if served else []
 
 
-def describe_model(name: str) -> Mapping[str, Any] | None:
+async def describe_model(name: str) -> Mapping[str, Any] | None:
     """Return the heartbeat of a ready worker that serves the model, or of any for an alias; None without one."""
-    workers = context().pool.read().ready.values()
+    workers = (await context().pool.read()).ready.values()
     return next((about for about in workers if about.get("model") == name), next(iter(workers), None))
 
 
-def prompt_for(kind: str | None) -> str | None:
+async def prompt_for(kind: str | None) -> str | None:
     """Return the name of the served model's prompt for a kind of text, in a protocol's word; None if it has none.
 
     Raises NotReady while no worker is ready to tell, for without its prompt a text would get another vector.
@@ -48,37 +48,37 @@ def prompt_for(kind: str | None) -> str | None:
     names = _PROMPTS.get(kind or "", ())
     if not names:
         return None
-    workers = context().pool.read().ready
+    workers = (await context().pool.read()).ready
     if not workers:
         raise NotReady("no worker is ready, so the prompts of the model are not known: wait for one")
     known = next(iter(workers.values())).get("prompts", [])
     return next((name for name in names if name in known), None)
 
 
-def check_model(name: str | None) -> None:
+async def check_model(name: str | None) -> None:
     """Raise ModelNotFound for a name that is not one of the served model's.
 
     While no worker is ready, any name is taken, and the request waits for a worker.
     """
-    _check(name, "model")
+    await _check(name, "model")
 
 
-def check_reranker(name: str | None) -> None:
+async def check_reranker(name: str | None) -> None:
     """Raise ModelNotFound for a name that is not one of the served reranker's.
 
     Where no ready worker has a reranker, any name is taken: a worker will say so.
     """
-    _check(name, "reranker")
+    await _check(name, "reranker")
 
 
-def _served(part: str) -> list[str]:
-    names = {about.get(part) for about in context().pool.read().ready.values()}
+async def _served(part: str) -> list[str]:
+    names = {about.get(part) for about in (await context().pool.read()).ready.values()}
     return sorted(name for name in names if isinstance(name, str))
 
 
-def _check(name: str | None, part: str) -> None:
+async def _check(name: str | None, part: str) -> None:
     """Raise ModelNotFound if `part` of the heartbeats of ready workers tells of models, and none has the name."""
-    if name is None or not (served := _served(part)):
+    if name is None or not (served := await _served(part)):
         return
     known = known_names(served)
     if not is_among(name, (*known, *context().settings.model_alias_names())):

@@ -1,14 +1,14 @@
 """The workers of the pool and their indexes, as the routes report them."""
 
-import threading
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shoal.client.redis.async_client import AsyncClient
 from shoal.errors import ShoalError
-from shoal.queue.producer import Producer
 
 Heartbeats = Mapping[str, Mapping[str, Any]]
 
@@ -56,39 +56,48 @@ class PoolState:
 
 
 class PoolReader:
-    """The reader of the heartbeats for all threads of a process, which asks Redis once in `max_age_s`. Thread-safe."""
+    """The reader of the heartbeats for all requests of a process, which asks Redis once in `max_age_s`."""
 
-    def __init__(self, queue: Producer, max_age_s: float = MAX_AGE_S):
+    def __init__(self, client: AsyncClient, max_age_s: float = MAX_AGE_S):
         self.max_age_s = max_age_s
-        self._queue = queue
-        self._lock = threading.Lock()
+        self._client = client
         self._state: PoolState | None = None
         self._dimension = 0
         self._read_at = 0.0
+        self._reading: asyncio.Future[PoolState] | None = None
 
-    def read(self) -> PoolState:
+    async def read(self) -> PoolState:
         """Return the state of the pool; raise Unavailable if Redis does not answer when it is asked.
 
         An empty pool is read anew each time: that costs little, and its first worker is seen at once.
         """
-        with self._lock:
-            if not (self._state and self._state.workers) or time.monotonic() - self._read_at >= self.max_age_s:
-                self._state = PoolState(self._queue.pool.workers(), self._lane_fault())
-                self._read_at = time.monotonic()
-                self._dimension = self._state.dimension or self._dimension
+        if self._state and self._state.workers and time.monotonic() - self._read_at < self.max_age_s:
             return self._state
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._read())
+        return await asyncio.shield(self._reading)
 
-    def _lane_fault(self) -> str:
+    async def _read(self) -> PoolState:
         try:
-            self._queue.check_lanes()
+            queue = self._client.queue
+            self._state = PoolState(await queue.pool.workers(), await self._lane_fault())
+            self._read_at = time.monotonic()
+            self._dimension = self._state.dimension or self._dimension
+            return self._state
+        finally:
+            self._reading = None
+
+    async def _lane_fault(self) -> str:
+        try:
+            await self._client.queue.check_lanes()
         except ShoalError as error:
             return error.message
         return ""
 
-    def dimension(self) -> int:
+    async def dimension(self) -> int:
         """Return the dimension of the vectors of ready workers, or of the last that were; 0 if none was seen yet.
 
         Raises Unavailable if Redis does not answer when it is asked.
         """
-        self.read()
+        await self.read()
         return self._dimension

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from threading import Condition, Event, Lock, Thread
+from threading import Event, Lock, Thread
 from typing import Any, NamedTuple
 
 from shoal import logs
@@ -53,9 +53,10 @@ class PoolWatch:
         self._history = history
         self._read_details = read_details
         self._stopping = stopping
-        self._number = 0
+        #: The number of samples so far; a try in vain counts as one.
+        self.number = 0
         self._error: ShoalError | None = None
-        self._changed = Condition()
+        self._starting = Lock()
         self._details: dict[str | None, Details] = {}
         self._earlier: dict[str | None, Details] = {}
         self._details_number = 0
@@ -65,7 +66,7 @@ class PoolWatch:
 
     def start(self) -> None:
         """Begin to sample, unless that was done before."""
-        with self._changed:
+        with self._starting:
             if self._thread is None and not self._stopping.is_set():
                 self._thread = Thread(target=self._run, name="pool-watch", daemon=True)
                 self._thread.start()
@@ -73,24 +74,18 @@ class PoolWatch:
     def close(self) -> None:
         """Sample no more, and let all viewers go."""
         self._stopping.set()
-        with self._changed:
-            self._changed.notify_all()
         if self._thread:
             self._thread.join()
+
+    @property
+    def has_failed(self) -> bool:
+        """True if the last sample was a try in vain."""
+        return self._error is not None
 
     @property
     def is_stopped(self) -> bool:
         """True once no more samples come."""
         return self._stopping.is_set()
-
-    def wait(self, number: int, timeout_s: float) -> int:
-        """Return the number of the last sample, once it is above `number`; after that time or at a stop, as it is.
-
-        A try in vain counts as a sample.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: self._number > number or self._stopping.is_set(), timeout_s)
-            return self._number
 
     def view(self, client: str | None, since_s: float = 0.0) -> View:
         """Return what a viewer may see, with the samples later than `since_s`, as docs/http.md has it.
@@ -98,7 +93,7 @@ class PoolWatch:
         That are the jobs of a client and no dead letters, or for None everything.
         """
         with self._viewing:
-            return self._render_once(self._number, client, since_s)
+            return self._render_once(self.number, client, since_s)
 
     def _render(self, number: int, client: str | None, since_s: float) -> View:
         """Return what may be seen after that number of samples."""
@@ -115,13 +110,9 @@ class PoolWatch:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            error = self._sample()
-            with self._changed:
-                self._error, self._number = error, self._number + 1
-                self._changed.notify_all()
+            self._error = self._sample()
+            self.number += 1
             self._stopping.wait(self.every_s)
-        with self._changed:
-            self._changed.notify_all()
 
     def _sample(self) -> ShoalError | None:
         try:

@@ -13,18 +13,18 @@ from shoal_api.response import is_json
 from shoal_api.schema.rerank import RerankBody
 
 
-def rank(body: RerankBody, top_k: int | None = None) -> tuple[Reply, list[dict[str, Any]]]:
+async def rank(body: RerankBody, top_k: int | None = None) -> tuple[Reply, list[dict[str, Any]]]:
     """Score the documents of the request, and return the reply, and the best of them as most protocols do.
 
     `top_k` is the protocol's own word for `top_n`.
 
     Raises ModelNotFound, InvalidRequest for a document that cannot be read or answered, and what `call` raises.
     """
-    check_reranker(body.model)
+    await check_reranker(body.model)
     job = body.job()
     if body.return_documents:
         _check_documents(body.documents)
-    reply = call(job, remedy="split the list")
+    reply = await call(job, remedy="split the list")
     answered = {"document": body.document} if body.return_documents else {}
     return reply, ranked(reply, "relevance_score", answered, top_k or body.top_n)
 

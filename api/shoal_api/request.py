@@ -2,8 +2,9 @@
 
 import json
 import re
+import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, NoReturn, cast
@@ -17,6 +18,7 @@ from shoal import wire
 from shoal.errors import InvalidJson, InvalidRequest, InvalidText, MalformedJob, ShoalError, TooLarge
 from shoal.excerpt import excerpt
 from shoal.operations import MAX_VALUES
+from shoal_api.body import BODY, MAX_LENGTH_DIGITS, Body, WsgiBody
 
 #: A body that is too large is read and discarded up to this many times the limit; then the connection is closed.
 MAX_DISCARDED = 8
@@ -37,9 +39,6 @@ _NAME = re.compile(rb'"\s*:')
 #: Content types of bodies that are msgpack.
 MSGPACK_TYPES = ("application/msgpack", "application/x-msgpack", "application/vnd.msgpack")
 
-#: Most digits of a content length that are looked at: more would still be over every limit, and slow to convert.
-MAX_LENGTH_DIGITS = 18
-
 
 class JsonRequest(Request):
     """A request whose body is a msgpack map under the content types of msgpack, and a JSON object under any other."""
@@ -53,17 +52,14 @@ class JsonRequest(Request):
     #: True if the body is a file, which the view reads piece by piece.
     is_upload = False
 
-    #: True while the request waits for its body.
-    is_receiving = False
-
-    #: True once the body is read. A further read could wait for ever: a server may not notice the end of a body.
+    #: True once the body is read, or is being read. A further read could wait for ever.
     is_read = False
 
-    #: Seconds that the request waited for a thread. They count as a part of the wait for its answer.
-    waited_s = 0.0
-
-    #: Bytes of an upload that had arrived at `progressed_s`.
+    #: Bytes of an upload that have arrived.
     num_uploaded_bytes = 0
+
+    #: Bytes in memory that the request is counted for: its body, and a large response.
+    num_held_bytes = 0
 
     #: True once the Accept header was read to choose the format of the response.
     is_negotiated = False
@@ -82,12 +78,70 @@ class JsonRequest(Request):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        #: When the request started, or when it arrived if it waited. For an upload, `progressed_s` is when its last
-        #: piece came.
-        self.started_s = self.progressed_s = time.perf_counter()
+        #: The time at which the request began, by `time.perf_counter`.
+        self.started_s = time.perf_counter()
+        self._data = b""
+
+    async def receive(self, count: Callable[[int], None]) -> None:
+        """Read the body into memory, unless it is an upload; `count` is told of its bytes before they are kept.
+
+        Raises RequestEntityTooLarge, InvalidRequest for a body that breaks off, and what `count` raises.
+        """
+        size, most = self.declared_bytes, self.max_content_length or sys.maxsize
+        if size == 0 or self.is_upload:
+            return
+        self.is_read = True
+        if size is None:
+            self._data = await self._receive_pieces(most, count)
+        elif size > most:
+            await self.drop(min(size, MAX_DISCARDED * most))
+            raise RequestEntityTooLarge
+        else:
+            count(size)
+            self._data = await self.body.all()
+            if len(self._data) != size:
+                raise InvalidRequest(
+                    f"the body has {len(self._data):,} bytes, but Content-Length says {size:,}: send all of it"
+                )
+
+    async def _receive_pieces(self, most: int, count: Callable[[int], None]) -> bytes:
+        """Return a body whose size is not known."""
+        kept, num_bytes = [], 0
+        async for piece in self.body.pieces():
+            num_bytes += len(piece)
+            if num_bytes <= most:
+                count(len(piece))
+                kept.append(piece)
+            elif num_bytes > MAX_DISCARDED * most:
+                break
+        if num_bytes > most:
+            raise RequestEntityTooLarge
+        return b"".join(kept)
+
+    async def drop(self, num_bytes: int) -> None:
+        """Read and drop so much of a body that is refused: many clients read no response before they sent all."""
+        self.is_read = True
+        if num_bytes > 0:
+            async for piece in self.body.pieces():
+                num_bytes -= len(piece)
+                if num_bytes <= 0:
+                    return
+
+    @property
+    def body(self) -> Body:
+        """The body as the server has it."""
+        return self.environ.get(BODY) or WsgiBody(self.environ["wsgi.input"], self.declared_bytes)
+
+    @property
+    def declared_bytes(self) -> int | None:
+        """The size of the body as the headers have it; None if they do not say."""
+        if "HTTP_TRANSFER_ENCODING" in self.environ:
+            return None
+        size = self.environ.get("CONTENT_LENGTH") or "0"
+        return int(size[:MAX_LENGTH_DIGITS]) if size.isdecimal() else 0
 
     def get_json(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the body as a dict, which is read at the first call; an upload has an empty one.
+        """Return the body as a dict, once it is received; an upload has an empty one.
 
         Raises InvalidJson, InvalidText for half of a surrogate pair, InvalidRequest for JSON that is no object, and
         TooLarge for JSON of more than `MAX_BRACKETS` or `MAX_NAMES`, or msgpack of more than `MAX_VALUES` values.
@@ -96,16 +150,10 @@ class JsonRequest(Request):
             return {}
         if self._body is not None:
             return self._body
-        self.is_receiving = self.is_read = True
-        data = self._read()
-        self.is_receiving = False
+        data, self._data = self._data, b""
         try:
             body = self._parse(data)
         except (orjson.JSONDecodeError, MalformedJob) as error:
-            if self.content_length is None and len(data) == self.max_content_length:
-                self.is_receiving = True
-                self.discard((MAX_DISCARDED - 1) * len(data))
-                raise RequestEntityTooLarge from None  # werkzeug cuts a chunked body at the limit without an error
             self._check_encoding()
             raise _parse_error(data, error) from None
         if not isinstance(body, dict):
@@ -135,41 +183,16 @@ class JsonRequest(Request):
             )
         return orjson.loads(data)
 
-    def _read(self) -> bytes:
-        """Read the body: directly where the server bounds it, as werkzeug's bounds take a fifth of a request's time."""
-        size, max_bytes = self.environ.get("CONTENT_LENGTH", "")[:MAX_LENGTH_DIGITS], self.max_content_length
-        if not size.isdecimal() or "HTTP_TRANSFER_ENCODING" in self.environ or max_bytes is None:
-            return self.get_data(cache=False)
-        if int(size) > max_bytes:
-            self.discard(min(int(size), MAX_DISCARDED * max_bytes))
-            raise RequestEntityTooLarge
-        if not self.environ.get("wsgi.input_terminated"):
-            return self.get_data(cache=False)
-        data = bytes(self.environ["wsgi.input"].read())
-        if len(data) != int(size):
-            raise InvalidRequest(
-                f"the body has {len(data):,} bytes, but Content-Length says {int(size):,}: send all of it"
-            )
-        return data
-
     def num_unread_bytes(self) -> int:
-        """Return the size of a small body that nothing has read, which is to be discarded before the response, else 0.
+        """Return the size of a small body that nothing has read, which is to be dropped before the response, else 0.
 
         The server would close the connection on them, and the kernel then resets it: a client that sends its body after
         the headers, as most do, could lose the response. One with an Expect header sends no body that is not asked for.
         """
-        size = self.environ.get("CONTENT_LENGTH")
-        if not size or self.is_read or "HTTP_EXPECT" in self.environ:
+        if self.is_read or "HTTP_EXPECT" in self.environ:
             return 0
-        is_known = "HTTP_TRANSFER_ENCODING" not in self.environ and size.isdecimal() and len(size) <= MAX_LENGTH_DIGITS
-        return int(size) if is_known and int(size) <= MAX_DROPPED_BYTES else 0
-
-    def discard(self, size_bytes: int) -> None:
-        """Read and drop so much of a body that is refused: many clients read no response before they sent all."""
-        self.is_receiving = self.is_read = True
-        while size_bytes > 0 and (chunk := self.environ["wsgi.input"].read(min(size_bytes, 2**20))):
-            size_bytes -= len(chunk)
-        self.is_receiving = False
+        size = self.declared_bytes or 0
+        return size if size <= MAX_DROPPED_BYTES else 0
 
 
 def json_request() -> JsonRequest:

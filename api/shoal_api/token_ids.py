@@ -8,7 +8,7 @@ from shoal_api.context import context
 from shoal_api.enqueue import call
 
 
-def as_texts(name: str, value: str | list[str] | list[int] | list[list[int]]) -> list[str]:
+async def as_texts(name: str, value: str | list[str] | list[int] | list[list[int]]) -> list[str]:
     """Return the texts of a field called `name`, which may have ids; special tokens are left out.
 
     Raises InvalidRequest for ids unless the settings declare them to be of the model's own tokenizer, and what a job
@@ -26,7 +26,7 @@ def as_texts(name: str, value: str | list[str] | list[int] | list[list[int]]) ->
         )
     lists = [value] if isinstance(value[0], int) else value
     texts = [" ".join(map(str, ids)) for ids in lists]
-    decoded = call(Decode(texts, special_tokens=False), remedy="split the list").decoded
+    decoded = (await call(Decode(texts, special_tokens=False), remedy="split the list")).decoded
     if decoded is None:
         raise Unavailable("a worker did not decode the token ids: it is of an older version, update it")
     return decoded

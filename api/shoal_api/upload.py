@@ -1,12 +1,11 @@
 """Uploads: files as the bodies of requests, read piece by piece, so that none is in memory as a whole."""
 
-import time
 from collections.abc import Iterator
 
 from shoal.errors import InvalidRequest, TooLarge
 from shoal.excerpt import excerpt
-from shoal_api.request import MAX_DISCARDED, MAX_LENGTH_DIGITS, JsonRequest
-from shoal_api.response import PIECE_BYTES
+from shoal_api.body import MAX_LENGTH_DIGITS, PIECE_BYTES
+from shoal_api.request import MAX_DISCARDED, JsonRequest
 
 #: Longest name of an upload, in bytes of UTF-8.
 _MAX_NAME_BYTES = 200
@@ -43,11 +42,10 @@ def num_bytes_of(request: JsonRequest, most: int) -> int:
 
 
 def pieces_of(request: JsonRequest, num_bytes: int) -> Iterator[bytes]:
-    """Yield the body piece by piece, and note in the request that it goes on; raise InvalidRequest if it breaks off."""
-    request.is_receiving = request.is_read = True
+    """Yield the body piece by piece, and note in the request how much came; raise InvalidRequest if it breaks off."""
+    request.is_read = True
     while request.num_uploaded_bytes < num_bytes:
         piece = request.environ["wsgi.input"].read(min(PIECE_BYTES, num_bytes - request.num_uploaded_bytes))
-        request.progressed_s = time.perf_counter()
         request.num_uploaded_bytes += len(piece)
         if not piece:
             raise InvalidRequest(
@@ -55,11 +53,12 @@ def pieces_of(request: JsonRequest, num_bytes: int) -> Iterator[bytes]:
                 "of it"
             )
         yield bytes(piece)
-    request.is_receiving = False
 
 
 def discard_rest(request: JsonRequest) -> None:
     """Read and drop the rest of an upload that is refused, as far as that is worth while."""
-    length = request.environ.get("CONTENT_LENGTH", "")[:MAX_LENGTH_DIGITS]
-    num_left = int(length) - request.num_uploaded_bytes if length.isdecimal() else 0
-    request.discard(min(num_left, MAX_DISCARDED * (request.max_content_length or 0)))
+    request.is_read = True
+    num_left = (request.declared_bytes or 0) - request.num_uploaded_bytes
+    num_left = min(num_left, MAX_DISCARDED * (request.max_content_length or 0))
+    while num_left > 0 and (piece := request.environ["wsgi.input"].read(min(num_left, PIECE_BYTES))):
+        num_left -= len(piece)

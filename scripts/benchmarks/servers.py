@@ -15,7 +15,6 @@ from benchmarks.plan import Plan
 from benchmarks.scenarios import case_of, waiting_worker
 from benchmarks.server import NO_CACHE, Processes, Server
 from shoal.bench.trial import Row
-from shoal.settings import Settings
 
 _GUNICORN = "gunicorn --bind 127.0.0.1:{port} --keep-alive 60 --log-level error"
 _APPLICATION = "shoal_api.app:from_environment"
@@ -27,11 +26,9 @@ _CHEROOT = (
 #: Our own packages come from this checkout, their libraries from the environment that runs this.
 _PATHS = os.pathsep.join([*(str(ROOT / folder) for folder in ("shared", "api", "workers")), get_path("purelib")])
 
-#: The commands: each server with a thread or greenlet for every connection, and settings of Granian, which we use.
+#: The commands: Granian, which we use, and WSGI servers with a thread or greenlet for every connection.
 COMMANDS = {
-    f"granian, {Settings().api_threads} threads": ("python -m shoal api", {}),
-    "granian, 64 threads": ("python -m shoal api", {"SHOAL_API_THREADS": "64"}),
-    "granian, 16 threads": ("python -m shoal api", {"SHOAL_API_THREADS": "16"}),
+    "granian": ("python -m shoal api", {}),
     "granian, 2 processes": ("python -m shoal api", {"SHOAL_API_PROCESSES": "2"}),
     "gunicorn, gthread": (f"{_GUNICORN} --worker-class gthread --threads 80 '{_APPLICATION}()'", {}),
     "gunicorn, gevent": (f"{_GUNICORN} --worker-class gevent '{_APPLICATION}()'", {}),

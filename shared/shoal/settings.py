@@ -81,9 +81,6 @@ class Settings:
     host: str = _setting("127.0.0.1", "Address that the API listens on, or a name: then all of its addresses.")
     port: int = _setting(8080, "Port that the API listens on.", 1, 65_535)
     api_processes: int = _setting(1, "Processes of the API for each address; each uses about one processor at most.", 1)
-    # So many that a client alone has more requests under way than the front of a lane takes texts: its others go to the
-    # overflow, where they hold up no other client.
-    api_threads: int = _setting(256, "Most requests that a process of the API answers at a time.", 1)
     request_timeout_s: float = _setting(30.0, "Longest time that a request waits for its answer, in seconds.", 0.001)
     max_request_bytes: int = _setting(32 * 2**20, "Largest HTTP body.", 1)
     max_response_mb: int = _setting(

@@ -33,31 +33,31 @@ api = Blueprint(
 
 @api.post("/", responses={200: CohereEmbeddings})
 @api.post("/v2/embed", responses={200: CohereEmbeddings})
-def embed(body: CohereBody) -> Response:
+async def embed(body: CohereBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order, in each of the formats that are asked for."""
-    return _by_type(body, body.embedding_types or ["float"], version="2")
+    return await _by_type(body, body.embedding_types or ["float"], version="2")
 
 
 @api.post("/v1/embed", responses={200: CohereFloats})
-def embed_v1(body: CohereBody) -> Response:
+async def embed_v1(body: CohereBody) -> Response:
     """Embed texts: lists of numbers, or by format if `embedding_types` names some."""
     if body.embedding_types:
-        return _by_type(body, body.embedding_types, version="1")
-    reply = _call(body)
+        return await _by_type(body, body.embedding_types, version="1")
+    reply = await _call(body)
     answer = {"response_type": "embeddings_floats", "embeddings": reply.vectors}
     return rendered(answer | _about(body, reply, "1"), headers=cost_headers(reply))
 
 
 @api.post("/v2/rerank", responses={200: CohereRanking})
-def rerank(body: CohereRerankBody) -> Response:
+async def rerank(body: CohereRerankBody) -> Response:
     """Score documents for a query, best first."""
-    return _ranking(body, version="2")
+    return await _ranking(body, version="2")
 
 
 @api.post("/v1/rerank", responses={200: CohereRanking})
-def rerank_v1(body: CohereFieldsBody) -> Response:
+async def rerank_v1(body: CohereFieldsBody) -> Response:
     """Score documents for a query by some of their fields, best first."""
-    return _ranking(body, version="1")
+    return await _ranking(body, version="1")
 
 
 def rerank_meta(reply: Reply, version: str) -> dict[str, Any]:
@@ -69,8 +69,8 @@ def rerank_meta(reply: Reply, version: str) -> dict[str, Any]:
     }
 
 
-def _ranking(body: CohereRerankBody, version: str) -> Response:
-    reply, found = rank(body)
+async def _ranking(body: CohereRerankBody, version: str) -> Response:
+    reply, found = await rank(body)
     answer = {"id": reply.id, "results": found, "meta": rerank_meta(reply, version)}
     return rendered(answer, headers=cost_headers(reply))
 
@@ -80,17 +80,17 @@ def formatted(vectors: NDArray[np.float32], name: str) -> Any:
     return _FORMATS[name](vectors)
 
 
-def _by_type(body: CohereBody, types: Sequence[str], version: str) -> Response:
-    reply = _call(body)
+async def _by_type(body: CohereBody, types: Sequence[str], version: str) -> Response:
+    reply = await _call(body)
     assert reply.vectors is not None
     embeddings = {name: formatted(reply.vectors, name) for name in dict.fromkeys(types)}
     answer = {"response_type": "embeddings_by_type", "embeddings": embeddings}
     return rendered(answer | _about(body, reply, version), headers=cost_headers(reply))
 
 
-def _call(body: CohereBody) -> Reply:
-    check_model(body.model)
-    return call(body.job(prompt_for(body.input_type)), remedy="split the list")
+async def _call(body: CohereBody) -> Reply:
+    await check_model(body.model)
+    return await call(body.job(await prompt_for(body.input_type)), remedy="split the list")
 
 
 def _about(body: CohereBody, reply: Reply, version: str) -> dict[str, Any]:

@@ -30,36 +30,37 @@ api = Blueprint(
 
 
 @api.post("/embeddings", responses={200: InfinityEmbeddings})
-def embeddings(body: InfinityBody) -> Response:
+async def embeddings(body: InfinityBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
-    check_model(body.model)
+    await check_model(body.model)
     wanted = VectorFormat.of_request()
-    reply = call(body.job(), remedy="split the list")
+    reply = await call(body.job(), remedy="split the list")
     about = {"id": f"infinity-{reply.id}", "created": int(time.time())}
     return wanted.answer(reply, arrays_of(reply), in_json=lambda: embedding_list(reply, body.encoding_format) | about)
 
 
 @api.post("/rerank", responses={200: InfinityRanking})
-def rerank(body: InfinityRerankBody) -> Response:
+async def rerank(body: InfinityRerankBody) -> Response:
     """Score texts for a query, best first."""
-    reply, found = rank(body)
+    reply, found = await rank(body)
     answer = {"object": "rerank", "results": found, "model": reply.model, "usage": usage(reply)}
     about = {"id": f"infinity-{reply.id}", "created": int(time.time())}
     return rendered(answer | about, headers=cost_headers(reply))
 
 
 @api.get("/models", responses={200: InfinityModels})
-def models() -> Response:
+async def models() -> Response:
     """List the model and the reranker that are served, with the load of the lanes."""
-    about = {"object": "model", "owned_by": "infinity", "created": 0, "backend": "shoal", "stats": _load()}
-    capabilities = [(name, "embed") for name in served_models()] + [(name, "rerank") for name in served_rerankers()]
+    about = {"object": "model", "owned_by": "infinity", "created": 0, "backend": "shoal", "stats": await _load()}
+    capabilities = [(name, "embed") for name in await served_models()]
+    capabilities += [(name, "rerank") for name in await served_rerankers()]
     data = [{"id": name, **about, "capabilities": [capability]} for name, capability in capabilities]
     return rendered({"object": "list", "data": data})
 
 
-def _load() -> dict[str, Any]:
+async def _load() -> dict[str, Any]:
     """Return the load of all lanes under Infinity's names."""
-    settings, loads = context().settings, context().client.queue.loads().values()
+    settings, loads = context().settings, (await context().client.queue.loads()).values()
     num_texts = sum(load.num_texts for load in loads)
     return {
         "queue_fraction": num_texts / (settings.max_backlog_texts * len(LANES)),

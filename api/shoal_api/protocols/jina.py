@@ -18,17 +18,17 @@ api = Blueprint("jina", __name__, abp_tags=[Tag(name="Jina")], abp_responses={"4
 
 
 @api.post("/v1/embeddings", responses={200: EmbeddingList})
-def embeddings(body: JinaBody) -> Response:
+async def embeddings(body: JinaBody) -> Response:
     """Embed texts: one vector for each, in order."""
-    check_model(body.model)
+    await check_model(body.model)
     wanted = VectorFormat.of_request()
-    reply = call(body.job(prompt_for(body.task)), remedy="split the list")
+    reply = await call(body.job(await prompt_for(body.task)), remedy="split the list")
     return wanted.answer(reply, arrays_of(reply), in_json=lambda: embedding_list(reply, body.embedding_type))
 
 
 @api.post("/v1/rerank", responses={200: JinaRanking})
-def rerank(body: JinaRerankBody) -> Response:
+async def rerank(body: JinaRerankBody) -> Response:
     """Score documents for a query, best first."""
-    reply, found = rank(body)
+    reply, found = await rank(body)
     answer = {"object": "list", "id": reply.id, "model": reply.model, "results": found, "usage": usage(reply)}
     return rendered(answer | {"meta": rerank_meta(reply, "1")}, headers=cost_headers(reply))

@@ -39,11 +39,11 @@ _NEVER = datetime.fromtimestamp(0, UTC).isoformat()
 
 
 @api.post("/api/embed", responses={200: OllamaEmbeddings})
-def embed(body: OllamaEmbedBody) -> Response:
+async def embed(body: OllamaEmbedBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
-    check_model(body.model)
+    await check_model(body.model)
     wanted = VectorFormat.of_request()
-    reply = call(body.job(context().pool.dimension()), remedy="split the list")
+    reply = await call(body.job(await context().pool.dimension()), remedy="split the list")
     spent_ns = int((time.perf_counter() - json_request().started_s) * 1e9)
     cost = {"total_duration": spent_ns, "load_duration": 0, "prompt_eval_count": sum(reply.tokens)}
     answer = {"model": reply.model, "embeddings": reply.vectors, **cost}
@@ -51,33 +51,33 @@ def embed(body: OllamaEmbedBody) -> Response:
 
 
 @api.post("/api/embeddings", responses={200: OllamaEmbedding})
-def embeddings(body: OllamaPromptBody) -> Response:
+async def embeddings(body: OllamaPromptBody) -> Response:
     """Embed one text."""
-    check_model(body.model)
+    await check_model(body.model)
     wanted = VectorFormat.of_request()
-    reply = call(body.job(), remedy="cut the text")
+    reply = await call(body.job(), remedy="cut the text")
     assert reply.vectors is not None
     row = reply.vectors[0]
     return wanted.answer(reply, arrays_of(reply), in_json=lambda: {"embedding": row})
 
 
 @api.get("/api/tags", responses={200: OllamaModels})
-def tags() -> Response:
+async def tags() -> Response:
     """List the model that is served under each of its names, the aliases too."""
-    return rendered({"models": [_about(name) for name in known_names(served_models())]})
+    return rendered({"models": [await _about(name) for name in known_names(await served_models())]})
 
 
 @api.get("/api/ps", responses={200: OllamaModels})
-def running() -> Response:
+async def running() -> Response:
     """List the models that are in memory: those that are served."""
-    return rendered({"models": [_about(name) for name in served_models()]})
+    return rendered({"models": [await _about(name) for name in await served_models()]})
 
 
 @api.post("/api/show", responses={200: OllamaShow})
-def show(body: OllamaShowBody) -> Response:
+async def show(body: OllamaShowBody) -> Response:
     """Tell about a model."""
-    check_model(name := body.asked())
-    model = describe_model(name)
+    await check_model(name := body.asked())
+    model = await describe_model(name)
     if model is None:
         raise ModelNotFound("no model is served: no worker is ready")
     sizes = {"embedding_length": model.get("dimension"), "context_length": model.get("max_tokens")}
@@ -87,9 +87,9 @@ def show(body: OllamaShowBody) -> Response:
 
 
 @api.post("/api/pull", responses={200: OllamaStatus})
-def pull(body: OllamaPullBody) -> Response:
+async def pull(body: OllamaPullBody) -> Response:
     """Tell that a model is there, which clients ask for before they use it; no other can be had."""
-    check_model(body.asked())
+    await check_model(body.asked())
     kind = "application/json" if body.stream is False else "application/x-ndjson"
     return sent(json_line({"status": "success"}), kind)
 
@@ -100,8 +100,8 @@ def version() -> Response:
     return rendered({"version": __version__})
 
 
-def _about(name: str) -> dict[str, Any]:
-    model = describe_model(name) or {}
+async def _about(name: str) -> dict[str, Any]:
+    model = await describe_model(name) or {}
     return {
         "name": name,
         "model": name,

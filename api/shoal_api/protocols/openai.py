@@ -32,11 +32,11 @@ api.record(lambda state: state.app.url_map.converters.update(model_name=ModelNam
 
 
 @api.post("/v1/embeddings", responses={200: EmbeddingList})
-def embeddings(body: EmbeddingsBody) -> Response:
+async def embeddings(body: EmbeddingsBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
-    check_model(body.model)
+    await check_model(body.model)
     wanted = VectorFormat.of_request()
-    reply = call(body.job(as_texts("input", body.input)), remedy="split the list")
+    reply = await call(body.job(await as_texts("input", body.input)), remedy="split the list")
     return wanted.answer(reply, arrays_of(reply), in_json=lambda: embedding_list(reply, body.encoding_format))
 
 
@@ -55,16 +55,16 @@ def embedding_list(reply: Reply, encoding_format: str | None, rows: Any = None) 
 
 
 @api.get("/v1/models", responses={200: ModelList})
-def models() -> Response:
+async def models() -> Response:
     """List the models that are served."""
-    return rendered({"object": "list", "data": [_about(name) for name in served_models()]})
+    return rendered({"object": "list", "data": [_about(name) for name in await served_models()]})
 
 
 @api.get("/v1/models/<model_name:model>", responses={200: ModelBody})
-def model(path: ModelPath) -> Response:
+async def model(path: ModelPath) -> Response:
     """Tell that a model is served; an alias is answered with the model that it stands for."""
-    check_model(path.model)
-    served = served_models()
+    await check_model(path.model)
+    served = await served_models()
     if not served:
         raise ModelNotFound("no model is served: no worker is ready")
     return rendered(_about(path.model if path.model in served else served[0]))

@@ -13,10 +13,10 @@ api = Blueprint("predict", __name__, abp_tags=[Tag(name="Predictions")], abp_res
 
 
 @api.post("/predict", responses={200: Predictions})
-def predict(query: PredictQuery, body: PredictBody) -> Response:
+async def predict(query: PredictQuery, body: PredictBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order; with output `tokens` one for each token."""
     wanted = VectorFormat.of_request()
-    reply = call(body.job(query.output), remedy="split the list")
+    reply = await call(body.job(query.output), remedy="split the list")
     if query.output == "tokens":
         return wanted.answer(reply, arrays_of(reply), in_json=lambda: {"ys": reply.rows_by_text()})
     return wanted.answer(reply, arrays_of(reply), in_json=lambda: {"embeddings": reply.vectors})

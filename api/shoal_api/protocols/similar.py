@@ -17,9 +17,9 @@ api = Blueprint("similar", __name__, abp_tags=[Tag(name="Similar items")], abp_r
 
 
 @api.post("/similar", responses={200: SimilarItems})
-def similar(body: SimilarBody) -> Response:
+async def similar(body: SimilarBody) -> Response:
     """Find the items of the default index that are most similar to a text, best first."""
-    reply = call(body.job(), remedy="shorten the text")
+    reply = await call(body.job(), remedy="shorten the text")
     assert reply.hits is not None
     return rendered({"text": [_line(hit) for hit in reply.hits[0]]}, headers=cost_headers(reply))
 

@@ -58,49 +58,49 @@ _ANY_BODY: dict[str, Any] = {
 
 
 @api.post("/embed", responses={200: TeiVectors})
-def embed(body: TeiEmbedBody) -> Response:
+async def embed(body: TeiEmbedBody) -> Response:
     """Embed texts: one vector for each, in order."""
-    return _vectors(body)
+    return await _vectors(body)
 
 
 @api.post("/embed_all", responses={200: TeiTokenVectors})
-def embed_all(body: TeiTokensBody) -> Response:
+async def embed_all(body: TeiTokensBody) -> Response:
     """Embed the tokens of texts: one vector for each token, as the model makes it."""
-    return _vectors(body)
+    return await _vectors(body)
 
 
 @api.post("/similarity", responses={200: Similarities})
-def similarity(body: SimilarityBody) -> Response:
+async def similarity(body: SimilarityBody) -> Response:
     """Compare a text with others: the cosine of each, in order."""
-    return _similarities(body)
+    return await _similarities(body)
 
 
 @api.post("/", responses={200: VectorsOrScores}, openapi_extensions=_ANY_BODY)
-def embed_or_score() -> Response:
+async def embed_or_score() -> Response:
     """Embed texts, compare them if `inputs` is an object, or score them if there is a `query`."""
     body = json_request().get_json()
     if "query" in body and "inputs" not in body:
-        return _ranks(validation.checked(TeiRerankBody, body))
+        return await _ranks(validation.checked(TeiRerankBody, body))
     if isinstance(body.get("inputs"), dict):
-        return _similarities(validation.checked(SimilarityBody, body))
-    return _vectors(validation.checked(TeiEmbedBody, body))
+        return await _similarities(validation.checked(SimilarityBody, body))
+    return await _vectors(validation.checked(TeiEmbedBody, body))
 
 
 @api.post("/tokenize", responses={200: TeiPieces})
-def tokenize(body: TokenizeBody) -> Response:
+async def tokenize(body: TokenizeBody) -> Response:
     """Tell the tokens of texts, which are not cut."""
     _refuse_empty("inputs", body.inputs)
     job = body.job()
     check_tokenizer_request("characters", sum(map(len, job.texts)))
-    return rendered(call(job, remedy="split the list").pieces)
+    return rendered((await call(job, remedy="split the list")).pieces)
 
 
 @api.post("/decode", responses={200: TeiTexts})
-def decode(body: DecodeBody) -> Response:
+async def decode(body: DecodeBody) -> Response:
     """Tell the text that ids of tokens stand for."""
     _refuse_empty("ids", body.ids)
     check_tokenizer_request("ids", body.num_ids())
-    return rendered(call(body.job(), remedy="split the list").decoded)
+    return rendered((await call(body.job(), remedy="split the list")).decoded)
 
 
 @api.post("/embed_sparse", responses={424: TeiError})
@@ -118,44 +118,44 @@ def predict() -> NoReturn:
 @api.post("/rerank", responses={200: TeiRanks, 424: TeiError})
 @api.post("/v1/rerank", operation_id="teiRerankV1", responses={200: TeiRanks, 424: TeiError})
 @api.post("/v2/rerank", operation_id="teiRerankV2", responses={200: TeiRanks, 424: TeiError})
-def rerank(body: TeiRerankBody) -> Response:
+async def rerank(body: TeiRerankBody) -> Response:
     """Score texts for a query, best first."""
-    return _ranks(body)
+    return await _ranks(body)
 
 
 @api.get("/info", responses={200: Info})
-def info() -> Response:
+async def info() -> Response:
     """Tell the model, the workers and the limits of the service."""
-    return rendered(own_info.describe())
+    return rendered(await own_info.describe())
 
 
 @api.get("/health", responses={200: Ready})
-def health() -> Response:
+async def health() -> Response:
     """Tell that a ready worker will answer requests."""
-    return rendered({"status": "ready", "workers": own_health.num_ready()})
+    return rendered({"status": "ready", "workers": await own_health.num_ready()})
 
 
-def _vectors(body: TeiEmbedBody | TeiTokensBody) -> Response:
+async def _vectors(body: TeiEmbedBody | TeiTokensBody) -> Response:
     _refuse_empty("inputs", body.inputs)
     wanted = VectorFormat.of_request()
-    job = body.job(as_texts("inputs", body.inputs))
-    reply = call(job, remedy="split the list")
+    job = body.job(await as_texts("inputs", body.inputs))
+    reply = await call(job, remedy="split the list")
     return with_tei_headers(wanted.answer(reply, arrays_of(reply)), reply, job)
 
 
-def _similarities(body: SimilarityBody) -> Response:
+async def _similarities(body: SimilarityBody) -> Response:
     _refuse_empty("inputs.sentences", body.inputs.sentences)
     job = body.job()
-    reply = call(job, remedy="split the list")
+    reply = await call(job, remedy="split the list")
     assert reply.vectors is not None
     first, *others = reply.vectors
     return with_tei_headers(rendered(np.array(others) @ first, headers=cost_headers(reply)), reply, job)
 
 
-def _ranks(body: TeiRerankBody) -> Response:
+async def _ranks(body: TeiRerankBody) -> Response:
     _refuse_empty("texts", body.texts)
     job = body.job()
-    reply = call(job, remedy="split the list")
+    reply = await call(job, remedy="split the list")
     ranks = ranked(reply, "score", {"text": body.texts.__getitem__} if body.return_text else {})
     return with_tei_headers(rendered(ranks, headers=cost_headers(reply)), reply, job)
 

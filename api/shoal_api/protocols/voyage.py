@@ -19,18 +19,18 @@ api = Blueprint(
 
 
 @api.post("/v1/embeddings", responses={200: EmbeddingList})
-def embeddings(body: VoyageBody) -> Response:
+async def embeddings(body: VoyageBody) -> Response:
     """Embed texts: one vector for each, in order, in the type of numbers that is asked for."""
-    check_model(body.model)
-    reply = call(body.job(prompt_for(body.input_type)), remedy="split the list")
+    await check_model(body.model)
+    reply = await call(body.job(await prompt_for(body.input_type)), remedy="split the list")
     assert reply.vectors is not None
     rows = formatted(reply.vectors, body.output_dtype or "float")
     return rendered(embedding_list(reply, body.encoding_format, rows), headers=cost_headers(reply))
 
 
 @api.post("/v1/rerank", responses={200: VoyageRanking})
-def rerank(body: VoyageRerankBody) -> Response:
+async def rerank(body: VoyageRerankBody) -> Response:
     """Score texts for a query, best first."""
-    reply, found = rank(body, body.top_k)
+    reply, found = await rank(body, body.top_k)
     answer = {"object": "list", "data": found, "model": reply.model, "usage": usage(reply)}
     return rendered(answer, headers=cost_headers(reply))

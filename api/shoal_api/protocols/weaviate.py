@@ -21,11 +21,11 @@ api = Blueprint(
 
 
 @api.post("/vectors", responses={200: WeaviateVectors})
-def vectors(body: WeaviateBody) -> Response:
+async def vectors(body: WeaviateBody) -> Response:
     """Embed the text of an object or a query, or several: vectors of length 1."""
     wanted = VectorFormat.of_request()
     task = body.config.task_type if body.config else None
-    reply = call(body.job(prompt_for(task)), remedy="split the list")
+    reply = await call(body.job(await prompt_for(task)), remedy="split the list")
     assert reply.vectors is not None
     rows, dims = reply.vectors, reply.vectors.shape[1]
     one = body.text is not None
@@ -36,9 +36,9 @@ def vectors(body: WeaviateBody) -> Response:
 @api.post("/rerank", responses={200: WeaviateScores})
 @api.post("/v1/rerank", responses={200: WeaviateScores})
 @api.post("/v2/rerank", responses={200: WeaviateScores})
-def rerank(body: WeaviateRerankBody) -> Response:
+async def rerank(body: WeaviateRerankBody) -> Response:
     """Score texts for a query, in order."""
-    reply = call(body.job(), remedy="split the list")
+    reply = await call(body.job(), remedy="split the list")
     assert reply.scores is not None
     if body.documents is None:
         found: dict[str, Any] = {"property": body.property, "score": reply.scores[0]}
@@ -49,15 +49,15 @@ def rerank(body: WeaviateRerankBody) -> Response:
 
 
 @api.get("/meta", responses={200: Info})
-def meta() -> Response:
+async def meta() -> Response:
     """Tell the model, the workers and the limits of the service."""
-    return rendered(own_info.describe())
+    return rendered(await own_info.describe())
 
 
 @api.get("/.well-known/ready", responses={204: None})
-def ready() -> Response:
+async def ready() -> Response:
     """Tell that a ready worker will answer requests."""
-    own_health.num_ready()
+    await own_health.num_ready()
     return WholeResponse(status=204)
 
 

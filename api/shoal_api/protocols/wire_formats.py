@@ -17,26 +17,26 @@ _BYTES = {"content": {RAW: {"schema": {"type": "string", "format": "binary"}}}, 
 
 
 @api.post("/json_embed/", responses={200: NamedModelVectors})
-def json_embed(body: NamedModelBody) -> Response:
+async def json_embed(body: NamedModelBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
-    return _in_format(body, VectorFormat.of_request())
+    return await _in_format(body, VectorFormat.of_request())
 
 
 @api.post("/orjson_embed/", responses={200: NamedModelVectors})
-def orjson_embed(body: NamedModelBody) -> Response:
+async def orjson_embed(body: NamedModelBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
-    return _in_format(body, VectorFormat.of_request())
+    return await _in_format(body, VectorFormat.of_request())
 
 
 @api.post("/raw_embed/", responses={200: _BYTES})
-def raw_embed(body: NamedModelBody) -> Response:
+async def raw_embed(body: NamedModelBody) -> Response:
     """Embed texts: their vectors as little-endian 32-bit floats, one after the other, whatever is accepted."""
-    return _in_format(body, VectorFormat(RAW))
+    return await _in_format(body, VectorFormat(RAW))
 
 
-def _in_format(body: NamedModelBody, wanted: VectorFormat) -> Response:
-    check_model(body.model_name)
-    reply = call(body.job(), remedy="split the list")
+async def _in_format(body: NamedModelBody, wanted: VectorFormat) -> Response:
+    await check_model(body.model_name)
+    reply = await call(body.job(), remedy="split the list")
     return wanted.answer(
         reply, arrays_of(reply), in_json=lambda: {"model_name": reply.model, "embedding": reply.vectors}
     )

@@ -3,10 +3,10 @@
 import os
 import re
 import stat
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO, cast
 
 from flask import Response
 from flask_openapi3.models.tag import Tag
@@ -18,13 +18,14 @@ from shoal.excerpt import excerpt
 from shoal.long_jobs.public_status import public_text
 from shoal.options import Options
 from shoal.settings import Settings
+from shoal_api.body import PIECE_BYTES
 from shoal_api.context import context
 from shoal_api.description import Blueprint
 from shoal_api.enqueue import IDEMPOTENCY_KEY
 from shoal_api.job_folder import JobFolder
 from shoal_api.long_job import own_job, submit_with_file
 from shoal_api.request import json_request
-from shoal_api.response import PIECE_BYTES, StreamedResponse
+from shoal_api.response import FileResponse
 from shoal_api.schema.long_jobs import BulkBody, BulkQuery, FilePath, LongJobSubmitted
 from shoal_api.schema.responses import ERRORS
 
@@ -60,13 +61,10 @@ def result_file(path: FilePath) -> Response:
             f"job {job.id} ({job.kind}) is {job.status}: files can be fetched of an embed_file that is done"
         )
     file = open_result(Path(allowed_path(str(job.arguments.get("out")), context().settings)), path.name)
-    headers = {"Content-Type": "application/octet-stream"}
     if path.name == BAD_ROWS:
-        response = StreamedResponse(_public_pieces(file, context().settings), headers)
-    else:
-        size = os.fstat(file.fileno()).st_size
-        response = StreamedResponse(_pieces(file), headers | {"Content-Length": f"{size}"})
-    response.call_on_close(file.close)
+        file = _public(file, context().settings)
+    size = os.fstat(file.fileno()).st_size
+    response = FileResponse(file, {"Content-Type": "application/octet-stream", "Content-Length": f"{size}"})
     response.call_on_close(context().access.last(json_request()))
     return response
 
@@ -81,12 +79,11 @@ def open_result(folder: Path, name: str) -> BinaryIO:
     raise UnknownFile(f"the result has no file {excerpt(name)}: its manifest.json names the files")
 
 
-def _public_pieces(file: BinaryIO, settings: Settings) -> Iterator[bytes]:
-    """Yield a file of text with the paths of `public_text`."""
-    while lines := file.readlines(PIECE_BYTES):
-        yield public_text(b"".join(lines).decode(), settings).encode()
-
-
-def _pieces(file: BinaryIO) -> Iterator[bytes]:
-    while piece := file.read(PIECE_BYTES):
-        yield piece
+def _public(file: BinaryIO, settings: Settings) -> BinaryIO:
+    """Return a copy of a file of text with the paths of `public_text`; it has no name, and goes when it is closed."""
+    copy = cast(BinaryIO, TemporaryFile())  # noqa: SIM115 - the response closes it
+    with file:
+        while lines := file.readlines(PIECE_BYTES):
+            copy.write(public_text(b"".join(lines).decode(), settings).encode())
+    copy.seek(0)
+    return copy

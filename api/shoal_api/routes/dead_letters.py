@@ -53,4 +53,4 @@ def drop_dead_letter(path: DeadLetterPath) -> Response:
 
 
 def _letters() -> DeadLetters:
-    return DeadLetters(context().client.queue)
+    return DeadLetters(context().blocking_client.queue)

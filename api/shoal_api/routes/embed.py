@@ -25,14 +25,14 @@ api = Blueprint(
 
 
 @api.post("/embed", responses={200: Embeddings})
-def embed(body: EmbedBody) -> Response:
+async def embed(body: EmbedBody) -> Response:
     """Embed texts: one vector for each, in order."""
     wanted = None if prefers_async() else VectorFormat.of_request()
-    job = body.job(as_texts("inputs", body.inputs))
+    job = body.job(await as_texts("inputs", body.inputs))
     if wanted is None:
         _check_default(body.output_dtype)
-        return submit(job, body.lane, headers=PREFERENCE_APPLIED)
-    reply = call(job, "split the list, or stream it with `shoal embed` or Client.embed_stream", body.lane)
+        return await submit(job, body.lane, headers=PREFERENCE_APPLIED)
+    reply = await call(job, "split the list, or stream it with `shoal embed` or Client.embed_stream", body.lane)
     fields = result_fields(reply) if body.answer == "result" else None
     response = wanted.answer(reply, arrays_of(reply, body.output_dtype), fields=fields)
     return with_tei_headers(response, reply, job) if is_tei_body(json_request().field_names) else response

@@ -15,27 +15,27 @@ api = Blueprint("health", __name__, abp_tags=[Tag(name="service")], abp_response
 
 
 @api.get("/health", responses={200: Health})
-def health() -> Response:
-    """Tell that the process and its threads are alive; asks no other process."""
-    _check_threads()
+async def health() -> Response:
+    """Tell that the process is alive and receives replies; asks no other process."""
+    _check_receiver()
     return rendered({"status": "ok"})
 
 
 @api.get("/ready", responses={200: Ready})
-def ready(query: ReadyQuery) -> Response:
+async def ready(query: ReadyQuery) -> Response:
     """Tell that requests will be answered: Redis answers, and a ready worker serves the index that is asked for.
 
     Without `index`, every index that the API's own settings name must be served.
     """
-    return rendered({"status": "ready", "workers": num_ready(query.index)})
+    return rendered({"status": "ready", "workers": await num_ready(query.index)})
 
 
-def num_ready(index: str | None = None) -> int:
+async def num_ready(index: str | None = None) -> int:
     """Return the number of ready workers; raise NotReady if requests would not be answered."""
-    _check_threads()
+    _check_receiver()
     if context().stopping.is_set():
         raise NotReady("this server was told to stop: ask another one")
-    pool = context().pool.read()
+    pool = await context().pool.read()
     if pool.lane_fault:
         raise NotReady(pool.lane_fault)
     if not pool.workers:
@@ -49,7 +49,7 @@ def num_ready(index: str | None = None) -> int:
     return len(pool.ready)
 
 
-def _check_threads() -> None:
-    """Raise NotReady if one of the threads that move jobs and replies is dead."""
+def _check_receiver() -> None:
+    """Raise NotReady if the task that receives replies has ended."""
     if not context().client.is_alive():
-        raise NotReady("a thread that moves jobs and replies is dead: start this server again")
+        raise NotReady("the task that receives replies has ended: start this server again")

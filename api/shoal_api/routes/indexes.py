@@ -6,7 +6,6 @@ from typing import Any
 from flask import Response
 from flask_openapi3.models.tag import Tag
 
-from shoal.blocking import run_now
 from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
 from shoal.keys import NAME, NAME_RULE
@@ -36,9 +35,9 @@ _VERSIONS: dict[Any, Any] = {200: Versions, 202: LongJobSubmitted}
 
 
 @api.get("/v1/indexes", responses={200: Indexes})
-def indexes() -> Response:
+async def indexes() -> Response:
     """List the indexes that ready workers serve."""
-    pool = context().pool.read()
+    pool = await context().pool.read()
     errors = pool.index_errors
     described = [
         {"name": name, "fields": {}, **about, "error": errors.get(name)} for name, about in pool.indexes.items()
@@ -47,16 +46,16 @@ def indexes() -> Response:
 
 
 @api.post("/v1/indexes/<index>/documents", responses={200: DocumentsWritten})
-def add_documents(path: IndexPath, body: DocumentsBody) -> Response:
+async def add_documents(path: IndexPath, body: DocumentsBody) -> Response:
     """Add documents to an index that is served, each in place of the one that has its id: all of them, or none."""
     json_request().num_texts = len(body.documents)
-    return _written(path.index, *run_now(writer(_checked(path.index)).add(body.documents)))
+    return _written(path.index, *await writer(_checked(path.index)).add(body.documents))
 
 
 @api.delete("/v1/indexes/<index>/documents", responses={200: DocumentsWritten})
-def delete_documents(path: IndexPath, body: IdsBody) -> Response:
+async def delete_documents(path: IndexPath, body: IdsBody) -> Response:
     """Delete documents from an index that is served, by their ids: all of them, or none."""
-    return _written(path.index, *run_now(writer(_checked(path.index)).delete(body.ids)))
+    return _written(path.index, *await writer(_checked(path.index)).delete(body.ids))
 
 
 @api.post(
@@ -72,45 +71,45 @@ def build_index(path: IndexPath, query: BuildQuery, body: BuildBody) -> Response
 
 
 @api.get("/v1/indexes/<index>/versions", responses=_VERSIONS)
-def index_versions(path: IndexPath) -> Response:
+async def index_versions(path: IndexPath) -> Response:
     """List the versions of an index, the newest first."""
-    return _manage(path.index, "list")
+    return await _manage(path.index, "list")
 
 
 @api.post("/v1/indexes/<index>/publish", responses=_VERSIONS)
-def publish_version(path: IndexPath, body: PublishBody) -> Response:
+async def publish_version(path: IndexPath, body: PublishBody) -> Response:
     """Serve a version of an index: all workers switch to it."""
-    return _manage(path.index, "publish", body.version)
+    return await _manage(path.index, "publish", body.version)
 
 
 @api.post("/v1/indexes/<index>/rollback", responses=_VERSIONS)
-def roll_back(path: IndexPath) -> Response:
+async def roll_back(path: IndexPath) -> Response:
     """Serve the version of an index that was served before."""
-    return _manage(path.index, "rollback")
+    return await _manage(path.index, "rollback")
 
 
 @api.delete("/v1/indexes/<index>/versions/<version>", responses=_VERSIONS)
-def delete_version(path: VersionPath) -> Response:
+async def delete_version(path: VersionPath) -> Response:
     """Delete a version of an index that is not served."""
-    return _manage(path.index, "delete", path.version)
+    return await _manage(path.index, "delete", path.version)
 
 
 def _written(index: str, num: int, position: str) -> Response:
     return rendered({"index": index, "num": num, "position": position})
 
 
-def _manage(index: str, action: str, version: str | None = None) -> Response:
+async def _manage(index: str, action: str, version: str | None = None) -> Response:
     """Let a runner do it, and return the versions after it; return 202 if no runner has done it in time."""
     long_jobs = context().long_jobs
     arguments = {"name": _checked(index), "action": action, "version": version}
-    job_id = long_jobs.submit("manage_index", arguments, client=json_request().client_name)
-    until_s = time.monotonic() + context().settings.request_timeout_s - json_request().waited_s
-    has_runner = long_jobs.has_runner(min(UNLISTED_S, until_s - time.monotonic()))
-    job = wait(job_id, until_s - time.monotonic() if has_runner else 0.0)
+    until_s = time.monotonic() + context().settings.request_timeout_s
+    job_id = await context().in_thread(long_jobs.submit, "manage_index", arguments, client=json_request().client_name)
+    has_runner = await context().in_thread(long_jobs.has_runner, min(UNLISTED_S, until_s - time.monotonic()))
+    job = await wait(job_id, until_s - time.monotonic() if has_runner else 0.0)
     if job.status == "done":
         return rendered(job.result)
     raise_failure(job)
-    return accepted(job_id, job.status)
+    return await context().in_thread(accepted, job_id, job.status)
 
 
 def _checked(index: str) -> str:

@@ -14,6 +14,7 @@ from shoal_api.context import context
 from shoal_api.description import Blueprint
 from shoal_api.response import rendered
 from shoal_api.schema.responses import ERRORS, Info
+from shoal_api.server.server import MAX_CONNECTIONS
 
 api = Blueprint("info", __name__, abp_tags=[Tag(name="service")], abp_responses=ERRORS)
 
@@ -43,14 +44,14 @@ _LIMITS = (
 
 
 @api.get("/info", responses={200: Info})
-def info() -> Response:
+async def info() -> Response:
     """Tell the model, the indexes, the workers and the limits of the service."""
-    return rendered(describe())
+    return rendered(await describe())
 
 
-def describe() -> dict[str, Any]:
+async def describe() -> dict[str, Any]:
     """Return the description of the service, with the fields that clients of Text Embeddings Inference read."""
-    pool, settings = context().pool.read(), context().settings
+    pool, settings = await context().pool.read(), context().settings
     first = next(iter(pool.ready.values()), {})
     return {
         "version": __version__,
@@ -58,28 +59,28 @@ def describe() -> dict[str, Any]:
         "prompts": first.get("prompts", []),
         "reranker": first.get("reranker"),
         "indexes": pool.indexes,
-        "clock_offset_s": context().client.queue.clock.offset_s,
+        "clock_offset_s": context().client.clock_offset_s,
         "limits": _limits(settings),
         "workers": [
             {"id": worker_id, **{name: about.get(name) for name in _WORKER_FIELDS}}
             for worker_id, about in pool.workers.items()
         ],
         "workers_alive": len(pool.workers),
-        **_tei_fields(first, settings),
+        **await _tei_fields(first, settings),
     }
 
 
-def _tei_fields(worker: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+async def _tei_fields(worker: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     """Return the fields of Text Embeddings Inference; those of a build, which Shoal has none of, are null."""
     model = worker.get("model")
-    max_vectors = settings.max_response_mb * 2**20 // (4 * max(1, context().pool.dimension()))
+    max_vectors = settings.max_response_mb * 2**20 // (4 * max(1, await context().pool.dimension()))
     return {
         "model_id": model or "",
         "served_model_name": model or "",
         "model_sha": None,
         "model_dtype": _DTYPES.get(str(worker.get("precision")), "float32"),
         "model_type": {"embedding": {"pooling": worker.get("pooling", "mean")}},
-        "max_concurrent_requests": settings.api_processes * settings.api_threads,
+        "max_concurrent_requests": settings.api_processes * MAX_CONNECTIONS,
         "max_input_length": worker.get("max_tokens"),
         "max_batch_tokens": settings.max_batch_tokens,
         "max_batch_requests": None,

@@ -33,9 +33,9 @@ _EVENTS: dict[Any, Any] = {200: {"content": {"text/event-stream": {"schema": {"t
 
 
 @api.post("/v1/jobs", responses={202: Submitted}, openapi_extensions={"parameters": [IDEMPOTENCY_KEY]})
-def submit_job(body: JobBody) -> Response:
+async def submit_job(body: JobBody) -> Response:
     """Submit a job; its result can be fetched until it expires."""
-    return submit(body.job(), body.lane)
+    return await submit(body.job(), body.lane)
 
 
 @api.get("/v1/jobs", responses={200: LongJobs})
@@ -47,19 +47,21 @@ def long_jobs(query: ListQuery) -> Response:
 
 
 @api.get("/v1/jobs/<id>", responses={200: AnyJobStatus})
-def job_status(path: JobPath) -> Response:
+async def job_status(path: JobPath) -> Response:
     """Tell the status of a job, with its timings once it is done, or that of a long job, with its progress."""
-    return rendered(_state(path.id))
+    return rendered(await _state(path.id))
 
 
 @api.get("/v1/jobs/<id>/events", responses=_EVENTS)
-def job_events(path: JobPath) -> Response:
+async def job_events(path: JobPath) -> Response:
     """Watch a job by server-sent events: `progress` now and at each change, then `end`; each has the job's status."""
     found, job_id = context(), path.id
-    is_long = "kind" in _state(job_id)
+    is_long = "kind" in await _state(job_id)
 
-    def look() -> dict[str, Any]:
-        return describe(found, found.long_jobs.status(job_id))[0] if is_long else _short_state(found, job_id)
+    async def look() -> dict[str, Any]:
+        if is_long:
+            return await found.in_thread(lambda: describe(found, found.long_jobs.status(job_id))[0])
+        return await _short_state(found, job_id)
 
     response = event_stream(look, found.stopping)
     response.call_on_close(found.access.last(json_request()))
@@ -67,15 +69,15 @@ def job_events(path: JobPath) -> Response:
 
 
 @api.get("/v1/jobs/<id>/result", responses={200: AnyJobResult, 202: AnyJobState})
-def job_result(path: JobPath, query: ResultQuery) -> Response:
+async def job_result(path: JobPath, query: ResultQuery) -> Response:
     """Fetch the result of a job, after up to `wait` seconds; 202 with the status of the job while there is none."""
     wanted, client = VectorFormat.of_request(), context().client
     try:
-        reply = client.connect().wait_result(path.id, query.wait)
+        reply = await client.connect().wait_result(path.id, query.wait)
     except UnknownJob:
-        return _long_result(own_job(path.id).id, query.wait)
+        return await _long_result((await context().in_thread(own_job, path.id)).id, query.wait)
     if reply is None:
-        return rendered({"id": path.id, "status": client.queue.status(path.id)[0]}, 202)
+        return rendered({"id": path.id, "status": (await client.queue.status(path.id))[0]}, 202)
     reply = Reply.join([reply])
     if reply.scores is not None:
         return rendered({**result_fields(reply), "scores": reply.scores})
@@ -85,24 +87,22 @@ def job_result(path: JobPath, query: ResultQuery) -> Response:
 
 
 @api.post("/v1/jobs/<id>/cancel", responses={200: AnyJobState})
-def cancel_job(path: JobPath) -> Response:
+async def cancel_job(path: JobPath) -> Response:
     """Cancel a job that is not answered yet, or a long job, whether it runs or not; return its status after that."""
     try:
-        return rendered(_cancelled(path.id))
+        return rendered(await _cancelled(path.id))
     except UnknownJob:
-        return rendered(state(path.id, context().long_jobs.cancel(own_job(path.id).id)))
+        status = await context().in_thread(lambda: context().long_jobs.cancel(own_job(path.id).id))
+        return rendered(await context().in_thread(state, path.id, status))
 
 
 @api.delete("/v1/jobs/<id>", responses={200: AnyDeletedJob})
-def delete_job(path: JobPath) -> Response:
+async def delete_job(path: JobPath) -> Response:
     """Delete a long job that has ended, with its files; cancel a job that is not answered yet."""
     try:
-        return rendered(_cancelled(path.id))
+        return rendered(await _cancelled(path.id))
     except UnknownJob:
-        job = own_job(path.id)
-        with context().uploads.removal(job.client, job.id):
-            context().long_jobs.delete(job.id)
-        return rendered({"id": job.id, "status": "deleted"})
+        return rendered(await context().in_thread(_deleted, path.id))
 
 
 @api.post("/v1/jobs/<id>/pause", responses={200: LongJobState})
@@ -125,28 +125,36 @@ def retry_job(path: JobPath) -> Response:
     return rendered(state(job.id, context().long_jobs.retry(job.id)))
 
 
-def _state(job_id: str) -> dict[str, Any]:
+async def _state(job_id: str) -> dict[str, Any]:
     """Return what is known of a job, or of a long job that the client may see; raise UnknownJob."""
     try:
-        return _short_state(context(), job_id)
+        return await _short_state(context(), job_id)
     except UnknownJob:
-        return describe(context(), own_job(job_id))[0]
+        return await context().in_thread(lambda: describe(context(), own_job(job_id))[0])
 
 
-def _cancelled(job_id: str) -> dict[str, Any]:
+async def _cancelled(job_id: str) -> dict[str, Any]:
     """Cancel a job, and return its status after that; raise UnknownJob if it is none, or a long one."""
-    return {"id": job_id, "status": context().client.queue.cancel(job_id)}
+    return {"id": job_id, "status": await context().client.queue.cancel(job_id)}
 
 
-def _short_state(found: Context, job_id: str) -> dict[str, Any]:
-    status, timings = found.client.queue.status(job_id)
+def _deleted(job_id: str) -> dict[str, Any]:
+    """Delete a long job that the client may see and that has ended, with its files."""
+    job = own_job(job_id)
+    with context().uploads.removal(job.client, job.id):
+        context().long_jobs.delete(job.id)
+    return {"id": job.id, "status": "deleted"}
+
+
+async def _short_state(found: Context, job_id: str) -> dict[str, Any]:
+    status, timings = await found.client.queue.status(job_id)
     return {"id": job_id, "status": status, "timings": timings}
 
 
-def _long_result(job_id: str, timeout_s: float) -> Response:
+async def _long_result(job_id: str, timeout_s: float) -> Response:
     """Return a long job that is done, or 202 with its status; raise the error with which it ended."""
-    job = wait(job_id, timeout_s)
+    job = await wait(job_id, timeout_s)
     if job.status == "done":
-        return rendered(describe(context(), job)[0])
+        return rendered((await context().in_thread(describe, context(), job))[0])
     raise_failure(job)
-    return rendered(state(job_id, job.status), 202)
+    return rendered(await context().in_thread(state, job_id, job.status), 202)

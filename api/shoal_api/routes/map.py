@@ -18,17 +18,17 @@ api = Blueprint("map", __name__, abp_tags=[Tag(name="wait for the answer")], abp
 
 
 @api.get("/v1/map", responses={200: MapPoints})
-def map_points(query: MapQuery) -> Response:
+async def map_points(query: MapQuery) -> Response:
     """Tell the places of an index's documents, or of a sample of them, on a plane where like ones are near."""
-    reply = call(query.job(), "ask again")
+    reply = await call(query.job(), "ask again")
     points = {"index_version": reply.index_version, **_as_text(reply.map or {})}
     return rendered(as_answered(MapPoints, points))
 
 
 @api.post("/v1/map/documents", responses={200: MapDocuments})
-def map_documents(body: MapDocumentsBody) -> Response:
+async def map_documents(body: MapDocumentsBody) -> Response:
     """Tell the documents at some points of a map."""
-    reply = call(body.job(), "ask again")
+    reply = await call(body.job(), "ask again")
     found = {"index_version": reply.index_version, "documents": (reply.hits or [[]])[0]}
     return rendered(as_answered(MapDocuments, found if is_json(found) else {}))
 

@@ -1,15 +1,16 @@
 """GET /v1/pool and its events: lanes, workers, jobs and dead letters, and the measurements of the last ten minutes."""
 
+import asyncio
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
 from flask import Response
 from flask_openapi3.models.tag import Tag
 
-from shoal_api.context import context
+from shoal_api.context import Context, context
 from shoal_api.description import Blueprint
 from shoal_api.event_stream import FIRST, MAX_STREAM_S, as_stream, event
 from shoal_api.pool_watch import PoolWatch
@@ -23,6 +24,9 @@ api = Blueprint("pool", __name__, abp_tags=[Tag(name="service")], abp_responses=
 #: Longest wait for the first sample of a process, in seconds; Redis has as long to answer.
 _FIRST_SAMPLE_S = 5.0
 
+#: Interval at which a viewer looks for a new sample, in seconds.
+_LOOK_EVERY_S = 0.1
+
 _EVENTS: dict[Any, Any] = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
 
 _LAST_EVENT_ID: dict[str, Any] = {
@@ -34,38 +38,50 @@ _LAST_EVENT_ID: dict[str, Any] = {
 
 
 @api.get("/v1/pool", responses={200: PoolBody})
-def pool(query: PoolQuery) -> Response:
+async def pool(query: PoolQuery) -> Response:
     """Tell what the lanes hold and the workers do, now and in the last ten minutes."""
-    watch = _started_watch()
-    watch.wait(0, _FIRST_SAMPLE_S)
-    return sent(watch.view(_client(), query.since).json, "application/json")
+    watch = _started_watch(context())
+    await _next_sample(watch, 0)
+    view = await context().in_thread(watch.view, _client(), query.since)
+    return sent(view.json, "application/json")
 
 
 @api.get("/v1/pool/events", responses=_EVENTS, openapi_extensions={"parameters": [_LAST_EVENT_ID]})
-def pool_events() -> Response:
+async def pool_events() -> Response:
     """Watch the pool by server-sent events: `pool` now and every 2 s, each with the samples since the one before."""
     release = context().access.last(json_request())
     since_s = _as_time(json_request().headers.get("Last-Event-ID", ""))
-    response = as_stream(_events(_started_watch(), _client(), since_s))
+    response = as_stream(_events(context(), _client(), since_s))
     response.call_on_close(release)
     return response
 
 
-def _events(watch: PoolWatch, client: str | None, since_s: float) -> Iterator[bytes]:
+async def _events(found: Context, client: str | None, since_s: float) -> AsyncIterator[bytes]:
     """Yield an event for each sample, and for each try in vain; end if the server stops."""
-    ends_s, number = time.monotonic() + MAX_STREAM_S, 0
+    watch, ends_s, number = _started_watch(found), time.monotonic() + MAX_STREAM_S, 0
     yield FIRST
     while time.monotonic() < ends_s:
-        last, number = number, watch.wait(number, _FIRST_SAMPLE_S)
+        last, number = number, await _next_sample(watch, number)
         if watch.is_stopped:
             return
-        if number != last:
-            since_s, line = watch.view(client, since_s)
+        if number == last:
+            continue
+        time_s, line = await found.in_thread(watch.view, client, since_s)
+        if time_s > since_s or watch.has_failed:  # else the sample was read before it was counted, and is sent already
+            since_s = time_s
             yield event("pool", line, str(since_s))
 
 
-def _started_watch() -> PoolWatch:
-    watch = context().pool_watch
+async def _next_sample(watch: PoolWatch, number: int) -> int:
+    """Return the number of the last sample, once it is above `number`; without one in time, or at a stop, as it is."""
+    until_s = time.monotonic() + _FIRST_SAMPLE_S
+    while watch.number <= number and not watch.is_stopped and time.monotonic() < until_s:
+        await asyncio.sleep(_LOOK_EVERY_S)
+    return watch.number
+
+
+def _started_watch(found: Context) -> PoolWatch:
+    watch = found.pool_watch
     watch.start()
     return watch
 

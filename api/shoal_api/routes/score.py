@@ -13,10 +13,10 @@ api = Blueprint("score", __name__, abp_tags=[Tag(name="wait for the answer")], a
 
 
 @api.post("/score", responses={200: Scores})
-def score(body: ScoreBody) -> Response:
+async def score(body: ScoreBody) -> Response:
     """Score texts for a query, in the order of the texts."""
     job = body.job()
     if prefers_async():
-        return submit(job, body.lane, headers=PREFERENCE_APPLIED)
-    reply = call(job, "split the list", body.lane)
+        return await submit(job, body.lane, headers=PREFERENCE_APPLIED)
+    reply = await call(job, "split the list", body.lane)
     return rendered({"scores": reply.scores}, headers=cost_headers(reply))

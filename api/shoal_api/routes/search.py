@@ -13,10 +13,10 @@ api = Blueprint("search", __name__, abp_tags=[Tag(name="wait for the answer")], 
 
 
 @api.post("/search", responses={200: SearchResults})
-def search(body: SearchBody) -> Response:
+async def search(body: SearchBody) -> Response:
     """Find the best documents for each query, best first."""
     job = body.job()
     if prefers_async():
-        return submit(job, body.lane, headers=PREFERENCE_APPLIED)
-    reply = call(job, "split the list", body.lane)
+        return await submit(job, body.lane, headers=PREFERENCE_APPLIED)
+    reply = await call(job, "split the list", body.lane)
     return rendered(search_fields(reply), headers=cost_headers(reply))

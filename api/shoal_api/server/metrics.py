@@ -16,6 +16,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from shoal import __version__
+from shoal.client.redis.async_client import AsyncClient
 from shoal.client.redis.client import Client
 from shoal_api.server import worker_metrics
 from shoal_api.server.pool_metrics import PoolReading, describe
@@ -28,8 +29,8 @@ _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
 class Metrics:
     """The metrics of one application, in a registry of its own."""
 
-    def __init__(self, client: Client):
-        self._client = client
+    def __init__(self, blocking_client: Client, client: AsyncClient):
+        self._client = blocking_client
         self._registry = CollectorRegistry()
         own = _register_processes(self._registry)
         self.requests = Histogram(
@@ -104,8 +105,8 @@ def _register_processes(registry: CollectorRegistry) -> CollectorRegistry | None
 class CacheCounters:
     """The counters of cache lookups by this process's client, which counts without knowing of Prometheus."""
 
-    def __init__(self, client: Client, registry: CollectorRegistry | None):
-        self._lookup = client.cache_lookup
+    def __init__(self, client: AsyncClient, registry: CollectorRegistry | None):
+        self._client = client
         self._lock = Lock()
         self._num_added = (0, 0)
         self._hits = Counter("shoal_cache_hits", "Texts of embeds that the API found in the cache.", registry=registry)
@@ -118,7 +119,7 @@ class CacheCounters:
     def update(self) -> None:
         """Add the lookups that the client has counted since the last time."""
         with self._lock:
-            counted = (self._lookup.num_hits, self._lookup.num_misses)
+            counted = self._client.num_cached
             if counted != self._num_added:
                 self._hits.inc(counted[0] - self._num_added[0])
                 self._misses.inc(counted[1] - self._num_added[1])

@@ -1,13 +1,12 @@
 """The trace of a request: that of its `traceparent`, with a span of the request where spans are on."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from flask import Response
 
 from shoal import traceparent
-from shoal_api.access.access_control import THREAD_DEMAND
 from shoal_api.request import JsonRequest
 
 if TYPE_CHECKING:
@@ -17,29 +16,29 @@ if TYPE_CHECKING:
 QUIET_ROUTES = ("/health", "/ready", "/metrics")
 
 
-def answer_traced(tracer: "Tracer | None", request: JsonRequest, answer: Callable[[], Response]) -> Response:
+async def answer_traced(
+    tracer: "Tracer | None", request: JsonRequest, answer: Callable[[], Awaitable[Response]]
+) -> Response:
     """Return the answer; the jobs that are put for it belong to the trace of the request."""
     given = traceparent.valid(request.environ.get("HTTP_TRACEPARENT"))
     if tracer is not None and _route(request) not in QUIET_ROUTES:
-        return _answer_in_span(tracer, request, given, answer)
+        return await _answer_in_span(tracer, request, given, answer)
     if given is None:
-        return answer()
+        return await answer()
     with traceparent.continued(given):
-        return answer()
+        return await answer()
 
 
-def _answer_in_span(
-    tracer: "Tracer", request: JsonRequest, given: str | None, answer: Callable[[], Response]
+async def _answer_in_span(
+    tracer: "Tracer", request: JsonRequest, given: str | None, answer: Callable[[], Awaitable[Response]]
 ) -> Response:
     route, method = _route(request), request.method if request.url_rule else "HTTP"
     attributes = {"http.request.method": method, "http.route": route}
-    demand = request.environ.get(THREAD_DEMAND)
-    arrived_s = min(demand.arrived_s, request.started_s) if demand else request.started_s
-    start_ns = time.time_ns() - int(1e9 * (time.perf_counter() - arrived_s))
+    start_ns = time.time_ns() - int(1e9 * (time.perf_counter() - request.started_s))
     span = tracer.begin(f"{method} {route}", "SERVER", given, start_ns, attributes)
     try:
         with traceparent.continued(traceparent.format_traceparent(span.get_span_context())):
-            response = answer()
+            response = await answer()
         span.set_attribute("http.response.status_code", response.status_code)
         span.set_attribute("shoal.client", request.client_name)
         if response.status_code >= 500:

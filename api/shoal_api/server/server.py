@@ -1,4 +1,4 @@
-"""The server that runs the application: Granian, processes with many threads each."""
+"""The server that runs the application: Granian, processes with an event loop each."""
 
 import gc
 import logging
@@ -9,16 +9,16 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-import granian.server.mp
 from granian import Granian
-from granian.constants import HTTPModes, Interfaces
+from granian.constants import HTTPModes, Interfaces, Loops, TaskImpl
 from granian.http import HTTP1Settings
 from granian.log import LogLevels
 from granian.net import SocketSpec  # type: ignore[attr-defined]
@@ -28,12 +28,10 @@ from shoal.address import find_api_addresses
 from shoal.errors import ShoalError
 from shoal.settings import Settings
 from shoal_api.access import api_keys
-from shoal_api.access.body_reads import num_read_threads
-from shoal_api.access.thread_quota import MAX_VIEWERS
 from shoal_api.server.shutdown import SETTLE_S, drain, on_stop_signal
 
 if TYPE_CHECKING:
-    from shoal_api.access.access_control import AccessControl
+    from shoal_api.server.rsgi import RsgiServer
 
 #: Longest time that running requests may take once the server was told to stop: the longest wait for a result and 5 s.
 _STOP_S = 65
@@ -84,7 +82,9 @@ def serve(settings: Settings) -> None:
         "shoal_api",
         addresses,
         port=settings.port,
-        interface=Interfaces.WSGI,
+        interface=Interfaces.RSGI,
+        loop=Loops.uvloop if find_spec("uvloop") else Loops.asyncio,
+        task_impl=TaskImpl.asyncio,  # each request has a context of its own, and can be cancelled
         websockets=False,
         http=HTTPModes.http1,  # HTTP/2 has no time limit for headers in Granian
         http1_settings=HTTP1Settings(
@@ -94,7 +94,6 @@ def serve(settings: Settings) -> None:
         backpressure=max_connections,
         workers=num_processes,
         respawn_failed_workers=num_processes > 1,
-        blocking_threads=settings.api_threads + 2 * num_read_threads(settings.api_threads) + MAX_VIEWERS,
         workers_kill_timeout=_STOP_S,
         log_level=LogLevels.error,
     )
@@ -117,13 +116,13 @@ def _metrics_folder(num_processes: int) -> Iterator[None]:
         yield
 
 
-def _load_app(settings: Settings) -> Callable[..., Any]:
+def _load_app(settings: Settings) -> "RsgiServer":
     """Make the application in the process that serves it, as its threads would not survive a fork."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # `_stop` waits until Granian has set its own handler
     gc.disable()  # while modules load it finds nothing and takes a tenth of the time
-    from shoal_api.app import create_app, short_paths
+    from shoal_api.app import create_app
     from shoal_api.context import Context
-    from shoal_api.server.slow_clients import SlowClients
+    from shoal_api.server.rsgi import RsgiServer
 
     logs.configure(settings)
     if parent := multiprocessing.parent_process():
@@ -134,24 +133,14 @@ def _load_app(settings: Settings) -> Callable[..., Any]:
         raise SystemExit(error.line) from error
     gc.freeze()  # what exists by now lives as long as the process: the collector need not look at it again and again
     gc.enable()
-    access, tracer = Context.of(app).access, Context.of(app).tracer
-    on_stop_signal(partial(_stop, settings.port, Context.of(app).stopping, tracer.close if tracer else lambda: None))
-    SlowClients(settings.port, access.running, settings.receive_timeout_s).start()
-    _let_requests_wait(access, short_paths(app))
+    server, tracer = RsgiServer(app, settings.port, settings.receive_timeout_s), Context.of(app).tracer
+    send_spans = tracer.close if tracer else lambda: None
+    on_stop_signal(partial(_stop, server, settings.port, Context.of(app).stopping, send_spans))
     Context.of(app).pool_watch.start()
-    return app
+    return server
 
 
-def _let_requests_wait(access: "AccessControl", short_paths: Collection[str]) -> None:
-    """Have Granian call the application so that requests can wait without a thread, which WSGI does not allow for."""
-    from shoal_api.server.calls import Calls
-
-    server: Any = granian.server.mp  # the name is not public: tests/test_waiting_requests.py fails without it
-    wrap = server._wsgi_call_wrap
-    server._wsgi_call_wrap = lambda *arguments: Calls(wrap(*arguments), access, short_paths)
-
-
-def _stop(port: int, stopping: threading.Event, send_spans: Callable[[], object] = lambda: None) -> None:
+def _stop(server: "RsgiServer", port: int, stopping: threading.Event, send_spans: Callable[[], object]) -> None:
     """Drain the connections, send the spans that are left, then let Granian stop this process."""
     stopping.set()
     try:
@@ -159,9 +148,15 @@ def _stop(port: int, stopping: threading.Event, send_spans: Callable[[], object]
     except OSError:
         _log.exception("could not wait for the connections to become idle: the server stops now")
     send_spans()
-    while not callable(stop := signal.getsignal(signal.SIGTERM)):  # Granian is still starting
+    while server.loop is None:  # Granian is still starting
         time.sleep(SETTLE_S)
-    stop(signal.SIGTERM, None)
+    server.loop.call_soon_threadsafe(_end)
+
+
+def _end() -> None:
+    """Let Granian have the signal by which it ends."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _stop_with_parent(parent: int | None) -> None:

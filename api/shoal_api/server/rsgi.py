@@ -1,0 +1,226 @@
+"""The application as Granian calls it: a coroutine for each request, by RSGI, in the server's event loop."""
+
+import asyncio
+import fcntl
+import logging
+import socket
+import struct
+import termios
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, cast
+
+from granian.rsgi import HTTPProtocol, ProtocolClosed, Scope  # type: ignore[attr-defined]
+
+from shoal import logs
+from shoal.errors import InvalidRequest
+from shoal_api.body import BODY
+from shoal_api.response import LARGE_BYTES, FileResponse, StreamedResponse, WholeResponse
+from shoal_api.server.async_flask import AsyncFlask
+from shoal_api.server.sockets import connections_on, listeners_on
+
+#: Time after which it is watched whether the client of a request is still there, in seconds.
+WATCH_AFTER_S = 1.0
+
+#: Interval at which it is looked whether the client has read a large response, in seconds.
+LOOK_EVERY_S = 0.05
+
+#: What is the same for all requests in the environment that Flask reads.
+_ENVIRONMENT = {
+    "SCRIPT_NAME": "",
+    "wsgi.version": (1, 0),
+    "wsgi.errors": None,
+    "wsgi.multithread": True,
+    "wsgi.multiprocess": True,
+    "wsgi.run_once": False,
+    "wsgi.input_terminated": True,
+    "SERVER_SOFTWARE": "Granian",
+}
+
+_log = logging.getLogger(__name__)
+
+
+class RsgiBody:
+    """The body of a request of Granian's."""
+
+    def __init__(self, protocol: HTTPProtocol):
+        self._protocol = protocol
+
+    async def all(self) -> bytes:
+        """Return all of it. Raises InvalidRequest for one that breaks off."""
+        try:
+            return await self._protocol()
+        except ProtocolClosed:
+            raise InvalidRequest("the body breaks off: send all of it") from None
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Yield it piece by piece. Raises InvalidRequest for one that breaks off."""
+        try:
+            async for piece in self._protocol:
+                yield piece
+        except ProtocolClosed:
+            raise InvalidRequest("the body breaks off: send all of it") from None
+
+
+class ThreadInput:
+    """The body of an upload for the thread that reads it; each piece has to come within `timeout_s`."""
+
+    def __init__(self, body: RsgiBody, timeout_s: float):
+        self._body = body
+        self._loop = asyncio.get_running_loop()
+        self._pieces: AsyncIterator[bytes] | None = None
+        self._timeout_s = timeout_s
+        self._rest = b""
+
+    def read(self, num_bytes: int) -> bytes:
+        """Return up to so many bytes, once some are here; none at the end, or if none come for too long."""
+        if not self._rest:
+            self._pieces = self._pieces or self._body.pieces()
+            coming = asyncio.run_coroutine_threadsafe(self._next(self._pieces), self._loop)
+            try:
+                self._rest = coming.result(self._timeout_s)
+            except (TimeoutError, InvalidRequest):
+                coming.cancel()
+                return b""
+        found, self._rest = self._rest[:num_bytes], self._rest[num_bytes:]
+        return found
+
+    @staticmethod
+    async def _next(pieces: AsyncIterator[bytes]) -> bytes:
+        return await anext(pieces, b"")
+
+
+class RsgiServer:
+    """Answers the requests to the port of this process.
+
+    A client that stops reading is cut off by the system after `timeout_s`.
+    """
+
+    def __init__(self, app: AsyncFlask, port: int, timeout_s: float):
+        self._app = app
+        self._port = port
+        self._timeout_s = timeout_s
+        #: The event loop, once it runs.
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    def __rsgi_init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Prepare the sockets, as soon as the loop runs."""
+        loop.call_soon(self._begin, loop)
+
+    async def __rsgi__(self, scope: Scope, protocol: HTTPProtocol) -> None:
+        """Answer a request."""
+        environ = self._environment(scope, protocol)
+        try:
+            with _cancelled_without_client(protocol):
+                response = await self._app.respond(environ)
+        except asyncio.CancelledError:
+            protocol.response_empty(499, [])  # nobody reads it
+            return
+        except Exception as error:
+            _log.error("a request failed: %s", logs.places(error))
+            protocol.response_empty(500, [])
+            return
+        try:
+            await self._send(cast(WholeResponse, response), scope, protocol)
+        finally:
+            response.close()
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        for listener in listeners_on(self._port):
+            with suppress(OSError, AttributeError):  # where the system has no such option
+                listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._timeout_s * 1_000))
+
+    def _environment(self, scope: Scope, protocol: HTTPProtocol) -> dict[str, Any]:
+        """Return the request in the form that Flask reads."""
+        body = RsgiBody(protocol)
+        host, _, port = scope.server.rpartition(":")
+        environ: dict[str, Any] = {
+            **_ENVIRONMENT,
+            "REQUEST_METHOD": scope.method,
+            "PATH_INFO": scope.path.encode().decode("latin-1"),
+            "QUERY_STRING": scope.query_string,
+            "SERVER_NAME": host,
+            "SERVER_PORT": port,
+            "SERVER_PROTOCOL": f"HTTP/{scope.http_version}",
+            "REMOTE_ADDR": scope.client.rpartition(":")[0].strip("[]"),
+            "wsgi.url_scheme": scope.scheme,
+            "wsgi.input": ThreadInput(body, self._timeout_s),
+            BODY: body,
+        }
+        for name, value in scope.headers.items():
+            if "_" not in name:  # else it could pass for another one
+                key = "HTTP_" + name.upper().replace("-", "_")
+                environ[key] = f"{environ[key]},{value}" if key in environ else value
+        if (kind := environ.pop("HTTP_CONTENT_TYPE", None)) is not None:
+            environ["CONTENT_TYPE"] = kind
+        if (length := environ.pop("HTTP_CONTENT_LENGTH", None)) is not None:
+            environ["CONTENT_LENGTH"] = length
+        return environ
+
+    async def _send(self, response: WholeResponse, scope: Scope, protocol: HTTPProtocol) -> None:
+        """Send the response; a large one is sent when this returns, and any other soon after."""
+        status, head = response.status_code, response.head()
+        if not response.has_body(scope.method):
+            protocol.response_empty(status, head)
+        elif isinstance(response, StreamedResponse):
+            await self._stream(response, protocol)
+        elif isinstance(response, FileResponse):
+            protocol.response_file(status, head, f"/proc/self/fd/{response.file.fileno()}")
+            await self._sent(scope)
+        else:
+            protocol.response_bytes(status, head, data := response.get_data())
+            if len(data) > LARGE_BYTES:
+                del data, response
+                await self._sent(scope)
+
+    async def _stream(self, response: StreamedResponse, protocol: HTTPProtocol) -> None:
+        transport = protocol.response_stream(response.status_code, response.head())
+        with suppress(ProtocolClosed):  # the client has gone
+            async for piece in response.pieces:
+                await transport.send_bytes(piece)
+
+    async def _sent(self, scope: Scope) -> None:
+        """Return once the client has read its response, as far as the system tells, or has gone."""
+        found = next((own.dup() for own in connections_on(self._port) if _is_to(own, scope)), None)
+        if found is None:
+            return
+        with found as connection:
+            num_quiet = 0
+            while num_quiet < 2 and _is_to(connection, scope):
+                await asyncio.sleep(LOOK_EVERY_S)
+                num_quiet = 0 if _num_unsent_bytes(connection) else num_quiet + 1
+
+
+@contextmanager
+def _cancelled_without_client(protocol: HTTPProtocol) -> Iterator[None]:
+    """Cancel the current task in the block once its client has disconnected."""
+    loop, task, watching = asyncio.get_running_loop(), asyncio.current_task(), []
+
+    async def watch() -> None:
+        await protocol.client_disconnect()
+        if task is not None:
+            task.cancel()
+
+    timer = loop.call_later(WATCH_AFTER_S, lambda: watching.append(loop.create_task(watch())))
+    try:
+        yield
+    finally:
+        timer.cancel()
+        for watcher in watching:
+            watcher.cancel()
+
+
+def _is_to(connection: socket.socket, scope: Scope) -> bool:
+    """Return True if the connection is open, and leads to the client of the request."""
+    with suppress(OSError):
+        host, port = connection.getpeername()[:2]
+        return scope.client in (f"{host}:{port}", f"[{host}]:{port}")
+    return False
+
+
+def _num_unsent_bytes(connection: socket.socket) -> int:
+    """Return how many bytes the client has not taken yet; 0 where the system does not tell."""
+    with suppress(OSError):
+        return int(struct.unpack("i", fcntl.ioctl(connection, termios.TIOCOUTQ, b"\0" * 4))[0])
+    return 0
