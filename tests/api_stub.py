@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from flask import Flask
 from numpy.typing import NDArray
 from queues import Queue
 from werkzeug.test import TestResponse
@@ -23,9 +22,10 @@ from shoal.queue.answer import Answer
 from shoal.queue.delivery import Delivery
 from shoal.queue.pool import Pool
 from shoal.replies import TIMINGS, Reply
+from shoal_api.server.async_flask import AsyncFlask
 
 #: Makes an application, with other settings where they are given.
-MakeApp = Callable[..., Flask]
+MakeApp = Callable[..., AsyncFlask]
 
 #: The tags of Shoal's own routes in the OpenAPI document.
 OWN = {"wait for the answer", "submit and fetch", "long jobs", "indexes", "dead letters", "service"}

@@ -230,9 +230,9 @@ class TestShares:
 
 
 class TestBytes:
-    """A process of the tests holds 4 * (1,000 + 2**20) bytes of requests and responses, a client about half of them."""
+    """A process of the tests holds 4 * (1,000 + 2.5 * 2**20) bytes of requests and responses, a client half of them."""
 
-    MOST = 4 * (1_000 + 2**20)
+    MOST = 4 * (1_000 + 5 * 2**19)
 
     @pytest.fixture
     def app(self, make_app: MakeApp) -> Flask:

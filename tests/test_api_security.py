@@ -25,8 +25,9 @@ from service import service
 from shoal.keys import Keys
 from shoal.settings import Settings
 from shoal_api.access import api_keys
+from shoal_api.access.access_control import MAX_CONNECTIONS
 from shoal_api.request import MAX_BRACKETS
-from shoal_api.server.server import MAX_CONNECTIONS, MAX_HEADER_BYTES
+from shoal_api.server.server import MAX_HEADER_BYTES
 
 pytest_plugins = ["api_fixtures"]
 

@@ -296,7 +296,7 @@ class TestSpace:
     @pytest.mark.parametrize("path", ["/v1/bulk", "/v1/indexes/a/builds"])
     def test_its_bytes_do_not_count_as_in_memory(self, make_app: MakeApp, path: str) -> None:
         app = make_app(max_request_bytes=1_000, max_response_mb=1)
-        app.extensions["shoal"].access._bytes.acquire("127.0.0.1", 4 * (1_000 + 2**20))
+        app.extensions["shoal"].access._bytes.acquire("127.0.0.1", 4 * (1_000 + 5 * 2**19))
         response = app.test_client().post(path, query_string={"name": "a.csv"}, data=b"x" * 900)
         assert response.status_code == 202
         assert app.extensions["shoal"].access._lasting._held == {}

@@ -192,7 +192,7 @@ class TestLargeRequests:
     def test_they_count_as_some_until_a_worker_tells(self, make_app: MakeApp, stub: StubWorker) -> None:
         app = make_app(max_response_mb=1, max_request_bytes=2**20)
         stub.announce(state="loading")
-        app.extensions["shoal"].access._bytes.acquire("127.0.0.1", 3 * 2**20)
+        app.extensions["shoal"].access._bytes.acquire("127.0.0.1", 6 * 2**20)
         assert app.test_client().post("/embed", json={"inputs": ["a"] * 8}).status_code == 200
         assert app.test_client().post("/embed", json={"inputs": ["a"] * 256}).status_code == 429
 
@@ -206,7 +206,7 @@ class TestLargeRequests:
         app = make_app(max_response_mb=1, max_request_bytes=2**20)
         stub.announce(dimension=65_536)
         stub.pause()
-        large = {"inputs": ["a"] * 4}  # each counts for 2.5 MB of 8
+        large = {"inputs": ["a"] * 4}  # each counts for 2.5 MB of 14
         with ThreadPoolExecutor(16) as pool:
             waiting = [pool.submit(post, app.test_client(), "/embed", **large) for _ in range(8)]
             wait_until(lambda: any(answer.done() for answer in waiting))

@@ -107,15 +107,6 @@ def test_a_server_that_was_told_to_stop(make_app: MakeApp) -> None:
     assert (response.status_code, response.headers["Connection"]) == (200, "close")
 
 
-@pytest.mark.usefixtures("stub")
-def test_a_thread_that_is_dead(make_app: MakeApp) -> None:
-    app = make_app()
-    assert Context.of(app).client.is_alive()
-    Context.of(app).client.connect().close()
-    assert "a thread that moves jobs and replies is dead" in why_not(app.test_client())
-    assert "start this server again" in why_not(app.test_client(), "/health")
-
-
 class BrokenInbox(ReplyStream):
     """An inbox that fails with unforeseen errors, until it is mended."""
 

@@ -119,7 +119,7 @@ class _App(AsyncFlask):
                 self.paths[path] = joined(item, later, self.own_paths.get(path))
 
     async def respond(self, environ: "WSGIEnvironment") -> Response:
-        """Return the response to a request. If it is large, its bytes are counted until it is closed."""
+        """Return the response to a request, which counts as under way until the response is closed."""
         context = self.request_context(environ)
         request, access = cast(JsonRequest, context.request), Context.of(self).access
         try:
@@ -127,8 +127,7 @@ class _App(AsyncFlask):
         except BaseException:
             access.release(request)
             raise
-        if request.num_held_bytes:
-            response.call_on_close(partial(access.release, request))
+        response.call_on_close(partial(access.release, request))
         return response
 
     async def full_dispatch(self) -> Response:

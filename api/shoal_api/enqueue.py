@@ -12,6 +12,7 @@ from shoal.operations import Embed, Search
 from shoal.options import MAX_DIMENSIONS
 from shoal.queue.lane import MAX_PUT_BYTES
 from shoal.replies import Reply
+from shoal_api.access.access_control import JSON_BYTES
 from shoal_api.context import Context, context
 from shoal_api.request import JsonRequest, json_request
 from shoal_api.response import rendered
@@ -19,9 +20,6 @@ from shoal_api.response import rendered
 #: Dimension by which the size of an answer is estimated until a worker has told the dimension of its model. Few models
 #: have a greater one.
 _ASSUMED_DIMENSION = 1_024
-
-#: Bytes that a 32-bit float takes in JSON for each of its own bytes: the answer may be JSON.
-_JSON_BYTES = 2.5
 
 #: Most hits that a request may ask for, which the API holds at the same time.
 MAX_REQUEST_HITS = 100_000
@@ -121,7 +119,7 @@ async def _hold_memory(shared: Context, request: JsonRequest, job: Job, remedy: 
             f"the vectors of {len(job.texts):,} texts take {num_bytes:,} bytes, and a response may have {most:,} "
             f"(SHOAL_MAX_RESPONSE_MB): {remedy}"
         )
-    shared.access.hold(request, int(_JSON_BYTES * num_bytes))
+    shared.access.hold(request, int(JSON_BYTES * num_bytes))
 
 
 def _num_bytes(job: Job, dimension: int) -> int:

@@ -58,6 +58,9 @@ class JsonRequest(Request):
     #: Bytes of an upload that have arrived.
     num_uploaded_bytes = 0
 
+    #: True while the request counts as one under way.
+    is_counted = False
+
     #: Bytes in memory that the request is counted for: its body, and a large response.
     num_held_bytes = 0
 

@@ -56,9 +56,22 @@ class WholeResponse(Response):
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Send the headers, and return the body, to a WSGI server."""
-        start_response(self.status, self.head())
+        body = self.get_data()
+        if len(body) > LARGE_BYTES:
+            return self.send([body], environ, start_response)
         self.close()
-        return [self.get_data()] if self.has_body(environ["REQUEST_METHOD"]) else []
+        start_response(self.status, self.head())
+        return [body] if self.has_body(environ["REQUEST_METHOD"]) else []
+
+    def send(
+        self, pieces: Iterable[bytes], environ: "WSGIEnvironment", start_response: "StartResponse"
+    ) -> Iterable[bytes]:
+        """Send the headers, and return the pieces of the body, if there is one, to a WSGI server."""
+        start_response(self.status, self.head())
+        if self.has_body(environ["REQUEST_METHOD"]):
+            return ClosingIterator(pieces, self.close)
+        self.close()
+        return []
 
 
 class StreamedResponse(WholeResponse):
@@ -70,9 +83,7 @@ class StreamedResponse(WholeResponse):
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Send the headers, and return the pieces, to a WSGI server."""
-        start_response(self.status, self.head())
-        run, pieces = environ[LOOP].run, self.pieces if self.has_body(environ["REQUEST_METHOD"]) else None
-        return ClosingIterator(_run_each(run, pieces) if pieces else (), self.close)
+        return self.send(_run_each(environ[LOOP].run, self.pieces), environ, start_response)
 
 
 class FileResponse(WholeResponse):
@@ -85,9 +96,7 @@ class FileResponse(WholeResponse):
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Send the headers, and return the file piece by piece, to a WSGI server."""
-        start_response(self.status, self.head())
-        has_body = self.has_body(environ["REQUEST_METHOD"])
-        return ClosingIterator(iter(lambda: self.file.read(PIECE_BYTES), b"") if has_body else (), self.close)
+        return self.send(iter(lambda: self.file.read(PIECE_BYTES), b""), environ, start_response)
 
 
 def _run_each(run: Callable[[Any], bytes | None], pieces: AsyncIterator[bytes]) -> Iterator[bytes]:

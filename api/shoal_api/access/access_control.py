@@ -30,6 +30,9 @@ UPLOAD_ROUTES = ("/v1/bulk", "/v1/indexes/<index>/builds")
 #: A path of one of `UPLOAD_ROUTES`.
 _UPLOAD_PATH = re.compile("|".join(route.replace("<index>", "[^/]+") for route in UPLOAD_ROUTES))
 
+#: Most connections of a process; more wait in the backlog. An idle one takes some kilobytes.
+MAX_CONNECTIONS = 4_096
+
 #: Streams that operators leave open, which do not count as lasting requests.
 VIEWER_ROUTES = ("/v1/pool/events",)
 
@@ -42,6 +45,9 @@ _ALWAYS_ANSWERED = ("/health", "/ready")
 
 #: Requests of the largest size, each with a response of the largest, of which a process has the bytes at a time.
 _LARGEST_AT_A_TIME = 4
+
+#: Bytes that a 32-bit float takes in JSON for each of its own bytes: a response may be JSON.
+JSON_BYTES = 2.5
 
 #: Names of this machine. The DNS cannot make the browser of another machine use them for this one.
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -63,8 +69,9 @@ class AccessControl:
         self._local_names = {"", *_LOCAL_NAMES, settings.host} if settings.allow_anonymous == "loopback" else None
         self._origins = {origin.strip() for origin in settings.cors_origins.split(",")}
         self._num_proxies = settings.trusted_proxies
-        most_bytes = _LARGEST_AT_A_TIME * (settings.max_request_bytes + settings.max_response_mb * 2**20)
-        self._bytes = Shares(most_bytes, "bytes of requests and responses in memory")
+        largest = settings.max_request_bytes + int(JSON_BYTES * settings.max_response_mb * 2**20)
+        self._bytes = Shares(_LARGEST_AT_A_TIME * largest, "bytes of requests and responses in memory")
+        self._requests = Shares(MAX_CONNECTIONS, "requests under way")
         self._lasting = Shares(MAX_LASTING, "uploads, downloads and event streams")
         self._viewers = Shares(MAX_VIEWERS, "viewers of the pool")
 
@@ -76,7 +83,7 @@ class AccessControl:
     async def admit(self, request: JsonRequest) -> None:
         """Let a request in, and note in it who its client is.
 
-        Raises Unauthorized, Forbidden or RateLimited if it may not come in.
+        Raises Unauthorized, Forbidden, RateLimited or Overloaded if it may not come in.
         """
         route = request.url_rule.rule if request.url_rule else ""
         if route in _ALWAYS_ANSWERED or request.method == "OPTIONS":  # browsers send OPTIONS without the key
@@ -89,6 +96,8 @@ class AccessControl:
             usage = await asyncio.to_thread(self._rates.count, key)
             request.rate_headers = usage.headers
             usage.check()
+        self._requests.acquire(request.client_name, 1)
+        request.is_counted = True
 
     def still_allows(self, request: JsonRequest) -> bool:
         """Return True if a request that was let in has the same key and role as then."""
@@ -106,9 +115,10 @@ class AccessControl:
         request.num_held_bytes += num_bytes
 
     def release(self, request: JsonRequest) -> None:
-        """Count no more bytes for the request: its response is sent, or nobody waits for it any more."""
-        num_bytes, request.num_held_bytes = request.num_held_bytes, 0
-        self._bytes.release(request.client_name, num_bytes)
+        """Count the request and its bytes no longer: its response is sent, or its client has gone."""
+        self._requests.release(request.client_name, int(request.is_counted))
+        self._bytes.release(request.client_name, request.num_held_bytes)
+        request.is_counted, request.num_held_bytes = False, 0
 
     def last(self, request: JsonRequest) -> Callable[[], None]:
         """Count a request that may take minutes, until the function that is returned is called.

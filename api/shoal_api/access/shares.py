@@ -34,9 +34,7 @@ class Shares:
 
     def release(self, client: str, num: int) -> None:
         """Count `num` fewer for the client."""
-        if not num:
-            return
         with self._lock:
             self._num_free += num
-            if left := self._held.pop(client) - num:
+            if left := self._held.pop(client, 0) - num:
                 self._held[client] = left

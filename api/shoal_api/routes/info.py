@@ -10,11 +10,11 @@ from flask_openapi3.models.tag import Tag
 from shoal import __version__
 from shoal.search_job import MAX_K
 from shoal.settings import Settings
+from shoal_api.access.access_control import MAX_CONNECTIONS
 from shoal_api.context import context
 from shoal_api.description import Blueprint
 from shoal_api.response import rendered
 from shoal_api.schema.responses import ERRORS, Info
-from shoal_api.server.server import MAX_CONNECTIONS
 
 api = Blueprint("info", __name__, abp_tags=[Tag(name="service")], abp_responses=ERRORS)
 

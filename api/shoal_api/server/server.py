@@ -28,6 +28,7 @@ from shoal.address import find_api_addresses
 from shoal.errors import ShoalError
 from shoal.settings import Settings
 from shoal_api.access import api_keys
+from shoal_api.access.access_control import MAX_CONNECTIONS
 from shoal_api.server.shutdown import SETTLE_S, drain, on_stop_signal
 
 if TYPE_CHECKING:
@@ -38,9 +39,6 @@ _STOP_S = 65
 
 #: Largest headers of a request, all together. Granian checks after each read, so headers of up to twice this may pass.
 MAX_HEADER_BYTES = 65_536
-
-#: Most connections of a process; more wait in the backlog. An idle one takes some kilobytes.
-MAX_CONNECTIONS = 4_096
 
 #: Most files that a process has open beside its clients' connections: connections to Redis, libraries, metrics.
 _OTHER_FILES = 1_024

@@ -73,10 +73,6 @@ class AsyncClient(Calls[AsyncPendingReply]):
         """Start the client's task unless it runs, and return the dispatcher that it serves."""
         return self._session().dispatcher
 
-    def is_alive(self) -> bool:
-        """Return False if the task that receives replies has ended, though the client was not closed."""
-        return self._open is None or self._open.is_over() or not self._open.dispatcher.receiver.done()
-
     @property
     def clock_offset_s(self) -> float:
         """Return how far the clock of this machine is ahead of Redis's; 0.0 before it was measured."""
