@@ -10,7 +10,8 @@ from conftest import PATIENCE_S
 from queues import Queue, drive
 from test_worker import code, distinct, put, replies
 
-import shoal_workers.worker
+import shoal_workers.loop.batch
+import shoal_workers.loop.worker
 from shoal.errors import Unavailable
 from shoal.operations import Embed, Rerank
 from shoal.queue.consumer import Consumer
@@ -18,7 +19,7 @@ from shoal.queue.delivery import Delivery
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.reranker import Reranker
-from shoal_workers.worker import Worker
+from shoal_workers.loop.worker import Worker
 
 
 class Engine(Encoder):
@@ -69,7 +70,7 @@ def worker(queue: Queue, engine: Engine) -> Worker:
 @pytest.fixture
 def held(worker: Worker, queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
     """The encoder while a batch of a bulk job of 40 texts runs aside, which does not end before it is finished."""
-    monkeypatch.setattr(shoal_workers.worker, "WAIT_FROM_S", 3_600.0)
+    monkeypatch.setattr(shoal_workers.loop.batch, "WAIT_FROM_S", 3_600.0)
     engine.released.clear()
     put(queue, *distinct(40), lane="bulk", reply_to="bulk")
     assert worker.step(block_s=0) == 0
@@ -93,7 +94,7 @@ def test_interactive_jobs_are_answered_before_a_bulk_pass_that_is_under_way(
 def test_an_interactive_job_that_comes_wakes_a_worker_that_waits_for_a_pass(
     worker: Worker, queue: Queue, held: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shoal_workers.worker, "LOOK_SELDOM_S", 3_600.0)
+    monkeypatch.setattr(shoal_workers.loop.worker, "LOOK_SELDOM_S", 3_600.0)
 
     def answered_meanwhile() -> bool:
         """Put a job and wait for its reply; then let the pass end."""
@@ -165,7 +166,7 @@ class GoesAway(Consumer):
 def test_a_worker_whose_redis_goes_away_waits_for_a_batch_aside(
     queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shoal_workers.worker, "WAIT_FROM_S", 3_600.0)
+    monkeypatch.setattr(shoal_workers.loop.batch, "WAIT_FROM_S", 3_600.0)
     put(queue, *distinct(40), lane="bulk", reply_to="bulk")
     stopping = threading.Event()
     engine.released.clear()
@@ -188,7 +189,7 @@ def test_a_worker_that_is_stopped_answers_a_batch_aside(
 def test_an_interactive_rerank_is_answered_before_a_bulk_pass_of_reranks(
     queue: Queue, engine: Engine, reranker_of_two_threads: Reranker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shoal_workers.worker, "WAIT_FROM_S", 3_600.0)
+    monkeypatch.setattr(shoal_workers.loop.batch, "WAIT_FROM_S", 3_600.0)
     ends_within = reranker_of_two_threads.ends_within
     monkeypatch.setattr(reranker_of_two_threads, "ends_within", lambda *_: False)
     worker = Worker(queue.consumer(), engine, {}, Bucketing(480), reranker=reranker_of_two_threads)

@@ -19,8 +19,8 @@ from shoal.errors import ShoalError
 from shoal.keys import Keys
 from shoal.options import Options
 from shoal.queue.dead_letters import DeadLetters
-from shoal_workers.admission import MAX_DEATHS
 from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.intake.blame import MAX_DEATHS
 from shoal_workers.process.watchdog import EXIT_STALLED
 
 NUM_GOOD, NUM_WORKERS = 100, 3

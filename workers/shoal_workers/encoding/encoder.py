@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -206,9 +206,9 @@ class Encoder:
             return None
         return open_chunker(self.tokenizer, self.model.name, options, prompt)
 
-    def tokenize(self, texts: Sequence[str], truncation_side: str = "right") -> list[Tokens]:
+    def tokenize(self, inputs: Sequence[Any], truncation_side: str = "right") -> list[Tokens]:
         """Return the tokens of each text, cut on the named side where the text is too long for the model."""
-        return self.tokenizer.encode(texts, truncation_side)
+        return self.tokenizer.encode(inputs, truncation_side)
 
     def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
         """Start to encode the texts; `finish` waits for them. Raises what the engine raises.

@@ -1,0 +1,58 @@
+"""Tokenize and decode: the tokenizer does these jobs as soon as they are admitted."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from shoal.errors import ShoalError
+from shoal.operations import Decode
+from shoal.replies import Reply
+from shoal.tokenizer_job import TokenizerJob
+from shoal_workers.encoding.tokenizer import Tokenizer
+from shoal_workers.operations.work import Work
+
+
+@dataclass(slots=True, eq=False)
+class TokenizerWork(Work):
+    """The work of a job for the tokenizer: the `pieces` or the `decoded` text of each, and the `counts` of tokens."""
+
+    job: TokenizerJob
+    pieces: list[list[dict[str, Any]]] | None = None
+    decoded: list[str] | None = None
+    counts: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.model_name = self.pipeline.encoder.model.name  # and nothing is left for the model
+
+    def begin(self) -> None:
+        """Do the job, which has waited until now, or set the error."""
+        self.has_begun = True
+        self.timings["queue_s"] = self.delivery.queued_s(self.now())
+        started = time.perf_counter()
+        try:
+            self._use(self.pipeline.encoder.tokenizer, self.job.special_tokens)
+        except ShoalError as error:
+            self.error = error
+        except Exception as error:  # any that a tokenizer may raise
+            self.fail("the tokenizer failed", error)
+        self.timings["tokenize_s"] += time.perf_counter() - started
+
+    def _use(self, tokenizer: Tokenizer, special_tokens: bool) -> None:
+        if isinstance(self.job, Decode):
+            decoded = [tokenizer.decode(ids, special_tokens) for ids in self.job.texts]
+            self.decoded, self.counts = [text for text, _ in decoded], [count for _, count in decoded]
+        else:
+            self.pieces = [tokenizer.describe(self.prompt + text, special_tokens) for text in self.job.texts]
+            self.counts = [len(part) for part in self.pieces]
+
+    def _reply(self) -> Reply:
+        return Reply(
+            id=self.job.id,
+            pieces=self.pieces,
+            decoded=self.decoded,
+            tokens=self.counts,
+            truncated=[False] * len(self.counts),
+            characters=[len(text) for text in self.job.texts],
+            timings=self.timings,
+            model=self.model_name,
+        )
