@@ -24,13 +24,12 @@ from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.loop.batch import Batch
 from shoal_workers.loop.preemption import (
     MAX_ANSWERED_TEXTS,
-    MAX_PREEMPTIBLE_CHARS,
     MAX_PREEMPTIBLE_S,
     MIN_PREEMPTIBLE_TOKENS,
     Preemption,
 )
 from shoal_workers.loop.scheduler import SHARES, Scheduler
-from shoal_workers.loop.window import MAX_PORTIONS, MAX_TOKENIZED_CHARS, WINDOW_PASSES
+from shoal_workers.loop.window import MAX_PORTIONS, MAX_PREEMPTIBLE_CHARS, MAX_TOKENIZED_CHARS, WINDOW_PASSES
 from shoal_workers.operations.embed import EmbedWork
 from shoal_workers.operations.rerank import RerankWork
 from shoal_workers.operations.work import BULK, INTERACTIVE, LONG, MAX_SHORT_TEXTS, Work

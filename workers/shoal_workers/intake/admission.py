@@ -138,7 +138,9 @@ class Admission:
         self.refuse(refusals)
         if works := self._start(works):
             self._pause_s = 0.0
-        self._look_up([work for work in works if work.is_cacheable and not work.is_complete])
+        self._look_up(
+            [work for work in works if work.is_cacheable and work.job.options.is_cacheable and work.untokenized]
+        )
         for work in works:
             if work.is_complete:
                 work.begin()

@@ -19,9 +19,6 @@ MAX_PREEMPTIBLE_S = 0.012
 #: Tokens that such a pass may have however slow passes are.
 MIN_PREEMPTIBLE_TOKENS = 64
 
-#: Most characters of long or bulk jobs that are tokenized at a time.
-MAX_PREEMPTIBLE_CHARS = 4_096
-
 #: Most texts of jobs that are answered in one go. A job with more texts is answered by itself.
 MAX_ANSWERED_TEXTS = 16
 

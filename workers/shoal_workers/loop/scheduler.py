@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, wait
 from shoal_workers.encoding.pipeline import Pipeline
 from shoal_workers.loop import window
 from shoal_workers.loop.batch import Batch
-from shoal_workers.loop.preemption import MAX_PREEMPTIBLE_CHARS, MIN_PREEMPTIBLE_TOKENS, Preemption
+from shoal_workers.loop.preemption import MIN_PREEMPTIBLE_TOKENS, Preemption
 from shoal_workers.operations.work import BULK, INTERACTIVE, LONG, Work
 
 #: The kinds of jobs, in the order of their priority, and the tokens that each is served for each token of a kind before
@@ -154,10 +154,7 @@ class Scheduler:
     def _fill(self, kind: str, works: Sequence[Work]) -> None:
         """Tokenize texts for the next passes of the jobs."""
         max_cost = self._preemption.max_cost(kind, works[0].pipeline)
-        if max_cost is None:
-            window.fill(works, self._max_reply_vectors)
-        else:
-            window.fill(works, self._max_reply_vectors, max_cost, MAX_PREEMPTIBLE_CHARS, self._preemption.has_come)
+        window.fill(works, self._max_reply_vectors, max_cost, self._preemption.has_come)
 
     def _charge(self, served: str, num_tokens: int) -> None:
         """Give each waiting kind of lower priority its share of the tokens that another one is served."""

@@ -16,6 +16,9 @@ WINDOW_PASSES = 2
 #: Most characters that are tokenized at a time: with the longest texts and the slowest scripts, that takes 50 ms.
 MAX_TOKENIZED_CHARS = 16_384
 
+#: Most characters that are tokenized at a time while interactive jobs are expected.
+MAX_PREEMPTIBLE_CHARS = 4_096
+
 #: Most portions of `MAX_TOKENIZED_CHARS` before a pass. The rest is tokenized after it.
 MAX_PORTIONS = 8
 
@@ -30,23 +33,18 @@ def texts_of(works: Iterable[Work]) -> list[TokenizedText]:
     return list(dict.fromkeys(text for text in texts if not text.is_done))
 
 
-def fill(
-    works: Sequence[Work],
-    max_reply_vectors: int,
-    pass_tokens: float | None = None,
-    max_chars: int = MAX_TOKENIZED_CHARS,
-    is_urgent: Callable[[], bool] = lambda: False,
-) -> None:
+def fill(works: Sequence[Work], max_reply_vectors: int, max_cost: float | None, is_urgent: Callable[[], bool]) -> None:
     """Tokenize inputs of jobs of one pipeline, in order, until a few passes are full. Equal ones become one.
 
-    A pass has `pass_tokens`, by default as many as it may have, and `max_chars` are tokenized at a time. Once
+    A pass may have `max_cost` while interactive jobs are expected: then few texts are tokenized at a time, and once
     `is_urgent` returns True, no more are.
     A job for vectors of tokens or chunks fails as soon as its texts have more than `max_reply_vectors` of them.
     """
     pipeline = works[0].pipeline
     known = {_key(work, text.tokens): text for work in works for text in work.tokenized.values() if not text.is_done}
     num_tokens = sum(text.num_tokens for text in known.values())
-    enough_tokens = WINDOW_PASSES * (pass_tokens or pipeline.bucketing.max_batch_tokens)
+    enough_tokens = WINDOW_PASSES * (max_cost or pipeline.bucketing.max_batch_tokens)
+    max_chars = MAX_PREEMPTIBLE_CHARS if max_cost else MAX_TOKENIZED_CHARS
     enough_cut_chars = sum(work.num_cut_chars for work in works) + ENOUGH_CHUNK_CHARS
     for _ in range(MAX_PORTIONS):
         if num_tokens >= enough_tokens or sum(work.num_cut_chars for work in works) >= enough_cut_chars:
@@ -59,7 +57,7 @@ def fill(
             num_tokens += new.num_tokens if work.tokenized[number] is new else 0
         for work in dict.fromkeys(work for work, _, _ in found):
             work.check_num_vectors(max_reply_vectors)
-        if is_urgent():
+        if max_cost and is_urgent():
             return
 
 
@@ -81,7 +79,8 @@ def _tokenize_next(pipeline: Pipeline, works: Iterable[Work], max_chars: int) ->
                 return [(work, number, tokens) for number, tokens in work.cut()]
             break
         while work.untokenized and work.error is None:
-            num_chars += work.num_chars(work.untokenized[0])
+            given = work.inputs[work.untokenized[0]]
+            num_chars += len(given) if isinstance(given, str) else sum(map(len, given))
             if portion and num_chars > max_chars:
                 return _tokenize(pipeline, portion)
             portion.append((work, work.untokenized.popleft()))
@@ -97,7 +96,7 @@ def _tokenize(pipeline: Pipeline, portion: Sequence[tuple[Work, int]]) -> list[t
     try:
         if len(sides) > 1:
             raise ValueError("inputs that are cut on different sides are not tokenized together")
-        inputs = [work.model_input(number) for work, number in portion]
+        inputs = [work.inputs[number] for work, number in portion]
         found = pipeline.encoder.tokenize(inputs, sides.pop()) if inputs else []
     except Exception:  # any that a tokenizer may raise
         found = [_tokenize_one(pipeline, work, number) for work, number in portion]
@@ -110,7 +109,7 @@ def _tokenize(pipeline: Pipeline, portion: Sequence[tuple[Work, int]]) -> list[t
 
 def _tokenize_one(pipeline: Pipeline, work: Work, number: int) -> Tokens:
     try:
-        return pipeline.encoder.tokenize([work.model_input(number)], work.options.truncation_side)[0]
+        return pipeline.encoder.tokenize([work.inputs[number]], work.options.truncation_side)[0]
     except ShoalError as error:
         work.error = error
     except Exception as error:  # any that a tokenizer may raise

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from shoal.broker.clock import Clock
 from shoal.cache.cache import Cache
-from shoal.cache.entry import Entry
 from shoal.errors import Overloaded, ShoalError, Unavailable
 from shoal.queue.consumer import Consumer
 from shoal.queue.pool import Pool
@@ -111,7 +110,7 @@ class Worker:
             except (Unavailable, Overloaded) as error:
                 log.log(logging.DEBUG if is_away else logging.WARNING, "%s; trying until it does", error)
                 is_away = True
-                self._finish_aside()  # else the time until Redis is back would count as the batch's
+                self._finish(self._aside)  # else the time until Redis is back would count as the batch's
                 if isinstance(error, Unavailable):
                     self.admission.distrust_heartbeats()
                 self._stopping.wait(RETRY_S)
@@ -129,7 +128,7 @@ class Worker:
         """
         goes_on = False
         if self._aside and not self.scheduler.has_completed and self._is_due(self._aside):
-            self._finish_aside()
+            self._finish(self._aside)
             goes_on = self.scheduler.waits(LONG, BULK) and not (self._notice.has_come or self.consumer.more_suspects)
         if not self._aside:
             self._before_pass()
@@ -157,9 +156,9 @@ class Worker:
         """Answer what the worker holds, for `DRAIN_S` at most, and leave the rest to others."""
         until = time.monotonic() + DRAIN_S
         while self.scheduler.unanswered() and time.monotonic() < until:
-            self._finish_aside()
+            self._finish(self._aside)
             self._advance()
-        self._finish_aside()
+        self._finish(self._aside)
         self._answer()
         self.consumer.leave()
 
@@ -178,57 +177,48 @@ class Worker:
     # Compute
 
     def _advance(self) -> int:
-        """Compute the next pass, and answer what the pass before has completed; return how many jobs were answered."""
-        started = time.perf_counter()
+        """Compute the next pass, and answer what the pass before has completed; return how many jobs were answered.
+
+        Jobs that were completed before a pass beside another one wait until it has ended: they would hold it up.
+        """
         self.progress.mark("tokenizing")
         self.scheduler.remove(self.admission.drop(self.scheduler.waiting()))
-        batch = self.scheduler.next_batch((INTERACTIVE,) if self._aside else SHARES)
+        is_beside, num_answered = self._aside is not None, 0
+        batch = self.scheduler.next_batch((INTERACTIVE,) if is_beside else SHARES)
         if batch is None:
             self.scheduler.wait_for_index(OPENING_WAIT_S)
             return self._answer()
+        batch.start(self.progress, self.log.measurements)
         if batch.may_run_aside:
             self._aside = batch
-            batch.start(self.progress, self.log.measurements, aside=True)
             self._take()
             self.scheduler.tokenize_ahead()
             return self._answer()
-        num_answered = self._compute(batch)
-        if self._aside:
-            return num_answered + self._answer() + self._answer()  # then some of those that were completed before
-        if len(batch.works) == 1:  # it need not wait for what the worker does next
-            num_answered += self._answer()
-        self.log.throughput.add_busy(time.perf_counter() - started)
-        return num_answered
-
-    def _compute(self, batch: Batch) -> int:
-        """Encode the batch and, while the engine computes, answer the jobs completed before; return their number.
-
-        Those completed before a batch beside another one wait: they would hold it up.
-        """
-        batch.start(self.progress, self.log.measurements)
         try:
-            return 0 if self._aside else self._answer()
+            if not is_beside:
+                num_answered = self._answer()
         finally:
             self._finish(batch)
-
-    def _finish(self, batch: Batch) -> float:
-        """Wait for the batch; return the seconds that it took."""
-        seconds = batch.finish()
-        if self._aside is None:  # else this time is part of that of the batch which is computed aside
-            self.counters["busy_s"] += seconds  # type: ignore[assignment]
-        self.scheduler.finish(batch, seconds)
-        return seconds
+        if is_beside or len(batch.works) == 1:  # these need not wait for what the worker does next
+            num_answered += self._answer()
+        return num_answered + (self._answer() if is_beside else 0)  # then some of those that were completed before
 
     def _is_due(self, aside: Batch) -> bool:
         """Return True if the batch has ended or is to be waited for; else once an interactive job may have come."""
         look_s = LOOK_SELDOM_S if self._notice.is_asked else LOOK_OFTEN_S
         return aside.ends_within(0.0 if self.scheduler.waits(INTERACTIVE) else look_s, self._notice)
 
-    def _finish_aside(self) -> None:
-        """Wait for the batch that is computed aside, if there is one."""
-        if aside := self._aside:
+    def _finish(self, batch: Batch | None) -> None:
+        """Wait for the batch, if there is one."""
+        if batch is None:
+            return
+        if batch is self._aside:
             self._aside = None
-            self.log.throughput.add_busy(self._finish(aside))
+        seconds = batch.finish()
+        if self._aside is None:  # else this time is part of that of the batch which is computed aside
+            self.counters["busy_s"] += seconds  # type: ignore[assignment]
+            self.log.throughput.add_busy(seconds)
+        self.scheduler.finish(batch, seconds)
 
     # Answer
 
@@ -255,18 +245,15 @@ class Worker:
         num_answered = self.consumer.reply([answer for _, answer in answers], lambda: self.progress.mark("replying"))
         num_answered += self.admission.refuse([(work.delivery, work.error) for work in works if work.error])
         self.log.note([work.ended() for work, _ in answers], replying_at)
-        self._store([work for work, _ in answers])
+        if self.cache is not None:
+            self._store(self.cache, [work for work, _ in answers])
         return num_answered
 
-    def _store(self, works: Sequence[Work]) -> None:
+    def _store(self, cache: Cache, works: Sequence[Work]) -> None:
         """Put new vectors into the cache, after the replies, which do not depend on it."""
-        if self.cache is None:
-            return
-        entries: dict[bytes, Entry] = {}
-        for work in works:
-            entries |= work.new_entries()
+        entries = {digest: entry for work in works for digest, entry in work.new_entries().items()}
         try:
-            self.cache.store(entries)
+            cache.store(entries)
         except ShoalError as error:
             self.counters["cache_refused"] += len(entries)
             log.debug("%d texts could not be put into the cache: %s", len(entries), error)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import TooLarge
-from shoal.replies import Reply, finish
+from shoal.replies import finish
 from shoal_workers.encoding.chunking import Chunker, TokenizedChunk
 from shoal_workers.encoding.encoder import TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
@@ -41,12 +41,12 @@ class ChunksWork(Work):
 
     is_cut: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        self.model_name = self.pipeline.encoder.model.name
+    def _first_inputs(self) -> tuple[()]:
         texts, options = self.job.texts, self.job.options
         self.tokens, self.truncated, self._sums = [0] * len(texts), [False] * len(texts), [0.0] * len(texts)
         self.chunks = [[] for _ in texts] if options.output == "chunks" else None
         self._num_chunks = [options.num_chunks(text) for text in texts]
+        return ()  # none before they are cut
 
     @property
     def num_waiting(self) -> int:
@@ -121,18 +121,15 @@ class ChunksWork(Work):
             self.chunks[number].append({"start": chunk.start, "stop": chunk.stop, "tokens": text.num_tokens})
             self._rows.append(text.vectors)
 
-    def _reply(self) -> Reply:
-        return Reply(
-            id=self.job.id,
-            vectors=self._vectors(),
-            output=self.job.options.output,
-            tokens=self.tokens,
-            truncated=self.truncated,
-            characters=[len(text) for text in self.job.texts],
-            chunks=self.chunks,
-            timings=self.timings,
-            model=self.model_name,
-        )
+    def _result(self) -> dict[str, Any]:
+        return {
+            "vectors": self._vectors(),
+            "output": self.job.options.output,
+            "tokens": self.tokens,
+            "truncated": self.truncated,
+            "characters": [len(text) for text in self.job.texts],
+            "chunks": self.chunks,
+        }
 
     def _vectors(self) -> NDArray[np.float32]:
         """Return the vectors of all chunks, or the mean of each text's, as the options ask for them."""

@@ -38,4 +38,4 @@ class EmbedWork(Work):
             )
 
     def _result(self) -> dict[str, Any]:
-        return {"vectors": self.vectors()}
+        return Work._result(self) | {"vectors": self.vectors()}

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shoal import logs
 from shoal.errors import IndexMismatch, InvalidRequest, NotReady, Overloaded, ShoalError, TooLarge, Unavailable
 from shoal.operations import Map, Search
-from shoal.options import QUERY_PROMPTS, Options
+from shoal.options import QUERY_PROMPTS
 from shoal.queue.delivery import Delivery
 from shoal_workers.encoding.pipeline import Pipeline
 from shoal_workers.encoding.reranker import sigmoid
@@ -59,23 +59,6 @@ class SearchWork(Work):
         return cls(delivery, job, served.embeds, prompt, served.now, searcher=served.searcher, reranks=reranks)
 
     @property
-    def options(self) -> Options:
-        """The options with which queries or pairs are read next: those of a search are for its queries alone."""
-        return PAIR_OPTIONS if self.second_stage else self.job.options
-
-    def num_chars(self, number: int) -> int:
-        """Return how many characters are tokenized for the query of that number, or for both parts of the pair."""
-        if self.second_stage:
-            return sum(map(len, self.second_stage.pairs[number - len(self.job.texts)]))
-        return len(self.job.texts[number])
-
-    def model_input(self, number: int) -> str | tuple[str, str]:
-        """Return the query of that number after the prompt, or the pair."""
-        if self.second_stage:
-            return self.second_stage.pairs[number - len(self.job.texts)]
-        return self.prompt + self.job.texts[number]
-
-    @property
     def next_stage(self) -> Callable[[Sequence["SearchWork"]], object]:
         """The search in the index."""
         return self.searcher.search
@@ -106,9 +89,9 @@ class SearchWork(Work):
         if not self.reranks:
             self.found = index.answer(self.job, vectors, go_on, shared)
         elif (stage := index.find(self.job, vectors, go_on, shared)).pairs:
-            self.second_stage, self.pipeline = stage, self.reranks
-            num_texts = len(self.job.texts)
-            self.untokenized.extend(range(num_texts, num_texts + len(stage.pairs)))
+            self.second_stage, self.pipeline, self.options = stage, self.reranks, PAIR_OPTIONS
+            self.untokenized.extend(range(len(self.inputs), len(self.inputs) + len(stage.pairs)))
+            self.inputs = [*self.inputs, *stage.pairs]
         else:
             self.found = stage.answer(())
         self.index_version = index.manifest.version
@@ -119,13 +102,11 @@ class SearchWork(Work):
         scores = np.array([scored[0, 0] for scored in vectors if scored is not None], np.float32)
         self.found = stage.answer(sigmoid(scores).tolist())
 
-    def _names_of(self, numbers: Iterable[int]) -> str:
-        return "a hit" if self.second_stage else ", ".join(map(self.job.name_of, numbers))
-
     def _result(self) -> dict[str, Any]:
         assert self.found is not None
         names = ("hits", "cursors", "totals", "facets", "map_places", "map", "approximate")
-        return {name: getattr(self.found, name) for name in names} | {"index_version": self.index_version}
+        found = {name: getattr(self.found, name) for name in names} | {"index_version": self.index_version}
+        return Work._result(self) | found
 
 
 class MapWork(SearchWork):

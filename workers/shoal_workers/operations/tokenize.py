@@ -6,7 +6,6 @@ from typing import Any
 
 from shoal.errors import ShoalError
 from shoal.operations import Decode
-from shoal.replies import Reply
 from shoal.tokenizer_job import TokenizerJob
 from shoal_workers.encoding.tokenizer import Tokenizer
 from shoal_workers.operations.work import Work
@@ -21,8 +20,8 @@ class TokenizerWork(Work):
     decoded: list[str] | None = None
     counts: list[int] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self.model_name = self.pipeline.encoder.model.name  # and nothing is left for the model
+    def _first_inputs(self) -> tuple[()]:
+        return ()  # the model has nothing to do
 
     def begin(self) -> None:
         """Do the job, which has waited until now, or set the error."""
@@ -45,14 +44,11 @@ class TokenizerWork(Work):
             self.pieces = [tokenizer.describe(self.prompt + text, special_tokens) for text in self.job.texts]
             self.counts = [len(part) for part in self.pieces]
 
-    def _reply(self) -> Reply:
-        return Reply(
-            id=self.job.id,
-            pieces=self.pieces,
-            decoded=self.decoded,
-            tokens=self.counts,
-            truncated=[False] * len(self.counts),
-            characters=[len(text) for text in self.job.texts],
-            timings=self.timings,
-            model=self.model_name,
-        )
+    def _result(self) -> dict[str, Any]:
+        return {
+            "pieces": self.pieces,
+            "decoded": self.decoded,
+            "tokens": self.counts,
+            "truncated": [False] * len(self.counts),
+            "characters": [len(text) for text in self.job.texts],
+        }

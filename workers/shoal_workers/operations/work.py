@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -39,11 +39,13 @@ MAX_TEXTS_OF_LONG = 16
 class Work:
     """A job that a worker has admitted, the state of each of its inputs, and the time that each step took.
 
-    Inputs of the model are known by number, texts by theirs in the job: those found in the cache, those not tokenized
-    yet, and the tokenized ones. `pipeline` is that of the model which takes the next of them. `digests` are the cache's
-    names of all texts, or empty for a job that the cache does not serve. `opening` is the index that the job waits for,
-    if it is not open yet. `error` says why the job cannot be answered as it asks. `now` returns Redis's time in Unix
-    seconds. `num_cut_chars` are the characters of all inputs that were `cut`. Each operation is a subclass.
+    `inputs` are what the model of `pipeline` takes: texts after their `prompt`, or pairs of texts for a reranker. They
+    are read with `options`, and known by number: those found in the cache, those not tokenized yet, and the tokenized
+    ones. `digests` are the cache's names of all texts, or empty for a job that the cache does not serve. `opening` is
+    the index that the job waits for, if it is not open yet. `error` says why the job cannot be answered as it asks.
+    `now` returns Redis's time in Unix seconds. `num_cut_chars` are the characters of all inputs that were `cut`.
+
+    Each operation is a subclass. It may have more inputs once all are encoded: its next stage.
     """
 
     delivery: Delivery
@@ -60,14 +62,20 @@ class Work:
     error: ShoalError | None = None
     timings: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TIMINGS, 0.0))
     num_cut_chars: int = field(default=0, init=False)
-    model_name: str = field(default="", init=False)
+    inputs: Sequence[Any] = field(init=False)
+    options: Options = field(init=False)
+    model_name: str = field(init=False)
+
+    #: True if the cache may have the vectors of the texts, where the options allow it.
+    is_cacheable: ClassVar[bool] = True
 
     #: True if the inputs are tokenized by `cut`, and not with those of other jobs.
     is_cut: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        self.model_name = self.pipeline.encoder.model.name
-        self.untokenized.extend(range(len(self.job.texts)))
+        self.options, self.model_name = self.job.options, self.pipeline.encoder.model.name
+        self.inputs = self._first_inputs()
+        self.untokenized.extend(range(len(self.inputs)))
 
     @classmethod
     def admit(cls, delivery: Delivery, job: Any, served: "Served") -> "Work":
@@ -82,17 +90,15 @@ class Work:
         is_long = self.job.num_lane_texts > MAX_SHORT_TEXTS or len(self.delivery.data) > MAX_SHORT_BYTES
         return LONG if is_long else INTERACTIVE
 
-    # Inputs: an operation says what the model takes
+    # Inputs
+
+    def _first_inputs(self) -> Sequence[Any]:
+        return [self.prompt + text for text in self.job.texts] if self.prompt else self.job.texts
 
     @property
-    def options(self) -> Options:
-        """The options with which inputs are read next."""
-        return self.job.options
-
-    @property
-    def is_cacheable(self) -> bool:
-        """True if the cache may have the vectors of the texts."""
-        return self.job.options.is_cacheable
+    def has_untokenized(self) -> bool:
+        """True if there are inputs that are not tokenized yet."""
+        return bool(self.untokenized)
 
     @property
     def num_waiting(self) -> int:
@@ -104,18 +110,11 @@ class Work:
         """The texts that the job counts as where the worker decides how much more to take."""
         return min(self.num_waiting, MAX_TEXTS_OF_LONG) if self.kind == LONG else self.num_waiting
 
-    @property
-    def has_untokenized(self) -> bool:
-        """True if there are inputs that are not tokenized yet."""
-        return bool(self.untokenized)
-
-    def num_chars(self, number: int) -> int:
-        """Return how many characters are tokenized for the input of that number."""
-        return len(self.job.texts[number])
-
-    def model_input(self, number: int) -> Any:
-        """Return what the model takes for the input of that number: a text, or a pair of texts for a reranker."""
-        return self.prompt + self.job.texts[number]
+    def use_cache(self, entries: Sequence[Entry | None]) -> None:
+        """Take over the cache's entries of the texts, in order, where they suit the options."""
+        suited = {n: entry for n, entry in enumerate(entries) if entry is not None and entry.answers(self.job.options)}
+        self.cached = suited
+        self.untokenized = deque(n for n in self.untokenized if n not in suited)
 
     def cut(self) -> list[tuple[int, Tokens]]:
         """Cut the next few inputs, where `is_cut`; return the number and the tokens of each."""
@@ -124,22 +123,14 @@ class Work:
     def check_tokens(self, number: int, tokens: Tokens) -> None:
         """Set the error if the input had to be cut and the options refuse that."""
         if tokens.truncated and not self.options.truncate and self.error is None:
+            has = "has" if isinstance(self.inputs[number], str) else "and the query have"
             self.error = TextTooLong(
-                f"{self._subject(number)} more than the {self.pipeline.encoder.model.max_tokens} tokens that the model "
-                "takes: shorten it, cut it into passages, or let it be truncated (truncate: true)"
+                f"{self._name_of(number)} {has} more than the {self.pipeline.encoder.model.max_tokens} tokens that the "
+                "model takes: shorten it, cut it into passages, or let it be truncated (truncate: true)"
             )
-
-    def _subject(self, number: int) -> str:
-        return f"{self.job.name_of(number)} has"
 
     def check_num_vectors(self, max_reply_vectors: int) -> None:
         """Set the error if the inputs read so far have more vectors than a reply has room for."""
-
-    def use_cache(self, entries: Sequence[Entry | None]) -> None:
-        """Take over the cache's entries of the texts, in order, where they suit the options."""
-        suited = {n: entry for n, entry in enumerate(entries) if entry is not None and entry.answers(self.job.options)}
-        self.cached = suited
-        self.untokenized = deque(n for n in self.untokenized if n not in suited)
 
     # Passes
 
@@ -170,8 +161,6 @@ class Work:
         """Number of inputs that the engine has computed for the job, and of their tokens."""
         return len(self.tokenized), sum(text.num_tokens for text in self.tokenized.values())
 
-    # What follows the passes
-
     @property
     def next_stage(self) -> Callable[[Sequence[Any]], object] | None:
         """The function that is called with all complete jobs that name it; None where vectors make the reply."""
@@ -186,15 +175,17 @@ class Work:
         """Set the error if the engine failed on an input."""
         failed = {n: text.error for n, text in self.tokenized.items() if text.error is not None}
         if failed:
-            self.fail(f"the engine failed on {self._names_of(failed)}", next(iter(failed.values())))
+            self.fail(f"the engine failed on {', '.join(map(self._name_of, failed))}", next(iter(failed.values())))
 
-    def _names_of(self, numbers: Iterable[int]) -> str:
-        return ", ".join(map(self.job.name_of, numbers))
+    def _name_of(self, number: int) -> str:
+        return self.job.name_of(number) if number < len(self.job.texts) else "a hit"
 
     def fail(self, what: str, cause: Exception) -> None:
         """Set the error to an unforeseen failure; `cause` is kept for the dead letter."""
         self.error = Internal(f"{what}; the worker's log has the details: leave the text out or report it")
         self.error.__cause__ = cause
+
+    # Vectors
 
     def entries(self) -> list[Entry]:
         """Return a cache entry for each text, once all are encoded."""
@@ -224,7 +215,7 @@ class Work:
     def answer(self) -> Answer | None:
         """Return the reply of a job without error, and its address; if that fails, set the error and return None."""
         try:
-            reply = self._reply()
+            reply = Reply(id=self.job.id, timings=self.timings, model=self.model_name, **self._result())
             if self.job.ignored:
                 reply = replace(reply, ignored=list(self.job.ignored))
             return Answer(self.delivery, reply, self.job.reply_to)
@@ -232,23 +223,16 @@ class Work:
             self.fail("the reply could not be made", error)
             return None
 
-    def _reply(self) -> Reply:
-        entries = self.entries()
-        return Reply(
-            id=self.job.id,
-            output=self.job.options.output,
-            tokens=[entry.num_tokens for entry in entries],
-            truncated=[entry.truncated for entry in entries],
-            characters=[entry.num_read(text) for entry, text in zip(entries, self.job.texts, strict=True)],
-            timings=self.timings,
-            cached=len(self.cached),
-            model=self.model_name,
-            **self._result(),
-        )
-
     def _result(self) -> dict[str, Any]:
-        """Return the fields of the reply that the operation is about."""
-        raise NotImplementedError
+        """Return the fields of the reply that are about the texts, to which an operation adds its own."""
+        entries = self.entries()
+        return {
+            "output": self.job.options.output,
+            "tokens": [entry.num_tokens for entry in entries],
+            "truncated": [entry.truncated for entry in entries],
+            "characters": [entry.num_read(text) for entry, text in zip(entries, self.job.texts, strict=True)],
+            "cached": len(self.cached),
+        }
 
     def ended(self) -> EndedJob:
         """Return what is noted of the job once it is answered without an error."""

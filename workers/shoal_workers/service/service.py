@@ -190,7 +190,7 @@ def share_of(settings: Settings, pool: Pool) -> ProcessorShare:
 
 def about(worker: Worker, lane_limits: LaneLimits | None = None) -> dict[str, Any]:
     """Return the contents of the worker's heartbeat; `lane_limits` are those of all producers."""
-    model, engine = worker.encoder.model, worker.encoder.engine
+    model, engine, now_s = worker.encoder.model, worker.encoder.engine, worker.clock.now()
     return {
         "state": _state(worker),
         "model": model.name,
@@ -211,32 +211,21 @@ def about(worker: Worker, lane_limits: LaneLimits | None = None) -> dict[str, An
         "clock_offset_s": worker.clock.offset_s,
         "clock_error_s": worker.clock.error_s,
         "texts_per_s": worker.log.throughput.texts_per_s,
-        "limits": (lane_limits or LaneLimits()).to_map() | _limits_of_jobs(worker),
+        "limits": (lane_limits or LaneLimits()).to_map()
+        | {
+            "max_job_texts": worker.limits.max_job_texts,
+            "max_text_chars": worker.limits.max_text_chars,
+            "max_job_hits": MAX_JOB_HITS,
+            "max_job_rows": MAX_JOB_ROWS,
+            "max_reply_bytes": worker.consumer.max_reply_bytes,
+            "result_ttl_s": worker.consumer.result_ttl_s,
+        },
         "indexes": describe(worker.indexes),
         "index_errors": worker.indexes.errors if isinstance(worker.indexes, OpenIndexes) else {},
-        **worker.log.measurements.to_heartbeat(),
-        **_about_jobs(worker),
-    }
-
-
-def _about_jobs(worker: Worker) -> dict[str, Any]:
-    """Return when this is written, and what the worker answered lately; no time before the clock is measured."""
-    now_s = worker.clock.now()
-    return {
-        "written_at": None if worker.clock.error_s is None else now_s,
+        "written_at": None if worker.clock.error_s is None else now_s,  # no time before the clock is measured
         "recent": worker.log.recent.newest(),
         "longest_waits": worker.log.recent.longest_waits(now_s),
-    }
-
-
-def _limits_of_jobs(worker: Worker) -> dict[str, int]:
-    return {
-        "max_job_texts": worker.limits.max_job_texts,
-        "max_text_chars": worker.limits.max_text_chars,
-        "max_job_hits": MAX_JOB_HITS,
-        "max_job_rows": MAX_JOB_ROWS,
-        "max_reply_bytes": worker.consumer.max_reply_bytes,
-        "result_ttl_s": worker.consumer.result_ttl_s,
+        **worker.log.measurements.to_heartbeat(),
     }
 
 
