@@ -1,7 +1,7 @@
 """Batches that are computed aside: interactive jobs are computed meanwhile."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -33,6 +33,7 @@ class Engine(Encoder):
         self.passes: list[tuple[str, int]] = []
         self.released = threading.Event()
         self.released.set()
+        self.before_aside: Callable[[], object] = lambda: None
 
     def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
         self._note("start", texts)
@@ -40,6 +41,7 @@ class Engine(Encoder):
 
     def start_aside(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
         self._note("aside", texts)
+        self.before_aside()
         return super().start_aside(texts)
 
     def finish(self, passes: Sequence[EncodingPass]) -> None:
@@ -184,6 +186,32 @@ def test_a_worker_that_is_stopped_answers_a_batch_aside(
     worker.run()
     assert engine.passes == [("aside", 40), ("finish", 40)]
     assert len(replies(queue, "bulk")) == 1
+
+
+def test_a_worker_that_is_stopped_takes_no_job_while_a_batch_runs_aside(queue: Queue, engine: Engine) -> None:
+    put(queue, *distinct(40), lane="bulk", reply_to="bulk")
+    stopping = threading.Event()
+    worker = Worker(queue.consumer(), engine, {}, Bucketing(480), stopping=stopping)
+
+    def stop() -> None:
+        put(queue, "storm", lane="bulk", reply_to="later")
+        stopping.set()
+
+    engine.before_aside = stop
+    worker.run()
+    assert (len(replies(queue, "bulk")), replies(queue, "later")) == (1, {})
+
+
+def test_the_texts_of_the_next_pass_are_tokenized_while_one_runs_aside(
+    worker: Worker, queue: Queue, held: Engine
+) -> None:
+    put(queue, *(f"{text} a" for text in distinct(30)), lane="bulk", reply_to="bulk")
+    assert worker.step(block_s=0) == 0
+    (next_one,) = [work for work in worker.scheduler.waiting() if len(work.job.texts) == 30]
+    assert len(next_one.tokenized) == 30
+    held.released.set()
+    assert drive(worker) == 2
+    assert held.passes == [("aside", 40), ("finish", 40), ("aside", 30), ("finish", 30)]
 
 
 def test_an_interactive_rerank_is_answered_before_a_bulk_pass_of_reranks(

@@ -23,7 +23,6 @@ from shoal_workers.encoding.pipeline import Pipeline
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.loop.batch import Batch
 from shoal_workers.loop.preemption import (
-    MAX_ANSWERED_TEXTS,
     MAX_PREEMPTIBLE_S,
     MIN_PREEMPTIBLE_TOKENS,
     Preemption,
@@ -516,35 +515,3 @@ def test_every_text_is_encoded_once_whatever_comes_between() -> None:
         done += finish(chosen, batch)
     assert set(done) == set(added) - removed
     assert len(done) == len(set(done))
-
-
-def completed(scheduler: Scheduler, works: Sequence[Work]) -> None:
-    """Have all texts of the jobs encoded, so that they wait to be answered."""
-    scheduler.add(works)
-    while batch := scheduler.next_batch():
-        for text in batch.texts:
-            text.vectors = np.zeros((1, 2), np.float32)
-        scheduler.finish(batch, 0.0)
-
-
-def test_interactive_jobs_are_answered_before_those_that_were_completed_earlier() -> None:
-    chosen, bulk, urgent = scheduler(), [work(words(2), kind=BULK) for _ in range(2)], work(words(1))
-    completed(chosen, bulk)
-    completed(chosen, [urgent])
-    assert [chosen.completed(in_portions=True), chosen.has_completed] == [[urgent], True]
-    assert [chosen.completed(in_portions=True), chosen.has_completed] == [bulk, False]
-
-
-def test_a_few_texts_of_others_are_answered_at_a_time_while_interactive_jobs_are_expected() -> None:
-    chosen, sizes = scheduler(), (2, MAX_ANSWERED_TEXTS - 2, 1, 2 * MAX_ANSWERED_TEXTS, 1)
-    chosen.add([work(words(1))])
-    works = [work(*(words(1) for _ in range(size)), kind=BULK) for size in sizes]
-    completed(chosen, works)
-    assert chosen.completed(in_portions=True)[0].kind == INTERACTIVE
-    assert [chosen.completed(in_portions=True) for _ in range(4)] == [works[:2], works[2:3], works[3:4], works[4:]]
-
-
-def test_all_completed_jobs_are_answered_together_while_no_interactive_one_is_expected() -> None:
-    chosen, works = scheduler(), [work(words(1), kind=BULK) for _ in range(2 * MAX_ANSWERED_TEXTS)]
-    completed(chosen, works)
-    assert chosen.completed(in_portions=True) == works

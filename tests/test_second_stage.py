@@ -22,7 +22,7 @@ from shoal.jobs import Job
 from shoal.keys import Keys
 from shoal.operations import Embed, Search
 from shoal.options import QUERY_PROMPTS, Options
-from shoal.queue.dead_letters import DeadLetters
+from shoal.queue.blame import DeadLetters
 from shoal.records.source import Source
 from shoal.replies import Reply
 from shoal.search_options import SearchOptions

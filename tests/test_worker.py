@@ -22,8 +22,8 @@ from shoal.errors import Internal, Unavailable
 from shoal.jobs import LANES, Job
 from shoal.operations import Decode, Embed, Search, Tokenize, job_class
 from shoal.options import Options
+from shoal.queue.blame import DeadLetter, DeadLetters
 from shoal.queue.consumer import Consumer
-from shoal.queue.dead_letters import DeadLetter, DeadLetters
 from shoal.queue.delivery import Delivery
 from shoal.replies import Reply
 from shoal.settings import Settings

@@ -19,7 +19,7 @@ import traceback
 from shoal import logs
 from shoal.errors import Internal, Poisoned, ShoalError
 from shoal.outline import Outline
-from shoal.queue.dead_letters import DeadLetter
+from shoal.queue.blame import DeadLetter
 from shoal.queue.delivery import Delivery
 from shoal_workers.process.crash_report import CrashReports
 

@@ -2,10 +2,9 @@
 
 import time
 from collections.abc import Callable
-from itertools import accumulate
 
 from shoal_workers.encoding.pipeline import Pipeline
-from shoal_workers.operations.work import INTERACTIVE, Work
+from shoal_workers.operations.work import INTERACTIVE
 
 #: Time after the last interactive job in which more of them are expected, in seconds.
 EXPECTED_S = 1.0
@@ -18,9 +17,6 @@ MAX_PREEMPTIBLE_S = 0.012
 
 #: Tokens that such a pass may have however slow passes are.
 MIN_PREEMPTIBLE_TOKENS = 64
-
-#: Most texts of jobs that are answered in one go. A job with more texts is answered by itself.
-MAX_ANSWERED_TEXTS = 16
 
 
 class Preemption:
@@ -48,11 +44,3 @@ class Preemption:
             return None
         least = MIN_PREEMPTIBLE_TOKENS + pipeline.bucketing.pass_cost
         return max(least, pipeline.cost_within(MAX_ASIDE_S if pipeline.encoder.runs_aside else MAX_PREEMPTIBLE_S))
-
-    def portion(self, works: list[Work]) -> list[Work]:
-        """Return the interactive jobs of these, or else a few of the others, to be answered now."""
-        if not self.is_expected:
-            return works
-        sizes = accumulate(len(work.job.texts) for work in works)
-        few = [work for work, size in zip(works, sizes, strict=True) if size <= MAX_ANSWERED_TEXTS]
-        return [work for work in works if work.kind == INTERACTIVE] or few or works[:1]

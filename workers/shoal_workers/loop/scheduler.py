@@ -113,7 +113,7 @@ class Scheduler:
         for work in batch.works:
             work.end_pass(seconds)
             works = self._waiting[work.kind]
-            if (work.is_cut or work.kind == LONG) and work in works:  # so other jobs have the next turn
+            if work.takes_turns and work in works:  # others go before it
                 works[work] = works.pop(work)
         self._collect(batch.works)
 
@@ -174,14 +174,9 @@ class Scheduler:
                 del self._waiting[work.kind][work]
                 self._completed.append(work)
 
-    def completed(self, in_portions: bool = False) -> list[Work]:
-        """Return the jobs that were completed since the last call: encoded, with an open index, or with an error.
-
-        With `in_portions` some are left while interactive jobs are expected: their answers would hold those up.
-        """
+    def completed(self) -> list[Work]:
+        """Return the jobs that were completed since the last call: encoded, with an open index, or with an error."""
         works = [work for work in self._completed if not work.is_opening]
-        if in_portions:
-            works = self._preemption.portion(works)
         self._completed = [work for work in self._completed if work not in works]
         return works
 
@@ -190,7 +185,9 @@ class Scheduler:
         """True if there are completed jobs that are not answered."""
         return any(not work.is_opening for work in self._completed)
 
-    def wait_for_index(self, timeout_s: float) -> None:
-        """Wait until one of the indexes that are being opened for jobs is open; return at once if there is none."""
-        if opening := [work.opening for work in self._completed if work.opening and work.is_opening]:
+    def wait_for_index(self, timeout_s: float) -> bool:
+        """Wait until one of the indexes that are being opened for jobs is open; return False if there is none."""
+        opening = [work.opening for work in self._completed if work.opening and work.is_opening]
+        if opening:
             wait(opening, timeout_s, FIRST_COMPLETED)
+        return bool(opening)

@@ -69,16 +69,20 @@ def _key(work: Work, tokens: Tokens) -> Any:
 def _tokenize_next(pipeline: Pipeline, works: Iterable[Work], max_chars: int) -> list[tuple[Work, int, Tokens]]:
     """Tokenize the next inputs of the jobs, up to `max_chars` characters, but at least one; return them by number.
 
-    A job that cuts its inputs itself is tokenized alone, when the jobs before it have nothing left.
+    A job that cuts its inputs itself is tokenized alone, when the jobs before it have nothing left. Inputs that are to
+    be cut on the other side than the first ones come later.
     """
     portion: list[tuple[Work, int]] = []
     num_chars = 0
     for work in works:
-        if work.is_cut and work.has_untokenized and work.error is None:
+        has_other_side = portion and portion[0][0].options.truncation_side != work.options.truncation_side
+        if has_other_side or work.error is not None or not work.has_untokenized:
+            continue
+        if work.is_cut:
             if not portion:
                 return [(work, number, tokens) for number, tokens in work.cut()]
             break
-        while work.untokenized and work.error is None:
+        while work.untokenized:
             given = work.inputs[work.untokenized[0]]
             num_chars += len(given) if isinstance(given, str) else sum(map(len, given))
             if portion and num_chars > max_chars:
@@ -92,12 +96,9 @@ def _tokenize(pipeline: Pipeline, portion: Sequence[tuple[Work, int]]) -> list[t
     started, works = time.perf_counter(), dict.fromkeys(work for work, _ in portion)
     for work in works:
         work.begin()
-    sides = {work.options.truncation_side for work in works}
     try:
-        if len(sides) > 1:
-            raise ValueError("inputs that are cut on different sides are not tokenized together")
         inputs = [work.inputs[number] for work, number in portion]
-        found = pipeline.encoder.tokenize(inputs, sides.pop()) if inputs else []
+        found = pipeline.encoder.tokenize(inputs, portion[0][0].options.truncation_side) if portion else []
     except Exception:  # any that a tokenizer may raise
         found = [_tokenize_one(pipeline, work, number) for work, number in portion]
     for work in works:

@@ -123,11 +123,11 @@ class Worker:
         """Run one round: take jobs, compute the next pass, and answer the jobs that the pass before has completed.
 
         Waits up to `block_s` for a job if the worker holds none. A pass of long or bulk jobs may go on aside for
-        several rounds, which are of interactive jobs then; the next one of its kind follows it at once if no other job
-        is to be taken before. Returns how many jobs were answered.
+        several rounds, which are of interactive jobs then; another one follows it at once if no other job is to be
+        taken before. Returns how many jobs were answered.
         """
         goes_on = False
-        if self._aside and not self.scheduler.has_completed and self._is_due(self._aside):
+        if self._aside and self._aside.ends_within(0.0, self._notice):
             self._finish(self._aside)
             goes_on = self.scheduler.waits(LONG, BULK) and not (self._notice.has_come or self.consumer.more_suspects)
         if not self._aside:
@@ -162,7 +162,7 @@ class Worker:
         self._answer()
         self.consumer.leave()
 
-    def _take(self, block_s: float = 0.0) -> None:
+    def _take(self, block_s: float) -> None:
         """Take new jobs, those of dead workers included; a suspect only if nothing else is under way."""
         self.progress.mark("taking jobs")
         self.clock.refresh()
@@ -177,36 +177,36 @@ class Worker:
     # Compute
 
     def _advance(self) -> int:
-        """Compute the next pass, and answer what the pass before has completed; return how many jobs were answered.
-
-        Jobs that were completed before a pass beside another one wait until it has ended: they would hold it up.
-        """
+        """Compute the next pass, and answer what the pass before has completed; return how many jobs were answered."""
         self.progress.mark("tokenizing")
         self.scheduler.remove(self.admission.drop(self.scheduler.waiting()))
-        is_beside, num_answered = self._aside is not None, 0
-        batch = self.scheduler.next_batch((INTERACTIVE,) if is_beside else SHARES)
+        batch = self.scheduler.next_batch((INTERACTIVE,) if self._aside else SHARES)
         if batch is None:
-            self.scheduler.wait_for_index(OPENING_WAIT_S)
-            return self._answer()
+            return self._wait()
         batch.start(self.progress, self.log.measurements)
         if batch.may_run_aside:
             self._aside = batch
-            self._take()
-            self.scheduler.tokenize_ahead()
             return self._answer()
         try:
-            if not is_beside:
-                num_answered = self._answer()
+            num_answered = self._answer()  # while the engine computes
         finally:
             self._finish(batch)
-        if is_beside or len(batch.works) == 1:  # these need not wait for what the worker does next
+        if self._aside or len(batch.works) == 1:  # these need not wait for what the worker does next
             num_answered += self._answer()
-        return num_answered + (self._answer() if is_beside else 0)  # then some of those that were completed before
+        return num_answered
 
-    def _is_due(self, aside: Batch) -> bool:
-        """Return True if the batch has ended or is to be waited for; else once an interactive job may have come."""
-        look_s = LOOK_SELDOM_S if self._notice.is_asked else LOOK_OFTEN_S
-        return aside.ends_within(0.0 if self.scheduler.waits(INTERACTIVE) else look_s, self._notice)
+    def _wait(self) -> int:
+        """Answer completed jobs, as no pass is to be computed now; return how many were answered.
+
+        If there are none, wait for what comes first: an index, the end of a pass aside, or an interactive job. Texts of
+        the next pass aside are tokenized before, so that it follows this one at once.
+        """
+        if self._aside:
+            self.scheduler.tokenize_ahead()
+        is_opening, num_answered = self.scheduler.wait_for_index(OPENING_WAIT_S), self._answer()
+        if self._aside and not (is_opening or num_answered):
+            self._aside.ends_within(LOOK_SELDOM_S if self._notice.is_asked else LOOK_OFTEN_S, self._notice)
+        return num_answered
 
     def _finish(self, batch: Batch | None) -> None:
         """Wait for the batch, if there is one."""
@@ -226,9 +226,9 @@ class Worker:
         """Have the completed jobs go on with what follows their passes, reply, and put new vectors into the cache.
 
         Jobs that have no result then, as they have another stage or wait for their index, go back to the scheduler.
-        While a pass runs aside, some jobs are left for the next round. Returns how many jobs were still unanswered.
+        Returns how many jobs were still unanswered.
         """
-        works = self.scheduler.completed(in_portions=self._aside is not None)
+        works = self.scheduler.completed()
         if not works:
             return 0
         stages: dict[Callable[[Sequence[Work]], object], list[Work]] = {}

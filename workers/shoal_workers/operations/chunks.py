@@ -15,9 +15,6 @@ from shoal_workers.encoding.encoder import TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.operations.work import Work
 
-#: Texts that a job of chunks counts as, at most, where the worker decides how much more to take.
-MAX_TEXTS_OF_CHUNKED = 4
-
 
 @dataclass(slots=True, eq=False)
 class ChunksWork(Work):
@@ -57,11 +54,6 @@ class ChunksWork(Work):
             num_left = self._num_chunks[number] * (num_chars - start) // max(1, num_chars)
             num_uncut = max(1, num_left) + sum(self._num_chunks[number + 1 :])
         return num_uncut + sum(not text.is_done for text in self.tokenized.values())
-
-    @property
-    def num_counted(self) -> int:
-        """The texts that the job counts as where the worker decides how much more to take."""
-        return min(self.num_waiting, MAX_TEXTS_OF_CHUNKED)
 
     @property
     def has_untokenized(self) -> bool:

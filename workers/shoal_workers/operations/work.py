@@ -31,7 +31,7 @@ INTERACTIVE, LONG, BULK = "interactive", "long", "bulk"
 #: Most texts, and most bytes, of an interactive job that is not long: others go between the passes of a long one.
 MAX_SHORT_TEXTS, MAX_SHORT_BYTES = 32, 65_536
 
-#: Texts that a long job counts as, at most, where the worker decides how much more to take.
+#: Texts that a job which takes turns counts as, at most, where the worker decides how much more to take.
 MAX_TEXTS_OF_LONG = 16
 
 
@@ -108,7 +108,12 @@ class Work:
     @property
     def num_counted(self) -> int:
         """The texts that the job counts as where the worker decides how much more to take."""
-        return min(self.num_waiting, MAX_TEXTS_OF_LONG) if self.kind == LONG else self.num_waiting
+        return min(self.num_waiting, MAX_TEXTS_OF_LONG) if self.takes_turns else self.num_waiting
+
+    @property
+    def takes_turns(self) -> bool:
+        """True if other jobs of its kind go before the job after each pass of it."""
+        return self.is_cut or self.kind == LONG
 
     def use_cache(self, entries: Sequence[Entry | None]) -> None:
         """Take over the cache's entries of the texts, in order, where they suit the options."""
