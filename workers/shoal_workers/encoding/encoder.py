@@ -4,7 +4,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -54,7 +54,8 @@ class TokenizedText:
     """One text on its way through the model.
 
     `pooling` is None where the model decides; `output` is `vector` or `tokens`. Once the text is encoded, `vectors` is
-    float32 `[1, dimension]`, or `[tokens, dimension]`; where the engine failed on it, `error` says how.
+    float32 `[1, dimension]`, or `[tokens, dimension]`; where the engine failed on it, `error` says how. `num_tokens`
+    counts special ones too.
     """
 
     tokens: Tokens
@@ -62,11 +63,10 @@ class TokenizedText:
     output: str = "vector"
     vectors: NDArray[np.float32] | None = None
     error: Exception | None = None
+    num_tokens: int = field(init=False)
 
-    @property
-    def num_tokens(self) -> int:
-        """Number of tokens, special ones included."""
-        return len(self.tokens.ids)
+    def __post_init__(self) -> None:
+        self.num_tokens = len(self.tokens.ids)
 
     @property
     def is_done(self) -> bool:

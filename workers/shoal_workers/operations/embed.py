@@ -1,11 +1,14 @@
 """Embed: the vectors of texts, or of their tokens, are the reply."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from shoal.cache.entry import Entry
 from shoal.errors import TooLarge
 from shoal.operations import Embed
 from shoal.queue.delivery import Delivery
+from shoal.replies import finish
 from shoal_workers.operations.chunks import ChunksWork
 from shoal_workers.operations.work import Work
 
@@ -37,5 +40,5 @@ class EmbedWork(Work):
                 f"room for the vectors of {max_reply_vectors:,} (SHOAL_MAX_REPLY_MB): split the job"
             )
 
-    def _result(self) -> dict[str, Any]:
-        return Work._result(self) | {"vectors": self.vectors()}
+    def _own_result(self, entries: Sequence[Entry]) -> dict[str, Any]:
+        return {"vectors": finish([entry.vectors for entry in entries], self.job.options)}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from shoal.cache.entry import Entry
 from shoal.operations import Rerank
 from shoal.queue.delivery import Delivery
 from shoal_workers.encoding.reranker import sigmoid
@@ -31,6 +32,6 @@ class RerankWork(Work):
     def _first_inputs(self) -> Sequence[tuple[str, str]]:
         return [(self.job.query or "", text) for text in self.job.texts]
 
-    def _result(self) -> dict[str, Any]:
-        raw = np.concatenate([entry.vectors[:, 0] for entry in self.entries()])
-        return Work._result(self) | {"scores": raw if self.job.raw_scores else sigmoid(raw)}
+    def _own_result(self, entries: Sequence[Entry]) -> dict[str, Any]:
+        raw = np.concatenate([entry.vectors[:, 0] for entry in entries])
+        return {"scores": raw if self.job.raw_scores else sigmoid(raw)}

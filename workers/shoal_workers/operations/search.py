@@ -12,10 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal import logs
+from shoal.cache.entry import Entry
 from shoal.errors import IndexMismatch, InvalidRequest, NotReady, Overloaded, ShoalError, TooLarge, Unavailable
 from shoal.operations import Map, Search
 from shoal.options import QUERY_PROMPTS
 from shoal.queue.delivery import Delivery
+from shoal.replies import finish
 from shoal_workers.encoding.pipeline import Pipeline
 from shoal_workers.encoding.reranker import sigmoid
 from shoal_workers.index.index import Index
@@ -68,6 +70,12 @@ class SearchWork(Work):
         """True once the hits are found, and scored if a reranker is to do so."""
         return self.found is not None
 
+    def vectors(self) -> NDArray[np.float32]:
+        """Return the vectors of the queries, `[texts, dimension]`; a map may have none."""
+        if not self.job.texts:
+            return np.empty((0, self.pipeline.encoder.model.dimension), np.float32)
+        return finish([entry.vectors for entry in self.entries()], self.job.options)
+
     def group(self, number: int) -> Hashable:
         """Return the same for jobs that are searched for in one go; `number` is different for each job.
 
@@ -102,11 +110,10 @@ class SearchWork(Work):
         scores = np.array([scored[0, 0] for scored in vectors if scored is not None], np.float32)
         self.found = stage.answer(sigmoid(scores).tolist())
 
-    def _result(self) -> dict[str, Any]:
+    def _own_result(self, entries: Sequence[Entry]) -> dict[str, Any]:
         assert self.found is not None
         names = ("hits", "cursors", "totals", "facets", "map_places", "map", "approximate")
-        found = {name: getattr(self.found, name) for name in names} | {"index_version": self.index_version}
-        return Work._result(self) | found
+        return {name: getattr(self.found, name) for name in names} | {"index_version": self.index_version}
 
 
 class MapWork(SearchWork):
@@ -202,8 +209,7 @@ class Searcher:
     def _search_one_by_one(self, index: Index, works: Sequence[SearchWork]) -> None:
         """Find the answers to jobs with options, or what the reranker is to score."""
         try:
-            no_vectors = np.empty((0, index.manifest.dimension), np.float32)  # a map has none
-            vectors = [work.vectors() if work.job.texts else no_vectors for work in works]
+            vectors = [work.vectors() for work in works]
             with index.shared(np.concatenate(vectors)) as shared:
                 for work, of_work in zip(works, vectors, strict=True):
                     with self._searching([work]):

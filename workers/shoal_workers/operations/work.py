@@ -7,16 +7,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from shoal.cache.entry import Entry
 from shoal.errors import Internal, ShoalError, TextTooLong
 from shoal.jobs import Job
 from shoal.options import Options
 from shoal.queue.answer import Answer
 from shoal.queue.delivery import Delivery
-from shoal.replies import TIMINGS, Reply, finish
+from shoal.replies import TIMINGS, Reply
 from shoal_workers.encoding.encoder import TokenizedText
 from shoal_workers.encoding.pipeline import Pipeline
 from shoal_workers.encoding.tokenizer import Tokens
@@ -211,10 +208,6 @@ class Work:
             characters = min(tokens.characters, len(self.job.texts[number]))
         return Entry(text.vectors, text.num_tokens, tokens.truncated, characters)
 
-    def vectors(self) -> NDArray[np.float32]:
-        """Return the finished vectors of the texts, as the job's options ask for them."""
-        return finish([entry.vectors for entry in self.entries()], self.job.options)
-
     # Reply
 
     def answer(self) -> Answer | None:
@@ -229,15 +222,19 @@ class Work:
             return None
 
     def _result(self) -> dict[str, Any]:
-        """Return the fields of the reply that are about the texts, to which an operation adds its own."""
+        """Return the fields of the reply that are about the texts, and those of the operation."""
         entries = self.entries()
-        return {
+        return self._own_result(entries) | {
             "output": self.job.options.output,
             "tokens": [entry.num_tokens for entry in entries],
             "truncated": [entry.truncated for entry in entries],
             "characters": [entry.num_read(text) for entry, text in zip(entries, self.job.texts, strict=True)],
             "cached": len(self.cached),
         }
+
+    def _own_result(self, entries: Sequence[Entry]) -> dict[str, Any]:
+        """Return the fields of the reply that the operation is about."""
+        raise NotImplementedError
 
     def ended(self) -> EndedJob:
         """Return what is noted of the job once it is answered without an error."""
