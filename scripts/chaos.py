@@ -33,7 +33,7 @@ from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.local_encoder import LocalEncoder
 from shoal_workers.index.index import Index
-from shoal_workers.service import open_encoder
+from shoal_workers.service.service import open_encoder
 
 #: Clients give up when none of them has had an answer for so long.
 GIVE_UP_S = 90.0

@@ -49,7 +49,7 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
 ENGINE = tuple(ROOT / "workers" / "shoal_workers" / "avx512" / name for name in ("kernel.cpp", "library.py"))
 
 #: The modules that import all that a service runs.
-SERVICE = ("shoal.supervisor.serve", "shoal_api.app", "shoal_api.server.server", "shoal_workers.service")
+SERVICE = ("shoal.supervisor.serve", "shoal_api.app", "shoal_api.server.server", "shoal_workers.service.service")
 
 #: The files that say what belongs to the parts.
 SOURCES = (ROOT / "pyproject.toml", CONSTRAINTS, DEFAULT_MODEL)

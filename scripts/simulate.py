@@ -31,12 +31,12 @@ from shoal.queue.lane import LaneLimits
 from shoal.settings import Settings
 from shoal.supervisor.process import Service
 from shoal.supervisor.wait import wait_until
-from shoal_workers import service
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.tokenizer import Tokenizer, Tokens
+from shoal_workers.loop.worker import Worker
 from shoal_workers.model.model import Model
-from shoal_workers.worker import Worker
+from shoal_workers.service import service
 
 #: The processes that the threads are on, for workers and for clients.
 NUM_PROCESSES = 4

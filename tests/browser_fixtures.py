@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shoal_workers.encoding.encoder import Encoder
     from shoal_workers.encoding.reranker import Reranker
     from shoal_workers.index.index import Index
-    from shoal_workers.worker import Worker
+    from shoal_workers.loop.worker import Worker
 
 pytest_plugins = ["api_fixtures", "http_fixtures"]
 
@@ -95,8 +95,8 @@ def fields_index(tmp_path_factory: pytest.TempPathFactory, encoder: "Encoder") -
 def serve_indexes(queue: Queue, encoder: "Encoder", reranker: "Reranker") -> Iterator[Callable[..., "Worker"]]:
     """Return a function that starts a worker, run by a thread, which serves the indexes that are named."""
     from shoal_workers.encoding.bucketing import Bucketing
-    from shoal_workers.service import about
-    from shoal_workers.worker import Worker
+    from shoal_workers.loop.worker import Worker
+    from shoal_workers.service.service import about
 
     with ExitStack() as stack:
 

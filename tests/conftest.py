@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from shoal_workers.encoding.encoder import Encoder
     from shoal_workers.encoding.reranker import Reranker
     from shoal_workers.index.index import Index
-    from shoal_workers.worker import Worker
+    from shoal_workers.loop.worker import Worker
 
 #: Words that the tiny model knows. The tests' index holds every pair of them.
 WORDS = ("storm", "europe", "climate", "change", "rain", "market", "falls", "rises")
@@ -484,7 +484,7 @@ def index(index_folder: Path) -> "Index":
 def worker(queue: Queue, encoder: "Encoder", index: "Index") -> "Worker":
     """A worker of the test's own pool, to be stepped by hand."""
     from shoal_workers.encoding.bucketing import Bucketing
-    from shoal_workers.worker import Worker
+    from shoal_workers.loop.worker import Worker
 
     worker = Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096))
     worker.pool.alive_s = ALIVE_S

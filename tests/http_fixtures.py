@@ -11,7 +11,7 @@ from http_servers import CannedServer, Listen, running
 from werkzeug.serving import make_server
 
 from shoal import HttpClient
-from shoal_workers.worker import Worker
+from shoal_workers.loop.worker import Worker
 
 
 @pytest.fixture

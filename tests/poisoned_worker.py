@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from shoal.settings import Settings
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
-from shoal_workers.service import open_encoder, serve
+from shoal_workers.service.service import open_encoder, serve
 
 #: Memory that the system gives the worker on top of what it has when it starts.
 MAX_MORE_BYTES = 256 * 2**20

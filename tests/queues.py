@@ -17,7 +17,7 @@ from shoal.queue.delivery import Delivery
 from shoal.queue.lane import LaneLimits
 from shoal.queue.producer import Producer
 from shoal.replies import Reply
-from shoal_workers.worker import Worker
+from shoal_workers.loop.worker import Worker
 
 #: Time for which a worker is alive that a test announces, once as a rule: longer than any test takes.
 ALIVE_S = 3_600.0

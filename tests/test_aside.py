@@ -1,7 +1,7 @@
 """Batches that are computed aside: interactive jobs are computed meanwhile."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,7 +10,8 @@ from conftest import PATIENCE_S
 from queues import Queue, drive
 from test_worker import code, distinct, put, replies
 
-import shoal_workers.worker
+import shoal_workers.loop.batch
+import shoal_workers.loop.worker
 from shoal.errors import Unavailable
 from shoal.operations import Embed, Rerank
 from shoal.queue.consumer import Consumer
@@ -18,7 +19,7 @@ from shoal.queue.delivery import Delivery
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.reranker import Reranker
-from shoal_workers.worker import Worker
+from shoal_workers.loop.worker import Worker
 
 
 class Engine(Encoder):
@@ -32,6 +33,7 @@ class Engine(Encoder):
         self.passes: list[tuple[str, int]] = []
         self.released = threading.Event()
         self.released.set()
+        self.before_aside: Callable[[], object] = lambda: None
 
     def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
         self._note("start", texts)
@@ -39,6 +41,7 @@ class Engine(Encoder):
 
     def start_aside(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
         self._note("aside", texts)
+        self.before_aside()
         return super().start_aside(texts)
 
     def finish(self, passes: Sequence[EncodingPass]) -> None:
@@ -69,7 +72,7 @@ def worker(queue: Queue, engine: Engine) -> Worker:
 @pytest.fixture
 def held(worker: Worker, queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
     """The encoder while a batch of a bulk job of 40 texts runs aside, which does not end before it is finished."""
-    monkeypatch.setattr(shoal_workers.worker, "WAIT_FROM_S", 3_600.0)
+    monkeypatch.setattr(shoal_workers.loop.batch, "WAIT_FROM_S", 3_600.0)
     engine.released.clear()
     put(queue, *distinct(40), lane="bulk", reply_to="bulk")
     assert worker.step(block_s=0) == 0
@@ -93,7 +96,7 @@ def test_interactive_jobs_are_answered_before_a_bulk_pass_that_is_under_way(
 def test_an_interactive_job_that_comes_wakes_a_worker_that_waits_for_a_pass(
     worker: Worker, queue: Queue, held: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shoal_workers.worker, "LOOK_SELDOM_S", 3_600.0)
+    monkeypatch.setattr(shoal_workers.loop.worker, "LOOK_SELDOM_S", 3_600.0)
 
     def answered_meanwhile() -> bool:
         """Put a job and wait for its reply; then let the pass end."""
@@ -165,7 +168,7 @@ class GoesAway(Consumer):
 def test_a_worker_whose_redis_goes_away_waits_for_a_batch_aside(
     queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shoal_workers.worker, "WAIT_FROM_S", 3_600.0)
+    monkeypatch.setattr(shoal_workers.loop.batch, "WAIT_FROM_S", 3_600.0)
     put(queue, *distinct(40), lane="bulk", reply_to="bulk")
     stopping = threading.Event()
     engine.released.clear()
@@ -185,10 +188,36 @@ def test_a_worker_that_is_stopped_answers_a_batch_aside(
     assert len(replies(queue, "bulk")) == 1
 
 
+def test_a_worker_that_is_stopped_takes_no_job_while_a_batch_runs_aside(queue: Queue, engine: Engine) -> None:
+    put(queue, *distinct(40), lane="bulk", reply_to="bulk")
+    stopping = threading.Event()
+    worker = Worker(queue.consumer(), engine, {}, Bucketing(480), stopping=stopping)
+
+    def stop() -> None:
+        put(queue, "storm", lane="bulk", reply_to="later")
+        stopping.set()
+
+    engine.before_aside = stop
+    worker.run()
+    assert (len(replies(queue, "bulk")), replies(queue, "later")) == (1, {})
+
+
+def test_the_texts_of_the_next_pass_are_tokenized_while_one_runs_aside(
+    worker: Worker, queue: Queue, held: Engine
+) -> None:
+    put(queue, *(f"{text} a" for text in distinct(30)), lane="bulk", reply_to="bulk")
+    assert worker.step(block_s=0) == 0
+    (next_one,) = [work for work in worker.scheduler.waiting() if len(work.job.texts) == 30]
+    assert len(next_one.tokenized) == 30
+    held.released.set()
+    assert drive(worker) == 2
+    assert held.passes == [("aside", 40), ("finish", 40), ("aside", 30), ("finish", 30)]
+
+
 def test_an_interactive_rerank_is_answered_before_a_bulk_pass_of_reranks(
     queue: Queue, engine: Engine, reranker_of_two_threads: Reranker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shoal_workers.worker, "WAIT_FROM_S", 3_600.0)
+    monkeypatch.setattr(shoal_workers.loop.batch, "WAIT_FROM_S", 3_600.0)
     ends_within = reranker_of_two_threads.ends_within
     monkeypatch.setattr(reranker_of_two_threads, "ends_within", lambda *_: False)
     worker = Worker(queue.consumer(), engine, {}, Bucketing(480), reranker=reranker_of_two_threads)

@@ -432,7 +432,7 @@ class TestEngine:
         assert reranker.score(pairs) == pytest.approx(
             exact, abs={"bf16": 0.05, "int8": 0.15}[precision] * float(np.abs(exact).max())
         )
-        texts = [TokenizedText(tokens, "mean") for tokens in reranker.tokenize_pairs(pairs)]
+        texts = [TokenizedText(tokens, "mean") for tokens in reranker.tokenize(pairs)]
         reranker.encode(texts)
         assert all(text.vectors is not None and text.vectors.shape == (1, 1) for text in texts)
 

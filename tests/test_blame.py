@@ -12,8 +12,8 @@ from breaking import Plan, connect
 from queues import Queue
 
 import shoal.queue.consumer
-import shoal_workers.admission
-import shoal_workers.scheduler
+import shoal_workers.intake.admission
+import shoal_workers.loop.preemption
 from shoal import operations
 from shoal.broker.broker import Broker
 from shoal.errors import Unavailable
@@ -23,13 +23,14 @@ from shoal.options import Options
 from shoal.queue.consumer import Consumer
 from shoal.queue.pool import Pool
 from shoal.search_options import SearchOptions
-from shoal_workers.admission import MAX_DEATHS, Limits
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.reranker import Reranker
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.index.index import Index
-from shoal_workers.worker import Worker
+from shoal_workers.intake.admission import Limits
+from shoal_workers.intake.blame import MAX_DEATHS
+from shoal_workers.loop.worker import Worker
 
 NUM_JOBS, NUM_WORKERS = 80, 3
 
@@ -99,8 +100,8 @@ class MortalReranker(Reranker):
         self._encoder = encoder
         self._numbers: dict[Sequence[int], int] = {}
 
-    def tokenize_pairs(self, pairs: Sequence[tuple[str, str]], truncation_side: str = "right") -> list[Tokens]:
-        found = super().tokenize_pairs(pairs, truncation_side)
+    def tokenize(self, pairs: Sequence[tuple[str, str]], truncation_side: str = "right") -> list[Tokens]:
+        found = super().tokenize(pairs, truncation_side)
         for (query, _), tokens in zip(pairs, found, strict=True):
             self._numbers[tokens.ids] = number_in(query)
         return found
@@ -231,8 +232,8 @@ def number_in(text: str) -> int:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers look for jobs of dead ones in each step; long jobs and those in bulk run in many passes."""
-    monkeypatch.setattr(shoal_workers.scheduler, "EXPECTED_S", 3_600.0)
-    monkeypatch.setattr(shoal_workers.admission, "RECLAIM_EVERY_S", 0.0)
+    monkeypatch.setattr(shoal_workers.loop.preemption, "EXPECTED_S", 3_600.0)
+    monkeypatch.setattr(shoal_workers.intake.admission, "RECLAIM_EVERY_S", 0.0)
     monkeypatch.setattr(shoal.queue.consumer, "RECLAIM_EVERY_S", 0.001)
 
 

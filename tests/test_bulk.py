@@ -50,8 +50,8 @@ from shoal.queue.answer import Answer
 from shoal.queue.lane import LaneLimits
 from shoal.records.document import BadRow, Document
 from shoal.settings import Settings
-from shoal_workers.service import announced
-from shoal_workers.worker import Worker
+from shoal_workers.loop.worker import Worker
+from shoal_workers.service.service import announced
 
 NUM_ROWS, PART_ROWS = 100, 16
 

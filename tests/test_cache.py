@@ -43,8 +43,8 @@ from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.engines import Engine
 from shoal_workers.index.index import Index
-from shoal_workers.service import about, open_cache
-from shoal_workers.worker import Worker
+from shoal_workers.loop.worker import Worker
+from shoal_workers.service.service import about, open_cache
 
 pytest_plugins = ["api_fixtures"]
 

@@ -30,8 +30,8 @@ from shoal_workers.index.index import Index
 from shoal_workers.index.serving import change_follower
 from shoal_workers.index.serving.index_watch import follow, watched
 from shoal_workers.index.serving.open_indexes import OpenIndexes
-from shoal_workers.service import about
-from shoal_workers.worker import Worker
+from shoal_workers.loop.worker import Worker
+from shoal_workers.service.service import about
 
 
 class Log(ChangeLog):

@@ -35,8 +35,8 @@ from shoal.settings import Settings
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.reranker import Reranker, sigmoid
-from shoal_workers.service import about, open_cache
-from shoal_workers.worker import Worker
+from shoal_workers.loop.worker import Worker
+from shoal_workers.service.service import about, open_cache
 
 pytest_plugins = ["any_client_fixtures"]
 

@@ -24,8 +24,8 @@ from shoal.replies import Reply
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
-from shoal_workers.service import about
-from shoal_workers.worker import Worker
+from shoal_workers.loop.worker import Worker
+from shoal_workers.service.service import about
 
 #: Difference between the clocks of Redis and of this machine in the tests.
 WRONG_S = 31.0

@@ -24,8 +24,8 @@ from shoal.jobs import LANES, Job
 from shoal.keys import Keys
 from shoal.operations import Embed, Search
 from shoal.queue.answer import Answer
+from shoal.queue.blame import MAX_LISTED_BYTES, DeadLetter, DeadLetters
 from shoal.queue.consumer import MAX_DEAD_BYTES, MAX_DEAD_LETTERS
-from shoal.queue.dead_letters import MAX_LISTED_BYTES, DeadLetter, DeadLetters
 from shoal.queue.lane import LaneLimits
 from shoal.replies import Reply
 

@@ -28,7 +28,7 @@ from shoal.search_options import SEARCH_DEFAULTS
 from shoal.settings import DEFAULTS, Settings, variable
 from shoal_api.schema import headers
 from shoal_workers.build_command import SAMPLE
-from shoal_workers.worker import Worker
+from shoal_workers.loop.worker import Worker
 
 pytest_plugins = ["api_fixtures", "http_fixtures"]
 

@@ -8,7 +8,7 @@ from queues import Queue
 
 from shoal.operations import Embed
 from shoal.replies import Reply
-from shoal_workers.worker import Worker
+from shoal_workers.loop.worker import Worker
 
 
 def put_bytes(queue: Queue, data: bytes) -> None:

@@ -15,7 +15,7 @@ from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.reranker import Reranker
 from shoal_workers.index.index import Index
-from shoal_workers.worker import Worker
+from shoal_workers.loop.worker import Worker
 
 #: Bytes that may be a job: good ones, damaged ones, ones of odd fields, and anything.
 DATA = JOBS | mutated(JOBS) | st.binary(max_size=50)

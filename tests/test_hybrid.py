@@ -31,7 +31,7 @@ from shoal_workers.index.lexical.snippet import snippet
 from shoal_workers.index.ranked_search import RankedSearch
 from shoal_workers.index.scoring import MAX_KEPT_WORDS
 from shoal_workers.index.search.query_words import ALPHA
-from shoal_workers.worker import Worker
+from shoal_workers.loop.worker import Worker
 
 DIMENSION = 16
 WORDS = [f"w{n}" for n in range(60)]

@@ -27,8 +27,8 @@ from shoal_workers.index.build.local_encoder import LocalEncoder
 from shoal_workers.index.build.pool_encoder import PoolEncoder, served_digest, served_model_info
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.versions import list_versions
-from shoal_workers.service import announced
-from shoal_workers.worker import Worker
+from shoal_workers.loop.worker import Worker
+from shoal_workers.service.service import announced
 
 
 @pytest.fixture

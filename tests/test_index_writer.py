@@ -28,8 +28,8 @@ from shoal.queue.lane import LaneLimits
 from shoal.queue.pool import Pool
 from shoal.replies import Reply
 from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.service import about, announced
-from shoal_workers.worker import Worker
+from shoal_workers.loop.worker import Worker
+from shoal_workers.service.service import about, announced
 
 pytest_plugins = ["any_client_fixtures", "api_fixtures", "http_fixtures", "long_job_fixtures"]
 

@@ -26,7 +26,7 @@ from shoal.jobs import LANES, Job
 from shoal.keys import Keys
 from shoal.operations import Embed
 from shoal.queue.answer import Answer
-from shoal.queue.dead_letters import DeadLetter
+from shoal.queue.blame import DeadLetter
 from shoal.queue.delivery import Delivery
 from shoal.queue.lane import LaneLimits
 from shoal.queue.packed_jobs import PackedJobs

@@ -21,7 +21,7 @@ from shoal.long_jobs.rq_jobs import RqJobs
 from shoal.long_jobs.submission import Submission
 from shoal.operations import Embed
 from shoal.queue.answer import Answer
-from shoal.queue.dead_letters import DeadLetter
+from shoal.queue.blame import DeadLetter
 from shoal.queue.pool import Membership, Pool
 from shoal.replies import Reply
 from shoal_api.access.api_keys import ApiKey

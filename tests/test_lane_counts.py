@@ -12,7 +12,7 @@ from queues import Queue
 from shoal.jobs import Job
 from shoal.operations import Embed
 from shoal.queue.answer import Answer
-from shoal.queue.dead_letters import DeadLetter
+from shoal.queue.blame import DeadLetter
 from shoal.queue.delivery import Delivery
 from shoal.queue.packed_jobs import PackedJobs
 from shoal.replies import Reply

@@ -19,7 +19,7 @@ from shoal.queue.consumer import Consumer
 from shoal.queue.delivery import HEAD_BYTES
 from shoal.queue.lane import MAX_PUT_BYTES
 from shoal.replies import Reply
-from shoal_workers.worker import Worker
+from shoal_workers.loop.worker import Worker
 
 #: More than a job may have.
 TOO_MANY_BYTES = MAX_PUT_BYTES + 1

@@ -26,7 +26,7 @@ from shoal.replies import Reply
 from shoal.settings import DEFAULTS
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.worker import Worker
+from shoal_workers.loop.worker import Worker
 
 pytest_plugins = ["api_fixtures"]
 

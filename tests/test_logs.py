@@ -17,7 +17,7 @@ from shoal.errors import ShoalError
 from shoal.operations import Embed, Search
 from shoal.settings import Settings
 from shoal_api.access import api_keys
-from shoal_workers.worker import Worker
+from shoal_workers.loop.worker import Worker
 
 pytest_plugins = ["api_fixtures"]
 
@@ -115,7 +115,7 @@ class TestJobs:
             client.call(Embed([MARKER], id="good", traceparent=CALLER), client="web")
             with pytest.raises(ShoalError):
                 client.call(Search([MARKER], id="bad", index="none", traceparent=CALLER), client="web")
-        for logger, facts in (("shoal.client", {}), ("shoal_workers.job_log", {"computed": 1})):
+        for logger, facts in (("shoal.client", {}), ("shoal_workers.process.job_log", {"computed": 1})):
             good, bad = about(caplog, logger)
             names = {"client": "web", "trace_id": TRACE, "texts": 1}
             assert good.items() >= {"message": "job done", "job_id": "good", "op": "embed", **names, **facts}.items()

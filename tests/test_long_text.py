@@ -19,8 +19,9 @@ from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.chunking import PIECE_CHUNKS
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.tokenizer import MAX_CHARS_PER_TOKEN
-from shoal_workers.pipeline import ENOUGH_CHUNK_CHARS
-from shoal_workers.worker import Worker
+from shoal_workers.loop.window import ENOUGH_CHUNK_CHARS
+from shoal_workers.loop.worker import Worker
+from shoal_workers.operations.chunks import ChunksWork
 
 WORDS = ["storm", "europe", "climate", "change", "rain", "market", "falls", "rises"]
 
@@ -178,7 +179,7 @@ class TestChunked:
             worker.step(block_s=0)
         assert [reply.id for reply in queue.inbox("me").wait()] == [short.id]
         assert len(engine.passes) <= num_passes + 3
-        assert work.chunked
+        assert isinstance(work, ChunksWork)
         assert work.num_waiting < long.num_lane_texts
         assert len(work.tokenized) < long.num_lane_texts / 4
         worker.scheduler.remove([work])
@@ -190,14 +191,14 @@ class TestChunked:
         piece_chars = PIECE_CHUNKS * MAX_CHARS_PER_TOKEN * 46
         worker.step(block_s=0)
         (work,) = worker.scheduler.waiting()
-        assert work.chunked
+        assert isinstance(work, ChunksWork)
         for n in range(3):
-            before = work.chunked.num_cut_chars
+            before = work.num_cut_chars
             queue.put("interactive", [short := Embed([f"rain {n}"], reply_to="me")])
             for _ in range(3):
                 worker.step(block_s=0)
             assert short.id in [reply.id for reply in queue.inbox("me").wait()]
-            assert 0 < work.chunked.num_cut_chars - before <= 3 * (ENOUGH_CHUNK_CHARS + piece_chars)
+            assert 0 < work.num_cut_chars - before <= 3 * (ENOUGH_CHUNK_CHARS + piece_chars)
         worker.scheduler.remove([work])
 
     def test_jobs_of_the_same_lane_take_turns_with_a_long_text(self, queue: Queue, encoder: Encoder) -> None:

@@ -13,7 +13,7 @@ from shoal.map_options import MAX_POINTS
 from shoal.replies import Reply
 
 if TYPE_CHECKING:
-    from shoal_workers.worker import Worker
+    from shoal_workers.loop.worker import Worker
 
 pytest_plugins = ["api_fixtures"]
 

@@ -17,10 +17,11 @@ from shoal.jobs import LANES
 from shoal.operations import Embed
 from shoal.settings import DEFAULTS
 from shoal_api.context import Context
+from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.loop.worker import Worker
 from shoal_workers.process import measurements
-from shoal_workers.service import about
-from shoal_workers.worker import Worker
+from shoal_workers.service.service import about
 
 pytest_plugins = ["api_fixtures"]
 
@@ -122,7 +123,7 @@ def test_one_that_is_started_again_counts_in_a_series_of_its_own(
 ) -> None:
     put(queue, "interactive", "storm")
     drive(worker)
-    next_one = Worker(queue.consumer("next"), encoder, {}, worker.scheduler._embeds.bucketing)
+    next_one = Worker(queue.consumer("next"), encoder, {}, Bucketing(2_048))
     next_one.pool.announce(next_one.id, about(next_one))
     assert scrape("shoal_worker_jobs_total", "worker") == {worker.id: 1, "next": 0}
 
@@ -201,7 +202,7 @@ def test_the_memory_of_a_worker_is_that_of_its_process(scrape: Scrape, worker: W
 
 
 def test_measurements_take_little_room_in_a_heartbeat(worker: Worker) -> None:
-    assert len(wire.pack(worker.measurements.to_heartbeat())) <= MAX_MEASUREMENTS_BYTES
+    assert len(wire.pack(worker.log.measurements.to_heartbeat())) <= MAX_MEASUREMENTS_BYTES
 
 
 def test_no_heartbeat_spoils_the_lines_of_others(api: FlaskClient, stub: StubWorker) -> None:

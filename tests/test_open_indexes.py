@@ -31,8 +31,8 @@ from shoal_workers.index.search.cursor import Cursor
 from shoal_workers.index.serving.index_watch import watched
 from shoal_workers.index.serving.open_indexes import RETRY_AFTER_S, OpenIndexes, find_index
 from shoal_workers.index.versions import make_current
-from shoal_workers.service import about
-from shoal_workers.worker import Worker
+from shoal_workers.loop.worker import Worker
+from shoal_workers.service.service import about
 
 
 @pytest.fixture

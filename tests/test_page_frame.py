@@ -13,7 +13,7 @@ from http_servers import Listen
 
 from shoal_api.access import api_keys
 from shoal_workers.index.index import Index
-from shoal_workers.worker import Worker
+from shoal_workers.loop.worker import Worker
 
 if TYPE_CHECKING:
     from playwright.sync_api import Route

@@ -17,8 +17,8 @@ from shoal.queue.pool import Pool
 from shoal_api.access import api_keys
 from shoal_api.access.access_control import MAX_VIEWERS
 from shoal_api.context import Context
-from shoal_workers.service import about
-from shoal_workers.worker import Worker
+from shoal_workers.loop.worker import Worker
+from shoal_workers.service.service import about
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 expect = sync_api.expect
@@ -63,7 +63,7 @@ def test_an_operator_sees_what_happens(open_page: OpenPage, pool_url: str, page_
     expect(page.locator("shoal-chart canvas")).to_have_count(4)
     queue.put("bulk", [Embed(["storm europe"], id="seen", reply_to="me")], client=HOSTILE)
     row = page.get_by_role("region", name="Recent jobs").first.get_by_role("row").nth(1)
-    while not page_worker.recent.newest():
+    while not page_worker.log.recent.newest():
         page.wait_for_timeout(20)
     announce(page_worker)
     expect(row).to_contain_text("embed seen")

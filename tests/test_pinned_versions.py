@@ -25,7 +25,7 @@ from shoal_workers.index.index import Index
 from shoal_workers.index.search.cursor import Cursor
 from shoal_workers.index.serving.open_indexes import OpenIndexes, find_index
 from shoal_workers.index.serving.pinned_versions import MAX_PINNED, PINNED_S
-from shoal_workers.worker import Worker
+from shoal_workers.loop.worker import Worker
 
 
 @pytest.fixture

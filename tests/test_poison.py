@@ -18,9 +18,9 @@ from shoal import Client
 from shoal.errors import ShoalError
 from shoal.keys import Keys
 from shoal.options import Options
-from shoal.queue.dead_letters import DeadLetters
-from shoal_workers.admission import MAX_DEATHS
+from shoal.queue.blame import DeadLetters
 from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.intake.blame import MAX_DEATHS
 from shoal_workers.process.watchdog import EXIT_STALLED
 
 NUM_GOOD, NUM_WORKERS = 100, 3

@@ -29,10 +29,13 @@ import shoal.queue.producer
 import shoal.search_job
 import shoal.tokenizer_job
 import shoal.wire
-import shoal_workers.admission
 import shoal_workers.encoding.encoder
 import shoal_workers.index.serving.open_indexes
-import shoal_workers.work
+import shoal_workers.intake.admission
+import shoal_workers.intake.blame
+import shoal_workers.operations.embed
+import shoal_workers.operations.served
+import shoal_workers.operations.work
 from shoal import operations
 from shoal.errors import ShoalError, UnknownJob
 from shoal.jobs import LANES
@@ -49,15 +52,15 @@ from shoal.replies import STATUSES, TIMINGS, Reply
 from shoal.search_job import MAX_K
 from shoal.search_options import SEARCH_DEFAULTS, SEARCH_NAMES
 from shoal.settings import Settings
-from shoal_workers import service
-from shoal_workers.admission import MAX_DEATHS
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.reranker import Reranker
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.local_encoder import LocalEncoder
 from shoal_workers.index.index import Index
-from shoal_workers.worker import Worker
+from shoal_workers.intake.blame import MAX_DEATHS
+from shoal_workers.loop.worker import Worker
+from shoal_workers.service import service
 
 PAGE = read("docs/protocol.md") + read("docs/architecture.md")
 VECTORS = {(vector["kind"], vector["name"]): vector for vector in json.loads(read("docs/vectors.json"))}
@@ -814,7 +817,8 @@ def test_what_cannot_be_read_is_a_dead_letter(worker: Worker, keys: Keys, what: 
 def test_every_code_is_listed() -> None:
     modules: list[ModuleType] = [shoal.jobs, shoal.queue.consumer, shoal.queue.producer, shoal.wire]
     modules += [shoal.operations, shoal.embed_job, shoal.search_job, shoal.tokenizer_job]
-    modules += [shoal_workers.encoding.encoder, shoal_workers.admission, shoal_workers.work]
+    modules += [shoal_workers.encoding.encoder, shoal_workers.intake.admission, shoal_workers.operations.work]
+    modules += [shoal_workers.intake.blame, shoal_workers.operations.served, shoal_workers.operations.embed]
     modules.append(shoal_workers.index.serving.open_indexes)
     known = {value for module in modules for value in vars(module).values() if inspect.isclass(value)}
     codes = {kind.code for kind in known if issubclass(kind, ShoalError)}

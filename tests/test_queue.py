@@ -16,7 +16,7 @@ from shoal.jobs import LANES, Job
 from shoal.keys import Keys
 from shoal.operations import Embed
 from shoal.queue.answer import MAX_WRITE_BYTES, Answer
-from shoal.queue.dead_letters import DeadLetter
+from shoal.queue.blame import DeadLetter
 from shoal.queue.delivery import Delivery
 from shoal.queue.lane import LaneLimits, LaneLoad
 from shoal.queue.packed_jobs import MAX_JOINED_BYTES, MAX_JOINED_JOBS, PackedJobs, group_puts

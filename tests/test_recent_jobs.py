@@ -6,23 +6,45 @@ from collections import Counter
 import pytest
 from queues import Queue, drive
 
-from shoal.errors import Expired, ShoalError
+from shoal.broker.clock import Clock
+from shoal.errors import Expired
 from shoal.operations import Embed, Search
+from shoal.outline import Outline
 from shoal.queue.delivery import Delivery
 from shoal.queue.pool import Pool
 from shoal.queue.pool_history import PoolHistory
-from shoal_workers.recent_jobs import MAX_JOBS, PART_S, WINDOW_S, RecentJobs
-from shoal_workers.service import about
-from shoal_workers.worker import Worker
+from shoal_workers.loop.worker import Worker
+from shoal_workers.process.job_log import EndedJob, JobLog
+from shoal_workers.process.recent_jobs import MAX_JOBS, PART_S, WINDOW_S, RecentJobs
+from shoal_workers.service.service import about
 
 NOW_S = 1_790_000_000.0
 
 
-def refused(lane: str, waited_s: float, error: ShoalError | None = None) -> tuple[Delivery, ShoalError]:
-    """Return a delivery that waited so long until now, and the error that it is answered with."""
-    job = Embed(["storm"], id="a", reply_to="me")
-    put_ms = int((NOW_S - waited_s) * 1_000)
-    return Delivery(lane, job.id, job.pack(), "w", put_ms, client="web"), error or Expired("it is late")
+class Now(Clock):
+    """A clock that a test sets."""
+
+    now_s = NOW_S
+
+    def now(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def job_log(queue: Queue) -> JobLog:
+    """The log of a worker, with that clock."""
+    return JobLog("w", Now(queue.broker))
+
+
+def refused(job_log: JobLog, *waits: tuple[str, float], now_s: float = NOW_S) -> RecentJobs:
+    """Note jobs that waited so long in a lane until `NOW_S` and were refused now; return what the log tells."""
+    job, error = Embed(["storm"], id="a", reply_to="me"), Expired("it is late")
+    job_log._clock.now_s = now_s  # type: ignore[attr-defined]
+    for lane, waited_s in waits:
+        put_ms = int((NOW_S - waited_s) * 1_000)
+        delivery = Delivery(lane, job.id, job.pack(), "w", put_ms, client="web")
+        job_log.note([EndedJob.refused(delivery, Outline.read(delivery.data), error)], now_s)
+    return job_log.recent
 
 
 def test_a_worker_tells_what_it_did(queue: Queue, worker: Worker) -> None:
@@ -52,7 +74,7 @@ def test_a_job_that_fails_is_told_with_its_error(queue: Queue, worker: Worker) -
     queue.put("bulk", [late, Search(["storm"], id="lost", index="nowhere", reply_to="me")], client="web")
     queue.redis.rpush(queue.keys.lane("bulk"), b"no job")
     drive(worker)
-    found = {job["id"]: (job["status"], job["error"], job["op"], job["client"]) for job in worker.recent.newest()}
+    found = {job["id"]: (job["status"], job["error"], job["op"], job["client"]) for job in worker.log.recent.newest()}
     assert found["late"] == ("expired", "expired", "embed", "web")
     assert found["lost"] == ("failed", "unknown_index", "search", "web")
     assert found[None][:3] == ("failed", "malformed_job", None)
@@ -62,7 +84,7 @@ def test_long_jobs_have_their_client_too(queue: Queue, worker: Worker) -> None:
     worker.step(block_s=0)
     queue.put("bulk", [Embed([f"{n} {k}" for k in range(40)], reply_to="me") for n in range(6)], client="web")
     drive(worker)
-    assert Counter(job["client"] for job in worker.recent.newest()) == {"web": 6}
+    assert Counter(job["client"] for job in worker.log.recent.newest()) == {"web": 6}
 
 
 def test_the_history_shows_what_a_worker_tells(queue: Queue, worker: Worker) -> None:
@@ -85,26 +107,22 @@ def test_before_its_clock_is_measured_a_worker_tells_no_time(worker: Worker) -> 
     assert about(worker)["written_at"] is None
 
 
-def test_the_newest_are_kept() -> None:
-    recent = RecentJobs()
-    recent.add_failed([refused("bulk", 0.0) for _ in range(2 * MAX_JOBS)], NOW_S)
-    recent.add_failed([refused("interactive", 3.0)], NOW_S)
+def test_the_newest_are_kept(job_log: JobLog) -> None:
+    recent = refused(job_log, *[("bulk", 0.0)] * (2 * MAX_JOBS), ("interactive", 3.0))
     found = recent.newest()
     assert len(found) == MAX_JOBS
     assert (found[0]["lane"], found[0]["total_s"]) == ("interactive", pytest.approx(3.0))
 
 
-def test_the_longest_wait_is_that_of_the_last_minute() -> None:
-    recent = RecentJobs()
-    recent.add_failed([refused("bulk", 9.0), refused("interactive", 1.0), refused("bulk", 3.0)], NOW_S)
+def test_the_longest_wait_is_that_of_the_last_minute(job_log: JobLog) -> None:
+    recent = refused(job_log, ("bulk", 9.0), ("interactive", 1.0), ("bulk", 3.0))
     assert recent.longest_waits(NOW_S + PART_S) == {"bulk": 9.0, "interactive": 1.0}
-    recent.add_failed([refused("bulk", 2.0)], NOW_S + WINDOW_S / 2)
+    refused(job_log, ("bulk", 2.0), now_s=NOW_S + WINDOW_S / 2)
     assert recent.longest_waits(NOW_S + WINDOW_S / 2) == {"bulk": 2.0 + WINDOW_S / 2, "interactive": 1.0}
     assert recent.longest_waits(NOW_S + WINDOW_S + PART_S).keys() == {"bulk"}
     assert recent.longest_waits(NOW_S + 2 * WINDOW_S) == {}
 
 
-def test_it_goes_on_when_the_clock_was_set_back() -> None:
-    recent = RecentJobs()
-    recent.add_failed([refused("bulk", 9.0)], NOW_S)
+def test_it_goes_on_when_the_clock_was_set_back(job_log: JobLog) -> None:
+    recent = refused(job_log, ("bulk", 9.0))
     assert recent.longest_waits(NOW_S - 10 * WINDOW_S) == {}

@@ -38,8 +38,8 @@ from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.reranker import Reranker
 from shoal_workers.index.index import Index
-from shoal_workers.service import about
-from shoal_workers.worker import Worker
+from shoal_workers.loop.worker import Worker
+from shoal_workers.service.service import about
 
 ACL = ROOT / "docs" / "redis-users.acl"
 

@@ -23,7 +23,7 @@ from shoal.operations import Embed
 from shoal.queue.pool import Pool
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.worker import Worker
+from shoal_workers.loop.worker import Worker
 
 #: Memory that a test leaves to itself.
 ROOM_BYTES = 3_000_000

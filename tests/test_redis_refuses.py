@@ -16,7 +16,7 @@ from shoal.errors import Unavailable
 from shoal.keys import Keys
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.worker import Worker
+from shoal_workers.loop.worker import Worker
 
 Refusal = Callable[["redis.Redis", RedisServer], AbstractContextManager[None]]
 

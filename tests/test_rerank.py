@@ -30,17 +30,17 @@ from shoal.options import Options
 from shoal.replies import Reply
 from shoal.settings import Settings
 from shoal.supervisor.summary import print_summary
-from shoal_workers import service
-from shoal_workers.admission import Limits
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.engines import int8
 from shoal_workers.encoding.reranker import Reranker, sigmoid
 from shoal_workers.index.index import Index
+from shoal_workers.intake.admission import Limits
+from shoal_workers.loop.worker import Worker
 from shoal_workers.model import parity
 from shoal_workers.model.model import GRAPH, Model
 from shoal_workers.model.prepare import prepare, prepare_if_needed
-from shoal_workers.worker import Worker
+from shoal_workers.service import service
 
 #: Largest difference from the scores of CrossEncoder, in f32.
 MAX_ERROR = 1e-4
@@ -107,7 +107,7 @@ def test_a_pair_alone_has_the_score_that_it_has_among_others(opened: Reranker, o
 
 
 def test_pairs_may_lose_their_beginning(opened: Reranker, originals: Path, name: str) -> None:
-    texts = [TokenizedText(tokens) for tokens in opened.tokenize_pairs(PAIRS, "left")]
+    texts = [TokenizedText(tokens) for tokens in opened.tokenize(PAIRS, "left")]
     opened.encode(texts)
     found = np.concatenate([text.vectors[0] for text in texts if text.vectors is not None])
     assert found == pytest.approx(expected(originals, name, "left"), abs=MAX_ERROR)
@@ -222,7 +222,7 @@ class FailingReranker(Reranker):
     def __init__(self, reranker: Reranker):
         super().__init__(reranker.model, reranker.tokenizer, reranker.engine)
         self.passes: list[int] = []
-        (self.poison,) = reranker.tokenize_pairs([(QUERY, "poison")])
+        (self.poison,) = reranker.tokenize([(QUERY, "poison")])
 
     def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
         self.passes.append(len(texts))
@@ -278,7 +278,7 @@ def test_many_reranks_share_passes_and_each_has_its_own_scores(
         reply = found[job.id]
         assert (reply.status, reply.vectors, reply.hits, reply.cached) == ("done", None, None, 0)
         assert reply.model == reranker.model.name
-        assert reply.tokens == [len(t.ids) for t in reranker.tokenize_pairs([(job.query or "", d) for d in DOCUMENTS])]
+        assert reply.tokens == [len(t.ids) for t in reranker.tokenize([(job.query or "", d) for d in DOCUMENTS])]
         assert reply.timings["encode_s"] > 0
 
 

@@ -14,14 +14,14 @@ from queues import Queue, drive
 from test_aside import Engine as HeldEncoder
 from test_worker import distinct, put
 
-import shoal_workers.worker
+import shoal_workers.loop.batch
 from shoal.options import Options
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.reranker import Reranker
+from shoal_workers.loop.worker import Worker
 from shoal_workers.model.model import GRAPH
-from shoal_workers.resizing import Resizing
-from shoal_workers.worker import Worker
+from shoal_workers.service.resizing import Resizing
 
 TEXTS = ["storm in europe", "rain", "the market falls " * 20]
 
@@ -146,7 +146,7 @@ class Unresizable:
 def test_a_worker_takes_them_between_two_passes(
     queue: Queue, encoder_of_two_threads: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shoal_workers.worker, "WAIT_FROM_S", 3_600.0)
+    monkeypatch.setattr(shoal_workers.loop.batch, "WAIT_FROM_S", 3_600.0)
     held = HeldEncoder(encoder_of_two_threads)
     resizing = Resizing(2, [held], lambda _: None)
     worker = Worker(queue.consumer(), held, {}, Bucketing(480), before_pass=resizing.take)

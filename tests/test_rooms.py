@@ -222,27 +222,64 @@ ROOMS: dict[str, set[str]] = {
         "shoal_workers.index.long_tasks",
     },
     "shoal_workers.process": {"shoal", "shoal.broker", "shoal.queue", "shoal_workers.process.processors"},
-    "shoal_workers": {
+    "shoal_workers.operations": {
+        "shoal",
+        "shoal.queue",
+        "shoal.cache",
+        "shoal_workers.encoding",
+        "shoal_workers.index.search",
+        "shoal_workers.index",
+        "shoal_workers.index.serving",
+        "shoal_workers.process",
+    },
+    "shoal_workers.intake": {
+        "shoal",
+        "shoal.broker",
+        "shoal.queue",
+        "shoal.cache",
+        "shoal_workers.process",
+        "shoal_workers.operations",
+    },
+    "shoal_workers.loop": {
+        "shoal",
+        "shoal.broker",
+        "shoal.queue",
+        "shoal.cache",
+        "shoal_workers.encoding",
+        "shoal_workers.process",
+        "shoal_workers.operations",
+        "shoal_workers.intake",
+    },
+    "shoal_workers.service": {
         "shoal",
         "shoal.broker",
         "shoal.queue",
         "shoal.cache",
         "shoal.changes",
+        "shoal_workers.process.processors",
+        "shoal_workers.model",
+        "shoal_workers.encoding",
+        "shoal_workers.index.store",
+        "shoal_workers.index.serving",
+        "shoal_workers.process",
+        "shoal_workers.intake",
+        "shoal_workers.loop",
+    },
+    "shoal_workers": {
+        "shoal",
         "shoal.client",
         "shoal.client.redis",
         "shoal.records",
         "shoal.cli",
         "shoal_workers.process.processors",
         "shoal_workers.model",
-        "shoal_workers.encoding",
         "shoal_workers.index.files",
         "shoal_workers.index",
         "shoal_workers.index.build",
         "shoal_workers.index.store",
-        "shoal_workers.index.serving",
         "shoal_workers.index.long_tasks",
         "shoal_workers.long_jobs",
-        "shoal_workers.process",
+        "shoal_workers.service",
     },
 }
 
@@ -295,7 +332,7 @@ HOMES = {
     "pypdf": {"shoal.extraction.pdf_text"},
     "selectolax": {"shoal.extraction.html_text"},
     "huggingface_hub": {"shoal_workers.model.source"},
-    "threadpoolctl": {"shoal_workers.service"},
+    "threadpoolctl": {"shoal_workers.service.service"},
     "flask": {"shoal_api"},
     "flask_cors": {"shoal_api.access.cors"},
     "flask_openapi3": {"shoal_api"},
@@ -470,9 +507,8 @@ class TestLoading:
         assert not loaded_after("import shoal_api.app, shoal_api.server.server") & (HEAVY - {"flask"})
 
     def test_a_serving_worker_loads_no_torch(self) -> None:
-        statement = (
-            "import shoal_workers.service, shoal_workers.encoding.engines.openvino, shoal_workers.index.build.builder"
-        )
+        modules = ("service.service", "encoding.engines.openvino", "index.build.builder")
+        statement = "\n".join(f"import shoal_workers.{module}" for module in modules)
         assert not loaded_after(statement) & {"torch", "sentence_transformers", "transformers", "flask"}
 
 

@@ -1,8 +1,9 @@
 """The scheduler alone: which texts are in the next pass, whose turn it is, and what the worker is to take."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
 
@@ -11,26 +12,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import shoal_workers.scheduler
+import shoal_workers.loop.preemption
 from shoal.errors import Expired
 from shoal.operations import Embed, Rerank
 from shoal.options import Options
 from shoal.queue.delivery import Delivery
 from shoal_workers.encoding.bucketing import PASS_COST, Bucketing
 from shoal_workers.encoding.encoder import TokenizedText
+from shoal_workers.encoding.pipeline import Pipeline
 from shoal_workers.encoding.tokenizer import Tokens
-from shoal_workers.pipeline import MAX_PORTIONS, MAX_TOKENIZED_CHARS, WINDOW_PASSES, Pipeline
-from shoal_workers.rerank_work import RerankWork
-from shoal_workers.scheduler import (
-    MAX_ANSWERED_TEXTS,
-    MAX_PREEMPTIBLE_CHARS,
+from shoal_workers.loop.batch import Batch
+from shoal_workers.loop.preemption import (
     MAX_PREEMPTIBLE_S,
     MIN_PREEMPTIBLE_TOKENS,
-    SHARES,
-    Batch,
-    Scheduler,
+    Preemption,
 )
-from shoal_workers.work import BULK, INTERACTIVE, LONG, MAX_SHORT_TEXTS, Work
+from shoal_workers.loop.scheduler import SHARES, Scheduler
+from shoal_workers.loop.window import MAX_PORTIONS, MAX_PREEMPTIBLE_CHARS, MAX_TOKENIZED_CHARS, WINDOW_PASSES
+from shoal_workers.operations.embed import EmbedWork
+from shoal_workers.operations.rerank import RerankWork
+from shoal_workers.operations.work import BULK, INTERACTIVE, LONG, MAX_SHORT_TEXTS, Work
 
 numbers = count()
 
@@ -38,7 +39,7 @@ numbers = count()
 @pytest.fixture(autouse=True)
 def expected_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """After an interactive job more of them are expected for longer than a test takes."""
-    monkeypatch.setattr(shoal_workers.scheduler, "EXPECTED_S", 3_600.0)
+    monkeypatch.setattr(shoal_workers.loop.preemption, "EXPECTED_S", 3_600.0)
 
 
 def tokenize(texts: Sequence[str], side: str) -> list[Tokens]:
@@ -52,7 +53,7 @@ def tokenize(texts: Sequence[str], side: str) -> list[Tokens]:
     ]
 
 
-class OfKind(Work):
+class OfKind(EmbedWork):
     """A job that is of a kind whatever its size."""
 
     given = INTERACTIVE
@@ -65,7 +66,7 @@ class OfKind(Work):
 def work(*texts: str, kind: str = INTERACTIVE, deaths: int = 0, **options: Any) -> Work:
     """An admitted job of the texts."""
     job = Embed(list(texts), Options(**options))
-    made = OfKind(make_delivery(kind, f"{next(numbers)}", job.pack(), deaths), job)
+    made = OfKind(make_delivery(kind, f"{next(numbers)}", job.pack(), deaths), job, pipeline())
     made.given = kind
     return made
 
@@ -80,9 +81,31 @@ def words(num_words: int) -> str:
     return " ".join(f"w{next(numbers)}" for _ in range(num_words))
 
 
-def scheduler(max_tokens: int = 100, **options: Any) -> Scheduler:
+class Chooser(Scheduler):
+    """A scheduler that gives each job its own pipeline, or that of reranks, as it takes it in."""
+
+    def __init__(self, embeds: Pipeline, **options: Any):
+        super().__init__(embeds, **options)
+        self._embeds = embeds
+        self._reranks = pipeline(tokenize_pairs)
+
+    def add(self, works: Iterable[Work]) -> None:
+        works = list(works)
+        for one in works:
+            one.pipeline = self._reranks if isinstance(one, RerankWork) else self._embeds
+        super().add(works)
+
+
+def pipeline(how: Callable[..., list[Tokens]] = tokenize, max_tokens: int = 100) -> Pipeline:
+    """The pipeline of a model of 100 tokens, with one stream, of which there is the tokenizer alone."""
+    model = SimpleNamespace(name="words", max_tokens=100)
+    encoder: Any = SimpleNamespace(model=model, tokenize=how, runs_aside=False)
+    return Pipeline(encoder, Bucketing(max_tokens))
+
+
+def scheduler(max_tokens: int = 100, how: Callable[..., list[Tokens]] = tokenize, **options: Any) -> Scheduler:
     """A scheduler whose passes have at most `max_tokens`."""
-    return Scheduler(Pipeline(tokenize, 100, Bucketing(max_tokens)), **options)
+    return Chooser(pipeline(how, max_tokens), **options)
 
 
 def finish(scheduler: Scheduler, batch: Batch, seconds: float = 0.0) -> list[Work]:
@@ -140,7 +163,7 @@ def test_texts_of_other_options_are_not_the_same() -> None:
 def rerank(*texts: str) -> Work:
     """An admitted rerank of the texts."""
     job = Rerank(list(texts), query="w")
-    return RerankWork(make_delivery(INTERACTIVE, f"{next(numbers)}", job.pack()), job)
+    return RerankWork(make_delivery(INTERACTIVE, f"{next(numbers)}", job.pack()), job, pipeline())
 
 
 def tokenize_pairs(pairs: Sequence[tuple[str, str]], side: str) -> list[Tokens]:
@@ -149,13 +172,13 @@ def tokenize_pairs(pairs: Sequence[tuple[str, str]], side: str) -> list[Tokens]:
 
 
 def test_embeds_and_reranks_take_turns_while_both_wait() -> None:
-    chosen = Scheduler(Pipeline(tokenize, 100, Bucketing(100)), Pipeline(tokenize_pairs, 100, Bucketing(100)))
+    chosen = scheduler()
     reranks, embeds = rerank(*(words(49) for _ in range(8))), work(*(words(50) for _ in range(4)))
     chosen.add([reranks, embeds])
     kinds = []
     while batch := chosen.next_batch():
-        assert len({one.uses_reranker for one in batch.works}) == 1
-        kinds.append(batch.works[0].uses_reranker)
+        assert len({one.pipeline for one in batch.works}) == 1
+        kinds.append(isinstance(batch.works[0], RerankWork))
         finish(chosen, batch)
     assert kinds == [True, False, True, False, True, True]
 
@@ -217,7 +240,7 @@ def test_a_slow_engine_has_passes_of_some_tokens_all_the_same() -> None:
 
 @pytest.mark.parametrize(("has_come", "num_portions"), [(False, MAX_PORTIONS), (True, 1)])
 def test_once_an_interactive_job_has_come_no_more_bulk_is_tokenized(has_come: bool, num_portions: int) -> None:
-    chosen = scheduler(interactive_has_come=lambda: has_come)
+    chosen = scheduler(preemption=Preemption(lambda: has_come))
     chosen.add([work("now"), bulk := work(*(f"{n:0{MAX_PREEMPTIBLE_CHARS // 4}}" for n in range(100)), kind=BULK)])
     batch = chosen.next_batch([BULK])
     assert batch is not None
@@ -231,7 +254,7 @@ def test_few_characters_are_tokenized_at_a_time_while_interactive_jobs_wait() ->
         sizes.append(sum(map(len, texts)))
         return tokenize(texts, side)
 
-    chosen = Scheduler(Pipeline(measure, 100, Bucketing(2_000)))
+    chosen = scheduler(2_000, measure)
     chosen.add([work(words(3)), work(*(words(100) for _ in range(300)), kind=BULK)])
     for n in range(2):
         batch = chosen.next_batch()
@@ -306,12 +329,12 @@ def test_whatever_waits_each_kind_is_served_what_those_before_it_owe_it(
 )
 def test_a_job_is_short_long_or_bulk(lane: str, num_texts: int, kind: str) -> None:
     job = Embed(["storm"] * num_texts)
-    assert Work(make_delivery(lane, "a", job.pack()), job).kind == kind
+    assert EmbedWork(make_delivery(lane, "a", job.pack()), job, pipeline()).kind == kind
 
 
 def test_a_job_of_many_bytes_is_long() -> None:
     job = Embed(["x" * 65_536])
-    assert Work(make_delivery(INTERACTIVE, "a", job.pack()), job).kind == LONG
+    assert EmbedWork(make_delivery(INTERACTIVE, "a", job.pack()), job, pipeline()).kind == LONG
 
 
 def test_long_jobs_take_turns_pass_by_pass_and_leave_room_for_others() -> None:
@@ -346,7 +369,7 @@ def test_tokenizing_before_a_pass_is_bounded_however_few_tokens_come_of_it() -> 
         sizes.append(sum(map(len, texts)))
         return [Tokens((1,)) for _ in texts]
 
-    chosen = Scheduler(Pipeline(measure, 100, Bucketing(100)))
+    chosen = scheduler(100, measure)
     chosen.add([work(*("x" * 8_000 for _ in range(500)))])
     assert chosen.next_batch()
     assert sum(sizes) <= MAX_PORTIONS * MAX_TOKENIZED_CHARS
@@ -431,7 +454,7 @@ def test_texts_are_tokenized_by_so_many_characters_at_a_time() -> None:
         sizes.append(sum(map(len, texts)))
         return [Tokens((1,)) for _ in texts]
 
-    chosen = Scheduler(Pipeline(measure, 100, Bucketing(100)))
+    chosen = scheduler(100, measure)
     chosen.add([work(*("x" * 6_000 for _ in range(5)), "y" * 10**6)])
     chosen.next_batch()
     assert sizes[:2] == [12_000, 12_000]
@@ -492,35 +515,3 @@ def test_every_text_is_encoded_once_whatever_comes_between() -> None:
         done += finish(chosen, batch)
     assert set(done) == set(added) - removed
     assert len(done) == len(set(done))
-
-
-def completed(scheduler: Scheduler, works: Sequence[Work]) -> None:
-    """Have all texts of the jobs encoded, so that they wait to be answered."""
-    scheduler.add(works)
-    while batch := scheduler.next_batch():
-        for text in batch.texts:
-            text.vectors = np.zeros((1, 2), np.float32)
-        scheduler.finish(batch, 0.0)
-
-
-def test_interactive_jobs_are_answered_before_those_that_were_completed_earlier() -> None:
-    chosen, bulk, urgent = scheduler(), [work(words(2), kind=BULK) for _ in range(2)], work(words(1))
-    completed(chosen, bulk)
-    completed(chosen, [urgent])
-    assert [chosen.completed_portion(), chosen.has_completed] == [[urgent], True]
-    assert [chosen.completed_portion(), chosen.has_completed] == [bulk, False]
-
-
-def test_a_few_texts_of_others_are_answered_at_a_time_while_interactive_jobs_are_expected() -> None:
-    chosen, sizes = scheduler(), (2, MAX_ANSWERED_TEXTS - 2, 1, 2 * MAX_ANSWERED_TEXTS, 1)
-    chosen.add([work(words(1))])
-    works = [work(*(words(1) for _ in range(size)), kind=BULK) for size in sizes]
-    completed(chosen, works)
-    assert chosen.completed_portion()[0].kind == INTERACTIVE
-    assert [chosen.completed_portion() for _ in range(4)] == [works[:2], works[2:3], works[3:4], works[4:]]
-
-
-def test_all_completed_jobs_are_answered_together_while_no_interactive_one_is_expected() -> None:
-    chosen, works = scheduler(), [work(words(1), kind=BULK) for _ in range(2 * MAX_ANSWERED_TEXTS)]
-    completed(chosen, works)
-    assert chosen.completed_portion() == works

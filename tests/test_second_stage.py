@@ -22,11 +22,10 @@ from shoal.jobs import Job
 from shoal.keys import Keys
 from shoal.operations import Embed, Search
 from shoal.options import QUERY_PROMPTS, Options
-from shoal.queue.dead_letters import DeadLetters
+from shoal.queue.blame import DeadLetters
 from shoal.records.source import Source
 from shoal.replies import Reply
 from shoal.search_options import SearchOptions
-from shoal_workers.admission import Limits
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.reranker import Reranker, sigmoid
@@ -34,7 +33,8 @@ from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.local_encoder import LocalEncoder
 from shoal_workers.index.index import Index
 from shoal_workers.index.search.diversity import most_diverse, pool_size
-from shoal_workers.worker import Worker
+from shoal_workers.intake.admission import Limits
+from shoal_workers.loop.worker import Worker
 
 QUERY, TOP_N = "storm in europe", 20
 

@@ -20,8 +20,8 @@ from shoal.settings import Settings
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.long_jobs import tasks
 from shoal_workers.long_jobs.tasks import functions
-from shoal_workers.service import about
-from shoal_workers.worker import Worker
+from shoal_workers.loop.worker import Worker
+from shoal_workers.service.service import about
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from shoal_api.context import Context
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
-from shoal_workers.worker import Worker
+from shoal_workers.loop.worker import Worker
 
 pytest_plugins = ["api_fixtures"]
 
@@ -333,7 +333,7 @@ def test_without_opentelemetry_a_process_says_what_to_install(tmp_path: Path, mo
 def test_nothing_of_spans_is_loaded_where_they_are_off() -> None:
     """redis-py loads OpenTelemetry's metrics by itself, where they are installed."""
     script = (
-        "import sys, shoal_api.app, shoal_workers.service, shoal_workers.long_jobs.runner\n"
+        "import sys, shoal_api.app, shoal_workers.service.service, shoal_workers.long_jobs.runner\n"
         "from shoal.settings import DEFAULTS\n"
         "from shoal.tracing import load, open_tracer\n"
         "found = {'shoal.spans', 'opentelemetry.exporter'} & {*sys.modules}\n"

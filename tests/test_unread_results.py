@@ -20,7 +20,7 @@ from shoal.queue.lane import LaneLimits
 from shoal.queue.producer import READ_TTL_S
 from shoal.queue.unread import MAX_SWEPT, UnreadLoad
 from shoal.replies import Reply
-from shoal_workers.worker import Worker
+from shoal_workers.loop.worker import Worker
 
 pytest_plugins = ["api_fixtures"]
 

@@ -17,11 +17,11 @@ from shoal.operations import Embed
 from shoal.queue.pool import Pool
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
+from shoal_workers.loop.worker import Worker
 from shoal_workers.process.crash_report import MAX_CHARS, CrashReports
 from shoal_workers.process.heartbeat import Heartbeat
 from shoal_workers.process.watchdog import EXIT_STALLED, STALLED_AFTER_S, Progress
-from shoal_workers.service import about
-from shoal_workers.worker import Worker
+from shoal_workers.service.service import about
 
 #: A process that does what it is told, in one line; what the watchdog says goes to its output. The age of its progress
 #: is what the line sets, and the clock plays no part.

@@ -15,28 +15,30 @@ from conftest import PATIENCE_S, wait_until
 from numpy.typing import NDArray
 from queues import Queue, drive
 
-import shoal_workers.admission
-import shoal_workers.scheduler
-import shoal_workers.worker
+import shoal_workers.intake.admission
+import shoal_workers.loop.preemption
+import shoal_workers.loop.worker
 from shoal.errors import Internal, Unavailable
 from shoal.jobs import LANES, Job
 from shoal.operations import Decode, Embed, Search, Tokenize, job_class
 from shoal.options import Options
+from shoal.queue.blame import DeadLetter, DeadLetters
 from shoal.queue.consumer import Consumer
-from shoal.queue.dead_letters import DeadLetter, DeadLetters
 from shoal.queue.delivery import Delivery
 from shoal.replies import Reply
 from shoal.settings import Settings
-from shoal_workers.admission import MAX_DEATHS, Limits
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
+from shoal_workers.encoding.pipeline import Pipeline
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.index.index import Index
+from shoal_workers.intake.admission import Limits
+from shoal_workers.intake.blame import MAX_DEATHS
+from shoal_workers.loop.preemption import MIN_PREEMPTIBLE_TOKENS
+from shoal_workers.loop.worker import Worker
+from shoal_workers.operations.embed import EmbedWork
 from shoal_workers.process.crash_report import CrashReports
-from shoal_workers.scheduler import MIN_PREEMPTIBLE_TOKENS
-from shoal_workers.service import limits_of
-from shoal_workers.work import Work
-from shoal_workers.worker import Worker
+from shoal_workers.service.service import limits_of
 
 
 class Engine(Encoder):
@@ -71,7 +73,7 @@ class Engine(Encoder):
 @pytest.fixture(autouse=True)
 def expected_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """After an interactive job more of them are expected for longer than a test takes."""
-    monkeypatch.setattr(shoal_workers.scheduler, "EXPECTED_S", 3_600.0)
+    monkeypatch.setattr(shoal_workers.loop.preemption, "EXPECTED_S", 3_600.0)
 
 
 @pytest.fixture
@@ -340,8 +342,8 @@ class FailsOnce(Consumer):
 def test_heartbeats_are_not_trusted_right_after_redis_was_away(
     queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shoal_workers.admission, "ALIVE_S", 3_600.0)
-    monkeypatch.setattr(shoal_workers.admission, "RECLAIM_EVERY_S", 0.0)
+    monkeypatch.setattr(shoal_workers.intake.admission, "ALIVE_S", 3_600.0)
+    monkeypatch.setattr(shoal_workers.intake.admission, "RECLAIM_EVERY_S", 0.0)
     queue.put("interactive", [Embed(["storm"], id="others")])
     queue.take("a", LANES, 1)  # by a worker whose heartbeat expires while Redis is away
     worker = Worker(FailsOnce(queue.broker, queue.keys, "b"), engine, {}, Bucketing(64))
@@ -405,7 +407,7 @@ def test_what_expires_before_its_pass_is_not_computed(queue: Queue, engine: Engi
 def test_bulk_and_long_jobs_let_interactive_ones_go_first_and_take_small_steps_then(
     queue: Queue, engine: Engine, lane: str, num_texts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shoal_workers.scheduler, "MAX_PREEMPTIBLE_S", 0.0)
+    monkeypatch.setattr(shoal_workers.loop.preemption, "MAX_PREEMPTIBLE_S", 0.0)
     worker = Worker(queue.consumer(), engine, {}, Bucketing(256))
     bulk = put(queue, *distinct(num_texts), lane=lane, reply_to="bulk")
     engine.before = once("encode", lambda: put(queue, "storm"))
@@ -436,7 +438,7 @@ def test_a_job_that_may_have_killed_its_worker_shares_no_pass(worker: Worker, qu
 def test_a_worker_that_stops_in_time_leaves_no_suspects(
     queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shoal_workers.worker, "DRAIN_S", 0.0)
+    monkeypatch.setattr(shoal_workers.loop.worker, "DRAIN_S", 0.0)
     worker = Worker(queue.consumer(), engine, {}, Bucketing(30))
     put(queue, *distinct(9))
     engine.before = once("encode", worker.stop)
@@ -449,7 +451,7 @@ def test_a_worker_that_stops_in_time_leaves_no_suspects(
 def test_a_suspect_goes_before_all_jobs_that_the_worker_holds_and_alone(
     queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch, lane: str
 ) -> None:
-    monkeypatch.setattr(shoal_workers.admission, "RECLAIM_EVERY_S", 0.0)
+    monkeypatch.setattr(shoal_workers.intake.admission, "RECLAIM_EVERY_S", 0.0)
     worker = Worker(queue.consumer(), engine, {}, Bucketing(24))
     queue.pool.announce(worker.id)
     held = [put(queue, *distinct(20), lane=lane) for _ in range(2)]
@@ -615,9 +617,10 @@ def test_a_worker_can_wait_for_its_batch_to_fill(queue: Queue, engine: Engine) -
     assert engine.passes == [1]
 
 
-def test_a_reply_that_cannot_be_made_is_an_error_of_its_job() -> None:
-    work = Work(Delivery("bulk", "a", b"", "w", 0), Embed(["storm"]))  # nothing of it is encoded
-    assert work.answer("model") is None
+def test_a_reply_that_cannot_be_made_is_an_error_of_its_job(encoder: Encoder) -> None:
+    pipeline = Pipeline(encoder, Bucketing(64))
+    work = EmbedWork(Delivery("bulk", "a", b"", "w", 0), Embed(["storm"]), pipeline)  # nothing of it is encoded
+    assert work.answer() is None
     assert isinstance(work.error, Internal)
 
 
@@ -641,7 +644,7 @@ class CountsLooks(Consumer):
 def test_a_worker_looks_for_jobs_of_dead_workers_at_intervals(
     queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shoal_workers.admission, "RECLAIM_EVERY_S", 3_600.0)
+    monkeypatch.setattr(shoal_workers.intake.admission, "RECLAIM_EVERY_S", 3_600.0)
     consumer = CountsLooks(queue.broker, queue.keys, "a")
     worker = Worker(consumer, engine, {}, Bucketing(64))
     for _ in range(3):

@@ -15,7 +15,7 @@ from shoal.replies import Reply
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
-from shoal_workers.worker import Worker
+from shoal_workers.loop.worker import Worker
 
 
 def put_all(queue: Queue) -> list[Job]:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from shoal.queue.dead_letters import DeadLetter
+from shoal.queue.blame import DeadLetter
 
 
 def describe(letter: DeadLetter) -> dict[str, Any]:

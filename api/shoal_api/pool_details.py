@@ -4,7 +4,7 @@ from contextlib import suppress
 from typing import Any
 
 from shoal.errors import MissingExtra
-from shoal.queue.dead_letters import DeadLetters
+from shoal.queue.blame import DeadLetters
 from shoal_api import dead_letter, long_job
 from shoal_api.context import Context
 from shoal_api.pool_watch import Details

@@ -29,7 +29,7 @@ from shoal_workers.encoding.encoder import TokenizedText
 from shoal_workers.encoding.tokenizer import Tokenizer
 from shoal_workers.model.model import Model, prepared_folder
 from shoal_workers.process import processors
-from shoal_workers.service import open_encoder
+from shoal_workers.service.service import open_encoder
 
 #: Headlines in a forward pass, and the number of different headlines, which is a multiple of each batch size.
 BATCH_SIZES, NUM_HEADLINES = (1, 8, 32, 64, 128), 4_096

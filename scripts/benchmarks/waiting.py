@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from shoal.settings import Settings
-from shoal_workers import service
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.engines import Pooled
 from shoal_workers.encoding.packing import Packing, TextSpans
 from shoal_workers.encoding.tokenizer import Tokenizer
 from shoal_workers.model.model import Model, prepared_folder
+from shoal_workers.service import service
 
 
 class WaitingEngine:

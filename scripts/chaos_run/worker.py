@@ -15,7 +15,7 @@ from shoal import logs
 from shoal.settings import Settings
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
-from shoal_workers.service import open_encoder, serve
+from shoal_workers.service.service import open_encoder, serve
 
 #: The end that each word of a poison text brings (chaos_run.cases has the same words).
 ENDS: dict[str, Callable[[], object]] = {

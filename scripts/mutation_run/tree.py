@@ -22,7 +22,7 @@ _PACKAGES = ("shared", "api", "workers")
 _OWN = ("shoal", "shoal_api", "shoal_workers")
 
 #: Modules that import nearly all that the tests import, most of it from libraries.
-_IMPORTED_ONCE = ("shoal_api.server.server", "shoal_workers.service", "hypothesis.extra.numpy", "yaml")
+_IMPORTED_ONCE = ("shoal_api.server.server", "shoal_workers.service.service", "hypothesis.extra.numpy", "yaml")
 
 #: Exit codes of a run: pytest's, and one of a run that took too long.
 PASSED, FAILED, NO_TESTS, TOO_LONG = 0, 1, 5, -1

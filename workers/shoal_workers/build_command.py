@@ -231,7 +231,7 @@ def _encoder(settings: Settings, client: "Client | None") -> Iterator["DocumentE
         return
     from shoal_workers.index.build.local_encoder import LocalEncoder
     from shoal_workers.process import processors
-    from shoal_workers.service import open_encoder
+    from shoal_workers.service.service import open_encoder
 
     with Progress("opening the model"):
         threads = settings.threads or processors.threads_for(1, processors.available())

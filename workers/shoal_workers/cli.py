@@ -56,7 +56,7 @@ def worker(settings: Settings) -> None:
     from shoal_workers.process.processors import limit_native_threads
 
     limit_native_threads(settings.threads, settings.workers)
-    from shoal_workers.service import serve
+    from shoal_workers.service.service import serve
 
     logs.configure(settings)
     serve(settings)

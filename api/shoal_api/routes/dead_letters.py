@@ -5,7 +5,7 @@ from dataclasses import asdict
 from flask import Response
 from flask_openapi3.models.tag import Tag
 
-from shoal.queue.dead_letters import DeadLetters
+from shoal.queue.blame import DeadLetters
 from shoal_api.context import context
 from shoal_api.dead_letter import describe
 from shoal_api.description import Blueprint

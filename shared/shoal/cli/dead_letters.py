@@ -8,7 +8,7 @@ import click
 
 from shoal.cli.options import REDIS_SETTINGS, settings_options
 from shoal.cli.output import echo, echo_lines, when
-from shoal.queue.dead_letters import DeadLetter, DeadLetters
+from shoal.queue.blame import DeadLetter, DeadLetters
 from shoal.queue.producer import Producer
 from shoal.settings import Settings
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from shoal import wire
 from shoal.errors import TooLarge
-from shoal.queue.dead_letters import DeadLetter
+from shoal.queue.blame import DeadLetter
 from shoal.queue.delivery import Delivery
 from shoal.replies import Reply
 

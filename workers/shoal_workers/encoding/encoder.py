@@ -4,11 +4,11 @@ import json
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +54,8 @@ class TokenizedText:
     """One text on its way through the model.
 
     `pooling` is None where the model decides; `output` is `vector` or `tokens`. Once the text is encoded, `vectors` is
-    float32 `[1, dimension]`, or `[tokens, dimension]`; where the engine failed on it, `error` says how.
+    float32 `[1, dimension]`, or `[tokens, dimension]`; where the engine failed on it, `error` says how. `num_tokens`
+    counts special ones too.
     """
 
     tokens: Tokens
@@ -62,11 +63,10 @@ class TokenizedText:
     output: str = "vector"
     vectors: NDArray[np.float32] | None = None
     error: Exception | None = None
+    num_tokens: int = field(init=False)
 
-    @property
-    def num_tokens(self) -> int:
-        """Number of tokens, special ones included."""
-        return len(self.tokens.ids)
+    def __post_init__(self) -> None:
+        self.num_tokens = len(self.tokens.ids)
 
     @property
     def is_done(self) -> bool:
@@ -206,9 +206,9 @@ class Encoder:
             return None
         return open_chunker(self.tokenizer, self.model.name, options, prompt)
 
-    def tokenize(self, texts: Sequence[str], truncation_side: str = "right") -> list[Tokens]:
+    def tokenize(self, inputs: Sequence[Any], truncation_side: str = "right") -> list[Tokens]:
         """Return the tokens of each text, cut on the named side where the text is too long for the model."""
-        return self.tokenizer.encode(texts, truncation_side)
+        return self.tokenizer.encode(inputs, truncation_side)
 
     def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
         """Start to encode the texts; `finish` waits for them. Raises what the engine raises.

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,13 +32,13 @@ class Reranker(Encoder):
         max_tokens = round(embeds.max_batch_tokens * min(1.0, ratio or 1.0))
         return replace(embeds, max_batch_tokens=max(1, max_tokens), shares_rows=self.model.shares_rows)
 
-    def tokenize_pairs(self, pairs: Sequence[tuple[str, str]], truncation_side: str = "right") -> list[Tokens]:
+    def tokenize(self, inputs: Sequence[Any], truncation_side: str = "right") -> list[Tokens]:
         """Return the tokens of each pair, cut on the named side where the pair is too long for the model."""
-        return self.tokenizer.encode_pairs(pairs, truncation_side)
+        return self.tokenizer.encode_pairs(inputs, truncation_side)
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
         """Return the raw scores `[pairs]` of a few pairs, which are computed in one pass."""
-        texts = [TokenizedText(tokens) for tokens in self.tokenize_pairs(pairs)]
+        texts = [TokenizedText(tokens) for tokens in self.tokenize(pairs)]
         self.encode(texts)
         return np.concatenate([text.vectors[:, 0] for text in texts if text.vectors is not None])
 

@@ -27,7 +27,6 @@ from shoal.queue.pool import Pool
 from shoal.search_job import MAX_JOB_HITS, MAX_JOB_ROWS
 from shoal.settings import Settings
 from shoal.tracing import open_tracer
-from shoal_workers.admission import Limits
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.reranker import Reranker
@@ -35,6 +34,8 @@ from shoal_workers.index.serving.index_watch import watched as watched_indexes
 from shoal_workers.index.serving.open_indexes import OpenIndexes, describe
 from shoal_workers.index.store.copy_keeper import kept_copies
 from shoal_workers.index.store.store_process import check_store
+from shoal_workers.intake.admission import Limits
+from shoal_workers.loop.worker import Worker
 from shoal_workers.model.prepare import prepare_if_needed
 from shoal_workers.process import open_files, processors
 from shoal_workers.process.crash_report import CrashReports
@@ -42,8 +43,7 @@ from shoal_workers.process.heartbeat import Heartbeat
 from shoal_workers.process.neighbours import Neighbours, membership_of
 from shoal_workers.process.processor_share import ProcessorShare
 from shoal_workers.process.watchdog import STALLED_AFTER_S, Watchdog
-from shoal_workers.resizing import Resizing
-from shoal_workers.worker import Worker
+from shoal_workers.service.resizing import Resizing
 
 log = logging.getLogger(__name__)
 
@@ -190,7 +190,7 @@ def share_of(settings: Settings, pool: Pool) -> ProcessorShare:
 
 def about(worker: Worker, lane_limits: LaneLimits | None = None) -> dict[str, Any]:
     """Return the contents of the worker's heartbeat; `lane_limits` are those of all producers."""
-    model, engine = worker.encoder.model, worker.encoder.engine
+    model, engine, now_s = worker.encoder.model, worker.encoder.engine, worker.clock.now()
     return {
         "state": _state(worker),
         "model": model.name,
@@ -210,33 +210,22 @@ def about(worker: Worker, lane_limits: LaneLimits | None = None) -> dict[str, An
         "pid": os.getpid(),
         "clock_offset_s": worker.clock.offset_s,
         "clock_error_s": worker.clock.error_s,
-        "texts_per_s": worker.throughput.texts_per_s,
-        "limits": (lane_limits or LaneLimits()).to_map() | _limits_of_jobs(worker),
+        "texts_per_s": worker.log.throughput.texts_per_s,
+        "limits": (lane_limits or LaneLimits()).to_map()
+        | {
+            "max_job_texts": worker.limits.max_job_texts,
+            "max_text_chars": worker.limits.max_text_chars,
+            "max_job_hits": MAX_JOB_HITS,
+            "max_job_rows": MAX_JOB_ROWS,
+            "max_reply_bytes": worker.consumer.max_reply_bytes,
+            "result_ttl_s": worker.consumer.result_ttl_s,
+        },
         "indexes": describe(worker.indexes),
         "index_errors": worker.indexes.errors if isinstance(worker.indexes, OpenIndexes) else {},
-        **worker.measurements.to_heartbeat(),
-        **_about_jobs(worker),
-    }
-
-
-def _about_jobs(worker: Worker) -> dict[str, Any]:
-    """Return when this is written, and what the worker answered lately; no time before the clock is measured."""
-    now_s = worker.clock.now()
-    return {
-        "written_at": None if worker.clock.error_s is None else now_s,
-        "recent": worker.recent.newest(),
-        "longest_waits": worker.recent.longest_waits(now_s),
-    }
-
-
-def _limits_of_jobs(worker: Worker) -> dict[str, int]:
-    return {
-        "max_job_texts": worker.limits.max_job_texts,
-        "max_text_chars": worker.limits.max_text_chars,
-        "max_job_hits": MAX_JOB_HITS,
-        "max_job_rows": MAX_JOB_ROWS,
-        "max_reply_bytes": worker.consumer.max_reply_bytes,
-        "result_ttl_s": worker.consumer.result_ttl_s,
+        "written_at": None if worker.clock.error_s is None else now_s,  # no time before the clock is measured
+        "recent": worker.log.recent.newest(),
+        "longest_waits": worker.log.recent.longest_waits(now_s),
+        **worker.log.measurements.to_heartbeat(),
     }
 
 

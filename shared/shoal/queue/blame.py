@@ -1,4 +1,17 @@
-"""Dead letters: jobs that could not be answered as they asked, kept for an operator to look at, retry or drop."""
+"""Blame for jobs whose workers died, as Redis keeps it, and dead letters: for an operator to look at, retry or drop.
+
+| a job that is | becomes | when | by the script |
+|---|---|---|---|
+| waiting | held | a worker takes it, with others | `take` |
+| held | waiting | its worker leaves, gives it back, or does not know of it | `reclaim`, `give_back` |
+| held | a suspect, with a death more | its worker died, and held no suspect | `reclaim` |
+| held | waiting | its worker died, and held a suspect, which alone is to blame | `reclaim` |
+| a suspect | held, alone | a worker takes it that computes nothing else | `take` |
+| held | answered | its worker replies | `answer` |
+| held | a dead letter too | its worker adds one to the reply (`shoal_workers/intake/blame.py` says when) | `answer` |
+| a dead letter | waiting, under a new id | an operator retries it | `put`, `drop` |
+| a dead letter | gone | an operator drops it, or newer ones need its place | `drop`, `answer` |
+"""
 
 import re
 from collections.abc import Mapping

@@ -1,0 +1,244 @@
+"""Admission control: takes jobs from the lanes and from dead workers, and answers those that need not be computed."""
+
+import logging
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import cast
+
+from shoal.broker.clock import Clock
+from shoal.cache.cache import Cache
+from shoal.errors import Expired, InvalidRequest, ShoalError, UnknownIndex
+from shoal.excerpt import excerpt
+from shoal.index_job import IndexJob
+from shoal.jobs import Job, check_deadline
+from shoal.outline import Outline
+from shoal.queue.answer import Answer
+from shoal.queue.consumer import Consumer
+from shoal.queue.delivery import Delivery
+from shoal.queue.pool import ALIVE_S, Pool
+from shoal.replies import Reply
+from shoal_workers.intake.blame import Blame, check_deaths
+from shoal_workers.operations.served import Served
+from shoal_workers.operations.work import INTERACTIVE, Work
+from shoal_workers.process.job_log import EndedJob, JobLog
+
+log = logging.getLogger(__name__)
+
+#: Interval at which a worker looks for jobs that it was given without its knowledge and, in turn with others, for those
+#: of dead workers, in seconds.
+RECLAIM_EVERY_S = 1.0
+
+#: Interval at which a worker looks whether it still holds its jobs, in seconds.
+CHECK_EVERY_S = 0.25
+
+#: Pauses of a worker that has nothing but jobs to give back, in seconds: the first, and after twice as long each, the
+#: longest. Meanwhile another worker takes them.
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.005, 0.1
+
+#: Time for which the indexes that other workers serve count as known, in seconds.
+SERVED_KNOWN_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits on the jobs that a worker admits, and on the texts that it takes for one pass.
+
+    `max_batch_texts` fill a pass: more would not be encoded faster, and would keep others waiting.
+    """
+
+    max_job_texts: int = 1_024
+    max_text_chars: int = 2**20
+    max_batch_texts: int = 64
+    max_batch_wait_s: float = 0.0
+
+
+class Admission:
+    """The admission control of one worker."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        pool: Pool,
+        served: Served,
+        limits: Limits,
+        cache: Cache | None,
+        blame: Blame,
+        clock: Clock,
+        job_log: JobLog,
+    ):
+        self._consumer, self._pool, self._clock = consumer, pool, clock
+        self._served, self._limits, self._cache = served, limits, cache
+        self._blame, self._job_log = blame, job_log
+        self._counters = job_log.measurements.counters
+        self._next_reclaim = self._next_check = self._trust_heartbeats_at = 0.0
+        self._has_more_to_sweep = False
+        self._served_elsewhere: set[str] = set()
+        self._served_until = self._pause_s = 0.0
+
+    # Take
+
+    def take(
+        self, room: Mapping[str, int], block_s: float, held: Collection[Work], takes_suspects: bool = False
+    ) -> list[Work]:
+        """Take jobs for as many texts of each lane as `room` says, and let those of dead workers wait again.
+
+        Without any, wait up to `block_s` for one. `held` are the jobs that the worker has at this moment. It takes
+        suspects while nothing of these runs.
+        """
+        self._reclaim(held)
+        if not held:
+            time.sleep(self._pause_s)
+        works = self._admit(self._consumer.take(room, 0.0 if held else block_s, takes_suspects))
+        until = time.monotonic() + self._limits.max_batch_wait_s
+        while works and (wait_s := until - time.monotonic()) > 0:  # for more interactive jobs, until the pass is full
+            num_texts = self._limits.max_batch_texts - sum(work.job.num_lane_texts for work in works)
+            if num_texts <= 0:
+                break
+            works += self._admit(self._consumer.take({INTERACTIVE: num_texts}, wait_s))
+        return works
+
+    def distrust_heartbeats(self) -> None:
+        """Count no worker as dead until all have had time for a heartbeat: they had none while Redis was away.
+
+        Until then, look for jobs that this worker was given without its knowledge.
+        """
+        self._trust_heartbeats_at = time.monotonic() + ALIVE_S
+
+    def _reclaim(self, held: Collection[Work]) -> None:
+        """Let jobs wait again that their workers cannot answer, and look for unread results that have expired."""
+        is_due = time.monotonic() >= self._next_reclaim
+        looks_for_dead = is_due and time.monotonic() >= self._trust_heartbeats_at
+        if looks_for_dead or self._has_more_to_sweep:
+            self._has_more_to_sweep = self._consumer.unread.sweep()
+        if not is_due:
+            return
+        self._next_reclaim = time.monotonic() + RECLAIM_EVERY_S
+        num_own, dead = self._consumer.reclaim([work.delivery for work in held], looks_for_dead)
+        if num_own:
+            log.info("%d jobs wait again, with which Redis did not reach this worker", num_own)
+        for worker, num_jobs in dead.items():
+            self._counters["claims"] += num_jobs
+            log.info("jobs of worker %s wait again, as it is dead: %d", worker, num_jobs)
+
+    # Admit
+
+    def _admit(self, deliveries: Iterable[Delivery]) -> list[Work]:
+        """Return the work of each job, and answer those that cannot be served."""
+        works, refusals = [], []
+        for delivery in deliveries:
+            self._counters["redeliveries"] += delivery.is_suspect
+            try:
+                check_deaths(delivery)
+                self._consumer.check_sends(delivery)
+                works.append(self._served.admit(delivery, self._read(delivery)))
+            except ShoalError as error:
+                refusals.append((delivery, error))
+        self.refuse(refusals)
+        if works := self._start(works):
+            self._pause_s = 0.0
+        self._look_up(
+            [work for work in works if work.is_cacheable and work.job.options.is_cacheable and work.untokenized]
+        )
+        for work in works:
+            if work.is_complete:
+                work.begin()
+        return works
+
+    def _read(self, delivery: Delivery) -> Job:
+        """Return the job of the delivery. Raises the ShoalError that says why it cannot be served by any worker."""
+        delivery.check_size()
+        job = delivery.job()
+        if (put_as := delivery.put_as) not in (None, job.id):
+            raise InvalidRequest(f"the job has id {excerpt(job.id)}, and was put as {excerpt(put_as)}: use the same id")
+        now = self._clock.now()
+        if error := expired(job, now):
+            raise error
+        if job.deadline is not None:
+            check_deadline(job.deadline, now)
+        job.check_texts(self._limits.max_job_texts, self._limits.max_text_chars, "job", "split it")
+        job.check_sizes(self._limits.max_job_texts)
+        return job
+
+    def _start(self, works: list[Work]) -> list[Work]:
+        """Mark jobs whose status is kept as running; return all jobs but those that are this worker's no longer."""
+        submitted = [work for work in works if work.job.reply_to is None or work.delivery.keeps_status]
+        started = self._consumer.start([(work.delivery, work.job.id) for work in submitted])
+        refused = [work for work, runs in zip(submitted, started, strict=True) if not runs]
+        for work in submitted:
+            if work.delivery.put_as is None:
+                work.delivery = replace(work.delivery, key=work.job.id)
+        return [work for work in works if work not in refused]
+
+    def _look_up(self, works: Sequence[Work]) -> None:
+        """Look up the jobs' texts in the cache, and take over its entries."""
+        if self._cache is None or not works:
+            return
+        table = self._cache.table
+        for work in works:
+            work.digests = table.digests(work.job.texts, work.prompt, work.job.options)
+        entries = iter(self._cache.find([digest for work in works for digest in work.digests]))
+        for work in works:
+            work.use_cache(list(islice(entries, len(work.digests))))
+            self._counters["cache_hits"] += len(work.cached)
+            self._counters["cache_misses"] += len(work.untokenized)
+
+    # Refuse
+
+    def drop(self, held: Collection[Work]) -> list[Work]:
+        """Return the jobs that need not be computed any more: those that expired, which are answered, and lost ones.
+
+        A job is lost when it was cancelled, when its caller has gone, or when it waits again for another worker.
+        """
+        now = self._clock.now()
+        late = {work: error for work in held if (error := expired(work.job, now))}
+        self.refuse([(work.delivery, error) for work, error in late.items()])
+        if not held or time.monotonic() < self._next_check:
+            return list(late)
+        self._next_check = time.monotonic() + CHECK_EVERY_S
+        lost = set(self._consumer.lost([work.delivery for work in held]))
+        return [work for work in held if work in late or work.delivery in lost]
+
+    def refuse(self, refusals: Sequence[tuple[Delivery, ShoalError]]) -> int:
+        """Answer with the errors; return how many of the jobs were still unanswered.
+
+        Jobs whose index another worker serves are given back instead.
+        """
+        answers, ended, given = [], [], self._give_back(refusals)
+        for delivery, error in refusals:
+            if delivery in given:
+                continue
+            outline = Outline.read(delivery.data)
+            job = EndedJob.refused(delivery, outline, error)
+            reply = Reply.failure(job.id, error) if job.id else None
+            letter = self._blame.letter(delivery, error, outline)
+            answers.append(Answer(delivery, reply, delivery.reply_to or outline.reply_to, letter))
+            ended.append(job)
+        replying_at = time.time()
+        num_answered = self._consumer.reply(answers) if answers else 0
+        self._job_log.note(ended, replying_at)
+        return num_answered
+
+    def _give_back(self, refusals: Sequence[tuple[Delivery, ShoalError]]) -> Collection[Delivery]:
+        """Give back the jobs whose index this worker does not serve and another one does; return them."""
+        wanting = [delivery for delivery, error in refusals if isinstance(error, UnknownIndex)]
+        unknown = {delivery: cast(IndexJob, delivery.job()).index for delivery in wanting}
+        if not unknown:
+            return ()
+        if time.monotonic() >= self._served_until or not self._served_elsewhere.issuperset(unknown.values()):
+            others = [about for name, about in self._pool.workers().items() if name != self._consumer.name]
+            self._served_elsewhere = {index for about in others for index in about.get("indexes", ())}
+            self._served_until = time.monotonic() + SERVED_KNOWN_S
+        given = [delivery for delivery, index in unknown.items() if index in self._served_elsewhere]
+        if given:
+            self._consumer.give_back(given)
+            self._pause_s = min(2 * self._pause_s or FIRST_PAUSE_S, MAX_PAUSE_S)
+        return given
+
+
+def expired(job: Job, now: float) -> Expired | None:
+    """Return the error of a job whose deadline has passed; `now` is Redis's time in Unix seconds."""
+    if job.deadline is None or (late_s := now - job.deadline) <= 0:
+        return None
+    return Expired(f"the deadline passed {late_s:.1f} s before the job was computed: add workers or wait longer")

@@ -1,0 +1,193 @@
+"""The scheduler: holds admitted jobs by priority and chooses the texts of the next forward pass. Knows no tensors.
+
+Every pass is chosen anew, so preemption is only the next choice: while a long bulk job is under way, an interactive job
+that has come meanwhile is simply chosen first.
+"""
+
+import sys
+from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, wait
+
+from shoal_workers.encoding.pipeline import Pipeline
+from shoal_workers.loop import window
+from shoal_workers.loop.batch import Batch
+from shoal_workers.loop.preemption import MIN_PREEMPTIBLE_TOKENS, Preemption
+from shoal_workers.operations.work import BULK, INTERACTIVE, LONG, Work
+
+#: The kinds of jobs, in the order of their priority, and the tokens that each is served for each token of a kind before
+#: it while both wait.
+SHARES = {INTERACTIVE: 1.0, LONG: 1 / 4, BULK: 1 / 8}
+
+
+class Scheduler:
+    """The jobs that a worker has admitted and not answered. For one thread.
+
+    `embeds` is the pipeline of the model that makes vectors. A job for vectors of tokens or chunks fails as soon as its
+    texts have more than `max_reply_vectors` of them.
+    """
+
+    def __init__(
+        self,
+        embeds: Pipeline,
+        max_batch_texts: int = 64,
+        max_reply_vectors: int = sys.maxsize,
+        preemption: Preemption | None = None,
+    ):
+        self._embeds = embeds
+        self._max_batch_tokens = embeds.bucketing.max_batch_tokens
+        self._max_batch_texts = max_batch_texts
+        self._max_reply_vectors = max_reply_vectors
+        self._preemption = preemption or Preemption()
+        self._waiting: dict[str, dict[Work, None]] = {kind: {} for kind in SHARES}  # each an ordered set
+        self._credit = dict.fromkeys(SHARES, 0.0)  # tokens that jobs of higher priority owe a kind
+        self._last: dict[str, Pipeline] = {}  # that of the last pass of a kind
+        self._completed: list[Work] = []
+
+    def waiting(self) -> list[Work]:
+        """Return the jobs that are not completed, and searches whose index is being opened."""
+        works = [work for waiting in self._waiting.values() for work in waiting]
+        return works + [work for work in self._completed if work.is_opening]
+
+    def unanswered(self) -> list[Work]:
+        """Return all jobs that the worker holds, completed ones included."""
+        return [work for waiting in self._waiting.values() for work in waiting] + self._completed
+
+    def waits(self, *kinds: str) -> bool:
+        """Return True if jobs of one of the kinds are not completed."""
+        return any(self._waiting[kind] for kind in kinds)
+
+    # Add and remove
+
+    def room(self, num_aside: int = 0) -> dict[str, int]:
+        """Return the number of texts that the worker should take of each lane; 0 for a lane that is missing.
+
+        A pass of interactive jobs is full with `max_batch_texts`. Of the others the worker takes no more than it can
+        compute soon, because idle workers may do so sooner: a pass beside the `num_aside` texts that are computed, or
+        one job while interactive jobs would wait for it.
+        """
+        waits_for_bulk = self._preemption.is_expected and not self._embeds.encoder.runs_aside
+        most_of_bulk = 1 if waits_for_bulk else self._max_batch_texts + num_aside
+        held = {kind: sum(work.num_counted for work in works) for kind, works in self._waiting.items()}
+        num_interactive = held[INTERACTIVE] + held[LONG]
+        room = {INTERACTIVE: self._max_batch_texts - num_interactive, BULK: most_of_bulk - held[BULK]}
+        return {lane: num_texts for lane, num_texts in room.items() if num_texts > 0}
+
+    def add(self, works: Iterable[Work]) -> None:
+        """Take in jobs that were admitted, and those that go on: with another stage, or once their index is open."""
+        for work in works:
+            if work.kind == INTERACTIVE:
+                self._preemption.expect()
+            self._waiting[work.kind][work] = None
+            self._collect([work])
+
+    def remove(self, works: Iterable[Work]) -> None:
+        """Forget jobs that are answered already: expired, cancelled, or claimed by another worker."""
+        for work in works:
+            self._waiting[work.kind].pop(work, None)
+            if work in self._completed:
+                self._completed.remove(work)
+
+    # Choose and finish
+
+    def next_batch(self, kinds: Collection[str] = SHARES.keys()) -> Batch | None:
+        """Choose the texts of the next forward pass and tokenize as many as that needs; None if no text waits.
+
+        Jobs of the given kinds are chosen; a suspect is chosen first, and no other job before it is answered.
+        """
+        if suspect := next((work for work in self.unanswered() if work.delivery.is_suspect), None):
+            return self._next_of(suspect.kind, [suspect])
+        while kind := self._choose(kinds):
+            if batch := self._next_of(kind, self._turn(kind)):
+                return batch
+        return None
+
+    def tokenize_ahead(self) -> None:
+        """Tokenize for the next pass of long or bulk jobs, while the engine computes one."""
+        if kind := self._choose((LONG, BULK)):
+            self._fill(kind, self._turn(kind))
+
+    def finish(self, batch: Batch, seconds: float) -> None:
+        """Note that the texts of the batch are encoded, which took `seconds`."""
+        if batch.kind != INTERACTIVE:
+            batch.pipeline.note(batch.texts, seconds)
+        for work in batch.works:
+            work.end_pass(seconds)
+            works = self._waiting[work.kind]
+            if work.takes_turns and work in works:  # others go before it
+                works[work] = works.pop(work)
+        self._collect(batch.works)
+
+    def _choose(self, kinds: Collection[str]) -> str | None:
+        """Return the kind that is served next: one that is owed a share, else that of the highest priority."""
+        waiting = [kind for kind in kinds if self._waiting[kind]]
+        pass_tokens = self._max_batch_tokens
+        if self._preemption.is_expected:
+            pass_tokens = min(pass_tokens, MIN_PREEMPTIBLE_TOKENS)
+        owed = (kind for kind in waiting[1:] if self._credit[kind] >= pass_tokens)
+        return next(owed, waiting[0] if waiting else None)
+
+    def _turn(self, kind: str) -> list[Work]:
+        """Return the jobs of the kind whose model has the next pass: models take turns while jobs of several wait."""
+        works = list(self._waiting[kind])
+        others = [work for work in works if work.pipeline is not self._last.get(kind, self._embeds)]
+        first = (others or works)[0].pipeline
+        return [work for work in works if work.pipeline is first]
+
+    def _next_of(self, kind: str, works: Sequence[Work]) -> Batch | None:
+        """Choose the texts of the next pass of jobs of that kind and one model; None if none of their texts waits."""
+        self._last[kind] = pipeline = works[0].pipeline
+        self._fill(kind, works)
+        self._collect(works)
+        if not (texts := window.texts_of(works)):
+            return None
+        bucketing, max_cost = pipeline.bucketing, self._preemption.max_cost(kind, pipeline)
+        if max_cost is None:  # the batch that has the oldest text
+            texts = next(batch for batch in bucketing.cut(texts) if texts[0] in batch)
+        else:
+            texts = bucketing.part(texts, max_cost, any(work.has_untokenized for work in works))
+        chosen = set(texts)
+        wanting = [work for work in works if not work.error and not chosen.isdisjoint(work.tokenized.values())]
+        batch = Batch(kind, texts, wanting, pipeline)
+        self._charge(kind, batch.num_tokens)
+        return batch
+
+    def _fill(self, kind: str, works: Sequence[Work]) -> None:
+        """Tokenize texts for the next passes of the jobs."""
+        max_cost = self._preemption.max_cost(kind, works[0].pipeline)
+        window.fill(works, self._max_reply_vectors, max_cost, self._preemption.has_come)
+
+    def _charge(self, served: str, num_tokens: int) -> None:
+        """Give each waiting kind of lower priority its share of the tokens that another one is served."""
+        kinds = list(SHARES)
+        for kind in kinds[kinds.index(served) + 1 :]:
+            credit = min(self._credit[kind] + SHARES[kind] * num_tokens, self._max_batch_tokens)
+            self._credit[kind] = credit if self._waiting[kind] else 0.0
+        # A long text can take more than is owed: the kind then waits the longer for its next share.
+        self._credit[served] = max(-self._max_batch_tokens, self._credit[served] - num_tokens)
+
+    # Complete
+
+    def _collect(self, works: Iterable[Work]) -> None:
+        """Move the jobs that are completed out of those that wait."""
+        for work in works:
+            if work.is_complete and work in self._waiting[work.kind]:
+                del self._waiting[work.kind][work]
+                self._completed.append(work)
+
+    def completed(self) -> list[Work]:
+        """Return the jobs that were completed since the last call: encoded, with an open index, or with an error."""
+        works = [work for work in self._completed if not work.is_opening]
+        self._completed = [work for work in self._completed if work not in works]
+        return works
+
+    @property
+    def has_completed(self) -> bool:
+        """True if there are completed jobs that are not answered."""
+        return any(not work.is_opening for work in self._completed)
+
+    def wait_for_index(self, timeout_s: float) -> bool:
+        """Wait until one of the indexes that are being opened for jobs is open; return False if there is none."""
+        opening = [work.opening for work in self._completed if work.opening and work.is_opening]
+        if opening:
+            wait(opening, timeout_s, FIRST_COMPLETED)
+        return bool(opening)

@@ -1,0 +1,118 @@
+"""The window: texts of the jobs whose turn it is, tokenized a few passes ahead, so that like lengths share a pass."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from shoal.errors import ShoalError
+from shoal_workers.encoding.encoder import TokenizedText
+from shoal_workers.encoding.pipeline import Pipeline
+from shoal_workers.encoding.tokenizer import Tokens
+from shoal_workers.operations.work import Work
+
+#: Passes for which texts are tokenized ahead.
+WINDOW_PASSES = 2
+
+#: Most characters that are tokenized at a time: with the longest texts and the slowest scripts, that takes 50 ms.
+MAX_TOKENIZED_CHARS = 16_384
+
+#: Most characters that are tokenized at a time while interactive jobs are expected.
+MAX_PREEMPTIBLE_CHARS = 4_096
+
+#: Most portions of `MAX_TOKENIZED_CHARS` before a pass. The rest is tokenized after it.
+MAX_PORTIONS = 8
+
+#: Characters of chunks after which no more chunks are cut before a pass. The tokens of the pass are no such limit:
+#: equal chunks are computed once, so a text that repeats itself would be cut for seconds, while other jobs wait.
+ENOUGH_CHUNK_CHARS = 8_192
+
+
+def texts_of(works: Iterable[Work]) -> list[TokenizedText]:
+    """Return the tokenized texts that are not encoded yet, in the order of their jobs, each once."""
+    texts = (text for work in works if work.error is None for text in work.tokenized.values())
+    return list(dict.fromkeys(text for text in texts if not text.is_done))
+
+
+def fill(works: Sequence[Work], max_reply_vectors: int, max_cost: float | None, is_urgent: Callable[[], bool]) -> None:
+    """Tokenize inputs of jobs of one pipeline, in order, until a few passes are full. Equal ones become one.
+
+    A pass may have `max_cost` while interactive jobs are expected: then few texts are tokenized at a time, and once
+    `is_urgent` returns True, no more are.
+    A job for vectors of tokens or chunks fails as soon as its texts have more than `max_reply_vectors` of them.
+    """
+    pipeline = works[0].pipeline
+    known = {_key(work, text.tokens): text for work in works for text in work.tokenized.values() if not text.is_done}
+    num_tokens = sum(text.num_tokens for text in known.values())
+    enough_tokens = WINDOW_PASSES * (max_cost or pipeline.bucketing.max_batch_tokens)
+    max_chars = MAX_PREEMPTIBLE_CHARS if max_cost else MAX_TOKENIZED_CHARS
+    enough_cut_chars = sum(work.num_cut_chars for work in works) + ENOUGH_CHUNK_CHARS
+    for _ in range(MAX_PORTIONS):
+        if num_tokens >= enough_tokens or sum(work.num_cut_chars for work in works) >= enough_cut_chars:
+            return
+        if not (found := _tokenize_next(pipeline, works, max_chars)):
+            return
+        for work, number, tokens in found:
+            new = TokenizedText(tokens, work.options.pooling, work.options.output)
+            work.tokenized[number] = known.setdefault(_key(work, tokens), new)
+            num_tokens += new.num_tokens if work.tokenized[number] is new else 0
+        for work in dict.fromkeys(work for work, _, _ in found):
+            work.check_num_vectors(max_reply_vectors)
+        if max_cost and is_urgent():
+            return
+
+
+def _key(work: Work, tokens: Tokens) -> Any:
+    """Return a key that is equal for inputs that can share their computation, and of which as much was read."""
+    return (tokens, work.options.pooling, work.options.output)
+
+
+def _tokenize_next(pipeline: Pipeline, works: Iterable[Work], max_chars: int) -> list[tuple[Work, int, Tokens]]:
+    """Tokenize the next inputs of the jobs, up to `max_chars` characters, but at least one; return them by number.
+
+    A job that cuts its inputs itself is tokenized alone, when the jobs before it have nothing left. Inputs that are to
+    be cut on the other side than the first ones come later.
+    """
+    portion: list[tuple[Work, int]] = []
+    num_chars = 0
+    for work in works:
+        has_other_side = portion and portion[0][0].options.truncation_side != work.options.truncation_side
+        if has_other_side or work.error is not None or not work.has_untokenized:
+            continue
+        if work.is_cut:
+            if not portion:
+                return [(work, number, tokens) for number, tokens in work.cut()]
+            break
+        while work.untokenized:
+            given = work.inputs[work.untokenized[0]]
+            num_chars += len(given) if isinstance(given, str) else sum(map(len, given))
+            if portion and num_chars > max_chars:
+                return _tokenize(pipeline, portion)
+            portion.append((work, work.untokenized.popleft()))
+    return _tokenize(pipeline, portion)
+
+
+def _tokenize(pipeline: Pipeline, portion: Sequence[tuple[Work, int]]) -> list[tuple[Work, int, Tokens]]:
+    """Return the inputs with their tokens, tokenized together; a job on which the tokenizer fails gets an error."""
+    started, works = time.perf_counter(), dict.fromkeys(work for work, _ in portion)
+    for work in works:
+        work.begin()
+    try:
+        inputs = [work.inputs[number] for work, number in portion]
+        found = pipeline.encoder.tokenize(inputs, portion[0][0].options.truncation_side) if portion else []
+    except Exception:  # any that a tokenizer may raise
+        found = [_tokenize_one(pipeline, work, number) for work, number in portion]
+    for work in works:
+        work.timings["tokenize_s"] += time.perf_counter() - started
+    for (work, number), tokens in zip(portion, found, strict=True):
+        work.check_tokens(number, tokens)
+    return [(work, number, tokens) for (work, number), tokens in zip(portion, found, strict=True)]
+
+
+def _tokenize_one(pipeline: Pipeline, work: Work, number: int) -> Tokens:
+    try:
+        return pipeline.encoder.tokenize([work.inputs[number]], work.options.truncation_side)[0]
+    except ShoalError as error:
+        work.error = error
+    except Exception as error:  # any that a tokenizer may raise
+        work.fail("the tokenizer failed", error)
+    return Tokens(())

@@ -1,0 +1,259 @@
+"""The worker: one loop over one scheduler. Takes jobs, computes passes, and replies; it knows no operation."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from shoal.broker.clock import Clock
+from shoal.cache.cache import Cache
+from shoal.errors import Overloaded, ShoalError, Unavailable
+from shoal.queue.consumer import Consumer
+from shoal.queue.pool import Pool
+from shoal_workers.encoding.bucketing import Bucketing
+from shoal_workers.encoding.encoder import Encoder, TokenizedText
+from shoal_workers.encoding.pipeline import Pipeline
+from shoal_workers.encoding.reranker import Reranker
+from shoal_workers.intake.admission import Admission, Limits
+from shoal_workers.intake.blame import Blame
+from shoal_workers.loop.batch import Batch
+from shoal_workers.loop.preemption import Preemption
+from shoal_workers.loop.scheduler import SHARES, Scheduler
+from shoal_workers.operations.served import Served
+from shoal_workers.operations.work import BULK, INTERACTIVE, LONG, Work
+from shoal_workers.process.crash_report import CrashReports
+from shoal_workers.process.job_log import JobLog
+from shoal_workers.process.watchdog import Progress
+
+if TYPE_CHECKING:
+    from shoal.spans import Tracer
+    from shoal_workers.index.index import Index
+
+log = logging.getLogger(__name__)
+
+#: Pause before a worker tries Redis again, in seconds.
+RETRY_S = 0.5
+
+#: Longest that a worker which is told to stop computes what it holds, in seconds.
+DRAIN_S = 5.0
+
+#: Difference between the clocks of this machine and of Redis that is logged, in seconds.
+WRONG_CLOCK_S = 1.0
+
+#: Interval at which a worker that computes a batch aside looks for interactive jobs, in seconds: where Redis gives it
+#: notice of them, and where it does not. Each look takes some 0.2 ms of processor time.
+LOOK_SELDOM_S, LOOK_OFTEN_S = 0.25, 0.01
+
+#: Longest that a worker without anything to compute waits for an index before it looks for other jobs, in seconds.
+OPENING_WAIT_S = 0.005
+
+
+class Worker:
+    """One worker. `step` is one round of its loop, which a test can call; `run` steps until it is stopped.
+
+    `before_pass` is called between two passes, at moments when the engine computes nothing.
+    """
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        encoder: Encoder,
+        indexes: "Mapping[str, Index]",
+        bucketing: Bucketing[TokenizedText],
+        limits: Limits | None = None,
+        stopping: threading.Event | None = None,
+        cache: Cache | None = None,
+        crash_reports: CrashReports | None = None,
+        clock: Clock | None = None,
+        reranker: Reranker | None = None,
+        aliases: Sequence[str] = (),
+        before_pass: Callable[[], object] = lambda: None,
+        tracer: "Tracer | None" = None,
+    ):
+        self.consumer, self.limits, self.cache = consumer, limits or Limits(), cache
+        self.encoder, self.reranker, self.indexes = encoder, reranker, indexes
+        self.clock = clock or Clock(consumer.broker)
+        self.pool = Pool(consumer.broker, consumer.keys)
+        self.progress, self.log = Progress(), JobLog(consumer.name, self.clock, tracer)
+        self.counters = self.log.measurements.counters
+        embeds = Pipeline(encoder, bucketing)
+        reranks = Pipeline(reranker, reranker.bucketing(bucketing, encoder.model)) if reranker else None
+        served = Served(embeds, reranks, aliases, indexes, self.progress, self.clock.now)
+        blame = Blame(consumer.name, crash_reports or CrashReports(consumer.broker, consumer.keys))
+        self.admission = Admission(consumer, self.pool, served, self.limits, cache, blame, self.clock, self.log)
+        self._notice = consumer.notice(INTERACTIVE)
+        max_reply_vectors = consumer.max_reply_bytes // (4 * encoder.model.dimension)
+        preemption = Preemption(lambda: self._notice.has_come)
+        self.scheduler = Scheduler(embeds, self.limits.max_batch_texts, max_reply_vectors, preemption)
+        self._before_pass = before_pass
+        self._stopping = stopping or threading.Event()
+        self._aside: Batch | None = None
+
+    @property
+    def id(self) -> str:
+        """Name of the worker, in the queue and in its heartbeat."""
+        return self.consumer.name
+
+    def run(self) -> None:
+        """Step until `stop` is called; wait while Redis is away, and go on when it is back."""
+        is_away = False
+        while not self._stopping.is_set():
+            try:
+                self.progress.mark("joining the pool")
+                self._check_redis()
+                log.info("worker %s is taking jobs", self.id)
+                is_away = False
+                while not self._stopping.is_set():
+                    self.step()
+                self._drain()
+            except (Unavailable, Overloaded) as error:
+                log.log(logging.DEBUG if is_away else logging.WARNING, "%s; trying until it does", error)
+                is_away = True
+                self._finish(self._aside)  # else the time until Redis is back would count as the batch's
+                if isinstance(error, Unavailable):
+                    self.admission.distrust_heartbeats()
+                self._stopping.wait(RETRY_S)
+
+    def stop(self) -> None:
+        """End `run` once the jobs that the worker holds are answered. Safe in a signal handler."""
+        self._stopping.set()
+
+    def step(self, block_s: float = 1.0) -> int:
+        """Run one round: take jobs, compute the next pass, and answer the jobs that the pass before has completed.
+
+        Waits up to `block_s` for a job if the worker holds none. A pass of long or bulk jobs may go on aside for
+        several rounds, which are of interactive jobs then; another one follows it at once if no other job is to be
+        taken before. Returns how many jobs were answered.
+        """
+        goes_on = False
+        if self._aside and self._aside.ends_within(0.0, self._notice):
+            self._finish(self._aside)
+            goes_on = self.scheduler.waits(LONG, BULK) and not (self._notice.has_come or self.consumer.more_suspects)
+        if not self._aside:
+            self._before_pass()
+        if not goes_on:
+            self._take(block_s)
+        return self._advance()
+
+    def _check_redis(self) -> None:
+        """Measure the difference of the clocks; warn of a wrong one, and of a Redis that forgets jobs."""
+        self.clock.measure()
+        if abs(self.clock.offset_s) > WRONG_CLOCK_S:
+            log.warning(
+                "the clock of this machine is %.1f s ahead of Redis's: jobs go by Redis's, but set both right",
+                self.clock.offset_s,
+            )
+        policy = self.consumer.eviction_policy()
+        if policy not in ("", "noeviction"):
+            log.warning(
+                "Redis forgets jobs, results or cached vectors once its memory is full, as its maxmemory-policy is %s: "
+                "`redis-cli config set maxmemory-policy noeviction`",
+                policy,
+            )
+
+    def _drain(self) -> None:
+        """Answer what the worker holds, for `DRAIN_S` at most, and leave the rest to others."""
+        until = time.monotonic() + DRAIN_S
+        while self.scheduler.unanswered() and time.monotonic() < until:
+            self._finish(self._aside)
+            self._advance()
+        self._finish(self._aside)
+        self._answer()
+        self.consumer.leave()
+
+    def _take(self, block_s: float) -> None:
+        """Take new jobs, those of dead workers included; a suspect only if nothing else is under way."""
+        self.progress.mark("taking jobs")
+        self.clock.refresh()
+        if self.consumer.more_suspects and not self._aside:
+            self._answer()
+        if self.scheduler.waits(LONG, BULK):
+            self._notice.ask()  # first: a job that comes before the jobs are taken is taken, and a later one ends waits
+        is_free = not (self._aside or self.scheduler.has_completed)
+        room = self.scheduler.room(len(self._aside.texts) if self._aside else 0)
+        self.scheduler.add(self.admission.take(room, block_s, self.scheduler.unanswered(), is_free))
+
+    # Compute
+
+    def _advance(self) -> int:
+        """Compute the next pass, and answer what the pass before has completed; return how many jobs were answered."""
+        self.progress.mark("tokenizing")
+        self.scheduler.remove(self.admission.drop(self.scheduler.waiting()))
+        batch = self.scheduler.next_batch((INTERACTIVE,) if self._aside else SHARES)
+        if batch is None:
+            return self._wait()
+        batch.start(self.progress, self.log.measurements)
+        if batch.may_run_aside:
+            self._aside = batch
+            return self._answer()
+        try:
+            num_answered = self._answer()  # while the engine computes
+        finally:
+            self._finish(batch)
+        if self._aside or len(batch.works) == 1:  # these need not wait for what the worker does next
+            num_answered += self._answer()
+        return num_answered
+
+    def _wait(self) -> int:
+        """Answer completed jobs, as no pass is to be computed now; return how many were answered.
+
+        If there are none, wait for what comes first: an index, the end of a pass aside, or an interactive job. Texts of
+        the next pass aside are tokenized before, so that it follows this one at once.
+        """
+        if self._aside:
+            self.scheduler.tokenize_ahead()
+        is_opening, num_answered = self.scheduler.wait_for_index(OPENING_WAIT_S), self._answer()
+        if self._aside and not (is_opening or num_answered):
+            self._aside.ends_within(LOOK_SELDOM_S if self._notice.is_asked else LOOK_OFTEN_S, self._notice)
+        return num_answered
+
+    def _finish(self, batch: Batch | None) -> None:
+        """Wait for the batch, if there is one."""
+        if batch is None:
+            return
+        if batch is self._aside:
+            self._aside = None
+        seconds = batch.finish()
+        if self._aside is None:  # else this time is part of that of the batch which is computed aside
+            self.counters["busy_s"] += seconds  # type: ignore[assignment]
+            self.log.throughput.add_busy(seconds)
+        self.scheduler.finish(batch, seconds)
+
+    # Answer
+
+    def _answer(self) -> int:
+        """Have the completed jobs go on with what follows their passes, reply, and put new vectors into the cache.
+
+        Jobs that have no result then, as they have another stage or wait for their index, go back to the scheduler.
+        Returns how many jobs were still unanswered.
+        """
+        works = self.scheduler.completed()
+        if not works:
+            return 0
+        stages: dict[Callable[[Sequence[Work]], object], list[Work]] = {}
+        for work in works:
+            work.check_encoded()
+            if work.next_stage and not work.error:
+                stages.setdefault(work.next_stage, []).append(work)
+        for stage, of_stage in stages.items():
+            stage(of_stage)
+        self.scheduler.add(work for work in works if not (work.has_result or work.error))
+        works = [work for work in works if work.has_result or work.error]
+        replying_at = time.time()
+        answers = [(work, answer) for work in works if not work.error and (answer := work.answer())]
+        num_answered = self.consumer.reply([answer for _, answer in answers], lambda: self.progress.mark("replying"))
+        num_answered += self.admission.refuse([(work.delivery, work.error) for work in works if work.error])
+        self.log.note([work.ended() for work, _ in answers], replying_at)
+        if self.cache is not None:
+            self._store(self.cache, [work for work, _ in answers])
+        return num_answered
+
+    def _store(self, cache: Cache, works: Sequence[Work]) -> None:
+        """Put new vectors into the cache, after the replies, which do not depend on it."""
+        entries = {digest: entry for work in works for digest, entry in work.new_entries().items()}
+        try:
+            cache.store(entries)
+        except ShoalError as error:
+            self.counters["cache_refused"] += len(entries)
+            log.debug("%d texts could not be put into the cache: %s", len(entries), error)

@@ -1,0 +1,63 @@
+"""The models and indexes that a worker serves, and the table of operations by name."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from shoal.errors import Unsupported
+from shoal.excerpt import excerpt
+from shoal.jobs import Job
+from shoal.model_names import is_among, names_of
+from shoal.operations import Decode, Embed, Map, Rerank, Search, Tokenize
+from shoal.queue.delivery import Delivery
+from shoal_workers.encoding.pipeline import Pipeline
+from shoal_workers.index.index import Index
+from shoal_workers.operations.embed import EmbedWork
+from shoal_workers.operations.rerank import RerankWork
+from shoal_workers.operations.search import MapWork, Searcher, SearchWork
+from shoal_workers.operations.tokenize import TokenizerWork
+from shoal_workers.operations.work import Work
+from shoal_workers.process.watchdog import Progress
+
+#: The work of each operation's jobs.
+WORKS: dict[str, type[Work]] = {
+    Embed.op: EmbedWork,
+    Search.op: SearchWork,
+    Rerank.op: RerankWork,
+    Tokenize.op: TokenizerWork,
+    Decode.op: TokenizerWork,
+    Map.op: MapWork,
+}
+
+
+class Served:
+    """The models and indexes of a worker, as operations use them; `now` returns Redis's time in Unix seconds.
+
+    `reranks` is the pipeline of the reranker, which `aliases` may name too.
+    """
+
+    def __init__(
+        self,
+        embeds: Pipeline,
+        reranks: Pipeline | None,
+        aliases: Sequence[str],
+        indexes: Mapping[str, Index],
+        progress: Progress,
+        now: Callable[[], float],
+    ):
+        self.embeds = embeds
+        self.searcher = Searcher(indexes, progress)
+        self.now = now
+        self._reranks, self._aliases = reranks, aliases
+
+    def admit(self, delivery: Delivery, job: Job) -> Work:
+        """Return the work of a job. Raises the ShoalError that says why this worker cannot serve it."""
+        self.embeds.encoder.check(job.options)
+        return WORKS[job.op].admit(delivery, job, self)
+
+    def reranker(self, wanted: str | None) -> Pipeline:
+        """Return the reranker. Raises Unsupported if there is none, or if `wanted` is none of its names."""
+        if self._reranks is None:
+            raise Unsupported("this worker has no reranker: set SHOAL_RERANKER to a cross-encoder, on all workers")
+        name = self._reranks.encoder.model.name
+        if wanted is not None and not is_among(wanted, (*names_of(name), *self._aliases)):
+            raise Unsupported(f"rerank.model is {excerpt(wanted)}, and this pool has {name}: name it, or leave it out")
+        return self._reranks

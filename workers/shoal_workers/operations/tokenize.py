@@ -1,0 +1,54 @@
+"""Tokenize and decode: the tokenizer does these jobs as soon as they are admitted."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from shoal.errors import ShoalError
+from shoal.operations import Decode
+from shoal.tokenizer_job import TokenizerJob
+from shoal_workers.encoding.tokenizer import Tokenizer
+from shoal_workers.operations.work import Work
+
+
+@dataclass(slots=True, eq=False)
+class TokenizerWork(Work):
+    """The work of a job for the tokenizer: the `pieces` or the `decoded` text of each, and the `counts` of tokens."""
+
+    job: TokenizerJob
+    pieces: list[list[dict[str, Any]]] | None = None
+    decoded: list[str] | None = None
+    counts: list[int] = field(default_factory=list)
+
+    def _first_inputs(self) -> tuple[()]:
+        return ()  # the model has nothing to do
+
+    def begin(self) -> None:
+        """Do the job, which has waited until now, or set the error."""
+        self.has_begun = True
+        self.timings["queue_s"] = self.delivery.queued_s(self.now())
+        started = time.perf_counter()
+        try:
+            self._use(self.pipeline.encoder.tokenizer, self.job.special_tokens)
+        except ShoalError as error:
+            self.error = error
+        except Exception as error:  # any that a tokenizer may raise
+            self.fail("the tokenizer failed", error)
+        self.timings["tokenize_s"] += time.perf_counter() - started
+
+    def _use(self, tokenizer: Tokenizer, special_tokens: bool) -> None:
+        if isinstance(self.job, Decode):
+            decoded = [tokenizer.decode(ids, special_tokens) for ids in self.job.texts]
+            self.decoded, self.counts = [text for text, _ in decoded], [count for _, count in decoded]
+        else:
+            self.pieces = [tokenizer.describe(self.prompt + text, special_tokens) for text in self.job.texts]
+            self.counts = [len(part) for part in self.pieces]
+
+    def _result(self) -> dict[str, Any]:
+        return {
+            "pieces": self.pieces,
+            "decoded": self.decoded,
+            "tokens": self.counts,
+            "truncated": [False] * len(self.counts),
+            "characters": [len(text) for text in self.job.texts],
+        }

@@ -1,0 +1,253 @@
+"""Work: one job on its way through a worker, from its delivery to its answer, as the loop sees it."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from shoal.cache.entry import Entry
+from shoal.errors import Internal, ShoalError, TextTooLong
+from shoal.jobs import Job
+from shoal.options import Options
+from shoal.queue.answer import Answer
+from shoal.queue.delivery import Delivery
+from shoal.replies import TIMINGS, Reply
+from shoal_workers.encoding.encoder import TokenizedText
+from shoal_workers.encoding.pipeline import Pipeline
+from shoal_workers.encoding.tokenizer import Tokens
+from shoal_workers.process.job_log import EndedJob
+
+if TYPE_CHECKING:
+    from shoal_workers.operations.served import Served
+
+#: The kinds of jobs among which a worker chooses.
+INTERACTIVE, LONG, BULK = "interactive", "long", "bulk"
+
+#: Most texts, and most bytes, of an interactive job that is not long: others go between the passes of a long one.
+MAX_SHORT_TEXTS, MAX_SHORT_BYTES = 32, 65_536
+
+#: Texts that a job which takes turns counts as, at most, where the worker decides how much more to take.
+MAX_TEXTS_OF_LONG = 16
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """A job that a worker has admitted, the state of each of its inputs, and the time that each step took.
+
+    `inputs` are what the model of `pipeline` takes: texts after their `prompt`, or pairs of texts for a reranker. They
+    are read with `options`, and known by number: those found in the cache, those not tokenized yet, and the tokenized
+    ones. `digests` are the cache's names of all texts, or empty for a job that the cache does not serve. `opening` is
+    the index that the job waits for, if it is not open yet. `error` says why the job cannot be answered as it asks.
+    `now` returns Redis's time in Unix seconds. `num_cut_chars` are the characters of all inputs that were `cut`.
+
+    Each operation is a subclass. It may have more inputs once all are encoded: its next stage.
+    """
+
+    delivery: Delivery
+    job: Job
+    pipeline: Pipeline
+    prompt: str = ""
+    now: Callable[[], float] = time.time
+    digests: Sequence[bytes] = ()
+    cached: dict[int, Entry] = field(default_factory=dict)
+    untokenized: deque[int] = field(default_factory=deque)
+    tokenized: dict[int, TokenizedText] = field(default_factory=dict)
+    has_begun: bool = False
+    opening: Future[Any] | None = None
+    error: ShoalError | None = None
+    timings: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TIMINGS, 0.0))
+    num_cut_chars: int = field(default=0, init=False)
+    inputs: Sequence[Any] = field(init=False)
+    options: Options = field(init=False)
+    model_name: str = field(init=False)
+
+    #: True if the cache may have the vectors of the texts, where the options allow it.
+    is_cacheable: ClassVar[bool] = True
+
+    #: True if the inputs are tokenized by `cut`, and not with those of other jobs.
+    is_cut: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        self.options, self.model_name = self.job.options, self.pipeline.encoder.model.name
+        self.inputs = self._first_inputs()
+        self.untokenized.extend(range(len(self.inputs)))
+
+    @classmethod
+    def admit(cls, delivery: Delivery, job: Any, served: "Served") -> "Work":
+        """Return the work of a job. Raises the ShoalError that says why this worker cannot serve it."""
+        return cls(delivery, job, served.embeds, served.embeds.encoder.prompt(job.options), served.now)
+
+    @property
+    def kind(self) -> str:
+        """The kind of job: "interactive", "long" if it is of that lane and has many texts, or "bulk"."""
+        if self.delivery.lane == BULK:
+            return BULK
+        is_long = self.job.num_lane_texts > MAX_SHORT_TEXTS or len(self.delivery.data) > MAX_SHORT_BYTES
+        return LONG if is_long else INTERACTIVE
+
+    # Inputs
+
+    def _first_inputs(self) -> Sequence[Any]:
+        return [self.prompt + text for text in self.job.texts] if self.prompt else self.job.texts
+
+    @property
+    def has_untokenized(self) -> bool:
+        """True if there are inputs that are not tokenized yet."""
+        return bool(self.untokenized)
+
+    @property
+    def num_waiting(self) -> int:
+        """Number of inputs that are not encoded yet."""
+        return len(self.untokenized) + sum(not text.is_done for text in self.tokenized.values())
+
+    @property
+    def num_counted(self) -> int:
+        """The texts that the job counts as where the worker decides how much more to take."""
+        return min(self.num_waiting, MAX_TEXTS_OF_LONG) if self.takes_turns else self.num_waiting
+
+    @property
+    def takes_turns(self) -> bool:
+        """True if other jobs of its kind go before the job after each pass of it."""
+        return self.is_cut or self.kind == LONG
+
+    def use_cache(self, entries: Sequence[Entry | None]) -> None:
+        """Take over the cache's entries of the texts, in order, where they suit the options."""
+        suited = {n: entry for n, entry in enumerate(entries) if entry is not None and entry.answers(self.job.options)}
+        self.cached = suited
+        self.untokenized = deque(n for n in self.untokenized if n not in suited)
+
+    def cut(self) -> list[tuple[int, Tokens]]:
+        """Cut the next few inputs, where `is_cut`; return the number and the tokens of each."""
+        raise NotImplementedError
+
+    def check_tokens(self, number: int, tokens: Tokens) -> None:
+        """Set the error if the input had to be cut and the options refuse that."""
+        if tokens.truncated and not self.options.truncate and self.error is None:
+            has = "has" if isinstance(self.inputs[number], str) else "and the query have"
+            self.error = TextTooLong(
+                f"{self._name_of(number)} {has} more than the {self.pipeline.encoder.model.max_tokens} tokens that the "
+                "model takes: shorten it, cut it into passages, or let it be truncated (truncate: true)"
+            )
+
+    def check_num_vectors(self, max_reply_vectors: int) -> None:
+        """Set the error if the inputs read so far have more vectors than a reply has room for."""
+
+    # Passes
+
+    def begin(self) -> None:
+        """Note that the worker begins with the job, which has waited until now."""
+        if not self.has_begun:
+            self.has_begun = True
+            self.timings["queue_s"] = self.delivery.queued_s(self.now())
+
+    def end_pass(self, seconds: float) -> None:
+        """Note that a pass with inputs of the job has ended, which took `seconds`."""
+        self.timings["encode_s"] += seconds
+
+    @property
+    def is_complete(self) -> bool:
+        """True if nothing is left for the engine: every input has its vectors or an error, or the job has an error."""
+        return self.error is not None or (
+            not self.has_untokenized and all(text.is_done for text in self.tokenized.values())
+        )
+
+    @property
+    def is_opening(self) -> bool:
+        """True while the job waits for its index to be opened."""
+        return self.opening is not None and not self.opening.done()
+
+    @property
+    def num_computed(self) -> tuple[int, int]:
+        """Number of inputs that the engine has computed for the job, and of their tokens."""
+        return len(self.tokenized), sum(text.num_tokens for text in self.tokenized.values())
+
+    @property
+    def next_stage(self) -> Callable[[Sequence[Any]], object] | None:
+        """The function that is called with all complete jobs that name it; None where vectors make the reply."""
+        return None
+
+    @property
+    def has_result(self) -> bool:
+        """True if a complete job can be answered; else it has another stage of passes, or waits for its index."""
+        return True
+
+    def check_encoded(self) -> None:
+        """Set the error if the engine failed on an input."""
+        failed = {n: text.error for n, text in self.tokenized.items() if text.error is not None}
+        if failed:
+            self.fail(f"the engine failed on {', '.join(map(self._name_of, failed))}", next(iter(failed.values())))
+
+    def _name_of(self, number: int) -> str:
+        return self.job.name_of(number) if number < len(self.job.texts) else "a hit"
+
+    def fail(self, what: str, cause: Exception) -> None:
+        """Set the error to an unforeseen failure; `cause` is kept for the dead letter."""
+        self.error = Internal(f"{what}; the worker's log has the details: leave the text out or report it")
+        self.error.__cause__ = cause
+
+    # Vectors
+
+    def entries(self) -> list[Entry]:
+        """Return a cache entry for each text, once all are encoded."""
+        return [self.cached.get(n) or self._entry(n) for n in range(len(self.job.texts))]
+
+    def new_entries(self) -> dict[bytes, Entry]:
+        """Return the entries that the cache did not have, by digest."""
+        numbers = [n for n, text in self.tokenized.items() if n < len(self.digests) and text.vectors is not None]
+        return {self.digests[n]: self._entry(n) for n in numbers}
+
+    def _entry(self, number: int) -> Entry:
+        """Return the cache entry of an encoded text; its characters are counted without the prompt."""
+        text, tokens = self.tokenized[number], self.tokenized[number].tokens
+        assert text.vectors is not None
+        if self.job.options.truncation_side == "right":
+            characters = max(0, tokens.characters - len(self.prompt))
+        else:
+            characters = min(tokens.characters, len(self.job.texts[number]))
+        return Entry(text.vectors, text.num_tokens, tokens.truncated, characters)
+
+    # Reply
+
+    def answer(self) -> Answer | None:
+        """Return the reply of a job without error, and its address; if that fails, set the error and return None."""
+        try:
+            reply = Reply(id=self.job.id, timings=self.timings, model=self.model_name, **self._result())
+            if self.job.ignored:
+                reply = replace(reply, ignored=list(self.job.ignored))
+            return Answer(self.delivery, reply, self.job.reply_to)
+        except Exception as error:  # memory may be short
+            self.fail("the reply could not be made", error)
+            return None
+
+    def _result(self) -> dict[str, Any]:
+        """Return the fields of the reply that are about the texts, and those of the operation."""
+        entries = self.entries()
+        return self._own_result(entries) | {
+            "output": self.job.options.output,
+            "tokens": [entry.num_tokens for entry in entries],
+            "truncated": [entry.truncated for entry in entries],
+            "characters": [entry.num_read(text) for entry, text in zip(entries, self.job.texts, strict=True)],
+            "cached": len(self.cached),
+        }
+
+    def _own_result(self, entries: Sequence[Entry]) -> dict[str, Any]:
+        """Return the fields of the reply that the operation is about."""
+        raise NotImplementedError
+
+    def ended(self) -> EndedJob:
+        """Return what is noted of the job once it is answered without an error."""
+        num_computed, num_tokens = self.num_computed
+        return EndedJob(
+            self.delivery,
+            self.job.id,
+            self.job.op,
+            self.job.traceparent,
+            len(self.job.texts),
+            num_computed,
+            num_tokens,
+            len(self.cached),
+            self.timings,
+            self.job.num_lane_texts,
+        )

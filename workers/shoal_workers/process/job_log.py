@@ -1,0 +1,148 @@
+"""The log of jobs: what is noted of each job that a worker has answered, after its reply was written.
+
+Counters, waits and recent jobs go into the heartbeat; a line into the log; and the spans of its steps to a tracer, if
+spans are on.
+"""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+from shoal import logs, traceparent
+from shoal.broker.clock import Clock
+from shoal.errors import ShoalError
+from shoal.outline import Outline
+from shoal.queue.delivery import Delivery
+from shoal.replies import Reply
+from shoal_workers.process.measurements import Measurements
+from shoal_workers.process.recent_jobs import MAX_CLIENT_CHARS, MAX_JOBS, RecentJobs
+from shoal_workers.process.throughput import Throughput
+
+if TYPE_CHECKING:
+    from shoal.spans import Tracer
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EndedJob:
+    """A job that was answered: what it was, what it cost, and its error. There is no text in it.
+
+    A job that was refused has no timings, and what its bytes do not tell is None.
+    """
+
+    delivery: Delivery
+    id: str | None
+    op: str | None
+    traceparent: str | None
+    num_texts: int | None
+    num_computed: int = 0
+    num_tokens: int | None = None
+    num_cached: int | None = None
+    timings: Mapping[str, float] = field(default_factory=dict)
+    num_lane_texts: int = 0
+    error: ShoalError | None = None
+
+    @classmethod
+    def refused(cls, delivery: Delivery, outline: Outline, error: ShoalError) -> Self:
+        """Return a job of which only the outline was read."""
+        job_id = delivery.put_as or outline.id
+        return cls(delivery, job_id, outline.op, outline.traceparent, outline.num_texts, error=error)
+
+    def waited_s(self, now_s: float) -> float:
+        """Return the seconds until the worker began with the job, or refused it now, in Unix seconds."""
+        return self.timings["queue_s"] if self.timings else self.delivery.queued_s(now_s)
+
+    def to_heartbeat(self, now_s: float) -> dict[str, Any]:
+        """Return what a heartbeat tells of the job, which was answered now, in Unix seconds."""
+        return {
+            "id": self.id,
+            "op": self.op,
+            "lane": self.delivery.lane,
+            "client": self.delivery.client[:MAX_CLIENT_CHARS],
+            "num_texts": self.num_texts,
+            "num_tokens": self.num_tokens,
+            "num_cached": self.num_cached,
+            "status": Reply.failure("", self.error).status if self.error else "done",
+            "error": self.error.code if self.error else None,
+            "ended_at": round(now_s, 3),
+            "total_s": round(self.delivery.queued_s(now_s), 6),
+            "timings": {name: round(seconds, 6) for name, seconds in self.timings.items()},
+        }
+
+
+class JobLog:
+    """The log of the jobs that one worker answers."""
+
+    def __init__(self, worker_id: str, clock: Clock, tracer: "Tracer | None" = None):
+        self._worker_id, self._clock, self._tracer = worker_id, clock, tracer
+        self.measurements, self.throughput, self.recent = Measurements(), Throughput(), RecentJobs()
+
+    def note(self, jobs: Sequence[EndedJob], replying_at: float) -> None:
+        """Note jobs; the worker began to write their replies at `replying_at`, in Unix seconds."""
+        ended_at, now_s = time.time(), self._clock.now()
+        self.recent.add([job.to_heartbeat(now_s) for job in jobs[-MAX_JOBS:]])
+        for job in jobs:
+            self._count(job, now_s)
+            if log.isEnabledFor(logging.DEBUG):
+                facts = {**_facts(job), **job.timings}
+                message = "job failed" if job.error else "job done"
+                log.debug(message, extra=logs.about(job.id, job.delivery.client, job.traceparent, **facts))
+            if self._tracer:
+                self._record(self._tracer, job, replying_at, ended_at)
+
+    def _count(self, job: EndedJob, now_s: float) -> None:
+        wait_s, counters = job.waited_s(now_s), self.measurements.counters
+        self.recent.add_wait(job.delivery.lane, wait_s, now_s)
+        self.measurements.waits[job.delivery.lane].add(wait_s)
+        if job.error:
+            counters["failed"] += 1
+            return
+        counters["jobs"] += 1
+        counters["texts"] += job.num_computed
+        counters["tokens"] += job.num_tokens or 0
+        self.throughput.add_texts(job.num_lane_texts)
+        for name, seconds in job.timings.items():
+            counters[name] += seconds  # type: ignore[assignment]
+
+    def _record(self, tracer: "Tracer", job: EndedJob, replying_at: float, ended_at: float) -> None:
+        """Record the spans of a job. A step that was done in pieces has one span, of the time of all its pieces.
+
+        The job's wait, tokenizing and encoding are shown one after the other from when it was put, and its search just
+        before its reply. A job with an error has the span of the job alone.
+        """
+        start = job.delivery.put_ms / 1000 + self._clock.offset_s
+        names = {"worker": self._worker_id, "lane": job.delivery.lane, "client": job.delivery.client}
+        facts = {f"shoal.{name}": value for name, value in {"job_id": job.id or "", **names, **_facts(job)}.items()}
+        span = tracer.begin("job", "CONSUMER", job.traceparent, _ns(start), facts)
+        if job.error:
+            tracer.fail(span, job.error.code)
+            return span.end()
+        if span.is_recording():
+            parent = traceparent.format_traceparent(span.get_span_context())
+            for name in ("queue", "tokenize", "encode"):
+                end = start + job.timings[f"{name}_s"]
+                _record_step(tracer, name, parent, start, end)
+                start = end
+            if search_s := job.timings["search_s"]:
+                _record_step(tracer, "search", parent, replying_at - search_s, replying_at)
+            _record_step(tracer, "reply", parent, replying_at, ended_at)
+        span.end(_ns(ended_at))
+
+
+def _facts(job: EndedJob) -> dict[str, Any]:
+    facts = {"op": job.op or "unknown", "texts": job.num_texts or 0}
+    if job.error:
+        return facts | {"error": job.error.code}
+    return facts | {"computed": job.num_computed, "tokens": job.num_tokens or 0}
+
+
+def _record_step(tracer: "Tracer", name: str, parent: str, start: float, end: float) -> None:
+    """Record a step of a job between two times in Unix seconds."""
+    tracer.begin(name, "INTERNAL", parent, _ns(start)).end(_ns(end))
+
+
+def _ns(seconds: float) -> int:
+    return int(seconds * 1_000_000_000)
