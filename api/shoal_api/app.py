@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from flask import Flask, Response
-from flask.globals import request_ctx
 from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.info import Info
 from flask_openapi3.models.path_item import PathItem
@@ -29,6 +28,7 @@ from shoal_api.access import cors
 from shoal_api.access.access_control import AccessControl
 from shoal_api.context import Context
 from shoal_api.description import joined
+from shoal_api.metrics.metrics import Metrics
 from shoal_api.pool_details import read_details
 from shoal_api.pool_state import PoolReader
 from shoal_api.pool_watch import PoolWatch
@@ -46,7 +46,7 @@ from shoal_api.protocols import (
     weaviate,
     wire_formats,
 )
-from shoal_api.request import JsonRequest
+from shoal_api.request import JsonRequest, json_request
 from shoal_api.response import WholeResponse
 from shoal_api.routes import (
     bulk,
@@ -66,7 +66,6 @@ from shoal_api.routes import (
 )
 from shoal_api.schema.responses import ErrorBody
 from shoal_api.server.async_flask import AsyncFlask
-from shoal_api.server.metrics import Metrics
 from shoal_api.server.request_span import answer_traced
 from shoal_api.upload_store import UploadStore
 
@@ -132,11 +131,11 @@ class _App(AsyncFlask):
 
     async def full_dispatch(self) -> Response:
         """Return the response to the request, as a part of the trace that the request belongs to."""
-        return await answer_traced(Context.of(self).tracer, self._request, super().full_dispatch)
+        return await answer_traced(Context.of(self).tracer, json_request(), super().full_dispatch)
 
     async def dispatch(self) -> Any:
         """Return what the view answers, if access control lets the request in, once its body is here."""
-        request, context = self._request, Context.of(self)
+        request, context = json_request(), Context.of(self)
         context.paths.fall_back(request)
         try:
             await context.access.admit(request)
@@ -166,13 +165,9 @@ class _App(AsyncFlask):
         except TimeoutError:
             raise RequestTimeout(f"the body did not arrive within {most_s:g} s: send it faster, or less") from None
 
-    @property
-    def _request(self) -> JsonRequest:
-        return cast(JsonRequest, request_ctx.request)
-
     def process_response(self, response: Response) -> Response:
         """Run the hooks, count the request, and add headers."""
-        response, request = super().process_response(response), self._request
+        response, request = super().process_response(response), json_request()
         if request.is_negotiated:
             response.headers["Vary"] = ", ".join([*response.headers.getlist("Vary"), "Accept"])
         if request.rate_headers:

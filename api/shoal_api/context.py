@@ -15,11 +15,11 @@ from shoal.client.redis.client import Client
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.settings import Settings
 from shoal_api.access.access_control import AccessControl
+from shoal_api.metrics.metrics import Metrics
 from shoal_api.pool_state import PoolReader
 from shoal_api.pool_watch import PoolWatch
 from shoal_api.protocol_paths import ProtocolPaths
 from shoal_api.server.async_flask import run_in
-from shoal_api.server.metrics import Metrics
 from shoal_api.upload_store import UploadStore
 
 if TYPE_CHECKING:
@@ -68,4 +68,4 @@ class Context:
 
 def context() -> Context:
     """Return the context of the application that handles the current request."""
-    return Context.of(app_ctx.app)
+    return Context.of(app_ctx._get_current_object().app)  # type: ignore[attr-defined]

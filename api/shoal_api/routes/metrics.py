@@ -1,4 +1,4 @@
-"""GET /metrics, for Prometheus. The metrics themselves are in `server/metrics.py`."""
+"""GET /metrics, for Prometheus. The metrics themselves are in `metrics/metrics.py`."""
 
 from flask import Response
 from flask_openapi3.models.tag import Tag

@@ -117,7 +117,7 @@ class AsyncFlask(OpenAPI):
 
     async def dispatch(self) -> Any:
         """Return what the view of the request's route answers."""
-        request = request_ctx.request
+        request = request_ctx._get_current_object().request  # type: ignore[attr-defined]
         if request.routing_exception is not None:
             self.raise_routing_exception(request)
         rule: Any = request.url_rule

@@ -18,10 +18,10 @@ from prometheus_client.registry import Collector
 from shoal import __version__
 from shoal.client.redis.async_client import AsyncClient
 from shoal.client.redis.client import Client
-from shoal_api.server import worker_metrics
-from shoal_api.server.pool_metrics import PoolReading, describe
-from shoal_api.server.processes import ProcessesCollector
-from shoal_api.server.tei_metrics import tei_metrics
+from shoal_api.metrics import workers as worker_metrics
+from shoal_api.metrics.pool import PoolReading, describe
+from shoal_api.metrics.processes import ProcessesCollector
+from shoal_api.metrics.tei import tei_metrics
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 

@@ -11,7 +11,7 @@ from shoal.client.redis.client import Client
 from shoal.errors import ShoalError
 from shoal.queue.lane import LaneLimits, LaneLoad
 from shoal.queue.unread import UnreadLoad
-from shoal_api.server.worker_metrics import Heartbeats
+from shoal_api.metrics.workers import Heartbeats
 
 #: The lines of Redis's INFO that are of interest.
 _MEMORY = re.compile(rb"^(used_memory|maxmemory):(\d+)", re.MULTILINE)
