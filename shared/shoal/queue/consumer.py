@@ -41,7 +41,7 @@ _POLICY = re.compile(rb"^maxmemory_policy:(\S+)", re.MULTILINE)
 
 
 def _load(*names: str) -> Script:
-    return Script.load("shoal.queue", "lib", "jobs", *names)
+    return Script.load("shoal.queue", "lib", "lane", "place", *names)
 
 
 _TAKE, _START, _RECLAIM, _GIVE_BACK = _load("turns", "take"), _load("start"), _load("reclaim"), _load("give_back")
@@ -69,7 +69,7 @@ class Consumer:
         self.result_ttl_s = result_ttl_s
         self.max_reply_bytes = max_reply_bytes
         self.max_unread_bytes = max_unread_bytes
-        self.unread = UnreadResults(broker, keys, result_ttl_s)
+        self.unread = UnreadResults(broker, keys)
         self.more_suspects = False
         self._failed_sends: Counter[str] = Counter()
 

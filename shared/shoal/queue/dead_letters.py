@@ -25,7 +25,6 @@ _ID = re.compile(r"\d{1,19}-\d{1,19}")
 _NAMES = ("job", "reason", "traceback", "worker", "lane", "deliveries")
 
 _LIST = Script.load("shoal.queue", "lib", "dead")
-_DROP = Script.load("shoal.queue", "lib", "letter", "drop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +146,7 @@ class DeadLetters:
         self._delete(letter_id)
 
     def _delete(self, letter_id: str) -> None:
-        self._broker.run(_DROP, [self._producer.keys.root], {"id": letter_id})
+        self._broker.execute("XDEL", self._key, letter_id)
 
 
 def _text(fields: Mapping[str, bytes], name: str) -> str:

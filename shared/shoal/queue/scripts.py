@@ -4,8 +4,8 @@ import hashlib
 
 from shoal.broker.script import Script
 
-PUT = Script.load("shoal.queue", "lib", "arguments", "jobs", "unread", "put")
-CANCEL = Script.load("shoal.queue", "lib", "arguments", "jobs", "unread", "finish", "cancel")
+PUT = Script.load("shoal.queue", "lib", "arguments", "limits", "lane", "unread", "room", "once", "put")
+CANCEL = Script.load("shoal.queue", "lib", "arguments", "limits", "lane", "place", "unread", "finish", "cancel")
 
 #: Tells these texts from those of another version.
 DIGEST = hashlib.sha1((PUT.digest + CANCEL.digest).encode(), usedforsecurity=False).hexdigest()

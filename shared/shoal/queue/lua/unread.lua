@@ -1,49 +1,24 @@
--- The part of scripts that count results which are not read, and idempotency keys that are remembered: a sorted set of them,
--- each with the Unix time of the next look at it, and a hash with their numbers and bytes, and the bytes of each client.
-local RESULT_KEYS_BYTES = 1024 -- that Redis needs for the keys of a result, beside those of the reply
-local ONCE_BYTES = 1024 -- that Redis needs for an idempotency key and the record that lives as long
-local FIRST_SWEEP_S = 1 -- after which it is looked whether an unread result is still there
+-- The part of the scripts that count what Redis keeps for clients: results that were not read, and idempotency keys. A sorted
+-- set has 'result:<id> <bytes> <client>' or 'once:<name> …' for each, with the Unix time of the next look whether this key is
+-- still there. A hash has the number of each kind, and the bytes of all and of each client.
+local UNREAD, UNREAD_LOAD = ROOT .. 'unread', ROOT .. 'unread:load'
+local KEYS_BYTES = 1024 -- that Redis needs for a result beside the reply, and for an idempotency key
+local FIRST_LOOK_S = 1
 
--- The member of the set that stands for a result: all that is needed to count it no longer.
-local function name_of_unread(id, reply_bytes, client)
-  return id .. ' ' .. reply_bytes + RESULT_KEYS_BYTES .. ' ' .. client
+local function member_of(key, num_bytes, client) return key .. ' ' .. num_bytes .. ' ' .. client end
+
+-- Add a member to the sums, or take it off them: `sign` is 1 or -1.
+local function change(member, sign)
+  local kind, num_bytes, client = string.match(member, '^(%a+)%S* (%d+) (.*)$')
+  add(UNREAD_LOAD, kind, sign)
+  add(UNREAD_LOAD, 'bytes', sign * num_bytes)
+  add(UNREAD_LOAD, 'client:' .. client, sign * num_bytes)
 end
 
--- Let the counts live so many seconds or, if they do by now, longer: programs may keep their results for different times.
--- It is allowed when memory is full, and what follows a script's first write is too.
-local function keep_unread(ttl_s)
-  for _, key in ipairs({UNREAD, UNREAD_LOAD}) do
-    call('EXPIRE', key, math.max(ttl_s, math.ceil(call('PTTL', key) / 1000)))
-  end
+local function keep(member, look_in_s)
+  if redis.pcall('ZADD', UNREAD, call('TIME')[1] + look_in_s, member) == 1 then change(member, 1) end
 end
 
--- Count a member of the set for a client. Both keys live for so many seconds at least.
-local function count_member(member, what, num_bytes, client, look_in_s, ttl_s)
-  if call('ZADD', UNREAD, call('TIME')[1] + look_in_s, member) == 1 then
-    call('HINCRBY', UNREAD_LOAD, what, 1)
-    call('HINCRBY', UNREAD_LOAD, 'bytes', num_bytes)
-    call('HINCRBY', UNREAD_LOAD, 'client:' .. client, num_bytes)
-  end
-  keep_unread(ttl_s)
+local function forget(member)
+  if redis.pcall('ZREM', UNREAD, member) == 1 then change(member, -1) end
 end
-
--- Count a result that was written for a client.
-local function count_unread(id, client, reply, result_ttl_s)
-  local num_bytes = #reply + RESULT_KEYS_BYTES
-  count_member(name_of_unread(id, #reply, client), 'results', num_bytes, client, FIRST_SWEEP_S, result_ttl_s)
-end
-
--- Count an idempotency key of a client that is remembered for so many seconds. Its member begins like that of no result.
-local function count_once(name, client, ttl_s)
-  count_member('=' .. name .. ' ' .. ONCE_BYTES .. ' ' .. client, 'keys', ONCE_BYTES, client, ttl_s, ttl_s)
-end
-
--- Count a result or an idempotency key no longer, if it was counted.
-local function uncount_unread(member)
-  if call('ZREM', UNREAD, member) == 0 then return end
-  local num_bytes, client = string.match(member, '^%S+ (%d+) (.*)$')
-  lower(UNREAD_LOAD, string.sub(member, 1, 1) == '=' and 'keys' or 'results', 1)
-  lower(UNREAD_LOAD, 'bytes', num_bytes)
-  lower(UNREAD_LOAD, 'client:' .. client, num_bytes)
-end
-

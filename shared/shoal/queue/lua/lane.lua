@@ -1,0 +1,40 @@
+-- The part of the scripts that move jobs: lanes. An unanswered job has its record, with the lane and the worker that holds it,
+-- and is in one place: in the list of its client, in that of the suspects, or with a worker.
+local SUSPECTS, HOLDERS = ROOT .. 'suspects', ROOT .. 'holders'
+
+local function key_of(lane, what) return ROOT .. 'lane:' .. lane .. ':' .. what end
+
+-- Wake one idle worker, which wakes the next if it leaves jobs behind.
+local function wake(lane)
+  if call('EXISTS', key_of(lane, 'wake')) == 0 then call('RPUSH', key_of(lane, 'wake'), '') end
+end
+
+-- Return the texts that a job counts as: one for each 4 KiB at least, so a wrong number does little harm.
+local function texts_of(said, bytes) return math.max(said or math.ceil(#bytes / 1024), math.ceil(#bytes / 4096)) end
+
+-- Add to the load of a lane; all is written by `settle`.
+local sums = {interactive = {}, bulk = {}}
+local function count(lane, client, texts, bytes)
+  local sum, own = sums[lane], 'texts:' .. client
+  sum.texts, sum.bytes, sum[own] = (sum.texts or 0) + texts, (sum.bytes or 0) + bytes, (sum[own] or 0) + texts
+end
+
+local function settle()
+  for lane, sum in pairs(sums) do
+    for field, amount in pairs(sum) do add(key_of(lane, 'load'), field, amount) end
+    if next(sum) and call('EXISTS', key_of(lane, 'jobs')) == 0 then call('DEL', key_of(lane, 'load')) end -- Redis lost jobs
+  end
+end
+
+-- Let a job wait behind the others of its client, or before them. A client without waiting jobs joins the new ones.
+local function wait(lane, client, id, is_first)
+  local num = call(is_first and 'LPUSH' or 'RPUSH', key_of(lane, 'of:' .. client), id)
+  if num == 1 then call('RPUSH', key_of(lane, 'new'), client) end
+end
+
+-- Add a job to a lane; `more` are the fields of its record that not every job has.
+local function enqueue(lane, client, id, texts, bytes, now, more)
+  call('HSET', record_of(id), 'job', bytes, 'lane', lane, 'client', client, 'texts', texts, 'put_ms', now, unpack(more))
+  call('ZADD', key_of(lane, 'jobs'), now, id)
+  wait(lane, client, id)
+end
