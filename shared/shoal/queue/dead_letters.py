@@ -7,11 +7,11 @@ from hashlib import blake2b
 from typing import Self
 
 from shoal import operations
-from shoal.broker.script import Script
 from shoal.errors import ShoalError, UnknownJob
 from shoal.excerpt import excerpt
 from shoal.jobs import LANES, Job
 from shoal.outline import Outline
+from shoal.queue import scripts
 from shoal.queue.producer import Producer
 
 #: Most bytes of the job, and of each other field, that a list has of a letter.
@@ -24,7 +24,7 @@ _ID = re.compile(r"\d{1,19}-\d{1,19}")
 
 _NAMES = ("job", "reason", "traceback", "worker", "lane", "deliveries")
 
-_LIST = Script.load("shoal.queue", "lib", "dead")
+_LIST = scripts.load("dead")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from shoal.blocking import blocking
 from shoal.broker.broker import Broker
 from shoal.broker.clock import Clock
 from shoal.broker.commands import BlockingCommands, Commands
-from shoal.broker.script import Script, ScriptCall
+from shoal.broker.script import ScriptCall
 from shoal.errors import InvalidRequest, ShoalError, Unavailable, UnknownJob
 from shoal.excerpt import excerpt
 from shoal.jobs import LANES, Job
@@ -40,9 +40,7 @@ from shoal.replies import Reply
 SPEED_KNOWN_S = 5.0
 
 _PUT, _CANCEL = scripts.PUT, scripts.CANCEL
-_WITHDRAW = Script.load("shoal.queue", "lib", "lane", "place", "withdraw")
-_READ = Script.load("shoal.queue", "lib", "unread", "read")
-_WATCH = Script.load("shoal.queue", "lib", "watch")
+_WITHDRAW, _READ, _WATCH = scripts.load("withdraw"), scripts.load("read"), scripts.load("watch")
 
 
 class AsyncProducer:

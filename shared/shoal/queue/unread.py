@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from shoal.broker.broker import Broker
-from shoal.broker.script import Script
 from shoal.keys import Keys
+from shoal.queue import scripts
 
-_SWEEP = Script.load("shoal.queue", "lib", "arguments", "limits", "unread", "sweep")
+_SWEEP = scripts.load("sweep")
 
 
 class UnreadLoad(NamedTuple):

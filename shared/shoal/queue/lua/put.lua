@@ -30,7 +30,7 @@ return run(function()
   for _, what in ipairs({'new', 'old', 'of:' .. client}) do look('LLEN', key_of(lane, what)) end
   look('HEXISTS', key_of(lane, 'credit'), 'owed')
   local share, refusal = unread_of(client, limits)
-  refusal = keeps and refusal or admit(lane, client, new, limits)
+  refusal = keeps and refusal or count_or_refuse(lane, client, new, limits)
   if refusal then return refusal end
   local now, lives = now_ms(), once and remember(once, jobs[1].id, share)
   for n, job in ipairs(jobs) do

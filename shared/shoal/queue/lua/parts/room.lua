@@ -13,7 +13,7 @@ end
 local function share_of(texts) return texts <= FEW_TEXTS and 1 or 1 - FEW_SHARE end
 
 -- Count new jobs of a client in a lane, or return their refusal.
-local function admit(lane, client, new, limits)
+local function count_or_refuse(lane, client, new, limits)
   local load, full, own = key_of(lane, 'load'), {jobs = look('ZCARD', key_of(lane, 'jobs'))}, 0
   local held = look('HMGET', load, 'texts', 'bytes', 'texts:' .. client)
   for n = 1, 3 do held[n] = full.jobs > 0 and tonumber(held[n] or 0) or 0 end -- else it is of jobs that Redis has lost
