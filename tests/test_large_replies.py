@@ -178,6 +178,7 @@ class TestRead:
         assert queue.wait_result(job.id, 0) is not None
         assert 0 < queue.redis.ttl(queue.keys.result(job.id)) <= READ_TTL_S
         assert 0 < queue.redis.ttl(queue.keys.record(job.id)) <= READ_TTL_S
+        assert queue.redis.hget(queue.keys.record(job.id), "is_read") == b"1"
 
     def test_it_can_be_read_again_and_that_does_not_prolong_its_life(self, queue: Queue, job: Job) -> None:
         queue.wait_result(job.id, 0)
