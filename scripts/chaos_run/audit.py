@@ -79,8 +79,14 @@ class Audit:
 
     def _check_keys(self) -> None:
         """Check that only what the pool always has has no time to live."""
-        lasting = (self.keys.dead, self.keys.holders, self.keys.limits, self.keys.scripts, self.keys.lane(""))
-        lasting += (self.keys.unread,)  # results and idempotency keys that are there
+        lasting = (
+            self.keys.dead,
+            self.keys.holders,
+            self.keys.limits,
+            self.keys.scripts,
+            self.keys.lane(""),
+            self.keys.unread,
+        )
         found = [key for key in self._keys_like("*") if not key.startswith(lasting)]
         forever = [key for key in found if self.redis.ttl(key) == -1]
         kinds = [self.redis.type(key).decode() for key in forever]
