@@ -293,9 +293,10 @@ class Jobs(RuleBasedStateMachine):
             load = {name.decode(): int(number) for name, number in found.items()}
             wanted: Counter[str] = Counter()
             for record in self.records(lane).values():
-                for name in ("texts", f"texts:{record['client'].decode()}"):
-                    wanted[name] += int(record["texts"])
-                wanted["bytes"] += len(record["job"])
+                client = record["client"].decode()
+                for name, number in (("texts", int(record["texts"])), ("bytes", len(record["job"]))):
+                    wanted[name] += number
+                    wanted[f"{name}:{client}"] += number
             assert load == wanted
             assert wanted["texts"] <= 300 + len(self.jobs)  # what is pushed has no limits
 

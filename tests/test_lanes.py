@@ -51,7 +51,7 @@ def take(queue: Queue, room: int, lane: str = "interactive") -> list[Delivery]:
 
 
 #: The load of a lane of pushed jobs of 0, 1, 1,024 and 1,025 bytes.
-LOAD_OF_PUSHED = {b"texts": 4, b"texts:": 4, b"bytes": 2_050}
+LOAD_OF_PUSHED = {b"texts": 4, b"texts:": 4, b"bytes": 2_050, b"bytes:": 2_050}
 
 
 class TestFairness:

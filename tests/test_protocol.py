@@ -436,12 +436,12 @@ def test_an_empty_lane_refuses_as_too_large_only(queue: Queue) -> None:
     assert put(queue, jobs[:8])["status"] == "ok"
 
 
-def test_texts_that_are_not_counted_are_guessed_and_each_4_kib_counts_as_one(queue: Queue) -> None:
+def test_texts_that_are_not_counted_are_guessed(queue: Queue) -> None:
     put(
         queue,
         [{"id": "a", "job": b"x" * 5_000, "texts": 1}, {"id": "b", "job": b"x"}, {"id": "c", "job": b"x" * 5_000}],
     )
-    assert [queue.redis.hget(queue.keys.record(job_id), "texts") for job_id in "abc"] == [b"2", b"1", b"5"]
+    assert [queue.redis.hget(queue.keys.record(job_id), "texts") for job_id in "abc"] == [b"1", b"1", b"5"]
 
 
 def test_a_client_that_reads_no_results_is_refused(queue: Queue) -> None:

@@ -15,7 +15,7 @@ return run(function()
     check(STRING, job.job, 'jobs[%d].job', n - 1)
     check(NAME, job.reply_to or 'none', 'jobs[%d].reply_to', n - 1)
     check(FLAG, job.keeps_status or false, 'jobs[%d].keeps_status', n - 1)
-    job.texts = texts_of(job.texts and check(TEXTS, job.texts, 'jobs[%d].texts', n - 1), job.job)
+    job.texts = job.texts and check(TEXTS, job.texts, 'jobs[%d].texts', n - 1) or guess_of_texts(job.job)
     is_new[n] = not seen[job.id] and call('EXISTS', record_of(job.id)) == 0
     if is_new[n] then
       new.jobs, new.texts, new.bytes = new.jobs + 1, new.texts + job.texts, new.bytes + #job.job

@@ -13,7 +13,7 @@ local function admit(lane)
   for _ = 1, ADMITTED_AT_ONCE do
     local packed = call('LPOP', ROOT .. 'lane:' .. lane)
     if not packed then return end
-    local texts = texts_of(nil, packed)
+    local texts = guess_of_texts(packed)
     enqueue(lane, '', '+' .. call('INCR', ROOT .. 'lane:pushed'), texts, packed, now, {})
     count(lane, '', texts, #packed)
   end

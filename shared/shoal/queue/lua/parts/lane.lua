@@ -9,14 +9,15 @@ local function wake(lane)
   if call('EXISTS', key_of(lane, 'wake')) == 0 then call('RPUSH', key_of(lane, 'wake'), '') end
 end
 
--- Return the texts that a job counts as: one for each 4 KiB at least, so a wrong number does little harm.
-local function texts_of(said, bytes) return math.max(said or math.ceil(#bytes / 1024), math.ceil(#bytes / 4096)) end
+-- Return the texts of a job whose producer does not say their number.
+local function guess_of_texts(bytes) return math.ceil(#bytes / 1024) end
 
 -- Add to the load of a lane; all is written by `settle`.
 local sums = {interactive = {}, bulk = {}}
 local function count(lane, client, texts, bytes)
-  local sum, own = sums[lane], 'texts:' .. client
-  sum.texts, sum.bytes, sum[own] = (sum.texts or 0) + texts, (sum.bytes or 0) + bytes, (sum[own] or 0) + texts
+  local sum, own_texts, own_bytes = sums[lane], 'texts:' .. client, 'bytes:' .. client
+  sum.texts, sum[own_texts] = (sum.texts or 0) + texts, (sum[own_texts] or 0) + texts
+  sum.bytes, sum[own_bytes] = (sum.bytes or 0) + bytes, (sum[own_bytes] or 0) + bytes
 end
 
 local function settle()

@@ -2,6 +2,7 @@
 -- that wait: new ones, whose first turn is short, and those that had a turn. One of these has a turn after each QUANTUM
 -- texts of new ones, so names that are invented do not go before all. A client that took more than its turn has a debt.
 local QUANTUM, FIRST_QUANTUM, MOST_DEBT = 32, 4, 1024 -- texts
+local TEXT_BYTES = 4096 -- for each of which a job counts as a text, whatever its producer says: wrong numbers do little harm
 local GIVEN = {'job', 'lane', 'client', 'texts', 'put_ms', 'deaths', 'died', 'status', 'reply_to'}
 local jobs, bytes, now = {}, 0, now_ms()
 
@@ -18,7 +19,7 @@ local function give(id, lane)
   call('ZADD', held_by(args.worker), job.deaths and 0 or now + #jobs / 1024, id)
   call('HSET', record_of(id), 'worker', args.worker)
   jobs[#jobs + 1], bytes = job, bytes + #job.job
-  return math.max(1, tonumber(job.texts))
+  return math.max(1, tonumber(job.texts), math.ceil((job.size_bytes or #job.job) / TEXT_BYTES))
 end
 
 -- Give jobs of the client that is first in a ring; it keeps its turn for the next take if there is no more room.
