@@ -308,7 +308,7 @@ def keys(redis_url: str) -> Iterator[Keys]:
             keys.limits,
             keys.scripts,
         )
-        lasting += (keys.changes(""), keys.dead, keys.changed)
+        lasting += (keys.changes(""), keys.dead, keys.changed, keys.unread)
         unanswered = {name for name in found if connection.type(name) == "hash" and connection.hexists(name, "lane")}
         lasts = [name for name in found if not name.startswith(lasting) and name not in unanswered]
         immortal = [name for name in lasts if connection.ttl(name) == -1]

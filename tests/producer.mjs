@@ -242,7 +242,7 @@ await put('bulk', [entryOf(unwanted[0], address, true), entryOf(unwanted[1])]);
 found.cancelled = await Promise.all(unwanted.map((one) => cancel(one)));
 found.cancelled_again = await cancel(unwanted[1]);
 found.unknown = await cancel(job({}));
-const once = {key: newId(), digest: 'a', ttl_s: 60};
+const once = {key: newId(), digest: 'a'};
 const kept = job({});
 found.once = [];
 for (const digest of ['a', 'a', 'b']) {

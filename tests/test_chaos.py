@@ -11,7 +11,6 @@ from socket import create_connection, create_server, socket
 from threading import Thread
 from typing import Any
 
-import msgpack
 import pytest
 from chaos_run.answers import Answers
 from chaos_run.audit import Audit
@@ -133,7 +132,7 @@ def leave_a_load(queue: Queue, job_id: str) -> None:
 
 
 def use_a_key_for_another_job(queue: Queue, job_id: str) -> None:
-    queue.redis.set(f"{queue.keys.root}:once:case", msgpack.packb({"id": "another", "digest": "x"}), ex=60)
+    queue.redis.hset(f"{queue.keys.root}:once:case", mapping={"id": "another", "digest": "x"})
 
 
 @pytest.mark.parametrize(

@@ -243,7 +243,7 @@ def test_search_prints_facets_and_says_that_hits_are_approximate(capsys: pytest.
 
 def test_status_lists_lanes_and_workers(shoal: CliRunner, client: Client) -> None:
     client.submit("embed", "storm")
-    client.queue.broker.execute("HSET", client.queue.keys.unread_load, "results", 2, "bytes", 3_000)
+    client.queue.broker.execute("HSET", client.queue.keys.unread_load, "result", 2, "bytes", 3_000)
     client.queue.broker.execute("EXPIRE", client.queue.keys.unread_load, 60)
     indexes = {"default": {"count": 1_234}}
     pool = Pool(client.queue.broker, client.queue.keys, alive_s=3_600)

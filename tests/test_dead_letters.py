@@ -268,8 +268,10 @@ def test_a_letter_that_is_gone_leaves_room_for_another(queue: Queue, how: str, m
     assert listed(queue) == kept[:0:-1]  # 4 of them
 
 
-@pytest.mark.parametrize("how", ["the count has expired", "all letters were deleted", "some letters were deleted"])
-def test_a_wrong_count_of_their_bytes_is_set_right(queue: Queue, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", ["all letters were deleted", "some letters were deleted"])
+def test_letters_that_were_deleted_by_hand_count_no_longer(
+    queue: Queue, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shoal.queue.consumer, "MAX_DEAD_BYTES", 50_000)
     data = Embed(["x" * 10_000]).pack()
     kept = [bury(queue, data) for _ in range(4)]
@@ -277,20 +279,10 @@ def test_a_wrong_count_of_their_bytes_is_set_right(queue: Queue, how: str, monke
         queue.redis.delete(queue.keys.dead)
         kept = []
     else:
-        if how == "some letters were deleted":  # counts until the count expires
-            queue.redis.xdel(queue.keys.dead, *kept[:2])
-            kept = kept[2:]
-            assert 3_000 < queue.redis.ttl(queue.keys.dead_bytes) <= 3_600
-        queue.redis.delete(queue.keys.dead_bytes)
+        queue.redis.xdel(queue.keys.dead, *kept[:2])
+        kept = kept[2:]
     kept += [bury(queue, data) for _ in range(4)]
     assert listed(queue) == kept[-4:][::-1]
-
-
-def test_a_drop_does_not_begin_a_count(queue: Queue) -> None:
-    letter_id = bury(queue, b"x")
-    queue.redis.delete(queue.keys.dead_bytes)
-    DeadLetters(queue).drop(letter_id)
-    assert not queue.redis.exists(queue.keys.dead_bytes)
 
 
 def test_a_letter_can_be_dropped_while_the_memory_of_redis_is_full(own_redis: RedisServer) -> None:

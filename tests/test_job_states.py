@@ -330,11 +330,11 @@ class Jobs(RuleBasedStateMachine):
         for job_id in self.jobs:
             for reply in self.watcher.redis.lrange(self.keys.result(job_id), 0, -1):
                 sizes[f"client:{self.clients[job_id][1]}"] += len(reply) + KEYS_BYTES
-                sizes["results"] += 1
-        sizes["bytes"] = sum(size for name, size in sizes.items() if name != "results")
+                sizes["result"] += 1
+        sizes["bytes"] = sum(size for name, size in sizes.items() if name != "result")
         load = self.watcher.redis.hgetall(self.keys.unread_load)
         assert {name.decode(): int(number) for name, number in load.items()} == +sizes
-        assert self.watcher.redis.zcard(self.keys.unread) == sizes["results"]
+        assert self.watcher.redis.zcard(self.keys.unread) == sizes["result"]
 
     @invariant()
     def a_record_says_how_far_its_job_is(self) -> None:
@@ -364,6 +364,7 @@ class Jobs(RuleBasedStateMachine):
         assert not any(self.queue.backlog().values())
         lasting = [name for name in self.watcher.redis.scan_iter(f"{self.keys.root}:*") if self._is_lasting(name)]
         allowed = {self.keys.dead, f"{self.keys.lane('pushed')}", self.keys.holders, self.keys.limits}
+        allowed |= {self.keys.unread, self.keys.unread_load}
         allowed |= {self.keys.of_lane(lane, "wake") for lane in LANES}
         assert {name.decode() for name in lasting} <= allowed
         self.watcher.redis.delete(*allowed)

@@ -183,8 +183,8 @@ EXAMPLES: dict[str, list[tuple[Act, Callable[[Keys], str], int | None]]] = {
         (submitted, lambda keys: keys.record("x"), 3_600),
         (once, lambda keys: keys.record("x"), 86_400),
     ],
-    "unread": [(submitted, lambda keys: keys.unread, 3_600)],
-    "unread:load": [(submitted, lambda keys: keys.unread_load, 3_600)],
+    "unread": [(submitted, lambda keys: keys.unread, None)],
+    "unread:load": [(submitted, lambda keys: keys.unread_load, None)],
     "once:<name>": [(act, lambda keys: keys.once("*"), 86_400) for act in (once, listed)],
     "long-jobs": [(listed, lambda keys: keys.long_jobs, 34_560_000)],
     "long-jobs:<client>": [(listed, lambda keys: keys.long_jobs_of("*"), 34_560_000)],
@@ -194,7 +194,6 @@ EXAMPLES: dict[str, list[tuple[Act, Callable[[Keys], str], int | None]]] = {
     "cache:<place>": [(cached, lambda keys: keys.cache("0"), 86_400)],
     "rate": [(limited, lambda keys: f"{keys.rates}*", 120)],  # two windows: the last one still counts in part
     "dead": [(buried, lambda keys: keys.dead, None)],
-    "dead:bytes": [(buried, lambda keys: keys.dead_bytes, 3_600)],
     "alive": [(announced, lambda keys: keys.alive, 15)],
     "processors:<group>": [(announced, lambda keys: keys.processors("p"), 15)],
     "worker:<worker_id>": [(announced, lambda keys: keys.worker("w"), 15)],

@@ -21,7 +21,6 @@ from shoal.operations import Embed
 from shoal.options import Options
 from shoal.queue.answer import MAX_WRITE_BYTES, Answer
 from shoal.queue.consumer import MAX_SENDS, Consumer
-from shoal.queue.producer import READ_TTL_S
 from shoal.replies import Reply
 from shoal.settings import DEFAULTS
 from shoal_workers.encoding.bucketing import Bucketing
@@ -29,6 +28,9 @@ from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.loop.worker import Worker
 
 pytest_plugins = ["api_fixtures"]
+
+#: Time for which a result is kept once it was read, in seconds: docs/architecture.md.
+READ_TTL_S = 60
 
 
 @contextmanager

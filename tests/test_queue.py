@@ -530,5 +530,5 @@ def test_a_buried_job_leaves_its_lane_for_the_dead_letters(queue: Queue) -> None
     queue.reply([Answer(delivery, letter=DeadLetter("poisoned: why", "line 1", "w1"))])
     ((_, letter),) = queue.redis.xrange(queue.keys.dead)
     about = {b"reason": b"poisoned: why", b"traceback": b"line 1", b"worker": b"w1", b"lane": b"interactive"}
-    assert letter == {b"job": delivery.data, b"deliveries": b"1", **about}
+    assert letter == {b"job": delivery.data, b"deliveries": b"1", b"before": b"0", **about}
     assert (queue.backlog()["interactive"], num_pending(queue)) == (0, 0)

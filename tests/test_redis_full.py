@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Event
 
+import msgpack
 import numpy as np
 import pytest
 import redis
@@ -20,6 +21,7 @@ from shoal.errors import Overloaded
 from shoal.jobs import LANES
 from shoal.keys import Keys
 from shoal.operations import Embed
+from shoal.queue import scripts
 from shoal.queue.pool import Pool
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
@@ -127,6 +129,14 @@ def test_a_worker_that_starts_meanwhile_is_known_and_answers(
         assert job.status() == "done"
         pool.leave("new")
         assert pool.workers() == {}
+
+
+def test_a_producer_without_shoal_is_told_by_the_code_of_redis(admin: "redis.Redis", queue: Queue) -> None:
+    arguments = msgpack.packb({"lane": "bulk", "client": "me", "jobs": [{"id": "a", "job": "x"}]})
+    admin.config_set("maxmemory", 1)
+    with pytest.raises(redis.OutOfMemoryError):
+        admin.eval(scripts.PUT.text, 1, queue.keys.root, arguments)
+    assert queue.backlog()["bulk"] == 0
 
 
 def test_workers_look_for_jobs_of_dead_ones(admin: "redis.Redis", queue: Queue) -> None:

@@ -15,10 +15,12 @@ from shoal.keys import Keys
 from shoal.operations import Embed
 from shoal.queue.answer import Answer
 from shoal.queue.dispatcher import Dispatcher
-from shoal.queue.producer import MAX_WATCHERS
 from shoal.replies import Reply
 
 NUM_JOBS = 40
+
+#: Most processes that are told when a job is answered: docs/architecture.md.
+MAX_WATCHERS = 64
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgpack
-
 from chaos_run.answers import Answers, content, is_right_error
 from chaos_run.cases import POISON, Case, Outcomes
 from chaos_run.plain import GARBAGE
@@ -81,7 +79,14 @@ class Audit:
 
     def _check_keys(self) -> None:
         """Check that only what the pool always has has no time to live."""
-        lasting = (self.keys.dead, self.keys.holders, self.keys.limits, self.keys.scripts, self.keys.lane(""))
+        lasting = (
+            self.keys.dead,
+            self.keys.holders,
+            self.keys.limits,
+            self.keys.scripts,
+            self.keys.lane(""),
+            self.keys.unread,
+        )
         found = [key for key in self._keys_like("*") if not key.startswith(lasting)]
         forever = [key for key in found if self.redis.ttl(key) == -1]
         kinds = [self.redis.type(key).decode() for key in forever]
@@ -101,7 +106,7 @@ class Audit:
 
     def _check_keyed(self) -> None:
         """Check that each idempotency key made one job, of which its client was told."""
-        used = [msgpack.unpackb(self.redis.get(key))["id"] for key in self._keys_like("once:*")]
+        used = [self.redis.hget(key, "id").decode() for key in self._keys_like("once:*")]
         told = {job_id for job_id, case in self.outcomes.accepted.items() if case.is_keyed} | set(self.hostile)
         found = Counter(used)
         self.outcomes.broken += [f"job {job_id} has {n} idempotency keys" for job_id, n in found.items() if n > 1]

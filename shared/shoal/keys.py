@@ -126,11 +126,6 @@ class Keys:
         return f"{self.root}:dead"
 
     @property
-    def dead_bytes(self) -> str:
-        """Return the key with the bytes of the dead letters."""
-        return f"{self.root}:dead:bytes"
-
-    @property
     def alive(self) -> str:
         """Return the sorted set of the ids of workers, by the time until which they count as alive."""
         return f"{self.root}:alive"

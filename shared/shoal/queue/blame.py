@@ -20,11 +20,11 @@ from hashlib import blake2b
 from typing import Self
 
 from shoal import operations
-from shoal.broker.script import Script
 from shoal.errors import ShoalError, UnknownJob
 from shoal.excerpt import excerpt
 from shoal.jobs import LANES, Job
 from shoal.outline import Outline
+from shoal.queue import scripts
 from shoal.queue.producer import Producer
 
 #: Most bytes of the job, and of each other field, that a list has of a letter.
@@ -37,8 +37,7 @@ _ID = re.compile(r"\d{1,19}-\d{1,19}")
 
 _NAMES = ("job", "reason", "traceback", "worker", "lane", "deliveries")
 
-_LIST = Script.load("shoal.queue", "lib", "dead")
-_DROP = Script.load("shoal.queue", "lib", "letter", "drop")
+_LIST = scripts.load("dead")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +159,7 @@ class DeadLetters:
         self._delete(letter_id)
 
     def _delete(self, letter_id: str) -> None:
-        self._broker.run(_DROP, [self._producer.keys.root], {"id": letter_id})
+        self._broker.execute("XDEL", self._key, letter_id)
 
 
 def _text(fields: Mapping[str, bytes], name: str) -> str:

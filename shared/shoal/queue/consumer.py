@@ -12,6 +12,7 @@ from shoal.broker.script import Script
 from shoal.errors import ShoalError, TooLarge, Unavailable
 from shoal.jobs import LANES
 from shoal.keys import Keys
+from shoal.queue import scripts
 from shoal.queue.answer import MAX_WRITE_BYTES, Answer, groups, size_of
 from shoal.queue.delivery import HEAD_BYTES, Delivery
 from shoal.queue.job_notice import JobNotice
@@ -40,12 +41,8 @@ MAX_DEAD_BYTES = 64 * 2**20
 _POLICY = re.compile(rb"^maxmemory_policy:(\S+)", re.MULTILINE)
 
 
-def _load(*names: str) -> Script:
-    return Script.load("shoal.queue", "lib", "jobs", *names)
-
-
-_TAKE, _START, _RECLAIM, _GIVE_BACK = _load("turns", "take"), _load("start"), _load("reclaim"), _load("give_back")
-_ANSWER = _load("unread", "finish", "letter", "answer")
+_TAKE, _START, _ANSWER = scripts.load("take"), scripts.load("start"), scripts.load("answer")
+_RECLAIM, _GIVE_BACK = scripts.load("reclaim"), scripts.load("give_back")
 
 
 class Consumer:
@@ -69,7 +66,7 @@ class Consumer:
         self.result_ttl_s = result_ttl_s
         self.max_reply_bytes = max_reply_bytes
         self.max_unread_bytes = max_unread_bytes
-        self.unread = UnreadResults(broker, keys, result_ttl_s)
+        self.unread = UnreadResults(broker, keys)
         self.more_suspects = False
         self._failed_sends: Counter[str] = Counter()
 

@@ -13,7 +13,6 @@ from shoal import wire
 from shoal.blocking import blocking
 from shoal.broker.broker import Broker
 from shoal.broker.commands import BlockingCommands, Commands
-from shoal.broker.script import Script
 from shoal.errors import Overloaded, ShoalError
 from shoal.histogram import Histogram
 from shoal.keys import Keys
@@ -30,7 +29,7 @@ _KEPT_FOR = 5
 #: these. A larger one comes from another program, and every process would unpack it several times a second.
 MAX_BYTES, MAX_VALUES = 2**22, 2**18
 
-_ANNOUNCE = Script.load("shoal.queue", "lib", "announce")
+_ANNOUNCE = scripts.load("announce")
 
 
 class Membership(NamedTuple):

@@ -15,7 +15,7 @@ from shoal.blocking import blocking
 from shoal.broker.broker import Broker
 from shoal.broker.clock import Clock
 from shoal.broker.commands import BlockingCommands, Commands
-from shoal.broker.script import Script, ScriptCall
+from shoal.broker.script import ScriptCall
 from shoal.errors import InvalidRequest, ShoalError, Unavailable, UnknownJob
 from shoal.excerpt import excerpt
 from shoal.jobs import LANES, Job
@@ -32,23 +32,15 @@ from shoal.queue.packed_jobs import (
 )
 from shoal.queue.pool import AsyncPool, Pool
 from shoal.queue.reply_stream import AsyncReplyStream, ReplyStream
-from shoal.queue.unread import UnreadResults, sweep
+from shoal.queue.unread import UnreadResults
 from shoal.replies import Reply
 
 #: Time for which a measured rate of the pool is used again, in seconds: many jobs may be refused at the same time, and
 #: workers announce their rates no more often.
 SPEED_KNOWN_S = 5.0
 
-#: Time for which a result is kept once it was read, for a reader whose connection has broken.
-READ_TTL_S = 60
-
-#: Most processes that are told when a job is answered; others look for its result from time to time.
-MAX_WATCHERS = 64
-
 _PUT, _CANCEL = scripts.PUT, scripts.CANCEL
-_WITHDRAW = Script.load("shoal.queue", "lib", "jobs", "withdraw")
-_MARK_READ = Script.load("shoal.queue", "lib", "unread", "mark_read")
-_WATCH = Script.load("shoal.queue", "lib", "watch")
+_WITHDRAW, _READ, _WATCH = scripts.load("withdraw"), scripts.load("read"), scripts.load("watch")
 
 
 class AsyncProducer:
@@ -109,13 +101,6 @@ class AsyncProducer:
     async def _put(self, *puts: PackedJobs) -> list[dict[str, Any] | ShoalError]:
         """Return for each put the result of the script, or the error."""
         outcomes = await self.commands.run_many(_PUT, [self._call(put) for put in puts])
-        refused = [n for n, outcome in enumerate(outcomes) if _is_refused_for_unread(outcome)]
-        if refused:  # some results may have expired, or been taken without a script
-            with suppress(ShoalError):  # then they stay refused: other puts were accepted meanwhile
-                await sweep(self.commands, self.keys, self.result_ttl_s)
-                again = await self.commands.run_many(_PUT, [self._call(puts[n]) for n in refused])
-                for n, outcome in zip(refused, again, strict=True):
-                    outcomes[n] = outcome
         return [await self._checked(put, outcome) for put, outcome in zip(puts, outcomes, strict=True)]
 
     async def _put_again(self, *puts: PackedJobs) -> list[dict[str, Any] | ShoalError]:
@@ -180,8 +165,7 @@ class AsyncProducer:
         """
         if not NAME.fullmatch(job_id):  # the script would fail, as if Redis were at fault
             raise _unknown(job_id)
-        arguments = {"id": job_id, "result_ttl_s": self.result_ttl_s}
-        status = (await self.commands.run(_CANCEL, self._keys, arguments)).get("status")
+        status = (await self.commands.run(_CANCEL, self._keys, {"id": job_id})).get("status")
         if status is None:
             raise _unknown(job_id)
         return bytes(status).decode()
@@ -205,7 +189,7 @@ class AsyncProducer:
     async def read_result(self, job_id: str) -> Reply | None:
         """Return the reply to a submitted job; None if it is not answered yet.
 
-        It can be read again for `READ_TTL_S`. Raises UnknownJob.
+        It can be read again for 60 s. Raises UnknownJob.
         """
         read = ("HMGET", self.keys.record(job_id), "status", "reply_to")
         (status, reply_to), data = await self.commands.pipeline(read, ("LINDEX", self.keys.result(job_id), 0))
@@ -213,7 +197,7 @@ class AsyncProducer:
             raise _unknown(job_id)
         if data is not None:
             with suppress(ShoalError):  # then the result is kept and counted as one that was not read
-                await self._mark_read(job_id, len(data))
+                await self.commands.run(_READ, self._keys, {"id": job_id})
             return Reply.unpack(data)
         if reply_to is not None:
             address = reply_to.decode(errors="replace")
@@ -221,17 +205,13 @@ class AsyncProducer:
         if status not in (b"queued", b"running"):
             raise UnknownJob(
                 f"job {job_id} is {status.decode()}, and its result has expired: it is kept {self.result_ttl_s} s, "
-                f"and {READ_TTL_S} s once it was read"
+                "and 60 s once it was read"
             )
         return None
 
     async def watch_result(self, job_id: str, address: str) -> bool:
         """Have a note sent to the address when the job is answered; return False if it is answered already."""
-        arguments = {"id": job_id, "address": address, "max_watchers": MAX_WATCHERS}
-        return bool((await self.commands.run(_WATCH, self._keys, arguments))["is_open"])
-
-    async def _mark_read(self, job_id: str, num_bytes: int) -> None:
-        await self.commands.run(_MARK_READ, self._keys, {"id": job_id, "num_bytes": num_bytes, "ttl_s": READ_TTL_S})
+        return bool((await self.commands.run(_WATCH, self._keys, {"id": job_id, "address": address}))["is_open"])
 
     # Loads
 
@@ -278,7 +258,7 @@ class Producer:
         self.result_ttl_s = result_ttl_s
         self.pool = Pool(broker, keys)
         self.clock = Clock(broker)
-        self.unread = UnreadResults(broker, keys, result_ttl_s)
+        self.unread = UnreadResults(broker, keys)
 
     @classmethod
     def connect(cls, url: str, keys: Keys, result_ttl_s: int = 3_600) -> Self:
@@ -320,10 +300,6 @@ class Producer:
     def num_dead(self) -> int:
         """Return the number of dead letters."""
         return int(self.broker.execute("XLEN", self.keys.dead))
-
-
-def _is_refused_for_unread(outcome: dict[str, Any] | ShoalError) -> bool:
-    return not isinstance(outcome, ShoalError) and bool(outcome["status"] == b"unread")
 
 
 def _new_ids(puts: Sequence[PackedJobs], result: dict[str, Any] | ShoalError) -> list[list[str | None] | ShoalError]:

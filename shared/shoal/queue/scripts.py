@@ -1,11 +1,36 @@
-"""The scripts that other programs run too: workers keep their texts in Redis, so nobody needs a copy."""
+"""The scripts of the queue: each is one file of `lua/`, after those of `lua/parts/` that it needs.
+
+Workers keep the texts of `put` and `cancel` in Redis for other programs, so nobody needs a copy.
+"""
 
 import hashlib
 
 from shoal.broker.script import Script
 
-PUT = Script.load("shoal.queue", "lib", "arguments", "jobs", "unread", "put")
-CANCEL = Script.load("shoal.queue", "lib", "arguments", "jobs", "unread", "finish", "cancel")
+#: The parts of each script beside `lib`, in the order in which they know each other.
+_PARTS = {
+    "announce": (),
+    "answer": ("lane", "place", "unread", "finish", "letter"),
+    "cancel": ("arguments", "limits", "lane", "place", "unread", "finish"),
+    "dead": (),
+    "give_back": ("lane", "place"),
+    "put": ("arguments", "limits", "lane", "unread", "room", "once"),
+    "read": ("unread",),
+    "reclaim": ("lane", "place"),
+    "start": ("lane", "place"),
+    "sweep": ("arguments", "limits", "unread"),
+    "take": ("lane", "place", "turns"),
+    "watch": (),
+    "withdraw": ("lane", "place"),
+}
+
+
+def load(name: str) -> Script:
+    """Return the script of that name."""
+    return Script.load("shoal.queue", *(f"parts/{part}" for part in ("lib", *_PARTS[name])), name)
+
+
+PUT, CANCEL = load("put"), load("cancel")
 
 #: Tells these texts from those of another version.
 DIGEST = hashlib.sha1((PUT.digest + CANCEL.digest).encode(), usedforsecurity=False).hexdigest()

@@ -1,28 +1,17 @@
 -- Cancel a job whose status is kept and that is not answered; a worker that has it notices that it is gone.
--- args: id (of the job), result_ttl_s (of the reply, which has the error; that of the workers if it is left out)
--- Returns {status}: the one that the job now has, or {is_unknown}.
-args.result_ttl_s = args.result_ttl_s or tonumber(call('HGET', ROOT .. 'limits', 'result_ttl_s') or 3600)
-local wrong = fault_of_root() or fault('', args, 'id', 'name') or fault('', args, 'result_ttl_s', 'count')
-if wrong then return redis.error_reply('ERR ' .. wrong) end
-
-local status, lane, reply_to = unpack(call('HMGET', record_of(args.id), 'status', 'lane', 'reply_to'))
-if not status then return cmsgpack.pack({is_unknown = true}) end
-if not lane then return cmsgpack.pack({status = status}) end
-local address = ROOT .. (reply_to and 'replies:' .. reply_to or 'result:' .. args.id)
-wrong = fault_of_value(reply_to and 'XLEN' or 'LLEN', address)
-  or not reply_to and (fault_of_value('ZCARD', UNREAD) or fault_of_value('HEXISTS', UNREAD_LOAD, ''))
-if wrong then return redis.error_reply('ERR ' .. wrong) end
-
-local client = remove(args.id)
-settle()
-local failure = {code = 'cancelled', message = 'job ' .. args.id .. ' was cancelled'}
-local reply = cmsgpack.pack({v = 1, id = args.id, status = 'cancelled', error = failure})
-if reply_to then
-  call('XADD', address, '*', 'reply', reply)
-else
-  call('RPUSH', address, reply)
-  count_unread(args.id, client, reply, args.result_ttl_s)
-end
-call('EXPIRE', address, args.result_ttl_s)
-conclude(args.id, 'cancelled', args.result_ttl_s, '')
-return cmsgpack.pack({status = 'cancelled'})
+-- args: id (of the job). Returns {status}: the one that the job now has, or {is_unknown}.
+return run(function()
+  local id, result_ttl_s = check(NAME, args.id, 'id'), limits_of('result_ttl_s').result_ttl_s
+  local job = read(id, PLACE)
+  if not job.status then return {is_unknown = true} end
+  if not job.lane then return {status = job.status} end
+  call('HDEL', record_of(id), 'timings') -- none yet; this is allowed when memory is full, and so is what follows it
+  local failure = {code = 'cancelled', message = 'job ' .. id .. ' was cancelled'}
+  local reply = cmsgpack.pack({v = 1, id = id, status = 'cancelled', error = failure})
+  local fault = send(id, job.reply_to, job.client, reply, result_ttl_s)
+  if fault then refuse(ROOT .. address_of(id, job.reply_to) .. ' holds something else: ' .. fault) end
+  remove(id, job)
+  settle()
+  conclude(id, 'cancelled', '', result_ttl_s)
+  return {status = 'cancelled'}
+end)

@@ -7,17 +7,16 @@ call('PERSIST', held) -- allowed when memory is full, and so is what follows it
 for n, job in ipairs(args.jobs) do
   local score, record = call('ZSCORE', held, job.key), record_of(job.id)
   if score and job.key ~= job.id then
-    if redis.pcall('HEXISTS', record, 'lane') == 1 then
-      remove(job.key)
+    local pushed = read(job.key, PLACE)
+    if read(job.id, PLACE).lane then
+      remove(job.key, pushed)
       score = false
     else
-      local lane = call('HGET', record_of(job.key), 'lane')
-      local jobs_of_lane = key_of(lane, 'jobs')
       call('RENAME', record_of(job.key), record)
-      call('ZADD', jobs_of_lane, call('ZSCORE', jobs_of_lane, job.key), job.id)
-      call('ZREM', jobs_of_lane, job.key)
-      call('ZADD', held, score, job.id)
-      call('ZREM', held, job.key)
+      for key, time in pairs({[held] = score, [key_of(pushed.lane, 'jobs')] = false}) do
+        call('ZADD', key, time or call('ZSCORE', key, job.key), job.id)
+        call('ZREM', key, job.key)
+      end
     end
   end
   started[n] = score and true or false

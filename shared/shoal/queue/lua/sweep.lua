@@ -1,21 +1,18 @@
--- Look whether results that count as unread, and idempotency keys, are still there: they may have expired, or been taken by
--- BLPOP. A result is looked at again when its age has doubled, an idempotency key when it has expired.
--- args: results (members of the set, to look at), max_results, result_ttl_s
--- Returns {due}: the results and keys that are to be looked at now.
+-- Count those results and idempotency keys no longer that have expired, or were taken by BLPOP. Each is looked at again when
+-- its age has doubled, and when it expires. Returns {more}: true if more may be due.
+local MOST, result_ttl_s = 500, limits_of('result_ttl_s').result_ttl_s -- at a time: half a millisecond of Redis
 local now = call('TIME')[1]
-if #args.results > 0 then keep_unread(args.result_ttl_s) end
-for _, result in ipairs(args.results) do
-  local name = string.match(result, '^%S+')
-  local is_key = string.sub(name, 1, 1) == '='
-  local left_ms = call('PTTL', is_key and ROOT .. 'once:' .. string.sub(name, 2) or ROOT .. 'result:' .. name)
+local due = call('ZRANGEBYSCORE', UNREAD, '-inf', now, 'LIMIT', 0, MOST)
+call('PERSIST', UNREAD) -- allowed when memory is full, and so is what follows it
+for _, member in ipairs(due) do
+  local left_ms = call('PTTL', ROOT .. string.match(member, '^%S+'))
+  local age_s = math.abs(result_ttl_s - left_ms / 1000)
   if left_ms == -2 then
-    uncount_unread(result)
+    forget(member)
   else
-    local left_s = math.ceil(math.max(left_ms, 0) / 1000)
-    local age_s = is_key and left_s or args.result_ttl_s - left_s
-    call('ZADD', UNREAD, 'XX', now + math.max(FIRST_SWEEP_S, math.min(age_s, left_s)), result)
+    call('ZADD', UNREAD, now + math.max(FIRST_LOOK_S, math.min(age_s, left_ms / 1000)), member)
   end
 end
-local num_counted = (call('HGET', UNREAD_LOAD, 'results') or 0) + (call('HGET', UNREAD_LOAD, 'keys') or 0)
-if call('ZCARD', UNREAD) ~= num_counted then call('DEL', UNREAD, UNREAD_LOAD) end
-return cmsgpack.pack({due = call('ZRANGEBYSCORE', UNREAD, '-inf', now, 'LIMIT', 0, args.max_results)})
+local load = call('HMGET', UNREAD_LOAD, 'result', 'once')
+if call('ZCARD', UNREAD) ~= (load[1] or 0) + (load[2] or 0) then call('DEL', UNREAD, UNREAD_LOAD) end -- one was lost in part
+return cmsgpack.pack({more = #due == MOST})

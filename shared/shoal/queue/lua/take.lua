@@ -5,21 +5,30 @@
 --   size_bytes}. All jobs of a lane until their texts reach the room, and of all lanes until their bytes reach max_bytes;
 --   the one that exceeds either is still given. A suspect is given alone, and until it is answered its worker gets no other
 --   job: it may end the worker. more_suspects is true if any wait.
-local lanes = {}
-for _, wanted in ipairs(args.room) do
-  lanes[#lanes + 1] = wanted.lane
-  call('DEL', key_of(wanted.lane, 'wake')) -- allowed when memory is full, and so is what follows it
+local ADMITTED_AT_ONCE = 256
+
+-- Let the jobs that programs have pushed without a script wait as those of one client. Their bytes are not read here: a
+-- number is their id until a worker has read them.
+local function admit(lane)
+  for _ = 1, ADMITTED_AT_ONCE do
+    local packed = call('LPOP', ROOT .. 'lane:' .. lane)
+    if not packed then return end
+    local texts = guess_of_texts(packed)
+    enqueue(lane, '', '+' .. call('INCR', ROOT .. 'lane:pushed'), texts, packed, now, {})
+    count(lane, '', texts, #packed)
+  end
 end
 
--- Take jobs of a lane, unless another program wrote one of its keys: the other lanes go on.
-local function attempt(take, ...)
-  local is_done, fault = pcall(take, ...)
+-- Do a step for a lane, unless another program wrote one of its keys: the other lanes go on.
+local function attempt(step, ...)
+  local is_done, fault = pcall(step, ...)
   local message = type(fault) == 'table' and fault.err or fault
   if not is_done and not string.find(message, 'WRONGTYPE', 1, true) then error(fault, 0) end
 end
 
-local has_suspect = suspect_of(args.worker)
-if args.takes_suspects and not has_suspect and call('EXISTS', SUSPECTS) == 1 then
+local has_suspect, has_suspects = suspect_of(args.worker), call('EXISTS', SUSPECTS) == 1
+for _, wanted in ipairs(args.room) do call('DEL', key_of(wanted.lane, 'wake')) end -- allowed when memory is full: so is the rest
+if args.takes_suspects and not has_suspect and has_suspects then
   give(call('LPOP', SUSPECTS))
 elseif not has_suspect then
   for _, wanted in ipairs(args.room) do
@@ -29,8 +38,9 @@ elseif not has_suspect then
 end
 settle()
 if #jobs > 0 then call('SADD', HOLDERS, args.worker) end
-for _, lane in ipairs(lanes) do
-  if call('EXISTS', key_of(lane, 'new'), key_of(lane, 'old'), ROOT .. 'lane:' .. lane) > 0 then wake(lane) end
+for _, wanted in ipairs(args.room) do
+  local lists = {key_of(wanted.lane, 'new'), key_of(wanted.lane, 'old'), ROOT .. 'lane:' .. wanted.lane}
+  if call('EXISTS', unpack(lists)) > 0 then wake(wanted.lane) end
 end
 local more_suspects = call('EXISTS', SUSPECTS) == 1
 if more_suspects then wake('bulk') end

@@ -2,8 +2,10 @@
 -- Returns {withdrawn}: how many were still unanswered.
 local withdrawn = 0
 for _, id in ipairs(args.jobs) do
-  if remove(id) ~= nil then
-    call('DEL', record_of(id))
+  local job = read(id, PLACE)
+  job.status = nil -- nothing is kept
+  if job.lane then
+    remove(id, job)
     withdrawn = withdrawn + 1
   end
 end

@@ -1,68 +1,54 @@
--- The third part of `take`: whose jobs a worker gets. Each client has a list of jobs, and a lane two rings of the clients
+-- The part of take that chooses whose jobs a worker gets. Each client has a list of jobs, and a lane two rings of the clients
 -- that wait: new ones, whose first turn is short, and those that had a turn. One of these has a turn after each QUANTUM
 -- texts of new ones, so names that are invented do not go before all. A client that took more than its turn has a debt.
 local QUANTUM, FIRST_QUANTUM, MOST_DEBT = 32, 4, 1024 -- texts
-local ADMITTED_AT_ONCE = 256
 local TEXT_BYTES = 4096 -- for each of which a job counts as a text, whatever its producer says: wrong numbers do little harm
-
-local held, jobs, bytes, now = held_by(args.worker), {}, 0, now_ms()
+local GIVEN = {'job', 'lane', 'client', 'texts', 'put_ms', 'deaths', 'died', 'status', 'reply_to'}
+local jobs, bytes, now = {}, 0, now_ms()
 
 -- Give a job to the worker; return its texts. Of a job of more than max_job_bytes it gets the beginning, and the size: it
 -- could not read the job, and would never answer it.
 local function give(id, lane)
-  local fields = {'lane', 'client', 'texts', 'put_ms', 'deaths', 'died', 'status', 'reply_to'}
-  local found = redis.pcall('HMGET', record_of(id), 'job', unpack(fields))
-  if found.err or not found[1] then -- Redis has lost its record, or something else has the key
+  local job = read(id, GIVEN)
+  if not job.job then -- Redis has lost its record, or something else has the name
     if lane then call('ZREM', key_of(lane, 'jobs'), id) end
     return 0
   end
-  local job = {key = id, job = found[1]}
-  for n, name in ipairs(fields) do job[name] = found[n + 1] or nil end
+  job.key = id
   if #job.job > args.max_job_bytes then job.size_bytes, job.job = #job.job, string.sub(job.job, 1, args.head_bytes) end
-  call('ZADD', held, job.deaths and 0 or now + #jobs / 1024, id)
+  call('ZADD', held_by(args.worker), job.deaths and 0 or now + #jobs / 1024, id)
   call('HSET', record_of(id), 'worker', args.worker)
   jobs[#jobs + 1], bytes = job, bytes + #job.job
   return math.max(1, tonumber(job.texts), math.ceil((job.size_bytes or #job.job) / TEXT_BYTES))
 end
 
--- Let the jobs that programs have pushed without a script wait as those of one client. Their bytes are not read here: a
--- number is their id until a worker has read them.
-local function admit(lane)
-  for _ = 1, ADMITTED_AT_ONCE do
-    local packed = call('LPOP', ROOT .. 'lane:' .. lane)
-    if not packed then return end
-    enqueue(lane, '', '+' .. call('INCR', ROOT .. 'lane:pushed'), guess_of_texts(packed), packed, {})
-  end
-end
-
--- One turn of the client that is first in a ring; it keeps the turn for the next take if there is no more room.
+-- Give jobs of the client that is first in a ring; it keeps its turn for the next take if there is no more room.
 -- Returns its texts, and true if its turn is over.
 local function turn(lane, ring, room)
   local client, credits, served = call('LINDEX', ring, 0), key_of(lane, 'credit'), 0
   local list, name = key_of(lane, 'of:' .. client), 'client:' .. client
-  local credit, has_more = tonumber(call('HGET', credits, name) or FIRST_QUANTUM), call('EXISTS', list) == 1
-  while has_more and credit > 0 and served < room and (bytes < args.max_bytes or served == 0) do
+  local credit, num_left = tonumber(call('HGET', credits, name) or FIRST_QUANTUM), call('LLEN', list)
+  while num_left > 0 and credit > 0 and served < room and (bytes < args.max_bytes or served == 0) do
     local texts = give(call('LPOP', list), lane)
-    credit, served, has_more = credit - texts, served + texts, call('EXISTS', list) == 1
+    credit, served, num_left = credit - texts, served + texts, num_left - 1
   end
-  if not has_more then
+  if num_left == 0 then
     call('LPOP', ring)
     call('HDEL', credits, name)
   else
     if credit <= 0 then call('LMOVE', ring, key_of(lane, 'old'), 'LEFT', 'RIGHT') end
     call('HSET', credits, name, credit > 0 and credit or math.max(credit + QUANTUM, -MOST_DEBT))
   end
-  return served, credit <= 0 or not has_more
+  return served, credit <= 0 or num_left == 0
 end
 
--- Give the worker jobs of a lane until their texts reach the room; the last of them may exceed it.
+-- Give jobs of a lane until their texts reach the room; the last of them may exceed it.
 local function serve(lane, room)
   local rings, credits, served = {key_of(lane, 'new'), key_of(lane, 'old')}, key_of(lane, 'credit'), 0
   local owed = tonumber(call('HGET', credits, 'owed') or 0) -- texts of new clients since the last turn of another
-  while served < room and (bytes < args.max_bytes or served == 0) do
+  while served < room and (bytes < args.max_bytes or served == 0) and call('EXISTS', unpack(rings)) > 0 do
     local n = owed < QUANTUM and 1 or 2
     if call('EXISTS', rings[n]) == 0 then n = 3 - n end
-    if call('EXISTS', rings[n]) == 0 then break end
     local texts, is_over = turn(lane, rings[n], room - served)
     served = served + texts
     if n == 1 then owed = math.min(owed + texts, QUANTUM) elseif is_over then owed = 0 end

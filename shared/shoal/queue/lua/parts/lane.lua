@@ -1,0 +1,41 @@
+-- The part of the scripts that move jobs: lanes. An unanswered job has its record, with the lane and the worker that holds it,
+-- and is in one place: in the list of its client, in that of the suspects, or with a worker.
+local SUSPECTS, HOLDERS = ROOT .. 'suspects', ROOT .. 'holders'
+
+local function key_of(lane, what) return ROOT .. 'lane:' .. lane .. ':' .. what end
+
+-- Wake one idle worker, which wakes the next if it leaves jobs behind.
+local function wake(lane)
+  if call('EXISTS', key_of(lane, 'wake')) == 0 then call('RPUSH', key_of(lane, 'wake'), '') end
+end
+
+-- Return the texts of a job whose producer does not say their number.
+local function guess_of_texts(bytes) return math.ceil(#bytes / 1024) end
+
+-- Add to the load of a lane; all is written by `settle`.
+local sums = {interactive = {}, bulk = {}}
+local function count(lane, client, texts, bytes)
+  local sum, own_texts, own_bytes = sums[lane], 'texts:' .. client, 'bytes:' .. client
+  sum.texts, sum[own_texts] = (sum.texts or 0) + texts, (sum[own_texts] or 0) + texts
+  sum.bytes, sum[own_bytes] = (sum.bytes or 0) + bytes, (sum[own_bytes] or 0) + bytes
+end
+
+local function settle()
+  for lane, sum in pairs(sums) do
+    for field, amount in pairs(sum) do add(key_of(lane, 'load'), field, amount) end
+    if next(sum) and call('EXISTS', key_of(lane, 'jobs')) == 0 then call('DEL', key_of(lane, 'load')) end -- Redis lost jobs
+  end
+end
+
+-- Let a job wait behind the others of its client, or before them. A client without waiting jobs joins the new ones.
+local function wait(lane, client, id, is_first)
+  local num = call(is_first and 'LPUSH' or 'RPUSH', key_of(lane, 'of:' .. client), id)
+  if num == 1 then call('RPUSH', key_of(lane, 'new'), client) end
+end
+
+-- Add a job to a lane; `more` are the fields of its record that not every job has.
+local function enqueue(lane, client, id, texts, bytes, now, more)
+  call('HSET', record_of(id), 'job', bytes, 'lane', lane, 'client', client, 'texts', texts, 'put_ms', now, unpack(more))
+  call('ZADD', key_of(lane, 'jobs'), now, id)
+  wait(lane, client, id)
+end

@@ -1,0 +1,27 @@
+-- The part of answer that keeps dead letters. Each has the bytes of those `before` it, from the first that was ever among
+-- them: so the oldest and the newest tell the bytes of all.
+local DEAD = ROOT .. 'dead'
+
+-- Return the id of the letter at an end of the stream, the bytes before it, and those before and in it.
+local function letter_at(command, from, to)
+  local id, fields = unpack(call(command, DEAD, from, to, 'COUNT', 1)[1] or {'', {}})
+  local before, bytes = 0, 0
+  for n = 1, #fields, 2 do
+    if fields[n] == 'before' then before = tonumber(fields[n + 1]) or 0 end
+    bytes = bytes + #fields[n + 1]
+  end
+  return id, before, before + bytes
+end
+
+-- Keep a letter, and delete the oldest of the others that exceed a limit with it.
+local function bury(letter, job)
+  local fields = {'job', job, 'before', select(3, letter_at('XREVRANGE', '+', '-'))}
+  for name, value in pairs(letter) do fields[#fields + 1], fields[#fields + 2] = name, value end
+  call('XADD', DEAD, '*', unpack(fields))
+  local newest, _, through = letter_at('XREVRANGE', '+', '-')
+  local oldest, before = letter_at('XRANGE', '-', '+')
+  while oldest ~= newest and (call('XLEN', DEAD) > args.max_dead_letters or through - before > args.max_dead_bytes) do
+    call('XDEL', DEAD, oldest)
+    oldest, before = letter_at('XRANGE', '-', '+')
+  end
+end

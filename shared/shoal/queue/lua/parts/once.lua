@@ -1,0 +1,27 @@
+-- The part of put that knows idempotency keys. A key is its owner's alone.
+local ONCE_TTL_S, LEAST_ONCE_S = 86400, 60 -- that a key is remembered, and is however much its client has
+local WHOLE_SHARE, HALVING_SHARE = 1 / 4, 1 / 24 -- of a client's bytes: a key lives half as long for each beyond
+
+-- Check the key; return its name, and the answer if it was used. It is free again when its job has come to nothing.
+local function use_of(once)
+  check(MAP, once, 'once')
+  check(WORD, once.key, 'once.key')
+  check(LABEL, once.owner or '', 'once.owner')
+  check(LABEL, once.digest or '', 'once.digest')
+  if #args.jobs > 1 then refuse('once goes with one job, and jobs has ' .. #args.jobs) end
+  local name = 'once:' .. redis.sha1hex((once.owner or args.client) .. '\0' .. once.key)
+  local id, digest = unpack(look('HMGET', ROOT .. name, 'id', 'digest'))
+  local status = id and read(id, {'status'}).status
+  if not id or status == 'expired' or status == 'cancelled' then return name, nil end
+  return name, {status = digest == (once.digest or '') and 'known' or 'reused', id = id}
+end
+
+-- Remember a key, and return for how long: for less time if its client has many bytes.
+local function remember(name, id, share)
+  local halvings = math.max(0, share - WHOLE_SHARE) / HALVING_SHARE
+  local ttl_s = math.max(LEAST_ONCE_S, math.floor(ONCE_TTL_S / 2 ^ halvings))
+  call('HSET', ROOT .. name, 'id', id, 'digest', args.once.digest or '')
+  call('EXPIRE', ROOT .. name, ttl_s)
+  keep(member_of(name, KEYS_BYTES, args.client), ttl_s)
+  return ttl_s
+end

@@ -1,0 +1,41 @@
+-- The part of the scripts that take jobs out of their places. The jobs that a worker holds are in order of their delivery;
+-- that of a suspect is 0, so it is the first.
+local PLACE = {'lane', 'client', 'texts', 'worker', 'status', 'reply_to', 'deaths'}
+
+local function held_by(worker) return ROOT .. 'held:' .. worker end
+
+local function suspect_of(worker) return call('ZRANGEBYSCORE', held_by(worker), 0, 0)[1] end
+
+local function stop_waiting(lane, client, id)
+  local list = key_of(lane, 'of:' .. client)
+  if call('LREM', list, 1, id) == 0 then return call('LREM', SUSPECTS, 1, id) end
+  if call('EXISTS', list) == 1 then return end
+  call('HDEL', key_of(lane, 'credit'), 'client:' .. client)
+  if call('LREM', key_of(lane, 'new'), 1, client) == 0 then call('LREM', key_of(lane, 'old'), 1, client) end
+end
+
+-- Take an unanswered job out of its place and its lane. Its record stays, with what an answered job has, if it has a status.
+local function remove(id, job)
+  local record = record_of(id)
+  redis.pcall('ZREM', key_of(job.lane, 'jobs'), id) -- allowed when memory is full, and so is what follows it
+  if job.worker then call('ZREM', held_by(job.worker), id) else stop_waiting(job.lane, job.client, id) end
+  count(job.lane, job.client, 0 - job.texts, 0 - call('HSTRLEN', record, 'job'))
+  if not job.status then return call('DEL', record) end
+  call('HDEL', record, 'job', 'lane', 'texts', 'put_ms', 'worker', 'deaths', 'died')
+end
+
+-- Let a job that a worker held wait again, before the others or behind them; a suspect waits apart.
+-- Returns true if the worker held it.
+local function put_back(worker, id, is_first, has_died)
+  local record, job = record_of(id), read(id, PLACE)
+  if call('ZREM', held_by(worker), id) == 0 or not job.lane then return false end
+  call('HDEL', record, 'worker')
+  if job.status then call('HSET', record, 'status', 'queued') end
+  if has_died then
+    call('HSET', record, 'died', worker)
+    job.deaths = call('HINCRBY', record, 'deaths', 1)
+  end
+  if job.deaths then call(is_first and 'LPUSH' or 'RPUSH', SUSPECTS, id) else wait(job.lane, job.client, id, is_first) end
+  wake(job.deaths and 'bulk' or job.lane) -- busy workers expect no job in bulk
+  return true
+end
