@@ -10,7 +10,7 @@ from api_stub import MakeApp, StubWorker
 from conftest import PATIENCE_S
 from flask import Flask
 from flask.testing import FlaskClient
-from queues import set_limits
+from queues import queue_of, set_limits
 
 from shoal import Client
 from shoal.keys import Keys
@@ -42,7 +42,7 @@ def make_app(settings: Settings) -> Iterator[MakeApp]:
         client = Client.from_settings(changed)
         connected.append(client)
         if LANE_SETTINGS & changes.keys():  # workers with the same settings announce them
-            set_limits(client.queue, LaneLimits.from_settings(changed))
+            set_limits(queue_of(client), LaneLimits.from_settings(changed))
         app = create_app(changed, client)
         connected.extend([Context.of(app).pool_watch, Context.of(app).long_jobs])
         Context.of(app).pool.max_age_s = 0.0  # for tests that look at each change

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from blocking import Pool
 from flask import Flask
 from numpy.typing import NDArray
 from queues import Queue
@@ -21,7 +22,6 @@ from shoal.keys import Keys
 from shoal.operations import Decode, Embed, Map, Rerank, Search, Tokenize
 from shoal.queue.answer import Answer
 from shoal.queue.delivery import Delivery
-from shoal.queue.pool import Pool
 from shoal.replies import TIMINGS, Reply
 from shoal_api.access.access_control import THREAD_DEMAND
 from shoal_api.access.waiting_requests import ThreadDemand

@@ -8,7 +8,7 @@ import pytest
 from api_stub import MakeApp, StubWorker, error_of, raw_score_of, vector_of
 from conftest import wait_until
 from flask.testing import FlaskClient
-from queues import Queue
+from queues import Queue, queue_of
 
 from shoal.jobs import LANES
 from shoal.operations import Embed
@@ -74,7 +74,7 @@ class TestResult:
     def test_an_expired_job_says_so(self, make_app: MakeApp) -> None:
         app = make_app()
         job = Embed(["a"], deadline=1.0)
-        app.extensions["shoal"].client.queue.put("interactive", [job])
+        queue_of(app.extensions["shoal"].client).put("interactive", [job])
         assert error_of(app.test_client().get(f"/v1/jobs/{job.id}/result?wait=20"), 504)[0] == "expired"
 
     def test_many_may_wait_at_a_time(self, make_app: MakeApp, stub: StubWorker) -> None:

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from conftest import wait_until
+from queues import queue_of
 from test_clients import TEXTS
 
 from shoal import Client
@@ -25,9 +26,9 @@ def test_many_threads_share_one_dispatcher(client: Client, encoder: Encoder) -> 
 
 
 def test_closing_wakes_waiting_threads_and_leaves_no_thread(redis_url: str, client: Client) -> None:
-    other = Client(redis_url, key_prefix=client.queue.keys.prefix, pool=client.queue.keys.pool)
+    other = Client(redis_url, key_prefix=client.keys.prefix, pool=client.keys.pool)
     with ThreadPoolExecutor(4) as threads:
         waiting = [threads.submit(other.embed, text) for text in TEXTS[:4]]
-        wait_until(lambda: client.queue.backlog()["interactive"] == 4)
+        wait_until(lambda: queue_of(client).backlog()["interactive"] == 4)
         other.close()
         assert all(isinstance(future.exception(), Unavailable) for future in waiting)

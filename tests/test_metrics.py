@@ -12,7 +12,7 @@ from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
 from queues import Queue, drive
 
-from shoal import wire
+from shoal import AsyncClient, wire
 from shoal.jobs import LANES
 from shoal.operations import Embed
 from shoal.settings import DEFAULTS
@@ -159,7 +159,11 @@ def test_clocks_that_are_ahead_of_redis_are_positive(make_app: MakeApp, scrape: 
     assert scrape("shoal_worker_clock_offset_seconds", "worker") == {worker.id: 2.5}
     assert scrape("shoal_worker_clock_error_seconds", "worker") == {worker.id: 0.5}
     app = make_app()
-    Context.of(app).client.queue.clock.offset_s = 2.5
+
+    async def set_offset(client: AsyncClient) -> None:
+        client.queue.clock.offset_s = 2.5
+
+    Context.of(app).client.run(set_offset)
     assert "\nshoal_clock_offset_seconds 2.5\n" in app.test_client().get("/metrics").get_data(as_text=True)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from api_stub import MakeApp
+from blocking import Pool
 from browser import HOSTILE, OpenPage, faults_in_both_colours, has_run_a_script, hold_first, serious_faults, shot
 from conftest import RedisServer
 from flask import Flask
@@ -13,7 +14,6 @@ from queues import Queue
 from test_pool_history import recent
 
 from shoal.operations import Embed
-from shoal.queue.pool import Pool
 from shoal_api.access import api_keys
 from shoal_api.access.thread_quota import MAX_VIEWERS
 from shoal_api.context import Context
@@ -231,7 +231,7 @@ def test_heartbeats_that_no_worker_wrote_hide_nothing_else(
         numbers = dict.fromkeys(("texts_per_s", "memory_bytes", "threads", "pid"), number)
         odd = numbers | {"counters": counters, "written_at": time_s, "recent": [job], "state": HOSTILE}
         pool.announce("odd", odd)
-        Context.of(app).pool_watch._history.sample()
+        Context.of(app).pool_watch._sample_pool()
     page = open_page(f"{listen(app)}/#pool")
     workers = page.get_by_role("region", name="Workers")
     expect(workers.get_by_role("row")).to_have_count(3)

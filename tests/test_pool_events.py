@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from api_stub import MakeApp, StubWorker, error_of
+from blocking import PoolHistory
 from conftest import PATIENCE_S, RedisServer, free_port, wait_until
 from flask import Flask
 from long_job_callers import Rq
@@ -25,7 +26,6 @@ from werkzeug.test import TestResponse
 from shoal.errors import Unavailable
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.operations import Embed
-from shoal.queue.pool_history import PoolHistory
 from shoal.settings import Settings
 from shoal_api.access.thread_quota import MAX_VIEWERS
 from shoal_api.context import Context
@@ -86,6 +86,11 @@ def seen(stream: Iterator[dict[str, Any]], field: str, wanted: object) -> dict[s
         if found[field] == wanted:
             return found
     raise AssertionError("the stream ended")
+
+
+def watch_of(history: PoolHistory, *args: Any, **options: Any) -> PoolWatch:
+    """Return a watch over that history."""
+    return PoolWatch(history.sample, history.asynchronous, *args, **options)
 
 
 class TestWhatIsSeen:
@@ -258,7 +263,7 @@ class TestViewers:
             num_reads[0] += 1
             return Details()
 
-        watch = PoolWatch(PoolHistory(queue), read, stopping, every_s=PATIENCE_S)
+        watch = watch_of(PoolHistory(queue), read, stopping, every_s=PATIENCE_S)
         watch.start()
         watch.start()
         assert watch.wait(0, PATIENCE_S) == 1
@@ -278,7 +283,7 @@ class TestViewers:
                 raise answer
             return answer
 
-        watch = PoolWatch(PoolHistory(queue), read, Event(), every_s=0.02)
+        watch = watch_of(PoolHistory(queue), read, Event(), every_s=0.02)
         watch.start()
         number = watch.wait(0, PATIENCE_S)
         assert seen_by_all(watch)["dead"] == [{"id": "1-1"}]
@@ -288,13 +293,13 @@ class TestViewers:
         watch.close()
 
     def test_an_unforeseen_error_does_not_end_it(self, queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
-        numbers = iter([1.0])  # the second sample finds none
-        history = PoolHistory(queue, lambda: next(numbers))
-        watch = PoolWatch(history, lambda client: Details(), Event(), every_s=0.02)
+        numbers = [1.0]  # the second sample finds none
+        history = PoolHistory(queue, numbers.pop)
+        watch = watch_of(history, lambda client: Details(), Event(), every_s=0.02)
         watch.start()
         watch.wait(watch.wait(watch.wait(0, PATIENCE_S), PATIENCE_S), PATIENCE_S)
         assert seen_by_all(watch)["error"]["code"] == "internal"
-        assert "goes on after an error: StopIteration" in caplog.text
+        assert "goes on after an error: IndexError" in caplog.text
         watch.close()
 
 

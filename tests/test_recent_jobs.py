@@ -4,13 +4,12 @@ import time
 from collections import Counter
 
 import pytest
+from blocking import Pool, PoolHistory
 from queues import Queue, drive
 
 from shoal.errors import Expired, ShoalError
 from shoal.operations import Embed, Search
 from shoal.queue.delivery import Delivery
-from shoal.queue.pool import Pool
-from shoal.queue.pool_history import PoolHistory
 from shoal_workers.recent_jobs import MAX_JOBS, PART_S, WINDOW_S, RecentJobs
 from shoal_workers.service import about
 from shoal_workers.worker import Worker

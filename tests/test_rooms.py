@@ -41,7 +41,7 @@ ROOMS: dict[str, set[str]] = {
     "shoal.client.http": {"shoal", "shoal.long_jobs", "shoal.records", "shoal.changes", "shoal.client"},
     "shoal.bench": {"shoal"},
     "shoal.evaluation": {"shoal", "shoal.records"},
-    "shoal.bulk": {"shoal", "shoal.client.redis", "shoal.records"},
+    "shoal.bulk": {"shoal", "shoal.queue", "shoal.client.redis", "shoal.records"},
     "shoal.supervisor": {"shoal", "shoal.broker", "shoal.queue", "shoal.client.redis"},
     "shoal.cli": {
         "shoal",
@@ -57,11 +57,11 @@ ROOMS: dict[str, set[str]] = {
         "shoal.supervisor",
     },
     "shoal.__main__": {"shoal.cli"},
-    "shoal_api": {"shoal", "shoal.queue"},
+    "shoal_api": {"shoal"},
     "shoal_api.schema": {"shoal", "shoal_api"},
     "shoal_api.access": {"shoal", "shoal.broker", "shoal_api"},
     "shoal_api.server": {"shoal", "shoal.queue", "shoal.client.redis", "shoal_api", "shoal_api.access"},
-    "shoal_api.pool_state": {"shoal", "shoal.queue"},
+    "shoal_api.pool_state": {"shoal", "shoal.client.redis"},
     "shoal_api.pool_watch": {"shoal", "shoal.queue", "shoal_api"},
     "shoal_api.dead_letter": {"shoal.queue"},
     "shoal_api.context": {

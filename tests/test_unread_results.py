@@ -5,11 +5,11 @@ from contextlib import suppress
 import numpy as np
 import pytest
 from api_stub import MakeApp, error_of
+from blocking import run_now
 from conftest import RedisServer
 from queues import Queue, drive, queue_of, set_limits
 
 from shoal import Client
-from shoal.blocking import run_now
 from shoal.errors import InvalidRequest, Overloaded
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys

@@ -150,8 +150,7 @@ def create_app(settings: Settings, client: Client | None = None) -> Flask:
     the same route.
     """
     client = client or Client.from_settings(settings)
-    access = AccessControl(settings, client.queue.broker)
-    client.connect()
+    access = AccessControl(settings, client.broker)
     app = _App(
         __name__,
         info=Info(title="Shoal", version=__version__, description="Embeds text and searches it by meaning."),
@@ -174,9 +173,13 @@ def create_app(settings: Settings, client: Client | None = None) -> Flask:
         app.register_api(api, url_prefix=prefix or None)
     paths, disconnects = ProtocolPaths(app, prefixes), Disconnects(settings.port, settings.api_threads)
     uploads = UploadStore(settings, client.long_jobs.status)
-    reader, counters, stopping = PoolReader(client.queue), Metrics(client), Event()
+    reader, counters, stopping = PoolReader(client), Metrics(client), Event()
+    history = PoolHistory(counters.num_cache_hits)
     watch = PoolWatch(
-        PoolHistory(client.queue, counters.num_cache_hits), lambda owner: read_details(Context.of(app), owner), stopping
+        lambda: client.run(lambda own: history.sample(own.queue)),
+        history,
+        lambda owner: read_details(Context.of(app), owner),
+        stopping,
     )
     parts = (counters, access, reader, disconnects, paths, client.long_jobs, uploads, watch, stopping)
     Context(settings, client, *parts, open_tracer(settings, "api")).attach(app)
@@ -185,13 +188,6 @@ def create_app(settings: Settings, client: Client | None = None) -> Flask:
     if settings.cors_origins:
         cors.install(app, settings.cors_origins)
     return app
-
-
-def short_paths(app: Flask) -> frozenset[str]:
-    """Return the paths to which a POST waits for nothing but the reply to a job."""
-    waiting = {*PROTOCOL_MODULES, *(routes.api.name for routes in (embed, search, score))}
-    rules = (rule for rule in app.url_map.iter_rules() if "POST" in (rule.methods or ()) and not rule.arguments)
-    return frozenset(rule.rule for rule in rules if rule.endpoint.partition(".")[0] in waiting)
 
 
 def _refuse_unknown_parameters(app: Flask) -> None:

@@ -1,13 +1,14 @@
 """The jobs of requests: put into the queue, and waited for or submitted to be fetched later."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
 from flask import Response
 
-from shoal.client.redis.index_writer import IndexWriter
+from shoal.client.redis.async_client import AsyncClient
+from shoal.client.redis.index_writer import IndexWriter, Written
 from shoal.errors import InvalidRequest, TooLarge
 from shoal.jobs import Job
 from shoal.operations import Embed, Search
@@ -83,21 +84,25 @@ def submit(job: Job, lane: str = "interactive", headers: dict[str, str] | None =
     remedy = f"submit several jobs, or wait for the answer of POST {job.path}, which splits the list"
     job.check_texts(settings.max_job_texts, settings.max_text_chars, "job", remedy)
     job_id = client.put(job, lane, json_request().client_name, json_request().headers.get("Idempotency-Key"))
-    status = "queued" if job_id == job.id else client.queue.status(job_id)[0]
+    status = "queued" if job_id == job.id else client.job(job_id).status()
     return rendered({"id": job_id, "status": status}, 202, {"Location": f"/v1/jobs/{job_id}", **(headers or {})})
 
 
-def writer(index: str) -> IndexWriter:
-    """Return the writer of an index for the current request, which writes all of it in one step, or nothing."""
+def write(index: str, ask: Callable[[IndexWriter], Awaitable[Written]]) -> Written:
+    """Return what the writer of an index has written for the current request: all of it in one step, or nothing."""
     shared, request = context(), json_request()
-    return shared.client.writer(
-        index,
-        max_text_chars=shared.settings.max_text_chars,
-        in_one_step=True,
-        client=request.client_name,
-        timeout_s=shared.settings.request_timeout_s - request.waited_s,
-        is_wanted=_connection_check(shared, request),
-    )
+
+    def ask_writer(client: AsyncClient) -> Awaitable[Written]:
+        writer = client.writer(
+            index,
+            max_text_chars=shared.settings.max_text_chars,
+            in_one_step=True,
+            client=request.client_name,
+            timeout_s=shared.settings.request_timeout_s - request.waited_s,
+        )
+        return ask(writer)
+
+    return shared.client.run(ask_writer, _connection_check(shared, request))
 
 
 def _reserve_memory(shared: Context, request: JsonRequest, job: Job, remedy: str) -> None:

@@ -162,7 +162,7 @@ def _check(query: BulkQuery | BuildQuery, fields: Fields) -> None:
         )
     if fields.webhook is not None:
         check_address(fields.webhook, context().settings.private_host_names())
-    context().client.queue.ping()
+    context().client.broker.ping()
 
 
 def _source(fields: Fields, folder: JobFolder) -> str:

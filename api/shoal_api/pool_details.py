@@ -18,7 +18,7 @@ def read_details(found: Context, client: str | None) -> Details:
 
     Raises Unavailable if Redis does not answer.
     """
-    letters = DeadLetters(found.client.queue).newest(MAX_SHOWN) if client is None else []
+    letters = found.client.run(lambda own: DeadLetters(own.queue).newest(MAX_SHOWN)) if client is None else []
     return Details([dead_letter.describe(letter) for letter in letters], _long_jobs(found, client))
 
 

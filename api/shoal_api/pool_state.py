@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shoal.client.redis.client import Client
 from shoal.errors import ShoalError
-from shoal.queue.producer import Producer
 
 Heartbeats = Mapping[str, Mapping[str, Any]]
 
@@ -58,9 +58,9 @@ class PoolState:
 class PoolReader:
     """The reader of the heartbeats for all threads of a process, which asks Redis once in `max_age_s`. Thread-safe."""
 
-    def __init__(self, queue: Producer, max_age_s: float = MAX_AGE_S):
+    def __init__(self, client: Client, max_age_s: float = MAX_AGE_S):
         self.max_age_s = max_age_s
-        self._queue = queue
+        self._client = client
         self._lock = threading.Lock()
         self._state: PoolState | None = None
         self._dimension = 0
@@ -73,14 +73,14 @@ class PoolReader:
         """
         with self._lock:
             if not (self._state and self._state.workers) or time.monotonic() - self._read_at >= self.max_age_s:
-                self._state = PoolState(self._queue.pool.workers(), self._lane_fault())
+                self._state = PoolState(self._client.pool.workers(), self._lane_fault())
                 self._read_at = time.monotonic()
                 self._dimension = self._state.dimension or self._dimension
             return self._state
 
     def _lane_fault(self) -> str:
         try:
-            self._queue.check_lanes()
+            self._client.run(lambda client: client.queue.check_lanes())
         except ShoalError as error:
             return error.message
         return ""

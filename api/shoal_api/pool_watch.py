@@ -44,12 +44,14 @@ class PoolWatch:
 
     def __init__(
         self,
+        sample: Callable[[], object],
         history: PoolHistory,
         read_details: Callable[[str | None], Details],
         stopping: Event,
         every_s: float = EVERY_S,
     ):
         self.every_s = every_s
+        self._sample_pool = sample
         self._history = history
         self._read_details = read_details
         self._stopping = stopping
@@ -125,7 +127,7 @@ class PoolWatch:
 
     def _sample(self) -> ShoalError | None:
         try:
-            self._history.sample()
+            self._sample_pool()
         except ShoalError as error:
             return error
         except Exception as error:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from werkzeug.datastructures import Headers
 
 from shoal.jobs import Job
-from shoal.queue.thread_turns import end_own_turn
 from shoal.replies import TIMINGS, Reply
 from shoal_api.request import json_request
 
@@ -40,7 +39,6 @@ class _Pieces:
     """
 
     def __init__(self, pieces: Iterable[bytes], close: Callable[[], None]):
-        end_own_turn()
         self._pieces = pieces
         self.close = close
 

@@ -59,7 +59,7 @@ def models() -> Response:
 
 def _load() -> dict[str, Any]:
     """Return the load of all lanes under Infinity's names."""
-    settings, loads = context().settings, context().client.queue.loads().values()
+    settings, loads = context().settings, context().client.run(lambda client: client.queue.loads()).values()
     num_texts = sum(load.num_texts for load in loads)
     return {
         "queue_fraction": num_texts / (settings.max_backlog_texts * len(LANES)),

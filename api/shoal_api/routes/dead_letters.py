@@ -1,6 +1,8 @@
 """/v1/dead: jobs that could not be answered. For operators with an admin key, as they hold other clients' texts."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
+from typing import TypeVar
 
 from flask import Response
 from flask_openapi3.models.tag import Tag
@@ -17,20 +19,23 @@ from shoal_api.schema.responses import ERRORS, DeadLetterBody, DeadLetterList, D
 #: Most bytes shown of a job that cannot be read.
 MAX_SHOWN_BYTES = 1_000
 
+T = TypeVar("T")
+
 api = Blueprint("dead_letters", __name__, abp_tags=[Tag(name="dead letters")], abp_responses=ERRORS)
 
 
 @api.get("/v1/dead", responses={200: DeadLetterList})
 def dead_letters(query: DeadLettersQuery) -> Response:
     """List the jobs that could not be answered, the newest first."""
-    letters = _letters()
-    return rendered({"count": len(letters), "dead": [describe(letter) for letter in letters.newest(query.limit)]})
+    letters = _run(lambda letters: letters.newest(query.limit))
+    count = context().client.run(lambda client: client.queue.num_dead())
+    return rendered({"count": count, "dead": [describe(letter) for letter in letters]})
 
 
 @api.get("/v1/dead/<id>", responses={200: DeadLetterBody})
 def dead_letter(path: DeadLetterPath) -> Response:
     """Show one of them, with its texts and the traceback if there is one."""
-    letter = _letters().get(path.id)
+    letter = _run(lambda letters: letters.get(path.id))
     job = letter.job()
     asked = None if job is None else {"texts": job.texts, "options": asdict(job.options)}
     about = {"traceback": letter.traceback, "asked": asked, "size_bytes": letter.size_bytes}
@@ -41,16 +46,16 @@ def dead_letter(path: DeadLetterPath) -> Response:
 def retry_dead_letter(path: DeadLetterPath) -> Response:
     """Submit the job again, under a new id by which its result can be fetched."""
     refuse_idempotency_key("repeat it without a key, as a dead letter is put again once")
-    job_id = _letters().retry(path.id)
+    job_id = _run(lambda letters: letters.retry(path.id))
     return rendered({"id": job_id, "status": "queued"}, 202, {"Location": f"/v1/jobs/{job_id}"})
 
 
 @api.delete("/v1/dead/<id>", responses={200: Dropped})
 def drop_dead_letter(path: DeadLetterPath) -> Response:
     """Delete a dead letter."""
-    _letters().drop(path.id)
+    _run(lambda letters: letters.drop(path.id))
     return rendered({"id": path.id, "dropped": True})
 
 
-def _letters() -> DeadLetters:
-    return DeadLetters(context().client.queue)
+def _run(ask: Callable[[DeadLetters], Awaitable[T]]) -> T:
+    return context().client.run(lambda client: ask(DeadLetters(client.queue)))

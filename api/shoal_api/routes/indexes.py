@@ -6,14 +6,13 @@ from typing import Any
 from flask import Response
 from flask_openapi3.models.tag import Tag
 
-from shoal.blocking import run_now
 from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
 from shoal.keys import NAME, NAME_RULE
 from shoal.long_jobs.long_jobs import UNLISTED_S
 from shoal_api.context import context
 from shoal_api.description import Blueprint
-from shoal_api.enqueue import IDEMPOTENCY_KEY, writer
+from shoal_api.enqueue import IDEMPOTENCY_KEY, write
 from shoal_api.long_job import accepted, raise_failure, submit_with_file, wait
 from shoal_api.request import json_request
 from shoal_api.response import rendered
@@ -50,13 +49,13 @@ def indexes() -> Response:
 def add_documents(path: IndexPath, body: DocumentsBody) -> Response:
     """Add documents to an index that is served, each in place of the one that has its id: all of them, or none."""
     json_request().num_texts = len(body.documents)
-    return _written(path.index, *run_now(writer(_checked(path.index)).add(body.documents)))
+    return _written(path.index, *write(_checked(path.index), lambda writer: writer.add(body.documents)))
 
 
 @api.delete("/v1/indexes/<index>/documents", responses={200: DocumentsWritten})
 def delete_documents(path: IndexPath, body: IdsBody) -> Response:
     """Delete documents from an index that is served, by their ids: all of them, or none."""
-    return _written(path.index, *run_now(writer(_checked(path.index)).delete(body.ids)))
+    return _written(path.index, *write(_checked(path.index), lambda writer: writer.delete(body.ids)))
 
 
 @api.post(

@@ -58,7 +58,7 @@ def describe() -> dict[str, Any]:
         "prompts": first.get("prompts", []),
         "reranker": first.get("reranker"),
         "indexes": pool.indexes,
-        "clock_offset_s": context().client.queue.clock.offset_s,
+        "clock_offset_s": context().client.run(_clock_offset_s),
         "limits": _limits(settings),
         "workers": [
             {"id": worker_id, **{name: about.get(name) for name in _WORKER_FIELDS}}
@@ -89,6 +89,10 @@ def _tei_fields(worker: Mapping[str, Any], settings: Settings) -> dict[str, Any]
         "sha": None,
         "docker_label": None,
     }
+
+
+async def _clock_offset_s(client: Any) -> Any:
+    return client.queue.clock.offset_s
 
 
 def _limits(settings: Settings) -> dict[str, Any]:

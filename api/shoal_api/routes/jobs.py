@@ -71,11 +71,11 @@ def job_result(path: JobPath, query: ResultQuery) -> Response:
     """Fetch the result of a job, after up to `wait` seconds; 202 with the status of the job while there is none."""
     wanted, client = VectorFormat.of_request(), context().client
     try:
-        reply = client.connect().wait_result(path.id, query.wait)
+        reply = client.run(lambda own: own.connect().wait_result(path.id, query.wait))
     except UnknownJob:
         return _long_result(own_job(path.id).id, query.wait)
     if reply is None:
-        return rendered({"id": path.id, "status": client.queue.status(path.id)[0]}, 202)
+        return rendered({"id": path.id, "status": client.job(path.id).status()}, 202)
     reply = Reply.join([reply])
     if reply.scores is not None:
         return rendered({**result_fields(reply), "scores": reply.scores})
@@ -135,11 +135,11 @@ def _state(job_id: str) -> dict[str, Any]:
 
 def _cancelled(job_id: str) -> dict[str, Any]:
     """Cancel a job, and return its status after that; raise UnknownJob if it is none, or a long one."""
-    return {"id": job_id, "status": context().client.queue.cancel(job_id)}
+    return {"id": job_id, "status": context().client.job(job_id).cancel()}
 
 
 def _short_state(found: Context, job_id: str) -> dict[str, Any]:
-    status, timings = found.client.queue.status(job_id)
+    status, timings = found.client.run(lambda client: client.queue.status(job_id))
     return {"id": job_id, "status": status, "timings": timings}
 
 

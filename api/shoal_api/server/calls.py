@@ -3,14 +3,11 @@
 import io
 import logging
 import threading
-import time
-from collections.abc import Callable, Collection
-from contextlib import nullcontext
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from shoal import logs
 from shoal.errors import Overloaded
-from shoal.queue.thread_turns import Turns
 from shoal_api.access.access_control import THREAD_DEMAND, AccessControl
 from shoal_api.access.waiting_requests import ThreadDemand
 from shoal_api.request import MAX_LENGTH_DIGITS
@@ -18,15 +15,6 @@ from shoal_api.server import thread_policy
 
 #: Largest body of a request that may wait: with its headers it stays in memory meanwhile.
 MAX_WAITING_BYTES = 32_768
-
-#: Short requests that run at the same time while several clients ask: while one waits for Redis, another goes on.
-NUM_TURNS = 2
-
-#: Seconds for which several clients count as asking, after two requests in sequence that came from different clients.
-SEVERAL_S = 1.0
-
-#: Name of an entry in a request's environment, which is true if the request is answered in turn.
-_IN_TURN = "shoal.in_turn"
 
 #: A request as Granian passes it: the sender of its response, and its WSGI environment.
 Call = tuple["Responder", dict[str, Any]]
@@ -45,21 +33,16 @@ class Calls:
     """The callable that Granian calls in a thread for each request; `run` answers one.
 
     A request that has to wait keeps no thread: its body is read, the call returns, and the thread of a request that
-    ends answers it. One with a large body, or of unknown size, is refused instead. Where several clients ask, requests
-    to `short_paths` with a small body, which is read first, are answered in turn.
+    ends answers it. One with a large body, or of unknown size, is refused instead.
     """
 
     def __init__(
         self,
         run: Callable[[Responder, dict[str, Any]], object],
         access: AccessControl,
-        short_paths: Collection[str] = (),
     ):
         self._run = run
         self._access = access
-        self._short_paths = short_paths
-        self._turns = Turns(NUM_TURNS)
-        self._last_client, self._several_until = "", 0.0
 
     def __call__(self, responder: Responder, environ: dict[str, Any]) -> None:
         """Answer the request, and others that wait for its thread; or let it wait."""
@@ -70,9 +53,8 @@ class Calls:
         environ[THREAD_DEMAND] = demand
         waiting, call = self._access.waiting, (responder, environ)
         thread_policy.choose(self._access.num_threads_of(demand.client) + 1)
-        environ[_IN_TURN] = in_turn = self._asks_beside_others(demand.client) and self._is_short(environ)
         try:
-            if in_turn or not waiting.try_enter(demand):
+            if not waiting.try_enter(demand):
                 self._read_body(demand, environ)
                 if not waiting.enter(demand, call):
                     return
@@ -81,23 +63,6 @@ class Calls:
             self._run(responder, environ)
             return
         self._answer(demand, call)
-
-    def _asks_beside_others(self, client: str) -> bool:
-        """Return True if several clients have asked in the last second: a single one need not pay for turns."""
-        now = time.monotonic()
-        if client != self._last_client:
-            self._several_until = now + SEVERAL_S if self._last_client else 0.0
-            self._last_client = client
-        return now < self._several_until
-
-    def _is_short(self, environ: dict[str, Any]) -> bool:
-        """Return True if the request waits for nothing but its reply, and has a small body."""
-        return (
-            environ["PATH_INFO"] in self._short_paths
-            and environ["REQUEST_METHOD"] == "POST"
-            and "HTTP_PREFER" not in environ
-            and _is_small(environ)
-        )
 
     def _read_body(self, demand: ThreadDemand, environ: dict[str, Any]) -> None:
         """Read the body into memory: Granian drops what is unread when the call returns. Raises Overloaded."""
@@ -123,10 +88,8 @@ class Calls:
 
     def _run_safely(self, responder: Responder, environ: dict[str, Any]) -> None:
         """Run the application; answer 500 where it raises."""
-        client = environ[THREAD_DEMAND].client
         try:
-            with self._turns.turn(client) if environ[_IN_TURN] else nullcontext():
-                self._run(responder, environ)
+            self._run(responder, environ)
         except Exception as error:
             _log.error("a request failed: %s", logs.places(error))
             responder.response_bytes(500, [], b"")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from glob import glob
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import Metric
@@ -16,6 +17,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from shoal import __version__
+from shoal.client.redis.async_client import AsyncClient
 from shoal.client.redis.client import Client
 from shoal_api.server import worker_metrics
 from shoal_api.server.pool_metrics import PoolReading, describe
@@ -101,11 +103,15 @@ def _register_processes(registry: CollectorRegistry) -> CollectorRegistry | None
     return None
 
 
+async def _cache_lookup(client: AsyncClient) -> Any:
+    return client.cache_lookup
+
+
 class CacheCounters:
     """The counters of cache lookups by this process's client, which counts without knowing of Prometheus."""
 
     def __init__(self, client: Client, registry: CollectorRegistry | None):
-        self._lookup = client.cache_lookup
+        self._lookup = client.run(_cache_lookup)
         self._lock = Lock()
         self._num_added = (0, 0)
         self._hits = Counter("shoal_cache_hits", "Texts of embeds that the API found in the cache.", registry=registry)

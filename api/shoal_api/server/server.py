@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -121,7 +121,7 @@ def _load_app(settings: Settings) -> Callable[..., Any]:
     """Make the application in the process that serves it, as its threads would not survive a fork."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # `_stop` waits until Granian has set its own handler
     gc.disable()  # while modules load it finds nothing and takes a tenth of the time
-    from shoal_api.app import create_app, short_paths
+    from shoal_api.app import create_app
     from shoal_api.context import Context
     from shoal_api.server.slow_clients import SlowClients
 
@@ -137,18 +137,18 @@ def _load_app(settings: Settings) -> Callable[..., Any]:
     access, tracer = Context.of(app).access, Context.of(app).tracer
     on_stop_signal(partial(_stop, settings.port, Context.of(app).stopping, tracer.close if tracer else lambda: None))
     SlowClients(settings.port, access.running, settings.receive_timeout_s).start()
-    _let_requests_wait(access, short_paths(app))
+    _let_requests_wait(access)
     Context.of(app).pool_watch.start()
     return app
 
 
-def _let_requests_wait(access: "AccessControl", short_paths: Collection[str]) -> None:
+def _let_requests_wait(access: "AccessControl") -> None:
     """Have Granian call the application so that requests can wait without a thread, which WSGI does not allow for."""
     from shoal_api.server.calls import Calls
 
     server: Any = granian.server.mp  # the name is not public: tests/test_waiting_requests.py fails without it
     wrap = server._wsgi_call_wrap
-    server._wsgi_call_wrap = lambda *arguments: Calls(wrap(*arguments), access, short_paths)
+    server._wsgi_call_wrap = lambda *arguments: Calls(wrap(*arguments), access)
 
 
 def _stop(port: int, stopping: threading.Event, send_spans: Callable[[], object] = lambda: None) -> None:

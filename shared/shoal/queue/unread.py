@@ -5,18 +5,17 @@ A result that a reader took without a script, or that has expired, is found by l
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from shoal.blocking import run_now
 from shoal.broker.broker import Broker
-from shoal.broker.commands import BlockingCommands, Commands
 from shoal.broker.script import Script
 from shoal.keys import Keys
 
 #: Most results that one run of the script looks at: half a millisecond of Redis.
 MAX_SWEPT = 500
 
-_SWEEP = Script.load("shoal.queue", "lib", "unread", "sweep")
+#: Looks whether results are still there.
+SWEEP = Script.load("shoal.queue", "lib", "unread", "sweep")
 
 
 class UnreadLoad(NamedTuple):
@@ -28,32 +27,24 @@ class UnreadLoad(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UnreadResults:
-    """The results of one pool that were not read. Every method raises Unavailable when Redis does not answer."""
+    """The results of one pool that were not read, as workers look at them."""
 
     broker: Broker
     keys: Keys
     result_ttl_s: int
 
-    def load(self) -> UnreadLoad:
-        """Return how many there are; those that were taken or have expired count until a sweep finds them."""
-        num_results, num_bytes = self.broker.execute("HMGET", self.keys.unread_load, "results", "bytes")
-        return UnreadLoad(int(num_results or 0), int(num_bytes or 0))
-
     def sweep(self) -> bool:
         """Look at up to `MAX_SWEPT` results that are due, and stop counting those that are gone.
 
-        Return True if more are due.
+        Return True if more are due. Raises Unavailable.
         """
-        return run_now(sweep(BlockingCommands(self.broker), self.keys, self.result_ttl_s))
+        due = self._run([])
+        return bool(due) and bool(self._run(due))
+
+    def _run(self, results: list[bytes]) -> list[bytes]:
+        return list(self.broker.run(SWEEP, [self.keys.root], sweep_arguments(results, self.result_ttl_s))["due"])
 
 
-async def sweep(commands: Commands, keys: Keys, result_ttl_s: int) -> bool:
-    """Sweep as `UnreadResults` does."""
-
-    async def run(results: list[bytes]) -> list[bytes]:
-        """Look at the results, and return those that are due then."""
-        arguments = {"results": results, "max_results": MAX_SWEPT, "result_ttl_s": result_ttl_s}
-        return list((await commands.run(_SWEEP, [keys.root], arguments))["due"])
-
-    due = await run([])
-    return bool(due) and bool(await run(due))
+def sweep_arguments(results: list[bytes], result_ttl_s: int) -> dict[str, Any]:
+    """Return the arguments of `SWEEP`, which looks at the results and answers with those that are due then."""
+    return {"results": results, "max_results": MAX_SWEPT, "result_ttl_s": result_ttl_s}
