@@ -87,9 +87,9 @@ class LoopThread:
         if current_thread() is self._thread:
             raise RuntimeError("the event loop of this client would wait for itself: await its AsyncClient there")
         steps = _Steps(make)
-        if not self.post(steps.begin):
-            raise closed()
         try:
+            if not self.post(steps.begin):
+                raise closed()
             steps.wait(is_wanted)
         except BaseException:
             self.post(steps.cancel)
