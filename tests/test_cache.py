@@ -504,11 +504,11 @@ client, is_reading, goes_on = Client(sys.argv[1]), Event(), Event()
 job = Embed(["storm"])
 
 async def find_slowly(own):
-    await own.cache_lookup._refreshing.acquire()
+    await own._session().lookup._refreshing.acquire()
     is_reading.set()
     await asyncio.to_thread(goes_on.wait)
-    own.cache_lookup._refreshing.release()
-    return await own.cache_lookup.find(job)
+    own._session().lookup._refreshing.release()
+    return await own._session().lookup.find(job)
 
 thread = Thread(target=client.run, args=[find_slowly])
 thread.start()
@@ -516,7 +516,7 @@ is_reading.wait()
 child = os.fork()
 if child == 0:
     signal.alarm(30)
-    os._exit(len(client.run(lambda own: own.cache_lookup.find(job)).missing) - 1)
+    os._exit(len(client.run(lambda own: own._session().lookup.find(job)).missing) - 1)
 status = os.waitpid(child, 0)[1]
 goes_on.set()
 thread.join()
@@ -527,7 +527,7 @@ sys.exit(os.waitstatus_to_exitcode(status))
 
 async def num_found(client: AsyncClient) -> tuple[int, int]:
     """Return how many texts a client has found in the cache, and how many not."""
-    return client.cache_lookup.num_hits, client.cache_lookup.num_misses
+    return client.num_cached
 
 
 async def replace_lookup(client: AsyncClient, **options: Any) -> None:
@@ -609,7 +609,7 @@ class TestClient:
         self, client: Client, worker: Worker, make_worker: MakeWorker
     ) -> None:
         def is_known() -> bool:
-            return client.run(lambda own: own.cache_lookup.find(Embed(["storm"]))).missing == []
+            return client.run(lambda own: own._session().lookup.find(Embed(["storm"]))).missing == []
 
         embed(worker, "storm")
         assert not is_known()
@@ -680,13 +680,13 @@ class TestClient:
                 with pytest.raises(Unavailable):
                     client.embed("storm")
             own_redis.start()
-            assert client.run(lambda own: own.cache_lookup.find(Embed(["storm"]))).missing == ["storm"]
+            assert client.run(lambda own: own._session().lookup.find(Embed(["storm"]))).missing == ["storm"]
 
     @pytest.mark.parametrize("cache", [None, {}, {"num_places": 3}, 5, TABLE.to_heartbeat() | {"num_places": 0}])
     def test_a_heartbeat_that_makes_no_sense_is_no_cache(self, client: Client, worker: Worker, cache: Any) -> None:
         beat = about(worker) | {"cache": cache}
         Pool(client.broker, client.keys, alive_s=3_600).announce("strange", beat)
-        assert client.run(lambda own: own.cache_lookup.find(Embed(["storm"]))).missing == ["storm"]
+        assert client.run(lambda own: own._session().lookup.find(Embed(["storm"]))).missing == ["storm"]
         assert client.run(num_found) == (0, 0)
 
 

@@ -92,7 +92,7 @@ def _tei_fields(worker: Mapping[str, Any], settings: Settings) -> dict[str, Any]
 
 
 async def _clock_offset_s(client: Any) -> Any:
-    return client.queue.clock.offset_s
+    return client.clock_offset_s
 
 
 def _limits(settings: Settings) -> dict[str, Any]:

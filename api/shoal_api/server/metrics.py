@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from glob import glob
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import Metric
@@ -103,15 +102,15 @@ def _register_processes(registry: CollectorRegistry) -> CollectorRegistry | None
     return None
 
 
-async def _cache_lookup(client: AsyncClient) -> Any:
-    return client.cache_lookup
+async def _itself(client: AsyncClient) -> AsyncClient:
+    return client
 
 
 class CacheCounters:
     """The counters of cache lookups by this process's client, which counts without knowing of Prometheus."""
 
     def __init__(self, client: Client, registry: CollectorRegistry | None):
-        self._lookup = client.run(_cache_lookup)
+        self._client = client.run(_itself)
         self._lock = Lock()
         self._num_added = (0, 0)
         self._hits = Counter("shoal_cache_hits", "Texts of embeds that the API found in the cache.", registry=registry)
@@ -124,7 +123,7 @@ class CacheCounters:
     def update(self) -> None:
         """Add the lookups that the client has counted since the last time."""
         with self._lock:
-            counted = (self._lookup.num_hits, self._lookup.num_misses)
+            counted = self._client.num_cached
             if counted != self._num_added:
                 self._hits.inc(counted[0] - self._num_added[0])
                 self._misses.inc(counted[1] - self._num_added[1])

@@ -67,7 +67,7 @@ class PoolReading:
             await queue.limits(),
             await queue.unread_load(),
             await queue.num_dead(),
-            queue.clock.offset_s,
+            client.clock_offset_s,
             await _memory(client),
             await queue.pool.workers(),
         )

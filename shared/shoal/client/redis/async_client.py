@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.broker.async_connection import ConnectionMaker
-from shoal.cache.lookup import CacheLookup
 from shoal.client.grouping import async_batches
 from shoal.client.job_limits import check_key, check_lane, put_share
 from shoal.client.long_handle import AsyncLongHandle
@@ -87,14 +86,23 @@ class AsyncClient:
         """Return the queue's producing end in this event loop."""
         return self._session().producer
 
-    @property
-    def cache_lookup(self) -> CacheLookup:
-        """Return the look-up in the cache, which counts what it finds, in this event loop."""
-        return self._session().lookup
-
     def connect(self) -> Dispatcher:
         """Start the client's task unless it runs, and return the dispatcher that it serves."""
         return self._session().dispatcher
+
+    def is_alive(self) -> bool:
+        """Return False if the task that receives replies has ended, though the client was not closed."""
+        return self._open is None or self._open.is_over() or not self._open.dispatcher.receiver.done()
+
+    @property
+    def clock_offset_s(self) -> float:
+        """Return how far the clock of this machine is ahead of Redis's; 0.0 before it was measured."""
+        return 0.0 if self._open is None else self._open.producer.clock.offset_s
+
+    @property
+    def num_cached(self) -> tuple[int, int]:
+        """Return how many texts the client has found in the cache, and has not found there, since it was opened."""
+        return (0, 0) if self._open is None else (self._open.lookup.num_hits, self._open.lookup.num_misses)
 
     async def close(self) -> None:
         """End the client's tasks and close its connections; tasks that still wait get Unavailable.
