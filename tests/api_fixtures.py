@@ -9,9 +9,8 @@ import pytest
 from api_stub import MakeApp, StubWorker
 from conftest import PATIENCE_S
 from flask.testing import FlaskClient
-from queues import set_limits
+from queues import Queue, set_limits
 
-from shoal import Client
 from shoal.keys import Keys
 from shoal.queue.lane import LaneLimits
 from shoal.settings import Settings
@@ -31,16 +30,15 @@ def settings(redis_url: str, keys: Keys, tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def make_app(settings: Settings) -> Iterator[MakeApp]:
+def make_app(settings: Settings, queue: Queue) -> Iterator[MakeApp]:
     """Return a function that makes applications, with other settings where they are given."""
     made: list[AsyncFlask] = []
 
     def make(**changes: Any) -> AsyncFlask:
         changed = replace(settings, **changes)
-        client = Client.from_settings(changed)
         if LANE_SETTINGS & changes.keys():  # workers with the same settings announce them
-            set_limits(client.queue, LaneLimits.from_settings(changed))
-        made.append(create_app(changed, client))
+            set_limits(queue, LaneLimits.from_settings(changed))
+        made.append(create_app(changed))
         Context.of(made[-1]).pool.max_age_s = 0.0  # for tests that look at each change
         return made[-1]
 

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from blocking import Pool
 from numpy.typing import NDArray
 from queues import Queue
 from werkzeug.test import TestResponse
@@ -20,7 +21,6 @@ from shoal.keys import Keys
 from shoal.operations import Decode, Embed, Map, Rerank, Search, Tokenize
 from shoal.queue.answer import Answer
 from shoal.queue.delivery import Delivery
-from shoal.queue.pool import Pool
 from shoal.replies import TIMINGS, Reply
 from shoal_api.server.async_flask import AsyncFlask
 

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from api_stub import MakeApp
+from blocking import Pool
 from browser import HOSTILE, HOSTILE_FIELD, OpenPage
 from conftest import PATIENCE_S, WORDS, running, wait_until
 from http_servers import Listen
 from queues import Queue
-
-from shoal.queue.pool import Pool
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page

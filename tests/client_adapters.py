@@ -15,7 +15,7 @@ from shoal import AsyncClient, AsyncHandle, AsyncIndexHandle, AsyncLongHandle, C
 from shoal.jobs import Job
 from shoal.replies import Reply
 from shoal.settings import Settings
-from shoal_api.app import create_app
+from shoal_api.app import close_app, create_app
 
 
 class AnyHandle(Protocol):
@@ -173,8 +173,8 @@ class OverHttp(HttpClient):
 
     def __init__(self, redis_url: str, *, key_prefix: str, pool: str, timeout_s: float):
         settings = Settings(redis_url, key_prefix, pool, request_timeout_s=timeout_s)
-        self._owner = Client.from_settings(settings)
-        self._server = make_server("127.0.0.1", 0, create_app(settings, self._owner), threaded=True)
+        self._app = create_app(settings)
+        self._server = make_server("127.0.0.1", 0, self._app, threaded=True)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
         super().__init__(f"http://127.0.0.1:{self._server.server_port}", timeout_s=timeout_s + 5)
@@ -197,7 +197,7 @@ class OverHttp(HttpClient):
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
-        self._owner.close()
+        close_app(self._app)
 
 
 class AwaitedHandle:

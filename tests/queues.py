@@ -4,18 +4,21 @@ import secrets
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import redis
+from blocking import BlockingProducer, Unread
 
 from shoal import Client
+from shoal.broker.broker import Broker
+from shoal.broker.clock import Clock
 from shoal.broker.connections import open_pool
 from shoal.jobs import LANES
+from shoal.keys import Keys
 from shoal.queue.answer import Answer
 from shoal.queue.consumer import Consumer
 from shoal.queue.delivery import Delivery
 from shoal.queue.lane import LaneLimits
-from shoal.queue.producer import Producer
 from shoal.replies import Reply
 from shoal_workers.loop.worker import Worker
 
@@ -23,12 +26,27 @@ from shoal_workers.loop.worker import Worker
 ALIVE_S = 3_600.0
 
 
-class Queue(Producer):
+class Queue(BlockingProducer):
     """A producer that is any number of consumers as well, and that announces workers for as long as a test takes."""
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
         self.pool.alive_s = ALIVE_S
+        self.clock = Clock(self.broker)
+        self.unread = Unread(self)
+
+    @classmethod
+    def connect(cls, url: str, keys: Keys, result_ttl_s: int = 3_600) -> Self:
+        """Return a queue with connections of its own to the Redis at `url`."""
+        return cls(Broker.connect(url), keys, result_ttl_s)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.broker.close()
+
+    def ping(self) -> None:
+        """Raise Unavailable if Redis does not answer."""
+        self.broker.ping()
 
     @property
     def redis(self) -> Any:
@@ -71,7 +89,7 @@ class Queue(Producer):
         return self.consumer().reply(answers)
 
 
-def set_limits(queue: Producer, limits: LaneLimits) -> None:
+def set_limits(queue: BlockingProducer, limits: LaneLimits) -> None:
     """Set the limits of the lanes, as workers announce them."""
     queue.broker.execute("HSET", queue.keys.limits, *(part for limit in limits.to_map().items() for part in limit))
 
@@ -91,5 +109,5 @@ def connect(url: str) -> Any:
 
 def queue_of(owner: Worker | Client) -> Queue:
     """Return both ends of the queue that a worker or a client uses, over its connections."""
-    end = owner.queue if isinstance(owner, Client) else owner.consumer
+    end = owner if isinstance(owner, Client) else owner.consumer
     return Queue(end.broker, end.keys)

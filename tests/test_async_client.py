@@ -16,6 +16,7 @@ from tcp_proxy import Proxy
 from shoal import AsyncClient
 from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.async_connection import ConnectionMaker
+from shoal.client.redis import embed_stream
 from shoal.errors import Internal, ShoalError, Unavailable
 from shoal.jobs import TEXTS_PER_JOB
 from shoal.keys import Keys
@@ -24,7 +25,7 @@ from shoal.options import Options
 from shoal.queue.answer import Answer
 from shoal.queue.lane import LaneLimits
 from shoal.queue.packed_jobs import PackedJobs
-from shoal.queue.producer import AsyncProducer
+from shoal.queue.producer import Producer
 from shoal_workers.encoding.encoder import Encoder
 
 NUM_TASKS = 200
@@ -210,23 +211,25 @@ class TestStream:
 
         asyncio.run(use())
 
-    def test_while_the_lane_is_full_a_job_is_sent_again(self, queue: Queue, redis_url: str) -> None:
+    def test_while_the_lane_is_full_a_job_is_sent_again(
+        self, queue: Queue, redis_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         pauses: list[float] = []
         stack = ExitStack()
 
-        class Watched(AsyncClient):
-            async def _sleep(self, seconds: float) -> None:
-                if not pauses:
-                    stack.enter_context(answering(queue))
-                pauses.append(seconds)
-                await asyncio.sleep(0.01)
+        async def sleep(seconds: float) -> None:
+            if not pauses:
+                stack.enter_context(answering(queue))
+            pauses.append(seconds)
+            await asyncio.sleep(0.01)
 
         async def use() -> list[float]:
             own: dict[str, Any] = {"key_prefix": queue.keys.prefix, "pool": queue.keys.pool, "timeout_s": 3_600}
-            async with Watched(redis_url, **own) as client:
+            async with AsyncClient(redis_url, **own) as client:
                 texts = ["x"] * TEXTS_PER_JOB + ["yy"] * TEXTS_PER_JOB
                 return [float(vector[0]) async for vector in client.embed_stream(texts, window=2)]
 
+        monkeypatch.setattr(embed_stream, "sleep", sleep)
         set_limits(queue, LaneLimits(max_jobs=1))
         queue.put("bulk", [Embed(["storm"])])
         with stack:
@@ -392,13 +395,13 @@ class TestClosing:
 def test_after_an_unforeseen_error_tasks_that_wait_are_told_and_it_goes_on(
     queue: Queue, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fail(self: AsyncProducer, puts: Sequence[PackedJobs]) -> list[list[str | None] | ShoalError]:
+    async def fail(self: Producer, puts: Sequence[PackedJobs]) -> list[list[str | None] | ShoalError]:
         raise RuntimeError("unforeseen")
 
     async def use() -> None:
         async with async_client(queue, redis_url) as client:
             with monkeypatch.context() as patch:
-                patch.setattr(AsyncProducer, "put_many", fail)
+                patch.setattr(Producer, "put_many", fail)
                 with pytest.raises(Internal, match="in an unforeseen way"):
                     await client.embed("storm")
             with answering(queue):

@@ -13,8 +13,8 @@ from queues import Queue
 from tcp_proxy import Proxy
 
 from shoal import AsyncClient, Client
-from shoal.client.blocking_work import InThreads
-from shoal.client.item_file import write_items
+from shoal.client.item_file import ItemFile
+from shoal.client.work_threads import WorkThreads
 from shoal.errors import Unavailable, UnknownJob
 from shoal.keys import Keys
 
@@ -97,7 +97,7 @@ class TestCancelling:
         assert not file.exists()
 
     def test_a_file_that_is_just_created_is_deleted(self, tmp_path: Path) -> None:
-        class Late(InThreads):
+        class Late(WorkThreads):
             """Threads that begin their work once its task is cancelled."""
 
             async def do(self, function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
@@ -109,7 +109,12 @@ class TestCancelling:
 
         async def use() -> None:
             work = Late()
-            task = asyncio.create_task(write_items(tmp_path / "vectors.jsonl", ["storm"], work))
+
+            async def write() -> None:
+                with ItemFile(tmp_path / "vectors.jsonl") as file:
+                    await work.do(file.create)
+
+            task = asyncio.create_task(write())
             await turns()
             task.cancel()
             assert [type(error) for error in await outcomes([task])] == [asyncio.CancelledError]

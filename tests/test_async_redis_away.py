@@ -16,7 +16,7 @@ from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.async_connection import ConnectionMaker
 from shoal.errors import Overloaded, Unavailable
 from shoal.keys import Keys
-from shoal.queue import dispatching
+from shoal.queue import dispatcher
 
 
 def test_the_loop_runs_while_redis_does_not_answer(own_redis: RedisServer) -> None:
@@ -61,7 +61,7 @@ def test_tasks_that_wait_learn_that_redis_went_and_it_goes_on_when_it_is_back(ow
 
 
 def test_a_restart_that_takes_a_moment_loses_nothing(own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatching, "GRACE_S", PATIENCE_S)
+    monkeypatch.setattr(dispatcher, "GRACE_S", PATIENCE_S)
     queue = Queue.connect(own_redis.url, Keys())
 
     async def use() -> None:

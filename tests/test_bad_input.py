@@ -138,7 +138,7 @@ def test_after_all_bad_requests_at_once_the_service_still_answers(
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda name: assert_refused(running, name), REFUSED))
     assert_still_serving(running, good_vector)
-    assert not any(producer.queue.backlog().values())
+    assert not any(queue_of(producer).backlog().values())
 
 
 def test_an_empty_text_has_a_vector(running: Service, encoder: Encoder) -> None:
@@ -186,9 +186,9 @@ def test_a_foreign_job_is_answered_with_its_error(
 def test_a_job_without_an_address_for_its_reply_is_kept(
     running: Service, producer: Client, good_vector: np.ndarray[Any, Any], name: str
 ) -> None:
-    redis, keys = queue_of(producer).redis, producer.queue.keys
+    redis, keys = queue_of(producer).redis, producer.keys
     redis.rpush(keys.lane("interactive"), UNREADABLE[name])
-    wait_until(lambda: not any(producer.queue.backlog().values()))
+    wait_until(lambda: not any(queue_of(producer).backlog().values()))
     (letter,) = [values for _, values in redis.xrange(keys.dead) if values[b"job"] == UNREADABLE[name]]
     code, _, message = letter[b"reason"].decode().partition(": ")
     BadInput.row(name).check(code, message)
@@ -259,7 +259,7 @@ def test_a_key_of_another_type_in_any_lane_is_told_at_once(
 
 def _num_unanswered(server: RedisServer, usual: dict[str, Any]) -> int:
     with Client(server.url, key_prefix=usual["key_prefix"], pool=usual["pool"]) as client:
-        return client.queue.backlog()["interactive"]
+        return queue_of(client).backlog()["interactive"]
 
 
 # At the start of a command
@@ -361,4 +361,4 @@ def test_the_client_refuses_half_a_surrogate_pair_before_it_writes(client: Clien
     with pytest.raises(Exception, match="surrogate") as caught:
         client.embed(["storm", "rain \ud83c"])
     row.check(caught.value.code, caught.value.message)  # type: ignore[attr-defined]
-    assert not any(client.queue.backlog().values())
+    assert not any(queue_of(client).backlog().values())

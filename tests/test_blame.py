@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from blocking import Pool
 from breaking import Plan, connect
 from queues import Queue
 
@@ -21,7 +22,6 @@ from shoal.jobs import LANES, Job
 from shoal.operations import Embed, Search
 from shoal.options import Options
 from shoal.queue.consumer import Consumer
-from shoal.queue.pool import Pool
 from shoal.search_options import SearchOptions
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText

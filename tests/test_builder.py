@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blocking import ChangeLog, as_written
 from numpy.typing import NDArray
 from queues import Queue
 
 from shoal.changes.change import Change
-from shoal.changes.change_log import ChangeLog
 from shoal.errors import (
     BadDocument,
     Cancelled,
@@ -518,7 +518,7 @@ class TestAnUnchangedSource:
 
 def test_changes_of_positions_are_refused_where_a_source_has_no_ids(out: Path, tmp_path: Path, queue: Queue) -> None:
     changes = IndexChanges(ChangeLog(queue.broker, queue.keys), "news")
-    changes.log.append("news", Change((), np.empty((0, 8), np.float32), ("late-1", "1"), "a" * 64, 100.0))
+    as_written(changes.log).append("news", Change((), np.empty((0, 8), np.float32), ("late-1", "1"), "a" * 64, 100.0))
     (tmp_path / "source.txt").write_text("storm\nrain\n")
     with pytest.raises(InvalidRequest, match=r'no column of ids.* a change of id "1", .*--id-column'):
         build(Source(tmp_path / "source.txt"), out, MadeVectors(), changes=changes)

@@ -250,7 +250,7 @@ class TestGoingOn:
         undisturbed = files_in(out)
         (out / "part-00004.ids.jsonl").unlink()
         queue.pool.leave("steady")
-        assert client.pool.first_heartbeats() == {}
+        assert client.pool.workers() == {}
         renamed.about["model"] = "renamed"
         with renamed.running():
             embed_file(request_for(source, out), client, ignore)
@@ -392,7 +392,7 @@ class TestRefused:
         (tmp_path / "out" / "manifest.json").write_text(json.dumps({**manifest, "is_complete": False}))
         files = files_in(tmp_path / "out")
         queue.pool.leave("steady")
-        assert client.pool.first_heartbeats() == {}
+        assert client.pool.workers() == {}
         other = SteadyWorker(queue)
         other.about["fingerprint"] = "f2"
         reason = "had another engine or precision" if before else "the folder does not say with which engine"

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import redis
 from api_stub import MakeApp
+from blocking import Lookup, Pool
 from conftest import PATIENCE_S, RedisServer, running, wait_until
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
@@ -25,7 +26,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from queues import Queue, queue_of, set_limits
 
-from shoal import Client
+from shoal import AsyncClient, Client
 from shoal.cache.cache import MAX_TEXTS_PER_READ, Cache
 from shoal.cache.entry import Entry, size_bytes
 from shoal.cache.lookup import OBJECT_BYTES, CacheLookup
@@ -36,7 +37,6 @@ from shoal.keys import Keys
 from shoal.operations import Embed, Search
 from shoal.options import Options
 from shoal.queue.lane import LaneLimits
-from shoal.queue.pool import Pool
 from shoal.replies import TIMINGS, Reply
 from shoal.settings import Settings
 from shoal_workers.encoding.bucketing import Bucketing
@@ -496,34 +496,44 @@ class BrokenEngine:
 
 #: Forks while another thread reads the heartbeats, and uses the same client in the child: `python -c FORKS URL`.
 FORKS = """
-import os, signal, sys
+import asyncio, os, signal, sys
 from threading import Event, Thread
-from shoal import Client, Embed
+from shoal import AsyncClient, Client, Embed
 
-client, is_reading, goes_on, parent = Client(sys.argv[1]), Event(), Event(), os.getpid()
-pool, job = client.pool.asynchronous, Embed(["storm"])
-read = pool.first_heartbeats
+client, is_reading, goes_on = Client(sys.argv[1]), Event(), Event()
+job = Embed(["storm"])
 
-async def read_slowly():
-    if os.getpid() == parent:
-        is_reading.set()
-        goes_on.wait()
-    return await read()
+async def find_slowly(own):
+    await own._session().lookup._refreshing.acquire()
+    is_reading.set()
+    await asyncio.to_thread(goes_on.wait)
+    own._session().lookup._refreshing.release()
+    return await own._session().lookup.find(job)
 
-pool.first_heartbeats = read_slowly
-thread = Thread(target=client.cache_lookup.find, args=[job])
+thread = Thread(target=client.run, args=[find_slowly])
 thread.start()
 is_reading.wait()
 child = os.fork()
 if child == 0:
     signal.alarm(30)
-    os._exit(len(client.cache_lookup.find(job).missing) - 1)
+    os._exit(len(client.run(lambda own: own._session().lookup.find(job)).missing) - 1)
 status = os.waitpid(child, 0)[1]
 goes_on.set()
 thread.join()
 client.close()
 sys.exit(os.waitstatus_to_exitcode(status))
 """
+
+
+async def num_found(client: AsyncClient) -> tuple[int, int]:
+    """Return how many texts a client has found in the cache, and how many not."""
+    return client.num_cached
+
+
+async def replace_lookup(client: AsyncClient, **options: Any) -> None:
+    """Give a client a look-up with these options."""
+    queue = client.queue
+    client._session().lookup = CacheLookup(queue.commands, queue.keys, queue.pool, **options)
 
 
 class TestClient:
@@ -535,8 +545,8 @@ class TestClient:
         assert array(reply).tobytes() == array(first).tobytes()
         assert (reply.tokens, reply.truncated, reply.model) == (first.tokens, first.truncated, first.model)
         assert (reply.cached, reply.timings) == (100, dict.fromkeys(TIMINGS, 0.0))
-        assert client.queue.backlog()["interactive"] == 0
-        assert (client.cache_lookup.num_hits, client.cache_lookup.num_misses) == (100, 0)
+        assert queue_of(client).backlog()["interactive"] == 0
+        assert client.run(num_found) == (100, 0)
         assert np.shape(client.embed("storm 7", dimensions=3)) == (3,)
 
     def test_only_what_is_missing_is_sent_and_all_comes_in_order(self, client: Client, worker: Worker) -> None:
@@ -545,7 +555,7 @@ class TestClient:
         mixed = [*texts[:40], *new[:2], *texts[40:], new[2]]
         with at_work(worker):
             reply = client.call(Embed(mixed))
-        assert (reply.cached, client.cache_lookup.num_hits, client.cache_lookup.num_misses) == (100, 100, 3)
+        assert (reply.cached, *client.run(num_found)) == (100, 100, 3)
         assert (worker.counters["jobs"], worker.counters["texts"]) == (2, 103)
         np.testing.assert_array_equal(np.delete(array(reply), [40, 41, 102], axis=0), first)
         assert [n for n, cut in enumerate(reply.truncated) if cut] == [102]
@@ -569,7 +579,7 @@ class TestClient:
         embed(worker, "storm")
         announce(worker)
         other = Encoder(replace(encoder.model, name="other"), encoder.tokenizer, encoder.engine)
-        client.cache_lookup = CacheLookup(client.pool, refresh_s=3_600)  # it learns of the successor late
+        client.run(lambda own: replace_lookup(own, refresh_s=3_600))  # it learns of the successor late
         assert client.call(Embed(["storm"])).cached == 1
         with at_work(Worker(queue_of(worker).consumer(), other, {}, Bucketing(4_096))):
             reply = client.call(Embed(["storm", "rain"]))
@@ -592,14 +602,14 @@ class TestClient:
         with at_work(worker):
             assert [len(client.search("storm", k=2)) for _ in range(2)] == [2, 2]
             assert np.shape(client.embed("storm", output="tokens")) == (3, 32)
-        assert (client.cache_lookup.num_hits, client.cache_lookup.num_misses) == (0, 0)
+        assert client.run(num_found) == (0, 0)
         assert worker.counters["cache_hits"] == 1
 
     def test_a_worker_that_comes_or_goes_is_noticed(
         self, client: Client, worker: Worker, make_worker: MakeWorker
     ) -> None:
         def is_known() -> bool:
-            return client.cache_lookup.find(Embed(["storm"])).missing == []
+            return client.run(lambda own: own._session().lookup.find(Embed(["storm"]))).missing == []
 
         embed(worker, "storm")
         assert not is_known()
@@ -616,7 +626,7 @@ class TestClient:
     def test_heartbeats_are_read_again_after_a_while(self, client: Client, worker: Worker) -> None:
         embed(worker, "storm")
         announce(worker)
-        lookup, job = CacheLookup(client.pool, refresh_s=3_600), Embed(["storm"])
+        lookup, job = Lookup(queue_of(client), refresh_s=3_600), Embed(["storm"])
         assert lookup.find(job).missing == []
         worker.pool.leave(worker.id)
         assert lookup.find(job).missing == []
@@ -624,7 +634,7 @@ class TestClient:
     def test_what_was_found_is_held_for_a_while(self, client: Client, worker: Worker) -> None:
         embed(worker, "storm")
         announce(worker)
-        holds, reads_anew = (CacheLookup(client.pool, refresh_s=0, hold_s=hold_s) for hold_s in (3_600, 0))
+        holds, reads_anew = (Lookup(queue_of(client), refresh_s=0, hold_s=hold_s) for hold_s in (3_600, 0))
         job = Embed(["storm", "rain"])
         assert holds.find(job).missing == reads_anew.find(job).missing == ["rain"]
         queue_of(worker).redis.delete(*places(worker))
@@ -644,14 +654,14 @@ class TestClient:
             expected = first.copy()
             first *= 2
             np.testing.assert_array_equal(array(client.call(job)), expected)
-        assert client.cache_lookup.num_hits == 6
+        assert client.run(num_found)[0] == 6
 
     def test_no_more_is_held_than_may_be(self, client: Client, worker: Worker) -> None:
         texts = [f"storm {n}" for n in range(5)]
         embed(worker, *texts)
         announce(worker)
         of_three = 3 * (size_bytes(32) + OBJECT_BYTES)
-        in_turns, at_once = (CacheLookup(client.pool, refresh_s=3_600, max_held_bytes=of_three) for _ in range(2))
+        in_turns, at_once = (Lookup(queue_of(client), refresh_s=3_600, max_held_bytes=of_three) for _ in range(2))
         assert [in_turns.find(Embed([text])).missing for text in texts] == [[]] * 5
         assert at_once.find(Embed(texts)).missing == []
         queue_of(worker).redis.delete(*places(worker))
@@ -663,21 +673,21 @@ class TestClient:
         with Client(own_redis.url, key_prefix=queue_of(worker).keys.prefix, pool=queue_of(worker).keys.pool) as client:
             embed(worker, "storm")
             announce(worker)
-            client.cache_lookup = CacheLookup(client.pool, refresh_s=0, hold_s=0)  # it holds nothing
+            client.run(lambda own: replace_lookup(own, refresh_s=0, hold_s=0))  # it holds nothing
             assert array(client.call(Embed(["storm"]))).shape == (1, 32)
             own_redis.stop()
             for _ in range(3):
                 with pytest.raises(Unavailable):
                     client.embed("storm")
             own_redis.start()
-            assert client.cache_lookup.find(Embed(["storm"])).missing == ["storm"]
+            assert client.run(lambda own: own._session().lookup.find(Embed(["storm"]))).missing == ["storm"]
 
     @pytest.mark.parametrize("cache", [None, {}, {"num_places": 3}, 5, TABLE.to_heartbeat() | {"num_places": 0}])
     def test_a_heartbeat_that_makes_no_sense_is_no_cache(self, client: Client, worker: Worker, cache: Any) -> None:
         beat = about(worker) | {"cache": cache}
-        Pool(client.queue.broker, client.queue.keys, alive_s=3_600).announce("strange", beat)
-        assert client.cache_lookup.find(Embed(["storm"])).missing == ["storm"]
-        assert (client.cache_lookup.num_hits, client.cache_lookup.num_misses) == (0, 0)
+        Pool(client.broker, client.keys, alive_s=3_600).announce("strange", beat)
+        assert client.run(lambda own: own._session().lookup.find(Embed(["storm"]))).missing == ["storm"]
+        assert client.run(num_found) == (0, 0)
 
 
 class TestSameAtTheSameTime:
@@ -685,7 +695,7 @@ class TestSameAtTheSameTime:
         jobs = [Embed(["storm"]) for _ in range(10)] + [Search(["storm"]) for _ in range(10)]
         with ThreadPoolExecutor(20) as threads:
             asking = [threads.submit(client.call, job) for job in jobs]
-            wait_until(lambda: client.queue.backlog()["interactive"] == 20)
+            wait_until(lambda: queue_of(client).backlog()["interactive"] == 20)
             with at_work(worker):
                 replies = [future.result() for future in asking]
         assert len({array(reply).tobytes() for reply in replies[:10]}) == 1
@@ -695,7 +705,7 @@ class TestSameAtTheSameTime:
     def test_a_caller_that_gives_up_leaves_the_others_alone(self, client: Client, worker: Worker) -> None:
         with ThreadPoolExecutor(2) as threads:
             patient = threads.submit(client.call, Embed(["storm"]), timeout_s=PATIENCE_S - 1)
-            wait_until(lambda: client.queue.backlog()["interactive"] == 1)
+            wait_until(lambda: queue_of(client).backlog()["interactive"] == 1)
             impatient = threads.submit(client.call, Embed(["storm"]), timeout_s=0.1)
             assert isinstance(impatient.exception(), Timeout)
             worker.step(block_s=0)
@@ -706,7 +716,7 @@ class TestSameAtTheSameTime:
         jobs += [Search(["storm"]), Search(["storm"], k=3)]
         with ThreadPoolExecutor(len(jobs)) as threads:
             asking = [threads.submit(client.call, job) for job in jobs]
-            wait_until(lambda: client.queue.backlog()["interactive"] == len(jobs))
+            wait_until(lambda: queue_of(client).backlog()["interactive"] == len(jobs))
             with at_work(worker):
                 replies = [future.result() for future in asking]
         assert [array(reply).shape for reply in replies[:3]] == [(1, 32), (1, 3), (1, 32)]
@@ -715,15 +725,15 @@ class TestSameAtTheSameTime:
     def test_every_caller_gets_the_error(self, client: Client, worker: Worker) -> None:
         with ThreadPoolExecutor(5) as threads:
             asking = [threads.submit(client.embed, [LONG], truncate=False) for _ in range(5)]
-            wait_until(lambda: client.queue.backlog()["interactive"] == 5)
+            wait_until(lambda: queue_of(client).backlog()["interactive"] == 5)
             with at_work(worker):
                 assert all(isinstance(future.exception(), TextTooLong) for future in asking)
             asking = [threads.submit(client.embed, "\ud800") for _ in range(5)]
             assert all(isinstance(future.exception(), InvalidText) for future in asking)
 
     def test_a_full_lane_refuses_all(self, client: Client) -> None:
-        client.queue.put("interactive", [Embed(["storm"])])
-        set_limits(client.queue, LaneLimits(max_jobs=1))
+        queue_of(client).put("interactive", [Embed(["storm"])])
+        set_limits(queue_of(client), LaneLimits(max_jobs=1))
         with ThreadPoolExecutor(5) as threads:
             asking = [threads.submit(client.embed, "storm") for _ in range(5)]
             assert all(isinstance(future.exception(), Overloaded) for future in asking)
@@ -757,7 +767,7 @@ def plain(make_worker: MakeWorker, settings: Settings) -> Iterator[Client]:
     with Client(settings.redis_url, key_prefix=settings.key_prefix, pool=pool, timeout_s=PATIENCE_S) as client:
         with at_work(make_worker(pool=pool, cache_mb=0)):
             yield client
-        queue_of(client).redis.delete(*queue_of(client).redis.scan_iter(f"{client.queue.keys.root}:*"))
+        queue_of(client).redis.delete(*queue_of(client).redis.scan_iter(f"{client.keys.root}:*"))
 
 
 @hypothesis_settings(max_examples=25)

@@ -12,13 +12,14 @@ from typing import Any, ClassVar
 import msgpack
 import numpy as np
 import pytest
+from blocking import ChangeLog
 from conftest import RedisServer, wait_until
 from index_versions import publish_version
 from queues import Queue, drive
 
 from shoal.broker.broker import Broker
 from shoal.changes.change import Change
-from shoal.changes.change_log import START, ChangeLog, Tail
+from shoal.changes.change_log import START, Tail
 from shoal.errors import Overloaded, Unavailable
 from shoal.keys import Keys
 from shoal.operations import Search

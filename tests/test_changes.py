@@ -9,6 +9,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
+from blocking import ChangeLog
 from changes import change, documents, unit_vectors
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.async_connection import ConnectionMaker
 from shoal.changes import change_log as module
 from shoal.changes.change import BYTES_OF_A_VALUE, MAX_CHANGE_BYTES, MAX_CHANGE_IDS, MAX_CHANGES, Change, size_of
-from shoal.changes.change_log import START, AsyncChangeLog, ChangeLog, Entry
+from shoal.changes.change_log import START, Entry, append
 from shoal.errors import (
     IndexMismatch,
     InvalidRequest,
@@ -454,13 +455,11 @@ def test_a_change_of_another_model_is_told_apart() -> None:
 
 
 def test_a_program_with_an_event_loop_writes_the_same_log(log: ChangeLog, redis_url: str, keys: Keys) -> None:
-    async def append() -> dict[str, str]:
+    async def write() -> str:
         broker = AsyncBroker(ConnectionMaker(redis_url))
         try:
-            asynchronous = AsyncChangeLog(broker, keys)
-            await asynchronous.append("news", change(["1"]))
-            return await asynchronous.positions()
+            return await append(broker, keys, "news", change(["1"]))
         finally:
             await broker.close()
 
-    assert asyncio.run(append()) == log.positions() == {"news": positions_of(log)[-1]}
+    assert {"news": asyncio.run(write())} == log.positions() == {"news": positions_of(log)[-1]}

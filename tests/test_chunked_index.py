@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from blocking import ChangeLog, as_written
 from changes import unit_vectors
 from queues import Queue
 from test_builder import MadeVectors
 
 from shoal.changes.change import Change
-from shoal.changes.change_log import ChangeLog
 from shoal.errors import BadDocument, InvalidRequest, ModelMismatch, ModelNotFound, Unavailable
 from shoal.operations import Search
 from shoal.options import Options
@@ -128,7 +128,7 @@ def test_changed_documents_are_folded_in_as_chunks(queue: Queue, source: Write, 
     texts = source([{"id": "a", "text": LONG}, {"id": "b", "text": LONG}, {"id": "c", "text": "rain"}])
     build(texts, out, MadeVectors(), cutter=cutter, changes=changes)
     added = Document("a", "Rain. " * 40, {"start": "of a field that gives way"})
-    changes.log.append("news", Change((added,), unit_vectors(1), ("b",), "d", 0.0))
+    as_written(changes.log).append("news", Change((added,), unit_vectors(1), ("b",), "d", 0.0))
     result = build(texts, out, MadeVectors(), cutter=cutter, changes=changes)
     found = rows(Index.open(out))
     assert {row["id"] for row in found} == {"a", "c"}

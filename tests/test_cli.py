@@ -14,6 +14,7 @@ from typing import Any
 import click
 import numpy as np
 import pytest
+from blocking import Pool
 from click.testing import CliRunner, Result
 from conftest import PATIENCE_S, ROOT, WORDS, free_port
 from process import run
@@ -23,7 +24,6 @@ from shoal import Client, __version__
 from shoal.cli import search
 from shoal.cli.main import main
 from shoal.keys import Keys
-from shoal.queue.pool import Pool
 from shoal.replies import Reply
 from shoal.settings import Settings, variable
 
@@ -243,10 +243,10 @@ def test_search_prints_facets_and_says_that_hits_are_approximate(capsys: pytest.
 
 def test_status_lists_lanes_and_workers(shoal: CliRunner, client: Client) -> None:
     client.submit("embed", "storm")
-    client.queue.broker.execute("HSET", client.queue.keys.unread_load, "result", 2, "bytes", 3_000)
-    client.queue.broker.execute("EXPIRE", client.queue.keys.unread_load, 60)
+    client.broker.execute("HSET", client.keys.unread_load, "result", 2, "bytes", 3_000)
+    client.broker.execute("EXPIRE", client.keys.unread_load, 60)
     indexes = {"default": {"count": 1_234}}
-    pool = Pool(client.queue.broker, client.queue.keys, alive_s=3_600)
+    pool = Pool(client.broker, client.keys, alive_s=3_600)
     about = {"state": "ready", "model": "tiny", "engine": "openvino", "precision": "bf16", "indexes": indexes}
     pool.announce("w1", about | {"index_errors": {"news": "v2/vectors.npy is not what was built"}})
     printed = succeed(shoal.invoke(main, ["status"]))

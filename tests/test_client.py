@@ -1,15 +1,19 @@
 """The client for threads: one dispatcher serves them all. `test_clients.py` has all that other clients do too."""
 
+import signal
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from conftest import wait_until
+from queues import queue_of
 from test_clients import TEXTS
 
-from shoal import Client
-from shoal.errors import Unavailable
+from shoal import AsyncClient, Client
+from shoal.errors import Cancelled, Unavailable, UnknownJob
+from shoal.operations import Embed
 from shoal.options import Options
 from shoal_workers.encoding.encoder import Encoder
 
@@ -25,9 +29,57 @@ def test_many_threads_share_one_dispatcher(client: Client, encoder: Encoder) -> 
 
 
 def test_closing_wakes_waiting_threads_and_leaves_no_thread(redis_url: str, client: Client) -> None:
-    other = Client(redis_url, key_prefix=client.queue.keys.prefix, pool=client.queue.keys.pool)
+    other = Client(redis_url, key_prefix=client.keys.prefix, pool=client.keys.pool)
     with ThreadPoolExecutor(4) as threads:
         waiting = [threads.submit(other.embed, text) for text in TEXTS[:4]]
-        wait_until(lambda: client.queue.backlog()["interactive"] == 4)
+        wait_until(lambda: queue_of(client).backlog()["interactive"] == 4)
         other.close()
         assert all(isinstance(future.exception(), Unavailable) for future in waiting)
+
+
+def test_ctrl_c_withdraws_the_jobs_of_a_thread_that_waits(client: Client) -> None:
+    main, queue = threading.main_thread(), queue_of(client)
+
+    def interrupt() -> None:
+        wait_until(lambda: queue.backlog()["interactive"] == 1)
+        signal.pthread_kill(main.ident or 0, signal.SIGINT)
+
+    assert threading.current_thread() is main
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    with pytest.raises(KeyboardInterrupt):
+        client.embed("storm")
+    interrupting.join()
+    wait_until(lambda: queue.backlog()["interactive"] == 0)
+
+
+def test_a_caller_that_is_not_wanted_any_more_is_told(client: Client) -> None:
+    with pytest.raises(Cancelled, match="the caller has disconnected"):
+        client.call(Embed(["storm"]), is_wanted=lambda: False)
+    wait_until(lambda: queue_of(client).backlog()["interactive"] == 0)
+
+
+def test_the_loop_of_a_client_does_not_wait_for_itself(client: Client) -> None:
+    async def embed(own: AsyncClient) -> None:
+        client.embed("storm")
+
+    with pytest.raises(RuntimeError, match="would wait for itself"):
+        client.run(embed)
+
+
+def test_texts_of_a_stream_are_read_by_the_thread_that_wants_its_vectors(client: Client) -> None:
+    seen: list[int] = []
+
+    def texts() -> Iterator[str]:
+        seen.append(threading.get_ident())
+        with pytest.raises(UnknownJob):  # it may use the client meanwhile
+            client.job("nobody").status()
+        yield "storm"
+
+    stream = client.embed_stream(texts())
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(next, stream)
+        wait_until(lambda: queue_of(client).backlog()["bulk"] == 1)
+        client.close()
+        assert isinstance(waiting.exception(), Unavailable)
+    assert seen != [threading.get_ident()]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blocking import Pool
 from client_adapters import AnyClient, MakeClient, embed_one, embed_together
 from conftest import WORDS, free_port, running, wait_until
 from queues import Queue, set_limits
@@ -30,7 +31,6 @@ from shoal.keys import Keys
 from shoal.operations import Embed
 from shoal.options import Options
 from shoal.queue.lane import LaneLimits
-from shoal.queue.pool import Pool
 from shoal.settings import Settings
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder

@@ -24,8 +24,8 @@ pytestmark = pytest.mark.usefixtures("rq")
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients wait for a change of versions as long as tests do, also while the machine is busy."""
-    for kind in ("redis", "http"):
-        monkeypatch.setattr(f"shoal.client.{kind}.index.CHANGE_TIMEOUT_S", PATIENCE_S)
+    for module in ("redis.client", "redis.async_index", "http.index"):
+        monkeypatch.setattr(f"shoal.client.{module}.CHANGE_TIMEOUT_S", PATIENCE_S)
 
 
 @pytest.fixture

@@ -1,18 +1,14 @@
 """The clock of a pool is Redis's: a wrong clock of a machine changes no deadline."""
 
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-import redis
-from conftest import PATIENCE_S
 from queues import Queue, drive, queue_of
 
-from shoal import Client
-from shoal.broker import circuit_breaker
+from shoal import AsyncClient, Client
 from shoal.broker.broker import Broker
 from shoal.broker.clock import MAX_ERROR_S, MEASURE_EVERY_S, NUM_ROUND_TRIPS, Clock
 from shoal.errors import InvalidRequest, Unavailable
@@ -115,42 +111,6 @@ class TestClock:
         clock.refresh()
         assert [*asked, broker.num_asked // NUM_ROUND_TRIPS] == [1, 1, 2, 2, 3]
 
-    def test_it_may_be_put_in_doubt_while_it_is_looked_at(self, broker: OtherClock) -> None:
-        def monotonic() -> float:
-            clock.invalidate()  # as another thread may at any moment
-            return 0.0
-
-        clock = Clock(broker, monotonic)
-        clock.measure()
-        clock.refresh()
-        assert broker.num_asked == NUM_ROUND_TRIPS
-        clock.refresh()
-        assert broker.num_asked == 2 * NUM_ROUND_TRIPS
-
-    def test_while_redis_is_away_no_thread_waits_for_the_one_that_measures(
-        self, broker: OtherClock, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(circuit_breaker, "TRY_EVERY_S", 3_600)
-        breaker = broker.connection_pool.connection_kwargs["breaker"]
-        breaker.record_failure(redis.TimeoutError("no answer"), time.monotonic(), True)
-        clock, is_measuring, is_released = Clock(broker), threading.Event(), threading.Event()
-
-        def execute(*_: Any, **__: Any) -> tuple[int, int]:
-            is_measuring.set()
-            is_released.wait(PATIENCE_S)
-            return 0, 0
-
-        monkeypatch.setattr(broker, "execute", execute)
-        with ThreadPoolExecutor(2) as threads:
-            threads.submit(clock.measure)
-            assert is_measuring.wait(PATIENCE_S)
-            waiting = threads.submit(clock.refresh)
-            try:
-                with pytest.raises(Unavailable, match="no answer"):
-                    waiting.result(PATIENCE_S)
-            finally:
-                is_released.set()
-
     def test_the_shortest_round_trip_counts(self, broker: OtherClock) -> None:
         times = iter([0.0, 3.0, 3.0, 3.5, 3.5, 5.0, 5.0, 5.0, 5.0])
         clock = Clock(broker, lambda: next(times))
@@ -208,10 +168,17 @@ class TestWorker:
         assert "it takes Unix seconds, at most a year from now" in reply.error.message
 
 
+async def set_ahead(client: AsyncClient, seconds: float) -> None:
+    """Have a client take the clock of Redis for one that is ahead of it by so much."""
+    clock = client.queue.clock
+    await clock.refresh()
+    clock._redis_ahead_s += seconds
+
+
 class TestClient:
     def test_deadlines_are_by_redis_clock(self, client: Client, broker: OtherClock) -> None:
         queue = queue_of(client)
-        client.queue.clock = Clock(broker)
+        client.run(lambda own: set_ahead(own, broker.ahead_s))
         with ThreadPoolExecutor(1) as threads:
             before = broker.time()
             calling = threads.submit(client.call, Search(["storm"]), timeout_s=60)
@@ -227,4 +194,4 @@ class TestClient:
     def test_a_submitted_job_with_a_deadline_in_milliseconds_is_refused_before_it_is_put(self, client: Client) -> None:
         with pytest.raises(InvalidRequest, match="it takes Unix seconds"):
             client.put(Embed(["storm"], deadline=time.time() * 1_000))
-        assert client.queue.backlog()["interactive"] == 0
+        assert queue_of(client).backlog()["interactive"] == 0

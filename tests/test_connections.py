@@ -139,10 +139,10 @@ class TestBreaking:
 
     def test_all_parts_of_a_client_share_its_connections(self, own_redis: RedisServer, broker: Broker) -> None:
         with Client(own_redis.url) as client:
-            client.cache_lookup.find(Embed(["storm"]))
-            client.pool.workers()
+            client.run(lambda own: own._session().lookup.find(Embed(["storm"])))
+            client.run(lambda own: own.queue.pool.workers())
             client.submit("embed", "storm").status()
-            wait_until(lambda: num_clients(broker) == 2)
+            wait_until(lambda: num_clients(broker) == 1 + 2)  # of which one waits for replies
 
 
 class TestBound:

@@ -12,6 +12,7 @@ from typing import Any
 import msgpack
 import pytest
 from api_stub import MakeApp, StubWorker, error_of
+from blocking import DeadLetters, commands_of
 from conftest import PATIENCE_S, RedisServer
 from flask.testing import FlaskClient
 from page import read
@@ -24,9 +25,10 @@ from shoal.jobs import LANES, Job
 from shoal.keys import Keys
 from shoal.operations import Embed, Search
 from shoal.queue.answer import Answer
-from shoal.queue.blame import MAX_LISTED_BYTES, DeadLetter, DeadLetters
+from shoal.queue.blame import MAX_LISTED_BYTES, DeadLetter
 from shoal.queue.consumer import MAX_DEAD_BYTES, MAX_DEAD_LETTERS
 from shoal.queue.lane import LaneLimits
+from shoal.queue.producer import Producer
 from shoal.replies import Reply
 
 pytest_plugins = ["api_fixtures"]
@@ -83,16 +85,17 @@ class TestDeadLetters:
         assert queue.wait_result(job_id, 0) is not None
 
     def test_of_six_retries_at_once_one_puts_the_job(self, redis_url: str, queue: Queue) -> None:
-        class Together(Queue):
-            """A queue that puts only when all six are about to."""
+        class Together(Producer):
+            """A producer that puts only when all six are about to."""
 
-            def put(self, lane: str, jobs: Sequence[Job], client: str = "") -> None:
+            async def put(self, lane: str, jobs: Sequence[Job], client: str = "") -> None:
                 barrier.wait(PATIENCE_S)
-                super().put(lane, jobs, client)
+                await super().put(lane, jobs, client)
 
         barrier = Barrier(6)
         letter_id = bury(queue, Embed(["storm"]).pack())
-        together = Together.connect(redis_url, queue.keys)
+        together = Queue.connect(redis_url, queue.keys)
+        together.asynchronous = Together(commands_of(together.broker), queue.keys)
         with ThreadPoolExecutor(6) as threads:
             job_ids = set(threads.map(lambda _: DeadLetters(together).retry(letter_id), range(6)))
         together.close()
@@ -229,7 +232,7 @@ def test_the_bytes_of_a_job_stay_what_they_were(queue: Queue) -> None:
 
 def test_a_client_can_retry_by_hand(client: Client) -> None:
     letter_id = bury(queue_of(client), Embed(["storm"]).pack())
-    job_id = DeadLetters(client.queue).retry(letter_id)
+    job_id = DeadLetters(queue_of(client)).retry(letter_id)
     assert client.job(job_id).status() == "queued"
     assert client.job(job_id).cancel() == "cancelled"
 

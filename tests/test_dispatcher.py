@@ -1,26 +1,28 @@
-"""The dispatcher: its threads and a fork deliver each reply to the client that waits for it."""
+"""The dispatcher: it and a fork deliver each reply to the client that waits for it."""
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from threading import Event
+from typing import Any
 
 import pytest
+from blocking import ThreadDispatcher, ThreadPending
 from conftest import PATIENCE_S, wait_until
 from queues import Queue
 
-import shoal.queue.dispatching
+import shoal.queue.dispatcher
 from shoal import Client
-from shoal.broker.broker import Broker
 from shoal.errors import Internal, ShoalError, Unavailable
 from shoal.jobs import LANES
 from shoal.operations import Embed
 from shoal.queue.answer import Answer
 from shoal.queue.delivery import Delivery
-from shoal.queue.dispatcher import Dispatcher, PendingReply
+from shoal.queue.dispatcher import Pending
 from shoal.queue.packed_jobs import MAX_PUTS_OF_CLIENT, PackedJobs, few_of_each_client
+from shoal.queue.producer import Producer
 from shoal.queue.reply_stream import ReplyStream
 from shoal.replies import Reply
 
@@ -43,25 +45,37 @@ client.close()
 
 class TestPending:
     def test_all_who_wait_get_the_reply(self) -> None:
-        pending, reply = PendingReply(), Reply("x")
-        with ThreadPoolExecutor(8) as threads:
-            waiting = [threads.submit(pending.result, PATIENCE_S) for _ in range(8)]
+        async def use() -> None:
+            pending, reply = Pending[Reply](), Reply("x")
+            waiting = [asyncio.create_task(pending.result(PATIENCE_S)) for _ in range(8)]
+            await asyncio.sleep(0)
             assert not pending.done()
+            waiting.pop().cancel()
             pending.settle(reply)
-            assert all(future.result() is reply for future in waiting)
-        assert pending.done()
-        assert pending.result(0) is reply
+            assert all([await task is reply for task in waiting])
+            assert pending.done()
+            assert await pending.result(0) is reply
+
+        asyncio.run(use())
 
     def test_an_error_is_raised_for_all(self) -> None:
-        pending = PendingReply()
-        pending.settle(Unavailable("gone"))
-        for _ in range(2):
-            with pytest.raises(Unavailable, match="gone"):
-                pending.result(0)
+        async def use() -> None:
+            pending = Pending[Reply]()
+            assert pending.error() is None
+            pending.settle(Unavailable("gone"))
+            for _ in range(2):
+                with pytest.raises(Unavailable, match="gone"):
+                    await pending.result(0)
+            assert isinstance(pending.error(), Unavailable)
+
+        asyncio.run(use())
 
     def test_it_does_not_wait_for_ever(self) -> None:
-        with pytest.raises(TimeoutError):
-            PendingReply().result(0.01)
+        async def use() -> None:
+            with pytest.raises(TimeoutError):
+                await Pending[Reply]().result(0.01)
+
+        asyncio.run(use())
 
 
 def test_puts_of_a_client_with_few_go_before_those_of_one_with_many() -> None:
@@ -85,7 +99,7 @@ def answer(queue: Queue, deliveries: Sequence[Delivery]) -> int:
 
 
 def test_each_job_gets_its_own_reply(queue: Queue) -> None:
-    dispatcher = Dispatcher(queue)
+    dispatcher = ThreadDispatcher(queue)
     jobs = [Embed(["storm"]) for _ in range(20)]
     waiting = [dispatcher.call("interactive", [job])[0] for job in jobs]  # the sender puts all but the first
     wait_until(lambda: queue.backlog()["interactive"] == 20)
@@ -95,7 +109,7 @@ def test_each_job_gets_its_own_reply(queue: Queue) -> None:
 
 
 def test_a_reply_that_no_client_waits_for_is_dropped(queue: Queue) -> None:
-    dispatcher = Dispatcher(queue)
+    dispatcher = ThreadDispatcher(queue)
     jobs = [Embed(["storm"]) for _ in range(2)]
     pending = [dispatcher.call("interactive", [job])[0] for job in jobs]
     wait_until(lambda: queue.backlog()["interactive"] == 2)
@@ -108,7 +122,7 @@ def test_a_reply_that_no_client_waits_for_is_dropped(queue: Queue) -> None:
 
 
 def test_a_job_that_no_client_waits_for_and_no_worker_has_is_taken_back(queue: Queue) -> None:
-    dispatcher = Dispatcher(queue)
+    dispatcher = ThreadDispatcher(queue)
     jobs = [Embed(["storm"]) for _ in range(3)]
     pending = [dispatcher.call("interactive", [job])[0] for job in jobs]
     wait_until(lambda: all(waiting.put_id for waiting in pending))
@@ -121,81 +135,92 @@ def test_a_job_that_no_client_waits_for_and_no_worker_has_is_taken_back(queue: Q
 
 
 def test_once_it_is_closed_no_call_waits(queue: Queue) -> None:
-    dispatcher = Dispatcher(queue)
-    assert dispatcher.is_alive()
-    dispatcher.close()
-    assert not dispatcher.is_alive()
+    dispatcher = ThreadDispatcher(queue)
+    dispatcher.close_inside()
+    assert dispatcher.asynchronous.receiver.done()
     (pending,) = dispatcher.call("interactive", [Embed(["storm"])])
     with pytest.raises(Unavailable, match="the client was closed"):
         pending.result(0)
     assert queue.backlog()["interactive"] == 0
+    dispatcher.close()
 
 
 def test_to_close_it_withdraws_the_jobs_of_threads_that_wait(queue: Queue) -> None:
-    dispatcher = Dispatcher(queue)
+    dispatcher = ThreadDispatcher(queue)
     jobs = [Embed(["storm"]) for _ in range(20)]
     pending = dispatcher.call("interactive", jobs)
+    wait_until(lambda: all(waiting.put_id for waiting in pending))
     queue.take("a", LANES, 5)  # a worker has some of them
-    dispatcher.close()
+    dispatcher.close_inside()
     assert queue.backlog()["interactive"] == 0
     for reply in pending:
         with pytest.raises(Unavailable, match="the client was closed"):
             reply.result(0)
+    dispatcher.close()
 
 
-class Interrupted(Queue):
-    """A queue that runs something between a put and its end."""
+class Interrupted(Producer):
+    """A producer that runs something between a put and its end."""
 
     then: Callable[[], object] = staticmethod(lambda: None)
 
-    def put_many(self, puts: Sequence[PackedJobs]) -> list[list[str | None] | ShoalError]:
-        outcomes = super().put_many(puts)
+    async def put_many(self, puts: Sequence[PackedJobs]) -> list[list[str | None] | ShoalError]:
+        outcomes = await super().put_many(puts)
         self.then()
         return outcomes
 
 
 def test_jobs_of_a_caller_who_leaves_while_they_are_put_are_taken_back(queue: Queue) -> None:
-    own = Interrupted(queue.broker, queue.keys)
-    dispatcher = Dispatcher(own)
+    dispatcher = ThreadDispatcher(queue, Interrupted)
     stays, *leaves = (Embed(["storm"]) for _ in range(3))
-    own.then = lambda: dispatcher.forget(leaves)
+    left = Event()
+
+    def leave() -> None:
+        dispatcher.asynchronous.forget(leaves)
+        left.set()
+
+    assert isinstance(dispatcher.producer, Interrupted)
+    dispatcher.producer.then = leave
     pending = dispatcher.call("interactive", [stays, *leaves])
-    assert queue.backlog()["interactive"] == 1
+    assert left.wait(PATIENCE_S)
+    wait_until(lambda: queue.backlog()["interactive"] == 1)
     assert queue.redis.hget(queue.keys.of_lane("interactive", "load"), "texts") == b"1"
     assert answer_all(queue) == 1
     assert pending[0].result(PATIENCE_S).id == stays.id
     dispatcher.close()
 
 
-class SlowForLargeJobs(Queue):
-    """A queue on a link over which large jobs take until they are let through."""
+class SlowForLargeJobs(Producer):
+    """A producer on a link over which large jobs take until they are let through."""
 
-    def __init__(self, queue: Queue):
-        super().__init__(queue.broker, queue.keys)
-        self.is_sending, self.is_through = Event(), Event()
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self.is_sending, self.is_through = asyncio.Event(), asyncio.Event()
 
-    def put_many(self, puts: Sequence[PackedJobs]) -> list[list[str | None] | ShoalError]:
+    async def put_many(self, puts: Sequence[PackedJobs]) -> list[list[str | None] | ShoalError]:
         if any(put.num_bytes > 2**20 for put in puts):
             self.is_sending.set()
-            assert self.is_through.wait(PATIENCE_S)
-        return super().put_many(puts)
+            await self.is_through.wait()
+        return await super().put_many(puts)
 
 
-def test_large_jobs_do_not_delay_those_of_other_threads(queue: Queue) -> None:
-    slow = SlowForLargeJobs(queue)
-    dispatcher = Dispatcher(slow)
+def test_large_jobs_do_not_delay_those_of_others(queue: Queue) -> None:
+    dispatcher = ThreadDispatcher(queue, SlowForLargeJobs)
+    slow = dispatcher.producer
+    assert isinstance(slow, SlowForLargeJobs)
     waiting, large, small = Embed(["rain"]), Embed(["x" * 2**20] * 2), Embed(["storm"])
     dispatcher.call("interactive", [waiting])
-    with ThreadPoolExecutor(1) as threads:
-        sending = threads.submit(dispatcher.call, "interactive", [large])
-        assert slow.is_sending.wait(PATIENCE_S)
-        (pending,) = dispatcher.call("interactive", [small])
-        try:
-            wait_until(lambda: pending.put_id is not None)
-            assert queue.backlog()["interactive"] == 2
-        finally:
-            slow.is_through.set()
-        sending.result(PATIENCE_S)
+    (sending,) = dispatcher.call("interactive", [large])
+    dispatcher.run(slow.is_sending.wait())
+    (pending,) = dispatcher.call("interactive", [small])
+    wait_until(lambda: pending.put_id is not None)
+    assert queue.backlog()["interactive"] == 2
+
+    async def let_through() -> None:
+        slow.is_through.set()
+
+    dispatcher.run(let_through())
+    wait_until(lambda: sending.put_id is not None)
     assert answer_all(queue) == 3
     dispatcher.close()
 
@@ -203,39 +228,46 @@ def test_large_jobs_do_not_delay_those_of_other_threads(queue: Queue) -> None:
 class FailingStream(ReplyStream):
     """Replies whose reader fails as often as it is told to, each time with what a function raises."""
 
-    def __init__(self, broker: Broker, key: str, ttl_s: int):
-        super().__init__(broker, key, ttl_s)
+    def __init__(self, *args: Any):
+        super().__init__(*args)
         self.failures = SimpleQueue[Callable[[], None]]()
 
-    def wait(self, timeout_s: float = 0.05) -> list[Reply]:
+    async def wait(self, timeout_s: float = 0.05) -> list[Reply]:
         if not self.failures.empty():
             self.failures.get()()
-        return super().wait(timeout_s)
+        return await super().wait(timeout_s)
 
 
-class FailingInbox(Queue):
-    """A queue with such replies."""
+class FailingInbox(Producer):
+    """A producer with such replies."""
 
     stream: FailingStream
 
     def inbox(self, address: str) -> ReplyStream:
-        self.stream = FailingStream(self.broker, self.keys.replies(address), self.result_ttl_s)
+        self.stream = FailingStream(self.commands, self.keys.replies(address))
         return self.stream
 
 
+def failing(queue: Queue) -> tuple[ThreadDispatcher, FailingStream]:
+    """Return a dispatcher with such replies."""
+    dispatcher = ThreadDispatcher(queue, FailingInbox)
+    assert isinstance(dispatcher.producer, FailingInbox)
+    return dispatcher, dispatcher.producer.stream
+
+
 def test_after_an_unforeseen_error_those_who_wait_are_told_and_it_goes_on(queue: Queue) -> None:
-    own = FailingInbox(queue.broker, queue.keys)
-    dispatcher = Dispatcher(own)
+    dispatcher, stream = failing(queue)
     first, second = (Embed(["storm"]) for _ in range(2))
     (pending,) = dispatcher.call("interactive", [first])
 
     def fail() -> None:
         raise RuntimeError("unforeseen")
 
-    own.stream.failures.put(fail)
+    stream.failures.put(fail)
     with pytest.raises(Internal):
         pending.result(PATIENCE_S)
     (pending,) = dispatcher.call("interactive", [second])
+    wait_until(lambda: pending.put_id)
     answer_all(queue)
     assert pending.result(PATIENCE_S).id == second.id
     dispatcher.close()
@@ -244,9 +276,8 @@ def test_after_an_unforeseen_error_those_who_wait_are_told_and_it_goes_on(queue:
 def test_a_caller_who_comes_when_redis_is_back_is_not_told_that_it_was_away(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shoal.queue.dispatching, "GRACE_S", -1.0)
-    own, late = FailingInbox(queue.broker, queue.keys), list[PendingReply]()
-    dispatcher = Dispatcher(own)
+    monkeypatch.setattr(shoal.queue.dispatcher, "GRACE_S", -1.0)
+    (dispatcher, stream), late = failing(queue), list[Pending[Reply]]()
     first, second = (Embed(["storm"]) for _ in range(2))
     (pending,) = dispatcher.call("interactive", [first])
 
@@ -254,21 +285,21 @@ def test_a_caller_who_comes_when_redis_is_back_is_not_told_that_it_was_away(
         raise Unavailable("away")
 
     def fail_late() -> None:
-        late.extend(dispatcher.call("interactive", [second]))
+        late.extend(dispatcher.asynchronous.call("interactive", [second]))
         fail()
 
     for failure in (fail, fail_late):
-        own.stream.failures.put(failure)
+        stream.failures.put(failure)
     with pytest.raises(Unavailable, match="away"):
         pending.result(PATIENCE_S)
-    wait_until(lambda: late)
+    wait_until(lambda: late and late[0].put_id)
     answer_all(queue)
-    assert late[0].result(PATIENCE_S).id == second.id
+    assert ThreadPending(dispatcher, late[0]).result(PATIENCE_S).id == second.id
     dispatcher.close()
 
 
 def test_a_reply_that_comes_while_the_connection_is_broken_is_not_lost(queue: Queue) -> None:
-    dispatcher = Dispatcher(queue)
+    dispatcher = ThreadDispatcher(queue)
     waiting = [dispatcher.call("interactive", [Embed(["storm"])])[0] for _ in range(3)]
     wait_until(lambda: queue.backlog()["interactive"] == 3)
     for _ in range(5):  # also those that were opened since
@@ -279,10 +310,11 @@ def test_a_reply_that_comes_while_the_connection_is_broken_is_not_lost(queue: Qu
 
 
 def test_a_reply_that_cannot_be_read_does_not_keep_the_others(queue: Queue) -> None:
-    dispatcher = Dispatcher(queue)
+    dispatcher = ThreadDispatcher(queue)
     for garbage in (b"\xc1", b"no map", b""):
         queue.redis.xadd(queue.keys.replies(dispatcher.address), {"reply": garbage})
     (pending,) = dispatcher.call("interactive", [Embed(["storm"])])
+    wait_until(lambda: pending.put_id)
     answer_all(queue)
     assert pending.result(PATIENCE_S).status == "done"
     dispatcher.close()
@@ -290,7 +322,7 @@ def test_a_reply_that_cannot_be_read_does_not_keep_the_others(queue: Queue) -> N
 
 @pytest.mark.usefixtures("serving")
 def test_a_client_works_on_both_sides_of_a_fork(client: Client, redis_url: str) -> None:
-    keys = client.queue.keys
+    keys = client.keys
     command = [sys.executable, "-W", "ignore", "-c", FORKS, redis_url, keys.prefix, keys.pool]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from blocking import ChangeLog
 from conftest import PATIENCE_S, RedisServer, wait_until
 from index_versions import publish_version
 from javascript import NODE, needs_node
@@ -17,7 +18,6 @@ from process import Process, run
 from service import Service, service
 
 from shoal import Client, HttpClient
-from shoal.changes.change_log import ChangeLog
 from shoal.keys import Keys
 
 #: A program that knows docs/http.md alone: it prints the statuses and the hits of a search before and after a deletion.
@@ -58,7 +58,7 @@ class Running:
         self.settings = settings
         self.client = client
         self.url = f"http://127.0.0.1:{service.port}"
-        self._log = ChangeLog(client.queue.broker, client.queue.keys)
+        self._log = ChangeLog(client.broker, client.keys)
 
     def command(self, *words: str) -> str:
         """Run `shoal` and return what it prints."""

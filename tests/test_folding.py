@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blocking import ChangeLog, as_written
 from queues import Queue
 from test_builder import MadeVectors, contents, names
 
 from shoal.broker.broker import Broker
 from shoal.changes.change import MAX_CHANGE_IDS, MAX_CHANGES, Change
-from shoal.changes.change_log import START, ChangeLog
+from shoal.changes.change_log import START
 from shoal.errors import BadDocument, MalformedJob, Paused, TooManyChanges
 from shoal.keys import Keys
 from shoal.long_task import TaskProgress
@@ -64,7 +65,7 @@ def append(changes: IndexChanges, added: Mapping[str, str], deleted: Iterable[st
     """Change the index: add documents, by id their texts, and delete others; return the position."""
     documents = tuple(Document(one, text, {"by": "hand"}) for one, text in added.items())
     vectors = np.zeros((len(documents), 8), np.float32)
-    return changes.log.append(INDEX, Change(documents, vectors, tuple(deleted), "d" * 64, made_at))
+    return as_written(changes.log).append(INDEX, Change(documents, vectors, tuple(deleted), "d" * 64, made_at))
 
 
 def documents_of(folder: Path) -> list[tuple[str, str]]:

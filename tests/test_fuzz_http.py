@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import pytest
 from api_stub import MakeApp, StubWorker
+from blocking import PoolHistory
 from conftest import PATIENCE_S, RedisServer, free_port, wait_until
 from flask.testing import FlaskClient
 from fuzzing import ODD, changed, fuzz, mutated, outcome, packed
@@ -25,7 +26,6 @@ from werkzeug.test import TestResponse
 
 from shoal import wire
 from shoal.errors import BadSetting
-from shoal.queue.pool_history import PoolHistory
 from shoal_api.access.api_keys import Keyring
 from shoal_api.dialects import DIALECTS, OWN, STATUS
 from shoal_api.request import MSGPACK_TYPES

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blocking import Pool
 from fuzzing import ODD, TEXTS, VALUES, changed, fuzz, mutated, outcome, packed
 from hypothesis import strategies as st
 from job_names import JOB_NAMES
@@ -22,7 +23,6 @@ from shoal.jobs import Job, check_name
 from shoal.operations import Embed, Search
 from shoal.options import OPTION_NAMES, Options
 from shoal.outline import Outline
-from shoal.queue.pool import Pool
 from shoal.replies import TIMINGS, Reply
 
 JOB: dict[str, Any] = {"v": 1, "id": "a", "op": "search", "texts": ["storm"], "deadline": 4e9, "reply_to": "b"}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from blocking import ChangeLog
 from changes import change
 from click.testing import CliRunner
 from conftest import running
@@ -15,7 +16,6 @@ from queues import Queue
 from test_cli import fail, succeed
 
 from shoal import Client
-from shoal.changes.change_log import ChangeLog
 from shoal.cli.main import main
 from shoal.errors import IndexMismatch, ModelMismatch, NotReady, Paused
 from shoal.keys import Keys

@@ -75,8 +75,8 @@ def test_workers_switch_under_load(
 ) -> None:
     settings: dict[str, Any] = {
         "redis_url": redis_url,
-        "key_prefix": client.queue.keys.prefix,
-        "pool": client.queue.keys.pool,
+        "key_prefix": client.keys.prefix,
+        "pool": client.keys.pool,
     }
     settings |= {"home": home, "model": tiny_source, "precision": "f32", "threads": 1, "index_home": tmp_path}
     news, searches = tmp_path / "news", Searches(client)

@@ -1,5 +1,6 @@
 """Documents that are added to a served index and deleted from it: what goes into the log, and what is refused."""
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -7,25 +8,25 @@ from typing import Any
 import numpy as np
 import pytest
 from api_stub import MakeApp, error_of
+from blocking import ChangeLog, Pool
 from client_adapters import MakeClient
 from conftest import PATIENCE_S, running
 from fuzzing import packed
 from http_servers import Listen
 from long_job_callers import Guarded
+from queues import queue_of
 from werkzeug.test import TestResponse
 
-from shoal import Client, HttpClient
-from shoal.blocking import run_now
+from shoal import AsyncClient, Client, HttpClient
 from shoal.changes.change import MAX_CHANGE_IDS, MAX_CHANGES, Change
-from shoal.changes.change_log import START, ChangeLog
+from shoal.changes.change_log import START
 from shoal.client.http.index import MAX_REQUEST_BYTES, MAX_REQUEST_DOCUMENTS
-from shoal.client.redis.index_writer import DOCUMENTS_PER_CHANGE, MAX_BYTES
+from shoal.client.redis.index_writer import DOCUMENTS_PER_CHANGE, MAX_BYTES, Written
 from shoal.errors import BadDocument, InvalidRequest, NotReady, TooLarge, TooManyChanges, UnknownIndex
 from shoal.jobs import Job
 from shoal.keys import Keys
 from shoal.options import Options
 from shoal.queue.lane import LaneLimits
-from shoal.queue.pool import Pool
 from shoal.replies import Reply
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.loop.worker import Worker
@@ -52,7 +53,7 @@ class Log:
     """The log of the index `default`."""
 
     def __init__(self, client: Client, keys: Keys):
-        self._log = ChangeLog(client.queue.broker, keys)
+        self._log = ChangeLog(client.broker, keys)
 
     def changes(self) -> list[Change]:
         """Return all changes."""
@@ -74,8 +75,8 @@ def log(client: Client, keys: Keys) -> Log:
 class Other:
     """A second worker, which only announces itself."""
 
-    def __init__(self, pool: Pool, worker: Worker):
-        self._pool, self._about = Pool(pool.broker, pool.keys, alive_s=3_600), about(worker)
+    def __init__(self, client: Client, worker: Worker):
+        self._pool, self._about = Pool(client.broker, client.keys, alive_s=3_600), about(worker)
 
     def announce_as(self, name: str) -> None:
         """Announce it as a worker that serves the index `default` by another name."""
@@ -94,7 +95,7 @@ class Other:
 @pytest.fixture
 def other(client: Client, worker: Worker) -> Other:
     """Return a second worker, which is not announced yet."""
-    return Other(client.pool, worker)
+    return Other(client, worker)
 
 
 class TestClient:
@@ -108,7 +109,9 @@ class TestClient:
         assert (change.deleted, change.digest) == ((), encoder.model.digest)
         wanted = encoder.embed(["storm in europe"], Options(), prompt=encoder.model.prompts["document"])
         assert change.vectors == pytest.approx(wanted, abs=1e-5)
-        assert abs(change.made_at - client.queue.clock.now()) < PATIENCE_S
+        clock = queue_of(client).clock
+        clock.refresh()
+        assert abs(change.made_at - clock.now()) < PATIENCE_S
 
     def test_256_documents_are_one_step(self, served: Worker, client: Client, log: Log) -> None:
         assert client.index("default").add(documents(DOCUMENTS_PER_CHANGE)) == DOCUMENTS_PER_CHANGE
@@ -181,12 +184,13 @@ class TestClient:
     def test_an_index_that_was_published_just_now_is_waited_for(
         self, served: Worker, client: Client, other: Other
     ) -> None:
-        writer = client.writer("news")
-
-        async def sleep(seconds: float) -> None:
+        async def delete(own: AsyncClient) -> int:
+            deleting = asyncio.create_task(own.index("news").delete(["7"]))
+            await asyncio.sleep(0)
             other.announce_as("news")
+            return await deleting
 
-        assert run_now(replace(writer, sleep=sleep).delete(["7"])).num == 1
+        assert client.run(delete) == 1
 
     def test_without_a_ready_worker_nothing_is_written(self, client: Client) -> None:
         with pytest.raises(NotReady, match="no worker is ready"):
@@ -237,25 +241,31 @@ class TestModelThatChanges:
     """The workers come to serve another model while the documents are embedded."""
 
     def test_heartbeats_tell_it(self, served: Worker, client: Client, log: Log, other: Other) -> None:
-        writer = client.writer("default")
+        async def add(own: AsyncClient) -> Written:
+            writer = own.writer("default")
 
-        async def call(job: Job) -> Reply:
-            other.announce(digest="d")
-            return await writer.call(job)
+            async def call(job: Job) -> Reply:
+                other.announce(digest="d")
+                return await writer.call(job)
+
+            return await replace(writer, call=call).add([DOCUMENT])
 
         with pytest.raises(NotReady, match="nothing is written"):
-            run_now(replace(writer, call=call).add([DOCUMENT]))
+            client.run(add)
         assert log.changes() == []
 
     @pytest.mark.parametrize("wrong", [{"model": "other"}, {"vectors": np.ones((1, 3), np.float32)}, {"vectors": None}])
     def test_vectors_tell_it(self, served: Worker, client: Client, log: Log, wrong: dict[str, Any]) -> None:
-        writer = client.writer("default")
+        async def add(own: AsyncClient) -> Written:
+            writer = own.writer("default")
 
-        async def call(job: Job) -> Reply:
-            return replace(await writer.call(job), **wrong)
+            async def call(job: Job) -> Reply:
+                return replace(await writer.call(job), **wrong)
+
+            return await replace(writer, call=call).add([DOCUMENT])
 
         with pytest.raises(NotReady, match="nothing is written"):
-            run_now(replace(writer, call=call).add([DOCUMENT]))
+            client.run(add)
         assert log.changes() == []
 
 

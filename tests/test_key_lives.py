@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from blocking import ChangeLog, Pool
 from page import table
 from queues import Queue
 
@@ -12,7 +13,6 @@ from shoal.cache.cache import Cache
 from shoal.cache.entry import Entry
 from shoal.cache.table import Table
 from shoal.changes.change import Change
-from shoal.changes.change_log import ChangeLog
 from shoal.jobs import LANES
 from shoal.keys import Keys
 from shoal.long_jobs.kind import KINDS
@@ -22,7 +22,7 @@ from shoal.long_jobs.submission import Submission
 from shoal.operations import Embed
 from shoal.queue.answer import Answer
 from shoal.queue.blame import DeadLetter
-from shoal.queue.pool import Membership, Pool
+from shoal.queue.pool import Membership
 from shoal.replies import Reply
 from shoal_api.access.api_keys import ApiKey
 from shoal_api.access.rate_limit import RateLimits

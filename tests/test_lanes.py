@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blocking import Inbox, Pool
 from conftest import PATIENCE_S, wait_until
 from queues import Queue, queue_of, set_limits
 
@@ -21,8 +22,7 @@ from shoal.queue.consumer import MAX_TAKE_BYTES
 from shoal.queue.delivery import Delivery
 from shoal.queue.lane import LaneLimits
 from shoal.queue.packed_jobs import PackedJobs
-from shoal.queue.pool import Pool
-from shoal.queue.reply_stream import READ_BYTES, ReplyStream
+from shoal.queue.reply_stream import READ_BYTES
 from shoal.replies import Reply
 from shoal.settings import Settings
 
@@ -141,7 +141,7 @@ class TestFairness:
             queue.put("bulk", jobs(1), client="late")
 
     def test_an_idempotency_key_does_not_change_the_client_that_a_job_counts_for(self, client: Client) -> None:
-        set_limits(client.queue, LaneLimits(max_jobs=16))
+        set_limits(queue_of(client), LaneLimits(max_jobs=16))
 
         def submit(name: str, number: int) -> None:
             client.submit("embed", [f"{number}"] * 32, lane="bulk", idempotency_key=f"{name} {number}", client=name)
@@ -307,7 +307,7 @@ class TestOnce:
                 threads.map(lambda _: client.submit("embed", "storm", lane="bulk", idempotency_key="k"), range(50))
             )
         assert len({handle.id for handle in handles}) == 1
-        assert client.queue.backlog()["bulk"] == 1
+        assert queue_of(client).backlog()["bulk"] == 1
 
     @pytest.mark.parametrize("key", ["", "x" * 256, "a\nb"])
     def test_a_key_that_is_none_is_refused(self, client: Client, key: str) -> None:
@@ -328,7 +328,7 @@ class NotesWaits(Broker):
 class TestReplies:
     def test_redis_is_let_wait_for_replies_as_long_as_is_asked(self, queue: Queue) -> None:
         broker = NotesWaits(queue.broker.connection_pool)
-        assert ReplyStream(broker, queue.keys.replies("me"), 60).wait(0.05) == []
+        assert Inbox(broker, queue.keys.replies("me")).wait(0.05) == []
         assert broker.waited_s == 0.05
 
     def test_a_reply_is_read_again_after_an_error(self, queue: Queue) -> None:

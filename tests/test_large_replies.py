@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from api_stub import MakeApp
 from conftest import WORDS, RedisServer, wait_until
-from queues import Queue, drive
+from queues import Queue, drive, queue_of
 from tcp_proxy import Proxy
 
-from shoal import Client
+from shoal import AsyncClient, Client
 from shoal.broker.broker import Broker
 from shoal.embed_job import TEXTS_PER_TOKENS_JOB
 from shoal.errors import TooLarge, Unavailable, UnknownJob
@@ -52,6 +52,11 @@ def code(reply: Reply | None) -> str:
     """The error code of a reply, or its status."""
     assert reply is not None
     return reply.error.code if reply.error else reply.status
+
+
+async def limit_replies(client: AsyncClient) -> None:
+    """Have replies to a client that are over 16 KiB refused."""
+    client.max_reply_bytes = 2**14
 
 
 class TestSending:
@@ -130,12 +135,11 @@ class TestTokenVectors:
             client.embed(texts, output="tokens")
         with pytest.raises(TooLarge, match="split the list"):
             client.submit("embed", texts[:2_000], output="tokens")
-        assert client.queue.backlog()["interactive"] == 0
+        assert queue_of(client).backlog()["interactive"] == 0
 
     def test_of_a_list_whose_size_is_not_known_a_few_parts_are_under_way(self, client: Client, serving: Worker) -> None:
-        client.max_reply_bytes = 2**14
+        client.run(limit_replies)
         texts = [f"{'storm' * 20}{n}" for n in range(1_000)]
-        client.connect()
         with pytest.raises(TooLarge, match="of 250 parts"):
             client.embed(texts, output="tokens")
         assert serving.counters["texts"] < 100

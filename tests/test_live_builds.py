@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blocking import ChangeLog
 from conftest import WORDS, wait_until
 from process import Process
 
 from shoal import Client
 from shoal.changes.change import Change
-from shoal.changes.change_log import ChangeLog
 from shoal.records.document import Document
 
 pytest_plugins = ["long_job_fixtures"]
@@ -24,7 +24,7 @@ class News:
     """An index that a worker serves, and that a runner builds."""
 
     def __init__(self, client: Client, source: Path):
-        self.log = ChangeLog(client.queue.broker, client.queue.keys)
+        self.log = ChangeLog(client.broker, client.keys)
         self._client = client
         self._source = source
 
@@ -68,7 +68,7 @@ def news(client: Client, redis_url: str, home: Path, tiny_source: Path, tmp_path
     """Return an index of a document for each word."""
     source = tmp_path / "source.jsonl"
     source.write_text("".join(json.dumps({"id": word, "text": f"{word} news"}) + "\n" for word in WORDS))
-    keys = client.queue.keys
+    keys = client.keys
     settings: dict[str, Any] = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
     settings |= {"home": home, "index_home": tmp_path / "indexes", "roots": tmp_path, "kept_versions": 2}
     with ExitStack() as stack:

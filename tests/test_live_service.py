@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blocking import ChangeLog
 from conftest import wait_until
 from index_versions import publish_version
 from process import Process
 
 from shoal import Client
 from shoal.changes.change import Change
-from shoal.changes.change_log import ChangeLog
 from shoal.records.document import Document
 
 NEW, DELETED = "climate rises rain", "storm europe"
@@ -61,7 +61,7 @@ class Watch:
 @pytest.fixture
 def settings(client: Client, redis_url: str, home: Path, tiny_source: Path, tmp_path: Path) -> dict[str, Any]:
     """Return settings of workers of the test's own pool."""
-    keys = client.queue.keys
+    keys = client.keys
     pool = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
     return pool | {"home": home, "model": tiny_source, "precision": "f32", "threads": 1, "index_home": tmp_path}
 
@@ -85,7 +85,7 @@ def test_workers_follow_changes_across_a_switch_and_a_start(
         return stack.enter_context(Process(tmp_path / "log", "worker", **settings))
 
     publish_version(tmp_path / "news", index_folder, "v1")
-    log = ChangeLog(client.queue.broker, client.queue.keys)
+    log = ChangeLog(client.broker, client.keys)
     with ExitStack() as stack:
         workers = [start() for _ in range(2)]
         wait_until(lambda: told(client, "version") == ["v1", "v1"])

@@ -13,11 +13,8 @@ from conftest import PATIENCE_S
 from http_servers import Canned, CannedServer, Listen
 
 from shoal import Client, HttpClient, ServerFile, wire
-from shoal.blocking import run_now
-from shoal.client.blocking_work import InPlace
-from shoal.client.item_file import path_beside, write_items
+from shoal.client.item_file import ItemFile
 from shoal.client.long_handle import LongHandle
-from shoal.client.redis.long_jobs import RedisLongJobs
 from shoal.client.source_file import place_of
 from shoal.errors import (
     BadDocument,
@@ -67,7 +64,7 @@ class Jobs:
 def handle(*states: LongJobStatus | Exception) -> LongHandle:
     """Return the handle of a job with these states."""
     jobs: Any = Jobs(*states)
-    return LongHandle(RedisLongJobs(jobs), ID)
+    return LongHandle(jobs, ID)
 
 
 class TestLongHandle:
@@ -102,6 +99,12 @@ class TestLongHandle:
             handle(status("cancelled")).wait()
 
 
+def write_items(path: Path, items: Sequence[Any]) -> None:
+    """Write the items into a new file."""
+    with ItemFile(path) as file:
+        file.write(items)
+
+
 class TestSourceFile:
     def test_a_local_path_is_made_absolute_and_a_url_stays(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -114,20 +117,20 @@ class TestSourceFile:
     def test_texts_and_documents_become_lines(self, tmp_path: Path) -> None:
         path = tmp_path / "new" / "items.jsonl"
         document = {"id": "7", "text": "rain\n"}
-        run_now(write_items(path, ["storm", document], InPlace()))
+        write_items(path, ["storm", document])
         assert [json.loads(line) for line in path.read_text().splitlines()] == [{"text": "storm"}, document]
 
     def test_no_file_is_replaced(self, tmp_path: Path) -> None:
         path = tmp_path / "items.jsonl"
         path.write_text("mine")
         with pytest.raises(InvalidRequest, match=r"items\.jsonl has the texts of an earlier call"):
-            run_now(write_items(path, ["storm"], InPlace()))
+            write_items(path, ["storm"])
         assert path.read_text() == "mine"
 
     @pytest.mark.parametrize("wrong", [7, {"text": {1}}, None])
     def test_what_is_no_text_is_named_and_leaves_no_file(self, tmp_path: Path, wrong: Any) -> None:
         with pytest.raises(InvalidRequest, match="text 1 is "):
-            run_now(write_items(tmp_path / "items.jsonl", ["storm", wrong], InPlace()))
+            write_items(tmp_path / "items.jsonl", ["storm", wrong])
         assert list(tmp_path.iterdir()) == []
 
 
@@ -147,7 +150,7 @@ def test_texts_of_a_call_that_is_refused_are_deleted(client: Client, tmp_path: P
     client.bulk(["storm"], tmp_path / "other", idempotency_key="a")
     with pytest.raises(InvalidRequest, match="the idempotency key"):
         client.bulk(["storm"], out, idempotency_key="a")
-    assert [path.name for path in tmp_path.iterdir()] == [path_beside("other", "a").name]
+    assert [path.name for path in tmp_path.iterdir()] == [ItemFile.beside("other", "a").path.name]
     client.bulk(["storm"], out).cancel()
 
 
@@ -249,7 +252,7 @@ class TestOverHttp:
         states = [answer(id=ID, status=word) for word in ("paused", "queued", "cancelled")]
         canned.answers = [answer(**running.to_map()), *states]
         job = http.long_job(ID)
-        assert run_now(job.jobs.status(ID)) == running
+        assert job.jobs.status(ID) == running
         assert [job.pause(), job.resume(), job.cancel()] == ["paused", "queued", "cancelled"]
         assert asked(canned) == [
             ("GET", f"/v1/jobs/{ID}"),

@@ -160,7 +160,11 @@ def test_clocks_that_are_ahead_of_redis_are_positive(make_app: MakeApp, scrape: 
     assert scrape("shoal_worker_clock_offset_seconds", "worker") == {worker.id: 2.5}
     assert scrape("shoal_worker_clock_error_seconds", "worker") == {worker.id: 0.5}
     app = make_app()
-    Context.of(app).blocking_client.queue.clock.offset_s = 2.5
+
+    async def set_offset() -> None:
+        Context.of(app).client.queue.clock.offset_s = 2.5
+
+    app.loop.run(set_offset())
     assert "\nshoal_clock_offset_seconds 2.5\n" in app.test_client().get("/metrics").get_data(as_text=True)
 
 

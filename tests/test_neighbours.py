@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from blocking import Pool
 from conftest import wait_until
 from queues import Queue
 
-from shoal.queue.pool import Membership, Pool
+from shoal.queue.pool import Membership
 from shoal_workers.process.heartbeat import Heartbeat
 from shoal_workers.process.neighbours import Neighbours, has_ended, membership_of
 

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, repeat
-from typing import Any
 
 import pytest
 from awaiting import async_client
@@ -17,8 +16,7 @@ from hypothesis import strategies as st
 from queues import Queue
 
 from shoal import Client, HttpClient
-from shoal.blocking import run_now
-from shoal.client.one_version import SWITCH_PAUSE_S, of_one_version
+from shoal.client.one_version import SWITCH_PAUSE_S, of_other_versions
 from shoal.errors import Internal, NotReady
 from shoal.jobs import LANES, TEXTS_PER_JOB, Job
 from shoal.queue.answer import Answer
@@ -105,29 +103,22 @@ def test_over_http_parts_of_other_versions_are_asked_for_again(canned: CannedSer
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=8), st.lists(st.sampled_from("abc"), max_size=30))
 def test_whatever_versions_come_those_of_one_are_returned(first: list[str], later: list[str]) -> None:
     versions = chain(later, repeat("d"))
-
-    async def compute(numbers: list[int]) -> list[Reply]:
+    found = [Reply(str(n), index_version=version) for n, version in enumerate(first)]
+    for pause_s, numbers in of_other_versions(found, float("inf")):
+        assert pause_s in (0.0, SWITCH_PAUSE_S)
         assert numbers == sorted(set(numbers))
-        return [Reply(str(n), index_version=next(versions)) for n in numbers]
-
-    async def sleep(seconds: float) -> None:
-        assert seconds in (0.0, SWITCH_PAUSE_S)
-
-    replies = [Reply(str(n), index_version=version) for n, version in enumerate(first)]
-    found = run_now(of_one_version(replies, compute, sleep, float("inf")))
+        for n in numbers:
+            found[n] = Reply(str(n), index_version=next(versions))
     assert len({reply.index_version for reply in found}) == 1
     assert [reply.id for reply in found] == [str(n) for n in range(len(first))]
 
 
 @pytest.mark.parametrize("until", [0, float("inf")])
 def test_after_an_error_or_too_long_nothing_is_computed_again(until: float) -> None:
-    async def never(_: object) -> Any:
-        raise AssertionError
-
     replies = [Reply(name, index_version=name) for name in ("v1", "v2", "v1")]
     if until:
         replies.insert(1, Reply.failure("b", Internal("bad")))
-    assert run_now(of_one_version(replies, never, never, until)) == replies
+    assert list(of_other_versions(replies, until)) == []
 
 
 def test_parts_of_two_versions_are_never_joined() -> None:

@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 from api_stub import MakeApp
+from blocking import Pool
 from browser import HOSTILE, OpenPage, faults_in_both_colours, has_run_a_script, hold_first, serious_faults, shot
 from conftest import RedisServer
-from flask import Flask
 from http_servers import Listen
 from queues import Queue
 from test_pool_history import recent
 
 from shoal.operations import Embed
-from shoal.queue.pool import Pool
 from shoal_api.access import api_keys
 from shoal_api.access.access_control import MAX_VIEWERS
 from shoal_api.context import Context
+from shoal_api.server.async_flask import AsyncFlask
 from shoal_workers.loop.worker import Worker
 from shoal_workers.service.service import about
 
@@ -29,7 +29,7 @@ pytest_plugins = ["browser_fixtures"]
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 
 
-def quick(app: Flask) -> Flask:
+def quick(app: AsyncFlask) -> AsyncFlask:
     """Return the application, whose pool is to be read more often."""
     Context.of(app).pool_watch.every_s = 0.1
     return app
@@ -231,7 +231,7 @@ def test_heartbeats_that_no_worker_wrote_hide_nothing_else(
         numbers = dict.fromkeys(("texts_per_s", "memory_bytes", "threads", "pid"), number)
         odd = numbers | {"counters": counters, "written_at": time_s, "recent": [job], "state": HOSTILE}
         pool.announce("odd", odd)
-        Context.of(app).pool_watch._history.sample()
+        app.loop.run(Context.of(app).pool_watch._sample())
     page = open_page(f"{listen(app)}/#pool")
     workers = page.get_by_role("region", name="Workers")
     expect(workers.get_by_role("row")).to_have_count(3)

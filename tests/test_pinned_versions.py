@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from blocking import ChangeLog
 from index_versions import maps_of, publish_version
 from queues import Queue, drive
 
 from shoal.changes.change import Change
-from shoal.changes.change_log import ChangeLog
 from shoal.errors import InvalidRequest
 from shoal.operations import Search
 from shoal.records.document import Document

@@ -10,15 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blocking import DeadLetters
 from conftest import wait_until
 from poisoned_worker import HARM
 from process import environment
+from queues import queue_of
 
 from shoal import Client
 from shoal.errors import ShoalError
 from shoal.keys import Keys
 from shoal.options import Options
-from shoal.queue.blame import DeadLetters
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.intake.blame import MAX_DEATHS
 from shoal_workers.process.watchdog import EXIT_STALLED
@@ -92,15 +93,15 @@ def test_poison_harms_only_itself(workers: Workers, client: Client, encoder: Enc
 
     def is_done() -> bool:
         workers.look_after()
-        return not any(client.queue.backlog().values())
+        return not any(queue_of(client).backlog().values())
 
     wait_until(is_done)
     vectors = [client.job(job_ids[text]).result(0).vectors for text in texts]
     found = np.concatenate([vector for vector in vectors if vector is not None])
     assert np.allclose(found, encoder.embed(texts, Options(), ""), atol=1e-5)
 
-    letters = {job.texts[0]: letter for letter in DeadLetters(client.queue).newest() if (job := letter.job())}
-    assert len(DeadLetters(client.queue)) == len(letters) == len(HARM)
+    letters = {job.texts[0]: letter for letter in DeadLetters(queue_of(client)).newest() if (job := letter.job())}
+    assert len(DeadLetters(queue_of(client))) == len(letters) == len(HARM)
     for text, harm in HARM.items():
         letter, (reason, trace, exit_code) = letters[text], EXPECTED[harm.__name__]
         assert reason in letter.reason

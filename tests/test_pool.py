@@ -5,6 +5,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from blocking import Pool
 from conftest import RedisServer, wait_until
 from queues import Queue
 
@@ -12,7 +13,6 @@ from shoal.broker.broker import Broker
 from shoal.errors import Unavailable
 from shoal.keys import Keys
 from shoal.operations import Embed
-from shoal.queue.pool import Pool
 from shoal_workers.process.heartbeat import Heartbeat
 
 #: Seconds by which Redis's clock is set back.

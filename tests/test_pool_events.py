@@ -1,10 +1,10 @@
 """The pool over HTTP: what a key may see, and streams of events whose viewers come, go, or do not read."""
 
+import asyncio
 import json
 import socket
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, closing
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from threading import Event
@@ -22,6 +22,7 @@ from test_dead_letters import bury
 from test_pool_history import recent
 from werkzeug.test import TestResponse
 
+from shoal import AsyncClient
 from shoal.errors import Unavailable
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.operations import Embed
@@ -74,10 +75,16 @@ def watch_pool(app: Flask, **headers: str) -> Iterator[dict[str, Any]]:
     return events_of(app.test_client().get("/v1/pool/events", headers=named))
 
 
-def seen_by_all(watch: PoolWatch) -> dict[str, Any]:
+async def seen_by_all(watch: PoolWatch) -> dict[str, Any]:
     """Return what is seen by a viewer who may see everything."""
-    found: dict[str, Any] = json.loads(watch.view(None).json)
+    found: dict[str, Any] = json.loads((await watch.view(None)).json)
     return found
+
+
+async def after(watch: PoolWatch, number: int) -> None:
+    """Wait until there were more samples than that."""
+    while watch.number <= number:
+        await asyncio.sleep(0.005)
 
 
 def seen(stream: Iterator[dict[str, Any]], field: str, wanted: object) -> dict[str, Any]:
@@ -86,6 +93,23 @@ def seen(stream: Iterator[dict[str, Any]], field: str, wanted: object) -> dict[s
         if found[field] == wanted:
             return found
     raise AssertionError("the stream ended")
+
+
+@asynccontextmanager
+async def watch_of(
+    settings: Settings, read: Callable[[str | None], Details], every_s: float, num_cached: Any = lambda: 0
+) -> AsyncIterator[PoolWatch]:
+    """Start a watch over the pool of the settings."""
+
+    async def read_details(client: str | None) -> Details:
+        return read(client)
+
+    async with AsyncClient.from_settings(settings) as client:
+        watch = PoolWatch(PoolHistory(num_cached), client, read_details, Event(), every_s)
+        watch.start()
+        watch.start()
+        yield watch
+        await watch.close()
 
 
 class TestWhatIsSeen:
@@ -216,8 +240,8 @@ class TestEvents:
     def test_it_ends_when_the_server_stops(self, app: Flask) -> None:
         stream = watch_pool(app)
         next(stream)
-        Context.of(app).pool_watch.close()
-        assert not list(stream)
+        Context.of(app).stopping.set()
+        assert len(list(stream)) <= 1
 
     def test_a_look_at_its_headers_ends_at_once(self, app: Flask) -> None:
         response = app.test_client().head("/v1/pool/events")
@@ -250,26 +274,25 @@ class TestViewers:
             stream.close()
         assert api.get("/v1/pool/events").status_code == 200
 
-    def test_they_share_one_reading(self, queue: Queue) -> None:
-        num_reads, stopping = [0], Event()
+    def test_they_share_one_reading(self, settings: Settings) -> None:
+        num_reads = [0]
 
         def read(client: str | None) -> Details:
             num_reads[0] += 1
             return Details()
 
-        watch = PoolWatch(PoolHistory(queue), read, stopping, every_s=PATIENCE_S)
-        watch.start()
-        watch.start()
-        wait_until(lambda: watch.number == 1)
-        with ThreadPoolExecutor(16) as viewers:
-            views = list(viewers.map(watch.view, [None] * 16))
-        assert num_reads == [1]
-        assert len({id(view.json) for view in views}) == 1
-        assert watch.view(None, views[0].time_s).json is watch.view(None, views[0].time_s).json
-        assert json.loads(watch.view("a client").json)["is_admin"] is False
-        watch.close()
+        async def look() -> None:
+            async with watch_of(settings, read, PATIENCE_S) as watch:
+                await after(watch, 0)
+                views = await asyncio.gather(*(watch.view(None) for _ in range(16)))
+                assert (watch.number, num_reads) == (1, [1])
+                assert len({id(view.json) for view in views}) == 1
+                assert (await watch.view(None, 1.0)).json is (await watch.view(None, 1.0)).json
+                assert json.loads((await watch.view("a client")).json)["is_admin"] is False
 
-    def test_what_cannot_be_read_stays_as_it_was(self, queue: Queue) -> None:
+        asyncio.run(look())
+
+    def test_what_cannot_be_read_stays_as_it_was(self, settings: Settings) -> None:
         answers: list[Details | Unavailable] = [Details(dead=[{"id": "1-1"}]), Unavailable("away")]
 
         def read(client: str | None) -> Details:
@@ -277,25 +300,27 @@ class TestViewers:
                 raise answer
             return answer
 
-        watch = PoolWatch(PoolHistory(queue), read, Event(), every_s=0.02)
-        watch.start()
-        wait_until(lambda: watch.number > 0)
-        number = watch.number
-        assert seen_by_all(watch)["dead"] == [{"id": "1-1"}]
-        wait_until(lambda: watch.number > number)
-        assert seen_by_all(watch)["dead"] == [{"id": "1-1"}]
-        assert answers == []
-        watch.close()
+        async def look() -> None:
+            async with watch_of(settings, read, 0.02) as watch:
+                await after(watch, 0)
+                number = watch.number
+                assert (await seen_by_all(watch))["dead"] == [{"id": "1-1"}]
+                await after(watch, number)
+                assert (await seen_by_all(watch))["dead"] == [{"id": "1-1"}]
+                assert answers == []
 
-    def test_an_unforeseen_error_does_not_end_it(self, queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
-        numbers = iter([1.0])  # the second sample finds none
-        history = PoolHistory(queue, lambda: next(numbers))
-        watch = PoolWatch(history, lambda client: Details(), Event(), every_s=0.02)
-        watch.start()
-        wait_until(lambda: watch.number > 2)
-        assert seen_by_all(watch)["error"]["code"] == "internal"
-        assert "goes on after an error: StopIteration" in caplog.text
-        watch.close()
+        asyncio.run(look())
+
+    def test_an_unforeseen_error_does_not_end_it(self, settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
+        numbers = [1.0]  # the second sample finds none
+
+        async def look() -> None:
+            async with watch_of(settings, lambda client: Details(), 0.02, numbers.pop) as watch:
+                await after(watch, 2)
+                assert (await seen_by_all(watch))["error"]["code"] == "internal"
+
+        asyncio.run(look())
+        assert "goes on after an error: IndexError" in caplog.text
 
 
 class LiveServer:

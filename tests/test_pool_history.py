@@ -5,6 +5,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from blocking import Pool, PoolHistory
 from conftest import RedisServer
 from queues import Queue
 
@@ -12,8 +13,6 @@ from shoal.errors import Unavailable
 from shoal.histogram import Histogram
 from shoal.keys import Keys
 from shoal.operations import Embed
-from shoal.queue.pool import Pool
-from shoal.queue.pool_history import PoolHistory
 from shoal.queue.worker_meter import WorkerMeter
 from shoal.replies import TIMINGS
 
@@ -284,7 +283,7 @@ class TestSamples:
 
     def test_those_that_are_later_than_now_are_forgotten(self, history: PoolHistory) -> None:
         history.sample()
-        history._samples[-1]["time"] += 3_600  # Redis's clock was set back
+        history.asynchronous._samples[-1]["time"] += 3_600  # Redis's clock was set back
         history.sample()
         found = history.snapshot()
         assert found["history"]["time"] == [pytest.approx(found["time"], abs=1e-3)]

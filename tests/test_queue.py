@@ -1,15 +1,15 @@
 """The queue on a real Redis: what is put is taken, answered once, cancelled, claimed, and never lost."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from blocking import Commands, run_now
 from conftest import PATIENCE_S, RedisServer
 from queues import Queue, set_limits
 
-from shoal.blocking import run_now
-from shoal.broker.commands import BlockingCommands
+from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.script import Script, ScriptCall
 from shoal.errors import InvalidText, Overloaded, TooLarge, Unavailable, UnknownJob
 from shoal.jobs import LANES, Job
@@ -20,7 +20,7 @@ from shoal.queue.blame import DeadLetter
 from shoal.queue.delivery import Delivery
 from shoal.queue.lane import LaneLimits, LaneLoad
 from shoal.queue.packed_jobs import MAX_JOINED_BYTES, MAX_JOINED_JOBS, PackedJobs, group_puts
-from shoal.queue.producer import AsyncProducer
+from shoal.queue.producer import Producer
 from shoal.replies import Reply
 from shoal.settings import DEFAULTS
 
@@ -116,7 +116,7 @@ def test_a_run_of_the_script_has_so_many_jobs() -> None:
     assert [sum(len(put.jobs) for put in group) for group in group_puts(puts)] == [2 * size, 2 * size, size]
 
 
-class OneRoundTrip(BlockingCommands):
+class OneRoundTrip(Commands):
     """Commands to a Redis that answers one round trip, and then no more."""
 
     num_left = 1
@@ -141,7 +141,7 @@ class OneRoundTrip(BlockingCommands):
 
 def test_a_put_that_was_accepted_has_its_place_though_redis_fails_before_others_are_made(queue: Queue) -> None:
     set_limits(queue, LaneLimits(max_jobs=2, max_unread_bytes=0))
-    producer = AsyncProducer(OneRoundTrip(queue.broker), queue.keys)
+    producer = Producer(cast(AsyncBroker, OneRoundTrip(queue.broker)), queue.keys)
     puts = [PackedJobs.pack("bulk", [addressed()], client=client) for client in ("a", "b", "b")]
     puts.append(PackedJobs.pack("bulk", [submitted()], client="c"))
     accepted, second, third, unread = run_now(producer.put_many(puts))
@@ -237,12 +237,6 @@ def test_replies_are_written_in_groups_of_so_many_bytes(queue: Queue) -> None:
 def test_nothing_to_reply_or_to_withdraw_is_no_round_trip(queue: Queue) -> None:
     assert queue.reply([]) == 0
     assert queue.withdraw([]) == 0
-
-
-def test_wake_ends_a_wait_without_a_reply(queue: Queue) -> None:
-    inbox = queue.inbox("me")
-    inbox.wake()
-    assert inbox.wait() == []
 
 
 def test_of_two_workers_with_the_same_job_only_the_one_that_holds_it_is_heard(queue: Queue) -> None:

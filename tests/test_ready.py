@@ -1,19 +1,13 @@
 """`/ready` says that requests will be answered, and only then; `/health` says whether a restart would help."""
 
-import threading
-import time
-
 import pytest
 from api_stub import INDEX, MakeApp, StubWorker, error_of
+from blocking import Pool
 from flask.testing import FlaskClient
 from queues import Queue
 
 from shoal.jobs import LANES
 from shoal.keys import LANE_KEYS, Keys
-from shoal.queue.dispatcher import Dispatcher
-from shoal.queue.pool import Pool
-from shoal.queue.reply_stream import ReplyStream
-from shoal.replies import Reply
 from shoal_api.context import Context
 
 pytest_plugins = ["api_fixtures"]
@@ -105,36 +99,3 @@ def test_a_server_that_was_told_to_stop(make_app: MakeApp) -> None:
     assert "told to stop" in why_not(app.test_client())
     response = app.test_client().post("/embed", json={"inputs": "a"})
     assert (response.status_code, response.headers["Connection"]) == (200, "close")
-
-
-class BrokenInbox(ReplyStream):
-    """An inbox that fails with unforeseen errors, until it is mended."""
-
-    is_mended = False
-
-    def wait(self, timeout_s: float = 0.01) -> list[Reply]:
-        """Nothing, or an error."""
-        if self.is_mended:
-            return super().wait(timeout_s)
-        time.sleep(0.001)
-        raise ZeroDivisionError
-
-
-class BrokenQueue(Queue):
-    """A queue with such an inbox."""
-
-    def inbox(self, address: str) -> ReplyStream:
-        """The inbox."""
-        self.broken = BrokenInbox(self.broker, self.keys.replies(address), 60)
-        return self.broken
-
-
-def test_threads_outlive_unforeseen_errors(redis_url: str, keys: Keys, caplog: pytest.LogCaptureFixture) -> None:
-    queue = BrokenQueue.connect(redis_url, keys)
-    dispatcher, seen = Dispatcher(queue), threading.Event()
-    while not seen.wait(0.01) and "ZeroDivisionError" not in caplog.text:
-        pass
-    assert dispatcher.is_alive()
-    queue.broken.is_mended = True
-    dispatcher.close()
-    queue.close()

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 
 import pytest
+from blocking import Pool, PoolHistory
 from queues import Queue, drive
 
 from shoal.broker.clock import Clock
@@ -11,8 +12,6 @@ from shoal.errors import Expired
 from shoal.operations import Embed, Search
 from shoal.outline import Outline
 from shoal.queue.delivery import Delivery
-from shoal.queue.pool import Pool
-from shoal.queue.pool_history import PoolHistory
 from shoal_workers.loop.worker import Worker
 from shoal_workers.process.job_log import EndedJob, JobLog
 from shoal_workers.process.recent_jobs import MAX_JOBS, PART_S, WINDOW_S, RecentJobs

@@ -13,7 +13,7 @@ from certificates import certificate, has_openssl
 from client_adapters import KINDS, end
 from conftest import PATIENCE_S, RedisServer, free_port, redis_program, wait_until
 from process import Process, run
-from queues import connect
+from queues import connect, queue_of
 
 from shoal import Client
 from shoal.broker.connections import shown
@@ -86,7 +86,7 @@ class TestPassword:
         file = tmp_path / "password"
         file.write_text(PASSWORD)
         with Client(f"{locked.url}&password_file={file}") as client:
-            client.queue.ping()
+            queue_of(client).ping()
             with redis.Redis.from_url(with_password(locked.url, PASSWORD)) as connection:
                 connection.config_set("requirepass", "new")
                 connection.client_kill_filter(_type="normal", skipme=True)

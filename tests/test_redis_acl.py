@@ -15,23 +15,23 @@ from typing import Any, NamedTuple
 
 import pytest
 import redis
+from blocking import ChangeLog, Pool
 from changes import change
 from conftest import PATIENCE_S, ROOT, RedisServer, free_port, redis_program, wait_until
 from javascript import NODE, needs_node
 from long_job_tasks import KINDS
 from process import Process, environment, run
-from queues import Queue, connect, set_limits
+from queues import Queue, connect, queue_of, set_limits
 
 from shoal import Client
 from shoal.broker.broker import Broker
-from shoal.changes.change_log import START, ChangeLog
+from shoal.changes.change_log import START
 from shoal.errors import InvalidRequest, Overloaded, ShoalError, Timeout, Unavailable
 from shoal.jobs import LANES
 from shoal.keys import Keys
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.operations import Embed
 from shoal.queue.lane import LaneLimits
-from shoal.queue.pool import Pool
 from shoal.settings import Settings
 from shoal_api.access import api_keys
 from shoal_workers.encoding.bucketing import Bucketing
@@ -499,4 +499,4 @@ def test_the_file_is_refused_until_its_passwords_are_replaced(tmp_path: Path) ->
 def test_no_client_comes_in_without_a_password(place: Place) -> None:
     for url in (place.worker.replace(":worker@", ":guess@"), place.worker.replace("shoal-worker:worker@", "")):
         with pytest.raises(ShoalError, match="Redis URL"), Client(url) as client:
-            client.queue.ping()
+            queue_of(client).ping()

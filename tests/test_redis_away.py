@@ -4,10 +4,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from conftest import RedisServer, wait_until
-from queues import Queue
+from queues import Queue, queue_of
 
 from shoal import Client
-from shoal.errors import Overloaded, ShoalError, Unavailable
+from shoal.errors import Overloaded, ShoalError, Unavailable, UnknownJob
 from shoal.jobs import LANES
 from shoal.keys import Keys
 from shoal.operations import Embed
@@ -65,7 +65,8 @@ def test_a_url_that_cannot_be_read() -> None:
 
 def test_without_redis_calls_end_and_with_it_they_go_on(own_redis: RedisServer) -> None:
     with Client(own_redis.url) as client:
-        client.connect()
+        with pytest.raises(UnknownJob):
+            client.job("nobody").status()
         own_redis.stop()
         for use in (client.embed, client.search, lambda text: client.submit("embed", text)):
             with pytest.raises(Unavailable):
@@ -77,7 +78,7 @@ def test_without_redis_calls_end_and_with_it_they_go_on(own_redis: RedisServer) 
 def test_those_who_wait_learn_that_redis_went(own_redis: RedisServer) -> None:
     with Client(own_redis.url) as client, ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(client.embed, "storm")
-        wait_until(lambda: client.queue.backlog()["interactive"] == 1)
+        wait_until(lambda: queue_of(client).backlog()["interactive"] == 1)
         own_redis.stop()
         error = waiting.exception()
     assert isinstance(error, ShoalError)

@@ -18,7 +18,7 @@ from tcp_proxy import Proxy
 
 from shoal import Client
 from shoal.broker.connections import Connections, open_pool
-from shoal.client.redis.handle import Handle
+from shoal.client.redis.client import Handle
 from shoal.errors import Unavailable
 from shoal.keys import Keys
 

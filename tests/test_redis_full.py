@@ -11,18 +11,18 @@ import msgpack
 import numpy as np
 import pytest
 import redis
+from blocking import Pool
 from conftest import PATIENCE_S, RedisServer, wait_until
 from queues import Queue
 from service import service
 
 from shoal import Client
-from shoal.client.redis.handle import Handle
+from shoal.client.redis.client import Handle
 from shoal.errors import Overloaded
 from shoal.jobs import LANES
 from shoal.keys import Keys
 from shoal.operations import Embed
 from shoal.queue import scripts
-from shoal.queue.pool import Pool
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.loop.worker import Worker
@@ -165,8 +165,8 @@ def test_the_service_refuses_stays_ready_and_recovers(
             assert (refused.status, refused.body["error"]["code"]) == (429, "overloaded")
             assert "no memory left" in refused.body["error"]["message"]
             assert int({name.lower(): value for name, value in refused.headers.items()}["retry-after"]) >= 1
-        beats = admin.pttl(client.queue.keys.worker(worker_id))
-        wait_until(lambda: admin.pttl(client.queue.keys.worker(worker_id)) > beats)  # it beats on
+        beats = admin.pttl(client.keys.worker(worker_id))
+        wait_until(lambda: admin.pttl(client.keys.worker(worker_id)) > beats)  # it beats on
         wait_until(running.is_ready)
         assert "no memory left" not in json.dumps(running.ask("GET", "/info").body)
         admin.delete("filler")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import redis
 from conftest import PATIENCE_S, RedisServer, wait_until
-from queues import Queue
+from queues import Queue, queue_of
 
 from shoal import Client
 from shoal.errors import Unavailable
@@ -148,7 +148,7 @@ def test_one_that_reads_its_data_at_its_start(own_redis: RedisServer) -> None:
 def why(client: Client) -> str:
     """The reason for which Redis is not available; nothing if it is."""
     try:
-        client.queue.ping()
+        queue_of(client).ping()
     except Unavailable as error:
         return error.message
     return ""

@@ -11,6 +11,7 @@ from conftest import RedisServer, wait_until
 from index_versions import publish_version
 from load import Load
 from process import Process
+from queues import queue_of
 from service import Response, Service, service
 
 from shoal import Client
@@ -41,7 +42,7 @@ def test_every_job_that_was_accepted_is_answered_right(tmp_path: Path, tiny_sour
                 wait_until(partial(longer_than, load.accepted, num_back))
         load.check(load.accepted)
         assert {error.code for error in load.errors} == {"unavailable"}
-        assert client.queue.backlog() == {"interactive": 0, "bulk": 0}
+        assert queue_of(client).backlog() == {"interactive": 0, "bulk": 0}
         assert [worker.terminate() for worker in workers] == [0, 0]
 
 

@@ -41,7 +41,7 @@ ROOMS: dict[str, set[str]] = {
     "shoal.client.http": {"shoal", "shoal.long_jobs", "shoal.records", "shoal.changes", "shoal.client"},
     "shoal.bench": {"shoal"},
     "shoal.evaluation": {"shoal", "shoal.records"},
-    "shoal.bulk": {"shoal", "shoal.client.redis", "shoal.records"},
+    "shoal.bulk": {"shoal", "shoal.queue", "shoal.client.redis", "shoal.records"},
     "shoal.supervisor": {"shoal", "shoal.broker", "shoal.queue", "shoal.client.redis"},
     "shoal.cli": {
         "shoal",

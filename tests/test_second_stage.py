@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blocking import DeadLetters
 from conftest import wait_until
 from numpy.typing import NDArray
 from process import Process
@@ -22,7 +23,6 @@ from shoal.jobs import Job
 from shoal.keys import Keys
 from shoal.operations import Embed, Search
 from shoal.options import QUERY_PROMPTS, Options
-from shoal.queue.blame import DeadLetters
 from shoal.records.source import Source
 from shoal.replies import Reply
 from shoal.search_options import SearchOptions

@@ -15,6 +15,7 @@ from api_stub import StubWorker
 from callers import Callers
 from conftest import PATIENCE_S, free_port, wait_until
 from process import Process
+from queues import queue_of
 
 from shoal import Client
 from shoal.keys import Keys
@@ -244,13 +245,13 @@ class TestDisconnects:
         gone, stays = (socket.create_connection(("127.0.0.1", port)) for _ in range(2))
         with closing(gone), closing(stays):
             send(gone, "one text")
-            wait_until(lambda: client.queue.backlog()["interactive"] == 1)
+            wait_until(lambda: queue_of(client).backlog()["interactive"] == 1)
             gone.close()
-            wait_until(lambda: client.queue.backlog()["interactive"] == 0)
+            wait_until(lambda: queue_of(client).backlog()["interactive"] == 0)
             send(stays, "another text")
-            wait_until(lambda: client.queue.backlog()["interactive"] == 1)
+            wait_until(lambda: queue_of(client).backlog()["interactive"] == 1)
             assert not select.select([stays], [], [], 2.5)[0]  # two looks later it is still wanted
-            assert client.queue.backlog()["interactive"] == 1
+            assert queue_of(client).backlog()["interactive"] == 1
             stub.resume()
             assert stays.recv(65_536).startswith(b"HTTP/1.1 200")
 
@@ -268,7 +269,7 @@ class TestDisconnects:
             assert not select.select([stays], [], [], WATCH_AFTER_S + 0.5)[0]
             for process in processes:
                 process.resume()
-            wait_until(lambda: client.queue.backlog()["interactive"] == 1)
+            wait_until(lambda: queue_of(client).backlog()["interactive"] == 1)
             assert not select.select([stays], [], [], 2.5)[0]  # two looks later it is still wanted
             stub.resume()
             assert stays.recv(65_536).startswith(b"HTTP/1.1 200")

@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 import pytest
 from api_stub import INDEX
+from blocking import Pool
 from conftest import PATIENCE_S, free_port, wait_until
 from process import Process, environment, run
 from queues import queue_of
@@ -29,7 +30,6 @@ from shoal.broker import embedded
 from shoal.errors import IndexNotFound, NotReady
 from shoal.keys import Keys
 from shoal.long_jobs.long_jobs import LongJobs
-from shoal.queue.pool import Pool
 from shoal.settings import PORT_FILE, Settings
 from shoal.supervisor.process import Service
 from shoal.supervisor.summary import print_summary
@@ -262,7 +262,7 @@ def test_a_stop_while_the_model_is_prepared_ends_that_too(settings: dict[str, An
 
 
 def test_it_is_ready_once_its_own_workers_are(settings: dict[str, Any], client: Client, tmp_path: Path) -> None:
-    Pool(queue_of(client).broker, client.queue.keys, alive_s=3_600).announce("a", {"state": "ready", "indexes": {}})
+    Pool(queue_of(client).broker, client.keys, alive_s=3_600).announce("a", {"state": "ready", "indexes": {}})
     settings |= {"home": tmp_path / "empty", "indexes": ""}
     folder = prepared_folder(settings["home"], str(settings["model"]))
     folder.parent.mkdir(parents=True)
@@ -301,7 +301,7 @@ def test_it_runs_no_runner_if_none_is_wanted() -> None:
 def test_the_summary_speaks_of_own_workers_and_not_of_a_foreign_one(
     client: Client, redis_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pool, keys = queue_of(client).pool, client.queue.keys
+    pool, keys = queue_of(client).pool, client.keys
     for name, pid, indexes in (("a", 1, {}), ("b", os.getpid(), {"news": INDEX})):
         pool.announce(name, {"state": "ready", "host": socket.gethostname(), "pid": pid, "indexes": indexes})
     settings = Settings(redis_url=redis_url, key_prefix=keys.prefix, pool=keys.pool)

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from blocking import ChangeLog
 from changes import change
 from conftest import WORDS
 from queues import Queue
 
-from shoal.changes.change_log import ChangeLog
 from shoal.errors import DiskFull, FileError, InvalidRequest, NotReady, PathNotAllowed, ShoalError, Unavailable
 from shoal.job_folders import JobFolders, owner_name
 from shoal.long_jobs.kind import KINDS

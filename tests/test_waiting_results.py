@@ -5,16 +5,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
+from blocking import ThreadDispatcher as Dispatching
 from conftest import PATIENCE_S, RedisServer, wait_until
 from queues import Queue
 
-import shoal.queue.dispatching
+import shoal.queue.dispatcher
 from shoal.errors import Cancelled, Unavailable, UnknownJob
 from shoal.jobs import LANES
 from shoal.keys import Keys
 from shoal.operations import Embed
 from shoal.queue.answer import Answer
-from shoal.queue.dispatcher import Dispatcher
+from shoal.queue.producer import Producer
 from shoal.replies import Reply
 
 NUM_JOBS = 40
@@ -26,13 +27,13 @@ MAX_WATCHERS = 64
 @pytest.fixture(autouse=True)
 def look_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads look for a result again when they are told to only."""
-    monkeypatch.setattr(shoal.queue.dispatching, "LOOK_AGAIN_S", 2 * PATIENCE_S)
+    monkeypatch.setattr(shoal.queue.dispatcher, "LOOK_AGAIN_S", 2 * PATIENCE_S)
 
 
 @pytest.fixture
-def dispatcher(queue: Queue) -> Iterator[Dispatcher]:
+def dispatcher(queue: Queue) -> Iterator[Dispatching]:
     """A dispatcher as each process has one."""
-    dispatcher = Dispatcher(queue)
+    dispatcher = Dispatching(queue)
     yield dispatcher
     dispatcher.close()
 
@@ -51,7 +52,7 @@ def answer_all(queue: Queue) -> None:
 
 
 @contextmanager
-def waits(queue: Queue, ids: list[str], *dispatchers: Dispatcher) -> Iterator[list[Future[Reply | None]]]:
+def waits(queue: Queue, ids: list[str], *dispatchers: Dispatching) -> Iterator[list[Future[Reply | None]]]:
     """A thread for each job and dispatcher that waits for the result, all of which have begun to."""
     with ThreadPoolExecutor(len(ids) * len(dispatchers)) as threads:
         found = [threads.submit(one.wait_result, job_id, PATIENCE_S) for job_id in ids for one in dispatchers]
@@ -64,7 +65,7 @@ def num_watchers(queue: Queue, job_id: str) -> int:
     return len((queue.redis.hget(queue.keys.record(job_id), "watchers") or b"").split())
 
 
-def test_threads_that_wait_hold_no_connections_and_each_gets_its_result(queue: Queue, dispatcher: Dispatcher) -> None:
+def test_threads_that_wait_hold_no_connections_and_each_gets_its_result(queue: Queue, dispatcher: Dispatching) -> None:
     ids = submit(queue, NUM_JOBS)
     with waits(queue, ids, dispatcher) as results:
         blocked = {about["cmd"] for about in queue.redis.client_list() if "b" in about["flags"]}
@@ -74,7 +75,7 @@ def test_threads_that_wait_hold_no_connections_and_each_gets_its_result(queue: Q
         assert [reply.id if reply else None for reply in (result.result() for result in results)] == ids
 
 
-def test_a_thread_that_waits_is_told_whatever_the_id_is(queue: Queue, dispatcher: Dispatcher) -> None:
+def test_a_thread_that_waits_is_told_whatever_the_id_is(queue: Queue, dispatcher: Dispatching) -> None:
     queue.put("interactive", [Embed(["storm"], id="a:job:b")])
     with waits(queue, ["a:job:b"], dispatcher) as (result,):
         answer_all(queue)
@@ -84,8 +85,10 @@ def test_a_thread_that_waits_is_told_whatever_the_id_is(queue: Queue, dispatcher
     assert list(queue.redis.scan_iter("*:job:*:replies:*")) == []  # the note is at the address of the process
 
 
-def test_several_threads_and_processes_wait_for_one_result_and_all_get_it(queue: Queue, dispatcher: Dispatcher) -> None:
-    other = Dispatcher(queue)
+def test_several_threads_and_processes_wait_for_one_result_and_all_get_it(
+    queue: Queue, dispatcher: Dispatching
+) -> None:
+    other = Dispatching(queue)
     (job_id,) = submit(queue)
     with waits(queue, [job_id], *[dispatcher] * 4, other) as results:
         answer_all(queue)
@@ -94,7 +97,7 @@ def test_several_threads_and_processes_wait_for_one_result_and_all_get_it(queue:
     assert queue.wait_result(job_id, 0)
 
 
-def test_a_thread_that_waits_for_a_job_that_is_cancelled_is_told(queue: Queue, dispatcher: Dispatcher) -> None:
+def test_a_thread_that_waits_for_a_job_that_is_cancelled_is_told(queue: Queue, dispatcher: Dispatching) -> None:
     (job_id,) = submit(queue)
     with waits(queue, [job_id], dispatcher) as (result,):
         assert queue.cancel(job_id) == "cancelled"
@@ -105,22 +108,26 @@ def test_a_thread_that_waits_for_a_job_that_is_cancelled_is_told(queue: Queue, d
 
 
 def test_a_job_that_is_answered_while_the_thread_begins_to_wait_is_found(queue: Queue) -> None:
-    class Slow(Queue):
-        def watch_result(self, job_id: str, address: str) -> bool:
+    class Slow(Producer):
+        async def watch_result(self, job_id: str, address: str) -> bool:
             answer_all(queue)
-            return super().watch_result(job_id, address)
+            return await super().watch_result(job_id, address)
 
-    dispatcher = Dispatcher(Slow(queue.broker, queue.keys))
+    dispatcher = Dispatching(queue, Slow)
     (job_id,) = submit(queue)
     assert dispatcher.wait_result(job_id, PATIENCE_S)
     dispatcher.close()
 
 
 def test_without_a_note_a_thread_looks_again(
-    queue: Queue, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch
+    queue: Queue, dispatcher: Dispatching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shoal.queue.dispatching, "LOOK_AGAIN_S", 0.01)
-    monkeypatch.setattr(Queue, "watch_result", lambda *_: True)
+    monkeypatch.setattr(shoal.queue.dispatcher, "LOOK_AGAIN_S", 0.01)
+
+    async def watch_nothing(*_: object) -> bool:
+        return True
+
+    monkeypatch.setattr(Producer, "watch_result", watch_nothing)
     (job_id,) = submit(queue)
     with ThreadPoolExecutor(1) as threads:
         result = threads.submit(dispatcher.wait_result, job_id, PATIENCE_S)
@@ -128,7 +135,7 @@ def test_without_a_note_a_thread_looks_again(
         assert result.result()
 
 
-def test_a_wait_ends_when_its_time_is_over(queue: Queue, dispatcher: Dispatcher) -> None:
+def test_a_wait_ends_when_its_time_is_over(queue: Queue, dispatcher: Dispatching) -> None:
     (job_id,) = submit(queue)
     assert dispatcher.wait_result(job_id, 0) is None
     assert num_watchers(queue, job_id) == 0
@@ -137,12 +144,12 @@ def test_a_wait_ends_when_its_time_is_over(queue: Queue, dispatcher: Dispatcher)
         dispatcher.wait_result("nobody", PATIENCE_S)
 
 
-def test_a_note_of_a_job_that_is_waited_for_no_longer_is_no_reply(queue: Queue, dispatcher: Dispatcher) -> None:
+def test_a_note_of_a_job_that_is_waited_for_no_longer_is_no_reply(queue: Queue, dispatcher: Dispatching) -> None:
     (job_id,) = submit(queue)
     assert dispatcher.wait_result(job_id, 0.001) is None
     answer_all(queue)
     assert dispatcher.wait_result(job_id, PATIENCE_S)
-    assert dispatcher.is_alive()
+    assert not dispatcher.asynchronous.receiver.done()
 
 
 def test_of_many_processes_that_asked_the_last_ones_are_told(queue: Queue) -> None:
@@ -159,7 +166,7 @@ def test_of_many_processes_that_asked_the_last_ones_are_told(queue: Queue) -> No
 
 def test_threads_that_wait_are_told_that_redis_is_away(own_redis: RedisServer) -> None:
     queue = Queue.connect(own_redis.url, Keys())
-    dispatcher = Dispatcher(queue)
+    dispatcher = Dispatching(queue)
     with waits(queue, submit(queue, 3), dispatcher) as results:
         own_redis.stop()
         for result in results:
@@ -170,16 +177,17 @@ def test_threads_that_wait_are_told_that_redis_is_away(own_redis: RedisServer) -
 
 
 def test_threads_that_wait_are_told_that_the_client_was_closed(queue: Queue) -> None:
-    dispatcher = Dispatcher(queue)
+    dispatcher = Dispatching(queue)
     with waits(queue, submit(queue), dispatcher) as (result,):
-        dispatcher.close()
+        dispatcher.close_inside()
         with pytest.raises(Unavailable, match="closed"):
             result.result()
+    dispatcher.close()
 
 
 def test_with_the_memory_full_a_thread_can_wait(own_redis: RedisServer) -> None:
     queue = Queue.connect(own_redis.url, Keys())
-    dispatcher = Dispatcher(queue)
+    dispatcher = Dispatching(queue)
     (job_id,) = submit(queue)
     queue.redis.config_set("maxmemory", 1)
     with waits(queue, [job_id], dispatcher) as (result,):

@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from blocking import Pool
 from conftest import PATIENCE_S, wait_until
 from queues import Queue
 
 from shoal.operations import Embed
-from shoal.queue.pool import Pool
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.loop.worker import Worker

@@ -11,6 +11,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
+from blocking import DeadLetters
 from conftest import PATIENCE_S, wait_until
 from numpy.typing import NDArray
 from queues import Queue, drive
@@ -22,7 +23,7 @@ from shoal.errors import Internal, Unavailable
 from shoal.jobs import LANES, Job
 from shoal.operations import Decode, Embed, Search, Tokenize, job_class
 from shoal.options import Options
-from shoal.queue.blame import DeadLetter, DeadLetters
+from shoal.queue.blame import DeadLetter
 from shoal.queue.consumer import Consumer
 from shoal.queue.delivery import Delivery
 from shoal.replies import Reply

@@ -44,7 +44,7 @@ def submit_many(client: Client) -> list[str]:
 
 def num_pending(client: Client) -> int:
     """Jobs that a worker has and has not answered."""
-    redis, keys = queue_of(client).redis, client.queue.keys
+    redis, keys = queue_of(client).redis, client.keys
     return sum(redis.zcard(keys.held(worker.decode())) for worker in redis.smembers(keys.holders))
 
 
@@ -57,8 +57,8 @@ def assert_all_done(client: Client, job_ids: list[str]) -> None:
     """Every job has exactly one reply, and it is no error."""
     for job_id in job_ids:
         assert client.job(job_id).result(PATIENCE_S).tokens
-        assert queue_of(client).redis.llen(client.queue.keys.result(job_id)) == 1
-    assert sum(client.queue.backlog().values()) == 0
+        assert queue_of(client).redis.llen(client.keys.result(job_id)) == 1
+    assert sum(queue_of(client).backlog().values()) == 0
 
 
 def suspend_at_work(client: Client, process: Process, submit: Callable[[], list[str]]) -> list[str]:
@@ -79,14 +79,14 @@ def suspend_at_work(client: Client, process: Process, submit: Callable[[], list[
 
 def has_jobs(client: Client) -> bool:
     """Return true if a job is unanswered."""
-    return any(client.queue.backlog().values())
+    return any(queue_of(client).backlog().values())
 
 
 def suspend(client: Client, process: Process) -> None:
     """Return once the process is stopped, and Redis has done all that it had been sent by it."""
     process.send(signal.SIGSTOP)
     wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
-    client.queue.ping()
+    queue_of(client).ping()
 
 
 def test_it_announces_itself_serves_and_leaves(start: Start, client: Client, index_folder: Path) -> None:
@@ -112,7 +112,7 @@ def test_told_to_stop_under_load_it_answers_what_it_has(start: Start, client: Cl
     statuses = [client.job(job_id).status() for job_id in job_ids]
     assert set(statuses) <= {"done", "queued"}
     assert "done" in statuses
-    assert statuses.count("queued") == client.queue.backlog()["bulk"]
+    assert statuses.count("queued") == queue_of(client).backlog()["bulk"]
 
 
 def test_killed_under_load_it_loses_nothing(start: Start, client: Client) -> None:

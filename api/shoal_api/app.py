@@ -19,7 +19,6 @@ from werkzeug.exceptions import RequestTimeout
 from shoal import __version__
 from shoal.checks import check_known
 from shoal.client.redis.async_client import AsyncClient
-from shoal.client.redis.client import Client
 from shoal.queue.pool_history import PoolHistory
 from shoal.settings import Settings
 from shoal.tracing import open_tracer
@@ -180,13 +179,12 @@ class _App(AsyncFlask):
         return response
 
 
-def create_app(settings: Settings, blocking_client: Client | None = None) -> AsyncFlask:
-    """Return the application, connected to the queue; its threads use the blocking client, or one of its own.
+def create_app(settings: Settings) -> AsyncFlask:
+    """Return the application, connected to the queue by a client of its own.
 
     Redis may start later. Raises BadSetting for a key file or an origin that cannot be used, and for two protocols with
     the same route.
     """
-    blocking_client = blocking_client or Client.from_settings(settings)
     client, stopping = AsyncClient.from_settings(settings), Event()
     app = _App(
         __name__,
@@ -208,19 +206,18 @@ def create_app(settings: Settings, blocking_client: Client | None = None) -> Asy
     for name, prefix in prefixes.items():
         api = copy(PROTOCOL_MODULES[name].api)  # register_api writes the prefix into the object
         app.register_api(api, url_prefix=prefix or None)
-    metrics = Metrics(blocking_client, client)
-    history = PoolHistory(blocking_client.queue, metrics.num_cache_hits)
+    metrics = Metrics(client)
+    history = PoolHistory(metrics.num_cache_hits)
     Context(
         settings=settings,
         client=client,
-        blocking_client=blocking_client,
         metrics=metrics,
-        access=AccessControl(settings, blocking_client.queue.broker),
+        access=AccessControl(settings),
         pool=PoolReader(client),
         paths=ProtocolPaths(app, prefixes),
-        long_jobs=blocking_client.long_jobs,
-        uploads=UploadStore(settings, blocking_client.long_jobs.status),
-        pool_watch=PoolWatch(history, lambda owner: read_details(Context.of(app), owner), stopping),
+        long_jobs=client.long_jobs,
+        uploads=UploadStore(settings, client.long_jobs.status),
+        pool_watch=PoolWatch(history, client, lambda owner: read_details(Context.of(app), owner), stopping),
         stopping=stopping,
         threads=app.threads,
         tracer=open_tracer(settings, "api"),
@@ -233,12 +230,16 @@ def create_app(settings: Settings, blocking_client: Client | None = None) -> Asy
 
 
 def close_app(app: AsyncFlask) -> None:
-    """Close all that the application has open, its blocking client included."""
+    """Close all that an application has open which ran in its own loop."""
     context = Context.of(app)
-    context.pool_watch.close()
-    app.close(context.client.close)
+
+    async def at_end() -> None:
+        await context.pool_watch.close()
+        await context.client.close()
+
+    app.close(at_end)
     context.long_jobs.close()
-    context.blocking_client.close()
+    context.access.close()
 
 
 def _parameters_of_own_views(app: Flask) -> dict[str, Collection[str]]:

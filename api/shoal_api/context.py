@@ -11,7 +11,6 @@ from flask import Flask
 from flask.globals import app_ctx
 
 from shoal.client.redis.async_client import AsyncClient
-from shoal.client.redis.client import Client
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.settings import Settings
 from shoal_api.access.access_control import AccessControl
@@ -33,14 +32,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The parts that one application shares between its requests; `stopping` is set once its server is to stop.
-
-    Views that are coroutines use `client`, and those that run in threads `blocking_client`.
-    """
+    """The parts that one application shares between its requests; `stopping` is set once its server is to stop."""
 
     settings: Settings
     client: AsyncClient
-    blocking_client: Client
     metrics: Metrics
     access: AccessControl
     pool: PoolReader

@@ -163,7 +163,7 @@ def _check(query: BulkQuery | BuildQuery, fields: Fields) -> None:
         )
     if fields.webhook is not None:
         check_address(fields.webhook, context().settings.private_host_names())
-    context().blocking_client.queue.ping()
+    context().long_jobs.is_empty()
 
 
 def _source(fields: Fields, folder: JobFolder) -> str:

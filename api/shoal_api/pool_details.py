@@ -13,13 +13,14 @@ from shoal_api.pool_watch import Details
 MAX_SHOWN = 30
 
 
-def read_details(found: Context, client: str | None) -> Details:
+async def read_details(found: Context, client: str | None) -> Details:
     """Return the newest long jobs of a client; for None, those of all and the newest dead letters.
 
     Raises Unavailable if Redis does not answer.
     """
-    letters = DeadLetters(found.blocking_client.queue).newest(MAX_SHOWN) if client is None else []
-    return Details([dead_letter.describe(letter) for letter in letters], _long_jobs(found, client))
+    letters = await DeadLetters(found.client.queue).newest(MAX_SHOWN) if client is None else []
+    long_jobs = await found.in_thread(_long_jobs, found, client)
+    return Details([dead_letter.describe(letter) for letter in letters], long_jobs)
 
 
 def _long_jobs(found: Context, client: str | None) -> list[dict[str, Any]]:

@@ -1,12 +1,13 @@
-"""The watch over the pool: one thread of a process reads Redis for all viewers, and before the first comes."""
+"""The watch over the pool: one task of a process reads Redis for all viewers, and before the first comes."""
 
+import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from functools import lru_cache
-from threading import Event, Lock, Thread
+from collections.abc import Awaitable, Callable, Sequence
+from threading import Event
 from typing import Any, NamedTuple
 
 from shoal import logs
+from shoal.client.redis.async_client import AsyncClient
 from shoal.errors import Internal, ShoalError
 from shoal.queue.pool_history import EVERY_S, PoolHistory
 from shoal_api.response import json_line
@@ -36,46 +37,46 @@ class Details(NamedTuple):
 
 
 class PoolWatch:
-    """The thread that samples the pool until `stopping` is set, and what was read. Thread-safe.
+    """The task that samples the pool until `stopping` is set, and what was read, for the tasks of one event loop.
 
-    `read_details` is called for a client, or for None, which stands for all of them, by its first viewer who asks after
-    a sample; its others get the same, also the same bytes if they have seen as much.
+    `read_details` is awaited for a client, or for None, which stands for all of them, by its first viewer who asks
+    after a sample; its others get the same, also the same bytes if they have seen as much.
     """
 
     def __init__(
         self,
         history: PoolHistory,
-        read_details: Callable[[str | None], Details],
+        client: AsyncClient,
+        read_details: Callable[[str | None], Awaitable[Details]],
         stopping: Event,
         every_s: float = EVERY_S,
     ):
         self.every_s = every_s
-        self._history = history
-        self._read_details = read_details
-        self._stopping = stopping
         #: The number of samples so far; a try in vain counts as one.
         self.number = 0
+        self._history = history
+        self._client = client
+        self._read_details = read_details
+        self._stopping = stopping
         self._error: ShoalError | None = None
-        self._starting = Lock()
         self._details: dict[str | None, Details] = {}
         self._earlier: dict[str | None, Details] = {}
-        self._details_number = 0
-        self._viewing = Lock()
-        self._render_once = lru_cache(_MAX_SHARED)(self._render)
-        self._thread: Thread | None = None
+        self._views: dict[tuple[str | None, float], View] = {}
+        self._viewed_number = 0
+        self._viewing = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to sample, unless that was done before."""
-        with self._starting:
-            if self._thread is None and not self._stopping.is_set():
-                self._thread = Thread(target=self._run, name="pool-watch", daemon=True)
-                self._thread.start()
+        """Begin to sample, unless that was done before. Call this in the event loop."""
+        if self._task is None and not self._stopping.is_set():
+            self._task = asyncio.create_task(self._run())
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Sample no more, and let all viewers go."""
         self._stopping.set()
-        if self._thread:
-            self._thread.join()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
 
     @property
     def has_failed(self) -> bool:
@@ -87,17 +88,25 @@ class PoolWatch:
         """True once no more samples come."""
         return self._stopping.is_set()
 
-    def view(self, client: str | None, since_s: float = 0.0) -> View:
+    async def view(self, client: str | None, since_s: float = 0.0) -> View:
         """Return what a viewer may see, with the samples later than `since_s`, as docs/http.md has it.
 
         That are the jobs of a client and no dead letters, or for None everything.
         """
-        with self._viewing:
-            return self._render_once(self.number, client, since_s)
+        async with self._viewing:
+            if self._viewed_number != self.number or len(self._views) >= _MAX_SHARED:
+                self._views = {}
+            if self._viewed_number != self.number:
+                self._viewed_number, self._earlier, self._details = self.number, self._details, {}
+            if (client, since_s) not in self._views:
+                self._views[client, since_s] = await self._render(client, since_s)
+            return self._views[client, since_s]
 
-    def _render(self, number: int, client: str | None, since_s: float) -> View:
-        """Return what may be seen after that number of samples."""
-        found, details, error = self._history.snapshot(since_s), self._read_once(number, client), self._error
+    async def _render(self, client: str | None, since_s: float) -> View:
+        """Return what may be seen after the present number of samples."""
+        if client not in self._details:
+            self._details[client] = await self._try_to_read(client, self._earlier.get(client, Details()))
+        found, details, error = self._history.snapshot(since_s), self._details[client], self._error
         recent = [job for job in found["recent"] if client in (None, job["client"])][:MAX_RECENT]
         seen = found | {
             "is_admin": client is None,
@@ -108,15 +117,15 @@ class PoolWatch:
         }
         return View(found["time"], json_line(seen))
 
-    def _run(self) -> None:
+    async def _run(self) -> None:
         while not self._stopping.is_set():
-            self._error = self._sample()
+            self._error = await self._sample()
             self.number += 1
-            self._stopping.wait(self.every_s)
+            await asyncio.sleep(self.every_s)
 
-    def _sample(self) -> ShoalError | None:
+    async def _sample(self) -> ShoalError | None:
         try:
-            self._history.sample()
+            await self._history.sample(self._client.queue)
         except ShoalError as error:
             return error
         except Exception as error:
@@ -124,18 +133,11 @@ class PoolWatch:
             return Internal("the pool could not be read; the log of the API has the traceback")
         return None
 
-    def _read_once(self, number: int, client: str | None) -> Details:
-        """Return the details of a client, read after that sample; those before it if Redis fails."""
-        if self._details_number != number:
-            self._details_number, self._earlier, self._details = number, self._details, {}
-        if client not in self._details:
-            self._details[client] = self._try_to_read(client, self._earlier.get(client, Details()))
-        return self._details[client]
-
-    def _try_to_read(self, client: str | None, earlier: Details) -> Details:
+    async def _try_to_read(self, client: str | None, earlier: Details) -> Details:
+        """Return the details of a client; those of the sample before if Redis fails."""
         if self._error:
             return earlier
         try:
-            return self._read_details(client)
+            return await self._read_details(client)
         except ShoalError:
             return earlier

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shoal.client.http.client import HttpClient
     from shoal.client.http.long_handle import HttpLongHandle
-    from shoal.client.index_handle import AsyncIndexHandle, IndexHandle
+    from shoal.client.index_handle import IndexHandle
     from shoal.client.long_handle import AsyncLongHandle, LongHandle
-    from shoal.client.redis.async_client import AsyncClient
-    from shoal.client.redis.client import Client
-    from shoal.client.redis.handle import AsyncHandle, Handle
+    from shoal.client.redis.async_client import AsyncClient, AsyncHandle
+    from shoal.client.redis.async_index import AsyncIndexHandle
+    from shoal.client.redis.client import Client, Handle
     from shoal.client.source_file import ServerFile
     from shoal.errors import ShoalError
     from shoal.jobs import Job
@@ -50,14 +50,14 @@ __all__ = [
 
 _HOMES = {
     "AsyncClient": "client.redis.async_client",
-    "AsyncHandle": "client.redis.handle",
-    "AsyncIndexHandle": "client.index_handle",
+    "AsyncHandle": "client.redis.async_client",
+    "AsyncIndexHandle": "client.redis.async_index",
     "AsyncLongHandle": "client.long_handle",
     "Chunk": "replies",
     "Client": "client.redis.client",
     "Decode": "operations",
     "Embed": "operations",
-    "Handle": "client.redis.handle",
+    "Handle": "client.redis.client",
     "HttpClient": "client.http.client",
     "HttpLongHandle": "client.http.long_handle",
     "IndexHandle": "client.index_handle",

@@ -1,17 +1,16 @@
 """The commands `shoal index add` and `shoal index remove`: documents of an index that is served."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
-from shoal.blocking import run_now
 from shoal.cli.options import REDIS_SETTINGS, settings_options
 from shoal.progress import Progress
 from shoal.settings import Settings
 
 if TYPE_CHECKING:
+    from shoal.client.redis.async_client import AsyncClient
+    from shoal.client.redis.client import Client
     from shoal.client.redis.index_writer import IndexWriter
 
 
@@ -36,8 +35,9 @@ def add(settings: Settings, index_name: str, source: str, text_column: str | Non
         max_text_chars=settings.max_text_chars,
         rules=SourceRules.from_settings(settings),
     )
-    with _writer(settings, index_name) as writer, Progress("adding documents"):
-        num, _ = run_now(writer.add(documents))
+    with _client(settings) as client, Progress("adding documents"):
+        found = list(documents)
+        num, _ = client.run(lambda own: _writer(own, settings, index_name).add(found))
     click.echo(f"documents added to {index_name}: {num:,}")
 
 
@@ -47,15 +47,16 @@ def add(settings: Settings, index_name: str, source: str, text_column: str | Non
 @settings_options(*REDIS_SETTINGS)
 def remove(settings: Settings, index_name: str, ids: tuple[str, ...]) -> None:
     """Remove the documents with these IDS from INDEX, a name, while it is served."""
-    with _writer(settings, index_name) as writer:
-        num, _ = run_now(writer.delete(ids))
+    with _client(settings) as client:
+        num, _ = client.run(lambda own: _writer(own, settings, index_name).delete(ids))
     click.echo(f"ids removed from {index_name}, with their documents if there are any: {num:,}")
 
 
-@contextmanager
-def _writer(settings: Settings, name: str) -> Iterator["IndexWriter"]:
-    """Give the writer of an index of the pool."""
+def _client(settings: Settings) -> "Client":
     from shoal.client.redis.client import Client
 
-    with Client.from_settings(settings) as client:
-        yield client.writer(name, max_text_chars=settings.max_text_chars)
+    return Client.from_settings(settings)
+
+
+def _writer(client: "AsyncClient", settings: Settings, name: str) -> "IndexWriter":
+    return client.writer(name, max_text_chars=settings.max_text_chars)

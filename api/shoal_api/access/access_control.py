@@ -59,12 +59,12 @@ _SAFE_METHODS = ("GET", "HEAD")
 class AccessControl:
     """The rules by which requests are let in. Thread-safe.
 
-    `broker` leads to the Redis that counts the rates of keys. Raises BadSetting for a key file that cannot be read.
+    Redis counts the rates of keys. Raises BadSetting for a key file that cannot be read.
     """
 
-    def __init__(self, settings: Settings, broker: Broker):
+    def __init__(self, settings: Settings):
         self._keys = settings.keys
-        self._broker = broker
+        self._broker = Broker.connect(settings.redis_address)
         self._keyring = Keyring(Path(settings.api_keys_file)) if settings.api_keys_file else None
         self._local_names = {"", *_LOCAL_NAMES, settings.host} if settings.allow_anonymous == "loopback" else None
         self._origins = {origin.strip() for origin in settings.cors_origins.split(",")}
@@ -74,6 +74,10 @@ class AccessControl:
         self._requests = Shares(MAX_CONNECTIONS, "requests under way")
         self._lasting = Shares(MAX_LASTING, "uploads, downloads and event streams")
         self._viewers = Shares(MAX_VIEWERS, "viewers of the pool")
+
+    def close(self) -> None:
+        """Close the connections to Redis."""
+        self._broker.close()
 
     @property
     def needs_keys(self) -> bool:

@@ -17,7 +17,6 @@ from prometheus_client.registry import Collector
 
 from shoal import __version__
 from shoal.client.redis.async_client import AsyncClient
-from shoal.client.redis.client import Client
 from shoal_api.metrics import workers as worker_metrics
 from shoal_api.metrics.pool import PoolReading, describe
 from shoal_api.metrics.processes import ProcessesCollector
@@ -29,8 +28,7 @@ _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
 class Metrics:
     """The metrics of one application, in a registry of its own."""
 
-    def __init__(self, blocking_client: Client, client: AsyncClient):
-        self._client = blocking_client
+    def __init__(self, client: AsyncClient):
         self._registry = CollectorRegistry()
         own = _register_processes(self._registry)
         self.requests = Histogram(
@@ -71,10 +69,9 @@ class Metrics:
         """Return how many texts the processes of this API have found in the cache."""
         return self._cache_counters.num_hits()
 
-    def render(self) -> bytes:
-        """Return all metrics in Prometheus's text format."""
+    def render(self, pool: PoolReading | None) -> bytes:
+        """Return all metrics in Prometheus's text format, with what was read of the pool."""
         self._cache_counters.update()
-        pool = PoolReading.take(self._client)
         families = [*describe(pool), *self._registry.collect()]
         text = generate_latest(_Families([*families, *tei_metrics(families)]))
         return text + worker_metrics.render(pool.workers).encode() if pool else text

@@ -7,7 +7,7 @@ from typing import Self
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from shoal.client.redis.client import Client
+from shoal.client.redis.async_client import AsyncClient
 from shoal.errors import ShoalError
 from shoal.queue.lane import LaneLimits, LaneLoad
 from shoal.queue.unread import UnreadLoad
@@ -51,20 +51,21 @@ class PoolReading:
     workers: Heartbeats
 
     @classmethod
-    def take(cls, client: Client) -> Self | None:
+    async def take(cls, client: AsyncClient) -> Self | None:
         """Read the pool; return None if Redis does not answer."""
         queue = client.queue
         try:
-            loads, limits, num_dead, unread, workers = (
-                queue.loads(),
-                queue.limits(),
-                queue.num_dead(),
-                queue.unread.load(),
-                client.pool.workers(),
+            return cls(
+                await queue.loads(),
+                await queue.limits(),
+                await queue.unread_load(),
+                await queue.num_dead(),
+                client.clock_offset_s,
+                await _memory(client),
+                await queue.pool.workers(),
             )
         except ShoalError:
             return None
-        return cls(loads, limits, unread, num_dead, queue.clock.offset_s, _memory(client), workers)
 
 
 def describe(pool: PoolReading | None) -> Iterator[Metric]:
@@ -93,9 +94,9 @@ def describe(pool: PoolReading | None) -> Iterator[Metric]:
     )
 
 
-def _memory(client: Client) -> dict[bytes, bytes] | None:
+async def _memory(client: AsyncClient) -> dict[bytes, bytes] | None:
     try:
-        return dict(_MEMORY.findall(client.queue.broker.execute("INFO", "memory")))
+        return dict(_MEMORY.findall(await client.queue.commands.execute("INFO", "memory")))
     except ShoalError:
         return None
 

@@ -21,16 +21,16 @@ api = Blueprint("dead_letters", __name__, abp_tags=[Tag(name="dead letters")], a
 
 
 @api.get("/v1/dead", responses={200: DeadLetterList})
-def dead_letters(query: DeadLettersQuery) -> Response:
+async def dead_letters(query: DeadLettersQuery) -> Response:
     """List the jobs that could not be answered, the newest first."""
-    letters = _letters()
-    return rendered({"count": len(letters), "dead": [describe(letter) for letter in letters.newest(query.limit)]})
+    count, letters = await context().client.queue.num_dead(), await _letters().newest(query.limit)
+    return rendered({"count": count, "dead": [describe(letter) for letter in letters]})
 
 
 @api.get("/v1/dead/<id>", responses={200: DeadLetterBody})
-def dead_letter(path: DeadLetterPath) -> Response:
+async def dead_letter(path: DeadLetterPath) -> Response:
     """Show one of them, with its texts and the traceback if there is one."""
-    letter = _letters().get(path.id)
+    letter = await _letters().get(path.id)
     job = letter.job()
     asked = None if job is None else {"texts": job.texts, "options": asdict(job.options)}
     about = {"traceback": letter.traceback, "asked": asked, "size_bytes": letter.size_bytes}
@@ -38,19 +38,19 @@ def dead_letter(path: DeadLetterPath) -> Response:
 
 
 @api.post("/v1/dead/<id>/retry", responses={202: Submitted})
-def retry_dead_letter(path: DeadLetterPath) -> Response:
+async def retry_dead_letter(path: DeadLetterPath) -> Response:
     """Submit the job again, under a new id by which its result can be fetched."""
     refuse_idempotency_key("repeat it without a key, as a dead letter is put again once")
-    job_id = _letters().retry(path.id)
+    job_id = await _letters().retry(path.id)
     return rendered({"id": job_id, "status": "queued"}, 202, {"Location": f"/v1/jobs/{job_id}"})
 
 
 @api.delete("/v1/dead/<id>", responses={200: Dropped})
-def drop_dead_letter(path: DeadLetterPath) -> Response:
+async def drop_dead_letter(path: DeadLetterPath) -> Response:
     """Delete a dead letter."""
-    _letters().drop(path.id)
+    await _letters().drop(path.id)
     return rendered({"id": path.id, "dropped": True})
 
 
 def _letters() -> DeadLetters:
-    return DeadLetters(context().blocking_client.queue)
+    return DeadLetters(context().client.queue)

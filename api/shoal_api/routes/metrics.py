@@ -6,6 +6,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from shoal_api.context import context
 from shoal_api.description import Blueprint
+from shoal_api.metrics.pool import PoolReading
 from shoal_api.response import WholeResponse
 from shoal_api.schema.responses import ERRORS
 
@@ -13,6 +14,8 @@ api = Blueprint("metrics", __name__, abp_tags=[Tag(name="service")], abp_respons
 
 
 @api.get("/metrics", responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}})
-def metrics() -> Response:
+async def metrics() -> Response:
     """Report metrics for Prometheus."""
-    return WholeResponse(context().metrics.render(), content_type=CONTENT_TYPE_LATEST)
+    pool = await PoolReading.take(context().client)
+    text = await context().in_thread(context().metrics.render, pool)
+    return WholeResponse(text, content_type=CONTENT_TYPE_LATEST)

@@ -42,7 +42,7 @@ async def pool(query: PoolQuery) -> Response:
     """Tell what the lanes hold and the workers do, now and in the last ten minutes."""
     watch = _started_watch(context())
     await _next_sample(watch, 0)
-    view = await context().in_thread(watch.view, _client(), query.since)
+    view = await watch.view(_client(), query.since)
     return sent(view.json, "application/json")
 
 
@@ -66,7 +66,7 @@ async def _events(found: Context, client: str | None, since_s: float) -> AsyncIt
             return
         if number == last:
             continue
-        time_s, line = await found.in_thread(watch.view, client, since_s)
+        time_s, line = await watch.view(client, since_s)
         if time_s > since_s or watch.has_failed:  # else the sample was read before it was counted, and is sent already
             since_s = time_s
             yield event("pool", line, str(since_s))

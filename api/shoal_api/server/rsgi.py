@@ -6,7 +6,7 @@ import logging
 import socket
 import struct
 import termios
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, cast
 
@@ -93,13 +93,14 @@ class ThreadInput:
 class RsgiServer:
     """Answers the requests to the port of this process.
 
-    A client that stops reading is cut off by the system after `timeout_s`.
+    A client that stops reading is cut off by the system after `timeout_s`. `at_start` is called once the loop runs.
     """
 
-    def __init__(self, app: AsyncFlask, port: int, timeout_s: float):
+    def __init__(self, app: AsyncFlask, port: int, timeout_s: float, at_start: Callable[[], object] = bool):
         self._app = app
         self._port = port
         self._timeout_s = timeout_s
+        self._at_start = at_start
         #: The event loop, once it runs.
         self.loop: asyncio.AbstractEventLoop | None = None
 
@@ -127,6 +128,7 @@ class RsgiServer:
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        self._at_start()
         for listener in listeners_on(self._port):
             with suppress(OSError, AttributeError):  # where the system has no such option
                 listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._timeout_s * 1_000))

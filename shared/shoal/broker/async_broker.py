@@ -8,9 +8,10 @@ from copy import copy
 from typing import Any, NamedTuple
 
 import redis
+from redis.exceptions import NoScriptError
 
 from shoal.broker.async_connection import AsyncConnection, ConnectionMaker
-from shoal.broker.broker import checked, run_calls, translate
+from shoal.broker.broker import checked, outcome_of, translate
 from shoal.broker.connections import (
     LARGE_BYTES,
     MAX_LARGE_WAIT_S,
@@ -51,7 +52,8 @@ class AsyncBroker:
         self._large = asyncio.Lock()
         self._questions: deque[_Question] = deque()
         self._asking: asyncio.Task[None] | None = None
-        self._is_closed = False
+        self._busy: set[AsyncConnection] = set()
+        self._is_asking = self._is_closed = False
 
     async def close(self) -> None:
         """Close all connections; commands that are under way fail."""
@@ -59,6 +61,8 @@ class AsyncBroker:
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.wait([self._asking])
+        for connection in list(self._busy):
+            await connection.disconnect(nowait=True)
         await self._drop_idle(is_patient=True)
 
     async def execute(self, *command: Any, block_s: float = 0.0) -> Any:
@@ -82,9 +86,14 @@ class AsyncBroker:
     async def run_many(self, script: Script, calls: Sequence[ScriptCall]) -> list[Any]:
         """Run the script once for each call, in one round trip; return for each its result, or its error unraised."""
         try:
-            return await run_calls(self._ask, script, calls)
+            answers = await self._ask([call.command("EVALSHA", script.digest) for call in calls])
+            if unknown := [n for n, answer in enumerate(answers) if isinstance(answer, NoScriptError)]:
+                texts = [calls[n].command("EVAL", script.text) for n in unknown]  # Redis was started since
+                for n, answer in zip(unknown, await self._ask(texts), strict=True):
+                    answers[n] = answer
         except redis.RedisError as error:
             raise translate(error) from error
+        return [outcome_of(answer) for answer in answers]
 
     async def _ask(self, commands: Sequence[Sequence[Any]], block_s: float = 0.0) -> list[Any]:
         """Return the answers to the commands; an error that Redis answers is one of them."""
@@ -93,15 +102,25 @@ class AsyncBroker:
         packed = self._packer.pack_commands(commands)  # type: ignore[no-untyped-call]
         if block_s or sum(map(len, packed)) > SMALL_BYTES:
             return await self._round_trip(packed, len(commands), block_s)
+        if not self._is_asking:
+            return await self._ask_alone(packed, len(commands))
         question = _Question(b"".join(packed), len(commands), asyncio.get_running_loop().create_future())
         self._questions.append(question)
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._ask_together())
-            self._asking.add_done_callback(self._settle_left)
         outcome = await question.outcome
         if isinstance(outcome, Exception):
             raise copy(outcome)  # for each task one of its own, to which its traceback is added
         return outcome
+
+    async def _ask_alone(self, packed: Sequence[bytes], num_answers: int) -> list[Any]:
+        """Send what one task asks, and have what others ask meanwhile sent after it."""
+        self._is_asking = True
+        try:
+            return await self._round_trip(packed, num_answers)
+        finally:
+            self._is_asking = bool(self._questions)
+            if self._questions:
+                self._asking = asyncio.create_task(self._ask_together())
+                self._asking.add_done_callback(self._settle_left)
 
     async def _ask_together(self) -> None:
         """Send what waits, in as many round trips as it takes; a task that has been cancelled is left out."""
@@ -116,6 +135,7 @@ class AsyncBroker:
                 _settle(questions, _closed())
                 raise
             _settle(questions, outcome)
+        self._is_asking = False
 
     def _settle_left(self, asking: asyncio.Task[None]) -> None:
         """Settle the questions that a cancelled task has left: it may not have begun."""
@@ -132,47 +152,46 @@ class AsyncBroker:
         return questions
 
     async def _round_trip(self, packed: Sequence[bytes], num_answers: int, block_s: float = 0.0) -> list[Any]:
-        async with self._turn(sum(map(len, packed))), self._reserved():
-            connection = await self._take()
-            try:
-                answers = await connection.ask(packed, num_answers, block_s)
-            except BaseException as error:
-                await connection.disconnect(nowait=True)
-                if isinstance(error, redis.ReadOnlyError):
-                    await self._drop_idle()  # after a failover they lead to the former primary
-                raise
-            if self._is_closed:
-                await connection.disconnect()
-            else:
-                self._idle.append(connection)
-            return answers
+        if sum(map(len, packed)) > LARGE_BYTES:
+            async with self._turn():
+                return await self._send(packed, num_answers, block_s)
+        return await self._send(packed, num_answers, block_s)
 
     @asynccontextmanager
-    async def _turn(self, num_bytes: int) -> AsyncIterator[None]:
-        """Wait for the turn of a command, if it is a large one. Raises Unavailable if that takes too long."""
-        if num_bytes <= LARGE_BYTES:
-            yield
-            return
-        try:
-            async with asyncio.timeout(MAX_LARGE_WAIT_S):
-                await self._large.acquire()
-        except TimeoutError:
-            raise all_in_use(MAX_LARGE_WAIT_S) from None
+    async def _turn(self) -> AsyncIterator[None]:
+        """Wait for the turn of a large command. Raises Unavailable if that takes too long."""
+        await _acquire(self._large, MAX_LARGE_WAIT_S)
         try:
             with self._maker.breaker.large():
                 yield
         finally:
             self._large.release()
 
-    @asynccontextmanager
-    async def _reserved(self) -> AsyncIterator[None]:
+    async def _send(self, packed: Sequence[bytes], num_answers: int, block_s: float) -> list[Any]:
+        if self._is_closed:
+            raise _closed()
+        await _acquire(self._free, MAX_WAIT_S)
         try:
-            async with asyncio.timeout(MAX_WAIT_S):
-                await self._free.acquire()
-        except TimeoutError:
-            raise all_in_use(MAX_WAIT_S) from None
-        try:
-            yield
+            connection = await self._take()
+            self._busy.add(connection)
+            try:
+                if self._is_closed:  # while it was opened
+                    raise _closed()
+                answers = await connection.ask(packed, num_answers, block_s)
+            except BaseException as error:
+                await connection.disconnect(nowait=True)
+                if isinstance(error, redis.ReadOnlyError):
+                    await self._drop_idle()  # after a failover they lead to the former primary
+                if self._is_closed and isinstance(error, redis.RedisError):
+                    raise _closed() from error
+                raise
+            finally:
+                self._busy.discard(connection)
+            if self._is_closed:
+                await connection.disconnect()
+            else:
+                self._idle.append(connection)
+            return answers
         finally:
             self._free.release()
 
@@ -195,6 +214,18 @@ class AsyncBroker:
     async def _drop_idle(self, is_patient: bool = False) -> None:
         while self._idle:
             await self._idle.pop().disconnect(nowait=not is_patient)
+
+
+async def _acquire(lock: asyncio.Lock | asyncio.Semaphore, within_s: float) -> None:
+    """Acquire a lock; raise Unavailable if that takes too long."""
+    if not lock.locked():
+        await lock.acquire()  # at once
+        return
+    try:
+        async with asyncio.timeout(within_s):
+            await lock.acquire()
+    except TimeoutError:
+        raise all_in_use(within_s) from None
 
 
 def _closed() -> redis.ConnectionError:

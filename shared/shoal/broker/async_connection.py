@@ -14,7 +14,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from shoal.broker.circuit_breaker import CircuitBreaker
-from shoal.broker.connections import ANSWER_S, pieces, read_url, readable_url, refused, sending_s
+from shoal.broker.connections import ANSWER_S, SMALL_BYTES, pieces, read_url, readable_url, refused, sending_s
 
 #: Seconds for which an answer may still be read after its time limit: if other work has held up the event loop, the
 #: limit is noticed before the answer that came meanwhile.
@@ -57,39 +57,50 @@ class AsyncConnection(asyncio_connection.AbstractConnection):
 
         An error that Redis answers is one of the answers. Raises redis.RedisError when they do not come.
         """
+        num_bytes = sum(map(len, packed))
+        if num_bytes <= SMALL_BYTES and self._writer is not None:
+            self._writer.writelines(packed)  # the time for the answer is time enough to send it
+        else:
+            await self._send_pieces(packed)
+        limit_s = self.answer_s + block_s + sending_s(num_bytes)
+        return await self._answers(num_answers, limit_s)
+
+    async def _send_pieces(self, packed: Sequence[bytes]) -> None:
         for piece in pieces(packed, self.answer_s):
             with limited("Timeout writing to socket"):
                 async with asyncio.timeout(self.answer_s):
                     await self.send_packed_command([piece], check_health=False)  # type: ignore[list-item]
-        limit_s = self.answer_s + block_s + sending_s(sum(map(len, packed)))
-        return [await self._answer(limit_s) for _ in range(num_answers)]
+
+    async def _answers(self, number: int, limit_s: float) -> list[Any]:
+        """Return the next answers; each piece of them may take `limit_s`."""
+        answers: list[Any] = []
+        is_late = False
+        while len(answers) < number:
+            num_pieces = self._num_pieces()
+            try:
+                async with asyncio.timeout(LATE_S if is_late else limit_s):
+                    while len(answers) < number:
+                        answers.append(await self._answer(limit_s))
+            except TimeoutError:
+                is_silent = self._num_pieces() == num_pieces
+                if is_late and is_silent:
+                    error = redis.TimeoutError("Timeout reading from socket")
+                    self.breaker.record_failure(error, time.monotonic() - limit_s, True)
+                    raise error from None
+                is_late = is_silent
+        return answers
 
     async def _answer(self, limit_s: float) -> Any:
-        """Return the next answer; each piece of it may take `limit_s`."""
         try:
-            answer = await self._read(limit_s)
+            answer = await self.read_response(timeout=math.inf, disconnect_on_error=False)
         except redis.ResponseError as error:
             self.breaker.record_success()
             return refused(error)
         except redis.RedisError as error:
-            is_silence = isinstance(error, redis.TimeoutError)
-            self.breaker.record_failure(error, time.monotonic() - limit_s, is_silence)
+            self.breaker.record_failure(error, time.monotonic() - limit_s, False)
             raise
         self.breaker.record_success()
         return answer
-
-    async def _read(self, limit_s: float) -> Any:
-        is_late = False
-        while True:
-            num_pieces = self._num_pieces()
-            try:
-                async with asyncio.timeout(LATE_S if is_late else limit_s):
-                    return await self.read_response(timeout=math.inf, disconnect_on_error=False)
-            except TimeoutError:
-                is_silent = self._num_pieces() == num_pieces
-                if is_late and is_silent:
-                    raise redis.TimeoutError("Timeout reading from socket") from None
-                is_late = is_silent
 
     def _num_pieces(self) -> int:
         return getattr(self._parser, "num_pieces", 0)

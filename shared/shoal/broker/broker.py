@@ -1,6 +1,6 @@
 """The broker: every command that a process sends to Redis, and Redis's errors in Shoal's terms."""
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Self
 
@@ -8,7 +8,6 @@ import redis
 from redis.exceptions import NoScriptError
 
 from shoal import wire
-from shoal.blocking import run_now
 from shoal.broker.blocked_command import BlockedCommand
 from shoal.broker.connections import ANSWER_S, Connections, open_pool
 from shoal.broker.script import Script, ScriptCall
@@ -103,11 +102,13 @@ class Broker:
     def run_many(self, script: Script, calls: Sequence[ScriptCall]) -> list[Any]:
         """Run the script once for each call, in one round trip; return for each its result, or its error unraised."""
 
-        async def ask(commands: Sequence[Sequence[Any]]) -> list[Any]:
-            return self._connections.ask(commands)
-
         with self.translated():
-            return run_now(run_calls(ask, script, calls))
+            answers = self._connections.ask([call.command("EVALSHA", script.digest) for call in calls])
+            if unknown := [n for n, answer in enumerate(answers) if isinstance(answer, NoScriptError)]:
+                texts = [calls[n].command("EVAL", script.text) for n in unknown]  # Redis was started since
+                for n, answer in zip(unknown, self._connections.ask(texts), strict=True):
+                    answers[n] = answer
+        return [outcome_of(answer) for answer in answers]
 
     def library_client(self) -> "redis.Redis":
         """Return a client of redis-py over `connection_pool`, for a library that takes one; use it in `lending`."""
@@ -136,20 +137,9 @@ def checked(answers: list[Any]) -> list[Any]:
     return answers
 
 
-async def run_calls(
-    ask: Callable[[Sequence[Sequence[Any]]], Awaitable[list[Any]]], script: Script, calls: Sequence[ScriptCall]
-) -> list[Any]:
-    """Run the script once for each call; return for each its result, or its error unraised.
-
-    `ask` sends commands in one round trip and returns their answers.
-    """
-    answers = await ask([call.command("EVALSHA", script.digest) for call in calls])
-    unknown = [n for n, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
-    if unknown:  # Redis was started since
-        texts = [calls[n].command("EVAL", script.text) for n in unknown]
-        for n, answer in zip(unknown, await ask(texts), strict=True):
-            answers[n] = answer
-    return [translate(a) if isinstance(a, redis.ResponseError) else wire.unpack_result(a) for a in answers]
+def outcome_of(answer: Any) -> Any:
+    """Return the result that a script has answered, or its error unraised."""
+    return translate(answer) if isinstance(answer, redis.ResponseError) else wire.unpack_result(answer)
 
 
 def translate(error: redis.RedisError) -> ShoalError:

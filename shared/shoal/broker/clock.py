@@ -2,12 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Callable
-from threading import RLock
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from shoal.blocking import run_now
+from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.broker import Broker
-from shoal.broker.commands import BlockingCommands, Commands
 from shoal.errors import Unavailable
 
 #: Time after which the clock is measured again, in seconds.
@@ -20,6 +19,19 @@ NUM_ROUND_TRIPS = 3
 MAX_ERROR_S = 1.0
 
 
+class _RoundTrip(NamedTuple):
+    """The seconds that Redis took to tell its time, and those by which its clock is ahead of the monotonic one."""
+
+    seconds: float
+    ahead_s: float
+
+    @classmethod
+    def of(cls, sent_at: float, time: tuple[bytes, bytes], answered_at: float) -> "_RoundTrip":
+        """Return the round trip with that answer to `TIME`: the middle of it is the moment of the answer."""
+        redis_time = int(time[0]) + int(time[1]) / 1e6
+        return cls(answered_at - sent_at, redis_time - (sent_at + answered_at) / 2)
+
+
 class _RedisTime:
     """Redis's clock, computed from the monotonic clock of this process.
 
@@ -28,15 +40,9 @@ class _RedisTime:
     the round trip. They are 0.0 and None before the first measurement.
     """
 
-    def __init__(
-        self,
-        commands: Commands,
-        monotonic: Callable[[], float] = time.monotonic,
-        calendar: Callable[[], float] = time.time,
-    ):
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic, calendar: Callable[[], float] = time.time):
         self.offset_s = 0.0
         self.error_s: float | None = None
-        self._commands = commands
         self._monotonic = monotonic
         self._calendar = calendar
         self._measured_at: float | None = None
@@ -55,32 +61,25 @@ class _RedisTime:
         """Have the next `refresh` measure again: after a failover the URL leads to a Redis on another machine."""
         self._measured_at = None
 
-    async def _measure(self) -> None:
-        round_trip_s, ahead_s = min([await self._ask() for _ in range(NUM_ROUND_TRIPS)])
-        self.error_s = round_trip_s / 2
-        self.offset_s = self._calendar() - self._monotonic() - ahead_s
+    def _take(self, round_trips: Sequence[_RoundTrip]) -> None:
+        """Set the clock by the shortest of the round trips; raise Unavailable if that is too long."""
+        shortest = min(round_trips)
+        self.error_s = shortest.seconds / 2
+        self.offset_s = self._calendar() - self._monotonic() - shortest.ahead_s
         if self.is_uncertain:
             raise Unavailable(
                 f"Redis's time is known to within {self.error_s:.1f} s only, and deadlines need {MAX_ERROR_S:g} s: "
                 "check the load of Redis and of the network between"
             )
-        self._redis_ahead_s = ahead_s
+        self._redis_ahead_s = shortest.ahead_s
         self._measured_at = self._monotonic()
 
-    async def _ask(self) -> tuple[float, float]:
-        """Return the seconds of a round trip, and those by which Redis's clock is ahead of the monotonic one."""
-        sent_at = self._monotonic()
-        seconds, microseconds = await self._commands.execute("TIME")
-        answered_at = self._monotonic()
-        return answered_at - sent_at, int(seconds) + int(microseconds) / 1e6 - (sent_at + answered_at) / 2
-
     def _is_due(self) -> bool:
-        measured_at = self._measured_at  # which another thread may change meanwhile
-        return measured_at is None or self._monotonic() >= measured_at + MEASURE_EVERY_S
+        return self._measured_at is None or self._monotonic() >= self._measured_at + MEASURE_EVERY_S
 
 
 class Clock(_RedisTime):
-    """Redis's clock for threads. Thread-safe."""
+    """Redis's clock for one thread, which measures it; others may read it."""
 
     def __init__(
         self,
@@ -88,43 +87,39 @@ class Clock(_RedisTime):
         monotonic: Callable[[], float] = time.monotonic,
         calendar: Callable[[], float] = time.time,
     ):
-        super().__init__(BlockingCommands(broker), monotonic, calendar)
+        super().__init__(monotonic, calendar)
         self._broker = broker
-        self._lock = RLock()
 
     def refresh(self) -> None:
-        """Measure the clock if that was `MEASURE_EVERY_S` ago or never done; raises Unavailable as `measure` does.
-
-        While one thread measures again, others use the measurement before. While Redis is away they fail at once.
-        """
-        if self._measured_at is None:
-            self._broker.check()  # another thread may hold the lock until its attempt has failed
-        if self._is_due() and self._lock.acquire(blocking=self._measured_at is None):
-            try:
-                if self._is_due():
-                    self.measure()
-            finally:
-                self._lock.release()
+        """Measure the clock if that was `MEASURE_EVERY_S` ago or never done; raises Unavailable as `measure` does."""
+        if self._is_due():
+            self.measure()
 
     def measure(self) -> None:
         """Ask Redis for its time, and take the middle of the round trip as the moment of the answer.
 
         Raises Unavailable if Redis does not answer, or takes too long for its time to be known within `MAX_ERROR_S`.
         """
-        with self._lock:
-            run_now(self._measure())
+        self._take([self._ask() for _ in range(NUM_ROUND_TRIPS)])
+
+    def _ask(self) -> _RoundTrip:
+        return _RoundTrip.of(self._monotonic(), self._broker.execute("TIME"), self._monotonic())
 
 
 class AsyncClock(_RedisTime):
-    """Redis's clock for the tasks of an event loop."""
+    """Redis's clock for the tasks of an event loop: while one measures again, others use the measurement before."""
 
-    def __init__(self, commands: Commands):
-        super().__init__(commands)
+    def __init__(self, broker: AsyncBroker):
+        super().__init__()
+        self._broker = broker
         self._lock = asyncio.Lock()
 
     async def refresh(self) -> None:
-        """Measure as `Clock.refresh` does; while one task measures again, others use the measurement before."""
+        """Measure the clock as `Clock.refresh` does."""
         if self._is_due() and (self._measured_at is None or not self._lock.locked()):
             async with self._lock:
                 if self._is_due():
-                    await self._measure()
+                    self._take([await self._ask() for _ in range(NUM_ROUND_TRIPS)])
+
+    async def _ask(self) -> _RoundTrip:
+        return _RoundTrip.of(self._monotonic(), await self._broker.execute("TIME"), self._monotonic())

@@ -4,15 +4,14 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
 
+from shoal.client.redis.async_client import AsyncClient
 from shoal.client.redis.client import Client
 from shoal.errors import Overloaded, ShoalError, Unavailable
 from shoal.jobs import Job, new_id
+from shoal.queue.dispatcher import Pending
 from shoal.replies import Reply
-
-if TYPE_CHECKING:
-    from shoal.queue.dispatcher import PendingReply
 
 LANE = "bulk"
 
@@ -31,7 +30,7 @@ class SentJob:
     """A job on its way, and the reply that is waited for."""
 
     job: Job
-    pending: "PendingReply"
+    pending: Pending[Reply]
 
 
 class BulkLane:
@@ -52,7 +51,7 @@ class BulkLane:
     def forget(self, sent: Sequence[SentJob]) -> None:
         """Withdraw jobs whose replies are not wanted any more."""
         with suppress(ShoalError):
-            self._client.connect().forget([each.job for each in sent])
+            self._client.run(partial(_forget, [each.job for each in sent]))
 
     def reply(self, first: SentJob, sent: Sequence[SentJob]) -> Reply:
         """Return the reply to the first of the jobs that were sent, however long that takes.
@@ -62,7 +61,7 @@ class BulkLane:
         silent_since = time.monotonic()
         while True:
             try:
-                return Reply.join([first.pending.result(WAITING_EVERY_S)])
+                return Reply.join([self._client.run(lambda _: first.pending.result(WAITING_EVERY_S))])
             except TimeoutError:
                 if not self._waits_for_worker() and time.monotonic() - silent_since > self._send_again_s:
                     self._send_lost(sent)
@@ -74,8 +73,8 @@ class BulkLane:
                 self._pause(RETRY_S, "waiting for Redis")
                 self._send_refused(sent)
 
-    def _call(self, job: Job) -> "PendingReply":
-        return self._client.connect().call(LANE, [job], self._client.name)[0]
+    def _call(self, job: Job) -> Pending[Reply]:
+        return self._client.run(partial(_call, job))
 
     def _waits_for_worker(self) -> bool:
         """Say what is waited for; return False if it is a living worker."""
@@ -96,13 +95,8 @@ class BulkLane:
     def _send_refused(self, sent: Sequence[SentJob]) -> None:
         """Send the jobs again that were refused, or whose answers Redis was too long away for."""
         for each in sent:
-            try:
-                if each.pending.done():
-                    each.pending.result(0)
-            except (Overloaded, Unavailable):
+            if isinstance(each.pending.error(), Overloaded | Unavailable):  # `reply` raises others in their turn
                 each.pending = self._call(each.job)
-            except ShoalError:
-                continue  # `reply` raises it when its turn comes
 
     def _send_lost(self, sent: Sequence[SentJob]) -> None:
         """Send the jobs again, as new ones, that have no answer and are in their lane no longer.
@@ -111,7 +105,7 @@ class BulkLane:
         """
         placed = [(each, put_id) for each in sent if not each.pending.done() and (put_id := each.pending.put_id)]
         try:
-            held = self._client.queue.holds([put_id for _, put_id in placed])
+            held = self._client.run(lambda client: client.queue.holds([put_id for _, put_id in placed]))
         except ShoalError:
             return  # Redis is away, which the next wait notices
         lost = [each for (each, _), is_held in zip(placed, held, strict=True) if not is_held]
@@ -119,3 +113,11 @@ class BulkLane:
         for each in lost:
             each.job = replace(each.job, id=new_id())
             each.pending = self._call(each.job)
+
+
+async def _call(job: Job, client: AsyncClient) -> Pending[Reply]:
+    return client.connect().call(LANE, [job], client.name)[0]
+
+
+async def _forget(jobs: Sequence[Job], client: AsyncClient) -> None:
+    client.connect().forget(jobs)

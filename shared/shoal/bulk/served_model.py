@@ -36,7 +36,7 @@ def served_model(client: Client) -> ServedModel | None:
     Raises NotReady if workers make different vectors, and Unavailable without Redis.
     """
     kinds = {"model": str, "digest": str, "dimension": int}
-    beats = client.pool.first_heartbeats().values()
+    beats = client.pool.workers().values()
     found = [about for about in beats if all(isinstance(about.get(name), kind) for name, kind in kinds.items())]
     check_same_vectors(found)
     if not found:

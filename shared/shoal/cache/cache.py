@@ -9,9 +9,8 @@ them.
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 
-from shoal.blocking import blocking
+from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.broker import Broker
-from shoal.broker.commands import BlockingCommands, Commands
 from shoal.broker.script import Script
 from shoal.cache.entry import Entry
 from shoal.cache.table import Table
@@ -25,48 +24,58 @@ _TWO_NUMBERS = struct.Struct("<QQ")
 _STORE = Script.load("shoal.cache", "store")
 
 
-class AsyncCache:
-    """The table of a pool, for reading."""
+class _Places:
+    """The places of a pool's table, and the entries in them."""
 
-    def __init__(self, commands: Commands, keys: Keys, table: Table):
+    def __init__(self, keys: Keys, table: Table):
         self.table = table
         self._prefix = keys.cache("")
-        self._commands = commands
 
-    async def find(self, digests: Sequence[bytes]) -> list[Entry | None]:
-        """Return the entry of each digest, or None where there is none.
-
-        Raises Unavailable.
-        """
-        entries: list[Entry | None] = []
-        for start in range(0, len(digests), MAX_TEXTS_PER_READ):
-            group = digests[start : start + MAX_TEXTS_PER_READ]
-            values = iter(await self._commands.execute("MGET", *self.places(group)))
-            entries += [self._unpack(digest, next(values), next(values)) for digest in group]
-        return entries
-
-    def places(self, digests: Iterable[bytes]) -> list[str]:
+    def _keys(self, digests: Iterable[bytes]) -> list[str]:
         """Return the keys of both places of each digest."""
         numbers = (number for digest in digests for number in _TWO_NUMBERS.unpack(digest))
         return [f"{self._prefix}{number % self.table.num_places}" for number in numbers]
 
-    def _unpack(self, digest: bytes, *values: bytes | None) -> Entry | None:
-        for data in values:
-            if entry := Entry.unpack(data, digest, self.table.dimension):
-                return entry
-        return None
+    def _entries(self, digests: Sequence[bytes], values: Sequence[bytes | None]) -> list[Entry | None]:
+        """Return the entry of each digest in the values of its two places, or None."""
+        return [
+            Entry.unpack(values[2 * n], digest, self.table.dimension)
+            or Entry.unpack(values[2 * n + 1], digest, self.table.dimension)
+            for n, digest in enumerate(digests)
+        ]
 
 
-class Cache:
-    """The table of a pool, for reading and writing. Thread-safe."""
+class AsyncCache(_Places):
+    """The table of a pool, as clients read it."""
+
+    def __init__(self, broker: AsyncBroker, keys: Keys, table: Table):
+        super().__init__(keys, table)
+        self._broker = broker
+
+    async def find(self, digests: Sequence[bytes]) -> list[Entry | None]:
+        """Return the entry of each digest, or None where there is none. Raises Unavailable."""
+        entries: list[Entry | None] = []
+        for start in range(0, len(digests), MAX_TEXTS_PER_READ):
+            group = digests[start : start + MAX_TEXTS_PER_READ]
+            entries += self._entries(group, await self._broker.execute("MGET", *self._keys(group)))
+        return entries
+
+
+class Cache(_Places):
+    """The table of a pool, as workers read and write it. Thread-safe."""
 
     def __init__(self, broker: Broker, keys: Keys, table: Table, ttl_s: int = DEFAULTS.cache_ttl_s):
-        self.asynchronous = AsyncCache(BlockingCommands(broker), keys, table)
-        self.table = table
+        super().__init__(keys, table)
         self._ttl_s = ttl_s
         self._broker = broker
 
-    find = blocking(AsyncCache.find)
+    def find(self, digests: Sequence[bytes]) -> list[Entry | None]:
+        """Return the entry of each digest, or None where there is none. Raises Unavailable."""
+        entries: list[Entry | None] = []
+        for start in range(0, len(digests), MAX_TEXTS_PER_READ):
+            group = digests[start : start + MAX_TEXTS_PER_READ]
+            entries += self._entries(group, self._broker.execute("MGET", *self._keys(group)))
+        return entries
 
     def store(self, entries: Mapping[bytes, Entry]) -> None:
         """Put each entry into one of the two places of its digest.
@@ -75,4 +84,4 @@ class Cache:
         """
         if entries:
             values = [entry.pack(digest) for digest, entry in entries.items()]
-            self._broker.run(_STORE, self.asynchronous.places(entries), {"ttl_s": self._ttl_s, "entries": values})
+            self._broker.run(_STORE, self._keys(entries), {"ttl_s": self._ttl_s, "entries": values})

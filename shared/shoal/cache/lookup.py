@@ -1,8 +1,6 @@
 """A client's look-up in the cache: texts that it finds are not sent to a worker."""
 
 import asyncio
-import os
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,15 +8,14 @@ from itertools import islice
 
 import numpy as np
 
-from shoal.blocking import run_now
-from shoal.broker.commands import BlockingCommands, Commands
+from shoal.broker.async_broker import AsyncBroker
 from shoal.cache.cache import AsyncCache
 from shoal.cache.entry import Entry, size_bytes
 from shoal.cache.table import Table
 from shoal.errors import ShoalError
 from shoal.jobs import Job
 from shoal.keys import Keys
-from shoal.queue.pool import ALIVE_S, AsyncPool, Pool
+from shoal.queue.pool import ALIVE_S, AsyncPool
 from shoal.replies import TIMINGS, Reply, finish
 
 #: Most bytes of entries that a client holds in memory.
@@ -73,7 +70,7 @@ class LookupResult:
         )
 
 
-class _Lookup:
+class CacheLookup:
     """A client's look-up of texts in the cache of the pool. A failure counts as a missing text.
 
     Workers announce the shape of the cache in their heartbeats; those of new workers are read after `refresh_s`,
@@ -85,10 +82,10 @@ class _Lookup:
 
     def __init__(
         self,
-        commands: Commands,
+        commands: AsyncBroker,
         keys: Keys,
         pool: AsyncPool,
-        refresh_s: float,
+        refresh_s: float = ALIVE_S,
         max_held_bytes: int = MAX_HELD_BYTES,
         hold_s: float = HOLD_S,
     ):
@@ -103,9 +100,14 @@ class _Lookup:
         self._cache: AsyncCache | None = None
         self._held: dict[bytes, Entry] = {}
         self._refresh_at = self._drop_at = 0.0
-        self._counting = threading.Lock()
+        self._refreshing = asyncio.Lock()
 
-    async def _find(self, job: Job) -> LookupResult:
+    async def find(self, job: Job) -> LookupResult:
+        """Look up the texts of a job that embeds; those of other jobs, and token vectors, are all missing."""
+        if job.is_cacheable and self._is_due():
+            async with self._refreshing:
+                if self._is_due():
+                    await self._refresh()
         all_missing = LookupResult(job, [None] * len(job.texts))
         cache, options = self._cache, job.options
         if cache is None or not job.is_cacheable or not cache.table.supports(options):
@@ -116,7 +118,8 @@ class _Lookup:
         except ShoalError:  # the queue raises the same when the job is put
             return all_missing
         entries = [entry if entry and entry.answers(options) else None for entry in found]
-        self._count(len(entries), entries.count(None))
+        self.num_hits += len(entries) - entries.count(None)
+        self.num_misses += entries.count(None)
         return LookupResult(job, entries, cache.table.model)
 
     async def _entries(self, cache: AsyncCache, digests: Sequence[bytes]) -> list[Entry | None]:
@@ -128,7 +131,7 @@ class _Lookup:
             new = {digest: entry for digest, entry in read if entry is not None}
             most = self._max_held_bytes // (size_bytes(cache.table.dimension) + OBJECT_BYTES)
             if len(held) + len(new) > most:
-                held = self._held = {}  # other threads may still read the one before
+                held = self._held = {}  # other tasks may still read the one before
             held.update(islice(new.items(), most))
             found |= new
         return [found[digest] for digest in digests]
@@ -149,53 +152,3 @@ class _Lookup:
         if now >= self._drop_at:
             self._held, self._drop_at = {}, now + self._hold_s
         self._refresh_at = now + self._refresh_s
-
-    def _count(self, num_texts: int, num_misses: int) -> None:
-        with self._counting:
-            self.num_hits += num_texts - num_misses
-            self.num_misses += num_misses
-
-
-class CacheLookup(_Lookup):
-    """The look-up for threads. Thread-safe, and works on both sides of a fork."""
-
-    def __init__(
-        self,
-        pool: Pool,
-        refresh_s: float = ALIVE_S,
-        max_held_bytes: int = MAX_HELD_BYTES,
-        hold_s: float = HOLD_S,
-    ):
-        commands = BlockingCommands(pool.broker)
-        super().__init__(commands, pool.keys, pool.asynchronous, refresh_s, max_held_bytes, hold_s)
-        self._make_locks()
-
-    def find(self, job: Job) -> LookupResult:
-        """Look up the texts of a job that embeds; those of other jobs, and token vectors, are all missing."""
-        if self._pid != os.getpid():
-            self._make_locks()  # in the process that this one was forked from, other threads may hold them
-        if job.is_cacheable and self._is_due():
-            with self._refreshing:
-                if self._is_due():
-                    run_now(self._refresh())
-        return run_now(self._find(job))
-
-    def _make_locks(self) -> None:
-        self._refreshing, self._counting = threading.Lock(), threading.Lock()
-        self._pid = os.getpid()  # last: another thread that sees it takes the locks that were made before
-
-
-class AsyncCacheLookup(_Lookup):
-    """The look-up for the tasks of an event loop."""
-
-    def __init__(self, commands: Commands, keys: Keys, pool: AsyncPool, refresh_s: float = ALIVE_S):
-        super().__init__(commands, keys, pool, refresh_s)
-        self._refreshing = asyncio.Lock()
-
-    async def find(self, job: Job) -> LookupResult:
-        """Look up the texts of a job as `CacheLookup` does."""
-        if job.is_cacheable and self._is_due():
-            async with self._refreshing:
-                if self._is_due():
-                    await self._refresh()
-        return await self._find(job)

@@ -5,9 +5,8 @@ import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from shoal.blocking import blocking
+from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.broker import Broker
-from shoal.broker.commands import BlockingCommands, Commands
 from shoal.broker.script import Script
 from shoal.changes.change import MAX_CHANGE_BYTES, MAX_CHANGES, MAX_CHANGES_BYTES, Change, size_of
 from shoal.errors import IndexMismatch, InvalidRequest, MalformedJob, ShoalError, TooManyChanges
@@ -76,56 +75,45 @@ class Tail(NamedTuple):
     entries: Iterator[Entry]
 
 
-class AsyncChangeLog:
-    """The logs of a pool, as clients use them."""
+async def append(commands: AsyncBroker, keys: Keys, index: str, change: Change) -> str:
+    """Add a change to the log of an index, and return its position.
 
-    def __init__(self, commands: Commands, keys: Keys):
-        self._commands = commands
+    Raises TooManyChanges, TooLarge, InvalidText, InvalidRequest, Overloaded, and Unavailable.
+    """
+    packed = change.pack()
+    arguments = {
+        "index": index,
+        "change": packed,
+        "num_ids": change.num_ids,
+        "size": size_of(change, packed),
+        "max_num": MAX_CHANGES,
+        "max_size": MAX_CHANGES_BYTES,
+        "digits": f"{10**17 + secrets.randbelow(9 * 10**17)}",
+    }
+    answer = await commands.run(_APPEND, _keys_of(keys, index), arguments)
+    if "position" not in answer:
+        raise TooManyChanges(
+            f"index {index} has {answer['num']:,} changes ({answer['size']:,} bytes) that no build has folded in; "
+            f"with these {change.num_ids:,} it may have {MAX_CHANGES:,} ({MAX_CHANGES_BYTES:,} bytes): build it"
+        )
+    return str(answer["position"].decode())
+
+
+class ChangeLog:
+    """The logs of the changes of a pool's indexes, for their readers. Thread-safe."""
+
+    def __init__(self, broker: Broker, keys: Keys):
+        self._broker = broker
         self._keys = keys
 
-    async def append(self, index: str, change: Change) -> str:
-        """Add a change to the log of an index, and return its position.
-
-        Raises TooManyChanges, TooLarge, InvalidText, InvalidRequest, Overloaded, and Unavailable.
-        """
-        packed = change.pack()
-        arguments = {
-            "index": index,
-            "change": packed,
-            "num_ids": change.num_ids,
-            "size": size_of(change, packed),
-            "max_num": MAX_CHANGES,
-            "max_size": MAX_CHANGES_BYTES,
-            "digits": f"{10**17 + secrets.randbelow(9 * 10**17)}",
-        }
-        answer = await self._commands.run(_APPEND, _keys_of(self._keys, index), arguments)
-        if "position" not in answer:
-            raise TooManyChanges(
-                f"index {index} has {answer['num']:,} changes ({answer['size']:,} bytes) that no build has folded in; "
-                f"with these {change.num_ids:,} it may have {MAX_CHANGES:,} ({MAX_CHANGES_BYTES:,} bytes): build it"
-            )
-        return str(answer["position"].decode())
-
-    async def positions(self) -> dict[str, str]:
+    def positions(self) -> dict[str, str]:
         """Return by the name of each index that was ever changed the position of its last change.
 
         Raises Unavailable.
         """
-        answer: list[bytes] = await self._commands.execute("HGETALL", self._keys.changed)
+        answer: list[bytes] = self._broker.execute("HGETALL", self._keys.changed)
         found = {_text(name): _position(line) for name, line in zip(*[iter(answer)] * 2, strict=True)}
         return {name: position for name, position in found.items() if position}
-
-
-class ChangeLog:
-    """The logs of the changes of a pool's indexes. Thread-safe."""
-
-    def __init__(self, broker: Broker, keys: Keys):
-        self.asynchronous = AsyncChangeLog(BlockingCommands(broker), keys)
-        self._broker = broker
-        self._keys = keys
-
-    append = blocking(AsyncChangeLog.append)
-    positions = blocking(AsyncChangeLog.positions)
 
     def since(self, index: str, position: str) -> Tail:
         """Return the changes of an index after a position, in their order; a few are read at a time.

@@ -14,7 +14,7 @@ import click
 
 from shoal.cli.options import OutputFile
 from shoal.client.http.client import HttpClient
-from shoal.client.questions import BlockingQuestions
+from shoal.client.questions import Questions
 from shoal.client.redis.client import Client
 from shoal.errors import MissingExtra, UnknownIndex
 from shoal.evaluation.collection import Collection, Files
@@ -131,7 +131,7 @@ def _service(settings: Settings, asked: Asked) -> Client | HttpClient:
     return Client.from_settings(settings)
 
 
-def _is_served(client: BlockingQuestions, index: str) -> bool:
+def _is_served(client: Questions, index: str) -> bool:
     try:
         client.search(["is it there?"], k=1, index=index)
     except UnknownIndex:

@@ -1,15 +1,15 @@
 """The command `shoal dead`: list, show, retry and drop dead letters."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 
 import click
 
 from shoal.cli.options import REDIS_SETTINGS, settings_options
 from shoal.cli.output import echo, echo_lines, when
+from shoal.client.redis.async_client import AsyncClient
+from shoal.client.redis.client import Client
 from shoal.queue.blame import DeadLetter, DeadLetters
-from shoal.queue.producer import Producer
 from shoal.settings import Settings
 
 #: Most bytes shown of a job that cannot be read.
@@ -26,9 +26,9 @@ def dead() -> None:
 @settings_options(*REDIS_SETTINGS)
 def list_(settings: Settings, limit: int) -> None:
     """List dead letters, the newest first."""
-    with _letters(settings) as letters:
-        echo(f"{len(letters):,} dead letters")
-        for letter in letters.newest(limit):
+    with Client.from_settings(settings) as client:
+        echo(f"{client.run(lambda own: own.queue.num_dead()):,} dead letters")
+        for letter in client.run(lambda own: DeadLetters(own.queue).newest(limit)):
             echo(f"{letter.id}  {when(letter.time_s)}  {_describe(letter)}  {letter.reason}")
 
 
@@ -37,8 +37,8 @@ def list_(settings: Settings, limit: int) -> None:
 @settings_options(*REDIS_SETTINGS)
 def show(settings: Settings, letter_id: str) -> None:
     """Show one dead letter, with its texts and the traceback if there is one."""
-    with _letters(settings) as letters:
-        letter = letters.get(letter_id)
+    with Client.from_settings(settings) as client:
+        letter = client.run(lambda own: DeadLetters(own.queue).get(letter_id))
     echo(f"reason: {letter.reason}")
     echo(f"time: {when(letter.time_s)}")
     echo(f"lane: {letter.lane}")
@@ -60,9 +60,10 @@ def show(settings: Settings, letter_id: str) -> None:
 @settings_options(*REDIS_SETTINGS)
 def retry(settings: Settings, letter_ids: tuple[str, ...]) -> None:
     """Put jobs again, under new ids by which their results can be fetched."""
-    with _letters(settings) as letters:
+    with Client.from_settings(settings) as client:
         for letter_id in letter_ids:
-            echo(f"{letter_id} is job {letters.retry(letter_id)}")
+            job_id = client.run(partial(_retry, letter_id))
+            echo(f"{letter_id} is job {job_id}")
 
 
 @dead.command()
@@ -70,19 +71,18 @@ def retry(settings: Settings, letter_ids: tuple[str, ...]) -> None:
 @settings_options(*REDIS_SETTINGS)
 def drop(settings: Settings, letter_ids: tuple[str, ...]) -> None:
     """Delete dead letters."""
-    with _letters(settings) as letters:
+    with Client.from_settings(settings) as client:
         for letter_id in letter_ids:
-            letters.drop(letter_id)
+            client.run(partial(_drop, letter_id))
             echo(f"{letter_id} is gone")
 
 
-@contextmanager
-def _letters(settings: Settings) -> Iterator[DeadLetters]:
-    queue = Producer.connect(settings.redis_address, settings.keys)
-    try:
-        yield DeadLetters(queue)
-    finally:
-        queue.close()
+async def _retry(letter_id: str, client: AsyncClient) -> str:
+    return await DeadLetters(client.queue).retry(letter_id)
+
+
+async def _drop(letter_id: str, client: AsyncClient) -> None:
+    await DeadLetters(client.queue).drop(letter_id)
 
 
 def _describe(letter: DeadLetter) -> str:

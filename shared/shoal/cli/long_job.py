@@ -64,8 +64,6 @@ def watch(settings: Settings, job_id: str) -> None:
 
     The exit status is 0 if the job is done, and 1 if it failed or was cancelled.
     """
-    from shoal.client.redis.long_jobs import RedisLongJobs  # which loads numpy
-
     with long_jobs(settings) as jobs:
         status = jobs.status(job_id).status
         if status == "queued":
@@ -74,7 +72,7 @@ def watch(settings: Settings, job_id: str) -> None:
             echo(f"the job is paused: `shoal job resume {job_id}` lets it go on", err=True)
         try:
             with TaskBar() as bar:
-                LongHandle(RedisLongJobs(jobs), job_id).wait(on_status=lambda status: _show(bar, status))
+                LongHandle(jobs, job_id).wait(on_status=lambda status: _show(bar, status))
         except KeyboardInterrupt:
             echo(
                 f"the job goes on: `shoal job watch {job_id}` looks at it again, `shoal job cancel {job_id}` ends it",

@@ -25,11 +25,11 @@ def status(settings: Settings) -> None:
         if sys.stdout.isatty() and find_spec("rich"):
             _print_tables(client)
             return
-        for lane, load in client.queue.loads().items():
+        for lane, load in client.run(lambda own: own.queue.loads()).items():
             echo(f"lane {lane}: {load.num_jobs:,} unanswered jobs, {load.num_texts:,} texts")
-        unread = client.queue.unread.load()
+        unread = client.run(lambda own: own.queue.unread_load())
         echo(f"results not read: {unread.num_results:,}, {unread.num_bytes:,} bytes")
-        echo(f"dead letters: {client.queue.num_dead():,}")
+        echo(f"dead letters: {client.run(lambda own: own.queue.num_dead()):,}")
         workers = client.pool.workers()
         echo(f"workers alive: {len(workers)}")
         for worker_id, about in workers.items():
@@ -46,9 +46,9 @@ def _print_tables(client: Client) -> None:
     from shoal.cli.pool_table import index_table, pool_tables
     from shoal.queue.pool_history import PoolHistory
 
-    history = PoolHistory(client.queue)
-    history.sample()
-    console, unread = Console(), client.queue.unread.load()
+    history = PoolHistory()
+    client.run(lambda own: history.sample(own.queue))
+    console, unread = Console(), client.run(lambda own: own.queue.unread_load())
     console.print(pool_tables(history.snapshot()))
     console.print(index_table(client.pool.workers()))
     console.print(f"results not read: {unread.num_results:,}, {unread.num_bytes:,} bytes")

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -43,15 +43,14 @@ def top(settings: Settings, url: str | None, key: str | None, every_s: float) ->
 
 @contextmanager
 def _over_redis(settings: Settings) -> Iterator["Reader"]:
-    from shoal.long_jobs.long_jobs import LongJobs
+    from shoal.client.redis.client import Client  # which loads numpy
     from shoal.queue.pool_history import PoolHistory
-    from shoal.queue.producer import Producer
 
-    with closing(Producer.connect(settings.redis_address, settings.keys)) as producer, LongJobs(settings) as jobs:
-        history = PoolHistory(producer)
+    with Client.from_settings(settings) as client:
+        history, jobs = PoolHistory(), client.long_jobs
 
         def read() -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:
-            history.sample()
+            client.run(lambda own: history.sample(own.queue))
             found = [] if jobs.is_empty() else jobs.list(limit=MAX_LONG_JOBS)
             return history.snapshot(), [status.to_map() for status in found]
 

@@ -10,21 +10,27 @@ from shoal.errors import ShoalError
 T = TypeVar("T")
 
 
-async def groups(texts: Iterable[T] | AsyncIterable[T], num_texts: int) -> AsyncGenerator[list[T], None]:
-    """Yield the texts in groups of `num_texts`."""
-    if isinstance(texts, AsyncIterable):
-        group: list[T] = []
-        async for text in texts:
-            group.append(text)
-            if len(group) == num_texts:
-                yield group
-                group = []
-        if group:
-            yield group
-    else:
-        source = iter(texts)
-        while group := list(islice(source, num_texts)):
-            yield group
+def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield the items in lists of `size`."""
+    source = iter(items)
+    while batch := list(islice(source, size)):
+        yield batch
+
+
+async def async_batches(items: Iterable[T] | AsyncIterable[T], size: int) -> AsyncGenerator[list[T], None]:
+    """Yield the items in lists of `size`."""
+    if not isinstance(items, AsyncIterable):
+        for batch in batches(items, size):
+            yield batch
+        return
+    batch = []
+    async for item in items:
+        batch.append(item)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
 
 
 def bounded_groups(items: Iterable[T], sizes: Iterable[int], max_num: int, max_size: int) -> Iterator[list[T]]:

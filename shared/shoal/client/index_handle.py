@@ -1,14 +1,13 @@
-"""The handle of an index, whichever way a client reaches it: for an event loop, and for programs without one."""
+"""The handle of an index for programs without an event loop, whichever way a client reaches it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypedDict, Unpack
 
-from shoal.blocking import blocking, run_now
 from shoal.checks import check_known
-from shoal.client.long_handle import AsyncLongHandle, LongHandle
+from shoal.client.long_handle import LongHandle
 from shoal.client.long_job_calls import LongJobCalls
-from shoal.client.source_file import File, Items
+from shoal.client.source_file import File, Item
 from shoal.records.given_document import Given
 
 #: Longest time for a change of an index's versions, which waits behind others.
@@ -34,7 +33,7 @@ class BuildOptions(TypedDict, total=False):
 
 
 class IndexCalls(Protocol):
-    """The calls for an index, through Redis or over HTTP."""
+    """The calls for an index, through Redis or over HTTP; each blocks the thread until it is answered."""
 
     @property
     def jobs(self) -> LongJobCalls:
@@ -44,22 +43,22 @@ class IndexCalls(Protocol):
     def name(self) -> str:
         """The name of the index."""
 
-    async def add(self, documents: Iterable[Given]) -> int:
+    def add(self, documents: Iterable[Given]) -> int:
         """Add documents; return their number."""
 
-    async def delete(self, ids: Iterable[str]) -> int:
+    def delete(self, ids: Iterable[str]) -> int:
         """Delete the documents with these ids; return the number of ids."""
 
-    async def build(self, source: File | Items, options: BuildOptions) -> str:
+    def build(self, source: File | Iterable[Item], options: BuildOptions) -> str:
         """Submit a build; return the id of the job."""
 
-    async def manage(self, action: str, version: str | None = None) -> list[dict[str, Any]]:
+    def manage(self, action: str, version: str | None = None) -> list[dict[str, Any]]:
         """List, publish, roll back or delete versions; return those that there are then."""
 
 
 @dataclass(frozen=True, slots=True)
-class AsyncIndexHandle:
-    """An index by its name, for the event loop that uses its client.
+class IndexHandle:
+    """An index by its name. Thread-safe.
 
     Documents are added and deleted while it is served. Runners build it and change its versions: the methods that
     return versions wait for a runner, at most `CHANGE_TIMEOUT_S`, and raise NotReady if none is alive. A version is a
@@ -69,7 +68,7 @@ class AsyncIndexHandle:
 
     calls: IndexCalls
 
-    async def add(self, documents: Iterable[Given]) -> int:
+    def add(self, documents: Iterable[Given]) -> int:
         """Add documents to the index, each in place of the one that has its id; return their number.
 
         A document is a map with `id`, `text` and any other fields that JSON can hold. Every worker finds it within
@@ -77,51 +76,16 @@ class AsyncIndexHandle:
         written. Raises BadDocument, or InvalidText, that names the document; UnknownIndex, NotReady, TooLarge, and
         TooManyChanges once 10,000 documents are added or deleted that no build has folded in.
         """
-        return await self.calls.add(documents)
+        return self.calls.add(documents)
 
-    async def delete(self, ids: Iterable[str]) -> int:
+    def delete(self, ids: Iterable[str]) -> int:
         """Delete the documents that have these ids; return the number of ids, some of which may have no document.
 
         At most 1,000 are deleted in one step. Raises InvalidRequest that names the id, and what `add` raises.
         """
-        return await self.calls.delete(ids)
+        return self.calls.delete(ids)
 
-    async def build(self, source: File | Items, **options: Unpack[BuildOptions]) -> AsyncLongHandle:
-        """Submit a build of a new version, as `IndexHandle.build` does."""
-        return AsyncLongHandle(self.calls.jobs, await self.calls.build(source, _checked(options)))
-
-    async def versions(self) -> list[dict[str, Any]]:
-        """Return the versions of the index."""
-        return await self.calls.manage("list")
-
-    async def publish(self, version: str) -> list[dict[str, Any]]:
-        """Make a version the current one, which searches then read; return the versions."""
-        return await self.calls.manage("publish", version)
-
-    async def rollback(self) -> list[dict[str, Any]]:
-        """Make the version that was published before the current one current again; return the versions."""
-        return await self.calls.manage("rollback")
-
-    async def delete_version(self, version: str) -> list[dict[str, Any]]:
-        """Delete a version that is not the current one; return the versions that are left."""
-        return await self.calls.manage("delete", version)
-
-
-@dataclass(frozen=True, slots=True)
-class IndexHandle:
-    """An index by its name. Thread-safe. `AsyncIndexHandle` says what its methods do."""
-
-    calls: IndexCalls
-
-    @property
-    def asynchronous(self) -> AsyncIndexHandle:
-        """The same handle for calls whose I/O blocks the thread."""
-        return AsyncIndexHandle(self.calls)
-
-    add = blocking(AsyncIndexHandle.add)
-    delete = blocking(AsyncIndexHandle.delete)
-
-    def build(self, source: File | Items, **options: Unpack[BuildOptions]) -> LongHandle:
+    def build(self, source: File | Iterable[Item], **options: Unpack[BuildOptions]) -> LongHandle:
         """Submit a build of a new version from a file of documents, and return at once.
 
         `source` is the path of a file, a URL, which the runner reads, or a `ServerFile`. Over HTTP, a file is uploaded,
@@ -130,15 +94,26 @@ class IndexHandle:
         that the version built last has are not embedded again, unless `full` is true. The new version is published,
         unless `publish` is false.
         """
-        return LongHandle(self.calls.jobs, run_now(self.calls.build(source, _checked(options))))
+        return LongHandle(self.calls.jobs, self.calls.build(source, checked(options)))
 
-    versions = blocking(AsyncIndexHandle.versions)
-    publish = blocking(AsyncIndexHandle.publish)
-    rollback = blocking(AsyncIndexHandle.rollback)
-    delete_version = blocking(AsyncIndexHandle.delete_version)
+    def versions(self) -> list[dict[str, Any]]:
+        """Return the versions of the index."""
+        return self.calls.manage("list")
+
+    def publish(self, version: str) -> list[dict[str, Any]]:
+        """Make a version the current one, which searches then read; return the versions."""
+        return self.calls.manage("publish", version)
+
+    def rollback(self) -> list[dict[str, Any]]:
+        """Make the version that was published before the current one current again; return the versions."""
+        return self.calls.manage("rollback")
+
+    def delete_version(self, version: str) -> list[dict[str, Any]]:
+        """Delete a version that is not the current one; return the versions that are left."""
+        return self.calls.manage("delete", version)
 
 
-def _checked(options: BuildOptions) -> BuildOptions:
+def checked(options: BuildOptions) -> BuildOptions:
     """Return the options; raise InvalidRequest for one that there is not."""
     check_known("option", options, BuildOptions.__annotations__)
     return options

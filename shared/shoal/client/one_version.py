@@ -1,7 +1,7 @@
 """The replies to the parts of a search, brought to one version of the index."""
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Iterator, Sequence
 
 from shoal.replies import Reply
 
@@ -10,25 +10,17 @@ from shoal.replies import Reply
 SWITCH_PAUSE_S = 0.05
 
 
-async def of_one_version(
-    replies: Sequence[Reply],
-    compute: Callable[[list[int]], Awaitable[Sequence[Reply]]],
-    sleep: Callable[[float], Awaitable[None]],
-    until: float,
-) -> list[Reply]:
-    """Return the replies to the parts of a job, all of one version of the index.
+def of_other_versions(replies: Sequence[Reply], until: float) -> Iterator[tuple[float, list[int]]]:
+    """Yield what to do until all replies to the parts of a job are of one version of the index.
 
-    While they are of several versions, `compute` is given the numbers of those to compute again, and returns their
-    replies: of all but the version that was computed last, as workers switch one after the other. If that takes until
-    `until`, on the monotonic clock, or a reply has an error or no version, the replies are returned as they are.
+    That is a pause in seconds, and the numbers of the replies to compute again, which the caller then replaces: all but
+    those of the version that was computed last, as workers switch one after the other. It ends once there are none, at
+    `until` on the monotonic clock, and for replies that have an error or no version.
     """
-    found, wanted, pause_s = list(replies), replies[-1].index_version, 0.0
-    while wanted and not any(reply.error for reply in found) and time.monotonic() + pause_s < until:
-        others = [n for n, reply in enumerate(found) if reply.index_version != wanted]
+    wanted, pause_s = replies[-1].index_version, 0.0
+    while wanted and not any(reply.error for reply in replies) and time.monotonic() + pause_s < until:
+        others = [n for n, reply in enumerate(replies) if reply.index_version != wanted]
         if not others:
-            break
-        await sleep(pause_s)
-        for n, reply in zip(others, await compute(others), strict=True):
-            found[n] = reply
-        wanted, pause_s = found[others[-1]].index_version, SWITCH_PAUSE_S
-    return found
+            return
+        yield pause_s, others
+        wanted, pause_s = replies[others[-1]].index_version, SWITCH_PAUSE_S

@@ -1,6 +1,6 @@
 """Questions of programs about texts: the same for all clients, whichever way their jobs go."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, overload
@@ -8,7 +8,6 @@ from typing import Any, Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.blocking import run_now
 from shoal.checks import check_known
 from shoal.closing import Closing
 from shoal.jobs import Job
@@ -21,40 +20,12 @@ from shoal.search_options import SEARCH_NAMES, SearchOptions
 Vectors = NDArray[np.float32] | list[NDArray[np.float32]]
 
 
-class Questions(ABC):
-    """The questions of a program, as coroutines: each makes a job and reads its reply."""
+class Questions(Closing):
+    """The questions of programs without an event loop: each makes a job, waits for its reply, and reads that."""
 
     @abstractmethod
-    async def _call(self, job: Job) -> Reply:
+    def _call(self, job: Job) -> Reply:
         """Return the reply to the job."""
-
-    async def _embed(self, texts: str | Iterable[str], options: Mapping[str, Any]) -> Any:
-        """Return the vectors of the texts, or of a single str."""
-        job = Embed(as_list(texts), options_of(options))
-        rows = vectors(await self._call(job), job.options)
-        return rows[0] if isinstance(texts, str) else rows
-
-    async def _search(self, queries: str | Iterable[str], k: int, index: str, options: Mapping[str, Any]) -> list[Any]:
-        """Return the hits of each query, or of a single str, or of all together with `fuse`."""
-        hits = (await self._ask(queries, k, index, options)).hits or []
-        return hits[0] if isinstance(queries, str) or options.get("fuse") else hits
-
-    async def _ask(self, queries: str | Iterable[str], k: int, index: str, options: Mapping[str, Any]) -> Reply:
-        """Return the reply to a search."""
-        return await self._call(search_of(queries, options, k, index))
-
-    async def _rerank(
-        self, query: str, texts: Iterable[str], raw_scores: bool, options: Mapping[str, Any]
-    ) -> NDArray[np.float32]:
-        """Return the score of each text for the query."""
-        job = Rerank(as_list(texts), options_of(options), query=query, raw_scores=raw_scores)
-        scores = (await self._call(job)).scores
-        assert scores is not None
-        return scores
-
-
-class BlockingQuestions(Questions, Closing):
-    """The questions of programs without an event loop, whose thread waits for the answer."""
 
     @overload
     def embed(self, texts: str | Iterable[str], *, output: Literal["chunks"], **options: Any) -> list[Any]: ...
@@ -68,7 +39,8 @@ class BlockingQuestions(Questions, Closing):
         With `output="tokens"`, return a list with one `[tokens, dimension]` array for each text; with
         `output="chunks"`, a list with the list of `Chunk` of each text, or that list alone for a single str.
         """
-        return run_now(self._embed(texts, options))
+        job = embed_of(texts, options)
+        return vectors_of(texts, self._call(job), job.options)
 
     def search(
         self, queries: str | Iterable[str] = (), k: int = 5, index: str = "default", **options: Any
@@ -79,14 +51,14 @@ class BlockingQuestions(Questions, Closing):
         are read, and of `SearchOptions`, with `negative` in place of `num_negative`: a list of texts. `vectors` may be
         an array, or arrays. With `fuse` there is one list of hits.
         """
-        return run_now(self._search(queries, k, index, options))
+        return hits_of(queries, self.find(queries, k, index, **options), options)
 
     def find(self, queries: str | Iterable[str] = (), k: int = 5, index: str = "default", **options: Any) -> Reply:
         """Return the reply to a search with the options of `search`: beside `hits` it has what else they ask for.
 
         `cursors`, `totals` and `facets` have an item for each list of hits.
         """
-        return run_now(self._ask(queries, k, index, options))
+        return self._call(search_of(queries, options, k, index))
 
     def rerank(
         self, query: str, texts: Iterable[str], *, raw_scores: bool = False, **options: Any
@@ -96,7 +68,35 @@ class BlockingQuestions(Questions, Closing):
         A score is between 0 and 1; with `raw_scores`, it is the reranker's number before the sigmoid. The options are
         truncate and truncation_side. Raises Unsupported where the workers have no reranker.
         """
-        return run_now(self._rerank(query, texts, raw_scores, options))
+        return scores_of(self._call(rerank_of(query, texts, raw_scores, options)))
+
+
+def embed_of(texts: str | Iterable[str], options: Mapping[str, Any]) -> Embed:
+    """Return an embed with these options."""
+    return Embed(as_list(texts), options_of(options))
+
+
+def rerank_of(query: str, texts: Iterable[str], raw_scores: bool, options: Mapping[str, Any]) -> Rerank:
+    """Return a rerank with these options."""
+    return Rerank(as_list(texts), options_of(options), query=query, raw_scores=raw_scores)
+
+
+def vectors_of(texts: str | Iterable[str], reply: Reply, options: Options) -> Any:
+    """Return the vectors of the texts in the reply to an embed, or those of a single str."""
+    rows = vectors(reply, options)
+    return rows[0] if isinstance(texts, str) else rows
+
+
+def hits_of(queries: str | Iterable[str], reply: Reply, options: Mapping[str, Any]) -> list[Any]:
+    """Return the hits of each query in the reply to a search; of a single str, or of all together with `fuse`, one."""
+    hits = reply.hits or []
+    return hits[0] if isinstance(queries, str) or options.get("fuse") else hits
+
+
+def scores_of(reply: Reply) -> NDArray[np.float32]:
+    """Return the score of each text in the reply to a rerank."""
+    assert reply.scores is not None
+    return reply.scores
 
 
 def job_of(op: str, texts: str | Iterable[str], options: Mapping[str, Any], **fields: Any) -> Job:

@@ -105,61 +105,58 @@ class DeadLetters:
 
     def __init__(self, producer: Producer):
         self._producer = producer
-        self._broker = producer.broker
+        self._commands = producer.commands
         self._key = producer.keys.dead
 
-    def __len__(self) -> int:
-        return self._producer.num_dead()
-
-    def newest(self, max_letters: int = 100) -> list[DeadLetter]:
+    async def newest(self, max_letters: int = 100) -> list[DeadLetter]:
         """Return at most `max_letters` letters, the newest first, with the first `MAX_LISTED_BYTES` of each field."""
         letters: list[DeadLetter] = []
         while (num_wanted := min(LETTERS_AT_ONCE, max_letters - len(letters))) > 0:
             before = f"({letters[-1].id}" if letters else "+"
             limits = {"before": before, "max_letters": num_wanted, "max_value_bytes": MAX_LISTED_BYTES}
             arguments = {"names": _NAMES, **limits}
-            found = self._broker.run(_LIST, [self._producer.keys.root], arguments)["letters"]
+            found = (await self._commands.run(_LIST, [self._producer.keys.root], arguments))["letters"]
             letters += [DeadLetter.read(letter["id"], letter["fields"], letter["size_bytes"]) for letter in found]
             if len(found) < num_wanted:
                 break
         return letters
 
-    def get(self, letter_id: str) -> DeadLetter:
+    async def get(self, letter_id: str) -> DeadLetter:
         """Return one letter.
 
         Raises UnknownJob.
         """
         if _ID.fullmatch(letter_id):
-            for entry, values in self._broker.execute("XRANGE", self._key, letter_id, letter_id):
+            for entry, values in await self._commands.execute("XRANGE", self._key, letter_id, letter_id):
                 names = [name.decode(errors="replace") for name in values[::2]]
                 fields = dict(zip(names, values[1::2], strict=True))
                 return DeadLetter.read(entry, fields, len(fields.get("job", b"")))
         raise UnknownJob(f"no dead letter {excerpt(letter_id)}: it was retried or dropped, or its id is not right")
 
-    def retry(self, letter_id: str) -> str:
+    async def retry(self, letter_id: str) -> str:
         """Put the job again, without its deadline, and return the new id by which its result can be fetched.
 
         The same letter gives the same id, so retries at the same time put one job.
         Raises UnknownJob, Overloaded, or the error that keeps the job from being read: then it can only be dropped.
         """
-        letter = self.get(letter_id)
+        letter = await self.get(letter_id)
         job = replace(
             operations.unpack(letter.data), id=letter.retried_id, deadline=None, timeout_s=None, reply_to=None
         )
-        self._producer.put(letter.lane if letter.lane in LANES else LANES[0], [job], client="retried")
-        self._delete(letter_id)
+        await self._producer.put(letter.lane if letter.lane in LANES else LANES[0], [job], client="retried")
+        await self._delete(letter_id)
         return job.id
 
-    def drop(self, letter_id: str) -> None:
+    async def drop(self, letter_id: str) -> None:
         """Delete a letter.
 
         Raises UnknownJob.
         """
-        self.get(letter_id)
-        self._delete(letter_id)
+        await self.get(letter_id)
+        await self._delete(letter_id)
 
-    def _delete(self, letter_id: str) -> None:
-        self._broker.execute("XDEL", self._key, letter_id)
+    async def _delete(self, letter_id: str) -> None:
+        await self._commands.execute("XDEL", self._key, letter_id)
 
 
 def _text(fields: Mapping[str, bytes], name: str) -> str:

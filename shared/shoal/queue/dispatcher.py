@@ -1,240 +1,295 @@
-"""One sender and one receiver for all the threads of a process.
+"""The dispatcher: what many tasks ask goes to Redis together, and one task receives all replies.
 
-The sender puts into one round trip what many threads enqueue; a thread that is alone, or has large jobs, sends by
-itself. The receiver waits on the process's own reply address and wakes the thread that each reply is for. With a round
-trip and a connection of its own for every request, the same two cores answer a third as many.
+Jobs of many requests are put in one round trip. The receiver waits on the dispatcher's own reply address and wakes the
+task that each reply is for. With a round trip and a connection of its own for every request, the same two cores answer
+a third as many.
 """
 
-import contextlib
-import os
-import threading
-from collections.abc import Awaitable, Callable, Sequence
-from queue import Empty, SimpleQueue
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Collection, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Generic, TypeVar
 
-from shoal.blocking import run_now
-from shoal.errors import ShoalError
+from shoal import logs
+from shoal.errors import Internal, ShoalError, Unavailable
 from shoal.jobs import Job
-from shoal.queue.dispatching import Dispatching, closed
 from shoal.queue.packed_jobs import PackedJobs, few_of_each_client
 from shoal.queue.producer import Producer
-from shoal.queue.thread_turns import Turn, own_turn
 from shoal.replies import Reply
 
-#: Most bytes of jobs that the sender puts for a thread. All that it puts together is accepted when the last of it has
-#: arrived, so larger jobs would delay those of other threads.
-MAX_SENDER_BYTES = 65_536
+#: Time for which Redis may be away before the callers that wait for a reply are told.
+GRACE_S = 0.8
+
+#: Time after which a caller looks for a result by itself: a note is lost with a Redis that fails, and a program that
+#: cancels a job by an old copy of the script sends none.
+LOOK_AGAIN_S = 2.0
+
+#: Time that the receiver waits before it tries Redis again.
+RETRY_S = 0.1
+
+#: Most bytes of jobs that are put with those of other callers. All that is put together is accepted when the last of it
+#: has arrived, so larger jobs would delay those of others.
+MAX_TOGETHER_BYTES = 65_536
+
+T = TypeVar("T")
+
+_log = logging.getLogger("shoal.queue.dispatcher")
 
 
-class PendingReply:
-    """A reply on its way. Any number of threads may wait for it; it is settled once.
+class Pending(Generic[T]):
+    """A result on its way. Any number of tasks may wait for it; it is settled once.
 
-    It does what `concurrent.futures.Future` does, with one lock: that takes a sixth of the time.
+    `put_id` is the id of the job that it is the reply to, once the job is in its lane.
     """
 
-    __slots__ = ("_lock", "_outcome", "_turns", "put_id")
+    __slots__ = ("_is_settled", "_outcome", "_waiting", "put_id")
 
     def __init__(self) -> None:
-        self.put_id: str | None = None  # of the job, once it is in its lane
-        self._lock = threading.Lock()
-        self._lock.acquire()
-        self._outcome: Reply | ShoalError | None = None
-        self._turns: list[Turn] = []  # of the threads that wait
+        self.put_id: str | None = None
+        self._waiting: list[asyncio.Future[None]] = []
+        self._is_settled = False
+        self._outcome: T | ShoalError
 
-    def settle(self, outcome: Reply | ShoalError) -> None:
-        """Wake all threads that wait, with the reply or the error to raise; one that had a turn waits for one again."""
-        self._outcome = outcome
-        try:
-            turn = self._turns.pop()
-        except IndexError:
-            self._lock.release()
-        else:
-            turn.take_later(self._lock)
+    def settle(self, outcome: T | ShoalError) -> None:
+        """Wake all tasks that wait, with the result or with the error to raise."""
+        self._outcome, self._is_settled = outcome, True
+        for waiter in self._waiting:
+            if not waiter.done():  # by its cancellation
+                waiter.set_result(None)
 
     def done(self) -> bool:
         """Return True once it is settled."""
-        return self._outcome is not None
+        return self._is_settled
 
-    def result(self, timeout_s: float) -> Reply:
-        """Return the reply.
+    def error(self) -> ShoalError | None:
+        """Return the error that it was settled with, if it was."""
+        return self._outcome if self._is_settled and isinstance(self._outcome, ShoalError) else None
+
+    async def result(self, timeout_s: float) -> T:
+        """Return the result.
 
         Raises the error that it was settled with, or TimeoutError.
         """
-        if self._outcome is None:
-            if turn := own_turn():
-                self._wait_without(turn, timeout_s)
-            elif not self._lock.acquire(timeout=timeout_s):
-                raise TimeoutError
-            self._lock.release()  # for the next thread that waits
-        if isinstance(self._outcome, Reply):
-            return self._outcome
-        assert self._outcome is not None
-        raise self._outcome
-
-    def _wait_without(self, turn: Turn, timeout_s: float) -> None:
-        """Acquire the lock; another thread has the turn until then. Raises TimeoutError."""
-        self._turns.append(turn)
-        turn.give_back()
-        is_settled = self._lock.acquire(timeout=timeout_s)
-        try:
-            self._turns.remove(turn)
-        except ValueError:  # it was taken by `settle`, which gives it back with the lock
-            if not is_settled:
-                self._lock.acquire()
-            return
-        turn.take()
-        if not is_settled:
-            raise TimeoutError
+        if not self._is_settled:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiter)
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await waiter
+            finally:
+                self._waiting.remove(waiter)
+        if isinstance(self._outcome, ShoalError):
+            raise self._outcome
+        return self._outcome
 
 
-class PendingNote:
-    """A note on its way that a job is answered, for one thread."""
+class Dispatcher:
+    """The jobs that wait for replies at one address, and the task that receives them, which starts at once.
 
-    def __init__(self) -> None:
-        self._settled = threading.Event()
-        self._error: ShoalError | None = None
-
-    def settle(self, error: ShoalError | None) -> None:
-        """Wake the thread that waits, or have it raise the error."""
-        self._error = error
-        self._settled.set()
-
-    def wait(self, timeout_s: float) -> None:
-        """Wait for the note, which comes once, or until the time is over. Raises the error that it was settled with."""
-        if self._settled.wait(timeout_s) and self._error:
-            raise self._error
-        self._settled.clear()
-
-
-class Dispatcher(Dispatching[PendingReply, PendingNote]):
-    """The sender and the receiver of a process. Thread-safe; starts its two threads at once."""
+    Jobs are put and withdrawn by tasks of the dispatcher's own: the task that asked may be cancelled at any moment.
+    `receiver` is the task that receives replies; it ends when the dispatcher is closed, and when the loop ends.
+    """
 
     def __init__(self, producer: Producer):
+        self.address = secrets.token_hex(8)
         self._producer = producer
-        self._starting = threading.Lock()
-        self._start()
+        self._inbox = producer.inbox(self.address)
+        self._pending: dict[str, Pending[Reply]] = {}
+        self._watched: dict[str, list[Pending[None]]] = {}
+        self._outgoing: list[PackedJobs] = []
+        self._is_sending = self._is_closed = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.receiver = asyncio.create_task(self._keep_receiving())
 
-    def _start(self) -> None:
-        self._pid = os.getpid()
-        self._begin()
-        self._inbox = self._producer.inbox(self.address)
-        self._outgoing: SimpleQueue[PackedJobs | str | None] = (
-            SimpleQueue()
-        )  # to put, to withdraw; None ends the sender
-        self._closed = threading.Event()
-        loops = (self._send, self._receive)
-        self._threads = [threading.Thread(target=self._run, args=(loop,), daemon=True) for loop in loops]
-        for thread in self._threads:
-            thread.start()
-
-    def call(self, lane: str, jobs: Sequence[Job], client: str = "") -> list[PendingReply]:
+    def call(self, lane: str, jobs: Sequence[Job], client: str = "") -> list[Pending[Reply]]:
         """Send the client's jobs, all or none, and return their replies to come, in order.
 
         Where the jobs cannot be put, waiting for a reply raises InvalidText, Overloaded or Unavailable.
         """
-        if self._pid != os.getpid():
-            self._start_after_fork()
-        pending, put = self._expect(lane, jobs, client)
-        if put is None:
+        pending = [Pending[Reply]() for _ in jobs]
+        self._pending.update(zip((job.id for job in jobs), pending, strict=True))
+        try:
+            put = PackedJobs.pack(lane, jobs, self.address, client)
+        except ShoalError as error:
+            self._settle(jobs, error)
             return pending
-        is_alone = len(self._pending) <= len(jobs)  # no other thread's jobs could go along: the sender only costs time
-        if is_alone or put.num_bytes > MAX_SENDER_BYTES:
-            run_now(self._put([put]))
+        if self._is_closed:
+            self._settle_all(closed())
+        elif put.num_bytes > MAX_TOGETHER_BYTES:
+            self._start(self._put([put]))
         else:
-            self._outgoing.put(put)
-        if self._is_closed():
-            run_now(self._withdraw(self._settle_all(closed())))
+            self._outgoing.append(put)
+            if not self._is_sending:
+                self._is_sending = True
+                self._start(self._send())
         return pending
 
     def forget(self, jobs: Sequence[Job]) -> None:
         """Drop interest in the jobs' replies; jobs that are not answered yet are withdrawn."""
-        for job_id in self._drop(jobs):
-            self._outgoing.put(job_id)
+        dropped = [self._pending.pop(job.id, None) for job in jobs]
+        job_ids = [pending.put_id for pending in dropped if pending is not None and pending.put_id is not None]
+        if job_ids:  # a put that is under way withdraws the others
+            self._start(self._withdraw(job_ids))
 
-    def wait_result(self, job_id: str, timeout_s: float) -> Reply | None:
+    async def wait_result(self, job_id: str, timeout_s: float) -> Reply | None:
         """Return the reply to a submitted job; None if it takes over `timeout_s`.
 
-        All threads that wait share the process's reply address, at which Redis says that the job is answered. Raises
-        UnknownJob and Unavailable.
+        Redis says at the dispatcher's address that the job is answered. Raises UnknownJob and Unavailable.
         """
-        if self._pid != os.getpid():
-            self._start_after_fork()
-        return run_now(self._result_of(job_id, timeout_s))
+        until = time.monotonic() + timeout_s
+        reply = await self._producer.read_result(job_id)
+        while reply is None and (left_s := until - time.monotonic()) > 0:
+            with self._awaited(job_id) as note:
+                if await self._producer.watch_result(job_id, self.address):
+                    with suppress(TimeoutError):
+                        await note.result(min(left_s, LOOK_AGAIN_S))
+            reply = await self._producer.read_result(job_id)
+        return reply
 
-    def is_alive(self) -> bool:
-        """Return True while both threads run, as they do until it is closed."""
-        return self._pid != os.getpid() or all(thread.is_alive() for thread in self._threads)
+    async def close(self) -> None:
+        """End the tasks, once unanswered jobs are withdrawn; a task that waits gets Unavailable."""
+        self._is_closed = True
+        self._start(self._withdraw(self._settle_all(closed())))
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        self.receiver.cancel()
+        await asyncio.wait([self.receiver])
 
-    def close(self) -> None:
-        """Stop both threads, once unanswered jobs are withdrawn; a thread that waits gets Unavailable."""
-        self._closed.set()
-        for job_id in self._settle_all(closed()):
-            self._outgoing.put(job_id)
-        self._outgoing.put(None)
-        with contextlib.suppress(ShoalError):  # without Redis the receiver wakes by itself
-            self._inbox.wake()
-        for thread in self._threads:
-            thread.join()
+    def _start(self, steps: Coroutine[Any, Any, None]) -> None:
+        async def once() -> None:
+            try:
+                await steps
+            except Exception as error:
+                self._report(error)
 
-    def _start_after_fork(self) -> None:
-        """Start anew: a fork copies neither the threads nor the right to the parent's address."""
-        with self._starting:
-            if self._pid != os.getpid():
-                self._start()
-
-    def _run(self, loop: Callable[[], Awaitable[None]]) -> None:
-        run_now(self._keep(loop))
+        task = asyncio.create_task(once())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     # The sender
 
     async def _send(self) -> None:
-        puts: list[PackedJobs] = []
-        while puts or (first := self._outgoing.get()) is not None:
-            parcels = self._drain() if puts else [first, *self._drain()]
-            puts += [parcel for parcel in parcels if isinstance(parcel, PackedJobs)]
-            await self._withdraw([parcel for parcel in parcels if isinstance(parcel, str)])
-            now, puts = few_of_each_client(puts)
-            await self._put(now)
+        """Put all that waits to be sent: at most a few requests of each client in one round trip."""
+        try:
+            while self._outgoing:
+                now, self._outgoing = few_of_each_client(self._outgoing)
+                await self._put(now)
+        finally:
+            self._is_sending = False
 
-    def _drain(self) -> list[PackedJobs | str]:
-        """Return all that waits to be sent."""
-        parcels = []
-        with contextlib.suppress(Empty):
-            while (parcel := self._outgoing.get_nowait()) is not None:
-                parcels.append(parcel)
-            self._outgoing.put(None)  # for `_send`, which it ends
-        return parcels
+    async def _put(self, puts: Sequence[PackedJobs]) -> None:
+        """Put the jobs that are still wanted, and note that they are; settle those that are refused."""
+        puts = [put for put in puts if any(job.id in self._pending for job in put.jobs)]
+        if not puts:
+            return
+        try:
+            outcomes = await self._producer.put_many(puts)
+        except ShoalError as error:
+            outcomes = [error] * len(puts)
+        abandoned = []
+        for put, outcome in zip(puts, outcomes, strict=True):
+            if isinstance(outcome, ShoalError):
+                self._settle(put.jobs, outcome)
+                continue
+            for job, put_id in zip(put.jobs, outcome, strict=True):
+                if pending := self._pending.get(job.id):
+                    pending.put_id = put_id
+                elif put_id is not None:  # forgotten meanwhile, or answered already: then it is no longer there
+                    abandoned.append(put_id)
+        await self._withdraw(abandoned)
 
-    # The I/O of threads
+    async def _withdraw(self, job_ids: Sequence[str]) -> None:
+        with suppress(ShoalError):  # then they are computed without need, or expire
+            await self._producer.withdraw(job_ids)
 
-    def _new_pending(self) -> PendingReply:
-        return PendingReply()
+    # The receiver
 
-    def _new_note(self) -> PendingNote:
-        return PendingNote()
+    async def _keep_receiving(self) -> None:
+        """Receive until the dispatcher is closed, and again after an unforeseen error."""
+        while not self._is_closed:
+            try:
+                await self._receive()
+            except Exception as error:
+                self._report(error)
+                await asyncio.sleep(RETRY_S)
 
-    def _is_closed(self) -> bool:
-        return self._closed.is_set()
+    async def _receive(self) -> None:
+        answered_at, is_away = time.monotonic(), False
+        known: set[str] | None = None
+        while not self._is_closed:
+            try:
+                replies = await self._inbox.wait()
+            except ShoalError as error:
+                self._producer.clock.invalidate()
+                if time.monotonic() - answered_at > GRACE_S:
+                    _log.log(logging.DEBUG if is_away else logging.WARNING, "%s; trying until it does", error)
+                    is_away = True
+                    self._settle_all(error, known)
+                await asyncio.sleep(RETRY_S)
+                if is_away:
+                    known = {*self._pending, *self._watched}  # when this fails, Redis may answer those that come later
+                continue
+            if is_away:
+                _log.info("Redis answers again")
+            answered_at, is_away, known = time.monotonic(), False, None
+            for reply in replies:
+                if pending := self._pending.pop(reply.id, None):
+                    pending.settle(reply)
+            for job_id in self._inbox.answered:
+                self._note(job_id, None)
 
-    async def _put_many(self, puts: Sequence[PackedJobs]) -> list[list[str | None] | ShoalError]:
-        return self._producer.put_many(puts)
+    def _report(self, error: Exception) -> None:
+        """Log an unforeseen error without its message, which could hold a text, and tell all callers that wait."""
+        _log.error("the dispatcher goes on after an error: %s", logs.places(error))
+        self._settle_all(Internal("the client failed in an unforeseen way; its log has the traceback"))
 
-    async def _take_back(self, job_ids: Sequence[str]) -> None:
-        self._producer.withdraw(job_ids)
+    # Callers that wait
 
-    async def _read_result(self, job_id: str) -> Reply | None:
-        return self._producer.read_result(job_id)
+    @contextmanager
+    def _awaited(self, job_id: str) -> Iterator[Pending[None]]:
+        """Give a note that is settled when the result of the job is there."""
+        if self._is_closed:
+            raise closed()
+        note = Pending[None]()
+        self._watched.setdefault(job_id, []).append(note)
+        try:
+            yield note
+        finally:
+            notes = self._watched.get(job_id, [])
+            if note in notes:
+                notes.remove(note)
+            if not notes:
+                self._watched.pop(job_id, None)
 
-    async def _watch_result(self, job_id: str) -> bool:
-        return self._producer.watch_result(job_id, self.address)
+    def _note(self, job_id: str, outcome: ShoalError | None) -> None:
+        """Wake the callers that wait for the result of the job, or have them raise the error."""
+        for note in self._watched.pop(job_id, []):
+            note.settle(outcome)
 
-    async def _wait_for_note(self, note: PendingNote, timeout_s: float) -> None:
-        note.wait(timeout_s)
+    def _settle(self, jobs: Sequence[Job], error: ShoalError) -> None:
+        for job in jobs:
+            if pending := self._pending.pop(job.id, None):
+                pending.settle(error)
 
-    async def _wait_for_replies(self) -> tuple[Sequence[Reply], Sequence[str]]:
-        return self._inbox.wait(), self._inbox.answered
+    def _settle_all(self, error: ShoalError, known: Collection[str] | None = None) -> list[str]:
+        """Have all callers that wait raise the error; return the ids of the jobs that are not answered.
 
-    async def _pause(self, seconds: float) -> None:
-        self._closed.wait(seconds)
+        With `known`, only callers that wait for these jobs.
+        """
+        put_ids = []
+        for job_id in list(self._pending) if known is None else known:
+            if pending := self._pending.pop(job_id, None):
+                if pending.put_id is not None:  # else the put withdraws the job
+                    put_ids.append(pending.put_id)
+                pending.settle(error)
+        for job_id in list(self._watched) if known is None else known:
+            self._note(job_id, error)
+        return put_ids
 
-    def _doubt_clock(self) -> None:
-        self._producer.clock.invalidate()
+
+def closed() -> Unavailable:
+    """Return the error of callers that wait while the client is closed."""
+    return Unavailable("the client was closed while this waited: make a new one")

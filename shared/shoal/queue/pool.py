@@ -10,9 +10,8 @@ from socket import gethostname
 from typing import Any, NamedTuple
 
 from shoal import wire
-from shoal.blocking import blocking
+from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.broker import Broker
-from shoal.broker.commands import BlockingCommands, Commands
 from shoal.errors import Overloaded, ShoalError
 from shoal.histogram import Histogram
 from shoal.keys import Keys
@@ -54,18 +53,14 @@ class Announced(NamedTuple):
 class AsyncPool:
     """The workers of one pool, as its clients see them."""
 
-    def __init__(self, commands: Commands, keys: Keys):
+    def __init__(self, commands: AsyncBroker, keys: Keys):
         self._commands = commands
         self._keys = keys
         self._first: dict[str, dict[str, Any]] = {}
 
     async def alive(self) -> set[str]:
         """Return the ids of the living workers."""
-        return await self._alive_in(self._keys.alive)
-
-    async def sharing(self, group: str) -> set[str]:
-        """Return the names of the living workers of a group that shares processors."""
-        return await self._alive_in(self._keys.processors(group))
+        return _living(*await self._commands.pipeline(*_ask_living(self._keys.alive)))
 
     async def workers(self) -> dict[str, dict[str, Any]]:
         """Return the heartbeat of each living worker by its id."""
@@ -87,37 +82,31 @@ class AsyncPool:
         """Return the texts per second of all living workers, as they measured it lately."""
         return sum(float(about.get("texts_per_s", 0.0)) for about in (await self.workers()).values())
 
-    async def _alive_in(self, key: str) -> set[str]:
-        """Return the members of a sorted set whose time is not over by the clock of Redis.
-
-        No script does it: Redis takes each key of a script for one that is written.
-        """
-        (seconds, microseconds), members = await self._commands.pipeline(
-            ("TIME",), ("ZRANGE", key, 0, -1, "WITHSCORES")
-        )
-        now_ms = 1_000 * int(seconds) + int(microseconds) // 1_000
-        return set(_words([name for name, until in _pairs(members) if float(until) > now_ms]))
-
     async def _heartbeats(self, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Return the heartbeats of the workers, without those that Redis does not have."""
-        beats = await self._commands.execute("MGET", *map(self._keys.worker, ids)) if ids else []
-        return {worker_id: _read(beat) for worker_id, beat in zip(ids, beats, strict=True) if beat is not None}
+        return _read_all(ids, await self._commands.execute("MGET", *map(self._keys.worker, ids)) if ids else [])
 
 
 class Pool:
-    """The workers of one pool. Thread-safe."""
+    """The workers of one pool, as they announce themselves and see each other. Thread-safe."""
 
     def __init__(self, broker: Broker, keys: Keys, alive_s: float = ALIVE_S):
         self.broker = broker
         self.keys = keys
-        self.asynchronous = AsyncPool(BlockingCommands(broker), keys)
         self.alive_s = alive_s
 
-    alive = blocking(AsyncPool.alive)
-    sharing = blocking(AsyncPool.sharing)
-    workers = blocking(AsyncPool.workers)
-    first_heartbeats = blocking(AsyncPool.first_heartbeats)
-    texts_per_s = blocking(AsyncPool.texts_per_s)
+    def alive(self) -> set[str]:
+        """Return the ids of the living workers."""
+        return _living(*self.broker.pipeline(*_ask_living(self.keys.alive)))
+
+    def sharing(self, group: str) -> set[str]:
+        """Return the names of the living workers of a group that shares processors."""
+        return _living(*self.broker.pipeline(*_ask_living(self.keys.processors(group))))
+
+    def workers(self) -> dict[str, dict[str, Any]]:
+        """Return the heartbeat of each living worker by its id."""
+        ids = sorted(self.alive())
+        return _read_all(ids, self.broker.execute("MGET", *map(self.keys.worker, ids)) if ids else [])
 
     def announce(
         self,
@@ -163,6 +152,25 @@ class Pool:
         """Return those of `ready` that are these processes of this machine."""
         host = gethostname()
         return {n: about for n, about in self.ready().items() if about.get("host") == host and about.get("pid") in pids}
+
+
+def _ask_living(key: str) -> tuple[tuple[Any, ...], ...]:
+    """Return the commands for the members of a sorted set with their times, and for the time by the clock of Redis.
+
+    No script does it: Redis takes each key of a script for one that is written.
+    """
+    return ("TIME",), ("ZRANGE", key, 0, -1, "WITHSCORES")
+
+
+def _living(time: tuple[bytes, bytes], members: Sequence[bytes]) -> set[str]:
+    """Return the members whose time is not over."""
+    now_ms = 1_000 * int(time[0]) + int(time[1]) // 1_000
+    return set(_words([name for name, until in _pairs(members) if float(until) > now_ms]))
+
+
+def _read_all(ids: Sequence[str], beats: Sequence[bytes | None]) -> dict[str, dict[str, Any]]:
+    """Return the contents of the heartbeats that there are, by the id of the worker."""
+    return {worker_id: _read(beat) for worker_id, beat in zip(ids, beats, strict=True) if beat is not None}
 
 
 def _pairs(values: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:

@@ -76,8 +76,7 @@ class PoolHistory:
     workers that are not alive any more, are kept for `kept_s`.
     """
 
-    def __init__(self, producer: Producer, num_cached: Callable[[], float] = lambda: 0, kept_s: float = KEPT_S):
-        self._producer = producer
+    def __init__(self, num_cached: Callable[[], float] = lambda: 0, kept_s: float = KEPT_S):
         self._num_cached = num_cached
         self._kept_s = kept_s
         self._workers: dict[str, _Worker] = {}
@@ -86,11 +85,11 @@ class PoolHistory:
         self._now: dict[str, Any] = {"time": 0.0, "lanes": [], "workers": [], "num_dead": 0, "recent": []}
         self._lock = Lock()
 
-    def sample(self) -> None:
+    async def sample(self, producer: Producer) -> None:
         """Read the pool once, and keep a sample of it. Raises Unavailable if Redis does not answer."""
-        self._producer.clock.refresh()
-        loads, num_dead = self._producer.loads(), self._producer.num_dead()
-        workers, now_s = self._producer.pool.workers(), self._producer.clock.now()
+        await producer.clock.refresh()
+        loads, num_dead = await producer.loads(), await producer.num_dead()
+        workers, now_s = await producer.pool.workers(), producer.clock.now()
         with self._lock:
             self._note(workers, now_s)
             alive = {worker_id: self._workers[worker_id].meter for worker_id in workers}

@@ -8,13 +8,11 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields
-from typing import Any, Self
+from typing import Any
 
 from shoal import wire
-from shoal.blocking import blocking
-from shoal.broker.broker import Broker
-from shoal.broker.clock import Clock
-from shoal.broker.commands import BlockingCommands, Commands
+from shoal.broker.async_broker import AsyncBroker
+from shoal.broker.clock import AsyncClock
 from shoal.broker.script import ScriptCall
 from shoal.errors import InvalidRequest, ShoalError, Unavailable, UnknownJob
 from shoal.excerpt import excerpt
@@ -30,9 +28,9 @@ from shoal.queue.packed_jobs import (
     too_large,
     too_much_unread,
 )
-from shoal.queue.pool import AsyncPool, Pool
-from shoal.queue.reply_stream import AsyncReplyStream, ReplyStream
-from shoal.queue.unread import UnreadResults
+from shoal.queue.pool import AsyncPool
+from shoal.queue.reply_stream import ReplyStream
+from shoal.queue.unread import UnreadLoad
 from shoal.replies import Reply
 
 #: Time for which a measured rate of the pool is used again, in seconds: many jobs may be refused at the same time, and
@@ -43,16 +41,17 @@ _PUT, _CANCEL = scripts.PUT, scripts.CANCEL
 _WITHDRAW, _READ, _WATCH = scripts.load("withdraw"), scripts.load("read"), scripts.load("watch")
 
 
-class AsyncProducer:
+class Producer:
     """The lanes, results and records of one pool, for programs that put jobs.
 
     Every method raises Unavailable when Redis does not answer.
     """
 
-    def __init__(self, commands: Commands, keys: Keys, result_ttl_s: int = 3_600):
+    def __init__(self, commands: AsyncBroker, keys: Keys, result_ttl_s: int = 3_600):
         self.keys = keys
         self.result_ttl_s = result_ttl_s
         self.pool = AsyncPool(commands, keys)
+        self.clock = AsyncClock(commands)
         self.commands = commands
         self._keys = (keys.root,)
         self._texts_per_s, self._speed_known_until = 0.0, 0.0
@@ -172,9 +171,9 @@ class AsyncProducer:
 
     # Results
 
-    def inbox(self, address: str) -> AsyncReplyStream:
+    def inbox(self, address: str) -> ReplyStream:
         """Return the stream of the replies to jobs with that reply address, and of notes of watched results."""
-        return AsyncReplyStream(self.commands, self.keys.replies(address), self.result_ttl_s)
+        return ReplyStream(self.commands, self.keys.replies(address))
 
     async def status(self, job_id: str) -> tuple[str, dict[str, float]]:
         """Return the status of a submitted job, and its timings once it is done.
@@ -230,6 +229,15 @@ class AsyncProducer:
             loads[lane] = LaneLoad(num_jobs + num_pushed, int(texts or 0), int(num_bytes or 0), age_s)
         return loads
 
+    async def num_dead(self) -> int:
+        """Return the number of dead letters."""
+        return int(await self.commands.execute("XLEN", self.keys.dead))
+
+    async def unread_load(self) -> UnreadLoad:
+        """Return what results take that were not read; those that were taken or have expired count until a sweep."""
+        num_results, num_bytes = await self.commands.execute("HMGET", self.keys.unread_load, "result", "bytes")
+        return UnreadLoad(int(num_results or 0), int(num_bytes or 0))
+
     async def limits(self) -> LaneLimits:
         """Return the most that a lane may hold, as workers have announced it."""
         names = [field.name for field in fields(LaneLimits)]
@@ -246,60 +254,6 @@ class AsyncProducer:
         for (key, wanted), kind in zip(types.items(), found, strict=True):
             if (is_now := kind.decode()) not in (wanted, "none"):
                 raise Unavailable(f"{key} is a {is_now} in place of a {wanted}: another program wrote it; delete it")
-
-
-class Producer:
-    """The same for threads, with what operators ask. Thread-safe."""
-
-    def __init__(self, broker: Broker, keys: Keys, result_ttl_s: int = 3_600):
-        self.asynchronous = AsyncProducer(BlockingCommands(broker), keys, result_ttl_s)
-        self.broker = broker
-        self.keys = keys
-        self.result_ttl_s = result_ttl_s
-        self.pool = Pool(broker, keys)
-        self.clock = Clock(broker)
-        self.unread = UnreadResults(broker, keys)
-
-    @classmethod
-    def connect(cls, url: str, keys: Keys, result_ttl_s: int = 3_600) -> Self:
-        """Return a producer with connections of its own to the Redis at `url`."""
-        return cls(Broker.connect(url), keys, result_ttl_s)
-
-    def close(self) -> None:
-        """Close all connections."""
-        self.broker.close()
-
-    def ping(self) -> None:
-        """Raise Unavailable if Redis does not answer."""
-        self.broker.ping()
-
-    put = blocking(AsyncProducer.put)
-    put_once = blocking(AsyncProducer.put_once)
-    put_many = blocking(AsyncProducer.put_many)
-    holds = blocking(AsyncProducer.holds)
-    withdraw = blocking(AsyncProducer.withdraw)
-    cancel = blocking(AsyncProducer.cancel)
-    status = blocking(AsyncProducer.status)
-    read_result = blocking(AsyncProducer.read_result)
-    watch_result = blocking(AsyncProducer.watch_result)
-
-    def inbox(self, address: str) -> ReplyStream:
-        """Return the stream of the replies to jobs with that reply address, and of notes of watched results."""
-        return ReplyStream(self.broker, self.keys.replies(address), self.result_ttl_s)
-
-    # Loads
-
-    def backlog(self) -> dict[str, int]:
-        """Return the number of unanswered jobs in each lane, those being computed included."""
-        return {lane: load.num_jobs for lane, load in self.loads().items()}
-
-    loads = blocking(AsyncProducer.loads)
-    limits = blocking(AsyncProducer.limits)
-    check_lanes = blocking(AsyncProducer.check_lanes)
-
-    def num_dead(self) -> int:
-        """Return the number of dead letters."""
-        return int(self.broker.execute("XLEN", self.keys.dead))
 
 
 def _new_ids(puts: Sequence[PackedJobs], result: dict[str, Any] | ShoalError) -> list[list[str | None] | ShoalError]:

@@ -4,9 +4,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from shoal.blocking import blocking
-from shoal.broker.broker import Broker
-from shoal.broker.commands import BlockingCommands, Commands
+from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.connections import SHORT_BLOCK_S
 from shoal.errors import MalformedJob
 from shoal.replies import Reply
@@ -30,17 +28,16 @@ _BEGINNING = b"0"
 _ANSWERED = b"answered"
 
 
-class AsyncReplyStream:
-    """The replies at one address. For one thread or task at a time, except for `wake`.
+class ReplyStream:
+    """The replies at one address, for one task.
 
     `answered` has the ids of the watched jobs whose results the last call of `wait` has found to be there.
     """
 
-    def __init__(self, commands: Commands, key: str, ttl_s: int):
+    def __init__(self, commands: AsyncBroker, key: str):
         self.answered: list[str] = []
         self._commands = commands
         self._key = key
-        self._ttl_s = ttl_s
         self._read: list[bytes] = []  # and not deleted yet
         self._max_replies = FIRST_REPLIES
 
@@ -76,28 +73,9 @@ class AsyncReplyStream:
         of_this_size = num_replies * READ_BYTES // max(1, num_bytes)
         self._max_replies = max(1, min(of_this_size, 2 * self._max_replies, REPLIES_AT_ONCE))
 
-    async def wake(self) -> None:
-        """End the wait of the thread or task that reads here."""
-        await self._commands.pipeline(("XADD", self._key, "*", "reply", b""), ("EXPIRE", self._key, self._ttl_s))
-
-
-class ReplyStream:
-    """The replies at one address, for a thread that blocks until they come."""
-
-    def __init__(self, broker: Broker, key: str, ttl_s: int):
-        self.asynchronous = AsyncReplyStream(BlockingCommands(broker), key, ttl_s)
-
-    wait = blocking(AsyncReplyStream.wait)
-    wake = blocking(AsyncReplyStream.wake)
-
-    @property
-    def answered(self) -> list[str]:
-        """Return the ids of the watched jobs whose results the last call of `wait` has found to be there."""
-        return self.asynchronous.answered
-
 
 def _readable(found: Iterable[bytes]) -> Iterator[Reply]:
-    """Yield the replies in the entries, without empty ones, which only wake the reader, and unreadable ones."""
+    """Yield the replies in the entries, without empty and unreadable ones."""
     for data in filter(None, found):
         with suppress(MalformedJob):
             yield Reply.unpack(data)

@@ -23,15 +23,10 @@ class UnreadLoad(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UnreadResults:
-    """The results of one pool that were not read. Every method raises Unavailable when Redis does not answer."""
+    """The results of one pool that were not read, as workers look at them."""
 
     broker: Broker
     keys: Keys
-
-    def load(self) -> UnreadLoad:
-        """Return how many there are; those that were taken or have expired count until a sweep finds them."""
-        num_results, num_bytes = self.broker.execute("HMGET", self.keys.unread_load, "result", "bytes")
-        return UnreadLoad(int(num_results or 0), int(num_bytes or 0))
 
     def sweep(self) -> bool:
         """Look at some of those that are due, and stop counting those that are gone; return True if more may be due."""

@@ -144,7 +144,7 @@ def changes_of(name: str | None, client: Client) -> IndexChanges | None:
     """Return the changes of the index of that name in the Redis of a client; None if it is served by no name."""
     if name is None or not NAME.fullmatch(name):
         return None
-    return IndexChanges(ChangeLog(client.queue.broker, client.queue.keys), name)
+    return IndexChanges(ChangeLog(client.broker, client.keys), name)
 
 
 def build_index(

@@ -4,13 +4,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
 from threading import Event
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from shoal.blocking import run_now
-from shoal.client.blocking_work import InPlace
+from shoal.client.grouping import batches
 from shoal.client.http.handle import HttpHandle
 from shoal.client.http.index import HttpIndex
 from shoal.client.http.long_handle import HttpLongHandle
@@ -18,8 +16,8 @@ from shoal.client.http.long_jobs import HttpLongJobs
 from shoal.client.http.messages import RequestLimits, checked, reply_of
 from shoal.client.index_handle import IndexHandle
 from shoal.client.job_limits import check_key, check_lane
-from shoal.client.one_version import of_one_version
-from shoal.client.questions import BlockingQuestions, job_of, options_of, vectors
+from shoal.client.one_version import of_other_versions
+from shoal.client.questions import Questions, job_of, options_of, vectors
 from shoal.client.source_file import File, Item
 from shoal.embed_job import TEXTS_PER_TOKENS_JOB
 from shoal.errors import InvalidRequest, MissingExtra, Timeout, TooLarge
@@ -43,7 +41,7 @@ MAX_REQUESTS = 4
 Pause = Callable[[float], object]
 
 
-class HttpClient(BlockingQuestions):
+class HttpClient(Questions):
     """A program's end of an API. Thread-safe, and works on both sides of a fork; needs the extra `http`.
 
     `key` is an API key. `timeout_s` is the longest time of a call, and of each request of `embed_stream`, with all
@@ -83,10 +81,9 @@ class HttpClient(BlockingQuestions):
         been refused for `timeout_s`. Closing the iterator early takes until the requests under way are answered.
         """
         check_lane(lane)
-        parsed, source = options_of(options), iter(texts)
+        parsed = options_of(options)
         num_texts = TEXTS_PER_JOB if parsed.is_cacheable else TEXTS_PER_TOKENS_JOB
-        groups = iter(lambda: list(islice(source, num_texts)), [])
-        jobs = (part for group in groups for part in self._split(Embed(group, parsed), self.until()))
+        jobs = (part for group in batches(texts, num_texts) for part in self._split(Embed(group, parsed), self.until()))
         for reply in _in_order(lambda job, pause: self._wait(job, self.until(), pause, lane), jobs, window):
             yield from vectors(reply, parsed)
 
@@ -139,7 +136,7 @@ class HttpClient(BlockingQuestions):
         """
         fields = {"text_column": text_column, "id_column": id_column, "format": format, "webhook": webhook} | options
         jobs = HttpLongJobs(self)
-        return HttpLongHandle(jobs, run_now(jobs.submit("/v1/bulk", source, fields, idempotency_key)))
+        return HttpLongHandle(jobs, jobs.submit("/v1/bulk", source, fields, idempotency_key))
 
     def index(self, name: str) -> IndexHandle:
         """Return the handle of an index, by which its documents and its versions are changed."""
@@ -163,19 +160,22 @@ class HttpClient(BlockingQuestions):
         except TimeoutError as error:
             raise self._timeout() from error
 
-    async def _call(self, job: Job) -> Reply:
+    def _call(self, job: Job) -> Reply:
         """Return the reply to the job, which is sent in parts if it is long."""
         until = self.until()
         parts = self._split(job, until)
         if len(parts) == 1:
             return self._wait(parts[0], until)
 
-        async def compute(numbers: Iterable[int]) -> list[Reply]:
-            jobs = [parts[n] for n in numbers]
+        def compute(jobs: Iterable[Job]) -> list[Reply]:
             return list(_in_order(lambda part, pause: self._wait(part, until, pause), jobs, MAX_REQUESTS))
 
-        every = await compute(range(len(parts)))
-        return Reply.join(await of_one_version(every, compute, InPlace().sleep, until))
+        replies = compute(parts)
+        for pause_s, numbers in of_other_versions(replies, until):
+            time.sleep(pause_s)
+            for n, reply in zip(numbers, compute(parts[n] for n in numbers), strict=True):
+                replies[n] = reply
+        return Reply.join(replies)
 
     def _wait(self, job: Job, until: float, pause: Pause = time.sleep, lane: str = "interactive") -> Reply:
         """Return the reply to a job that goes into one request."""

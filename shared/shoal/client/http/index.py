@@ -10,7 +10,8 @@ from shoal.changes.change import BYTES_OF_A_VALUE, MAX_CHANGE_IDS, MAX_CHANGES
 from shoal.client.grouping import bounded_groups, telling_how_many
 from shoal.client.http.long_jobs import HttpLongJobs
 from shoal.client.index_handle import CHANGE_TIMEOUT_S, BuildOptions
-from shoal.client.source_file import File, Items
+from shoal.client.long_handle import LongHandle
+from shoal.client.source_file import File, Item
 from shoal.errors import MalformedJob, NotReady
 from shoal.records.given_document import Given, documents_of, ids_of
 from shoal.settings import DEFAULTS
@@ -27,23 +28,23 @@ class HttpIndex:
     name: str
     jobs: HttpLongJobs
 
-    async def add(self, documents: Iterable[Given]) -> int:
+    def add(self, documents: Iterable[Given]) -> int:
         """Add documents, at most 32 in one step; return their number."""
         found = documents_of(documents, MAX_CHANGES, DEFAULTS.max_text_chars)
         given = [{"id": document.id, "text": document.text, **document.fields} for document in found]
         return self._write("POST", "documents", given, MAX_REQUEST_DOCUMENTS)
 
-    async def delete(self, ids: Iterable[str]) -> int:
+    def delete(self, ids: Iterable[str]) -> int:
         """Delete the documents with these ids; return the number of ids."""
         return self._write("DELETE", "ids", ids_of(ids, MAX_CHANGES), MAX_CHANGE_IDS)
 
-    async def build(self, source: File | Items, options: BuildOptions) -> str:
+    def build(self, source: File | Iterable[Item], options: BuildOptions) -> str:
         """Submit a build, with its file if that is to be uploaded; return the id of the job."""
         fields: dict[str, Any] = {**options}
         key = fields.pop("idempotency_key", None)
-        return await self.jobs.submit(f"{self._path()}/builds", source, fields, key)
+        return self.jobs.submit(f"{self._path()}/builds", source, fields, key)
 
-    async def manage(self, action: str, version: str | None = None) -> list[dict[str, Any]]:
+    def manage(self, action: str, version: str | None = None) -> list[dict[str, Any]]:
         """Let a runner do the action; return the versions after it."""
         method, path, body = {
             "list": ("GET", "versions", None),
@@ -55,7 +56,7 @@ class HttpIndex:
         answer = client.ask(method, f"{self._path()}/{path}", client.until(CHANGE_TIMEOUT_S), body=body)
         values = answer.values()
         if answer.status == 202:
-            values = await self._wait(answer.text("id"), values.get("note"))
+            values = self._wait(answer.text("id"), values.get("note"))
         versions = values.get("versions")
         if not isinstance(versions, list):
             raise MalformedJob(f"the answer of {answer.source} has no versions: check Shoal's version")
@@ -69,12 +70,11 @@ class HttpIndex:
             num += len(group)
         return num
 
-    async def _wait(self, job_id: str, note: object) -> dict[str, Any]:
+    def _wait(self, job_id: str, note: object) -> dict[str, Any]:
         """Return the result of a change that is not done yet; cancel one that waits for a runner, as the note says."""
-        if note and await self.jobs.cancel(job_id) == "cancelled":
+        if note and self.jobs.cancel(job_id) == "cancelled":
             raise NotReady(str(note))
-        result: dict[str, Any] = await self.jobs.wait(job_id, CHANGE_TIMEOUT_S)
-        return result
+        return LongHandle(self.jobs, job_id).wait(CHANGE_TIMEOUT_S)
 
     def _path(self) -> str:
         return f"/v1/indexes/{quote(self.name, safe='')}"

@@ -1,8 +1,8 @@
 """Long jobs over HTTP: their calls, and the uploads of their sources."""
 
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from os import PathLike, fspath
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,11 +11,9 @@ from urllib.parse import urlencode
 from uuid import uuid4
 
 from shoal import wire
-from shoal.client.blocking_work import InPlace
 from shoal.client.http.handle import job_path
-from shoal.client.item_file import write_items
-from shoal.client.long_job_calls import OnStatus, wait_for
-from shoal.client.source_file import File, Items, ServerFile, place_of
+from shoal.client.item_file import ItemFile
+from shoal.client.source_file import File, Item, ServerFile, place_of
 from shoal.errors import InvalidRequest, MalformedJob, UnknownJob
 from shoal.excerpt import excerpt
 from shoal.long_jobs.status import STATUSES, LongJobStatus, Progress
@@ -37,33 +35,29 @@ class HttpLongJobs:
     def __init__(self, client: "HttpClient"):
         self.client = client
 
-    async def status(self, job_id: str) -> LongJobStatus:
+    def status(self, job_id: str) -> LongJobStatus:
         """Return the state of a job; raise UnknownJob if there is none."""
         return _status_of(job_id, self.client.ask("GET", job_path(job_id)))
 
-    async def wait(self, job_id: str, timeout_s: float | None = None, on_status: OnStatus | None = None) -> Any:
-        """Return the result of a job once it is done, as `wait_for` does."""
-        return await wait_for(job_id, self.status, InPlace().sleep, timeout_s, on_status)
-
-    async def pause(self, job_id: str) -> str:
+    def pause(self, job_id: str) -> str:
         """Stop a job for a while; return its status."""
         return self.client.ask("POST", f"{job_path(job_id)}/pause").text("status")
 
-    async def resume(self, job_id: str) -> str:
+    def resume(self, job_id: str) -> str:
         """Let a paused job go on; return its status."""
         return self.client.ask("POST", f"{job_path(job_id)}/resume").text("status")
 
-    async def cancel(self, job_id: str) -> str:
+    def cancel(self, job_id: str) -> str:
         """End a job for good; return its status."""
         return self.client.ask("POST", f"{job_path(job_id)}/cancel").text("status")
 
-    async def delete(self, job_id: str) -> None:
+    def delete(self, job_id: str) -> None:
         """Forget a job that has ended, with its files; raise JobNotEnded for one that has not."""
-        await self.status(job_id)  # raises UnknownJob for a job that is no long one, which would be cancelled
+        self.status(job_id)  # raises UnknownJob for a job that is no long one, which would be cancelled
         with suppress(UnknownJob):  # where the answer to a first attempt was lost, it is deleted
             self.client.ask("DELETE", job_path(job_id))
 
-    async def submit(self, path: str, source: File | Items, fields: Mapping[str, Any], key: str | None) -> str:
+    def submit(self, path: str, source: File | Iterable[Item], fields: Mapping[str, Any], key: str | None) -> str:
         """Submit a job with its source, and return its id.
 
         A URL and a file of the server are named; another file is uploaded, and so is one that is made of texts.
@@ -73,7 +67,7 @@ class HttpLongJobs:
         if isinstance(source, ServerFile) or (isinstance(source, str) and "://" in source):
             body = wire.pack({"source": place_of(source)} | given)
             return self.client.ask("POST", path, body=body, headers=headers).text("id")
-        async with _as_file(source) as file:
+        with _as_file(source) as file:
             return self._upload(path, file, given, headers).text("id")
 
     def _upload(self, path: str, file: Path, fields: Mapping[str, Any], headers: dict[str, str]) -> "Answer":
@@ -97,8 +91,8 @@ class _Pieces:
                 yield piece
 
 
-@asynccontextmanager
-async def _as_file(source: str | PathLike[str] | Items) -> AsyncIterator[Path]:
+@contextmanager
+def _as_file(source: str | PathLike[str] | Iterable[Item]) -> Iterator[Path]:
     """Yield the path of the source; texts are written into a file that is deleted at the end."""
     if isinstance(source, str | PathLike):
         path = Path(fspath(source))
@@ -106,9 +100,9 @@ async def _as_file(source: str | PathLike[str] | Items) -> AsyncIterator[Path]:
             raise InvalidRequest(f"there is no file {path}: give the path of a file, a URL, or texts in a list")
         yield path
         return
-    with TemporaryDirectory(prefix="shoal-") as folder:
-        await write_items(path := Path(folder) / "texts.jsonl", source, InPlace())
-        yield path
+    with TemporaryDirectory(prefix="shoal-") as folder, ItemFile(Path(folder) / "texts.jsonl") as file:
+        file.write(source)
+        yield file.path
 
 
 def _status_of(job_id: str, answer: "Answer") -> LongJobStatus:

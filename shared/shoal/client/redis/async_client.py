@@ -1,7 +1,12 @@
 """The client for asyncio: an async web framework awaits vectors without threads."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable
+import logging
+import secrets
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from typing import Any, Literal, Self, overload
@@ -10,25 +15,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.broker.async_connection import ConnectionMaker
-from shoal.cache.lookup import LookupResult
-from shoal.client.index_handle import AsyncIndexHandle
+from shoal.client.grouping import async_batches
+from shoal.client.job_limits import check_key, check_lane, put_share
 from shoal.client.long_handle import AsyncLongHandle
-from shoal.client.questions import Vectors, job_of
-from shoal.client.redis.async_session import AsyncSession
-from shoal.client.redis.calls import Calls
-from shoal.client.redis.handle import AsyncHandle
-from shoal.client.redis.index import RedisIndex
-from shoal.client.redis.long_jobs import RedisLongJobs
+from shoal.client.questions import Vectors, embed_of, hits_of, job_of, rerank_of, scores_of, search_of, vectors_of
+from shoal.client.redis.async_index import AsyncIndexHandle
+from shoal.client.redis.bulk_job import BulkJob
+from shoal.client.redis.call import Call, about, log
+from shoal.client.redis.embed_stream import EmbedStream
+from shoal.client.redis.index_writer import IndexWriter
+from shoal.client.redis.session import Session
 from shoal.client.source_file import File, Items
-from shoal.jobs import Job
+from shoal.client.work_threads import WorkThreads
+from shoal.errors import Expired, Timeout
+from shoal.jobs import Job, check_deadline
 from shoal.long_jobs.long_jobs import LongJobs
-from shoal.queue.async_dispatcher import AsyncDispatcher, AsyncPendingReply
-from shoal.queue.producer import AsyncProducer
+from shoal.operations import Search
+from shoal.queue.dispatcher import Dispatcher
+from shoal.queue.producer import Producer
 from shoal.replies import Reply
 from shoal.settings import DEFAULTS, Settings
 
 
-class AsyncClient(Calls[AsyncPendingReply]):
+class AsyncClient:
     """A program's end of the queue, for the tasks of one event loop; connects on first use.
 
     It does what `shoal.Client` does, with the same options and errors. Jobs of many tasks go to Redis together, and one
@@ -49,14 +58,22 @@ class AsyncClient(Calls[AsyncPendingReply]):
         name: str = "",
         max_reply_mb: int = DEFAULTS.max_reply_mb,
     ):
-        super().__init__(name, timeout_s, max_reply_mb)
+        #: The name under which the queue knows the client.
+        self.name = name or secrets.token_hex(8)
+        #: The seconds for which it waits for a reply.
+        self.timeout_s = timeout_s
+        self.max_reply_bytes = max_reply_mb * 2**20
         settings = Settings(redis_url=redis_url, key_prefix=key_prefix, pool=pool, home=home)
-        long_jobs = LongJobs(settings)
-        self._jobs = RedisLongJobs(long_jobs, lambda: self._session().work)
-        self._new_session = partial(
-            AsyncSession, ConnectionMaker(settings.redis_address), settings.keys, result_ttl_s, long_jobs
-        )
-        self._open: AsyncSession | None = None
+        #: The long jobs of the pool, whose methods block.
+        self.long_jobs = LongJobs(settings)
+        connections = ConnectionMaker(settings.redis_address)
+        self._new_session = partial(Session, connections, settings.keys, result_ttl_s, self.long_jobs.close)
+        self._open: Session | None = None
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Self:
+        """Return a client of the pool that the settings name, with their limits and their `request_timeout_s`."""
+        return cls(**options_from(settings))
 
     async def __aenter__(self) -> Self:
         return self
@@ -65,18 +82,18 @@ class AsyncClient(Calls[AsyncPendingReply]):
         await self.close()
 
     @property
-    def queue(self) -> AsyncProducer:
+    def queue(self) -> Producer:
         """Return the queue's producing end in this event loop."""
         return self._session().producer
 
-    def connect(self) -> AsyncDispatcher:
+    def connect(self) -> Dispatcher:
         """Start the client's task unless it runs, and return the dispatcher that it serves."""
         return self._session().dispatcher
 
     @property
     def clock_offset_s(self) -> float:
         """Return how far the clock of this machine is ahead of Redis's; 0.0 before it was measured."""
-        return 0.0 if self._open is None else self._open.clock.offset_s
+        return 0.0 if self._open is None else self._open.producer.clock.offset_s
 
     @property
     def num_cached(self) -> tuple[int, int]:
@@ -100,27 +117,28 @@ class AsyncClient(Calls[AsyncPendingReply]):
 
     async def embed(self, texts: str | Iterable[str], **options: Any) -> Any:
         """Return the vectors of the texts, as `Client.embed` does."""
-        return await self._embed(texts, options)
+        job = embed_of(texts, options)
+        return vectors_of(texts, await self.call(job), job.options)
 
     async def search(
         self, queries: str | Iterable[str] = (), k: int = 5, index: str = "default", **options: Any
     ) -> list[Any]:
         """Return the `k` best documents of each query, as `Client.search` does."""
-        return await self._search(queries, k, index, options)
+        return hits_of(queries, await self.find(queries, k, index, **options), options)
 
     async def find(
         self, queries: str | Iterable[str] = (), k: int = 5, index: str = "default", **options: Any
     ) -> Reply:
         """Return the reply to a search, as `Client.find` does."""
-        return await self._ask(queries, k, index, options)
+        return await self.call(search_of(queries, options, k, index))
 
     async def rerank(
         self, query: str, texts: Iterable[str], *, raw_scores: bool = False, **options: Any
     ) -> NDArray[np.float32]:
         """Return the score of each text for the query, as `Client.rerank` does."""
-        return await self._rerank(query, texts, raw_scores, options)
+        return scores_of(await self.call(rerank_of(query, texts, raw_scores, options)))
 
-    def embed_stream(
+    async def embed_stream(
         self, texts: Iterable[str] | AsyncIterable[str], *, window: int = 64, lane: str = "bulk", **options: Any
     ) -> AsyncGenerator[NDArray[np.float32], None]:
         """Yield the vectors of any number of texts in order, with at most `window` jobs unanswered at a time.
@@ -128,7 +146,22 @@ class AsyncClient(Calls[AsyncPendingReply]):
         Up to `window` jobs of texts are read before the first vector comes. While the lane is full, a job is sent again
         until it has been refused for `timeout_s`. `aclose` withdraws what is not answered.
         """
-        return self._stream(texts, window, lane, options)
+        stream = self.open_stream(window, lane, options)
+        try:
+            async with aclosing(async_batches(texts, stream.num_texts)) as source:
+                while True:
+                    while stream.has_room and (batch := await anext(source, None)):
+                        await stream.send(batch)
+                    if stream.is_empty:
+                        return
+                    for rows in await stream.receive():
+                        yield rows
+        finally:
+            stream.close()
+
+    def open_stream(self, window: int, lane: str, options: Mapping[str, Any]) -> EmbedStream:
+        """Return a stream of jobs, to which texts are to be sent."""
+        return EmbedStream(self._session(), window, lane, self.name, self.timeout_s, options)
 
     async def submit(
         self,
@@ -144,7 +177,7 @@ class AsyncClient(Calls[AsyncPendingReply]):
         idempotency_key: str | None = None,
         client: str = "",
         **options: Any,
-    ) -> AsyncHandle:
+    ) -> "AsyncHandle":
         """Put a job without waiting for its answer, as `Client.submit` does."""
         job = job_of(op, texts, options, k=k, index=index, query=query, raw_scores=raw_scores, timeout_s=timeout_s)
         return AsyncHandle(self, await self.put(job, lane, client, idempotency_key))
@@ -153,9 +186,21 @@ class AsyncClient(Calls[AsyncPendingReply]):
         self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None
     ) -> str:
         """Put a job as `Client.put` does; return its id, or the id of the job that was put first with the key."""
-        return await self._put(job, lane, client, idempotency_key)
+        session, owner = self._session(), client or self.name
+        if isinstance(job, Search):
+            job.check_hits()
+        await session.check_num_vectors(job, self.max_reply_bytes)
+        if job.deadline is not None:
+            check_deadline(job.deadline, await session.now())
+        if idempotency_key is not None:
+            key = check_key(idempotency_key)
+            return await session.producer.put_once(check_lane(lane), job, key, owner=client, client=owner)
+        await session.producer.put(check_lane(lane), [job], owner)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("job put", extra=about(job, owner))
+        return job.id
 
-    def job(self, job_id: str) -> AsyncHandle:
+    def job(self, job_id: str) -> "AsyncHandle":
         """Return the handle of a job that was submitted earlier, perhaps by another program."""
         return AsyncHandle(self, job_id)
 
@@ -164,15 +209,16 @@ class AsyncClient(Calls[AsyncPendingReply]):
 
         Texts may also come from an async iterable. To cancel the task while they are written deletes their file.
         """
-        return AsyncLongHandle(self._jobs, await self._jobs.embed_file(source, out, **options))
+        job = BulkJob(self.long_jobs, out, **options)
+        return self.long_job(await job.submit_in(self._threads(), source))
 
     def index(self, name: str) -> AsyncIndexHandle:
         """Return the handle of an index, by which its documents and its versions are changed."""
-        return AsyncIndexHandle(RedisIndex(name, self._jobs, self))
+        return AsyncIndexHandle(name, self.writer, self.long_jobs, self._threads)
 
     def long_job(self, job_id: str) -> AsyncLongHandle:
         """Return the handle of a long job that was submitted earlier, perhaps by another program."""
-        return AsyncLongHandle(self._jobs, job_id)
+        return AsyncLongHandle(self.long_jobs, self._threads, job_id)
 
     async def call(
         self, job: Job, *, lane: str = "interactive", timeout_s: float | None = None, client: str = ""
@@ -181,20 +227,47 @@ class AsyncClient(Calls[AsyncPendingReply]):
 
         Tasks that call at the same time need jobs with different ids: a reply is told from others by the id.
         """
-        return await self._call(job, lane, timeout_s, client)
+        return await self._call(self._session(), job, lane, timeout_s, client)
 
-    async def _call(self, *arguments: Any, **named: Any) -> Reply:
-        calls, call = self._session().calls, asyncio.get_running_loop().create_future()
-        calls.add(call)
+    def writer(
+        self,
+        index: str,
+        *,
+        max_text_chars: int = DEFAULTS.max_text_chars,
+        in_one_step: bool = False,
+        client: str = "",
+        timeout_s: float | None = None,
+    ) -> IndexWriter:
+        """Return the writer of an index; each of its calls for vectors takes at most `timeout_s`, as `call` does."""
+        session = self._session()
+        call = partial(self._call, session, timeout_s=timeout_s, client=client)
+        return IndexWriter(index, call, session.now, session.producer, max_text_chars, in_one_step)
+
+    def put_share(self, job: Job) -> float:
+        """Return the part of the largest put that the jobs of a call take; raise TooLarge for more than one takes."""
+        return put_share(job)
+
+    async def _call(
+        self,
+        session: Session,
+        job: Job,
+        lane: str = "interactive",
+        timeout_s: float | None = None,
+        client: str = "",
+    ) -> Reply:
+        check_lane(lane)
+        await session.check_num_vectors(job, self.max_reply_bytes)
+        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        until = time.monotonic() + timeout_s
         try:
-            return await super()._call(*arguments, **named)
-        finally:
-            calls.discard(call)
-            call.set_result(None)
+            return await Call(session, lane, client or self.name, until, self.max_reply_bytes).reply_to(job)
+        except (TimeoutError, Expired) as error:
+            raise await session.timeout(timeout_s) from error
 
-    # The I/O of an event loop
+    def _threads(self) -> WorkThreads:
+        return self._session().threads
 
-    def _session(self) -> AsyncSession:
+    def _session(self) -> Session:
         """Return what is open in this event loop, opening it first if the client is closed.
 
         Raises RuntimeError in any event loop but the one that uses the client.
@@ -208,22 +281,41 @@ class AsyncClient(Calls[AsyncPendingReply]):
             )
         return self._open
 
-    def _sender(self) -> AsyncDispatcher:
-        return self.connect()
 
-    async def _result(self, pending: AsyncPendingReply, timeout_s: float) -> Reply:
-        return await pending.result(timeout_s)
+@dataclass(frozen=True, slots=True)
+class AsyncHandle:
+    """A submitted job, for the event loop that uses its client."""
 
-    async def _sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+    client: AsyncClient
+    id: str
 
-    async def _now(self) -> float:
-        clock = self._session().clock
-        await clock.refresh()
-        return clock.now()
+    async def result(self, timeout_s: float | None = None) -> Reply:
+        """Return the job's reply, waiting for it; to cancel the task that waits does not cancel the job.
 
-    async def _find(self, job: Job) -> LookupResult:
-        return await self._session().lookup.find(job)
+        Raises the reply's error, Timeout, or UnknownJob once the result has expired.
+        """
+        timeout_s = self.client.timeout_s if timeout_s is None else timeout_s
+        reply = await self.client.connect().wait_result(self.id, timeout_s)
+        if reply is None:
+            raise Timeout(f"job {self.id} has no answer after {timeout_s:g} s: it keeps its place, ask again")
+        return Reply.join([reply])
 
-    def _producer(self) -> AsyncProducer:
-        return self.queue
+    async def status(self) -> str:
+        """Return one of queued, running, done, failed, cancelled and expired."""
+        return (await self.client.queue.status(self.id))[0]
+
+    async def cancel(self) -> str:
+        """Cancel the job unless it is answered; return its status after that."""
+        return await self.client.queue.cancel(self.id)
+
+
+def options_from(settings: Settings) -> dict[str, Any]:
+    """Return the options of a client of the pool that the settings name."""
+    return {
+        "redis_url": settings.redis_address,
+        "key_prefix": settings.key_prefix,
+        "pool": settings.pool,
+        "timeout_s": settings.request_timeout_s,
+        "result_ttl_s": settings.result_ttl_s,
+        "max_reply_mb": settings.max_reply_mb,
+    }

@@ -1,5 +1,6 @@
 """The writer of an index: it adds documents to an index that is served, and deletes some, by changes in Redis."""
 
+import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -19,14 +20,14 @@ from shoal.changes.change import (
     Change,
     is_position,
 )
-from shoal.changes.change_log import AsyncChangeLog
+from shoal.changes.change_log import append
 from shoal.client.grouping import bounded_groups, telling_how_many
 from shoal.errors import InvalidRequest, NotReady, TooLarge, UnknownIndex
 from shoal.excerpt import excerpt
 from shoal.jobs import Job
 from shoal.operations import Embed
 from shoal.options import Options
-from shoal.queue.pool import AsyncPool
+from shoal.queue.producer import Producer
 from shoal.records.document import Document
 from shoal.records.given_document import Given, documents_of, ids_of
 from shoal.replies import Reply
@@ -80,9 +81,9 @@ class IndexModel(NamedTuple):
 class IndexWriter:
     """The writer of the index `name`.
 
-    `call` returns the reply to a job, `now` the time in Unix seconds, and `sleep` returns after so many seconds. With
-    `in_one_step` all that a method is given is one change, or too large. Otherwise it is written in several changes,
-    each of which is one step; the error of a later one says how much is written. Nothing is written unless all
+    `call` returns the reply to a job, and `now` the time in Unix seconds. With `in_one_step` all that a method is given
+    is one change, or too large. Otherwise it is written in several changes, each of which is one step; the error of a
+    later one says how much is written. Nothing is written unless all
     documents are right and have their vectors. An index that was published just now is waited for.
 
     Methods raise what is wrong with a document or an id, UnknownIndex, NotReady without workers that serve the index
@@ -93,9 +94,7 @@ class IndexWriter:
     name: str
     call: Callable[[Job], Awaitable[Reply]]
     now: Callable[[], Awaitable[float]]
-    sleep: Callable[[float], Awaitable[None]]
-    pool: AsyncPool
-    log: AsyncChangeLog
+    queue: Producer
     max_text_chars: int
     in_one_step: bool = False
 
@@ -181,7 +180,7 @@ class IndexWriter:
         """Return the heartbeats of the ready workers that serve the index, once there is one."""
         until = time.monotonic() + SERVED_WITHIN_S
         while True:
-            ready = [about for about in (await self.pool.workers()).values() if about.get("state") == "ready"]
+            ready = [about for about in (await self.queue.pool.workers()).values() if about.get("state") == "ready"]
             if not ready:
                 raise NotReady("no worker is ready, so the model of the index is not known: start one")
             if serving := [about for about in ready if self.name in about.get("indexes", {})]:
@@ -189,7 +188,7 @@ class IndexWriter:
             if time.monotonic() > until:
                 known = ", ".join(sorted({name for about in ready for name in about.get("indexes", {})})) or "none"
                 raise UnknownIndex(f"no index {excerpt(self.name)}: the workers serve {known:.500}")
-            await self.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(LOOK_EVERY_S)
 
     def _other_model(self) -> NotReady:
         return NotReady(
@@ -201,7 +200,9 @@ class IndexWriter:
         num, position = 0, ""
         for change in changes:
             with telling_how_many(num):
-                position = await self.log.append(self.name, replace(change, made_at=await self.now()))
+                position = await append(
+                    self.queue.commands, self.queue.keys, self.name, replace(change, made_at=await self.now())
+                )
             num += change.num_ids
         return Written(num, position)
 

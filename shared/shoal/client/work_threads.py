@@ -1,12 +1,11 @@
-"""Work that blocks, such as that of RQ: done in place, or in threads beside an event loop."""
+"""Threads beside an event loop, for work that blocks, such as that of RQ."""
 
 import asyncio
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, TypeVar
 
 from shoal.errors import Unavailable
 
@@ -20,29 +19,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class BlockingWork(Protocol):
-    """The way in which work is done that blocks."""
-
-    async def do(self, function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-        """Return the result of a function that blocks; raise what it raises."""
-
-    async def sleep(self, seconds: float) -> None:
-        """Return after so many seconds."""
-
-
-class InPlace:
-    """Work that blocks the thread that asks for it, and leaves nothing to await."""
-
-    async def do(self, function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-        """Return the result of a function that blocks."""
-        return function(*args, **named)
-
-    async def sleep(self, seconds: float) -> None:
-        """Return after so many seconds."""
-        time.sleep(seconds)
-
-
-class InThreads:
+class WorkThreads:
     """Work of the tasks of one event loop that a few threads do, until it is closed.
 
     Both methods raise Unavailable once it is closed. To cancel a task leaves work that a thread has begun as it is.

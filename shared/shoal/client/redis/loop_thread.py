@@ -1,0 +1,127 @@
+"""An event loop in a thread of its own, whose results other threads wait for."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from threading import Lock, RLock, Thread, current_thread
+from typing import Any, Generic, TypeVar
+
+from shoal.errors import Cancelled
+from shoal.queue.dispatcher import closed
+
+#: Seconds between two calls of `is_wanted` while a result is waited for.
+WANTED_EVERY_S = 1.0
+
+T = TypeVar("T")
+
+
+class _Steps(Generic[T]):
+    """Steps that a thread waits for the loop to do. One lock takes a sixth of the time of a `Future`."""
+
+    __slots__ = ("_error", "_make", "_result", "_settled", "_task")
+
+    def __init__(self, make: Callable[[], Awaitable[T]]):
+        self._make = make
+        self._settled = Lock()
+        self._settled.acquire()
+        self._task: asyncio.Task[None] | None = None
+        self._error: BaseException | None = None
+        self._result: T
+
+    def begin(self) -> None:
+        """Begin, in the loop."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def cancel(self) -> None:
+        """Cancel them, in the loop."""
+        if self._task:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            self._result = await self._make()
+        except asyncio.CancelledError:
+            self._error = closed()
+            raise
+        except Exception as error:
+            self._error = error
+        finally:
+            self._settled.release()
+
+    def wait(self, is_wanted: Callable[[], bool] | None) -> None:
+        """Wait until they are done; raise Cancelled once `is_wanted` returns False."""
+        while not self._settled.acquire(timeout=WANTED_EVERY_S if is_wanted else -1):
+            if is_wanted and not is_wanted():
+                raise Cancelled("the caller has disconnected")
+
+    def result(self) -> T:
+        """Return the result, or raise the error, once they are done."""
+        if self._error is None:
+            return self._result
+        error, self._error = self._error, None
+        try:
+            raise error
+        finally:
+            del error  # whose traceback has this frame: they would keep each other until the garbage is collected
+
+
+class LoopThread:
+    """An event loop in a daemon thread, which starts with the first call. Thread-safe.
+
+    `at_end` is awaited there when it is closed.
+    """
+
+    def __init__(self, at_end: Callable[[], Awaitable[object]]):
+        self._at_end = at_end
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = Thread(target=self._serve, name="shoal-client", daemon=True)
+        self._stopping = asyncio.Event()
+        self._is_closed = False
+        self._lock = RLock()  # the garbage collector may call `post` while its thread has the lock
+
+    def run(self, make: Callable[[], Awaitable[T]], is_wanted: Callable[[], bool] | None = None) -> T:
+        """Return the result of what the loop is to await; it is cancelled if this thread gives up, as by Ctrl-C.
+
+        `is_wanted` is called about once a second. Raises Unavailable once the thread is closed, and RuntimeError in the
+        loop itself, which would wait for ever.
+        """
+        if current_thread() is self._thread:
+            raise RuntimeError("the event loop of this client would wait for itself: await its AsyncClient there")
+        steps = _Steps(make)
+        try:
+            if not self.post(steps.begin):
+                raise closed()
+            steps.wait(is_wanted)
+        except BaseException:
+            self.post(steps.cancel)
+            raise
+        return steps.result()
+
+    def post(self, callback: Callable[[], Any]) -> bool:
+        """Have the loop call a function, and do not wait for that; return False if the thread is closed."""
+        with self._lock:
+            if self._is_closed:
+                return False
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread.start()
+            self._loop.call_soon_threadsafe(callback)
+            return True
+
+    def is_alive(self) -> bool:
+        """Return False if the thread has died."""
+        return self._loop is None or self._thread.is_alive()
+
+    def close(self) -> None:
+        """End the thread, once `at_end` is done; threads that wait get Unavailable."""
+        with self._lock:
+            self.post(self._stopping.set)
+            self._is_closed = True
+        self._thread.join()
+
+    def _serve(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # type: ignore[arg-type, return-value]
+            runner.run(self._wait())
+
+    async def _wait(self) -> None:
+        await self._stopping.wait()
+        await self._at_end()

@@ -1,0 +1,279 @@
+"""The asynchronous parts of a queue for tests without an event loop: their I/O blocks, and is then done."""
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+
+from shoal.broker.async_broker import AsyncBroker
+from shoal.broker.async_connection import ConnectionMaker
+from shoal.broker.broker import Broker
+from shoal.broker.script import Script, ScriptCall
+from shoal.cache.lookup import CacheLookup, LookupResult
+from shoal.changes import change_log
+from shoal.changes.change import Change
+from shoal.client.redis.loop_thread import LoopThread
+from shoal.jobs import Job
+from shoal.keys import Keys
+from shoal.queue import blame, pool_history
+from shoal.queue.dispatcher import Dispatcher, Pending
+from shoal.queue.pool import ALIVE_S, AsyncPool
+from shoal.queue.pool import Pool as WorkersPool
+from shoal.queue.producer import Producer
+from shoal.queue.reply_stream import ReplyStream
+from shoal.queue.unread import UnreadResults
+from shoal.replies import Reply
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Commands:
+    """The commands of a broker; each blocks the thread until it is answered, and leaves nothing to await."""
+
+    def __init__(self, broker: Broker):
+        self.broker = broker
+
+    async def execute(self, *command: Any, block_s: float = 0.0) -> Any:
+        """Return the answer to one command."""
+        return self.broker.execute(*command, block_s=block_s)
+
+    async def pipeline(self, *commands: Sequence[Any], block_s: float = 0.0) -> list[Any]:
+        """Return the answers to several commands."""
+        return self.broker.pipeline(*commands, block_s=block_s)
+
+    async def run(self, script: Script, keys: Sequence[str], arguments: Mapping[str, Any]) -> Any:
+        """Return the result of a script."""
+        return self.broker.run(script, keys, arguments)
+
+    async def run_many(self, script: Script, calls: Sequence[ScriptCall]) -> list[Any]:
+        """Return the result of each call of a script, or its error."""
+        return self.broker.run_many(script, calls)
+
+
+def commands_of(broker: Broker) -> AsyncBroker:
+    """Return the commands of a broker, for what takes those of an event loop."""
+    return cast(AsyncBroker, Commands(broker))
+
+
+def run_now(steps: Awaitable[T]) -> T:
+    """Return the result of a coroutine that never has anything to wait for."""
+    try:
+        next(steps.__await__())
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise RuntimeError("a coroutine that was to block waits for an event loop")
+
+
+def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
+    """Return a coroutine method of an object's `asynchronous` part as a method that blocks."""
+
+    @wraps(method)
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return run_now(method(self.asynchronous, *args, **kwargs))
+
+    return call
+
+
+class Pool(WorkersPool):
+    """The workers of a pool, as they announce themselves, and as clients see them."""
+
+    def __init__(self, broker: Broker, keys: Keys, alive_s: float = ALIVE_S):
+        super().__init__(broker, keys, alive_s)
+        self.asynchronous = AsyncPool(commands_of(broker), keys)
+
+    first_heartbeats = blocking(AsyncPool.first_heartbeats)
+    texts_per_s = blocking(AsyncPool.texts_per_s)
+
+
+class BlockingProducer:
+    """A producer, for threads."""
+
+    def __init__(self, broker: Broker, keys: Keys, result_ttl_s: int = 3_600):
+        self.asynchronous = Producer(commands_of(broker), keys, result_ttl_s)
+        self.broker = broker
+        self.keys = keys
+        self.result_ttl_s = result_ttl_s
+        self.pool = Pool(broker, keys)
+
+    put = blocking(Producer.put)
+    put_once = blocking(Producer.put_once)
+    put_many = blocking(Producer.put_many)
+    holds = blocking(Producer.holds)
+    withdraw = blocking(Producer.withdraw)
+    cancel = blocking(Producer.cancel)
+    status = blocking(Producer.status)
+    read_result = blocking(Producer.read_result)
+    loads = blocking(Producer.loads)
+    watch_result = blocking(Producer.watch_result)
+    limits = blocking(Producer.limits)
+    check_lanes = blocking(Producer.check_lanes)
+    num_dead = blocking(Producer.num_dead)
+    unread_load = blocking(Producer.unread_load)
+
+    def inbox(self, address: str) -> "Inbox":
+        """Return the stream of the replies to jobs with that reply address."""
+        return Inbox(self.broker, self.keys.replies(address))
+
+    def backlog(self) -> dict[str, int]:
+        """Return the number of unanswered jobs in each lane, those being computed included."""
+        return {lane: load.num_jobs for lane, load in self.loads().items()}
+
+
+class Inbox:
+    """The replies at one address, for a thread that blocks until they come."""
+
+    def __init__(self, broker: Broker, key: str):
+        self.asynchronous = ReplyStream(commands_of(broker), key)
+
+    wait = blocking(ReplyStream.wait)
+
+
+class Unread:
+    """The results that were not read, for clients and for workers."""
+
+    def __init__(self, producer: BlockingProducer):
+        self.sweep = UnreadResults(producer.broker, producer.keys).sweep
+        self.load = producer.unread_load
+
+
+class DeadLetters:
+    """The dead letters of a pool, for threads."""
+
+    def __init__(self, producer: BlockingProducer):
+        self.asynchronous = blame.DeadLetters(producer.asynchronous)
+        self._producer = producer
+
+    def __len__(self) -> int:
+        return self._producer.num_dead()
+
+    newest = blocking(blame.DeadLetters.newest)
+    get = blocking(blame.DeadLetters.get)
+    retry = blocking(blame.DeadLetters.retry)
+    drop = blocking(blame.DeadLetters.drop)
+
+
+class PoolHistory:
+    """The history of a pool, for threads."""
+
+    def __init__(self, producer: BlockingProducer, *args: Any, **options: Any):
+        self.asynchronous = pool_history.PoolHistory(*args, **options)
+        self._producer = producer
+
+    def sample(self) -> None:
+        """Read the pool once."""
+        run_now(self.asynchronous.sample(self._producer.asynchronous))
+
+    def snapshot(self, since_s: float = 0.0) -> dict[str, Any]:
+        """Return what the pool is and does."""
+        return self.asynchronous.snapshot(since_s)
+
+
+class ChangeLog(change_log.ChangeLog):
+    """The logs of the changes of a pool's indexes, for readers and for writers."""
+
+    def append(self, index: str, change: Change) -> str:
+        """Add a change to the log of an index, and return its position."""
+        return run_now(change_log.append(commands_of(self._broker), self._keys, index, change))
+
+
+def as_written(log: change_log.ChangeLog) -> ChangeLog:
+    """Return a log that its readers have, for writers."""
+    return ChangeLog(log._broker, log._keys)
+
+
+class Lookup:
+    """A client's look-up in the cache, for threads."""
+
+    def __init__(self, producer: BlockingProducer, **options: Any):
+        pool = producer.asynchronous.pool
+        self.asynchronous = CacheLookup(commands_of(producer.broker), producer.keys, pool, **options)
+
+    def find(self, job: Job) -> LookupResult:
+        """Look up the texts of a job."""
+        return run_now(self.asynchronous.find(job))
+
+    @property
+    def num_hits(self) -> int:
+        """Return how many texts were found."""
+        return self.asynchronous.num_hits
+
+    @property
+    def num_misses(self) -> int:
+        """Return how many texts were not found."""
+        return self.asynchronous.num_misses
+
+
+class ThreadDispatcher:
+    """A dispatcher in an event loop of its own, for threads; `producer` is the class of its producer."""
+
+    def __init__(self, queue: BlockingProducer, producer: type[Producer] = Producer):
+        found = queue.broker.connection_pool.connection_kwargs
+        url = f"redis://{found['host']}:{found['port']}/{found.get('db', 0)}"
+        maker = ConnectionMaker(url, found["socket_timeout"])
+        self._thread = LoopThread(self._close)
+
+        async def start() -> Dispatcher:
+            self._broker = AsyncBroker(maker)
+            self.producer = producer(self._broker, queue.keys, queue.result_ttl_s)
+            return Dispatcher(self.producer)
+
+        self.asynchronous = self.run(start())
+        self.address = self.asynchronous.address
+
+    def run(self, steps: Coroutine[Any, Any, T]) -> T:
+        """Return the result of a coroutine in the loop."""
+        return self._thread.run(lambda: steps)
+
+    def call(self, lane: str, jobs: Sequence[Job], client: str = "") -> list["ThreadPending"]:
+        """Send the client's jobs, and return their replies to come."""
+
+        async def call() -> list[Pending[Reply]]:
+            return self.asynchronous.call(lane, jobs, client)
+
+        return [ThreadPending(self, pending) for pending in self.run(call())]
+
+    def forget(self, jobs: Sequence[Job]) -> None:
+        """Drop interest in the jobs' replies."""
+
+        async def forget() -> None:
+            self.asynchronous.forget(jobs)
+
+        self.run(forget())
+
+    def wait_result(self, job_id: str, timeout_s: float) -> Reply | None:
+        """Return the reply to a submitted job."""
+        return self.run(self.asynchronous.wait_result(job_id, timeout_s))
+
+    def close_inside(self) -> None:
+        """Close the dispatcher, and not its loop."""
+        self.run(self.asynchronous.close())
+
+    def close(self) -> None:
+        """Close the dispatcher and its loop."""
+        self._thread.close()
+
+    async def _close(self) -> None:
+        await self.asynchronous.close()
+        await self._broker.close()
+
+
+class ThreadPending:
+    """A reply on its way, for threads."""
+
+    def __init__(self, dispatcher: ThreadDispatcher, pending: Pending[Reply]):
+        self._dispatcher = dispatcher
+        self._pending = pending
+
+    @property
+    def put_id(self) -> str | None:
+        """Return the id of the job in its lane."""
+        return self._pending.put_id
+
+    def done(self) -> bool:
+        """Return True once it is settled."""
+        return self._pending.done()
+
+    def result(self, timeout_s: float) -> Reply:
+        """Return the reply."""
+        return self._dispatcher.run(self._pending.result(timeout_s))
