@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Collection, Mapping
+from contextlib import suppress
 from copy import copy
 from functools import partial
 from threading import Event
@@ -141,8 +141,7 @@ class _App(AsyncFlask):
             if request.routing_exception is not None:
                 self.raise_routing_exception(request)
             if request.declared_bytes != 0:
-                async with self._receiving():
-                    await request.receive(partial(context.access.hold, request))
+                await self._in_time(request.receive(partial(context.access.hold, request)))
             context.paths.choose(request)
             if (known := self.own_parameters.get(request.endpoint or "")) is not None and request.query_string:
                 check_known("query parameter", request.args, known)
@@ -150,17 +149,15 @@ class _App(AsyncFlask):
         except Exception:
             if num_bytes := request.num_unread_bytes():
                 with suppress(RequestTimeout):
-                    async with self._receiving():
-                        await request.drop(num_bytes)
+                    await self._in_time(request.drop(num_bytes))
             raise
 
-    @asynccontextmanager
-    async def _receiving(self) -> AsyncIterator[None]:
-        """Raise RequestTimeout if reading the body in the block takes too long."""
+    async def _in_time(self, reading: Awaitable[None]) -> None:
+        """Raise RequestTimeout if reading the body takes too long."""
         most_s = Context.of(self).settings.receive_timeout_s
         try:
             async with asyncio.timeout(most_s):
-                yield
+                await reading
         except TimeoutError:
             raise RequestTimeout(f"the body did not arrive within {most_s:g} s: send it faster, or less") from None
 
