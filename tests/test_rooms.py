@@ -63,7 +63,7 @@ ROOMS: dict[str, set[str]] = {
     "shoal_api.metrics": {"shoal", "shoal.queue", "shoal.client.redis"},
     "shoal_api.server": {"shoal", "shoal_api"},
     "shoal_api.pool_state": {"shoal", "shoal.client.redis"},
-    "shoal_api.pool_watch": {"shoal", "shoal.queue", "shoal_api"},
+    "shoal_api.pool_watch": {"shoal", "shoal.client.redis", "shoal.queue", "shoal_api"},
     "shoal_api.dead_letter": {"shoal.queue"},
     "shoal_api.context": {
         "shoal",
@@ -113,6 +113,7 @@ ROOMS: dict[str, set[str]] = {
         "shoal_api",
         "shoal_api.schema",
         "shoal_api.access",
+        "shoal_api.metrics",
         "shoal_api.context",
         "shoal_api.event_stream",
         "shoal_api.enqueue",

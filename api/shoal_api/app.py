@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import copy
 from functools import partial
@@ -10,7 +11,7 @@ from threading import Event
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
-from flask import Flask, Response
+from flask import Flask, Request, Response
 from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.info import Info
 from flask_openapi3.models.path_item import PathItem
@@ -19,12 +20,13 @@ from werkzeug.exceptions import RequestTimeout
 from shoal import __version__
 from shoal.checks import check_known
 from shoal.client.redis.async_client import AsyncClient
+from shoal.errors import InvalidRequest
 from shoal.queue.pool_history import PoolHistory
 from shoal.settings import Settings
 from shoal.tracing import open_tracer
 from shoal_api import errors, validation
 from shoal_api.access import cors
-from shoal_api.access.access_control import AccessControl
+from shoal_api.access.access_control import MAX_LASTING, AccessControl
 from shoal_api.context import Context
 from shoal_api.description import joined
 from shoal_api.metrics.metrics import Metrics
@@ -73,6 +75,9 @@ if TYPE_CHECKING:
 
 _ROUTES = (embed, search, score, map, jobs, bulk, dead_letters, health, info, pool, indexes, metrics, page)
 
+#: The status under which requests are counted whose clients have gone.
+_CLIENT_GONE = 499
+
 #: The modules of the compatible protocols, by the names that the settings have for them.
 PROTOCOL_MODULES = {
     "openai": openai,
@@ -116,6 +121,11 @@ class _App(AsyncFlask):
             if (later := self.paths[path]) is not item:
                 self.paths[path] = joined(item, later, self.own_paths.get(path))
 
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        #: The threads of uploads, which may take minutes each.
+        self.upload_threads = ThreadPoolExecutor(MAX_LASTING, "shoal-upload")
+
     async def respond(self, environ: "WSGIEnvironment") -> Response:
         """Return the response to a request, which counts as under way until the response is closed."""
         context = self.request_context(environ)
@@ -123,6 +133,7 @@ class _App(AsyncFlask):
         try:
             response = await self.respond_in(context)
         except BaseException:
+            self._count(request, _CLIENT_GONE)
             access.release(request)
             raise
         response.call_on_close(partial(access.release, request))
@@ -133,24 +144,43 @@ class _App(AsyncFlask):
         return await answer_traced(Context.of(self).tracer, json_request(), super().full_dispatch)
 
     async def dispatch(self) -> Any:
-        """Return what the view answers, if access control lets the request in, once its body is here."""
-        request, context = json_request(), Context.of(self)
-        context.paths.fall_back(request)
+        """Return what the view answers, and drop a small body that nothing has read."""
+        request = json_request()
         try:
-            await context.access.admit(request)
-            if request.routing_exception is not None:
-                self.raise_routing_exception(request)
-            if request.declared_bytes != 0:
-                await self._in_time(request.receive(partial(context.access.hold, request)))
-            context.paths.choose(request)
-            if (known := self.own_parameters.get(request.endpoint or "")) is not None and request.query_string:
-                check_known("query parameter", request.args, known)
-            return await super().dispatch()
+            answer = await self._answer(request)
         except Exception:
-            if num_bytes := request.num_unread_bytes():
-                with suppress(RequestTimeout):
-                    await self._in_time(request.drop(num_bytes))
+            await self._drop_body(request)
             raise
+        await self._drop_body(request)
+        return answer
+
+    async def _answer(self, request: JsonRequest) -> Any:
+        """Return what the view answers, if access control lets the request in, once its body is here."""
+        context = Context.of(self)
+        context.paths.fall_back(request)
+        await context.access.admit(request)
+        if request.routing_exception is not None:
+            self.raise_routing_exception(request)
+        if request.is_counted and request.declared_bytes != 0:
+            await self._in_time(request.receive(partial(context.access.hold, request)))
+        context.paths.choose(request)
+        if (known := self.own_parameters.get(request.endpoint or "")) is not None and request.query_string:
+            check_known("query parameter", request.args, known)
+        return await super().dispatch()
+
+    async def _drop_body(self, request: JsonRequest) -> None:
+        if num_bytes := request.num_unread_bytes():
+            with suppress(RequestTimeout, InvalidRequest):
+                await self._in_time(request.drop(num_bytes))
+
+    def threads_for(self, request: Request) -> ThreadPoolExecutor:
+        """Return the threads for the request: an upload has one of its own."""
+        return self.upload_threads if cast(JsonRequest, request).is_upload else self.threads
+
+    def close(self, at_end: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """End the threads and the loop, in which `at_end` is awaited last, if it has begun."""
+        super().close(at_end)
+        self.upload_threads.shutdown()
 
     async def _in_time(self, reading: Awaitable[None]) -> None:
         """Raise RequestTimeout if reading the body takes too long."""
@@ -168,12 +198,15 @@ class _App(AsyncFlask):
             response.headers["Vary"] = ", ".join([*response.headers.getlist("Vary"), "Accept"])
         if request.rate_headers:
             response.headers.update(request.rate_headers)
-        route, method = (request.url_rule.rule, request.method) if request.url_rule else ("unmatched", "")
-        seconds, context = time.perf_counter() - request.started_s, Context.of(self)
-        context.metrics.observe(route, method, response.status_code, seconds, request.num_texts)
-        if context.stopping.is_set():
+        self._count(request, response.status_code)
+        if Context.of(self).stopping.is_set():
             response.headers["Connection"] = "close"
         return response
+
+    def _count(self, request: JsonRequest, status: int) -> None:
+        route, method = (request.url_rule.rule, request.method) if request.url_rule else ("unmatched", "")
+        seconds = time.perf_counter() - request.started_s
+        Context.of(self).metrics.observe(route, method, status, seconds, request.num_texts)
 
 
 def create_app(settings: Settings) -> AsyncFlask:

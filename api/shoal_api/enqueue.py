@@ -1,6 +1,5 @@
 """The jobs of requests: put into the queue, and waited for or submitted to be fetched later."""
 
-import time
 from typing import Any
 
 from flask import Response
@@ -67,7 +66,7 @@ async def call(job: Job, remedy: str, lane: str = "interactive") -> Reply:
         job.check_hits(MAX_REQUEST_HITS, "request")
     await _hold_memory(shared, request, job, remedy)
     request.num_texts = len(job.texts)
-    return await shared.client.call(job, lane=lane, timeout_s=_left_s(request), client=request.client_name)
+    return await shared.client.call(job, lane=lane, timeout_s=settings.request_timeout_s, client=request.client_name)
 
 
 async def submit(job: Job, lane: str = "interactive", headers: dict[str, str] | None = None) -> Response:
@@ -91,13 +90,8 @@ def writer(index: str) -> IndexWriter:
         max_text_chars=shared.settings.max_text_chars,
         in_one_step=True,
         client=request.client_name,
-        timeout_s=_left_s(request),
+        timeout_s=shared.settings.request_timeout_s,
     )
-
-
-def _left_s(request: JsonRequest) -> float:
-    """Return the seconds that are left until the request is to be answered."""
-    return context().settings.request_timeout_s - (time.perf_counter() - request.started_s)
 
 
 async def _hold_memory(shared: Context, request: JsonRequest, job: Job, remedy: str) -> None:

@@ -148,7 +148,7 @@ def _receiving() -> Iterator[None]:
         return
     try:
         with ExitStack() as stack:
-            stack.callback(context().access.last(json_request()))
+            stack.callback(context().access.count_lasting(json_request()))
             yield
     finally:
         discard_rest(json_request())

@@ -52,7 +52,7 @@ class JsonRequest(Request):
     #: True if the body is a file, which the view reads piece by piece.
     is_upload = False
 
-    #: True once the body is read, or is being read. A further read could wait for ever.
+    #: True once the body is read, or is being read: that is possible once.
     is_read = False
 
     #: Bytes of an upload that have arrived.
@@ -93,7 +93,6 @@ class JsonRequest(Request):
         size, most = self.declared_bytes, self.max_content_length or sys.maxsize
         if size == 0 or self.is_upload:
             return
-        self.is_read = True
         if size is None:
             self._data = await self._receive_pieces(most, count)
         elif size > most:
@@ -101,6 +100,7 @@ class JsonRequest(Request):
             raise RequestEntityTooLarge
         else:
             count(size)
+            self.is_read = True
             self._data = await self.body.all()
             if len(self._data) != size:
                 raise InvalidRequest(
@@ -109,7 +109,7 @@ class JsonRequest(Request):
 
     async def _receive_pieces(self, most: int, count: Callable[[int], None]) -> bytes:
         """Return a body whose size is not known."""
-        kept, num_bytes = [], 0
+        self.is_read, kept, num_bytes = True, [], 0
         async for piece in self.body.pieces():
             num_bytes += len(piece)
             if num_bytes <= most:

@@ -52,7 +52,7 @@ def pieces_of(request: JsonRequest, num_bytes: int) -> Iterator[bytes]:
                 f"the body has {request.num_uploaded_bytes:,} bytes, but Content-Length says {num_bytes:,}: send all "
                 "of it"
             )
-        yield bytes(piece)
+        yield piece
 
 
 def discard_rest(request: JsonRequest) -> None:

@@ -124,7 +124,7 @@ class AccessControl:
         self._bytes.release(request.client_name, request.num_held_bytes)
         request.is_counted, request.num_held_bytes = False, 0
 
-    def last(self, request: JsonRequest) -> Callable[[], None]:
+    def count_lasting(self, request: JsonRequest) -> Callable[[], None]:
         """Count a request that may take minutes, until the function that is returned is called.
 
         Raises Overloaded if its client has too many.

@@ -95,7 +95,7 @@ async def pull(body: OllamaPullBody) -> Response:
 
 
 @api.get("/api/version", responses={200: OllamaVersion})
-def version() -> Response:
+async def version() -> Response:
     """Tell the version of Shoal."""
     return rendered({"version": __version__})
 

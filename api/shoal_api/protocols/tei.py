@@ -104,13 +104,13 @@ async def decode(body: DecodeBody) -> Response:
 
 
 @api.post("/embed_sparse", responses={424: TeiError})
-def embed_sparse() -> NoReturn:
+async def embed_sparse() -> NoReturn:
     """Refuse: the model makes dense vectors."""
     raise Unsupported("the served model makes no sparse vectors: use /embed")
 
 
 @api.post("/predict", responses={424: TeiError})
-def predict() -> NoReturn:
+async def predict() -> NoReturn:
     """Refuse: the model is no classifier."""
     raise Unsupported("the served model is no classifier: it makes vectors, by /embed")
 

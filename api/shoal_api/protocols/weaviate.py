@@ -62,6 +62,6 @@ async def ready() -> Response:
 
 
 @api.get("/.well-known/live", responses={204: None})
-def live() -> Response:
+async def live() -> Response:
     """Tell that the process is alive."""
     return WholeResponse(status=204)

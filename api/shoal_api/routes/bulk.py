@@ -53,20 +53,24 @@ def submit_bulk(query: BulkQuery, body: BulkBody) -> Response:
 
 
 @api.get("/v1/jobs/<id>/files/<name>", responses=_FILE)
-def result_file(path: FilePath) -> Response:
+async def result_file(path: FilePath) -> Response:
     """Fetch a file of the result of a bulk embedding that is done: `manifest.json`, or one that it names."""
-    job = own_job(path.id)
+    file = await context().in_thread(_open, path.id, path.name)
+    size = os.fstat(file.fileno()).st_size
+    response = FileResponse(file, {"Content-Type": "application/octet-stream", "Content-Length": f"{size}"})
+    response.call_on_close(context().access.count_lasting(json_request()))
+    return response
+
+
+def _open(job_id: str, name: str) -> BinaryIO:
+    """Return a file of the result of a job, opened; raise UnknownFile."""
+    job = own_job(job_id)
     if job.kind != "embed_file" or job.status != "done":
         raise UnknownFile(
             f"job {job.id} ({job.kind}) is {job.status}: files can be fetched of an embed_file that is done"
         )
-    file = open_result(Path(allowed_path(str(job.arguments.get("out")), context().settings)), path.name)
-    if path.name == BAD_ROWS:
-        file = _public(file, context().settings)
-    size = os.fstat(file.fileno()).st_size
-    response = FileResponse(file, {"Content-Type": "application/octet-stream", "Content-Length": f"{size}"})
-    response.call_on_close(context().access.last(json_request()))
-    return response
+    file = open_result(Path(allowed_path(str(job.arguments.get("out")), context().settings)), name)
+    return _public(file, context().settings) if name == BAD_ROWS else file
 
 
 def open_result(folder: Path, name: str) -> BinaryIO:

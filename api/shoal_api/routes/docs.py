@@ -80,17 +80,18 @@ def _describe_keys(description: dict[str, Any], operations: list[dict[str, Any]]
 
 
 @api.get("/docs", responses={302: None})
-def docs() -> AnyResponse:
+async def docs() -> AnyResponse:
     """Redirect to the page to browse and try the API."""
     return redirect("docs/swagger")
 
 
 def _confine(response: Response) -> Response:
-    """Read the page or file into memory, as a slow client would hold a thread, and set its security policy."""
+    """Have the page or file in memory, and set its security policy."""
     response.direct_passthrough = False
     response.set_data(response.get_data())
     response.close()
-    digests = [sha256(script).digest() for script in _SCRIPT.findall(response.data)]
+    found = _SCRIPT.findall(response.data) if response.mimetype == "text/html" else ()
+    digests = [sha256(script).digest() for script in found]
     scripts = " ".join(f"'sha256-{b64encode(digest).decode()}'" for digest in digests)
     policy = ("Content-Security-Policy", _OWN_FILES_ONLY.format(script=scripts))
     cast(WholeResponse, response).safety = (*SAFETY, policy)

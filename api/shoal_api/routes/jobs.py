@@ -64,7 +64,7 @@ async def job_events(path: JobPath) -> Response:
         return await _short_state(found, job_id)
 
     response = event_stream(look, found.stopping)
-    response.call_on_close(found.access.last(json_request()))
+    response.call_on_close(found.access.count_lasting(json_request()))
     return response
 
 

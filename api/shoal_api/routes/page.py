@@ -65,7 +65,7 @@ def files() -> Mapping[str, PageFile]:
 
 
 @api.get("/", responses={200: Links})
-def root() -> Response:
+async def root() -> Response:
     """Answer the page to browsers, and to programs the links to what says more."""
     request = json_request()
     request.is_negotiated = True
@@ -76,7 +76,7 @@ def root() -> Response:
 
 
 @api.get("/page/<path:file>", doc_ui=False)
-def page_file(path: PageFilePath) -> Response:
+async def page_file(path: PageFilePath) -> Response:
     """Answer a file of the page."""
     found = files().get(path.file)
     return _sent(found) if found else abort(404)

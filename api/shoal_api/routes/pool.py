@@ -21,8 +21,8 @@ from shoal_api.schema.responses import ERRORS
 
 api = Blueprint("pool", __name__, abp_tags=[Tag(name="service")], abp_responses=ERRORS)
 
-#: Longest wait for the first sample of a process, in seconds; Redis has as long to answer.
-_FIRST_SAMPLE_S = 5.0
+#: Longest wait for a sample, in seconds; Redis has as long to answer.
+_SAMPLE_WITHIN_S = 5.0
 
 #: Interval at which a viewer looks for a new sample, in seconds.
 _LOOK_EVERY_S = 0.1
@@ -49,7 +49,7 @@ async def pool(query: PoolQuery) -> Response:
 @api.get("/v1/pool/events", responses=_EVENTS, openapi_extensions={"parameters": [_LAST_EVENT_ID]})
 async def pool_events() -> Response:
     """Watch the pool by server-sent events: `pool` now and every 2 s, each with the samples since the one before."""
-    release = context().access.last(json_request())
+    release = context().access.count_lasting(json_request())
     since_s = _as_time(json_request().headers.get("Last-Event-ID", ""))
     response = as_stream(_events(context(), _client(), since_s))
     response.call_on_close(release)
@@ -74,7 +74,7 @@ async def _events(found: Context, client: str | None, since_s: float) -> AsyncIt
 
 async def _next_sample(watch: PoolWatch, number: int) -> int:
     """Return the number of the last sample, once it is above `number`; without one in time, or at a stop, as it is."""
-    until_s = time.monotonic() + _FIRST_SAMPLE_S
+    until_s = time.monotonic() + _SAMPLE_WITHIN_S
     while watch.number <= number and not watch.is_stopped and time.monotonic() < until_s:
         await asyncio.sleep(_LOOK_EVERY_S)
     return watch.number

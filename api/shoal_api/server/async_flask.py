@@ -42,8 +42,8 @@ class _NoSessions(SessionInterface):
         return self._empty
 
 
-class LoopThread:
-    """An event loop in a thread of its own, which starts at the first coroutine. Thread-safe."""
+class WsgiLoop:
+    """The event loop of requests of a WSGI server, in a thread that starts with the first of them. Thread-safe."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -55,6 +55,7 @@ class LoopThread:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
+                self._loop.set_default_executor(ThreadPoolExecutor(NUM_THREADS, "shoal-body"))  # which may come slowly
                 self._thread = Thread(target=self._loop.run_forever, name="shoal-loop", daemon=True)
                 self._thread.start()
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
@@ -68,6 +69,7 @@ class LoopThread:
         """End the loop, if it has begun; its coroutines must have ended."""
         with self._lock:
             if self._loop is not None and self._thread is not None:
+                asyncio.run_coroutine_threadsafe(self._loop.shutdown_default_executor(), self._loop).result()
                 self._loop.call_soon_threadsafe(self._loop.stop)
                 self._thread.join()
                 self._loop.close()
@@ -84,7 +86,7 @@ class AsyncFlask(OpenAPI):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.loop = LoopThread()
+        self.loop = WsgiLoop()
         self.threads = ThreadPoolExecutor(NUM_THREADS, "shoal-view")
 
     async def respond(self, environ: "WSGIEnvironment") -> Response:
@@ -126,11 +128,11 @@ class AsyncFlask(OpenAPI):
         view, arguments = self.view_functions[rule.endpoint], request.view_args or {}
         if iscoroutinefunction(view):
             return await view(**arguments)
-        return await self.in_thread(partial(view, **arguments))
+        return await run_in(self.threads_for(request), partial(view, **arguments))
 
-    async def in_thread(self, function: Callable[[], _T]) -> _T:
-        """Return the result of a function that blocks; a thread runs it, with the context of the request."""
-        return await run_in(self.threads, function)
+    def threads_for(self, request: Request) -> ThreadPoolExecutor:
+        """Return the threads of which one runs the view of the request, if that is no coroutine."""
+        return self.threads
 
     def create_url_adapter(self, request: Request | None) -> MapAdapter | None:
         """Return the routes by path and method alone: Flask would check and encode the host name as well."""
@@ -146,7 +148,7 @@ class AsyncFlask(OpenAPI):
         return response(environ, start_response)
 
     def close(self, at_end: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """End the threads; the loop's own coroutine of that name runs last in it, if it has begun."""
+        """End the threads and the loop, in which `at_end` is awaited last, if it has begun."""
         if self.loop.has_begun:
             self.loop.run(at_end())
         self.loop.close()

@@ -17,7 +17,7 @@ from shoal.errors import InvalidRequest
 from shoal_api.body import BODY
 from shoal_api.response import LARGE_BYTES, FileResponse, StreamedResponse, WholeResponse
 from shoal_api.server.async_flask import AsyncFlask
-from shoal_api.server.sockets import connections_on, listeners_on
+from shoal_api.server.sockets import OPEN_FILES, connections_on, listeners_on
 
 #: Time after which it is watched whether the client of a request is still there, in seconds.
 WATCH_AFTER_S = 1.0
@@ -25,17 +25,11 @@ WATCH_AFTER_S = 1.0
 #: Interval at which it is looked whether the client has read a large response, in seconds.
 LOOK_EVERY_S = 0.05
 
+#: Time for which the file of a response stays open at least, in seconds: the server opens it a moment later itself.
+FILE_OPEN_S = 1.0
+
 #: What is the same for all requests in the environment that Flask reads.
-_ENVIRONMENT = {
-    "SCRIPT_NAME": "",
-    "wsgi.version": (1, 0),
-    "wsgi.errors": None,
-    "wsgi.multithread": True,
-    "wsgi.multiprocess": True,
-    "wsgi.run_once": False,
-    "wsgi.input_terminated": True,
-    "SERVER_SOFTWARE": "Granian",
-}
+_ENVIRONMENT = {"SCRIPT_NAME": "", "wsgi.input_terminated": True, "SERVER_SOFTWARE": "Granian"}
 
 _log = logging.getLogger(__name__)
 
@@ -101,6 +95,7 @@ class RsgiServer:
         self._port = port
         self._timeout_s = timeout_s
         self._at_start = at_start
+        self._sending: dict[str, asyncio.Event] = {}
         #: The event loop, once it runs.
         self.loop: asyncio.AbstractEventLoop | None = None
 
@@ -110,10 +105,11 @@ class RsgiServer:
 
     async def __rsgi__(self, scope: Scope, protocol: HTTPProtocol) -> None:
         """Answer a request."""
-        environ = self._environment(scope, protocol)
+        if earlier := self._sending.pop(scope.client, None):
+            earlier.set()  # the client has read the response before on this connection
         try:
             with _cancelled_without_client(protocol):
-                response = await self._app.respond(environ)
+                response = await self._app.respond(self._environment(scope, protocol))
         except asyncio.CancelledError:
             protocol.response_empty(499, [])  # nobody reads it
             return
@@ -154,6 +150,9 @@ class RsgiServer:
             if "_" not in name:  # else it could pass for another one
                 key = "HTTP_" + name.upper().replace("-", "_")
                 environ[key] = f"{environ[key]},{value}" if key in environ else value
+        for name in scope.headers.keys():  # noqa: SIM118 - no dict; also those whose values are not ASCII, which `items` lacks
+            if "_" not in name:
+                environ.setdefault("HTTP_" + name.upper().replace("-", "_"), "")
         if (kind := environ.pop("HTTP_CONTENT_TYPE", None)) is not None:
             environ["CONTENT_TYPE"] = kind
         if (length := environ.pop("HTTP_CONTENT_LENGTH", None)) is not None:
@@ -168,12 +167,15 @@ class RsgiServer:
         elif isinstance(response, StreamedResponse):
             await self._stream(response, protocol)
         elif isinstance(response, FileResponse):
-            protocol.response_file(status, head, f"/proc/self/fd/{response.file.fileno()}")
+            protocol.response_file(status, head, f"{OPEN_FILES}/{response.file.fileno()}")
+            await asyncio.sleep(FILE_OPEN_S)
             await self._sent(scope)
         else:
-            protocol.response_bytes(status, head, data := response.get_data())
+            data = response.get_data()
+            protocol.response_bytes(status, head, data)
             if len(data) > LARGE_BYTES:
-                del data, response
+                del data
+                response.response = []  # the server has a copy
                 await self._sent(scope)
 
     async def _stream(self, response: StreamedResponse, protocol: HTTPProtocol) -> None:
@@ -184,14 +186,20 @@ class RsgiServer:
 
     async def _sent(self, scope: Scope) -> None:
         """Return once the client has read its response, as far as the system tells, or has gone."""
-        found = next((own.dup() for own in connections_on(self._port) if _is_to(own, scope)), None)
+        found = await asyncio.to_thread(self._connection_to, scope)
         if found is None:
             return
+        read = self._sending[scope.client] = asyncio.Event()
         with found as connection:
             num_quiet = 0
-            while num_quiet < 2 and _is_to(connection, scope):
+            while num_quiet < 2 and _is_to(connection, scope) and not read.is_set():
                 await asyncio.sleep(LOOK_EVERY_S)
                 num_quiet = 0 if _num_unsent_bytes(connection) else num_quiet + 1
+        if self._sending.get(scope.client) is read:
+            del self._sending[scope.client]
+
+    def _connection_to(self, scope: Scope) -> socket.socket | None:
+        return next((own.dup() for own in connections_on(self._port) if _is_to(own, scope)), None)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 #: Folder with an entry for each file that the process has open.
-_OPEN_FILES = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
+OPEN_FILES = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
 
 #: Whether the system tells when data last came and went on a connection.
 HAS_TCP_INFO = sys.platform == "linux"
@@ -75,7 +75,7 @@ def tcp_info(sock: socket.socket) -> TcpInfo:
 
 
 def _sockets_on(port: int) -> Iterator[socket.socket]:
-    for name in os.listdir(_OPEN_FILES):
+    for name in os.listdir(OPEN_FILES):
         if (sock := _open(name)) is None:
             continue
         with sock:
@@ -96,7 +96,7 @@ def _is_connected(sock: socket.socket) -> bool:
 def _open(descriptor: str) -> socket.socket | None:
     """Return a socket of the same connection as the descriptor, or None if that is no socket or is closed by now."""
     with suppress(OSError):
-        if stat.S_ISSOCK(os.stat(f"{_OPEN_FILES}/{descriptor}").st_mode):
+        if stat.S_ISSOCK(os.stat(f"{OPEN_FILES}/{descriptor}").st_mode):
             return socket.socket(fileno=os.dup(int(descriptor)))
     return None
 

@@ -144,7 +144,7 @@ class AsyncBroker:
 
     def _next_questions(self) -> list[_Question]:
         questions, num_bytes = [], 0
-        while self._questions and num_bytes < MAX_TOGETHER_BYTES:
+        while self._questions and num_bytes + len(self._questions[0].packed) <= MAX_TOGETHER_BYTES:
             question = self._questions.popleft()
             if not question.outcome.done():
                 questions.append(question)
