@@ -16,6 +16,7 @@ from process import Process
 
 from shoal.settings import Settings
 from shoal_api.access import api_keys
+from shoal_api.access.access_control import MAX_LASTING
 
 pytest_plugins = ["api_fixtures"]
 pytestmark = pytest.mark.usefixtures("stub")
@@ -122,3 +123,46 @@ def test_clients_that_leave_give_up_their_jobs_though_a_thousand_wait(
     wait_until(lambda: stub.queue.backlog()["interactive"] == 0)
     stub.resume()
     assert server.ask("POST", "/embed", {"inputs": "a"})[0] == 200
+
+
+def test_uploads_that_trickle_hold_up_no_other_view(start_server: StartServer) -> None:
+    server = start_server(receive_timeout_s=3_600)
+    head = b"POST /v1/bulk?name=a.txt HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nx"
+    with ExitStack() as stack:
+        for _ in range(MAX_LASTING):
+            upload = stack.enter_context(closing(socket.create_connection(("127.0.0.1", server.port))))
+            upload.sendall(head)
+        for path in ("/v1/jobs", "/metrics", "/info", "/", "/v1/pool"):
+            assert server.ask("GET", path)[0] == 200, path
+        assert server.ask("POST", "/v1/bulk?name=a.txt", {})[0] == 429
+
+
+def test_bodies_of_requests_that_are_let_in_unseen_are_not_kept(start_server: StartServer, tmp_path: Path) -> None:
+    api_keys.add(tmp_path / "keys", "web", "user", "")
+    server = start_server(api_keys_file=tmp_path / "keys")
+    head = "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30000000\r\n\r\n"
+    for method, path in (("OPTIONS", "/embed"), ("GET", "/health"), ("POST", "/embed")):
+        with closing(socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S)) as connection:
+            connection.sendall(head.format(method=method, path=path).encode())
+            assert connection.recv(65_536).startswith(b"HTTP/1.1 ")  # at once: it waits for no body
+
+
+def test_a_header_that_is_no_ascii_is_there_all_the_same(start_server: StartServer) -> None:
+    server = start_server()
+    body = json.dumps({"op": "embed", "inputs": ["a"]}).encode()
+    head = f"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\nIdempotency-Key: k\xfc\r\n\r\n"
+    with closing(socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S)) as connection:
+        connection.sendall(head.encode("latin-1") + body)
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 422 ")
+
+
+def test_requests_whose_clients_go_are_counted(start_server: StartServer, stub: StubWorker) -> None:
+    server = start_server()
+    stub.pause()
+    server_side = server.send("/embed", {"inputs": "a"})
+    wait_until(lambda: stub.queue.backlog()["interactive"] == 1)
+    server_side.close()
+    wait_until(lambda: stub.queue.backlog()["interactive"] == 0)
+    line = b'shoal_http_request_seconds_count{method="POST",route="/embed",status="499"} 1.0'
+    wait_until(lambda: line in server.ask("GET", "/metrics")[1])
+    stub.resume()

@@ -166,7 +166,13 @@ class _App(AsyncFlask):
         context.paths.choose(request)
         if (known := self.own_parameters.get(request.endpoint or "")) is not None and request.query_string:
             check_known("query parameter", request.args, known)
-        return await super().dispatch()
+        if not request.is_upload:
+            return await super().dispatch()
+        release = context.access.count_lasting(request)
+        try:
+            return await super().dispatch()
+        finally:
+            release()
 
     async def _drop_body(self, request: JsonRequest) -> None:
         if num_bytes := request.num_unread_bytes():

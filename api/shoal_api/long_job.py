@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -142,16 +142,12 @@ def _is_known(job_id: str) -> bool:
 
 @contextmanager
 def _receiving() -> Iterator[None]:
-    """Count an upload as a request that lasts, and read what the block has left of it: clients send all of a body."""
-    if not json_request().is_upload:
-        yield
-        return
+    """Read what the block has left of an upload: clients send all of a body."""
     try:
-        with ExitStack() as stack:
-            stack.callback(context().access.count_lasting(json_request()))
-            yield
+        yield
     finally:
-        discard_rest(json_request())
+        if json_request().is_upload:
+            discard_rest(json_request())
 
 
 def _check(query: BulkQuery | BuildQuery, fields: Fields) -> None:

@@ -187,7 +187,7 @@ class JsonRequest(Request):
         return orjson.loads(data)
 
     def num_unread_bytes(self) -> int:
-        """Return the size of a small body that nothing has read, which is to be dropped before the response, else 0.
+        """Return the size of a small body, or an upload, that nothing has read: it is dropped before the response.
 
         The server would close the connection on them, and the kernel then resets it: a client that sends its body after
         the headers, as most do, could lose the response. One with an Expect header sends no body that is not asked for.
@@ -195,6 +195,8 @@ class JsonRequest(Request):
         if self.is_read or "HTTP_EXPECT" in self.environ:
             return 0
         size = self.declared_bytes or 0
+        if self.is_upload:
+            return min(size, MAX_DISCARDED * (self.max_content_length or 0))
         return size if size <= MAX_DROPPED_BYTES else 0
 
 
