@@ -67,7 +67,7 @@ async def _events(found: Context, client: str | None, since_s: float) -> AsyncIt
         if number == last:
             continue
         time_s, line = await watch.view(client, since_s)
-        if time_s > since_s or watch.has_failed:  # else the sample was read before it was counted, and is sent already
+        if time_s != since_s or watch.has_failed:  # else the sample was read before it was counted, and is sent already
             since_s = time_s
             yield event("pool", line, str(since_s))
 
