@@ -541,13 +541,18 @@ WRONG_PUTS: list[tuple[dict[str, Any], str]] = [
     ({"jobs": [ONE_JOB | {"texts": 1.5}]}, r"jobs\[0\].texts is 1.5: it takes a whole number"),
     ({"jobs": [ONE_JOB | {"texts": float("nan")}]}, r"jobs\[0\].texts is -?nan: it takes a whole number"),
     ({"jobs": [ONE_JOB | {"texts": 1_000_000}]}, r"jobs\[0\].texts is 1000000: it takes .* from 1 to 999,999"),
+    ({"jobs": [ONE_JOB | {"texts": False}]}, r"jobs\[0\].texts is false: it takes a whole number"),
     ({"jobs": [ONE_JOB | {"keeps_status": 1}]}, r"jobs\[0\].keeps_status is 1: it takes true or false"),
     ({"jobs": [ONE_JOB | {"reply_to": "a b"}]}, r"jobs\[0\].reply_to is a b: it takes 1 to 128"),
+    ({"jobs": [ONE_JOB | {"reply_to": False}]}, r"jobs\[0\].reply_to is false: it takes 1 to 128"),
     ({"once": 5}, "once is 5: it takes a map"),
+    ({"once": False}, "once is false: it takes a map"),
     ({"once": ONCE | {"key": None}}, "once.key is missing: it takes a string of 1 to 1,024 bytes"),
     ({"once": ONCE | {"key": ""}}, "once.key is : it takes a string of 1 to 1,024 bytes"),
     ({"once": ONCE | {"owner": 5}}, "once.owner is 5: it takes a string of at most 256 bytes"),
+    ({"once": ONCE | {"owner": False}}, "once.owner is false: it takes a string of at most 256 bytes"),
     ({"once": ONCE | {"digest": 5}}, "once.digest is 5: it takes a string of at most 256 bytes"),
+    ({"once": ONCE | {"digest": False}}, "once.digest is false: it takes a string of at most 256 bytes"),
     ({"once": ONCE, "jobs": [ONE_JOB, ONE_JOB]}, "once goes with one job, and jobs has 2"),
 ]
 
