@@ -5,7 +5,7 @@ local now = call('TIME')[1]
 local due = call('ZRANGEBYSCORE', UNREAD, '-inf', now, 'LIMIT', 0, MOST)
 call('PERSIST', UNREAD) -- allowed when memory is full, and so is what follows it
 for _, member in ipairs(due) do
-  local left_ms = call('PTTL', ROOT .. string.match(member, '^%S+'))
+  local left_ms = call('PTTL', ROOT .. string.match(member, '^%S*'))
   local age_s = math.abs(result_ttl_s - left_ms / 1000)
   if left_ms == -2 then
     forget(member)
