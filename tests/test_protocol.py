@@ -676,6 +676,19 @@ def test_a_job_that_is_pushed_twice_is_one_while_it_is_not_answered(worker: Work
     assert queue.redis.llen(keys.result("x")) == 2
 
 
+def test_a_result_that_is_read_while_another_job_with_its_id_runs_does_that_one_no_harm(
+    worker: Worker, keys: Keys
+) -> None:
+    queue = queue_of(worker)
+    add(queue, msgpack.packb(MINIMAL))
+    assert worker.step(block_s=0) == 1
+    add(queue, msgpack.packb(MINIMAL))
+    assert queue.start("w", queue.take("w", ["interactive"], 9)) == [True]
+    assert queue.wait_result("x", 0) is not None
+    assert queue.redis.ttl(keys.record("x")) == -1
+    assert queue.status("x")[0] == "running"
+
+
 def test_a_job_that_is_pushed_with_the_id_of_another_does_it_no_harm(worker: Worker, keys: Keys) -> None:
     queue = queue_of(worker)
     put(queue, [{"id": "x", "job": msgpack.packb(MINIMAL), "texts": 1}])
@@ -750,6 +763,7 @@ def test_a_job_whose_id_can_be_read_is_answered_whatever_else_is_wrong(worker: W
     assert isinstance(reply.error, ShoalError)
     assert reply.error.code == code
     assert queue_of(worker).status("x")[0] == "failed"
+    assert 0 < queue_of(worker).redis.ttl(keys.record("x")) <= 60
     assert not queue_of(worker).redis.exists(keys.dead)
 
 
