@@ -1,5 +1,6 @@
--- Count those results and idempotency keys no longer that have expired, or were taken by BLPOP. Each is looked at again when
--- its age has doubled, and when it expires. Returns {more}: true if more may be due.
+-- Count those results and idempotency keys no longer that have expired, or were taken by BLPOP. A result is looked at again
+-- when its age has doubled, and when it expires; an idempotency key when it expires, or at any later time if it lives longer.
+-- Returns {more}: true if more may be due.
 local MOST, result_ttl_s = 500, limits_of('result_ttl_s').result_ttl_s -- at a time: half a millisecond of Redis
 local now = call('TIME')[1]
 local due = call('ZRANGEBYSCORE', UNREAD, '-inf', now, 'LIMIT', 0, MOST)
