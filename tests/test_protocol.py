@@ -541,13 +541,18 @@ WRONG_PUTS: list[tuple[dict[str, Any], str]] = [
     ({"jobs": [ONE_JOB | {"texts": 1.5}]}, r"jobs\[0\].texts is 1.5: it takes a whole number"),
     ({"jobs": [ONE_JOB | {"texts": float("nan")}]}, r"jobs\[0\].texts is -?nan: it takes a whole number"),
     ({"jobs": [ONE_JOB | {"texts": 1_000_000}]}, r"jobs\[0\].texts is 1000000: it takes .* from 1 to 999,999"),
+    ({"jobs": [ONE_JOB | {"texts": False}]}, r"jobs\[0\].texts is false: it takes a whole number"),
     ({"jobs": [ONE_JOB | {"keeps_status": 1}]}, r"jobs\[0\].keeps_status is 1: it takes true or false"),
     ({"jobs": [ONE_JOB | {"reply_to": "a b"}]}, r"jobs\[0\].reply_to is a b: it takes 1 to 128"),
+    ({"jobs": [ONE_JOB | {"reply_to": False}]}, r"jobs\[0\].reply_to is false: it takes 1 to 128"),
     ({"once": 5}, "once is 5: it takes a map"),
+    ({"once": False}, "once is false: it takes a map"),
     ({"once": ONCE | {"key": None}}, "once.key is missing: it takes a string of 1 to 1,024 bytes"),
     ({"once": ONCE | {"key": ""}}, "once.key is : it takes a string of 1 to 1,024 bytes"),
     ({"once": ONCE | {"owner": 5}}, "once.owner is 5: it takes a string of at most 256 bytes"),
+    ({"once": ONCE | {"owner": False}}, "once.owner is false: it takes a string of at most 256 bytes"),
     ({"once": ONCE | {"digest": 5}}, "once.digest is 5: it takes a string of at most 256 bytes"),
+    ({"once": ONCE | {"digest": False}}, "once.digest is false: it takes a string of at most 256 bytes"),
     ({"once": ONCE, "jobs": [ONE_JOB, ONE_JOB]}, "once goes with one job, and jobs has 2"),
 ]
 
@@ -671,6 +676,19 @@ def test_a_job_that_is_pushed_twice_is_one_while_it_is_not_answered(worker: Work
     assert queue.redis.llen(keys.result("x")) == 2
 
 
+def test_a_result_that_is_read_while_another_job_with_its_id_runs_does_that_one_no_harm(
+    worker: Worker, keys: Keys
+) -> None:
+    queue = queue_of(worker)
+    add(queue, msgpack.packb(MINIMAL))
+    assert worker.step(block_s=0) == 1
+    add(queue, msgpack.packb(MINIMAL))
+    assert queue.start("w", queue.take("w", ["interactive"], 9)) == [True]
+    assert queue.wait_result("x", 0) is not None
+    assert queue.redis.ttl(keys.record("x")) == -1
+    assert queue.status("x")[0] == "running"
+
+
 def test_a_job_that_is_pushed_with_the_id_of_another_does_it_no_harm(worker: Worker, keys: Keys) -> None:
     queue = queue_of(worker)
     put(queue, [{"id": "x", "job": msgpack.packb(MINIMAL), "texts": 1}])
@@ -745,6 +763,7 @@ def test_a_job_whose_id_can_be_read_is_answered_whatever_else_is_wrong(worker: W
     assert isinstance(reply.error, ShoalError)
     assert reply.error.code == code
     assert queue_of(worker).status("x")[0] == "failed"
+    assert 0 < queue_of(worker).redis.ttl(keys.record("x")) <= 60
     assert not queue_of(worker).redis.exists(keys.dead)
 
 

@@ -347,6 +347,17 @@ def test_a_pushed_job_has_a_status_from_its_start_and_can_be_cancelled_then(queu
     assert queue.backlog()["bulk"] == 0
 
 
+@pytest.mark.parametrize("what", ["jobs", "of:", "new", "pushed"])
+def test_a_pushed_job_is_not_lost_while_a_key_of_its_lane_is_something_else(queue: Queue, what: str) -> None:
+    job = pushed(queue)
+    key = f"{queue.keys.root}:lane:pushed" if what == "pushed" else queue.keys.of_lane("bulk", what)
+    queue.redis.hset(key, "another", "program")
+    assert queue.take("a", LANES, 1) == []
+    queue.redis.delete(key)
+    (delivery,) = queue.take("a", LANES, 1)
+    assert delivery.job() == job
+
+
 def test_a_pushed_job_that_cannot_be_started_is_answered_and_its_record_says_so(queue: Queue) -> None:
     job = pushed(queue)
     (delivery,) = queue.take("a", LANES, 1)

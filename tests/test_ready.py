@@ -75,7 +75,7 @@ def test_an_index_that_is_asked_for(api: FlaskClient) -> None:
     assert 'the index "other":' in why_not(api, "/ready?index=other")
 
 
-@pytest.mark.parametrize("what", ["", *LANE_KEYS, "suspects", "holders", "unread_load"])
+@pytest.mark.parametrize("what", ["", *LANE_KEYS, "suspects", "holders", "unread", "unread_load"])
 @pytest.mark.parametrize("lane", LANES)
 def test_a_key_of_a_lane_that_has_another_type(
     make_app: MakeApp, queue: Queue, keys: Keys, lane: str, what: str

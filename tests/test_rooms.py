@@ -80,6 +80,7 @@ ROOMS: dict[str, set[str]] = {
     "shoal_api.event_stream": {"shoal", "shoal_api", "shoal_api.context"},
     "shoal_api.enqueue": {
         "shoal",
+        "shoal.client",
         "shoal.client.redis",
         "shoal.queue",
         "shoal_api",

@@ -253,6 +253,39 @@ class TestLostCounts:
         assert queue.unread.load() == NOTHING
 
 
+class TestRefusedSweeps:
+    """Sweeps that fail because another program, or a release before this one, wrote a key."""
+
+    @pytest.mark.parametrize("what", ["unread", "unread_load", "limits"])
+    def test_jobs_of_a_dead_worker_are_done_all_the_same(
+        self, queue: Queue, worker: Worker, caplog: pytest.LogCaptureFixture, what: str
+    ) -> None:
+        queue.put("bulk", [Embed(["storm"])])
+        assert queue.take("dead", ["bulk"], 1)
+        if what == "limits":
+            queue.redis.hset(queue.keys.limits, "result_ttl_s", "junk")
+        else:
+            queue.redis.set(getattr(queue.keys, what), "junk")
+        assert drive(worker) == 1
+        for _ in range(2):
+            assert queue.unread.sweep() is False
+        told = [record.getMessage() for record in caplog.records if record.name == "shoal.queue.unread"]
+        assert len(told) == 2  # by the worker and by this queue, each once
+
+    @pytest.mark.parametrize("member", ["", " ", "1f00ab 1500 c", "ab 1500 c", "result:x", "junk", "once:x many c"])
+    def test_members_that_say_something_else_are_forgotten(self, queue: Queue, member: str) -> None:
+        queue.redis.zadd(queue.keys.unread, {member: 0})
+        sweep(queue)
+        assert queue.redis.exists(queue.keys.unread, queue.keys.unread_load) == 0
+
+    def test_a_large_result_is_written_although_it_cannot_be_counted(self, queue: Queue) -> None:
+        job = Embed(["storm"])
+        queue.put("bulk", [job])
+        queue.redis.set(queue.keys.unread_load, "junk")
+        answer_all(queue, num_values=1_000)
+        assert queue.status(job.id)[0] == "done"
+
+
 class TestBound:
     def test_a_client_that_fetches_nothing_is_refused_and_others_are_not(self, queue: Queue) -> None:
         set_limits(queue, LaneLimits(max_unread_bytes=100_000))

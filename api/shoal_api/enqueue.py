@@ -4,6 +4,7 @@ from typing import Any
 
 from flask import Response
 
+from shoal.client.job_limits import put_share
 from shoal.client.redis.index_writer import IndexWriter
 from shoal.errors import InvalidRequest, TooLarge
 from shoal.jobs import Job
@@ -102,7 +103,7 @@ async def _hold_memory(shared: Context, request: JsonRequest, job: Job, remedy: 
     requests.
     """
     if job.queries:
-        shared.access.hold(request, int(shared.client.put_share(job) * MAX_PUT_BYTES))
+        shared.access.hold(request, int(put_share(job) * MAX_PUT_BYTES))
     most = shared.settings.max_response_mb * 2**20
     if not isinstance(job, Embed) or job.options.output != "vector" or _num_bytes(job, MAX_DIMENSIONS) <= most:
         return

@@ -1,7 +1,7 @@
 """The broker: every command that a process sends to Redis, and Redis's errors in Shoal's terms."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Self
 
 import redis
@@ -67,21 +67,6 @@ class Broker:
         """Return the answer to one command, which may block in Redis for `block_s`."""
         return self.pipeline(command, block_s=block_s)[0]
 
-    def execute_before(self, script: Script, call: ScriptCall, *command: Any, block_s: float = 0.0) -> Any:
-        """Return the answer to one command, and have Redis run the script at once when the command has ended.
-
-        A failure of the script says nothing about the command, and is not raised.
-        """
-        with self.translated():
-            run = call.command("EVALSHA", script.digest)
-            answer, outcome = self._connections.ask([command, run], block_s)
-            if isinstance(outcome, NoScriptError):
-                with suppress(redis.RedisError, ShoalError):
-                    self._connections.ask([call.command("EVAL", script.text)])
-            if isinstance(answer, redis.ResponseError):
-                raise answer
-        return answer
-
     def begin(self, *command: Any, block_s: float) -> BlockedCommand:
         """Send a command that blocks in Redis for up to `block_s`, and do not wait for its answer."""
         with self.translated():
@@ -101,7 +86,6 @@ class Broker:
 
     def run_many(self, script: Script, calls: Sequence[ScriptCall]) -> list[Any]:
         """Run the script once for each call, in one round trip; return for each its result, or its error unraised."""
-
         with self.translated():
             answers = self._connections.ask([call.command("EVALSHA", script.digest) for call in calls])
             if unknown := [n for n, answer in enumerate(answers) if isinstance(answer, NoScriptError)]:

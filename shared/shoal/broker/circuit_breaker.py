@@ -1,6 +1,6 @@
 """A circuit breaker: what all connections of a process know about whether Redis answers.
 
-While Redis is away, one thread at a time tries whether it is back and all others fail at once. Without it each request
+While Redis is away, one caller at a time tries whether it is back and all others fail at once. Without it each request
 would wait for its own time limit, and requests behind it in a queue once more.
 """
 
@@ -17,7 +17,7 @@ from redis.utils import SENTINEL
 #: Time between two attempts while Redis is away.
 TRY_EVERY_S = 0.1
 
-#: Longest that one attempt keeps other threads from trying, in seconds, if the thread that made it never reports its
+#: Longest that one attempt keeps other callers from trying, in seconds, if the caller that made it never reports its
 #: outcome.
 _TRY_WITHIN_S = 5.0
 

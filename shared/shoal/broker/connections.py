@@ -42,13 +42,13 @@ SMALL_BYTES = 65_536
 #: a large one: a process sends one of them at a time, and the next one waits for at most `MAX_LARGE_WAIT_S`.
 LARGE_BYTES, MAX_LARGE_WAIT_S = 2**20, 30.0
 
-#: Most connections of a process. A thread holds one for the time of a round trip, so few are in use at a time.
+#: Most connections of a process. A caller holds one for the time of a round trip, so few are in use at a time.
 MAX_CONNECTIONS = 64
 
 #: Least connections that a process must be allowed, if it holds one of them for long.
 MIN_WITH_SPARE = 8
 
-#: Longest that a thread waits for a free connection, in seconds.
+#: Longest that a caller waits for a free connection, in seconds.
 MAX_WAIT_S = 5.0
 
 #: How connections behave, where the URL does not say otherwise.

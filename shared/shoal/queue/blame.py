@@ -9,8 +9,8 @@
 | a suspect | held, alone | a worker takes it that computes nothing else | `take` |
 | held | answered | its worker replies | `answer` |
 | held | a dead letter too | its worker adds one to the reply (`shoal_workers/intake/blame.py` says when) | `answer` |
-| a dead letter | waiting, under a new id | an operator retries it | `put`, `drop` |
-| a dead letter | gone | an operator drops it, or newer ones need its place | `drop`, `answer` |
+| a dead letter | waiting, under a new id | an operator retries it | `put`, then XDEL |
+| a dead letter | gone | an operator drops it, or newer ones need its place | XDEL, or `answer` |
 """
 
 import re

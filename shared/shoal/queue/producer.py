@@ -248,8 +248,8 @@ class Producer:
         """Raise Unavailable if jobs cannot be put or taken, because another program wrote a key of the lanes."""
         types = {self.keys.lane(lane): "list" for lane in LANES}
         types |= {self.keys.of_lane(lane, what): kind for lane in LANES for what, kind in LANE_KEYS.items()}
-        types |= {self.keys.suspects: "list", self.keys.holders: "set", self.keys.unread_load: "hash"}
-        types[self.keys.limits] = "hash"
+        types |= {self.keys.suspects: "list", self.keys.holders: "set"}
+        types |= {self.keys.unread: "zset", self.keys.unread_load: "hash", self.keys.limits: "hash"}
         found = await self.commands.pipeline(*(("TYPE", key) for key in types))
         for (key, wanted), kind in zip(types.items(), found, strict=True):
             if (is_now := kind.decode()) not in (wanted, "none"):

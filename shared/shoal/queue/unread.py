@@ -4,12 +4,16 @@ Idempotency keys are counted with them: what a job with one leaves in Redis live
 A result that a reader took without a script, or that has expired, is found by looking whether its key is still there.
 """
 
-from dataclasses import dataclass
+import logging
 from typing import NamedTuple
 
 from shoal.broker.broker import Broker
+from shoal.broker.script import ScriptCall
+from shoal.errors import ShoalError
 from shoal.keys import Keys
 from shoal.queue import scripts
+
+log = logging.getLogger(__name__)
 
 _SWEEP = scripts.load("sweep")
 
@@ -21,13 +25,23 @@ class UnreadLoad(NamedTuple):
     num_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
 class UnreadResults:
     """The results of one pool that were not read, as workers look at them."""
 
-    broker: Broker
-    keys: Keys
+    def __init__(self, broker: Broker, keys: Keys):
+        self._broker = broker
+        self._call = ScriptCall([keys.root], {})
+        self._fault = ""
 
     def sweep(self) -> bool:
-        """Look at some of those that are due, and stop counting those that are gone; return True if more may be due."""
-        return bool(self.broker.run(_SWEEP, [self.keys.root], {})["more"])
+        """Look at some of those that are due, and stop counting those that are gone; return True if more may be due.
+
+        What Redis refuses is logged, once: it must not keep a worker from its jobs. Raises Unavailable when Redis does
+        not answer.
+        """
+        (outcome,) = self._broker.run_many(_SWEEP, [self._call])
+        fault = str(outcome) if isinstance(outcome, ShoalError) else ""
+        if fault and fault != self._fault:
+            log.warning("unread results are not looked at: %s", fault)
+        self._fault = fault
+        return not fault and bool(outcome["more"])

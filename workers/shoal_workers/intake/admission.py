@@ -110,17 +110,16 @@ class Admission:
         """Let jobs wait again that their workers cannot answer, and look for unread results that have expired."""
         is_due = time.monotonic() >= self._next_reclaim
         looks_for_dead = is_due and time.monotonic() >= self._trust_heartbeats_at
+        if is_due:
+            self._next_reclaim = time.monotonic() + RECLAIM_EVERY_S
+            num_own, dead = self._consumer.reclaim([work.delivery for work in held], looks_for_dead)
+            if num_own:
+                log.info("%d jobs wait again, with which Redis did not reach this worker", num_own)
+            for worker, num_jobs in dead.items():
+                self._counters["claims"] += num_jobs
+                log.info("jobs of worker %s wait again, as it is dead: %d", worker, num_jobs)
         if looks_for_dead or self._has_more_to_sweep:
             self._has_more_to_sweep = self._consumer.unread.sweep()
-        if not is_due:
-            return
-        self._next_reclaim = time.monotonic() + RECLAIM_EVERY_S
-        num_own, dead = self._consumer.reclaim([work.delivery for work in held], looks_for_dead)
-        if num_own:
-            log.info("%d jobs wait again, with which Redis did not reach this worker", num_own)
-        for worker, num_jobs in dead.items():
-            self._counters["claims"] += num_jobs
-            log.info("jobs of worker %s wait again, as it is dead: %d", worker, num_jobs)
 
     # Admit
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from shoal.broker.async_connection import ConnectionMaker
 from shoal.client.grouping import async_batches
-from shoal.client.job_limits import check_key, check_lane, put_share
+from shoal.client.job_limits import check_key, check_lane
 from shoal.client.long_handle import AsyncLongHandle
 from shoal.client.questions import Vectors, embed_of, hits_of, job_of, rerank_of, scores_of, search_of, vectors_of
 from shoal.client.redis.async_index import AsyncIndexHandle
@@ -242,10 +242,6 @@ class AsyncClient:
         session = self._session()
         call = partial(self._call, session, timeout_s=timeout_s, client=client)
         return IndexWriter(index, call, session.now, session.producer, max_text_chars, in_one_step)
-
-    def put_share(self, job: Job) -> float:
-        """Return the part of the largest put that the jobs of a call take; raise TooLarge for more than one takes."""
-        return put_share(job)
 
     async def _call(
         self,

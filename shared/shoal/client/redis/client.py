@@ -13,7 +13,6 @@ from shoal.broker.broker import Broker
 from shoal.changes.change import MAX_CHANGES
 from shoal.client.grouping import batches
 from shoal.client.index_handle import CHANGE_TIMEOUT_S, BuildOptions, IndexHandle
-from shoal.client.job_limits import put_share
 from shoal.client.long_handle import LongHandle
 from shoal.client.questions import Questions, job_of
 from shoal.client.redis.async_client import AsyncClient, options_from
@@ -229,10 +228,6 @@ class Client(Questions):
         """
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         return self.run(lambda own: own.call(job, lane=lane, timeout_s=timeout_s, client=client), is_wanted)
-
-    def put_share(self, job: Job) -> float:
-        """Return the part of the largest put that the jobs of a call take; raise TooLarge for more than one takes."""
-        return put_share(job)
 
     def _call(self, job: Job) -> Reply:
         return self.call(job)

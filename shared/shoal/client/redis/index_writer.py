@@ -83,8 +83,8 @@ class IndexWriter:
 
     `call` returns the reply to a job, and `now` the time in Unix seconds. With `in_one_step` all that a method is given
     is one change, or too large. Otherwise it is written in several changes, each of which is one step; the error of a
-    later one says how much is written. Nothing is written unless all
-    documents are right and have their vectors. An index that was published just now is waited for.
+    later one says how much is written. Nothing is written unless all documents are right and have their vectors. An
+    index that was published just now is waited for.
 
     Methods raise what is wrong with a document or an id, UnknownIndex, NotReady without workers that serve the index
     with one model and make the same vectors, InvalidRequest for an id that is a number where the index has numbered its

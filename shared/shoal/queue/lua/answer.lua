@@ -8,7 +8,7 @@ local SMALL_BYTES, written = 1024, 0 -- of a reply, such as most errors
 -- Put an error in place of a result for which there is no room: its client put more jobs than it fetches results of.
 local function fit(answer, client)
   if #answer.reply <= SMALL_BYTES then return end
-  local all, own = unpack(call('HMGET', UNREAD_LOAD, 'bytes', 'client:' .. client))
+  local all, own = unpack(redis.pcall('HMGET', UNREAD_LOAD, 'bytes', 'client:' .. client))
   if #answer.reply + (all or 0) <= args.max_kept_bytes or #answer.reply + (own or 0) <= args.max_own_bytes then return end
   local words = 'no room for the %d bytes of the reply: the client has %d bytes of results that were not read; fetch them, '
     .. 'then submit again'

@@ -13,9 +13,9 @@ return run(function()
     local job = check(MAP, jobs[n], 'jobs[%d]', n - 1)
     check(NAME, job.id, 'jobs[%d].id', n - 1)
     check(STRING, job.job, 'jobs[%d].job', n - 1)
-    check(NAME, job.reply_to or 'none', 'jobs[%d].reply_to', n - 1)
+    if job.reply_to ~= nil then check(NAME, job.reply_to, 'jobs[%d].reply_to', n - 1) end
     check(FLAG, job.keeps_status or false, 'jobs[%d].keeps_status', n - 1)
-    job.texts = job.texts and check(TEXTS, job.texts, 'jobs[%d].texts', n - 1) or guess_of_texts(job.job)
+    job.texts = job.texts == nil and guess_of_texts(job.job) or check(TEXTS, job.texts, 'jobs[%d].texts', n - 1)
     is_new[n] = not seen[job.id] and call('EXISTS', record_of(job.id)) == 0
     if is_new[n] then
       new.jobs, new.texts, new.bytes = new.jobs + 1, new.texts + job.texts, new.bytes + #job.job

@@ -1,11 +1,12 @@
--- Count those results and idempotency keys no longer that have expired, or were taken by BLPOP. Each is looked at again when
--- its age has doubled, and when it expires. Returns {more}: true if more may be due.
+-- Count those results and idempotency keys no longer that have expired, or were taken by BLPOP. A result is looked at again
+-- when its age has doubled, and when it expires; an idempotency key when it expires, or at any later time if it lives longer.
+-- Returns {more}: true if more may be due.
 local MOST, result_ttl_s = 500, limits_of('result_ttl_s').result_ttl_s -- at a time: half a millisecond of Redis
 local now = call('TIME')[1]
 local due = call('ZRANGEBYSCORE', UNREAD, '-inf', now, 'LIMIT', 0, MOST)
 call('PERSIST', UNREAD) -- allowed when memory is full, and so is what follows it
 for _, member in ipairs(due) do
-  local left_ms = call('PTTL', ROOT .. string.match(member, '^%S+'))
+  local left_ms = call('PTTL', ROOT .. string.match(member, '^%S*'))
   local age_s = math.abs(result_ttl_s - left_ms / 1000)
   if left_ms == -2 then
     forget(member)

@@ -8,13 +8,17 @@
 local ADMITTED_AT_ONCE = 256
 
 -- Let the jobs that programs have pushed without a script wait as those of one client. Their bytes are not read here: a
--- number is their id until a worker has read them.
+-- number is their id until a worker has read them. A key that another program wrote fails before a job is popped, not after.
 local function admit(lane)
-  for _ = 1, ADMITTED_AT_ONCE do
-    local packed = call('LPOP', ROOT .. 'lane:' .. lane)
-    if not packed then return end
+  local pushed = ROOT .. 'lane:' .. lane
+  local num = math.min(call('LLEN', pushed), ADMITTED_AT_ONCE)
+  if num == 0 then return end
+  call('ZCARD', key_of(lane, 'jobs'))
+  for _, what in ipairs({'of:', 'new'}) do call('LLEN', key_of(lane, what)) end
+  for _ = 1, num do
+    local id, packed = '+' .. call('INCR', ROOT .. 'lane:pushed'), call('LPOP', pushed)
     local texts = guess_of_texts(packed)
-    enqueue(lane, '', '+' .. call('INCR', ROOT .. 'lane:pushed'), texts, packed, now, {})
+    enqueue(lane, '', id, texts, packed, now, {})
     count(lane, '', texts, #packed)
   end
 end

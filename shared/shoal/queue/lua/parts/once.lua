@@ -6,8 +6,8 @@ local WHOLE_SHARE, HALVING_SHARE = 1 / 4, 1 / 24 -- of a client's bytes: a key l
 local function use_of(once)
   check(MAP, once, 'once')
   check(WORD, once.key, 'once.key')
-  check(LABEL, once.owner or '', 'once.owner')
-  check(LABEL, once.digest or '', 'once.digest')
+  if once.owner ~= nil then check(LABEL, once.owner, 'once.owner') end
+  if once.digest ~= nil then check(LABEL, once.digest, 'once.digest') end
   if #args.jobs > 1 then refuse('once goes with one job, and jobs has ' .. #args.jobs) end
   local name = 'once:' .. redis.sha1hex((once.owner or args.client) .. '\0' .. once.key)
   local id, digest = unpack(look('HMGET', ROOT .. name, 'id', 'digest'))

@@ -10,6 +10,7 @@ local function member_of(key, num_bytes, client) return key .. ' ' .. num_bytes 
 -- Add a member to the sums, or take it off them: `sign` is 1 or -1.
 local function change(member, sign)
   local kind, num_bytes, client = string.match(member, '^(%a+)%S* (%d+) (.*)$')
+  if not kind then return end -- another program wrote it
   add(UNREAD_LOAD, kind, sign)
   add(UNREAD_LOAD, 'bytes', sign * num_bytes)
   add(UNREAD_LOAD, 'client:' .. client, sign * num_bytes)
