@@ -110,12 +110,13 @@ class Scheduler:
         """Note that the texts of the batch are encoded, which took `seconds`."""
         if batch.kind != INTERACTIVE:
             batch.pipeline.note(batch.texts, seconds)
-        for work in batch.works:
+        done = set(batch.texts)  # of a pass aside, they may be texts of jobs that came after its start too
+        works = [work for work in self._waiting[batch.kind] if not done.isdisjoint(work.tokenized.values())]
+        for work in works:
             work.end_pass(seconds)
-            works = self._waiting[work.kind]
-            if work.takes_turns and work in works:  # others go before it
-                works[work] = works.pop(work)
-        self._collect(batch.works)
+            if work.takes_turns:  # others go before it
+                self._waiting[work.kind][work] = self._waiting[work.kind].pop(work)
+        self._collect(works)
 
     def _choose(self, kinds: Collection[str]) -> str | None:
         """Return the kind that is served next: one that is owed a share, else that of the highest priority."""
