@@ -89,8 +89,9 @@ class Consumer:
         `room` has the number of texts that are wanted of each lane. Lanes are read in the order of `LANES`, each until
         its texts reach the room, and all until their bytes reach `MAX_TAKE_BYTES`; the last job may exceed both. If
         there is no job and `block_s` is given, wait that long for one, `BLOCK_S` at most. With `takes_suspects`, a
-        suspect comes before all others and alone, and no more comes until it is answered. It must run alone: if this
-        consumer dies meanwhile, only the suspect is blamed. `more_suspects` says whether others wait.
+        suspect comes before all others and alone, whatever the room, and no more comes until it is answered. It must
+        run alone: if this consumer dies meanwhile, only the suspect is blamed. `more_suspects` says whether others
+        wait.
         """
         wanted = [lane for lane in LANES if room.get(lane, 0) > 0]
         arguments = {
@@ -101,7 +102,7 @@ class Consumer:
             "head_bytes": HEAD_BYTES,
             "takes_suspects": takes_suspects,
         }
-        jobs = self._take(arguments) if wanted else []
+        jobs = self._take(arguments)  # without room too: suspects may wait
         if wanted and not jobs and block_s > 0:
             wait_s = max(0.001, min(block_s, BLOCK_S))
             markers = [self.keys.of_lane(lane, "wake") for lane in wanted]

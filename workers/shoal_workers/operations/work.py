@@ -28,8 +28,9 @@ INTERACTIVE, LONG, BULK = "interactive", "long", "bulk"
 #: Most texts, and most bytes, of an interactive job that is not long: others go between the passes of a long one.
 MAX_SHORT_TEXTS, MAX_SHORT_BYTES = 32, 65_536
 
-#: Texts that a job which takes turns counts as, at most, where the worker decides how much more to take.
-MAX_TEXTS_OF_LONG = 16
+#: Texts that a job which takes turns counts as, at most, where the worker decides how much more to take: others go
+#: between its passes.
+MAX_TEXTS_OF_LONG = 4
 
 
 @dataclass(slots=True, eq=False)
