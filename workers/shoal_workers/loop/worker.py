@@ -243,11 +243,11 @@ class Worker:
         replying_at = time.time()
         answers = [(work, answer) for work in works if not work.error and (answer := work.answer())]
         num_answered = self.consumer.reply([answer for _, answer in answers], lambda: self.progress.mark("replying"))
-        num_answered += self.admission.refuse([(work.delivery, work.error) for work in works if work.error])
         self.log.note([work.ended() for work, _ in answers], replying_at)
         if self.cache is not None:
             self._store(self.cache, [work for work, _ in answers])
-        return num_answered
+        refusals = [(work.delivery, work.error) for work in works if work.error]
+        return num_answered + self.admission.refuse(refusals)  # last: if it fails, the others are noted
 
     def _store(self, cache: Cache, works: Sequence[Work]) -> None:
         """Put new vectors into the cache, after the replies, which do not depend on it."""
