@@ -65,8 +65,8 @@ class Scheduler:
         compute soon, because idle workers may do so sooner: a pass beside the `num_aside` texts that are computed, or
         one job while interactive jobs would wait for it.
         """
-        waits_for_bulk = self._preemption.is_expected and not self._embeds.encoder.runs_aside
-        most_of_bulk = 1 if waits_for_bulk else self._max_batch_texts + num_aside
+        holds_up_interactive = self._preemption.is_expected and not self._embeds.encoder.runs_aside
+        most_of_bulk = 1 if holds_up_interactive else self._max_batch_texts + num_aside
         held = {kind: sum(work.num_counted for work in works) for kind, works in self._waiting.items()}
         num_interactive = held[INTERACTIVE] + held[LONG]
         room = {INTERACTIVE: self._max_batch_texts - num_interactive, BULK: most_of_bulk - held[BULK]}
@@ -81,7 +81,7 @@ class Scheduler:
             self._collect([work])
 
     def remove(self, works: Iterable[Work]) -> None:
-        """Forget jobs that are answered already: expired, cancelled, or claimed by another worker."""
+        """Forget jobs that are not to be computed: expired, cancelled, withdrawn, or waiting again."""
         for work in works:
             self._waiting[work.kind].pop(work, None)
             if work in self._completed:
@@ -183,8 +183,8 @@ class Scheduler:
 
     @property
     def has_completed(self) -> bool:
-        """True if there are completed jobs that are not answered."""
-        return any(not work.is_opening for work in self._completed)
+        """True if there are completed jobs that are not answered, those that wait for their index included."""
+        return bool(self._completed)
 
     def wait_for_index(self, timeout_s: float) -> bool:
         """Wait until one of the indexes that are being opened for jobs is open; return False if there is none."""

@@ -126,7 +126,7 @@ class Worker:
         several rounds, which are of interactive jobs then; another one follows it at once if no other job is to be
         taken before. Returns how many jobs were answered.
         """
-        goes_on = False
+        started, was_idle, goes_on = time.perf_counter(), not self.scheduler.unanswered(), False
         if self._aside and self._aside.ends_within(0.0, self._notice):
             self._finish(self._aside)
             goes_on = self.scheduler.waits(LONG, BULK) and not (self._notice.has_come or self.consumer.more_suspects)
@@ -134,7 +134,11 @@ class Worker:
             self._before_pass()
         if not goes_on:
             self._take(block_s)
-        return self._advance()
+        if was_idle:  # until now it had no jobs
+            started = time.perf_counter()
+        num_answered = self._advance()
+        self.log.throughput.add_busy(time.perf_counter() - started)
+        return num_answered
 
     def _check_redis(self) -> None:
         """Measure the difference of the clocks; warn of a wrong one, and of a Redis that forgets jobs."""
@@ -217,7 +221,6 @@ class Worker:
         seconds = batch.finish()
         if self._aside is None:  # else this time is part of that of the batch which is computed aside
             self.counters["busy_s"] += seconds  # type: ignore[assignment]
-            self.log.throughput.add_busy(seconds)
         self.scheduler.finish(batch, seconds)
 
     # Answer
