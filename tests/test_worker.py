@@ -469,6 +469,20 @@ def test_a_suspect_goes_before_all_jobs_that_the_worker_holds_and_alone(
     assert list(replies(queue)) == [job.id for job in (suspect, *held, later)]
 
 
+def test_a_job_that_fails_after_it_has_begun_is_noted_with_what_it_cost(
+    worker: Worker, queue: Queue, engine: Engine
+) -> None:
+    put(queue, "storm", "poison", lane="bulk")
+    drive(worker)
+    (told,) = worker.log.recent.newest()
+    assert (told["error"], told["num_texts"]) == ("internal", 2)
+    assert told["timings"]["encode_s"] > 0
+    assert worker.log.recent.longest_waits(worker.clock.now())["bulk"] == pytest.approx(
+        told["timings"]["queue_s"], abs=1e-6
+    )
+    assert [worker.counters[name] for name in ("jobs", "failed", "texts")] == [1, 1, 1]
+
+
 def test_a_worker_that_has_room_for_no_other_job_computes_a_suspect(
     queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

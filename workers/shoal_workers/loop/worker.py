@@ -249,8 +249,8 @@ class Worker:
         self.log.note([work.ended() for work, _ in answers], replying_at)
         if self.cache is not None:
             self._store(self.cache, [work for work, _ in answers])
-        refusals = [(work.delivery, work.error) for work in works if work.error]
-        return num_answered + self.admission.refuse(refusals)  # last: if it fails, the others are noted
+        failed = [(work.delivery, work.error) for work in works if work.error]
+        return num_answered + self.admission.refuse(failed, works)  # last: if it fails, the others are noted
 
     def _store(self, cache: Cache, works: Sequence[Work]) -> None:
         """Put new vectors into the cache, after the replies, which do not depend on it."""

@@ -162,7 +162,8 @@ class Work:
     @property
     def num_computed(self) -> tuple[int, int]:
         """Number of inputs that the engine has computed for the job, and of their tokens."""
-        return len(self.tokenized), sum(text.num_tokens for text in self.tokenized.values())
+        computed = [text for text in self.tokenized.values() if text.vectors is not None]
+        return len(computed), sum(text.num_tokens for text in computed)
 
     @property
     def next_stage(self) -> Callable[[Sequence[Any]], object] | None:
@@ -238,7 +239,7 @@ class Work:
         raise NotImplementedError
 
     def ended(self) -> EndedJob:
-        """Return what is noted of the job once it is answered without an error."""
+        """Return what is noted of the job once it is answered."""
         num_computed, num_tokens = self.num_computed
         return EndedJob(
             self.delivery,
@@ -251,4 +252,5 @@ class Work:
             len(self.cached),
             self.timings,
             self.job.num_lane_texts,
+            self.error,
         )
