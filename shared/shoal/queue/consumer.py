@@ -24,7 +24,7 @@ from shoal.settings import DEFAULTS
 MAX_TAKE_BYTES = 4 * 2**20
 
 #: Time for which one look for jobs of dead workers serves the whole pool, in seconds.
-RECLAIM_EVERY_S = 0.9
+RECLAIM_TURN_S = 0.9
 
 #: Most times that a reply of more than `MAX_WRITE_BYTES` is sent in vain while Redis answers other commands.
 MAX_SENDS = 2
@@ -133,7 +133,7 @@ class Consumer:
     def _reclaim(self, keys: Sequence[str], looks_for_dead: bool = False, leaves: bool = False) -> dict[str, Any]:
         arguments: dict[str, Any] = {"worker": self.name, "holds": keys, "leaves": leaves}
         if looks_for_dead:
-            arguments["every_ms"] = int(RECLAIM_EVERY_S * 1000)
+            arguments["every_ms"] = int(RECLAIM_TURN_S * 1000)
         return self._run(_RECLAIM, arguments)
 
     def start(self, jobs: Sequence[tuple[Delivery, str]]) -> list[bool]:

@@ -157,7 +157,7 @@ class Worker:
             )
 
     def _drain(self) -> None:
-        """Answer what the worker holds, for `DRAIN_S` at most, and leave the rest to others."""
+        """Compute and answer what the worker holds, for `DRAIN_S` at most, and let the rest wait again."""
         until = time.monotonic() + DRAIN_S
         while self.scheduler.unanswered() and time.monotonic() < until:
             self._finish(self._aside)
