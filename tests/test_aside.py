@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import PATIENCE_S
 from queues import Queue, drive
@@ -14,6 +15,7 @@ import shoal_workers.loop.batch
 import shoal_workers.loop.worker
 from shoal.errors import Unavailable
 from shoal.operations import Embed, Rerank
+from shoal.options import Options
 from shoal.queue.consumer import Consumer
 from shoal.queue.delivery import Delivery
 from shoal_workers.encoding.bucketing import Bucketing
@@ -212,6 +214,25 @@ def test_the_texts_of_the_next_pass_are_tokenized_while_one_runs_aside(
     held.released.set()
     assert drive(worker) == 2
     assert held.passes == [("aside", 40), ("finish", 40), ("aside", 30), ("finish", 30)]
+
+
+@pytest.mark.parametrize("output", ["vector", "chunks"])
+def test_a_document_that_comes_twice_while_its_chunks_are_computed_aside_has_the_same_vectors_twice(
+    worker: Worker, queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    monkeypatch.setattr(shoal_workers.loop.batch, "WAIT_FROM_S", 3_600.0)
+    engine.released.clear()
+    options = Options(output=output, chunk_tokens=8)
+    for _ in range(2):  # the second one comes while all chunks of the first one are computed
+        put(queue, "storm in europe and rain in the market", lane="bulk", reply_to="bulk", options=options)
+        assert worker.step(block_s=0) == 0
+    engine.released.set()
+    assert drive(worker) == 2
+    first, second = replies(queue, "bulk").values()
+    assert (first.error, second.error) == (None, None)
+    assert (second.tokens, second.chunks) == (first.tokens, first.chunks)
+    np.testing.assert_array_equal(second.vectors, first.vectors)
+    assert [what for what, _ in engine.passes] == ["aside", "finish"]  # they were computed once
 
 
 def test_an_interactive_rerank_is_answered_before_a_bulk_pass_of_reranks(

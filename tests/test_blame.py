@@ -234,7 +234,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers look for jobs of dead ones in each step; long jobs and those in bulk run in many passes."""
     monkeypatch.setattr(shoal_workers.loop.preemption, "EXPECTED_S", 3_600.0)
     monkeypatch.setattr(shoal_workers.intake.admission, "RECLAIM_EVERY_S", 0.0)
-    monkeypatch.setattr(shoal.queue.consumer, "RECLAIM_EVERY_S", 0.001)
+    monkeypatch.setattr(shoal.queue.consumer, "RECLAIM_TURN_S", 0.001)
 
 
 def job(number: int, random: Random) -> Job:

@@ -31,7 +31,7 @@ from shoal_workers.loop.scheduler import SHARES, Scheduler
 from shoal_workers.loop.window import MAX_PORTIONS, MAX_PREEMPTIBLE_CHARS, MAX_TOKENIZED_CHARS, WINDOW_PASSES
 from shoal_workers.operations.embed import EmbedWork
 from shoal_workers.operations.rerank import RerankWork
-from shoal_workers.operations.work import BULK, INTERACTIVE, LONG, MAX_SHORT_TEXTS, Work
+from shoal_workers.operations.work import BULK, INTERACTIVE, LONG, MAX_SHORT_TEXTS, MAX_TEXTS_OF_LONG, Work
 
 numbers = count()
 
@@ -347,7 +347,7 @@ def test_long_jobs_take_turns_pass_by_pass_and_leave_room_for_others() -> None:
         found.append(batch.works)
         finish(chosen, batch)
     assert found == [long[:1], long[1:], long[:1], long[1:]]
-    assert chosen.room()[INTERACTIVE] == 64 - 2 * 16
+    assert chosen.room()[INTERACTIVE] == 64 - 2 * MAX_TEXTS_OF_LONG
 
 
 @pytest.mark.parametrize("max_batch_texts", [1, 2, 3])
@@ -472,9 +472,15 @@ def test_there_is_room_for_a_pass_of_texts_of_each_lane() -> None:
     chosen = scheduler(max_batch_texts=64)
     assert chosen.room() == {INTERACTIVE: 64, BULK: 64}
     chosen.add([work(*(words(1) for _ in range(40))), work(*(words(1) for _ in range(10)), kind=LONG)])
-    assert chosen.room() == {INTERACTIVE: 14, BULK: 1}
+    assert chosen.room() == {INTERACTIVE: 64 - 40 - MAX_TEXTS_OF_LONG, BULK: 1}
     chosen.add([work(words(1), kind=BULK)])
-    assert chosen.room() == {INTERACTIVE: 14}
+    assert chosen.room() == {INTERACTIVE: 64 - 40 - MAX_TEXTS_OF_LONG}
+
+
+def test_eight_long_jobs_leave_interactive_ones_half_of_the_room() -> None:
+    chosen = scheduler(max_batch_texts=64)
+    chosen.add(work(*(words(1) for _ in range(100)), kind=LONG) for _ in range(8))
+    assert chosen.room()[INTERACTIVE] == 32
 
 
 def test_each_timing_is_of_the_jobs_own_steps() -> None:

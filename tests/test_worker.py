@@ -469,6 +469,38 @@ def test_a_suspect_goes_before_all_jobs_that_the_worker_holds_and_alone(
     assert list(replies(queue)) == [job.id for job in (suspect, *held, later)]
 
 
+def test_a_job_that_fails_after_it_has_begun_is_noted_with_what_it_cost(
+    worker: Worker, queue: Queue, engine: Engine
+) -> None:
+    put(queue, "storm", "poison", lane="bulk")
+    drive(worker)
+    (told,) = worker.log.recent.newest()
+    assert (told["error"], told["num_texts"]) == ("internal", 2)
+    assert told["timings"]["encode_s"] > 0
+    assert worker.log.recent.longest_waits(worker.clock.now())["bulk"] == pytest.approx(
+        told["timings"]["queue_s"], abs=1e-6
+    )
+    assert [worker.counters[name] for name in ("jobs", "failed", "texts")] == [1, 1, 1]
+
+
+def test_a_worker_that_has_room_for_no_other_job_computes_a_suspect(
+    queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shoal_workers.intake.admission, "RECLAIM_EVERY_S", 0.0)
+    worker = Worker(queue.consumer(), engine, {}, Bucketing(24), Limits(max_batch_texts=1))
+    queue.pool.announce(worker.id)
+    for lane in LANES:
+        put(queue, *distinct(20), lane=lane)
+    while worker.scheduler.room():
+        worker.step(block_s=0)
+    suspect = put(queue, *distinct(1))
+    assert len(queue.take("killed", LANES, 1)) == 1
+    queue.die()
+    for _ in range(2):
+        worker.step(block_s=0)
+    assert list(replies(queue)) == [suspect.id]
+
+
 def test_a_worker_that_always_has_something_to_answer_answers_it_and_computes_a_suspect_alone(
     worker: Worker, queue: Queue, engine: Engine
 ) -> None:

@@ -24,7 +24,7 @@ from shoal.settings import DEFAULTS
 MAX_TAKE_BYTES = 4 * 2**20
 
 #: Time for which one look for jobs of dead workers serves the whole pool, in seconds.
-RECLAIM_EVERY_S = 0.9
+RECLAIM_TURN_S = 0.9
 
 #: Most times that a reply of more than `MAX_WRITE_BYTES` is sent in vain while Redis answers other commands.
 MAX_SENDS = 2
@@ -89,8 +89,9 @@ class Consumer:
         `room` has the number of texts that are wanted of each lane. Lanes are read in the order of `LANES`, each until
         its texts reach the room, and all until their bytes reach `MAX_TAKE_BYTES`; the last job may exceed both. If
         there is no job and `block_s` is given, wait that long for one, `BLOCK_S` at most. With `takes_suspects`, a
-        suspect comes before all others and alone, and no more comes until it is answered. It must run alone: if this
-        consumer dies meanwhile, only the suspect is blamed. `more_suspects` says whether others wait.
+        suspect comes before all others and alone, whatever the room, and no more comes until it is answered. It must
+        run alone: if this consumer dies meanwhile, only the suspect is blamed. `more_suspects` says whether others
+        wait.
         """
         wanted = [lane for lane in LANES if room.get(lane, 0) > 0]
         arguments = {
@@ -101,7 +102,7 @@ class Consumer:
             "head_bytes": HEAD_BYTES,
             "takes_suspects": takes_suspects,
         }
-        jobs = self._take(arguments) if wanted else []
+        jobs = self._take(arguments)  # without room too: suspects may wait
         if wanted and not jobs and block_s > 0:
             wait_s = max(0.001, min(block_s, BLOCK_S))
             markers = [self.keys.of_lane(lane, "wake") for lane in wanted]
@@ -132,7 +133,7 @@ class Consumer:
     def _reclaim(self, keys: Sequence[str], looks_for_dead: bool = False, leaves: bool = False) -> dict[str, Any]:
         arguments: dict[str, Any] = {"worker": self.name, "holds": keys, "leaves": leaves}
         if looks_for_dead:
-            arguments["every_ms"] = int(RECLAIM_EVERY_S * 1000)
+            arguments["every_ms"] = int(RECLAIM_TURN_S * 1000)
         return self._run(_RECLAIM, arguments)
 
     def start(self, jobs: Sequence[tuple[Delivery, str]]) -> list[bool]:

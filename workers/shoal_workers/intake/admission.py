@@ -192,24 +192,27 @@ class Admission:
         """
         now = self._clock.now()
         late = {work: error for work in held if (error := expired(work.job, now))}
-        self.refuse([(work.delivery, error) for work, error in late.items()])
+        self.refuse([(work.delivery, error) for work, error in late.items()], late)
         if not held or time.monotonic() < self._next_check:
             return list(late)
         self._next_check = time.monotonic() + CHECK_EVERY_S
         lost = set(self._consumer.lost([work.delivery for work in held]))
         return [work for work in held if work in late or work.delivery in lost]
 
-    def refuse(self, refusals: Sequence[tuple[Delivery, ShoalError]]) -> int:
+    def refuse(self, refusals: Sequence[tuple[Delivery, ShoalError]], works: Collection[Work] = ()) -> int:
         """Answer with the errors; return how many of the jobs were still unanswered.
 
-        Jobs whose index another worker serves are given back instead.
+        Jobs whose index another worker serves are given back instead. Of those `works` with which the worker has begun,
+        what they cost is noted too.
         """
         answers, ended, given = [], [], self._give_back(refusals)
+        begun = {work.delivery: work for work in works if work.has_begun}
         for delivery, error in refusals:
             if delivery in given:
                 continue
             outline = Outline.read(delivery.data)
-            job = EndedJob.refused(delivery, outline, error)
+            work = begun.get(delivery)
+            job = replace(work.ended(), error=error) if work else EndedJob.refused(delivery, outline, error)
             reply = Reply.failure(job.id, error) if job.id else None
             letter = self._blame.letter(delivery, error, outline)
             answers.append(Answer(delivery, reply, delivery.reply_to or outline.reply_to, letter))

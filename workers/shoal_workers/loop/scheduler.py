@@ -65,8 +65,8 @@ class Scheduler:
         compute soon, because idle workers may do so sooner: a pass beside the `num_aside` texts that are computed, or
         one job while interactive jobs would wait for it.
         """
-        waits_for_bulk = self._preemption.is_expected and not self._embeds.encoder.runs_aside
-        most_of_bulk = 1 if waits_for_bulk else self._max_batch_texts + num_aside
+        holds_up_interactive = self._preemption.is_expected and not self._embeds.encoder.runs_aside
+        most_of_bulk = 1 if holds_up_interactive else self._max_batch_texts + num_aside
         held = {kind: sum(work.num_counted for work in works) for kind, works in self._waiting.items()}
         num_interactive = held[INTERACTIVE] + held[LONG]
         room = {INTERACTIVE: self._max_batch_texts - num_interactive, BULK: most_of_bulk - held[BULK]}
@@ -81,7 +81,7 @@ class Scheduler:
             self._collect([work])
 
     def remove(self, works: Iterable[Work]) -> None:
-        """Forget jobs that are answered already: expired, cancelled, or claimed by another worker."""
+        """Forget jobs that are not to be computed: expired, cancelled, withdrawn, or waiting again."""
         for work in works:
             self._waiting[work.kind].pop(work, None)
             if work in self._completed:
@@ -110,12 +110,13 @@ class Scheduler:
         """Note that the texts of the batch are encoded, which took `seconds`."""
         if batch.kind != INTERACTIVE:
             batch.pipeline.note(batch.texts, seconds)
-        for work in batch.works:
+        done = set(batch.texts)  # of a pass aside, they may be texts of jobs that came after its start too
+        works = [work for work in self._waiting[batch.kind] if not done.isdisjoint(work.tokenized.values())]
+        for work in works:
             work.end_pass(seconds)
-            works = self._waiting[work.kind]
-            if work.takes_turns and work in works:  # others go before it
-                works[work] = works.pop(work)
-        self._collect(batch.works)
+            if work.takes_turns:  # others go before it
+                self._waiting[work.kind][work] = self._waiting[work.kind].pop(work)
+        self._collect(works)
 
     def _choose(self, kinds: Collection[str]) -> str | None:
         """Return the kind that is served next: one that is owed a share, else that of the highest priority."""
@@ -182,8 +183,8 @@ class Scheduler:
 
     @property
     def has_completed(self) -> bool:
-        """True if there are completed jobs that are not answered."""
-        return any(not work.is_opening for work in self._completed)
+        """True if there are completed jobs that are not answered, those that wait for their index included."""
+        return bool(self._completed)
 
     def wait_for_index(self, timeout_s: float) -> bool:
         """Wait until one of the indexes that are being opened for jobs is open; return False if there is none."""

@@ -126,7 +126,7 @@ class Worker:
         several rounds, which are of interactive jobs then; another one follows it at once if no other job is to be
         taken before. Returns how many jobs were answered.
         """
-        goes_on = False
+        started, was_idle, goes_on = time.perf_counter(), not self.scheduler.unanswered(), False
         if self._aside and self._aside.ends_within(0.0, self._notice):
             self._finish(self._aside)
             goes_on = self.scheduler.waits(LONG, BULK) and not (self._notice.has_come or self.consumer.more_suspects)
@@ -134,7 +134,11 @@ class Worker:
             self._before_pass()
         if not goes_on:
             self._take(block_s)
-        return self._advance()
+        if was_idle:  # until now it had no jobs
+            started = time.perf_counter()
+        num_answered = self._advance()
+        self.log.throughput.add_busy(time.perf_counter() - started)
+        return num_answered
 
     def _check_redis(self) -> None:
         """Measure the difference of the clocks; warn of a wrong one, and of a Redis that forgets jobs."""
@@ -153,7 +157,7 @@ class Worker:
             )
 
     def _drain(self) -> None:
-        """Answer what the worker holds, for `DRAIN_S` at most, and leave the rest to others."""
+        """Compute and answer what the worker holds, for `DRAIN_S` at most, and let the rest wait again."""
         until = time.monotonic() + DRAIN_S
         while self.scheduler.unanswered() and time.monotonic() < until:
             self._finish(self._aside)
@@ -217,7 +221,6 @@ class Worker:
         seconds = batch.finish()
         if self._aside is None:  # else this time is part of that of the batch which is computed aside
             self.counters["busy_s"] += seconds  # type: ignore[assignment]
-            self.log.throughput.add_busy(seconds)
         self.scheduler.finish(batch, seconds)
 
     # Answer
@@ -243,11 +246,11 @@ class Worker:
         replying_at = time.time()
         answers = [(work, answer) for work in works if not work.error and (answer := work.answer())]
         num_answered = self.consumer.reply([answer for _, answer in answers], lambda: self.progress.mark("replying"))
-        num_answered += self.admission.refuse([(work.delivery, work.error) for work in works if work.error])
         self.log.note([work.ended() for work, _ in answers], replying_at)
         if self.cache is not None:
             self._store(self.cache, [work for work, _ in answers])
-        return num_answered
+        failed = [(work.delivery, work.error) for work in works if work.error]
+        return num_answered + self.admission.refuse(failed, works)  # last: if it fails, the others are noted
 
     def _store(self, cache: Cache, works: Sequence[Work]) -> None:
         """Put new vectors into the cache, after the replies, which do not depend on it."""

@@ -28,8 +28,9 @@ INTERACTIVE, LONG, BULK = "interactive", "long", "bulk"
 #: Most texts, and most bytes, of an interactive job that is not long: others go between the passes of a long one.
 MAX_SHORT_TEXTS, MAX_SHORT_BYTES = 32, 65_536
 
-#: Texts that a job which takes turns counts as, at most, where the worker decides how much more to take.
-MAX_TEXTS_OF_LONG = 16
+#: Texts that a job which takes turns counts as, at most, where the worker decides how much more to take: others go
+#: between its passes.
+MAX_TEXTS_OF_LONG = 4
 
 
 @dataclass(slots=True, eq=False)
@@ -161,7 +162,8 @@ class Work:
     @property
     def num_computed(self) -> tuple[int, int]:
         """Number of inputs that the engine has computed for the job, and of their tokens."""
-        return len(self.tokenized), sum(text.num_tokens for text in self.tokenized.values())
+        computed = [text for text in self.tokenized.values() if text.vectors is not None]
+        return len(computed), sum(text.num_tokens for text in computed)
 
     @property
     def next_stage(self) -> Callable[[Sequence[Any]], object] | None:
@@ -237,7 +239,7 @@ class Work:
         raise NotImplementedError
 
     def ended(self) -> EndedJob:
-        """Return what is noted of the job once it is answered without an error."""
+        """Return what is noted of the job once it is answered."""
         num_computed, num_tokens = self.num_computed
         return EndedJob(
             self.delivery,
@@ -250,4 +252,5 @@ class Work:
             len(self.cached),
             self.timings,
             self.job.num_lane_texts,
+            self.error,
         )

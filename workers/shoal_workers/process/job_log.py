@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 class EndedJob:
     """A job that was answered: what it was, what it cost, and its error. There is no text in it.
 
-    A job that was refused has no timings, and what its bytes do not tell is None.
+    A job that was refused before the worker began with it has no timings, and what its bytes do not tell is None.
     """
 
     delivery: Delivery
@@ -99,6 +99,7 @@ class JobLog:
         self.measurements.waits[job.delivery.lane].add(wait_s)
         if job.error:
             counters["failed"] += 1
+        if not job.timings:  # it was refused
             return
         counters["jobs"] += 1
         counters["texts"] += job.num_computed

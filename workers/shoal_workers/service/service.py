@@ -52,7 +52,7 @@ ANSWER_S = 2.0
 
 
 def serve(settings: Settings, encoder: Encoder | None = None) -> None:
-    """Run one worker until SIGTERM or SIGINT; it finishes the step under way, and others claim the jobs that it holds.
+    """Run one worker until SIGTERM or SIGINT; then it computes what it holds for a while, and lets the rest wait again.
 
     `encoder` serves in place of the one that the settings name. Raises ModelNotFound, ModelMismatch, IndexNotFound,
     IndexCorrupt or IndexMismatch when the worker cannot serve.
