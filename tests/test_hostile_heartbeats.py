@@ -74,7 +74,7 @@ def look(app: Flask) -> dict[str, Any]:
         assert api.get(path).status_code == 200, path
     metrics = api.get("/metrics").get_data(as_text=True)
     assert {"shoal_workers_ready", "shoal_lane_jobs"} <= {one.name for one in text_string_to_metric_families(metrics)}
-    watch.start()
+    assert api.get("/v1/pool").status_code == 200  # the watch begins, unless it has
     number = watch.number
     wait_until(lambda: watch.number > number + 1)  # the sample under way may have begun before
     answer = api.get("/v1/pool")

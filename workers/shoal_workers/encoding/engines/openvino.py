@@ -50,9 +50,11 @@ class OpenVinoEngine:
         self._folder, self._state = folder, _state(folder)
         self.threads = threads
         os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = _KEPT_BY_ONEDNN
+        # In int8, what is no product is in bf16; but where activations are rounded as they come, AMX makes wrong vectors.
+        rest = fastest if self.fixed_steps else "f32"
         options: dict[str, Any] = {
             "INFERENCE_NUM_THREADS": threads,
-            "INFERENCE_PRECISION_HINT": fastest if precision == "int8" else self.precision,
+            "INFERENCE_PRECISION_HINT": rest if precision == "int8" else self.precision,
             "CPU_RUNTIME_CACHE_CAPACITY": _KEPT_BY_OPENVINO,
             "CACHE_MODE": "OPTIMIZE_SIZE",  # what is kept refers to the weights in the folder
             # Every worker would pin itself to the same first processors.
