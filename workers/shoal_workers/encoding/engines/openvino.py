@@ -50,7 +50,7 @@ class OpenVinoEngine:
         self._folder, self._state = folder, _state(folder)
         self.threads = threads
         os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = _KEPT_BY_ONEDNN
-        # In int8, what is no product is in bf16; but where activations are rounded as they come, AMX makes wrong vectors.
+        # What is no product is in bf16; but on AMX that makes wrong vectors where activations are rounded as they come.
         rest = fastest if self.fixed_steps else "f32"
         options: dict[str, Any] = {
             "INFERENCE_NUM_THREADS": threads,
