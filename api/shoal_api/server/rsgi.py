@@ -111,7 +111,7 @@ class RsgiServer:
             with _cancelled_without_client(protocol):
                 response = await self._app.respond(self._environment(scope, protocol))
         except asyncio.CancelledError:
-            protocol.response_empty(499, [])  # nobody reads it
+            protocol.response_empty(499, [])  # the client has gone
             return
         except Exception as error:
             _log.error("a request failed: %s", logs.places(error))
