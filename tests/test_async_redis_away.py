@@ -7,6 +7,7 @@ import pytest
 import redis
 from awaiting import answer_all, answering, async_client, num_interactive, outcomes, url_of, wait_for
 from conftest import PATIENCE_S, RedisServer
+from hiredis import pack_command
 from queues import Queue
 from tcp_proxy import Proxy
 
@@ -79,8 +80,8 @@ def test_a_restart_that_takes_a_moment_loses_nothing(own_redis: RedisServer, mon
 
 def test_while_it_is_silent_all_fail_at_once(own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     async def use(proxy: Proxy) -> None:
-        broker = AsyncBroker(ConnectionMaker(url_of(proxy), 0.0))
-        assert await broker.execute("PING") == b"PONG"
+        broker = AsyncBroker(ConnectionMaker(url_of(proxy), PATIENCE_S))
+        assert await broker.execute("PING", block_s=PATIENCE_S) == b"PONG"
         monkeypatch.setattr(circuit_breaker, "TRY_EVERY_S", PATIENCE_S)
         monkeypatch.setattr(async_connection, "LATE_S", 0.0)
         proxy.hold()
@@ -99,14 +100,12 @@ def test_an_answer_that_came_while_something_held_the_loop_up_is_read(
     own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def use() -> None:
-        connection = ConnectionMaker(own_redis.url, PATIENCE_S).make()
-        await connection.connect()
-        ping = connection.pack_command("PING")
-        assert await connection.ask(ping, 1, block_s=-PATIENCE_S) == [b"PONG"]  # its time is over at once
+        connection = await ConnectionMaker(own_redis.url, PATIENCE_S).open()
+        assert await connection.ask(pack_command(("PING",)), 1, block_s=-PATIENCE_S) == [b"PONG"]  # its time is over
         monkeypatch.setattr(async_connection, "LATE_S", 0.0)
         with pytest.raises(redis.TimeoutError):
-            await connection.ask(connection.pack_command("BLPOP", "nothing", 0), 1, block_s=-PATIENCE_S)
-        await connection.disconnect()
+            await connection.ask(pack_command(("BLPOP", "nothing", 0)), 1, block_s=-PATIENCE_S)
+        assert not connection.is_open()
 
     monkeypatch.setattr(async_connection, "LATE_S", PATIENCE_S)
     asyncio.run(use())

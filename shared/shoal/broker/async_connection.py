@@ -1,146 +1,170 @@
-"""A connection to Redis for an event loop: redis-py's, with time limits of its own and a circuit breaker."""
+"""A connection to Redis for an event loop: commands go out as they come, and the answers come in their order.
+
+redis-py opens the connection, so passwords, TLS and other options of the URL are redis-py's. Once it is open, its
+bytes go past redis-py's streams, which take ten times the processor time.
+"""
 
 import asyncio
-import math
 import select
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections import deque
+from copy import copy
+from typing import Any, cast
 
 import redis
+from hiredis import Reader
 from redis.asyncio import connection as asyncio_connection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from shoal.broker.circuit_breaker import CircuitBreaker
-from shoal.broker.connections import ANSWER_S, SMALL_BYTES, pieces, read_url, readable_url, refused, sending_s
+from shoal.broker.connections import ANSWER_S, read_url, readable_url, refused, sending_s
 
 #: Seconds for which an answer may still be read after its time limit: if other work has held up the event loop, the
 #: limit is noticed before the answer that came meanwhile.
 LATE_S = 0.05
 
+#: redis-py's class of connections for an event loop, by that for threads.
+_CLASSES: dict[type, type[asyncio_connection.AbstractConnection]] = {
+    redis.Connection: asyncio_connection.Connection,
+    redis.SSLConnection: asyncio_connection.SSLConnection,
+    redis.UnixDomainSocketConnection: asyncio_connection.UnixDomainSocketConnection,
+}
 
-class _CountingParser(asyncio_connection.DefaultParser):  # type: ignore[misc, valid-type]
-    """redis-py's parser, with the number of pieces that it has read."""
-
-    num_pieces = 0
-
-    async def read_from_socket(self) -> Any:
-        read = await super().read_from_socket()
-        self.num_pieces += 1
-        return read
+_NO_ANSWER = object()
 
 
-class AsyncConnection(asyncio_connection.AbstractConnection):
-    """A connection that reports its outcomes to a circuit breaker, and does not open while the breaker is open."""
+class _Question:
+    """Commands that were sent together, the answers that have come, and the future of all of them."""
 
-    def __init__(self, *, breaker: CircuitBreaker, socket_timeout: float, **options: Any):
-        self.breaker = breaker
-        self.answer_s = socket_timeout
-        super().__init__(parser_class=_CountingParser, socket_timeout=None, **options)
+    __slots__ = ("answers", "asked_at", "limit_s", "num_answers", "outcome")
 
-    async def connect(self) -> None:
-        """Connect unless connected; raise redis.ConnectionError at once while Redis is away."""
-        self.breaker.check()
-        started = time.monotonic()
-        try:
-            with limited("Timeout connecting to server"):
-                async with asyncio.timeout((self.socket_connect_timeout or 0.0) + self.answer_s):
-                    await super().connect()  # type: ignore[no-untyped-call]
-        except redis.RedisError as error:
-            self.breaker.record_no_connection(error, started)
-            raise
+    def __init__(self, num_answers: int, limit_s: float, asked_at: float, outcome: asyncio.Future[list[Any]]):
+        self.answers: list[Any] = []
+        self.num_answers = num_answers
+        self.limit_s = limit_s
+        self.asked_at = asked_at
+        self.outcome = outcome
 
-    async def ask(self, packed: Sequence[bytes], num_answers: int, block_s: float) -> list[Any]:
-        """Send packed commands, which may block for `block_s` altogether, and return their answers.
 
-        An error that Redis answers is one of the answers. Raises redis.RedisError when they do not come.
+class AsyncConnection(asyncio.Protocol):
+    """An open connection, which reports its outcomes to a circuit breaker.
+
+    Several tasks may ask at a time. When one learns that Redis is silent, away or a replica, all of them do, and the
+    connection is closed.
+    """
+
+    def __init__(self, writer: asyncio.StreamWriter, breaker: CircuitBreaker, answer_s: float):
+        self._loop = asyncio.get_running_loop()
+        self._writer = writer  # when it goes, it closes the transport
+        self._transport = writer.transport
+        self._breaker = breaker
+        self._answer_s = answer_s
+        self._reader = Reader(
+            protocolError=redis.InvalidResponse,
+            replyError=asyncio_connection.DefaultParser.parse_error,
+            notEnoughData=_NO_ANSWER,
+        )
+        self._questions: deque[_Question] = deque()
+        self._heard_at = self._loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_late = False
+        self._transport.set_protocol(self)
+
+    def ask(self, packed: bytes, num_answers: int, block_s: float = 0.0) -> asyncio.Future[list[Any]]:
+        """Send packed commands, which may block for `block_s` altogether; return the future of their answers.
+
+        An error that Redis answers is one of the answers. The future raises redis.RedisError when they do not come.
         """
-        num_bytes = sum(map(len, packed))
-        if num_bytes <= SMALL_BYTES and self._writer is not None:
-            self._writer.writelines(packed)  # the time for the answer is time enough to send it
-        else:
-            await self._send_pieces(packed)
-        limit_s = self.answer_s + block_s + sending_s(num_bytes)
-        return await self._answers(num_answers, limit_s)
-
-    async def _send_pieces(self, packed: Sequence[bytes]) -> None:
-        for piece in pieces(packed, self.answer_s):
-            with limited("Timeout writing to socket"):
-                async with asyncio.timeout(self.answer_s):
-                    await self.send_packed_command([piece], check_health=False)  # type: ignore[list-item]
-
-    async def _answers(self, number: int, limit_s: float) -> list[Any]:
-        """Return the next answers; each piece of them may take `limit_s`."""
-        answers: list[Any] = []
-        is_late = False
-        while len(answers) < number:
-            num_pieces = self._num_pieces()
-            try:
-                async with asyncio.timeout(LATE_S if is_late else limit_s):
-                    while len(answers) < number:
-                        answers.append(await self._answer(limit_s))
-            except TimeoutError:
-                is_silent = self._num_pieces() == num_pieces
-                if is_late and is_silent:
-                    error = redis.TimeoutError("Timeout reading from socket")
-                    self.breaker.record_failure(error, time.monotonic() - limit_s, True)
-                    raise error from None
-                is_late = is_silent
-        return answers
-
-    async def _answer(self, limit_s: float) -> Any:
-        try:
-            answer = await self.read_response(timeout=math.inf, disconnect_on_error=False)
-        except redis.ResponseError as error:
-            self.breaker.record_success()
-            return refused(error)
-        except redis.RedisError as error:
-            self.breaker.record_failure(error, time.monotonic() - limit_s, False)
-            raise
-        self.breaker.record_success()
-        return answer
-
-    def _num_pieces(self) -> int:
-        return getattr(self._parser, "num_pieces", 0)
+        limit_s = self._answer_s + block_s + sending_s(len(packed))
+        question = _Question(num_answers, limit_s, self._loop.time(), self._loop.create_future())
+        self._questions.append(question)
+        self._transport.write(packed)
+        if self._timer is None or self._timer.when() > question.asked_at + limit_s:
+            self._look_after(limit_s)
+        return question.outcome
 
     def is_open(self) -> bool:
         """Return True as far as can be told: Redis may have closed an idle connection, and says nothing on one."""
-        if self._reader is None or self._writer is None or self._reader.at_eof():
+        if self._transport.is_closing():
             return False
+        if self._questions:
+            return True
         poll = select.poll()  # the loop may not have looked since
-        poll.register(self._writer.get_extra_info("socket"), select.POLLIN)
+        poll.register(self._transport.get_extra_info("socket"), select.POLLIN)
         return not poll.poll(0)
 
+    def close(self, error: redis.RedisError | None = None) -> None:
+        """Close the connection; tasks that wait for answers get the error."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._transport.abort()
+        while self._questions:
+            outcome = self._questions.popleft().outcome
+            if not outcome.done():  # for each task an error of its own, to which its traceback is added
+                outcome.set_exception(copy(error) if error else redis.ConnectionError("the connection was closed"))
 
-@contextmanager
-def limited(message: str) -> Iterator[None]:
-    """Raise redis.TimeoutError with that message where a time limit is reached."""
-    try:
-        yield
-    except TimeoutError:
-        raise redis.TimeoutError(message) from None
+    # The protocol of the event loop
 
+    def data_received(self, data: bytes) -> None:
+        """Take bytes from Redis: give each question that they answer its answers."""
+        self._heard_at, self._is_late = self._loop.time(), False
+        self._breaker.record_success()
+        self._reader.feed(data)
+        try:
+            while (answer := self._reader.gets(False)) is not _NO_ANSWER:
+                self._take(answer)
+        except redis.RedisError as error:  # the answer of a replica, or no answer of Redis's
+            self._fail(error)
 
-class _WatchedTcp(AsyncConnection, asyncio_connection.Connection):
-    pass
+    def connection_lost(self, error: Exception | None) -> None:
+        """Fail the questions that are open: the connection has ended."""
+        if self._questions:
+            self._fail(redis.ConnectionError(str(error or "Connection closed by server.")))
 
+    def _take(self, answer: Any) -> None:
+        if isinstance(answer, redis.RedisError):
+            if not isinstance(answer, redis.ResponseError):
+                raise answer
+            answer = refused(answer)
+        if not self._questions:
+            raise redis.ConnectionError("Redis answered what was not asked")
+        question = self._questions[0]
+        question.answers.append(answer)
+        if len(question.answers) == question.num_answers:
+            self._questions.popleft()
+            if not question.outcome.done():  # its task may have been cancelled
+                question.outcome.set_result(question.answers)
 
-class _WatchedTls(AsyncConnection, asyncio_connection.SSLConnection):
-    pass
+    # Time limits
 
+    def _look_after(self, seconds: float) -> None:
+        """Look after that time whether an answer is late."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(max(0.0, seconds), self._look)
 
-class _WatchedUnix(AsyncConnection, asyncio_connection.UnixDomainSocketConnection):
-    pass
+    def _look(self) -> None:
+        """Fail all questions if Redis has been silent for longer than the oldest one allows."""
+        self._timer = None
+        if not self._questions:
+            return
+        oldest = self._questions[0]
+        left_s = max(oldest.asked_at, self._heard_at) + oldest.limit_s - self._loop.time()
+        if left_s > 0:
+            self._look_after(left_s)
+        elif not self._is_late:
+            self._is_late = True
+            self._look_after(LATE_S)
+        else:
+            error = redis.TimeoutError("Timeout reading from socket")
+            self._breaker.record_failure(error, time.monotonic() - oldest.limit_s, is_silence=True)
+            self.close(error)
 
-
-#: The class to use in place of each of redis-py's kinds of connection for threads.
-_CLASSES: dict[type, type[AsyncConnection]] = {
-    redis.Connection: _WatchedTcp,
-    redis.SSLConnection: _WatchedTls,
-    redis.UnixDomainSocketConnection: _WatchedUnix,
-}
+    def _fail(self, error: redis.RedisError) -> None:
+        self._breaker.record_failure(error, time.monotonic(), is_silence=False)
+        self.close(error)
 
 
 class ConnectionMaker:
@@ -150,17 +174,31 @@ class ConnectionMaker:
     """
 
     def __init__(self, url: str, answer_s: float = ANSWER_S):
-        self.breaker = CircuitBreaker(_task)
+        self.breaker = CircuitBreaker(lambda: id(asyncio.current_task()))
         with readable_url():
-            self._options = read_url(url, answer_s) | {"retry": Retry(NoBackoff(), 0), "breaker": self.breaker}
+            self._options = read_url(url, answer_s) | {"retry": Retry(NoBackoff(), 0)}
             self.max_connections = int(self._options.pop("max_connections"))
             self._class = _CLASSES[self._options.pop("connection_class")]
-            self.make()  # refuses options that it does not know
+            self._answer_s = float(self._options.pop("socket_timeout"))
+            self._class(**self._options)  # refuses options that it does not know
 
-    def make(self) -> AsyncConnection:
-        """Return a new connection, which is not open yet."""
-        return self._class(**self._options)
-
-
-def _task() -> int:
-    return id(asyncio.current_task())
+    async def open(self) -> AsyncConnection:
+        """Return a new connection. Raises redis.RedisError, and at once while Redis is away."""
+        self.breaker.check()
+        started = time.monotonic()
+        opened = self._class(**self._options, socket_timeout=None)
+        try:
+            async with asyncio.timeout((opened.socket_connect_timeout or 0.0) + self._answer_s):
+                await opened.connect()  # type: ignore[no-untyped-call]
+                await opened.send_command("PING", check_health=False)
+                await opened.read_response()  # of a Redis that has no room it is the error
+        except BaseException as error:
+            await opened.disconnect(nowait=True)
+            if isinstance(error, TimeoutError):
+                error = redis.TimeoutError("Timeout connecting to server")
+            if isinstance(error, redis.RedisError):
+                self.breaker.record_no_connection(error, started)
+            raise error from None
+        writer = cast(asyncio.StreamWriter, opened._writer)
+        opened._reader = opened._writer = None  # else it closes them when it goes
+        return AsyncConnection(writer, self.breaker, self._answer_s)
