@@ -11,7 +11,6 @@ from blocking import BlockingProducer, Unread
 
 from shoal import Client
 from shoal.broker.broker import Broker
-from shoal.broker.clock import Clock
 from shoal.broker.connections import open_pool
 from shoal.jobs import LANES
 from shoal.keys import Keys
@@ -32,7 +31,6 @@ class Queue(BlockingProducer):
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
         self.pool.alive_s = ALIVE_S
-        self.clock = Clock(self.broker)
         self.unread = Unread(self)
 
     @classmethod

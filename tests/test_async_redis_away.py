@@ -104,7 +104,7 @@ def test_an_answer_that_came_while_something_held_the_loop_up_is_read(
         assert await connection.ask(pack_command(("PING",)), 1, block_s=-PATIENCE_S) == [b"PONG"]  # its time is over
         monkeypatch.setattr(async_connection, "LATE_S", 0.0)
         with pytest.raises(redis.TimeoutError):
-            await connection.ask(pack_command(("BLPOP", "nothing", 0)), 1, block_s=-PATIENCE_S)
+            await connection.ask(b"BLPOP nothing 0\r\n", 1, block_s=-PATIENCE_S)
         assert not connection.is_open()
 
     monkeypatch.setattr(async_connection, "LATE_S", PATIENCE_S)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from queues import Queue, drive, queue_of
 
-from shoal import AsyncClient, Client
+from shoal import Client, wire
 from shoal.broker.broker import Broker
 from shoal.broker.clock import MAX_ERROR_S, MEASURE_EVERY_S, NUM_ROUND_TRIPS, Clock
 from shoal.errors import InvalidRequest, Unavailable
@@ -168,28 +168,20 @@ class TestWorker:
         assert "it takes Unix seconds, at most a year from now" in reply.error.message
 
 
-async def set_ahead(client: AsyncClient, seconds: float) -> None:
-    """Have a client take the clock of Redis for one that is ahead of it by so much."""
-    clock = client.queue.clock
-    await clock.refresh()
-    clock._redis_ahead_s += seconds
-
-
 class TestClient:
-    def test_deadlines_are_by_redis_clock(self, client: Client, broker: OtherClock) -> None:
+    def test_a_call_tells_how_long_it_waits_and_no_time_of_this_machine(self, client: Client) -> None:
         queue = queue_of(client)
-        client.run(lambda own: set_ahead(own, broker.ahead_s))
         with ThreadPoolExecutor(1) as threads:
-            before = broker.time()
             calling = threads.submit(client.call, Search(["storm"]), timeout_s=60)
             taken: list[Any] = []
             while not taken:
                 taken = queue.take("a", LANES, 1, block_s=0.5)
-            job = taken[0].job()
+            values, job = wire.unpack(taken[0].data), taken[0].job()
             queue.reply([Answer(taken[0], Reply(job.id, hits=[[]]), job.reply_to)])
             calling.result()
-        assert job.deadline is not None
-        assert before + 60 - MAX_ERROR_S <= job.deadline <= broker.time() + 60 + MAX_ERROR_S
+        assert "deadline" not in values
+        assert 0 < values["timeout_s"] <= 60
+        assert job.deadline == pytest.approx(taken[0].put_ms / 1000 + values["timeout_s"])
 
     def test_a_submitted_job_with_a_deadline_in_milliseconds_is_refused_before_it_is_put(self, client: Client) -> None:
         with pytest.raises(InvalidRequest, match="it takes Unix seconds"):

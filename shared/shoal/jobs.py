@@ -199,8 +199,8 @@ class Job:
             if len(query) > max_text_chars:
                 raise TooLarge(f"{name} has {len(query):,} characters and may have {max_text_chars:,}: shorten it")
 
-    def pack(self, trace: str | None = None) -> bytes:
-        """Return the job as msgpack (docs/protocol.md); it belongs to the trace `trace` if it names none itself.
+    def pack(self, trace: str | None = None, timeout_s: float | None = None) -> bytes:
+        """Return the job as msgpack (docs/protocol.md), with that trace and timeout if it has none itself.
 
         Raises InvalidText for a text that UTF-8 cannot hold.
         """
@@ -208,8 +208,8 @@ class Job:
         values |= self._asked()
         if self.deadline is not None:
             values["deadline"] = self.deadline
-        if self.timeout_s is not None:
-            values["timeout_s"] = self.timeout_s
+        if (timeout_s := timeout_s if self.timeout_s is None else self.timeout_s) is not None:
+            values["timeout_s"] = timeout_s
         if self.reply_to is not None:
             values["reply_to"] = self.reply_to
         if trace := traceparent.valid(self.traceparent) or trace:

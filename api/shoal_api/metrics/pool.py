@@ -46,7 +46,6 @@ class PoolReading:
     limits: LaneLimits
     unread: UnreadLoad
     num_dead: int
-    clock_offset_s: float
     memory: Mapping[bytes, bytes] | None
     workers: Heartbeats
 
@@ -60,7 +59,6 @@ class PoolReading:
                 await queue.limits(),
                 await queue.unread_load(),
                 await queue.num_dead(),
-                client.clock_offset_s,
                 await _memory(client),
                 await queue.pool.workers(),
             )
@@ -87,11 +85,6 @@ def describe(pool: PoolReading | None) -> Iterator[Metric]:
         pool.unread.num_bytes / pool.limits.max_unread_bytes,
     )
     yield GaugeMetricFamily("shoal_dead_letters", "Dead letters: jobs that could not be answered.", pool.num_dead)
-    yield GaugeMetricFamily(
-        "shoal_clock_offset_seconds",
-        "Time by which the clock of the API's machine is ahead of Redis's.",
-        pool.clock_offset_s,
-    )
 
 
 async def _memory(client: AsyncClient) -> dict[bytes, bytes] | None:

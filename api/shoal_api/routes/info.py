@@ -59,7 +59,6 @@ async def describe() -> dict[str, Any]:
         "prompts": first.get("prompts", []),
         "reranker": first.get("reranker"),
         "indexes": pool.indexes,
-        "clock_offset_s": context().client.clock_offset_s,
         "limits": _limits(settings),
         "workers": [
             {"id": worker_id, **{name: about.get(name) for name in _WORKER_FIELDS}}

@@ -317,7 +317,6 @@ class Info(BaseModel):
     prompts: list[str]
     reranker: str | None
     indexes: dict[str, dict[str, Any]]
-    clock_offset_s: float = Field(description="Seconds by which the clock of this API's machine is ahead of Redis's")
     limits: dict[str, float]
     workers: list[dict[str, Any]]
     workers_alive: int

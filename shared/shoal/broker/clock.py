@@ -1,11 +1,9 @@
 """The clock of a pool: that of its Redis, which every process measures, so that all agree on deadlines."""
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.broker import Broker
 from shoal.errors import Unavailable
 
@@ -104,22 +102,3 @@ class Clock(_RedisTime):
 
     def _ask(self) -> _RoundTrip:
         return _RoundTrip.of(self._monotonic(), self._broker.execute("TIME"), self._monotonic())
-
-
-class AsyncClock(_RedisTime):
-    """Redis's clock for the tasks of an event loop: while one measures again, others use the measurement before."""
-
-    def __init__(self, broker: AsyncBroker):
-        super().__init__()
-        self._broker = broker
-        self._lock = asyncio.Lock()
-
-    async def refresh(self) -> None:
-        """Measure the clock as `Clock.refresh` does."""
-        if self._is_due() and (self._measured_at is None or not self._lock.locked()):
-            async with self._lock:
-                if self._is_due():
-                    self._take([await self._ask() for _ in range(NUM_ROUND_TRIPS)])
-
-    async def _ask(self) -> _RoundTrip:
-        return _RoundTrip.of(self._monotonic(), await self._broker.execute("TIME"), self._monotonic())

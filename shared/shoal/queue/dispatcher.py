@@ -104,15 +104,19 @@ class Dispatcher:
         self._tasks: set[asyncio.Task[None]] = set()
         self.receiver = asyncio.create_task(self._keep_receiving())
 
-    def call(self, lane: str, jobs: Sequence[Job], client: str = "") -> list[Pending[Reply]]:
+    def call(
+        self, lane: str, jobs: Sequence[Job], client: str = "", timeout_s: float | None = None
+    ) -> list[Pending[Reply]]:
         """Send the client's jobs, all or none, and return their replies to come, in order.
+
+        They expire after `timeout_s`, unless they say it themselves.
 
         Where the jobs cannot be put, waiting for a reply raises InvalidText, Overloaded or Unavailable.
         """
         pending = [Pending[Reply]() for _ in jobs]
         self._pending.update(zip((job.id for job in jobs), pending, strict=True))
         try:
-            put = PackedJobs.pack(lane, jobs, self.address, client)
+            put = PackedJobs.pack(lane, jobs, self.address, client, timeout_s=timeout_s)
         except ShoalError as error:
             self._settle(jobs, error)
             return pending
@@ -223,7 +227,6 @@ class Dispatcher:
             try:
                 replies = await self._inbox.wait()
             except ShoalError as error:
-                self._producer.clock.invalidate()
                 if time.monotonic() - answered_at > GRACE_S:
                     _log.log(logging.DEBUG if is_away else logging.WARNING, "%s; trying until it does", error)
                     is_away = True

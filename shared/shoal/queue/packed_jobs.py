@@ -58,15 +58,16 @@ class PackedJobs:
         reply_to: str | None = None,
         client: str = "",
         idempotency_key: IdempotencyKey | None = None,
+        timeout_s: float | None = None,
     ) -> Self:
-        """Return the jobs packed, which belong to the current trace.
+        """Return the jobs packed, which belong to the current trace and have `timeout_s` if they have none.
 
         Raises InvalidText, and InvalidRequest for a client with too long a name.
         """
         if (num_bytes := len(client.encode())) > MAX_CLIENT_BYTES:
             raise InvalidRequest(f"the name of the client has {num_bytes:,} bytes, and at most {MAX_CLIENT_BYTES} fit")
         trace = traceparent.current()
-        return cls(lane, jobs, [job.pack(trace) for job in jobs], reply_to, client, idempotency_key)
+        return cls(lane, jobs, [job.pack(trace, timeout_s) for job in jobs], reply_to, client, idempotency_key)
 
     @classmethod
     def join(cls, puts: Sequence[Self]) -> Self:

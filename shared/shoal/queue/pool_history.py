@@ -87,9 +87,8 @@ class PoolHistory:
 
     async def sample(self, producer: Producer) -> None:
         """Read the pool once, and keep a sample of it. Raises Unavailable if Redis does not answer."""
-        await producer.clock.refresh()
         loads, num_dead = await producer.loads(), await producer.num_dead()
-        workers, now_s = await producer.pool.workers(), producer.clock.now()
+        workers, now_s = await producer.pool.workers(), await producer.now()
         with self._lock:
             self._note(workers, now_s)
             alive = {worker_id: self._workers[worker_id].meter for worker_id in workers}

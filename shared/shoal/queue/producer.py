@@ -12,7 +12,6 @@ from typing import Any
 
 from shoal import wire
 from shoal.broker.async_broker import AsyncBroker
-from shoal.broker.clock import AsyncClock
 from shoal.broker.script import ScriptCall
 from shoal.errors import InvalidRequest, ShoalError, Unavailable, UnknownJob
 from shoal.excerpt import excerpt
@@ -51,10 +50,14 @@ class Producer:
         self.keys = keys
         self.result_ttl_s = result_ttl_s
         self.pool = AsyncPool(commands, keys)
-        self.clock = AsyncClock(commands)
         self.commands = commands
         self._keys = (keys.root,)
         self._texts_per_s, self._speed_known_until = 0.0, 0.0
+
+    async def now(self) -> float:
+        """Return the time by Redis's clock, in Unix seconds."""
+        seconds, microseconds = await self.commands.execute("TIME")
+        return int(seconds) + int(microseconds) / 1e6
 
     # Put
 

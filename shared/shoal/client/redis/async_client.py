@@ -91,11 +91,6 @@ class AsyncClient:
         return self._session().dispatcher
 
     @property
-    def clock_offset_s(self) -> float:
-        """Return how far the clock of this machine is ahead of Redis's; 0.0 before it was measured."""
-        return 0.0 if self._open is None else self._open.producer.clock.offset_s
-
-    @property
     def num_cached(self) -> tuple[int, int]:
         """Return how many texts the client has found in the cache, and has not found there, since it was opened."""
         return (0, 0) if self._open is None else (self._open.lookup.num_hits, self._open.lookup.num_misses)
@@ -191,7 +186,7 @@ class AsyncClient:
             job.check_hits()
         await session.check_num_vectors(job, self.max_reply_bytes)
         if job.deadline is not None:
-            check_deadline(job.deadline, await session.now())
+            check_deadline(job.deadline, await session.producer.now())
         if idempotency_key is not None:
             key = check_key(idempotency_key)
             return await session.producer.put_once(check_lane(lane), job, key, owner=client, client=owner)
@@ -241,7 +236,7 @@ class AsyncClient:
         """Return the writer of an index; each of its calls for vectors takes at most `timeout_s`, as `call` does."""
         session = self._session()
         call = partial(self._call, session, timeout_s=timeout_s, client=client)
-        return IndexWriter(index, call, session.now, session.producer, max_text_chars, in_one_step)
+        return IndexWriter(index, call, session.producer, max_text_chars, in_one_step)
 
     async def _call(
         self,

@@ -57,8 +57,7 @@ class Call:
 
     async def _run(self, job: Job) -> Reply:
         """Return the workers' reply to the job; if that is long, it is sent in parts."""
-        deadline = await self.session.now() + self.until - time.monotonic()
-        parts = [replace(part, deadline=deadline) for part in job.split(job.texts_per_job)]
+        parts = job.split(job.texts_per_job)
         if job.options.output != "vector":
             return await self._run_in_turn(parts)
         put_share(job)  # raises TooLarge
@@ -83,12 +82,15 @@ class Call:
                 )
         return Reply.join(replies)
 
+    def _left_s(self) -> float:
+        return max(0.0, self.until - time.monotonic())
+
     async def _send(self, parts: Sequence[Job]) -> list[Reply]:
         """Put the jobs, all or none, and return their replies; what is not answered at an error is withdrawn."""
         dispatcher = self.session.dispatcher
-        pending = dispatcher.call(self.lane, parts, self.client)
+        pending = dispatcher.call(self.lane, parts, self.client, self._left_s())
         try:
-            replies = [await reply.result(max(0.0, self.until - time.monotonic())) for reply in pending]
+            replies = [await reply.result(self._left_s()) for reply in pending]
         except (ShoalError, TimeoutError) as error:
             for part in parts:
                 log.debug("job given up", extra=about(part, self.client, error=getattr(error, "code", Timeout.code)))

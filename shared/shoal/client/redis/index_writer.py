@@ -81,7 +81,7 @@ class IndexModel(NamedTuple):
 class IndexWriter:
     """The writer of the index `name`.
 
-    `call` returns the reply to a job, and `now` the time in Unix seconds. With `in_one_step` all that a method is given
+    `call` returns the reply to a job. With `in_one_step` all that a method is given
     is one change, or too large. Otherwise it is written in several changes, each of which is one step; the error of a
     later one says how much is written. Nothing is written unless all documents are right and have their vectors. An
     index that was published just now is waited for.
@@ -93,7 +93,6 @@ class IndexWriter:
 
     name: str
     call: Callable[[Job], Awaitable[Reply]]
-    now: Callable[[], Awaitable[float]]
     queue: Producer
     max_text_chars: int
     in_one_step: bool = False
@@ -201,7 +200,7 @@ class IndexWriter:
         for change in changes:
             with telling_how_many(num):
                 position = await append(
-                    self.queue.commands, self.queue.keys, self.name, replace(change, made_at=await self.now())
+                    self.queue.commands, self.queue.keys, self.name, replace(change, made_at=await self.queue.now())
                 )
             num += change.num_ids
         return Written(num, position)

@@ -40,11 +40,6 @@ class Session:
         """Return True once all is closed, or the loop is."""
         return self._closer.done() or self.loop.is_closed()
 
-    async def now(self) -> float:
-        """Return Redis's time in Unix seconds."""
-        await self.producer.clock.refresh()
-        return self.producer.clock.now()
-
     async def check_num_vectors(self, job: Job, max_bytes: int) -> None:
         """Raise TooLarge if the job asks for vectors of tokens or chunks that certainly take more than `max_bytes`."""
         if isinstance(job, Embed) and job.options.output != "vector":
