@@ -201,7 +201,7 @@ class _App(AsyncFlask):
         """Run the hooks, count the request, and add headers."""
         response, request = super().process_response(response), json_request()
         if request.is_negotiated:
-            response.headers["Vary"] = ", ".join([*response.headers.getlist("Vary"), "Accept"])
+            response.headers.add("Vary", "Accept")
         if request.rate_headers:
             response.headers.update(request.rate_headers)
         self._count(request, response.status_code)

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from threading import Event
-from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from flask import Flask
 from flask.globals import app_ctx
@@ -58,9 +58,14 @@ class Context:
     @classmethod
     def of(cls, app: Flask) -> Self:
         """Return the context of `app`."""
-        return cast(Self, app.extensions[_KEY])
+        found: Self = app.extensions[_KEY]
+        return found
+
+
+#: What Flask's proxy of the current application looks up.
+_CURRENT: Any = app_ctx.__wrapped__  # type: ignore[attr-defined]
 
 
 def context() -> Context:
     """Return the context of the application that handles the current request."""
-    return Context.of(app_ctx._get_current_object().app)  # type: ignore[attr-defined]
+    return Context.of(_CURRENT.get().app)

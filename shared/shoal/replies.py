@@ -1,7 +1,8 @@
 """Replies: the vectors, hits or scores with which a worker answers a job, or the error."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any, Literal, NamedTuple, Self, TypeVar, get_args
 
 import numpy as np
@@ -131,36 +132,18 @@ class Reply:
             if error := values.get("error"):
                 code, message = (_typed(name, error[name], str) for name in ("code", "message"))
                 return cls.failure(_typed("id", values["id"], str), BY_CODE.get(code, ShoalError)(message))
-            known = {name: _typed(name, values[name], type_) for name, type_ in _TYPES.items() if name in values}
+            known = {name: value for name, value in values.items() if name in _CHECKS}
+            for name, value in known.items():
+                if not _CHECKS[name](value):
+                    raise TypeError(f"{name} is {kind(value)}, or has items that it cannot have")
             vectors, scores = values.get("vectors"), values.get("scores")
-            reply = cls(
+            return cls(
                 **known,
                 vectors=None if vectors is None else unpack_vectors(vectors),
                 scores=None if scores is None else _unpack_scores(scores),
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise MalformedJob(f"the reply is not of the documented shape ({error!s:.200})") from error
-        if not reply._is_valid():
-            raise MalformedJob("the reply is not of the documented shape: a value in a list or map has a wrong type")
-        return reply
-
-    def _is_valid(self) -> bool:
-        """Return True if the values within its lists and maps have the documented types."""
-        counts = self.tokens + self.characters
-        lists = [part for part in (self.hits, self.pieces, self.chunks) if part is not None]
-        cursors = self.cursors or ()
-        return (
-            all([type(count) is int and 0 <= count < 2**31 for count in counts])
-            and all([type(flag) is bool for flag in self.truncated])
-            and all([isinstance(time_s, float | int) for time_s in self.timings.values()])
-            and all([type(part) is list and all([type(m) is dict for m in part]) for found in lists for part in found])
-            and all([type(text) is str for text in self.decoded or ()])
-            and all([cursor is None or type(cursor) is str for cursor in cursors])
-            and all([type(total) is int and total >= 0 for total in self.totals or ()])
-            and all([type(facet) is dict for facet in self.facets or ()])
-            and all([type(place) is list for place in self.map_places or ()])
-            and all([type(name) is str for name in self.ignored])
-        )
 
     @classmethod
     def join(cls, replies: Sequence["Reply"]) -> "Reply":
@@ -224,28 +207,56 @@ class Reply:
 #: The lists that a reply has where they are asked for.
 _LISTS = ("hits", "pieces", "decoded", "chunks", "cursors", "totals", "facets", "map_places")
 
-_TYPES: dict[str, Any] = {
-    "id": str,
-    "status": str,
-    "output": str,
-    "tokens": list,
-    "truncated": list,
-    "characters": list,
-    "hits": list | None,
-    "index_version": str,
-    "cursors": list | None,
-    "totals": list | None,
-    "facets": list | None,
-    "map_places": list | None,
-    "map": dict | None,
-    "approximate": bool,
-    "pieces": list | None,
-    "decoded": list | None,
-    "chunks": list | None,
-    "timings": dict,
-    "cached": int,
-    "model": str,
-    "ignored": list,
+
+def _is(*types: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, types)
+
+
+def _list_of(is_item: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: type(value) is list and all(map(is_item, value))
+
+
+def _if_asked(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or is_right(value)
+
+
+def _are_counts(value: Any) -> bool:
+    return type(value) is list and all([type(count) is int and 0 <= count < 2**31 for count in value])
+
+
+def _are_flags(value: Any) -> bool:
+    return type(value) is list and all([type(flag) is bool for flag in value])
+
+
+def _are_timings(value: Any) -> bool:
+    return type(value) is dict and all([isinstance(time_s, float | int) for time_s in value.values()])
+
+
+_are_maps = _if_asked(_list_of(_list_of(_is(dict))))
+
+#: What is true for the value of each field that a reply may have beside arrays. Others are ignored.
+_CHECKS: dict[str, Callable[[Any], bool]] = {
+    "id": _is(str),
+    "status": _is(str),
+    "output": _is(str),
+    "tokens": _are_counts,
+    "truncated": _are_flags,
+    "characters": _are_counts,
+    "hits": _are_maps,
+    "index_version": _is(str),
+    "cursors": _if_asked(_list_of(_is(str, NoneType))),
+    "totals": _if_asked(_list_of(lambda total: type(total) is int and total >= 0)),
+    "facets": _if_asked(_list_of(_is(dict))),
+    "map_places": _if_asked(_list_of(_is(list))),
+    "map": _if_asked(_is(dict)),
+    "approximate": _is(bool),
+    "pieces": _are_maps,
+    "decoded": _if_asked(_list_of(_is(str))),
+    "chunks": _are_maps,
+    "timings": _are_timings,
+    "cached": _is(int),
+    "model": _is(str),
+    "ignored": _list_of(_is(str)),
 }
 
 

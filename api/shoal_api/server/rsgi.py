@@ -6,8 +6,8 @@ import logging
 import socket
 import struct
 import termios
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any, cast
 
 from granian.rsgi import HTTPProtocol, ProtocolClosed, Scope  # type: ignore[attr-defined]
@@ -108,7 +108,7 @@ class RsgiServer:
         if earlier := self._sending.pop(scope.client, None):
             earlier.set()  # the client has read the response before on this connection
         try:
-            with _cancelled_without_client(protocol):
+            with _Watch(protocol):
                 response = await self._app.respond(self._environment(scope, protocol))
         except asyncio.CancelledError:
             protocol.response_empty(499, [])  # the client has gone
@@ -146,13 +146,14 @@ class RsgiServer:
             "wsgi.input": ThreadInput(body, self._timeout_s),
             BODY: body,
         }
-        for name, value in scope.headers.items():
+        for name, value in (named := scope.headers.items()):
             if "_" not in name:  # else it could pass for another one
                 key = "HTTP_" + name.upper().replace("-", "_")
                 environ[key] = f"{environ[key]},{value}" if key in environ else value
-        for name in scope.headers.keys():  # noqa: SIM118 - no dict; also those whose values are not ASCII, which `items` lacks
-            if "_" not in name:
-                environ.setdefault("HTTP_" + name.upper().replace("-", "_"), "")
+        if len(names := scope.headers.keys()) > len(named):  # `items` lacks those whose values are not ASCII
+            for name in names:
+                if "_" not in name:
+                    environ.setdefault("HTTP_" + name.upper().replace("-", "_"), "")
         if (kind := environ.pop("HTTP_CONTENT_TYPE", None)) is not None:
             environ["CONTENT_TYPE"] = kind
         if (length := environ.pop("HTTP_CONTENT_LENGTH", None)) is not None:
@@ -202,23 +203,32 @@ class RsgiServer:
         return next((own.dup() for own in connections_on(self._port) if _is_to(own, scope)), None)
 
 
-@contextmanager
-def _cancelled_without_client(protocol: HTTPProtocol) -> Iterator[None]:
-    """Cancel the current task in the block once its client has disconnected."""
-    loop, task, watching = asyncio.get_running_loop(), asyncio.current_task(), []
+class _Watch:
+    """Cancels the current task in its context once the client has disconnected."""
 
-    async def watch() -> None:
-        await protocol.client_disconnect()
-        if task is not None:
-            task.cancel()
+    __slots__ = ("_protocol", "_task", "_timer", "_watching")
 
-    timer = loop.call_later(WATCH_AFTER_S, lambda: watching.append(loop.create_task(watch())))
-    try:
-        yield
-    finally:
-        timer.cancel()
-        for watcher in watching:
-            watcher.cancel()
+    def __init__(self, protocol: HTTPProtocol):
+        self._protocol = protocol
+
+    def __enter__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task(loop)
+        self._watching: asyncio.Task[None] | None = None
+        self._timer = loop.call_later(WATCH_AFTER_S, self._begin)
+
+    def __exit__(self, *error: object) -> None:
+        self._timer.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
+
+    def _begin(self) -> None:
+        self._watching = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        await self._protocol.client_disconnect()
+        if self._task is not None:
+            self._task.cancel()
 
 
 def _is_to(connection: socket.socket, scope: Scope) -> bool:

@@ -74,16 +74,23 @@ class Pending(Generic[T]):
         Raises the error that it was settled with, or TimeoutError.
         """
         if not self._is_settled:
-            waiter = asyncio.get_running_loop().create_future()
+            loop = asyncio.get_running_loop()
+            waiter = loop.create_future()
             self._waiting.append(waiter)
+            timer = loop.call_later(timeout_s, _time_out, waiter)
             try:
-                async with asyncio.timeout(timeout_s):
-                    await waiter
+                await waiter
             finally:
+                timer.cancel()
                 self._waiting.remove(waiter)
         if isinstance(self._outcome, ShoalError):
             raise self._outcome
         return self._outcome
+
+
+def _time_out(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_exception(TimeoutError())
 
 
 class Dispatcher:
