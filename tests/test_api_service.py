@@ -20,7 +20,7 @@ from shoal.keys import Keys
 from shoal.operations import OPERATIONS
 from shoal.options import CHOICES, OPTION_NAMES
 from shoal.settings import OPEN_PATHS
-from shoal_api.dialects import STATUS
+from shoal_api.schema.errors import STATUS
 from shoal_api.schema.requests import JobBody
 
 pytest_plugins = ["api_fixtures"]

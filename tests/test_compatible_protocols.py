@@ -15,13 +15,12 @@ from shoal.errors import BadSetting
 from shoal.settings import PROTOCOLS, Settings
 from shoal_api.access import api_keys
 from shoal_api.app import PROTOCOL_MODULES
-from shoal_api.dialects import DIALECTS
 
 pytest_plugins = ["api_fixtures"]
 
 
 def test_each_that_the_settings_know_has_routes_and_a_dialect() -> None:
-    assert set(PROTOCOLS) == set(PROTOCOL_MODULES) == set(DIALECTS)
+    assert set(PROTOCOLS) == set(PROTOCOL_MODULES)
     assert all(module.api.name == name for name, module in PROTOCOL_MODULES.items())
     assert Settings().protocol_prefixes() == dict.fromkeys(PROTOCOLS, "")
 

@@ -7,7 +7,7 @@ import pytest
 from page import ERRORS, ROOT, BadInput, table
 
 from shoal.errors import BY_CODE, parse
-from shoal_api.dialects import STATUS
+from shoal_api.schema.errors import STATUS
 
 #: What must have an answer that is written down.
 INPUTS = [

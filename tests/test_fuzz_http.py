@@ -27,9 +27,10 @@ from werkzeug.test import TestResponse
 from shoal import wire
 from shoal.errors import BadSetting
 from shoal_api.access.api_keys import Keyring
-from shoal_api.dialects import DIALECTS, OWN, STATUS
+from shoal_api.app import PROTOCOL_MODULES
 from shoal_api.request import MSGPACK_TYPES
 from shoal_api.response import json_line
+from shoal_api.schema.errors import STATUS, ErrorBody
 
 pytest_plugins = ["api_fixtures", "long_job_fixtures"]
 
@@ -64,7 +65,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/json_embed/": {"model_name": "stub", "input": ["storm", "rain"]},
     "/raw_embed/": {"model_name": None, "input": "storm"},
 }
-KNOWN = (OWN, *DIALECTS.values())
+KNOWN = (ErrorBody, *(module.api.errors for module in PROTOCOL_MODULES.values()))
 WORDS = st.text(max_size=12) | st.sampled_from(
     ["nan", "inf", "1e999", "-1", "0", "0-0", "1-1", "a" * 5_000, "..", "../../etc", "a{b}", "\0", "9" * 30, "٣", " "]
 )
@@ -110,7 +111,7 @@ def check(response: TestResponse, about: dict[str, Any] | None = None) -> None:
     if status >= 400 and response.request.method != "HEAD":
         code, message = _told(response.get_json())
         words = (str(code), "invalid_request")  # a body without a code may depend on it
-        dialects = [d for d in KNOWN if response.get_json() in [d.body(word, message, status) for word in words]]
+        dialects = [d for d in KNOWN if response.get_json() in [d.told(word, message, status) for word in words]]
         assert dialects
         assert code in (None, "invalid_request") or {**STATUS, **dialects[0].statuses}.get(code) == status
         assert 0 < len(message) < 1_000

@@ -13,8 +13,8 @@ from shoal.errors import BadSetting
 from shoal.jobs import TEXTS_PER_JOB
 from shoal.replies import Reply
 from shoal_api.protocol_paths import FALLBACKS, TOLD_BY
+from shoal_api.protocols.cohere import MAX_RANK_FIELDS
 from shoal_api.ranking import ranked
-from shoal_api.schema.cohere import MAX_RANK_FIELDS
 
 pytest_plugins = ["api_fixtures"]
 

@@ -76,7 +76,7 @@ ROOMS: dict[str, set[str]] = {
         "shoal_api.pool_state",
         "shoal_api.pool_watch",
     },
-    "shoal_api.errors": {"shoal", "shoal_api", "shoal_api.context"},
+    "shoal_api.errors": {"shoal", "shoal_api", "shoal_api.schema", "shoal_api.context"},
     "shoal_api.event_stream": {"shoal", "shoal_api", "shoal_api.context"},
     "shoal_api.enqueue": {
         "shoal",
@@ -351,7 +351,7 @@ HOMES = {
         "shoal_api.metrics.processes",
         "shoal_api.metrics.tei",
     },
-    "pydantic": {"shoal_api.schema", "shoal_api.validation"},
+    "pydantic": {"shoal_api.schema", "shoal_api.protocols", "shoal_api.validation"},
     "werkzeug": {"shoal_api"},
 }
 

@@ -6,12 +6,12 @@ import pytest
 from flask.testing import FlaskClient
 from pydantic import ValidationError
 
+from shoal_api.protocols.cohere import CohereBody
+from shoal_api.protocols.openai import EmbeddingsBody
+from shoal_api.protocols.tei import DecodeBody, TeiEmbedBody, TeiTokensBody
 from shoal_api.schema.body import Body
-from shoal_api.schema.cohere import CohereBody
 from shoal_api.schema.long_jobs import BuildBody
-from shoal_api.schema.openai import EmbeddingsBody
 from shoal_api.schema.requests import EmbedBody, SearchBody
-from shoal_api.schema.tei import DecodeBody, TeiEmbedBody, TeiTokensBody
 
 pytest_plugins = ["api_fixtures"]
 

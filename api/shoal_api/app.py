@@ -65,7 +65,7 @@ from shoal_api.routes import (
     score,
     search,
 )
-from shoal_api.schema.responses import ErrorBody
+from shoal_api.schema.errors import ErrorBody
 from shoal_api.server.async_flask import AsyncFlask
 from shoal_api.server.request_span import answer_traced
 from shoal_api.upload_store import UploadStore

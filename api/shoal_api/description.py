@@ -12,6 +12,7 @@ from flask_openapi3.models.operation import Operation
 from flask_openapi3.models.path_item import PathItem
 from flask_openapi3.models.request_body import RequestBody
 from flask_openapi3.models.schema import Schema
+from flask_openapi3.models.tag import Tag
 
 from shoal_api.request import json_request
 from shoal_api.validation import checked
@@ -27,16 +28,23 @@ _BODY = 5
 
 
 class Blueprint(APIBlueprint):
-    """The routes of one subject. The id of an operation is the name of its view, after the protocol's if it has one."""
+    """The routes of one subject, which have the `tag` and tell of errors in the shape `errors`.
 
-    def __init__(self, name: str, import_name: str, **options: Any):
+    The id of an operation is the name of its view, after the protocol's if it has one.
+    """
+
+    def __init__(self, name: str, import_name: str, tag: str, errors: Any):
         protocol = name if ".protocols." in import_name else ""
 
         def operation_id(*, name: str, **_: str) -> str:
             first, *others = (name if name == protocol else f"{protocol}_{name}").strip("_").split("_")
             return first + "".join(map(str.capitalize, others))
 
-        super().__init__(name, import_name, operation_id_callback=operation_id, **options)
+        responses: dict[Any, Any] = {"4XX": errors, "5XX": errors}
+        super().__init__(
+            name, import_name, abp_tags=[Tag(name=tag)], abp_responses=responses, operation_id_callback=operation_id
+        )
+        self.errors = errors
 
     @staticmethod
     def create_view_func(func: Any, *arguments: Any, **options: Any) -> Any:

@@ -3,16 +3,16 @@
 import logging
 from collections.abc import Mapping
 
-from flask import Flask, Response, request
+from flask import Flask, Response, current_app, request
 from werkzeug.exceptions import HTTPException
 
 from shoal import logs, traceparent
 from shoal.errors import Internal, ShoalError
 from shoal.excerpt import excerpt
 from shoal_api.context import context
-from shoal_api.dialects import STATUS, Dialect, dialect_of
 from shoal_api.request import json_request
 from shoal_api.response import rendered
+from shoal_api.schema.errors import STATUS, ErrorBody, ErrorShape
 
 #: Statuses after which the same request may succeed a little later.
 _TRANSIENT = (429, 503)
@@ -67,9 +67,12 @@ def _describe(error: HTTPException) -> str:
 
 def _rendered(code: str, message: str, status: int, headers: Mapping[str, str]) -> Response:
     context().metrics.errors.labels(code).inc()
-    return rendered(_dialect().body(code, message, status), status, headers)
+    return rendered(_dialect().told(code, message, status), status, headers)
 
 
-def _dialect() -> Dialect:
+def _dialect() -> type[ErrorShape]:
     """Return the dialect of the current request: of its route, or without one that of what is nearest to its path."""
-    return dialect_of(request.blueprint or context().paths.owner(request.path), json_request().field_names)
+    name = request.blueprint or context().paths.owner(request.path)
+    errors = getattr(current_app.blueprints.get(name), "errors", ErrorBody)
+    found: type[ErrorShape] = errors.for_body(json_request().field_names)
+    return found

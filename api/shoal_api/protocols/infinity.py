@@ -1,32 +1,128 @@
 """Infinity: POST /embeddings and GET /models, which are OpenAI's with more fields, and POST /rerank."""
 
 import time
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from flask import Response
-from flask_openapi3.models.tag import Tag
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from shoal.jobs import LANES
+from shoal.jobs import LANES, Job
+from shoal.operations import Embed, Rerank
+from shoal.options import MAX_DIMENSIONS, Options
 from shoal_api.context import context
 from shoal_api.description import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.model_names import check_model, served_models, served_rerankers
-from shoal_api.protocols.openai import embedding_list
+from shoal_api.protocols.openai import EmbeddingList, ModelBody, OpenAIError, Usage, embedding_list
 from shoal_api.ranking import rank, usage
 from shoal_api.response import cost_headers, rendered
-from shoal_api.schema.infinity import (
-    InfinityBody,
-    InfinityEmbeddings,
-    InfinityModels,
-    InfinityRanking,
-    InfinityRerankBody,
-)
-from shoal_api.schema.openai import OpenAIError
+from shoal_api.schema.body import Body
+from shoal_api.schema.bounds import Ignored, Name, TextList, Texts
+from shoal_api.schema.errors import BAD_REQUEST, UNSUPPORTED
+from shoal_api.schema.requests import as_list
+from shoal_api.schema.rerank import RerankBody
+from shoal_api.schema.responses import WITH_COST
 from shoal_api.vector_format import VectorFormat, arrays_of
 
-api = Blueprint(
-    "infinity", __name__, abp_tags=[Tag(name="Infinity")], abp_responses={"4XX": OpenAIError, "5XX": OpenAIError}
-)
+#: The model that Infinity's client names if it was told none.
+_UNSPECIFIED = "default/not-specified"
+
+Model = Annotated[Name | None, AfterValidator(lambda name: None if name == _UNSPECIFIED else name)]
+
+
+class InfinityBody(Body):
+    """Texts to embed."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"input": ["a text", "another text"]}})
+    input: Texts = Field(description="One text or several")
+    model: Model = Field(None, description="The served model, or an alias of it; null: the served one")
+    encoding_format: Literal["float", "base64"] = Field("float", description="Lists of numbers, or base64 of floats")
+    dimensions: Annotated[int, Field(ge=0, le=MAX_DIMENSIONS)] = Field(
+        0, description="Keep this many numbers of each vector; 0: all"
+    )
+    modality: Literal["text"] = Field("text", description="Kind of the input")
+    user: Ignored = None
+
+    def job(self) -> Job:
+        """Return the job that does it."""
+        return Embed(as_list(self.input), Options(dimensions=self.dimensions or None))
+
+
+class InfinityRerankBody(RerankBody):
+    """A query, and documents to score for it."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"query": "a storm", "documents": ["rain", "market"]}})
+    documents: TextList = Field(description="The texts")  # type: ignore[assignment]
+    model: Model = Field(None, description="The served reranker, or an alias of it; null: the served one")
+    raw_scores: bool = Field(False, description="Answer the reranker's numbers as they are")
+
+    def job(self) -> Job:
+        """Return the job that does it."""
+        return Rerank(self.documents, query=self.query, raw_scores=self.raw_scores)
+
+    def document(self, number: int) -> str:
+        """Return the document of that number as it is answered: a text."""
+        return self.documents[number]
+
+
+class RankedText(BaseModel):
+    """The place of a text in the request, and its score."""
+
+    index: int
+    relevance_score: float
+    document: str | None = Field(None, description="The text, if it is asked for")
+
+
+class InfinityRanking(BaseModel):
+    """The texts, best first."""
+
+    model_config = WITH_COST
+    object: Literal["rerank"]
+    results: list[RankedText]
+    model: str
+    usage: Usage
+    id: str
+    created: int
+
+
+class InfinityEmbeddings(EmbeddingList):
+    """One vector for each text, in order."""
+
+    id: str
+    created: int
+
+
+class LaneStats(BaseModel):
+    """The load of the lanes."""
+
+    queue_fraction: float = Field(description="Part of the lanes' limit of texts that is used")
+    queue_absolute: int = Field(description="Texts that wait or are being embedded")
+    results_pending: int = Field(description="The same")
+    batch_size: int = Field(description="Most texts that a worker takes for a pass")
+
+
+class InfinityModel(ModelBody):
+    """A model that is served."""
+
+    stats: LaneStats
+    backend: str
+    capabilities: list[str]
+
+
+class InfinityModels(BaseModel):
+    """The models that are served."""
+
+    object: Literal["list"]
+    data: list[InfinityModel]
+
+
+class InfinityError(OpenAIError):
+    """The body of a response with an error."""
+
+    statuses = BAD_REQUEST | UNSUPPORTED
+
+
+api = Blueprint("infinity", __name__, "Infinity", InfinityError)
 
 
 @api.post("/embeddings", responses={200: InfinityEmbeddings})

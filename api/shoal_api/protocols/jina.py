@@ -1,20 +1,86 @@
 """Jina: POST /v1/embeddings, and POST /v1/rerank, whose answer has what clients of Cohere's older route read too."""
 
-from flask import Response
-from flask_openapi3.models.tag import Tag
+from typing import Any, Literal
 
+from flask import Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from shoal.jobs import Job
+from shoal.operations import Embed
+from shoal.options import Options
 from shoal_api.description import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.model_names import check_model, prompt_for
 from shoal_api.protocols.cohere import rerank_meta
-from shoal_api.protocols.openai import embedding_list
+from shoal_api.protocols.openai import EmbeddingList, embedding_list
 from shoal_api.ranking import rank, usage
 from shoal_api.response import cost_headers, rendered
-from shoal_api.schema.jina import JinaBody, JinaError, JinaRanking, JinaRerankBody
-from shoal_api.schema.openai import EmbeddingList
+from shoal_api.schema.body import Body
+from shoal_api.schema.bounds import Dimensions, Ignored, Name, Texts
+from shoal_api.schema.errors import UNSUPPORTED, ErrorShape
+from shoal_api.schema.requests import as_list
+from shoal_api.schema.rerank import RankedDocument, RerankBody
+from shoal_api.schema.responses import WITH_COST
 from shoal_api.vector_format import VectorFormat, arrays_of
 
-api = Blueprint("jina", __name__, abp_tags=[Tag(name="Jina")], abp_responses={"4XX": JinaError, "5XX": JinaError})
+Task = Literal["retrieval.query", "retrieval.passage", "text-matching", "classification", "separation"]
+
+
+class JinaBody(Body):
+    """Texts to embed."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"input": ["a text"], "task": "retrieval.passage"}})
+    input: Texts = Field(description="One text or several")
+    model: Name | None = Field(None, description="A name of the served model; null: the served one")
+    task: Task | None = Field(None, description="Chooses the prompt of the model, if it has one for this")
+    dimensions: Dimensions | None = Field(
+        None, description="Keep this many numbers of each vector, and normalise again"
+    )
+    embedding_type: Literal["float", "base64"] | None = Field(None, description="Lists of numbers, or base64 of floats")
+    normalized: bool = Field(True, description="Scale vectors to length 1")
+    truncate: bool | None = Field(None, description="Cut texts that are too long; null: true; false refuses them")
+    late_chunking: Literal[False] | None = Field(None, description="Not supported: each text is embedded by itself")
+    user: Ignored = None
+
+    def job(self, prompt_name: str | None) -> Job:
+        """Return the job that does it, with the prompt of that name."""
+        options = Options(
+            normalize=self.normalized,
+            truncate=self.truncate is not False,
+            prompt_name=prompt_name,
+            dimensions=self.dimensions,
+        )
+        return Embed(as_list(self.input), options)
+
+
+class JinaRerankBody(RerankBody):
+    """A query, and documents to score for it."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"query": "a storm", "documents": ["rain", "market"]}})
+    return_documents: bool = Field(True, description="Answer the documents too")
+
+
+class JinaRanking(BaseModel):
+    """The documents, best first, with the fields of Cohere's older route too."""
+
+    model_config = WITH_COST
+    object: Literal["list"]
+    id: str
+    model: str
+    results: list[RankedDocument]
+    usage: dict[str, int] = Field(description="The tokens of the query with each document")
+    meta: dict[str, Any]
+
+
+class JinaError(ErrorShape):
+    """The body of a response with an error."""
+
+    detail: str
+
+    statuses = UNSUPPORTED
+
+
+api = Blueprint("jina", __name__, "Jina", JinaError)
 
 
 @api.post("/v1/embeddings", responses={200: EmbeddingList})

@@ -5,15 +5,45 @@ from typing import Any
 
 import numpy as np
 from flask import Response
-from flask_openapi3.models.tag import Tag
+from pydantic import BaseModel, ConfigDict, Field
 
+from shoal.errors import InvalidRequest
+from shoal.jobs import Job
+from shoal.operations import Search
+from shoal.search_job import MAX_K
 from shoal_api.description import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.response import cost_headers, rendered
-from shoal_api.schema.responses import ERRORS
-from shoal_api.schema.similar import SimilarBody, SimilarItems
+from shoal_api.schema.body import Body
+from shoal_api.schema.bounds import Text
+from shoal_api.schema.errors import ErrorBody
+from shoal_api.schema.responses import WITH_COST
 
-api = Blueprint("similar", __name__, abp_tags=[Tag(name="Similar items")], abp_responses=ERRORS)
+
+class SimilarBody(Body):
+    """A text to find similar ones for in the default index."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"text": "self driving cars navigation", "num_results": 3}})
+    text: Text | None = Field(None, description="The text")
+    keywords: Text | None = Field(None, description="Another name of `text`; not read beside it")
+    num_results: int = Field(5, ge=1, le=MAX_K, description="Items to find")
+
+    def job(self) -> Job:
+        """Return the job that does it; raises InvalidRequest without a text."""
+        query = self.keywords if self.text is None else self.text
+        if query is None:
+            raise InvalidRequest("text is missing: it is required, or keywords in its place")
+        return Search([query], k=self.num_results)
+
+
+class SimilarItems(BaseModel):
+    """The items found, best first."""
+
+    model_config = WITH_COST
+    text: list[str] = Field(description="`Item:TEXT (index: ID score:SCORE)` for each")
+
+
+api = Blueprint("similar", __name__, "Similar items", ErrorBody)
 
 
 @api.post("/similar", responses={200: SimilarItems})

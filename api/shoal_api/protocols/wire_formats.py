@@ -1,17 +1,43 @@
 """POST /json_embed/, /orjson_embed/ and /raw_embed/: vectors in a format that the path names."""
 
 from flask import Response
-from flask_openapi3.models.tag import Tag
+from pydantic import BaseModel, ConfigDict, Field
 
+from shoal.jobs import Job
+from shoal.operations import Embed
 from shoal_api.description import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.model_names import check_model
 from shoal_api.schema import headers
-from shoal_api.schema.responses import ERRORS
-from shoal_api.schema.wire_formats import NamedModelBody, NamedModelVectors
+from shoal_api.schema.body import Body
+from shoal_api.schema.bounds import Name, Texts
+from shoal_api.schema.errors import ErrorBody
+from shoal_api.schema.requests import as_list
+from shoal_api.schema.responses import IN_ANY_FORMAT
 from shoal_api.vector_format import RAW, VectorFormat, arrays_of
 
-api = Blueprint("wire_formats", __name__, abp_tags=[Tag(name="Wire formats")], abp_responses=ERRORS)
+
+class NamedModelBody(Body):
+    """Texts to embed with a model that is named."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"input": ["a text", "another text"]}})
+    input: Texts = Field(description="One text or several")
+    model_name: Name | None = Field(None, description="The served model, or an alias of it; null: the served one")
+
+    def job(self) -> Job:
+        """Return the job that does it."""
+        return Embed(as_list(self.input))
+
+
+class NamedModelVectors(BaseModel):
+    """The model, and one vector for each text."""
+
+    model_config = IN_ANY_FORMAT
+    model_name: str
+    embedding: list[list[float]]
+
+
+api = Blueprint("wire_formats", __name__, "Wire formats", ErrorBody)
 
 _BYTES = {"content": {RAW: {"schema": {"type": "string", "format": "binary"}}}, "headers": headers.VECTORS}
 

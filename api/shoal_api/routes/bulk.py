@@ -9,7 +9,6 @@ from tempfile import TemporaryFile
 from typing import Any, BinaryIO, cast
 
 from flask import Response
-from flask_openapi3.models.tag import Tag
 
 from shoal.allowed_path import allowed_path
 from shoal.bulk.manifest import BAD_ROWS
@@ -26,10 +25,10 @@ from shoal_api.job_folder import JobFolder
 from shoal_api.long_job import own_job, submit_with_file
 from shoal_api.request import json_request
 from shoal_api.response import FileResponse
+from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.long_jobs import BulkBody, BulkQuery, FilePath, LongJobSubmitted
-from shoal_api.schema.responses import ERRORS
 
-api = Blueprint("bulk", __name__, abp_tags=[Tag(name="long jobs")], abp_responses=ERRORS)
+api = Blueprint("bulk", __name__, "long jobs", ErrorBody)
 
 _RESULT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 

@@ -3,7 +3,6 @@
 from dataclasses import asdict
 
 from flask import Response
-from flask_openapi3.models.tag import Tag
 
 from shoal.queue.blame import DeadLetters
 from shoal_api.context import context
@@ -11,13 +10,14 @@ from shoal_api.dead_letter import describe
 from shoal_api.description import Blueprint
 from shoal_api.enqueue import refuse_idempotency_key
 from shoal_api.response import rendered
+from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.requests import DeadLetterPath, DeadLettersQuery
-from shoal_api.schema.responses import ERRORS, DeadLetterBody, DeadLetterList, Dropped, Submitted
+from shoal_api.schema.responses import DeadLetterBody, DeadLetterList, Dropped, Submitted
 
 #: Most bytes shown of a job that cannot be read.
 MAX_SHOWN_BYTES = 1_000
 
-api = Blueprint("dead_letters", __name__, abp_tags=[Tag(name="dead letters")], abp_responses=ERRORS)
+api = Blueprint("dead_letters", __name__, "dead letters", ErrorBody)
 
 
 @api.get("/v1/dead", responses={200: DeadLetterList})

@@ -6,7 +6,6 @@ from hashlib import sha256
 from typing import Any, cast
 
 from flask import Response, current_app, redirect
-from flask_openapi3.models.tag import Tag
 from flask_openapi3.openapi import OpenAPI
 from flask_openapi3.types import SecuritySchemesDict
 from flask_openapi3_swagger.plugins import RegisterPlugin  # type: ignore[import-untyped]
@@ -18,9 +17,9 @@ from shoal_api.description import Blueprint, describe_defaults
 from shoal_api.request import MSGPACK_TYPES
 from shoal_api.response import NO_FRAMES, SAFETY, WholeResponse, rendered
 from shoal_api.schema import headers
-from shoal_api.schema.responses import ERRORS
+from shoal_api.schema.errors import ErrorBody
 
-api = Blueprint("docs", __name__, abp_tags=[Tag(name="service")], abp_responses=ERRORS)
+api = Blueprint("docs", __name__, "service", ErrorBody)
 
 #: The content security policy of the page: its own files and its inline script. Swagger UI sets inline styles.
 _OWN_FILES_ONLY = (

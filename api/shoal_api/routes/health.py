@@ -1,17 +1,17 @@
 """GET /health and GET /ready: the liveness of the process, and the readiness of the service."""
 
 from flask import Response
-from flask_openapi3.models.tag import Tag
 
 from shoal.errors import NotReady
 from shoal.excerpt import excerpt
 from shoal_api.context import context
 from shoal_api.description import Blueprint
 from shoal_api.response import rendered
+from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.requests import ReadyQuery
-from shoal_api.schema.responses import ERRORS, Health, Ready
+from shoal_api.schema.responses import Health, Ready
 
-api = Blueprint("health", __name__, abp_tags=[Tag(name="service")], abp_responses=ERRORS)
+api = Blueprint("health", __name__, "service", ErrorBody)
 
 
 @api.get("/health", responses={200: Health})

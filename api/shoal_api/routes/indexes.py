@@ -4,7 +4,6 @@ import time
 from typing import Any
 
 from flask import Response
-from flask_openapi3.models.tag import Tag
 
 from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
@@ -17,6 +16,7 @@ from shoal_api.long_job import accepted, raise_failure, submit_with_file, wait
 from shoal_api.request import json_request
 from shoal_api.response import rendered
 from shoal_api.schema.documents import DocumentsBody, DocumentsWritten, IdsBody
+from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.long_jobs import (
     BuildBody,
     BuildQuery,
@@ -26,9 +26,9 @@ from shoal_api.schema.long_jobs import (
     VersionPath,
     Versions,
 )
-from shoal_api.schema.responses import ERRORS, Indexes
+from shoal_api.schema.responses import Indexes
 
-api = Blueprint("indexes", __name__, abp_tags=[Tag(name="indexes")], abp_responses=ERRORS)
+api = Blueprint("indexes", __name__, "indexes", ErrorBody)
 
 #: The answers of the routes that a runner does the work of: with its result, or while it is not done.
 _VERSIONS: dict[Any, Any] = {200: Versions, 202: LongJobSubmitted}

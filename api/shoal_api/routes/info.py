@@ -5,7 +5,6 @@ from dataclasses import asdict
 from typing import Any
 
 from flask import Response
-from flask_openapi3.models.tag import Tag
 
 from shoal import __version__
 from shoal.search_job import MAX_K
@@ -14,9 +13,10 @@ from shoal_api.access.access_control import MAX_CONNECTIONS
 from shoal_api.context import context
 from shoal_api.description import Blueprint
 from shoal_api.response import rendered
-from shoal_api.schema.responses import ERRORS, Info
+from shoal_api.schema.errors import ErrorBody
+from shoal_api.schema.responses import Info
 
-api = Blueprint("info", __name__, abp_tags=[Tag(name="service")], abp_responses=ERRORS)
+api = Blueprint("info", __name__, "service", ErrorBody)
 
 _MODEL_FIELDS = ("model", "digest", "dimension", "max_tokens", "engine", "precision")
 _WORKER_FIELDS = ("state", *_MODEL_FIELDS, "threads", "host", "pid", "clock_offset_s", "clock_error_s")

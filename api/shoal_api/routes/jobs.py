@@ -3,7 +3,6 @@
 from typing import Any
 
 from flask import Response
-from flask_openapi3.models.tag import Tag
 
 from shoal.errors import UnknownJob
 from shoal.replies import Reply
@@ -14,6 +13,7 @@ from shoal_api.event_stream import event_stream
 from shoal_api.long_job import check_room_for_job, describe, own_job, raise_failure, state, wait
 from shoal_api.request import json_request
 from shoal_api.response import rendered, result_fields, search_fields
+from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.long_jobs import (
     AnyDeletedJob,
     AnyJobResult,
@@ -24,10 +24,10 @@ from shoal_api.schema.long_jobs import (
     LongJobState,
 )
 from shoal_api.schema.requests import JobBody, JobPath, ResultQuery
-from shoal_api.schema.responses import ERRORS, Submitted
+from shoal_api.schema.responses import Submitted
 from shoal_api.vector_format import VectorFormat, arrays_of
 
-api = Blueprint("jobs", __name__, abp_tags=[Tag(name="submit and fetch")], abp_responses=ERRORS)
+api = Blueprint("jobs", __name__, "submit and fetch", ErrorBody)
 
 _EVENTS: dict[Any, Any] = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
 

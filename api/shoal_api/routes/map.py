@@ -4,17 +4,16 @@ from base64 import b64encode
 from typing import Any
 
 from flask import Response
-from flask_openapi3.models.tag import Tag
 
 from shoal.wire import is_json
 from shoal_api.description import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.response import rendered
+from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.map import MapDocuments, MapDocumentsBody, MapPoints, MapQuery
-from shoal_api.schema.responses import ERRORS
 from shoal_api.validation import as_answered
 
-api = Blueprint("map", __name__, abp_tags=[Tag(name="wait for the answer")], abp_responses=ERRORS)
+api = Blueprint("map", __name__, "wait for the answer", ErrorBody)
 
 
 @api.get("/v1/map", responses={200: MapPoints})

@@ -1,16 +1,15 @@
 """GET /metrics, for Prometheus. The metrics themselves are in `metrics/metrics.py`."""
 
 from flask import Response
-from flask_openapi3.models.tag import Tag
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from shoal_api.context import context
 from shoal_api.description import Blueprint
 from shoal_api.metrics.pool import PoolReading
 from shoal_api.response import WholeResponse
-from shoal_api.schema.responses import ERRORS
+from shoal_api.schema.errors import ErrorBody
 
-api = Blueprint("metrics", __name__, abp_tags=[Tag(name="service")], abp_responses=ERRORS)
+api = Blueprint("metrics", __name__, "service", ErrorBody)
 
 
 @api.get("/metrics", responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}})

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from flask import Response, abort
-from flask_openapi3.models.tag import Tag
 from werkzeug.datastructures import Headers
 
 from shoal import __version__
 from shoal_api.description import Blueprint
 from shoal_api.request import json_request
 from shoal_api.response import NO_FRAMES, SAFETY, WholeResponse, rendered
+from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.requests import PageFilePath
-from shoal_api.schema.responses import ERRORS, Links
+from shoal_api.schema.responses import Links
 
-api = Blueprint("page", __name__, abp_tags=[Tag(name="service")], abp_responses=ERRORS)
+api = Blueprint("page", __name__, "service", ErrorBody)
 
 #: The folder of the files.
 FOLDER = Path(__file__).parent.parent / "page"

@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import Any
 
 from flask import Response
-from flask_openapi3.models.tag import Tag
 
 from shoal_api.context import Context, context
 from shoal_api.description import Blueprint
@@ -16,10 +15,10 @@ from shoal_api.event_stream import FIRST, MAX_STREAM_S, as_stream, event
 from shoal_api.pool_watch import PoolWatch
 from shoal_api.request import json_request
 from shoal_api.response import sent
+from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.pool import PoolBody, PoolQuery
-from shoal_api.schema.responses import ERRORS
 
-api = Blueprint("pool", __name__, abp_tags=[Tag(name="service")], abp_responses=ERRORS)
+api = Blueprint("pool", __name__, "service", ErrorBody)
 
 #: Longest wait for a sample, in seconds; Redis has as long to answer.
 _SAMPLE_WITHIN_S = 5.0

@@ -1,15 +1,15 @@
 """POST /score: scores of texts for a query."""
 
 from flask import Response
-from flask_openapi3.models.tag import Tag
 
 from shoal_api.description import Blueprint
 from shoal_api.enqueue import PREFERENCE_APPLIED, call, prefers_async, submit
 from shoal_api.response import cost_headers, rendered
+from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.requests import ScoreBody
-from shoal_api.schema.responses import ERRORS, Scores
+from shoal_api.schema.responses import Scores
 
-api = Blueprint("score", __name__, abp_tags=[Tag(name="wait for the answer")], abp_responses=ERRORS)
+api = Blueprint("score", __name__, "wait for the answer", ErrorBody)
 
 
 @api.post("/score", responses={200: Scores})

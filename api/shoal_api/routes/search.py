@@ -1,15 +1,15 @@
 """POST /search: the documents nearest to queries."""
 
 from flask import Response
-from flask_openapi3.models.tag import Tag
 
 from shoal_api.description import Blueprint
 from shoal_api.enqueue import PREFERENCE_APPLIED, call, prefers_async, submit
 from shoal_api.response import cost_headers, rendered, search_fields
+from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.requests import SearchBody
-from shoal_api.schema.responses import ERRORS, SearchResults
+from shoal_api.schema.responses import SearchResults
 
-api = Blueprint("search", __name__, abp_tags=[Tag(name="wait for the answer")], abp_responses=ERRORS)
+api = Blueprint("search", __name__, "wait for the answer", ErrorBody)
 
 
 @api.post("/search", responses={200: SearchResults})

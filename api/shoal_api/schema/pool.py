@@ -4,8 +4,9 @@ from pydantic import BaseModel, Field
 
 from shoal.replies import Status
 from shoal_api.schema.bounds import UnixTime
+from shoal_api.schema.errors import ErrorDetail
 from shoal_api.schema.long_jobs import LongJob
-from shoal_api.schema.responses import DeadLetterBrief, ErrorDetail, Timings
+from shoal_api.schema.responses import DeadLetterBrief, Timings
 
 _Numbers = list[float | None]
 

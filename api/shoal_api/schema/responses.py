@@ -8,17 +8,8 @@ from flask_openapi3.models.schema import Schema
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from shoal.replies import Status
-from shoal_api.dialects import STATUS
 from shoal_api.schema import headers
-from shoal_api.schema.errors import ErrorShape
 from shoal_api.vector_format import FORMATS
-
-
-class ErrorDetail(BaseModel):
-    """An error, for a program and for a person."""
-
-    code: str = Field(description="A stable word, to decide by", json_schema_extra={"enum": list(STATUS)})
-    message: str = Field(description="A sentence for a person; may change")
 
 
 def described(*, example: Any = None, content: Any = None, answer_headers: Any = None, links: Any = None) -> ConfigDict:
@@ -26,21 +17,6 @@ def described(*, example: Any = None, content: Any = None, answer_headers: Any =
     extra = {"content": content, "headers": answer_headers, "links": links}
     config: dict[str, Any] = {"openapi_extra": {name: value for name, value in extra.items() if value}}
     return cast(ConfigDict, config | ({} if example is None else {"json_schema_extra": {"example": example}}))
-
-
-class ErrorBody(ErrorShape):
-    """The body of every response with an error."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {"error": {"code": "invalid_request", "message": "inputs is missing: it is required"}}
-        }
-    )
-    error: ErrorDetail
-
-
-#: The error responses that every route may have.
-ERRORS: dict[Any, Any] = {"4XX": ErrorBody, "5XX": ErrorBody}
 
 
 _BINARY = MediaType(schema=Schema(type=DataType.STRING, format="binary"))
