@@ -293,6 +293,14 @@ class TestClosing:
 
         asyncio.run(use())
 
+    def test_who_asks_redis_for_nothing_is_answered_at_once(self, redis_url: str) -> None:
+        async def use() -> None:
+            broker = AsyncBroker(ConnectionMaker(redis_url))
+            assert await asyncio.gather(broker.pipeline(), broker.execute("PING")) == [[], b"PONG"]
+            await broker.close()
+
+        asyncio.run(use())
+
     @pytest.mark.parametrize("num_steps", [1, 3])
     def test_tasks_that_ask_redis_while_the_loop_ends_do_not_hang(self, redis_url: str, num_steps: int) -> None:
         async def use() -> None:

@@ -82,6 +82,8 @@ class AsyncBroker:
 
     async def _ask(self, commands: Sequence[Sequence[Any]], block_s: float = 0.0) -> list[Any]:
         """Return the answers to the commands; an error that Redis answers is one of them."""
+        if not commands:
+            return []
         packed = [pack_command(tuple(command)) for command in commands]
         data = packed[0] if len(packed) == 1 else b"".join(packed)
         try:
