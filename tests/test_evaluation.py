@@ -25,7 +25,7 @@ from shoal.errors import InvalidRequest
 from shoal.evaluation.collection import Collection
 from shoal.evaluation.evaluation import Evaluation
 from shoal.evaluation.plot import svg, ticks
-from shoal.evaluation.run import Times, run, times
+from shoal.evaluation.run import NUM_ROUNDS, Times, run, times
 from shoal.evaluation.setting import Setting
 from shoal.evaluation.table import tables
 from shoal.keys import Keys
@@ -149,8 +149,8 @@ class TestRuns:
     def test_times_are_of_single_searches_in_turns(self) -> None:
         search = FakeSearch()
         settings = [Setting.parse("mode=dense"), Setting.parse("mode=hybrid")]
-        found = times(search, ["query 0", "query 1"], settings, 10, num_rounds=2)
-        assert [each[2]["mode"] for each in search.asked] == ["dense", "hybrid"] * 6
+        found = times(search, ["query 0", "query 1"], settings, 10)
+        assert [each[2]["mode"] for each in search.asked] == ["dense", "hybrid"] * 2 * (NUM_ROUNDS + 1)
         assert {each[:2] for each in search.asked} == {(1, 10)}
         assert all(0 <= each.p50_ms <= each.p90_ms for each in found)
 
@@ -321,22 +321,24 @@ class TestCommands:
         assert "no/such is no folder" in shoal.invoke(main, ["eval", "x", "--json", "no/such/a.json"]).stderr
 
     def test_the_page_tunes_a_search(self, shoal: CliRunner, beir: Path) -> None:
-        """Its first command tries the modes, and its program reads the figures and says what is best."""
+        """Its first command tries the modes, its program says which is best, and its second one reranks that."""
         page = read("docs/evaluation.md").split("## Tune")[1]
-        command = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)[0].replace("my-collection --index mine", ".")
+        modes, rerank = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
         (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-        shell = ["bash", "-ec", f'shoal() {{ "{sys.executable}" -m shoal "$@"; }}\n{command}']
-        subprocess.run(
-            shell,
-            cwd=beir,
-            env=os.environ | {name: str(value) for name, value in shoal.env.items()},
-            check=True,
-            timeout=PATIENCE_S,
-        )
-        done = subprocess.run([sys.executable, "-c", program], cwd=beir, check=True, text=True, stdout=subprocess.PIPE)
+        environment = os.environ | {name: str(value) for name, value in shoal.env.items()}
+
+        def output(*words: str) -> str:
+            return subprocess.check_output(words, cwd=beir, env=environment, text=True, timeout=PATIENCE_S)
+
+        modes = modes.replace("my-collection --index mine", ".")
+        output("bash", "-ec", f'shoal() {{ "{sys.executable}" -m shoal "$@"; }}\n{modes}')
         found = json.loads((beir / "tuning.json").read_text())["settings"]
-        assert [each["setting"] for each in found[:3]] == ["mode=dense", "mode=lexical", "mode=hybrid alpha=0.1"]
+        alphas = [f"mode=hybrid alpha=0.{n}" for n in range(1, 10)]
+        assert [each["setting"] for each in found] == ["mode=dense", "mode=lexical", *alphas]
         best = max(found, key=lambda each: each["measures"]["nDCG@10"]["mean"])
-        assert len(found) == 11
-        assert f"best: {best['setting']}: {100 * best['measures']['nDCG@10']['mean']:.1f}, expected: " in done.stdout
-        assert json.dumps(best["options"]) in done.stdout
+        said = output(sys.executable, "-c", program)
+        assert f"best: {best['setting']}: {100 * best['measures']['nDCG@10']['mean']:.1f}, expected: " in said
+        assert json.dumps(best["options"]) in said
+        words = output("bash", "-ec", f"shoal() {{ printf '%s\\n' \"$@\"; }}\n{rerank}").splitlines()
+        settings = [Setting.parse(word.removeprefix("--setting=")) for word in words if word.startswith("--setting=")]
+        assert [each.options.get("rerank") for each in settings] == [None, *({"top_n": n} for n in (10, 20, 50)), None]

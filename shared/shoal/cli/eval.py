@@ -14,7 +14,7 @@ from shoal.cli.options import REDIS_SETTINGS, OutputFile, settings_options, writ
 from shoal.client.http.client import HttpClient
 from shoal.client.questions import Questions
 from shoal.client.redis.client import Client
-from shoal.errors import MissingExtra, UnknownIndex
+from shoal.errors import UnknownIndex
 from shoal.evaluation.collection import Collection, Files
 from shoal.evaluation.evaluation import Evaluation
 from shoal.evaluation.formats import write_run, write_source
@@ -22,7 +22,6 @@ from shoal.evaluation.plot import svg
 from shoal.evaluation.run import run, times
 from shoal.evaluation.setting import Setting
 from shoal.evaluation.table import tables
-from shoal.extra import install_command
 from shoal.records.source_rules import SourceRules
 from shoal.search_job import MAX_K
 from shoal.settings import Settings
@@ -132,7 +131,7 @@ def _build(settings: Settings, asked: Asked, corpus: str | None) -> None:
     """Build an index of the corpus by `shoal index build`.
 
     Raises UnknownIndex if there is no corpus, or the service is asked over HTTP, where the index has to be built by
-    itself, and MissingExtra.
+    itself.
     """
     from shoal.cli.main import main
 
@@ -145,10 +144,6 @@ def _build(settings: Settings, asked: Asked, corpus: str | None) -> None:
         raise UnknownIndex(
             f"no worker serves an index {asked.index}: name one with --index, or documents with --corpus"
         )
-    group = main.get_command(click.Context(main), "index")
-    if group is None:
-        install = install_command("workers")
-        raise MissingExtra(f"building an index needs the workers, which are not installed: {install}")
     flags = [
         f"--name={asked.index}",
         f"--home={settings.home}",
@@ -162,4 +157,6 @@ def _build(settings: Settings, asked: Asked, corpus: str | None) -> None:
         source = Path(folder) / "corpus.jsonl"
         click.echo(f"building the index {asked.index} of {corpus}", err=True)
         write_source(corpus, source, SourceRules.from_settings(settings))
-        group.main(["build", str(source), *flags], prog_name="shoal index", standalone_mode=False)
+        command = main.get_command(click.Context(main), "index")
+        assert command, "it is installed with this one"
+        command.main(["build", str(source), *flags], prog_name="shoal index", standalone_mode=False)

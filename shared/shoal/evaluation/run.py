@@ -72,9 +72,7 @@ def run(
     return rankings
 
 
-def times(
-    search: Search, queries: Sequence[str], settings: Sequence[Setting], k: int, num_rounds: int = NUM_ROUNDS
-) -> list[Times]:
+def times(search: Search, queries: Sequence[str], settings: Sequence[Setting], k: int) -> list[Times]:
     """Return the times of the settings, in their order: one query a search, on one connection, the settings in turns.
 
     Each query was embedded before, so its vector comes from the cache if the service has one.
@@ -82,7 +80,7 @@ def times(
     chosen = queries[:: max(1, len(queries) // NUM_TIMED)][:NUM_TIMED]
     found: list[list[float]] = [[] for _ in settings]
     with Progress(f"timing {len(settings)} settings"):
-        for number in range(num_rounds + 1):
+        for number in range(NUM_ROUNDS + 1):
             for query in chosen:
                 for setting, of_setting in zip(settings, found, strict=True):
                     start = time.perf_counter()
