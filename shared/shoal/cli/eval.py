@@ -144,19 +144,12 @@ def _build(settings: Settings, asked: Asked, corpus: str | None) -> None:
         raise UnknownIndex(
             f"no worker serves an index {asked.index}: name one with --index, or documents with --corpus"
         )
-    flags = [
-        f"--name={asked.index}",
-        f"--home={settings.home}",
-        f"--index-home={settings.index_home_folder}",
-        f"--redis-url={settings.redis_address}",
-        f"--key-prefix={settings.key_prefix}",
-        f"--pool={settings.pool}",
-        *shlex.split(asked.build),
-    ]
+    flags = [f"--{name.replace('_', '-')}={getattr(settings, name)}" for name in (*REDIS_SETTINGS, "index_home")]
     with TemporaryDirectory(prefix="shoal-eval-") as folder:
         source = Path(folder) / "corpus.jsonl"
         click.echo(f"building the index {asked.index} of {corpus}", err=True)
         write_source(corpus, source, SourceRules.from_settings(settings))
         command = main.get_command(click.Context(main), "index")
         assert command, "it is installed with this one"
-        command.main(["build", str(source), *flags], prog_name="shoal index", standalone_mode=False)
+        words = ["build", str(source), f"--name={asked.index}", *flags, *shlex.split(asked.build)]
+        command.main(words, prog_name="shoal index", standalone_mode=False)

@@ -26,11 +26,9 @@ class Files(NamedTuple):
         `split` is the part of its judgements. Raises InvalidRequest if one is missing.
         """
         if folder:
-            names = ("queries.jsonl", f"qrels/{split}.tsv", "corpus.jsonl")
-            found = {name: next(map(str, sorted(Path(folder).glob(f"{name}*"))), None) for name in names}
-            queries = queries or found[names[0]] or str(Path(folder, names[0]))
-            qrels = qrels or found[names[1]] or str(Path(folder, names[1]))
-            corpus = corpus or found[names[2]]
+            corpus = corpus or _file(folder, "corpus.jsonl")
+            queries = queries or _file(folder, "queries.jsonl") or str(Path(folder, "queries.jsonl"))
+            qrels = qrels or _file(folder, f"qrels/{split}.tsv") or str(Path(folder, "qrels", f"{split}.tsv"))
         if not queries or not qrels:
             raise InvalidRequest(
                 f"the {'judgements' if queries else 'queries'} are missing: name a folder of BEIR, or files with "
@@ -66,3 +64,8 @@ class Collection:
         if not judged:
             raise InvalidRequest(f"{files.qrels} calls no document relevant for a query of {files.queries}")
         return cls(judged, {name: judgements[name] for name in judged}, len(queries) - len(judged))
+
+
+def _file(folder: str, name: str) -> str | None:
+    paths = (Path(folder, name + ending) for ending in ("", ".gz", ".zst"))
+    return next((str(path) for path in paths if path.is_file()), None)
