@@ -320,6 +320,17 @@ class TestCommands:
         assert "there is no file x/queries.jsonl" in shoal.invoke(main, ["eval", "x"]).stderr
         assert "no/such is no folder" in shoal.invoke(main, ["eval", "x", "--json", "no/such/a.json"]).stderr
 
+    def test_the_page_expects_less_than_the_luckiest_setting_has(self, tmp_path: Path) -> None:
+        """Of many settings that are noise, the best one looks better than it is."""
+        noise = [np.random.default_rng(n).random(100).tolist() for n in range(50)]
+        settings = [{"setting": "", "options": {}, "values": {"nDCG@10": dict(enumerate(each))}} for each in noise]
+        (tmp_path / "tuning.json").write_text(json.dumps({"settings": settings}))
+        (program,) = re.findall(r"```python\n(.*?)```", read("docs/evaluation.md"), re.DOTALL)
+        said = subprocess.check_output([sys.executable, "-c", program], cwd=tmp_path, text=True)
+        best, expected = map(float, re.findall(r"\d+\.\d", said))
+        assert best > 55
+        assert expected < best - 2
+
     def test_the_page_tunes_a_search(self, shoal: CliRunner, beir: Path) -> None:
         """Its first command tries the modes, its program says which is best, and its second one reranks that."""
         page = read("docs/evaluation.md").split("## Tune")[1]
