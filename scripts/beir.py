@@ -1,4 +1,4 @@
-"""Write test collections made of the test data as folders of BEIR's format, for `shoal eval` and `shoal tune`."""
+"""Write test collections made of the test data as folders of BEIR's format, for `shoal eval`."""
 
 import json
 import re

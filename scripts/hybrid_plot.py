@@ -1,13 +1,12 @@
-"""Draw how good dense, lexical and hybrid searches of some collections are, from the files of `shoal tune --json`."""
+"""Draw how good dense, lexical and hybrid searches of some collections are, from the files of `shoal eval --json`."""
 
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
-from shoal.evaluation.plot import ticks
+from shoal.evaluation.plot import line, picture, text, ticks
 
 #: The measure that is drawn.
 MEASURE = "nDCG@10"
@@ -18,14 +17,14 @@ ALPHA = 0.7
 #: Sizes in pixels: of a panel, of what is beside it, above it and below it.
 _SIDE, _LEFT, _TOP, _BOTTOM = 170, 46, 40, 58
 
-_INK, _GREY, _DENSE, _HYBRID = "#222222", "#e4e4e4", "#8a8a8a", "#0b3c5d"
+_GREY, _DENSE, _HYBRID = "#e4e4e4", "#8a8a8a", "#0b3c5d"
 
 #: Measured values by the share of the cosine: 0 for a lexical search, 1 for a dense one.
 Curve = dict[float, float]
 
 
 def curve_of(found: Mapping[str, Any]) -> Curve:
-    """Return the measure times 100 of each setting of `shoal tune` that has no second stage."""
+    """Return the measure times 100 of each setting that has no second stage."""
     curve = {}
     for setting in found["settings"]:
         options = setting["options"]
@@ -39,12 +38,7 @@ def svg(curves: Mapping[str, Curve]) -> str:
     """Return a panel for each collection, side by side."""
     width, height = len(curves) * (_LEFT + _SIDE) + 20, _TOP + _SIDE + _BOTTOM
     panels = [_panel(name, curve, n * (_LEFT + _SIDE) + _LEFT) for n, (name, curve) in enumerate(curves.items())]
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'font-family="sans-serif" font-size="12" fill="{_INK}">'
-    )
-    background = f'<rect width="{width}" height="{height}" fill="white"/>'
-    return "\n".join([head, background, *panels, "</svg>", ""])
+    return picture(width, height, panels)
 
 
 def _panel(name: str, curve: Curve, left: float) -> str:
@@ -59,28 +53,20 @@ def _panel(name: str, curve: Curve, left: float) -> str:
 
     points = " ".join(f"{x(alpha):.1f},{y(value):.1f}" for alpha, value in curve.items())
     dense, hybrid = curve[1.0], curve[ALPHA]
-    parts = [_text(left, 20, name, weight="bold")]
+    parts = [text(left, 20, name, weight="bold")]
     for mark in marks:
-        parts += [_line(left, y(mark), right, y(mark), _GREY), _text(left - 6, y(mark) + 4, f"{mark:g}", "end")]
+        parts += [line(left, y(mark), right, y(mark), _GREY), text(left - 6, y(mark) + 4, f"{mark:g}", "end")]
     parts += [
-        _line(left, y(dense), right, y(dense), _DENSE, ' stroke-dasharray="4 3"'),
+        line(left, y(dense), right, y(dense), _DENSE, 'stroke-dasharray="4 3"'),
         f'<polyline points="{points}" fill="none" stroke="{_HYBRID}" stroke-width="2"/>',
         f'<circle cx="{x(ALPHA):.1f}" cy="{y(hybrid):.1f}" r="4.5" fill="{_HYBRID}"/>',
         f'<circle cx="{x(1):.1f}" cy="{y(dense):.1f}" r="4.5" fill="{_DENSE}"/>',
-        _text(x(0), bottom + 18, "lexical", "start"),
-        _text(x(ALPHA), bottom + 18, f"{ALPHA:g}", "middle"),
-        _text(right + 6, bottom + 18, "dense", "end"),
-        _text(left, bottom + 38, f"dense {dense:.1f}, hybrid {hybrid:.1f} ({hybrid - dense:+.1f})"),
+        text(x(0), bottom + 18, "lexical", "start"),
+        text(x(ALPHA), bottom + 18, f"{ALPHA:g}", "middle"),
+        text(right + 6, bottom + 18, "dense", "end"),
+        text(left, bottom + 38, f"dense {dense:.1f}, hybrid {hybrid:.1f} ({hybrid - dense:+.1f})"),
     ]
     return "\n".join(parts)
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, colour: str, style: str = "") -> str:
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}"{style}/>'
-
-
-def _text(x: float, y: float, text: str, anchor: str = "start", weight: str = "normal") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}">{escape(text)}</text>'
 
 
 def main(arguments: Sequence[str]) -> None:

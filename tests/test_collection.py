@@ -9,12 +9,7 @@ from beir import Set, passages, write
 
 from shoal.errors import BadDocument, InvalidRequest, ShoalError
 from shoal.evaluation.collection import Collection, Files
-from shoal.evaluation.corpus import write_source
-from shoal.evaluation.judgements import read_judgements
-from shoal.evaluation.queries import read_queries
-from shoal.evaluation.run import Run
-from shoal.evaluation.setting import Setting
-from shoal.evaluation.trec import write_run
+from shoal.evaluation.formats import read_judgements, read_queries, write_run, write_source
 from shoal.records.source_rules import SourceRules
 
 RULES = SourceRules()
@@ -136,8 +131,8 @@ class TestQueries:
             ('{"_id": "1", "text": ["a"]}', "line 1: the id or the text is no string"),
             ('{"_id": "1", "text"', "line 1: .* is no JSON object"),
             ('{"_id": ' + "[" * 100_000, "line 1: .* is no JSON object"),
-            ("a query without an id", "line 1: .* has no tab"),
-            ("<top><title>a</title></top>", "line 1: the query has no id"),
+            ("a query without an id", r"line 1: the query has no text: write an id and a text \(a tab between them"),
+            ("<top><title>a</title></top>", "topic 1: the query has no id"),
         ],
     )
     def test_what_is_none_is_named(self, text: str, what: str, tmp_path: Path) -> None:
@@ -187,7 +182,7 @@ class TestCorpora:
             '{"_id": "c", "title": "", "text": ""}\n{"_id": 7, "title": "Only a title", "text": null}\n'
         )
         source = tmp_path / "source.jsonl"
-        assert write_source(written(tmp_path, "corpus.jsonl", text), source, RULES) == 3
+        write_source(written(tmp_path, "corpus.jsonl", text), source, RULES)
         assert [json.loads(line) for line in source.read_text().splitlines()] == [
             {"id": "a", "text": "Storm in Europe", "title": "Storm"},
             {"id": "b", "text": "rain"},
@@ -205,10 +200,8 @@ class TestCorpora:
 
 
 def test_a_run_is_written_as_trec_eval_reads_it(tmp_path: Path) -> None:
-    path = tmp_path / "1.run"
-    with path.open("w") as file:
-        write_run(file, Run(Setting("a"), {"q 1": ["d1", "d 2"], "2": []}), "a")
-    assert path.read_text() == "q_1 Q0 d1 1 1.000000 a\nq_1 Q0 d_2 2 0.500000 a\n"
+    write_run(tmp_path / "1.run", {"q 1": ["d1", "d 2"], "2": []})
+    assert (tmp_path / "1.run").read_text() == "q_1 Q0 d1 1 1.000000 shoal\nq_1 Q0 d_2 2 0.500000 shoal\n"
 
 
 class TestScript:
@@ -217,7 +210,8 @@ class TestScript:
         files = Files.of(str(tmp_path), None, None, None)
         assert Collection.read(files, RULES) == Collection({"q": "a query"}, {"q": {"d": 2}}, num_left_out=1)
         assert files.corpus
-        assert write_source(files.corpus, tmp_path / "source.jsonl", RULES) == 1
+        write_source(files.corpus, tmp_path / "source.jsonl", RULES)
+        assert json.loads((tmp_path / "source.jsonl").read_text()) == {"id": "d", "text": "a document"}
 
     def test_passages_are_paragraphs_that_together_are_the_text(self) -> None:
         text = "\n\n".join(["a" * 100, "b" * 350, "c" * 900, "", "d" * 20])

@@ -1,7 +1,12 @@
-"""Evaluations: settings, runs over a service, tables, pictures and tuning, and the commands `shoal eval` and `tune`."""
+"""Evaluations: settings, runs over a service, tables and pictures, the command `shoal eval`, and the page's tuning."""
 
 import json
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -10,21 +15,19 @@ import numpy as np
 import pytest
 from api_stub import MakeApp
 from click.testing import CliRunner
-from conftest import WORDS
+from conftest import PATIENCE_S, WORDS
 from http_servers import Listen
+from page import read
 
 from shoal import Client
 from shoal.cli.main import main
-from shoal.errors import InvalidRequest, Unsupported
+from shoal.errors import InvalidRequest
 from shoal.evaluation.collection import Collection
 from shoal.evaluation.evaluation import Evaluation
-from shoal.evaluation.evaluator import Evaluator
-from shoal.evaluation.measure import measures
 from shoal.evaluation.plot import svg, ticks
-from shoal.evaluation.run import Ids, Run, Times, run, times
+from shoal.evaluation.run import NUM_ROUNDS, Times, run, times
 from shoal.evaluation.setting import Setting
 from shoal.evaluation.table import tables
-from shoal.evaluation.tuning import choose, held_out, modes, reranked
 from shoal.keys import Keys
 from shoal.settings import variable
 from shoal_api.access import api_keys
@@ -50,8 +53,9 @@ def ranking(collection: Collection, rank: int) -> dict[str, list[str]]:
 def evaluation_of(*ranks: int, times: Sequence[Times | None] = (), num_queries: int = 40) -> Evaluation:
     """Return the evaluation of settings that find the relevant document at these ranks."""
     collection = collection_of(num_queries)
-    runs = [Run(Setting(f"rank={rank}"), ranking(collection, rank)) for rank in ranks]
-    return Evaluation(collection, measures(10, 100), runs, times or [None] * len(runs))
+    settings = [Setting(f"rank={rank}") for rank in ranks]
+    rankings = [ranking(collection, rank) for rank in ranks]
+    return Evaluation.of(collection, settings, rankings, times or [None] * len(ranks))
 
 
 class TestSettings:
@@ -93,13 +97,6 @@ class TestSettings:
             Setting.parse(text)
         assert what in caught.value.message
 
-    def test_are_extended(self) -> None:
-        assert Setting.parse("").extended("mode=dense").name == "mode=dense"
-        assert Setting.parse("mode=hybrid").extended("rerank.top_n=5").options == {
-            "mode": "hybrid",
-            "rerank": {"top_n": 5},
-        }
-
 
 class FakeSearch:
     """A search that answers each query `query N` with the documents dN, dN+1 …, and notes what it was asked."""
@@ -109,8 +106,6 @@ class FakeSearch:
 
     def __call__(self, queries: Sequence[str], k: int, **options: Any) -> list[list[dict[str, Any]]]:
         self.asked.append((len(queries), k, options))
-        if options.get("mode") == "lexical":
-            raise Unsupported("the index has no words")
         numbers = [int(query.split()[1]) for query in queries]
         return [[{"id": f"d{n + rank}", "score": 1.0, "of": f"x{n}"} for rank in range(k)] for n in numbers]
 
@@ -131,30 +126,31 @@ class TestRuns:
     def test_hold_each_document_once(self) -> None:
         """The chunks of a document have its id."""
         hits = [{"id": "a"}, {"id": "b"}, {"id": "a"}, {"id": "c"}]
-        assert Ids().ranking("q", hits, 10) == ["a", "b", "c"]
-        assert Ids().ranking("q", hits, 2) == ["a", "b"]
+        collection = Collection({"q": "query 0"}, {"q": {"b": 1}})
+        assert run(lambda *_: [hits], collection, Setting(""), 10) == {"q": ["a", "b", "c"]}
+        assert run(lambda *_: [hits], collection, Setting(""), 2) == {"q": ["a", "b"]}
 
     def test_may_leave_the_document_of_the_query_out(self) -> None:
         search = FakeSearch()
         collection = Collection({"d0": "query 0"}, {"d0": {"d2": 1}})
-        assert run(search, collection, Setting(""), 3, Ids(is_own_left_out=True)).rankings == {"d0": ["d1", "d2", "d3"]}
+        assert run(search, collection, Setting(""), 3, leave_out_own=True) == {"d0": ["d1", "d2", "d3"]}
 
     def test_of_another_index_are_refused(self) -> None:
         collection = Collection({"q": "query 0"}, {"q": {"other": 1}})
         with pytest.raises(InvalidRequest, match=r'no hit of any query is judged \(the first hit is "d0"\)'):
             run(FakeSearch(), collection, Setting(""), 10)
         with pytest.raises(InvalidRequest, match='a hit has no field "pmid"'):
-            run(FakeSearch(), collection, Setting(""), 10, Ids("pmid"))
+            run(FakeSearch(), collection, Setting(""), 10, "pmid")
 
     def test_take_the_id_from_another_field(self) -> None:
         collection = Collection({"q": "query 7"}, {"q": {"x7": 1}})
-        assert run(FakeSearch(), collection, Setting(""), 10, Ids("of")).rankings == {"q": ["x7"]}
+        assert run(FakeSearch(), collection, Setting(""), 10, "of") == {"q": ["x7"]}
 
     def test_times_are_of_single_searches_in_turns(self) -> None:
         search = FakeSearch()
         settings = [Setting.parse("mode=dense"), Setting.parse("mode=hybrid")]
-        found = times(search, ["query 0", "query 1"], settings, 10, num_rounds=2)
-        assert [each[2]["mode"] for each in search.asked] == ["dense", "hybrid"] * 6
+        found = times(search, ["query 0", "query 1"], settings, 10)
+        assert [each[2]["mode"] for each in search.asked] == ["dense", "hybrid"] * 2 * (NUM_ROUNDS + 1)
         assert {each[:2] for each in search.asked} == {(1, 10)}
         assert all(0 <= each.p50_ms <= each.p90_ms for each in found)
 
@@ -166,7 +162,7 @@ class TestEvaluations:
         assert better.interval.mean == pytest.approx(1 - 1 / np.log2(3))
         assert (better.num_better, equal.num_equal) == (40, 40)
         assert better.p < 0.001 < equal.p == 1.0
-        assert evaluation.adjusted_ps == pytest.approx([2 * better.p, 1.0])
+        assert (better.p_of_all, equal.p_of_all) == pytest.approx((2 * better.p, 1.0))
 
     def test_the_table_has_every_measure_in_hundredths(self) -> None:
         lines = tables(evaluation_of(2, 1, times=[Times(1.25, 2.5), Times(30, 40)])).splitlines()
@@ -180,10 +176,11 @@ class TestEvaluations:
         assert "against" not in tables(evaluation_of(1))
 
     def test_all_figures_are_json(self) -> None:
-        found = json.loads(json.dumps(evaluation_of(2, 1, times=[None, Times(1, 2)]).to_map()))
+        found = json.loads(json.dumps(asdict(evaluation_of(2, 1, times=[None, Times(1, 2)]))))
         assert found["compared_with"] == "rank=2"
         assert found["settings"][1]["values"]["nDCG@10"] == {f"q{n}": 1.0 for n in range(40)}
         assert found["settings"][1]["times"] == {"p50_ms": 1, "p90_ms": 2}
+        assert found["settings"][1]["measures"]["MRR@10"] == {"mean": 1.0, "low": 1.0, "high": 1.0}
         assert found["differences"][0]["num_better"] == 40
 
 
@@ -212,38 +209,6 @@ class TestPictures:
         assert marks is None or found == pytest.approx(marks)
         assert found[0] <= low + 1e-9 < high + 2e-9 <= found[-1] + 3e-9
         assert 2 <= len(found) <= 9
-
-
-class TestTuning:
-    def test_the_modes_and_depths_that_are_tried(self) -> None:
-        assert [each.name for each in modes((0.25,))] == ["mode=dense", "mode=lexical", "mode=hybrid alpha=0.25"]
-        assert [each.options for each in reranked(Setting.parse("alpha=0.5"), (10,))] == [
-            {"alpha": 0.5, "rerank": {"top_n": 10}}
-        ]
-
-    def test_the_best_and_the_fastest_that_is_not_known_to_be_worse(self) -> None:
-        fast, slow = Times(1, 1), Times(9, 9)
-        assert choose(evaluation_of(2, 1, 1, times=[fast, slow, fast])).best == 1
-        assert choose(evaluation_of(2, 1, 1, times=[fast, slow, fast])).fastest == 2
-        assert choose(evaluation_of(2, 1, 1, times=[fast, fast, slow])).fastest == 1
-        assert choose(evaluation_of(1, 1, times=[Times(8.5, 9), Times(8.2, 9)])).fastest == 0, "a few percent are noise"
-        assert choose(evaluation_of(1, 1, 1, times=[slow, Times(8, 9), Times(7, 9)])).fastest == 2
-
-    def test_what_is_expected_comes_from_queries_that_had_no_part_in_the_choice(self) -> None:
-        """Of many settings that are noise, the best one looks better than it is."""
-        noise = [np.random.default_rng(n).random(100) for n in range(50)]
-        best = max(each.mean() for each in noise)
-        assert best > 0.55
-        assert held_out(noise) < best - 0.02
-        assert held_out([np.full(10, 0.25), np.full(10, 0.5)]) == pytest.approx(0.5)
-        assert held_out([np.array([0.5]), np.array([0.25])]) == 0.5
-
-    def test_what_is_not_there_is_left_out_with_the_reason(self) -> None:
-        said: list[str] = []
-        evaluator = Evaluator(FakeSearch(), collection_of(3))
-        runs = evaluator.run_those_there(modes((0.5,)), said.append)
-        assert [each.setting.name for each in runs] == ["mode=dense", "mode=hybrid alpha=0.5"]
-        assert said == ["mode=lexical is left out: the index has no words"]
 
 
 @pytest.fixture
@@ -341,28 +306,50 @@ class TestCommands:
     ) -> None:
         given: list[str] = []
 
-        def note(arguments: list[str], **_: Any) -> None:
-            given.extend(arguments)
+        def note(source: str, home: str, name: str, **_: Any) -> None:
+            given.extend([Path(source).read_text().splitlines()[1], home, name])
             raise InvalidRequest("it is noted")
 
-        monkeypatch.setattr(build, "main", note)
+        monkeypatch.setattr(build, "callback", note)
         done = shoal.invoke(main, ["eval", str(beir), "--index", "other", "--home", str(tmp_path / "home")])
         assert "it is noted" in done.stderr
-        assert given[given.index("--home") + 1] == str(tmp_path / "home")
+        assert given == [json.dumps({"id": "1", "text": PAIRS[1]}), str(tmp_path / "home"), "other"]
 
-    @pytest.mark.parametrize("command", ["eval", "tune"])
-    def test_options_that_cannot_be_are_refused_at_once(self, command: str, shoal: CliRunner) -> None:
-        assert "--depth is 5, less than -k, 10" in shoal.invoke(main, [command, "x", "--depth", "5"]).stderr
-        assert "there is no file x/queries.jsonl" in shoal.invoke(main, [command, "x"]).stderr
-        assert "no/such is no folder" in shoal.invoke(main, [command, "x", "--json", "no/such/a.json"]).stderr
+    def test_options_that_cannot_be_are_refused_at_once(self, shoal: CliRunner) -> None:
+        assert "--depth is 5, less than -k, 10" in shoal.invoke(main, ["eval", "x", "--depth", "5"]).stderr
+        assert "there is no file x/queries.jsonl" in shoal.invoke(main, ["eval", "x"]).stderr
+        assert "no/such is no folder" in shoal.invoke(main, ["eval", "x", "--json", "no/such/a.json"]).stderr
 
-    def test_tune_says_what_is_best_and_what_it_costs(self, shoal: CliRunner, beir: Path, tmp_path: Path) -> None:
-        out = tmp_path / "out.json"
-        done = shoal.invoke(main, ["tune", str(beir), "--json", str(out), "--rerank", "5"])
-        assert done.exit_code == 0, done.output
-        found = json.loads(out.read_text())
-        best = found["settings"][found["choice"]["best"]]
-        assert f"best: {best['setting']}: nDCG@10 " in done.stdout
-        assert f"its options: {json.dumps(best['options'])}" in done.stdout
-        assert "rerank.top_n=5 is left out: " in done.stderr
-        assert found["settings"][0]["setting"] == "mode=dense"
+    def test_the_page_expects_less_than_the_luckiest_setting_has(self, tmp_path: Path) -> None:
+        """Of many settings that are noise, the best one looks better than it is."""
+        noise = [np.random.default_rng(n).random(100).tolist() for n in range(50)]
+        settings = [{"setting": "", "options": {}, "values": {"nDCG@10": dict(enumerate(each))}} for each in noise]
+        (tmp_path / "tuning.json").write_text(json.dumps({"settings": settings}))
+        (program,) = re.findall(r"```python\n(.*?)```", read("docs/evaluation.md"), re.DOTALL)
+        said = subprocess.check_output([sys.executable, "-c", program], cwd=tmp_path, text=True)
+        best, expected = map(float, re.findall(r"\d+\.\d", said))
+        assert best > 55
+        assert expected < best - 2
+
+    def test_the_page_tunes_a_search(self, shoal: CliRunner, beir: Path) -> None:
+        """Its first command tries the modes, its program says which is best, and its second one reranks that."""
+        page = read("docs/evaluation.md").split("## Tune")[1]
+        modes, rerank = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+        (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+        environment = os.environ | {name: str(value) for name, value in shoal.env.items()}
+
+        def output(*words: str) -> str:
+            return subprocess.check_output(words, cwd=beir, env=environment, text=True, timeout=PATIENCE_S)
+
+        modes = modes.replace("my-collection --index mine", ".")
+        output("bash", "-ec", f'shoal() {{ "{sys.executable}" -m shoal "$@"; }}\n{modes}')
+        found = json.loads((beir / "tuning.json").read_text())["settings"]
+        alphas = [f"mode=hybrid alpha=0.{n}" for n in range(1, 10)]
+        assert [each["setting"] for each in found] == ["mode=dense", "mode=lexical", *alphas]
+        best = max(found, key=lambda each: each["measures"]["nDCG@10"]["mean"])
+        said = output(sys.executable, "-c", program)
+        assert f"best: {best['setting']}: {100 * best['measures']['nDCG@10']['mean']:.1f}, expected: " in said
+        assert json.dumps(best["options"]) in said
+        words = output("bash", "-ec", f"shoal() {{ printf '%s\\n' \"$@\"; }}\n{rerank}").splitlines()
+        settings = [Setting.parse(word.removeprefix("--setting=")) for word in words if word.startswith("--setting=")]
+        assert [each.options.get("rerank") for each in settings] == [None, *({"top_n": n} for n in (10, 20, 50)), None]

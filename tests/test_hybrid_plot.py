@@ -1,4 +1,4 @@
-"""scripts/hybrid_plot.py draws what `shoal tune --json` has written."""
+"""scripts/hybrid_plot.py draws what `shoal eval --json` has written."""
 
 from typing import Any
 from xml.etree import ElementTree
@@ -7,7 +7,7 @@ import hybrid_plot
 
 
 def setting(value: float, **options: Any) -> dict[str, Any]:
-    """Return a setting as `shoal tune --json` has it."""
+    """Return a setting as `shoal eval --json` has it."""
     return {"options": options, "measures": {"nDCG@10": {"mean": value}}}
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.evaluation.measure import Measure, average_precision, measures, ndcg, recall, reciprocal_rank
-from shoal.evaluation.resampling import NUM_RESAMPLES, adjusted, difference, interval
+from shoal.evaluation.measure import average_precision, measures, ndcg, recall, reciprocal_rank
+from shoal.evaluation.significance import NUM_RESAMPLES, Difference, Interval, Values, adjusted, differences, interval
 
 #: The gains of the hits of a query, and of all its judged documents.
 GAINS, JUDGED = [3, 2, 3, 0, 1, 2], [3, 3, 3, 2, 2, 2, 1, 0, -1]
@@ -38,10 +38,10 @@ class TestByHand:
         assert average_precision(GAINS, JUDGED, 3) == pytest.approx(3 / 7)
 
     def test_no_hits_are_worth_nothing(self) -> None:
-        assert [measure.of([], [1]) for measure in measures(10, 100)] == [0.0] * 4
+        assert [measure([], [1]) for measure in measures(10, 100).values()] == [0.0] * 4
 
     def test_names(self) -> None:
-        assert [*map(str, measures(10, 100))] == ["nDCG@10", "recall@100", "MRR@10", "MAP@100"]
+        assert [*measures(10, 100)] == ["nDCG@10", "recall@100", "MRR@10", "MAP@100"]
 
 
 @given(RANKINGS, RANKINGS, st.integers(1, 10))
@@ -50,24 +50,33 @@ def test_every_measure_is_between_0_and_1_and_the_best_ranking_has_1(
 ) -> None:
     judged = [1, *hits, *others]
     best = sorted(judged, reverse=True)
-    for measure in (Measure("nDCG", k), Measure("recall", k), Measure("MRR", k), Measure("MAP", k)):
-        assert 0 <= measure.of(hits, judged) <= 1 + 1e-12
-        assert measure.of(hits, judged) <= measure.of(best, judged) + 1e-12
+    for measure in measures(k, k).values():
+        assert 0 <= measure(hits, judged) <= 1 + 1e-12
+        assert measure(hits, judged) <= measure(best, judged) + 1e-12
     assert ndcg(best, judged, k) == pytest.approx(1.0)
+
+
+def difference(values: Values, others: Values) -> Difference:
+    """Return the difference of a setting with these values to a first one with the others."""
+    (found,) = differences(["first", "second"], [others, values])
+    assert found.setting == "second"
+    return found
 
 
 class TestIntervals:
     def test_of_equal_values_is_a_point(self) -> None:
-        assert interval(np.full(20, 0.25)) == (0.25, 0.25, 0.25)
+        assert interval(np.full(20, 0.25)) == Interval(0.25, 0.25, 0.25)
 
     def test_is_about_two_standard_errors_on_each_side(self) -> None:
         values = np.random.default_rng(1).random(400)
         error = values.std() / math.sqrt(len(values))
-        mean, low, high = interval(values)
-        assert mean == pytest.approx(values.mean())
-        assert (high - mean, mean - low) == pytest.approx((1.96 * error, 1.96 * error), rel=0.05)
+        found = interval(values)
+        assert found.mean == pytest.approx(values.mean())
+        assert (found.high - found.mean, found.mean - found.low) == pytest.approx(
+            (1.96 * error, 1.96 * error), rel=0.05
+        )
 
-    def test_of_many_queries_needs_little_memory_and_is_the_same_each_time(self) -> None:
+    def test_of_many_queries_is_the_same_each_time(self) -> None:
         values = np.random.default_rng(2).random(3_000)
         assert interval(values) == interval(values.copy())
 
@@ -91,7 +100,7 @@ class TestDifferences:
     def test_of_a_setting_to_itself_is_none(self) -> None:
         values = np.random.default_rng(4).random(50)
         found = difference(values, values.copy())
-        assert (found.p, found.num_equal, found.interval) == (1.0, 50, (0.0, 0.0, 0.0))
+        assert (found.p, found.num_equal, found.interval) == (1.0, 50, Interval(0.0, 0.0, 0.0))
 
     def test_of_noise_is_seldom_one(self) -> None:
         rng = np.random.default_rng(5)

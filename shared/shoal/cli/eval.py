@@ -1,33 +1,87 @@
 """The command `shoal eval`: measure the quality of search on a running service."""
 
 import json
+import shlex
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import click
 
-from shoal.cli.collection import Asked, collection_options, evaluator
-from shoal.cli.options import REDIS_SETTINGS, settings_options, write_output
+from shoal.cli.options import REDIS_SETTINGS, OutputFile, settings_options, write_output
+from shoal.client.http.client import HttpClient
+from shoal.client.questions import Questions
+from shoal.client.redis.client import Client
+from shoal.errors import UnknownIndex
+from shoal.evaluation.collection import Collection, Files
+from shoal.evaluation.evaluation import Evaluation
+from shoal.evaluation.formats import write_run, write_source
 from shoal.evaluation.plot import svg
+from shoal.evaluation.run import run, times
 from shoal.evaluation.setting import Setting
 from shoal.evaluation.table import tables
-from shoal.evaluation.trec import write_run
+from shoal.records.source_rules import SourceRules
+from shoal.search_job import MAX_K
 from shoal.settings import Settings
+from shoal.supervisor.wait import wait_until
+
+#: Time within which workers serve an index that was built, in seconds.
+SERVED_WITHIN_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The collection and the service that a command line names, and the ranks that count."""
+
+    folder: str | None
+    corpus: str | None
+    queries: str | None
+    qrels: str | None
+    split: str
+    topic_field: str | None
+    index: str
+    build: str
+    k: int
+    depth: int
+    id_field: str
+    leave_out_own: bool
+    url: str
+    api_key: str = field(repr=False)
 
 
 @click.command("eval", short_help="Measure the quality of search by queries with judgements.")
-@collection_options
+@click.argument("folder", required=False)
+@click.option("--corpus", help="Documents, as corpus.jsonl of BEIR: for an index that is not served yet.")
+@click.option("--queries", help="Queries: JSON lines of BEIR, topics of TREC, or lines of id, tab, text.")
+@click.option("--qrels", help="Judgements, in the format of BEIR or of TREC.")
+@click.option("--split", default="test", show_default=True, help="FOLDER: the judgements in qrels/SPLIT.tsv.")
+@click.option("--topic-field", help="TREC: the field of a topic to search for. [default: title, else query]")
+@click.option("--index", default="default", show_default=True, help="Index to search.")
+@click.option("--build", default="", help='Flags of `shoal index build` for the corpus, as "--language english".')
+@click.option("-k", type=click.IntRange(1, MAX_K), default=10, show_default=True, help="Hits for nDCG and MRR.")
+@click.option(
+    "--depth", type=click.IntRange(1, MAX_K - 1), default=100, show_default=True, help="Hits for recall and MAP."
+)
+@click.option("--id-field", default="id", show_default=True, help="Field of a hit with the id of its document.")
+@click.option("--leave-out-own", is_flag=True, help="Leave out the document with the id of the query (ArguAna).")
+@click.option("--url", default="", help="Ask the API at this URL, and not the workers by Redis.")
+@click.option("--api-key", envvar="SHOAL_API_KEY", default="", help="Key for --url. [SHOAL_API_KEY]")
 @click.option("--setting", "words", multiple=True, help="Options of a search, as `mode=hybrid alpha=0.6`; repeatable.")
 @click.option("--no-times", is_flag=True, help="Leave out the times of single searches.")
+@click.option("--json", "out", type=OutputFile(), help="Save every figure here.")
+@click.option("--plot", type=OutputFile(), help="Draw a picture (SVG) here.")
 @click.option("--runs", type=click.Path(file_okay=False, path_type=Path), help="Folder for the hits, as TREC runs.")
 @settings_options(*REDIS_SETTINGS, "request_timeout_s", "index_home")
 def eval_(
     settings: Settings,
-    asked: Asked,
     words: tuple[str, ...],
     no_times: bool,
-    runs: Path | None,
     out: Path | None,
     plot: Path | None,
+    runs: Path | None,
+    **options: Any,
 ) -> None:
     """Measure how well a running service finds what people judged to be relevant.
 
@@ -36,15 +90,66 @@ def eval_(
 
     Each --setting is evaluated, and compared with the first one query by query. Without any, it is that of the service.
     """
-    parsed = [Setting.parse(each) for each in words or ("",)]
-    with evaluator(settings, asked) as evaluator_:
-        found = [evaluator_.run(setting) for setting in parsed]
-        evaluation = evaluator_.evaluate(found, with_times=not no_times)
+    asked, parsed = Asked(**options), [Setting.parse(each) for each in words or ("",)]
+    if asked.depth < asked.k:
+        raise click.UsageError(f"--depth is {asked.depth}, less than -k, {asked.k}: raise it")
+    files = Files.of(asked.folder, asked.corpus, asked.queries, asked.qrels, asked.split)
+    collection = Collection.read(files, SourceRules.from_settings(settings), asked.topic_field)
+    client: Client | HttpClient
+    if asked.url:
+        client = HttpClient(asked.url, asked.api_key, timeout_s=settings.request_timeout_s)
+    else:
+        client = Client.from_settings(settings)
+    with client:
+        if not _is_served(client, asked.index):
+            _build(settings, asked, files.corpus)
+            served = partial(_is_served, client, asked.index)
+            wait_until(f"workers that serve the index {asked.index}", served, SERVED_WITHIN_S)
+        search = partial(client.search, index=asked.index)
+        found = [run(search, collection, each, asked.depth, asked.id_field, asked.leave_out_own) for each in parsed]
+        texts = list(collection.queries.values())
+        timed = [None] * len(parsed) if no_times else times(search, texts, parsed, asked.k)
+    evaluation = Evaluation.of(collection, parsed, found, timed, asked.k, asked.depth)
     click.echo(tables(evaluation))
-    write_output(out, json.dumps(evaluation.to_map(), indent=2))
-    write_output(plot, svg(evaluation, asked.title))
+    write_output(out, json.dumps(asdict(evaluation), indent=2))
+    write_output(plot, svg(evaluation, f"{Path(asked.folder or files.queries).resolve().name}, index {asked.index}"))
     if runs:
         runs.mkdir(parents=True, exist_ok=True)
-        for number, run in enumerate(found, 1):
-            with (runs / f"{number}.run").open("w", encoding="utf-8") as file:
-                write_run(file, run)
+        for number, rankings in enumerate(found, 1):
+            write_run(runs / f"{number}.run", rankings)
+
+
+def _is_served(client: Questions, index: str) -> bool:
+    try:
+        client.search(["is it there?"], k=1, index=index)
+    except UnknownIndex:
+        return False
+    return True
+
+
+def _build(settings: Settings, asked: Asked, corpus: str | None) -> None:
+    """Build an index of the corpus by `shoal index build`.
+
+    Raises UnknownIndex if there is no corpus, or the service is asked over HTTP, where the index has to be built by
+    itself.
+    """
+    from shoal.cli.main import main
+
+    if asked.url:
+        raise UnknownIndex(
+            f"the service at {asked.url} has no index {asked.index}: name one with --index, or build it there "
+            "with shoal index build"
+        )
+    if corpus is None:
+        raise UnknownIndex(
+            f"no worker serves an index {asked.index}: name one with --index, or documents with --corpus"
+        )
+    flags = [f"--{name.replace('_', '-')}={getattr(settings, name)}" for name in (*REDIS_SETTINGS, "index_home")]
+    with TemporaryDirectory(prefix="shoal-eval-") as folder:
+        source = Path(folder) / "corpus.jsonl"
+        click.echo(f"building the index {asked.index} of {corpus}", err=True)
+        write_source(corpus, source, SourceRules.from_settings(settings))
+        command = main.get_command(click.Context(main), "index")
+        assert command, "it is installed with this one"
+        words = ["build", str(source), f"--name={asked.index}", *flags, *shlex.split(asked.build)]
+        command.main(words, prog_name="shoal index", standalone_mode=False)

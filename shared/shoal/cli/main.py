@@ -30,7 +30,6 @@ _OWN = {
     "serve": "shoal.cli.serve:serve",
     "status": "shoal.cli.status:status",
     "top": "shoal.cli.top:top",
-    "tune": "shoal.cli.tune:tune",
 }
 
 #: The commands in the order of `shoal --help`, by what they are for. Commands that it does not name come last.
@@ -38,7 +37,7 @@ _SECTIONS = {
     "Start": ("serve", "status"),
     "Embed and search": ("embed", "search", "rerank"),
     "Indexes of your documents": ("index",),
-    "The quality of search": ("eval", "tune"),
+    "The quality of search": ("eval",),
     "Long jobs, such as a file of a million lines": ("job",),
     "Models": ("model",),
     "Operate a service": ("top", "key", "dead", "bench"),

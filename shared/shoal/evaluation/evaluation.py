@@ -1,77 +1,64 @@
 """An evaluation: the values of the measures for each setting, its times, and its difference to the first setting."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
 
 from shoal.evaluation.collection import Collection
-from shoal.evaluation.measure import Measure
-from shoal.evaluation.resampling import Difference, Interval, Values, adjusted, difference, interval
-from shoal.evaluation.run import Run, Times
+from shoal.evaluation.measure import measures
+from shoal.evaluation.run import Rankings, Times
+from shoal.evaluation.setting import Setting
+from shoal.evaluation.significance import Difference, Interval, differences, interval
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The figures of a setting: the mean and the values by query of each measure, and the times of a search."""
+
+    setting: str
+    options: Mapping[str, Any]
+    measures: Mapping[str, Interval]
+    times: Times | None
+    values: Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The runs of settings over one collection, with the times of each, if they were taken.
+    """The figures of settings over one collection, and the differences of all but the first to the first by `measure`.
 
-    The first of the `measures` is the one by which settings are compared, and the first setting is the one that the
-    others are compared with.
+    As a map, it is what `shoal eval --json` writes.
     """
 
-    collection: Collection
-    measures: Sequence[Measure]
-    runs: Sequence[Run]
-    times: Sequence[Times | None]
+    queries: int
+    left_out: int
+    settings: Sequence[Figures]
+    compared_with: str
+    measure: str
+    differences: Sequence[Difference]
 
-    @property
-    def names(self) -> list[str]:
-        """The names of the settings."""
-        return [run.setting.name for run in self.runs]
-
-    @cached_property
-    def values(self) -> list[Values]:
-        """The values of the first measure for each setting."""
-        return [run.values(self.measures[0], self.collection) for run in self.runs]
-
-    @cached_property
-    def intervals(self) -> list[list[Interval]]:
-        """The mean of each measure with its interval, for each setting."""
-        return [[interval(run.values(measure, self.collection)) for measure in self.measures] for run in self.runs]
-
-    @cached_property
-    def differences(self) -> list[Difference]:
-        """The difference of each setting but the first to the first one, by the first measure."""
-        return [difference(values, self.values[0]) for values in self.values[1:]]
-
-    @property
-    def adjusted_ps(self) -> list[float]:
-        """The probabilities of `differences` for all comparisons together."""
-        return adjusted([each.p for each in self.differences])
-
-    def to_map(self) -> dict[str, Any]:
-        """Return all figures as JSON can hold them: `settings`, each with its values by query, and `differences`."""
-        settings = [
-            {
-                "setting": run.setting.name,
-                "options": dict(run.setting.options),
-                "measures": {str(m): i._asdict() for m, i in zip(self.measures, of_run, strict=True)},
-                "times": asdict(found) if found else None,
-                "values": {
-                    str(m): dict(zip(run.rankings, run.values(m, self.collection).tolist(), strict=True))
-                    for m in self.measures
-                },
+    @classmethod
+    def of(
+        cls,
+        collection: Collection,
+        settings: Sequence[Setting],
+        rankings: Sequence[Rankings],
+        times: Sequence[Times | None],
+        k: int = 10,
+        depth: int = 100,
+    ) -> Self:
+        """Compute the figures of the settings, of which each has its rankings and maybe its times."""
+        judged, found = collection.judgements, []
+        for setting, of_setting, its_times in zip(settings, rankings, times, strict=True):
+            gains = {q: [judged[q].get(document, 0) for document in ranking] for q, ranking in of_setting.items()}
+            values = {
+                name: {q: float(measure(gains[q], [*judged[q].values()])) for q in gains}
+                for name, measure in measures(k, depth).items()
             }
-            for run, of_run, found in zip(self.runs, self.intervals, self.times, strict=True)
-        ]
-        differences = [
-            asdict(each) | {"setting": name, "interval": each.interval._asdict(), "p_of_all": p}
-            for name, each, p in zip(self.names[1:], self.differences, self.adjusted_ps, strict=True)
-        ]
-        return {
-            "queries": len(self.collection.queries),
-            "left_out": self.collection.num_left_out,
-            "settings": settings,
-            "compared_with": self.names[0],
-            "differences": differences,
-        }
+            means = {name: interval(np.array([*of_queries.values()])) for name, of_queries in values.items()}
+            found.append(Figures(setting.name, setting.options, means, its_times, values))
+        first, *_ = measures(k, depth)
+        names = [setting.name for setting in settings]
+        compared = differences(names, [np.array([*each.values[first].values()]) for each in found])
+        return cls(len(collection.queries), collection.num_left_out, found, names[0], first, compared)

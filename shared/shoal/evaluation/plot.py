@@ -1,11 +1,10 @@
 """A picture of an evaluation as SVG, which no library is needed for."""
 
 import math
-from collections.abc import Sequence
 from html import escape
 
 from shoal.evaluation.evaluation import Evaluation
-from shoal.evaluation.table import shown_ms
+from shoal.evaluation.table import ms
 
 #: Sizes in pixels: of a row, of the margins, of a character of a name, and of the two panels.
 _ROW, _TOP, _BOTTOM, _CHARACTER, _PANEL, _TIMES = 26, 44, 44, 6.7, 420, 130
@@ -24,21 +23,45 @@ def svg(evaluation: Evaluation, title: str) -> str:
 
     A line marks the mean of the first setting.
     """
-    names = [name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…" for name in evaluation.names]
-    left = 24 + math.ceil(_CHARACTER * max(map(len, names)))
-    height = _TOP + _ROW * len(names) + _BOTTOM
-    has_times = any(evaluation.times)
-    width = left + _PANEL + (_TIMES if has_times else 24)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'font-family="sans-serif" font-size="12" fill="{_INK}">',
-        f'<rect width="{width}" height="{height}" fill="white"/>',
-        _text(left, 20, title, weight="bold"),
-        *_panel(evaluation, names, left),
+    settings = evaluation.settings
+    names = [
+        each.setting if len(each.setting) <= _MAX_NAME else f"{each.setting[: _MAX_NAME - 1]}…" for each in settings
     ]
-    if has_times:
-        parts += _times(evaluation, left + _PANEL + _TIMES - 24)
-    return "\n".join([*parts, "</svg>", ""])
+    means = [each.measures[evaluation.measure] for each in settings]
+    marks = ticks(100 * min(each.low for each in means), 100 * max(each.high for each in means))
+    left, bottom = 24 + math.ceil(_CHARACTER * max(map(len, names))), _TOP + _ROW * len(names)
+    has_times = any(each.times for each in settings)
+    right = left + _PANEL + (_TIMES if has_times else 24)
+
+    def x(value: float) -> float:
+        return left + 10 + (value - marks[0]) / (marks[-1] - marks[0]) * (_PANEL - 20)
+
+    parts = [text(left, 20, title, weight="bold")]
+    for mark in marks:
+        parts += [line(x(mark), _TOP, x(mark), bottom, _GREY), text(x(mark), bottom + 16, f"{mark:g}", "middle")]
+    parts += [
+        text(left + _PANEL / 2, bottom + 34, f"{evaluation.measure} x 100", "middle"),
+        line(x(100 * means[0].mean), _TOP, x(100 * means[0].mean), bottom, _FIRST, 'stroke-dasharray="4 3"'),
+        text(right - 24, _TOP - 8, "ms a search" if has_times else "", "end"),
+    ]
+    for n, (name, mean, each) in enumerate(zip(names, means, settings, strict=True)):
+        y, colour = _TOP + _ROW * (n + 0.5), _OTHERS if n else _FIRST
+        parts += [
+            text(left - 8, y + 4, name, "end"),
+            line(x(100 * mean.low), y, x(100 * mean.high), y, colour, 'stroke-width="2"'),
+            f'<circle cx="{x(100 * mean.mean):.1f}" cy="{y:.1f}" r="4.5" fill="{colour}"/>',
+            text(right - 24, y + 4, ms(each.times.p50_ms) if each.times else "", "end"),
+        ]
+    return picture(right, bottom + _BOTTOM, parts)
+
+
+def picture(width: float, height: float, parts: list[str]) -> str:
+    """Return the SVG of these parts on white."""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        f'font-family="sans-serif" font-size="12" fill="{_INK}">\n'
+        f'<rect width="{width}" height="{height}" fill="white"/>\n' + "\n".join([*filter(None, parts), "</svg>\n"])
+    )
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -50,47 +73,12 @@ def ticks(low: float, high: float) -> list[float]:
     return [n * step for n in range(first, max(last, first + 1) + 1)]
 
 
-def _panel(evaluation: Evaluation, names: Sequence[str], left: int) -> list[str]:
-    intervals = [of_setting[0] for of_setting in evaluation.intervals]
-    marks = ticks(100 * min(each.low for each in intervals), 100 * max(each.high for each in intervals))
-    bottom = _TOP + _ROW * len(names)
-
-    def x(value: float) -> float:
-        return left + 10 + (value - marks[0]) / (marks[-1] - marks[0]) * (_PANEL - 20)
-
-    parts = []
-    for mark in marks:
-        parts += [
-            _line(x(mark), _TOP, x(mark), bottom, _GREY),
-            _text(x(mark), bottom + 16, f"{mark:g}", anchor="middle"),
-        ]
-    parts.append(_text(left + _PANEL / 2, bottom + 34, f"{evaluation.measures[0]} x 100", anchor="middle"))
-    parts.append(_line(x(100 * intervals[0].mean), _TOP, x(100 * intervals[0].mean), bottom, _FIRST, dashes="4 3"))
-    for n, (name, (mean, low, high)) in enumerate(zip(names, intervals, strict=True)):
-        y, colour = _TOP + _ROW * (n + 0.5), _OTHERS if n else _FIRST
-        parts += [
-            _text(left - 8, y + 4, name, anchor="end"),
-            _line(x(100 * low), y, x(100 * high), y, colour, width=2),
-            f'<circle cx="{x(100 * mean):.1f}" cy="{y:.1f}" r="4.5" fill="{colour}"/>',
-        ]
-    return parts
+def line(x1: float, y1: float, x2: float, y2: float, colour: str, style: str = "") -> str:
+    """Return a line in the colour; `style` has further attributes of SVG."""
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}" {style}/>'
 
 
-def _times(evaluation: Evaluation, right: float) -> list[str]:
-    parts = [_text(right, _TOP - 8, "ms a search", anchor="end")]
-    for n, found in enumerate(evaluation.times):
-        if found:
-            parts.append(_text(right, _TOP + _ROW * (n + 0.5) + 4, shown_ms(found.p50_ms), anchor="end"))
-    return parts
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, colour: str, width: float = 1, dashes: str = "") -> str:
-    dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
-    return (
-        f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}" '
-        f'stroke-width="{width}"{dashed}/>'
-    )
-
-
-def _text(x: float, y: float, text: str, anchor: str = "start", weight: str = "normal") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}">{escape(text)}</text>'
+def text(x: float, y: float, words: str, anchor: str = "start", weight: str = "normal") -> str:
+    """Return the words at their place, or "" without any."""
+    tag = f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}">'
+    return f"{tag}{escape(words)}</text>" if words else ""

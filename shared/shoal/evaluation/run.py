@@ -1,19 +1,17 @@
-"""Runs: the hits of all queries of a collection with one setting, and the times of single searches."""
+"""Runs: the documents that a setting finds for each query of a collection, and the times of single searches."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from shoal.errors import InvalidRequest
 from shoal.evaluation.collection import Collection
-from shoal.evaluation.measure import Measure
-from shoal.evaluation.resampling import Values
 from shoal.evaluation.setting import Setting
 from shoal.excerpt import excerpt
+from shoal.progress import Progress
 
 #: Queries of a call. Those that a reranker reads the hits of take long.
 QUERIES_PER_CALL, QUERIES_PER_RERANK = 32, 4
@@ -21,85 +19,12 @@ QUERIES_PER_CALL, QUERIES_PER_RERANK = 32, 4
 #: Queries that are timed, spread over the collection, and how many times each.
 NUM_TIMED, NUM_ROUNDS = 50, 3
 
-
-class Search(Protocol):
-    """A search of a service: the lists of hits of the queries."""
-
-    def __call__(self, queries: Sequence[str], k: int, **options: Any) -> list[list[dict[str, Any]]]: ...
+#: The ids of the documents that were found for each query, best first, by the id of the query.
+Rankings = Mapping[str, Sequence[str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """The ids of the documents that a setting found for each query, best first, by the id of the query."""
-
-    setting: Setting
-    rankings: Mapping[str, Sequence[str]]
-
-    def values(self, measure: Measure, collection: Collection) -> Values:
-        """Return the value of the measure for each query of the collection, in its order."""
-        found = []
-        for query, ranking in self.rankings.items():
-            judged = collection.judgements[query]
-            found.append(measure.of([judged.get(document, 0) for document in ranking], list(judged.values())))
-        return np.array(found, np.float64)
-
-
-@dataclass(frozen=True, slots=True)
-class Ids:
-    """The rule by which a hit names its document: by `field`; the document of the query's own id may be left out."""
-
-    field: str = "id"
-    is_own_left_out: bool = False
-
-    def ranking(self, query: str, hits: Sequence[Mapping[str, Any]], depth: int) -> list[str]:
-        """Return the ids of at most `depth` different documents, best first. Raises InvalidRequest."""
-        found: dict[str, None] = {}
-        for hit in hits:
-            if self.field not in hit:
-                raise InvalidRequest(f"a hit has no field {excerpt(self.field)}: name another one with --id-field")
-            found[str(hit[self.field])] = None
-        if self.is_own_left_out:
-            found.pop(query, None)
-        return list(islice(found, depth))
-
-
-def _num_hits(setting: Setting, most: int) -> int:
-    """Return how many hits to ask for: no more than a reranker reads, as a search refuses that."""
-    rerank = setting.options.get("rerank")
-    top_n = rerank.get("top_n") if isinstance(rerank, dict) else None
-    return min(most, top_n) if isinstance(top_n, int) and top_n > 0 else most
-
-
-def run(
-    search: Search,
-    collection: Collection,
-    setting: Setting,
-    depth: int,
-    ids: Ids = Ids(),
-    on_progress: Callable[[int], object] = lambda num: None,
-) -> Run:
-    """Search for all queries with the setting, and return the first `depth` documents of each.
-
-    `on_progress` gets the number of queries after each call. Raises InvalidRequest if no hit of any query is judged,
-    and what the search raises.
-    """
-    names = list(collection.queries)
-    rankings: dict[str, list[str]] = {}
-    step = QUERIES_PER_RERANK if "rerank" in setting.options else QUERIES_PER_CALL
-    k = _num_hits(setting, depth + ids.is_own_left_out)
-    for start in range(0, len(names), step):
-        part = names[start : start + step]
-        texts = [collection.queries[name] for name in part]
-        found = search(texts, k, **setting.options)
-        rankings |= {name: ids.ranking(name, hits, depth) for name, hits in zip(part, found, strict=True)}
-        on_progress(len(part))
-    if not any(collection.judgements[name].keys() & set(ranking) for name, ranking in rankings.items()):
-        some = next((document for ranking in rankings.values() for document in ranking), None)
-        raise InvalidRequest(
-            f"no hit of any query is judged (the first hit is {excerpt(some)}): is this the index of the collection? "
-            "If another field of its hits has the ids that were judged, name it with --id-field"
-        )
-    return Run(setting, rankings)
+#: A search of a service: it takes queries, `k` and options, and returns a list of hits for each query.
+Search = Callable[..., list[list[dict[str, Any]]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,20 +35,56 @@ class Times:
     p90_ms: float
 
 
-def times(
-    search: Search, queries: Sequence[str], settings: Sequence[Setting], k: int, num_rounds: int = NUM_ROUNDS
-) -> list[Times]:
+def run(
+    search: Search,
+    collection: Collection,
+    setting: Setting,
+    depth: int,
+    id_field: str = "id",
+    leave_out_own: bool = False,
+) -> Rankings:
+    """Search for all queries with the setting, and return the first `depth` documents of each.
+
+    The chunks of a document count as one. With `leave_out_own`, the document of the query's own id does not count.
+    Raises InvalidRequest if no hit of any query is judged, or one has no `id_field`, and what the search raises.
+    """
+    names, rankings = list(collection.queries), dict[str, list[str]]()
+    step = QUERIES_PER_RERANK if "rerank" in setting.options else QUERIES_PER_CALL
+    k = setting.num_hits(depth + leave_out_own)
+    with Progress(setting.name, len(names), unit=" queries") as progress:
+        for start in range(0, len(names), step):
+            part = names[start : start + step]
+            found = search([collection.queries[name] for name in part], k, **setting.options)
+            for name, hits in zip(part, found, strict=True):
+                if any(id_field not in hit for hit in hits):
+                    raise InvalidRequest(f"a hit has no field {excerpt(id_field)}: name another one with --id-field")
+                documents = dict.fromkeys(str(hit[id_field]) for hit in hits)
+                if leave_out_own:
+                    documents.pop(name, None)
+                rankings[name] = list(documents)[:depth]
+            progress.advance(len(part))
+    if not any(collection.judgements[name].keys() & set(ranking) for name, ranking in rankings.items()):
+        some = next((document for ranking in rankings.values() for document in ranking), None)
+        raise InvalidRequest(
+            f"no hit of any query is judged (the first hit is {excerpt(some)}): is this the index of the collection? "
+            "If another field of its hits has the ids that were judged, name it with --id-field"
+        )
+    return rankings
+
+
+def times(search: Search, queries: Sequence[str], settings: Sequence[Setting], k: int) -> list[Times]:
     """Return the times of the settings, in their order: one query a search, on one connection, the settings in turns.
 
     Each query was embedded before, so its vector comes from the cache if the service has one.
     """
     chosen = queries[:: max(1, len(queries) // NUM_TIMED)][:NUM_TIMED]
     found: list[list[float]] = [[] for _ in settings]
-    for number in range(num_rounds + 1):
-        for query in chosen:
-            for setting, of_setting in zip(settings, found, strict=True):
-                start = time.perf_counter()
-                search([query], _num_hits(setting, k), **setting.options)
-                if number:  # the first round warms up
-                    of_setting.append(1_000 * (time.perf_counter() - start))
+    with Progress(f"timing {len(settings)} settings"):
+        for number in range(NUM_ROUNDS + 1):
+            for query in chosen:
+                for setting, of_setting in zip(settings, found, strict=True):
+                    start = time.perf_counter()
+                    search([query], setting.num_hits(k), **setting.options)
+                    if number:  # the first round warms up
+                        of_setting.append(1_000 * (time.perf_counter() - start))
     return [Times(*map(float, np.percentile(of_setting, [50, 90]))) for of_setting in found]

@@ -11,8 +11,8 @@ from shoal.excerpt import excerpt
 from shoal.options import OPTION_NAMES
 from shoal.search_options import SEARCH_NAMES
 
-#: The options that an evaluation gives by itself, or that make other lists of hits than one for each query.
-REFUSED = frozenset({"k", "index", "cursor", "fuse", "like", "negative", "num_negative", "vectors"})
+#: The options of a search but those that make other lists of hits than one for each query.
+_ALLOWED = {*OPTION_NAMES, *SEARCH_NAMES} - {"cursor", "fuse", "like", "num_negative", "vectors"}
 
 _WORD = re.compile(r"([\w.]+)=(.*?)(?=\s+[\w.]+=|\s*$)", re.DOTALL)
 
@@ -31,34 +31,27 @@ class Setting:
         A value is JSON, or else a string; a dot in a name leads into a map. Raises InvalidRequest.
         """
         options: dict[str, Any] = {}
-        rest = _WORD.sub("", text).strip()
-        if rest:
+        if rest := _WORD.sub("", text).strip():
             raise InvalidRequest(f"the setting has {excerpt(rest)}: write NAME=VALUE, such as mode=hybrid alpha=0.6")
         for name, value in _WORD.findall(text):
-            _put(options, name, _value(name, value.strip()))
-        for name in options:
-            if name in REFUSED or name not in (*OPTION_NAMES, *SEARCH_NAMES):
-                raise InvalidRequest(
-                    f"the setting has {excerpt(name)}: it takes options of a search with one list of hits a query"
-                )
+            *parents, last = name.split(".")
+            place: Any = options
+            for parent in parents:
+                place = place.setdefault(parent, {}) if isinstance(place, dict) else place
+            if not isinstance(place, dict) or last in place:
+                raise InvalidRequest(f"the setting has {excerpt(name)} twice: leave one out")
+            place[last] = _value(name, value.strip())
+        if unknown := [name for name in options if name not in _ALLOWED]:
+            raise InvalidRequest(
+                f"the setting has {excerpt(unknown[0])}: it takes options of a search with one list of hits a query"
+            )
         return cls(" ".join(text.split()) or "defaults", options)
 
-    def extended(self, words: str) -> "Setting":
-        """Return the setting with further words."""
-        return Setting.parse(f"{'' if self.name == 'defaults' else self.name} {words}")
-
-
-def _put(options: dict[str, Any], name: str, value: Any) -> None:
-    """Put a value at the place that the name says; raise InvalidRequest if there is one already."""
-    *parents, last = name.split(".")
-    place = options
-    for parent in parents:
-        place = place.setdefault(parent, {})
-        if not isinstance(place, dict):
-            break
-    if not isinstance(place, dict) or last in place:
-        raise InvalidRequest(f"the setting has {excerpt(name)} twice: leave one out")
-    place[last] = value
+    def num_hits(self, most: int) -> int:
+        """Return how many hits to ask for: at most as many as a reranker reads, as a search refuses more."""
+        rerank = self.options.get("rerank")
+        top_n = rerank.get("top_n") if isinstance(rerank, dict) else None
+        return min(most, top_n) if isinstance(top_n, int) and top_n > 0 else most
 
 
 def _value(name: str, text: str) -> Any:
