@@ -15,10 +15,7 @@ PAUSE_S = 1.0
 
 
 class JobNotice:
-    """A read of the marker of a lane that ends once there is one, or after a second, and leaves it. For one thread.
-
-    While it `is_asked`, `fileno` is a descriptor that can be read once the read has ended.
-    """
+    """A read of the marker of a lane that ends once there is one, or after a second, and leaves it. For one thread."""
 
     def __init__(self, broker: Broker, marker: str):
         self._broker = broker
@@ -36,11 +33,6 @@ class JobNotice:
     def has_come(self) -> bool:
         """True if the read has ended since it was asked."""
         return self._reading is not None and self._reading.has_ended
-
-    def fileno(self) -> int:
-        """Return the descriptor of the connection on which the read is."""
-        assert self._reading
-        return self._reading.fileno()
 
     def ask(self) -> None:
         """See that a job that waits, now or later, ends a read.

@@ -104,11 +104,6 @@ class Client(Questions):
         running = self._started()
         return running.thread.run(lambda: ask(running.client), is_wanted)
 
-    def is_alive(self) -> bool:
-        """Return False if the client's thread has died."""
-        running = self._running.get(os.getpid())
-        return running is None or running.thread.is_alive()
-
     def close(self) -> None:
         """Stop the client's thread and close its connections; threads that still wait get Unavailable.
 

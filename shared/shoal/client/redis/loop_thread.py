@@ -107,10 +107,6 @@ class LoopThread:
             self._loop.call_soon_threadsafe(callback)
             return True
 
-    def is_alive(self) -> bool:
-        """Return False if the thread has died."""
-        return self._loop is None or self._thread.is_alive()
-
     def close(self) -> None:
         """End the thread, once `at_end` is done; threads that wait get Unavailable."""
         with self._lock:
