@@ -12,7 +12,7 @@ from queues import Queue
 from tcp_proxy import Proxy
 
 from shoal import AsyncClient
-from shoal.broker import async_connection, circuit_breaker
+from shoal.broker import async_broker, async_connection, circuit_breaker
 from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.async_connection import ConnectionMaker
 from shoal.errors import Overloaded, Unavailable
@@ -96,6 +96,83 @@ def test_while_it_is_silent_all_fail_at_once(own_redis: RedisServer, monkeypatch
         asyncio.run(use(proxy))
 
 
+def test_a_connection_that_opens_and_stays_silent_takes_the_time_of_an_answer(own_redis: RedisServer) -> None:
+    async def use(proxy: Proxy) -> None:
+        limits = f"socket_connect_timeout={PATIENCE_S}&socket_timeout=0.05"
+        broker = AsyncBroker(ConnectionMaker(f"redis://127.0.0.1:{proxy.port}/0?{limits}"))
+        proxy.hold()
+        async with asyncio.timeout(PATIENCE_S / 2):
+            with pytest.raises(Unavailable):
+                await broker.execute("PING")
+        await broker.close()
+
+    with Proxy(own_redis.port) as proxy:
+        asyncio.run(use(proxy))
+
+
+def test_tasks_that_wait_while_one_cannot_connect_learn_it_together(own_redis: RedisServer) -> None:
+    async def use() -> None:
+        broker = AsyncBroker(ConnectionMaker(own_redis.url.replace("//", "//:wrong@")))
+        for error in await outcomes([asyncio.create_task(broker.execute("PING")) for _ in range(20)]):
+            assert isinstance(error, Unavailable)
+        await broker.close()
+
+    with redis.Redis.from_url(own_redis.url) as connection:
+        before = connection.info("stats")["total_connections_received"]
+        asyncio.run(use())
+        assert connection.info("stats")["total_connections_received"] == before + 1
+
+
+def test_after_a_task_that_tried_was_cancelled_another_may_try(
+    own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(async_connection, "LATE_S", 0.0)
+    monkeypatch.setattr(circuit_breaker, "TRY_EVERY_S", 0.0)
+
+    async def use(proxy: Proxy) -> None:
+        broker = AsyncBroker(ConnectionMaker(url_of(proxy)))
+        for block_s in (0.0, PATIENCE_S):
+            assert await broker.execute("PING", block_s=PATIENCE_S) == b"PONG"
+            proxy.hold()
+            with pytest.raises(Unavailable):
+                await broker.execute("PING", block_s=-PATIENCE_S)  # its time is over at once
+            trying = asyncio.create_task(broker.execute("PING", block_s=block_s))
+            await asyncio.sleep(0.01)
+            trying.cancel()
+            assert [type(error) for error in await outcomes([trying])] == [asyncio.CancelledError]
+            proxy.release()
+            assert await broker.execute("PING") == b"PONG"
+        await broker.close()
+
+    with Proxy(own_redis.port) as proxy:
+        asyncio.run(use(proxy))
+
+
+def test_a_large_command_that_comes_while_the_turn_passes_waits_no_longer_than_others(
+    own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(async_broker, "LARGE_BYTES", 0)
+
+    async def use() -> None:
+        broker = AsyncBroker(ConnectionMaker(own_redis.url))
+
+        async def ask_twice() -> None:
+            await broker.execute("BLPOP", "a", 0, block_s=PATIENCE_S)
+            monkeypatch.setattr(async_broker, "MAX_LARGE_WAIT_S", 0.0)
+            await broker.execute("PING", block_s=PATIENCE_S)
+
+        twice = asyncio.create_task(ask_twice())
+        other = asyncio.create_task(broker.execute("BLPOP", "b", 0, block_s=PATIENCE_S))
+        await broker.execute("RPUSH", "a", 1)
+        with pytest.raises(Unavailable, match="in use"):
+            await asyncio.wait_for(twice, PATIENCE_S / 2)
+        await broker.execute("RPUSH", "b", 1)
+        assert await other == [b"b", b"1"]
+        await broker.close()
+
+    asyncio.run(use())
+
+
 def test_an_answer_that_came_while_something_held_the_loop_up_is_read(
     own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,3 +223,27 @@ def test_a_full_redis_refuses(own_redis: RedisServer) -> None:
                 await client.embed("storm")
 
     asyncio.run(use())
+
+
+def test_a_connection_that_is_left_at_a_replica_ends_no_command_at_the_primary(
+    own_redis: RedisServer, redis_server: RedisServer
+) -> None:
+    async def use(proxy: Proxy, former: "redis.Redis", primary: "redis.Redis") -> None:
+        broker = AsyncBroker(ConnectionMaker(url_of(proxy)))
+        assert await broker.execute("PING", block_s=1.0) == b"PONG"
+        former.replicaof("127.0.0.1", 1)
+        proxy.switch(redis_server.port)
+        waiting = asyncio.create_task(broker.execute("BLPOP", "left", 0))
+        await wait_for(lambda: primary.info("clients")["blocked_clients"])
+        with pytest.raises(Unavailable, match="it is a replica"):
+            await broker.execute("SET", "left", 1, block_s=1.0)
+        primary.rpush("left", 1)
+        assert await waiting == [b"left", b"1"]
+        await broker.close()
+
+    with (
+        Proxy(own_redis.port) as proxy,
+        redis.Redis.from_url(own_redis.url) as former,
+        redis.Redis.from_url(redis_server.url) as primary,
+    ):
+        asyncio.run(use(proxy, former, primary))

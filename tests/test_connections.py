@@ -1,9 +1,11 @@
 """Connections to Redis: kept, and replaced when they break; scripts."""
 
+import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
+from typing import Any
 
 import pytest
 import redis
@@ -13,6 +15,8 @@ from tcp_proxy import Proxy
 
 from shoal import Client
 from shoal.broker import connections
+from shoal.broker.async_broker import AsyncBroker
+from shoal.broker.async_connection import ConnectionMaker
 from shoal.broker.broker import Broker
 from shoal.broker.script import Script, ScriptCall
 from shoal.errors import Overloaded, Unavailable
@@ -255,3 +259,18 @@ class TestScripts:
         assert done == 1
         with pytest.raises(Unavailable, match="not an integer"):
             broker.run(script, ["a"], {})
+
+
+def test_no_option_of_the_url_changes_how_answers_are_read(own_redis: RedisServer) -> None:
+    url = f"{own_redis.url}&protocol=3&decode_responses=True"
+
+    async def ask() -> Any:
+        broker = AsyncBroker(ConnectionMaker(url))
+        found = await broker.execute("HGETALL", "a")
+        await broker.close()
+        return found
+
+    broker = Broker.connect(url)
+    broker.execute("HSET", "a", "b", "c")
+    assert broker.execute("HGETALL", "a") == asyncio.run(ask()) == [b"b", b"c"]
+    broker.close()

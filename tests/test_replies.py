@@ -139,6 +139,8 @@ def test_token_vectors_are_cut_by_text() -> None:
         {"vectors": {"dtype": "float16", "shape": [1, 1], "data": b"\0\0"}},
         {"vectors": {"dtype": "float32", "shape": [2, 2], "data": b"\0" * 12}},
         {"vectors": {"dtype": "float32", "shape": [1], "data": b"\0" * 3}},
+        {"timings": {"queue_s": float("nan")}},
+        {"timings": {"queue_s": float("inf")}},
         {"vectors": {}},
         {"vectors": 5},
         {"error": "bad"},

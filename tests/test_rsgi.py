@@ -150,10 +150,11 @@ def test_bodies_of_requests_that_are_let_in_unseen_are_not_kept(start_server: St
 def test_a_header_that_is_no_ascii_is_there_all_the_same(start_server: StartServer) -> None:
     server = start_server()
     body = json.dumps({"op": "embed", "inputs": ["a"]}).encode()
-    head = f"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\nIdempotency-Key: k\xfc\r\n\r\n"
-    with closing(socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S)) as connection:
-        connection.sendall(head.encode("latin-1") + body)
-        assert connection.recv(65_536).startswith(b"HTTP/1.1 422 ")
+    head = f"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\nIdempotency-Key: k\xfc\r\n"
+    for others in ("", "Accept: */*\r\nAccept: */*\r\n"):
+        with closing(socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S)) as connection:
+            connection.sendall((head + others + "\r\n").encode("latin-1") + body)
+            assert connection.recv(65_536).startswith(b"HTTP/1.1 422 "), others
 
 
 def test_requests_whose_clients_go_are_counted(start_server: StartServer, stub: StubWorker) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from types import NoneType
 from typing import Any, Literal, NamedTuple, Self, TypeVar, get_args
 
@@ -229,7 +230,7 @@ def _are_flags(value: Any) -> bool:
 
 
 def _are_timings(value: Any) -> bool:
-    return type(value) is dict and all([isinstance(time_s, float | int) for time_s in value.values()])
+    return type(value) is dict and all([isinstance(t_s, float | int) and isfinite(t_s) for t_s in value.values()])
 
 
 _are_maps = _if_asked(_list_of(_list_of(_is(dict))))

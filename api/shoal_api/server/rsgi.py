@@ -150,10 +150,9 @@ class RsgiServer:
             if "_" not in name:  # else it could pass for another one
                 key = "HTTP_" + name.upper().replace("-", "_")
                 environ[key] = f"{environ[key]},{value}" if key in environ else value
-        if len(names := scope.headers.keys()) > len(named):  # `items` lacks those whose values are not ASCII
-            for name in names:
-                if "_" not in name:
-                    environ.setdefault("HTTP_" + name.upper().replace("-", "_"), "")
+        for name in set(scope.headers.keys()).difference(dict(named)):  # `items` lacks those whose values are not ASCII
+            if "_" not in name:
+                environ["HTTP_" + name.upper().replace("-", "_")] = ""
         if (kind := environ.pop("HTTP_CONTENT_TYPE", None)) is not None:
             environ["CONTENT_TYPE"] = kind
         if (length := environ.pop("HTTP_CONTENT_LENGTH", None)) is not None:

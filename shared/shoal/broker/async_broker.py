@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from copy import copy
 from typing import Any
 
 import redis
@@ -36,10 +37,11 @@ class AsyncBroker:
         self._maker = maker
         self._shared: AsyncConnection | None = None
         self._opening = asyncio.Lock()
+        self._not_opened: redis.RedisError | None = None
         self._idle: deque[AsyncConnection] = deque()
         self._busy: set[AsyncConnection] = set()
         self._free = asyncio.Semaphore(num_connections(maker.max_connections))
-        self._large = asyncio.Lock()
+        self._large = asyncio.Semaphore(1)  # no Lock, which is not `locked` while it passes to the next task
         self._is_closed = False
 
     async def close(self) -> None:
@@ -47,6 +49,8 @@ class AsyncBroker:
         self._is_closed = True
         for connection in self._busy:
             connection.close()
+        if self._shared is not None:
+            self._shared.close()
         self._drop_idle()
         await asyncio.sleep(0)  # the loop ends the transports
 
@@ -100,6 +104,9 @@ class AsyncBroker:
             if self._is_closed:
                 raise _closed() from error
             raise
+        except asyncio.CancelledError:
+            self._maker.breaker.give_up()
+            raise
 
     async def _ask_alone(self, data: bytes, num_answers: int, block_s: float) -> list[Any]:
         """Ask over a connection that no other task uses meanwhile; one task at a time asks what is large."""
@@ -146,9 +153,17 @@ class AsyncBroker:
         return await self._open()
 
     async def _open_shared(self) -> AsyncConnection:
+        """Return the shared connection; all tasks that wait while one cannot open it get the error."""
+        earlier = self._not_opened
         async with self._opening:
+            if self._not_opened and self._not_opened is not earlier:
+                raise copy(self._not_opened)
             if self._shared is None or not self._shared.is_open():
-                self._shared = await self._open()
+                try:
+                    self._shared = await self._open()
+                except redis.RedisError as error:
+                    self._not_opened = copy(error)  # without its traceback
+                    raise
             return self._shared
 
     async def _open(self) -> AsyncConnection:
@@ -161,14 +176,14 @@ class AsyncBroker:
         return connection
 
     def _drop_idle(self) -> None:
-        """Close the connections that no task has for itself."""
+        """Close the connections on which nothing is asked."""
         while self._idle:
             self._idle.pop().close()
-        if self._shared is not None:
+        if self._shared is not None and self._shared.is_idle():
             self._shared.close()
 
 
-async def _acquire(lock: asyncio.Lock | asyncio.Semaphore, within_s: float) -> None:
+async def _acquire(lock: asyncio.Semaphore, within_s: float) -> None:
     """Acquire a lock; raise Unavailable if that takes too long."""
     if not lock.locked():
         await lock.acquire()  # at once

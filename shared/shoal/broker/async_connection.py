@@ -94,6 +94,10 @@ class AsyncConnection(asyncio.Protocol):
         poll.register(self._transport.get_extra_info("socket"), select.POLLIN)
         return not poll.poll(0)
 
+    def is_idle(self) -> bool:
+        """Return True if no answer is awaited."""
+        return not self._questions
+
     def close(self, error: redis.RedisError | None = None) -> None:
         """Close the connection; tasks that wait for answers get the error."""
         if self._timer is not None:
@@ -179,26 +183,26 @@ class ConnectionMaker:
             self._options = read_url(url, answer_s) | {"retry": Retry(NoBackoff(), 0)}
             self.max_connections = int(self._options.pop("max_connections"))
             self._class = _CLASSES[self._options.pop("connection_class")]
-            self._answer_s = float(self._options.pop("socket_timeout"))
+            self._answer_s = float(self._options["socket_timeout"])
             self._class(**self._options)  # refuses options that it does not know
 
     async def open(self) -> AsyncConnection:
-        """Return a new connection. Raises redis.RedisError, and at once while Redis is away."""
+        """Return a new connection. Raises redis.RedisError, and at once while Redis is away.
+
+        Redis may take `socket_connect_timeout` for the connection, and `socket_timeout` for each answer.
+        """
         self.breaker.check()
         started = time.monotonic()
-        opened = self._class(**self._options, socket_timeout=None)
+        opened = self._class(**self._options)
         try:
-            async with asyncio.timeout((opened.socket_connect_timeout or 0.0) + self._answer_s):
-                await opened.connect()  # type: ignore[no-untyped-call]
-                await opened.send_command("PING", check_health=False)
-                await opened.read_response()  # of a Redis that has no room it is the error
+            await opened.connect()  # type: ignore[no-untyped-call]
+            await opened.send_command("PING", check_health=False)
+            await opened.read_response()  # of a Redis that has no room it is the error
         except BaseException as error:
             await opened.disconnect(nowait=True)
-            if isinstance(error, TimeoutError):
-                error = redis.TimeoutError("Timeout connecting to server")
             if isinstance(error, redis.RedisError):
                 self.breaker.record_no_connection(error, started)
-            raise error from None
+            raise
         writer = cast(asyncio.StreamWriter, opened._writer)
         opened._reader = opened._writer = None  # else it closes them when it goes
         return AsyncConnection(writer, self.breaker, self._answer_s)

@@ -52,6 +52,12 @@ class CircuitBreaker:
             self._trying = caller  # may pass again: the idle connection that it got may have been closed
             self._next_try_at = now + _TRY_WITHIN_S
 
+    def give_up(self) -> None:
+        """Let another caller try, if this one did: it was cancelled, and reports no outcome."""
+        with self._lock:
+            if self._trying == self._caller():
+                self._trying, self._next_try_at = 0, 0.0
+
     def record_failure(self, error: Exception, since: float, is_silence: bool) -> None:
         """Record a failed command; `is_silence` if no answer came since `since` on the monotonic clock.
 

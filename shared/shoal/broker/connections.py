@@ -53,12 +53,14 @@ MAX_WAIT_S = 5.0
 
 #: How connections behave, where the URL does not say otherwise.
 _OPTIONS: dict[str, Any] = {
-    "protocol": 2,
     "retry": Retry(NoBackoff(), 0),
     "retry_on_error": [redis.ReadOnlyError],  # no retry either, but the connection to the demoted primary is closed
     "max_connections": 2 * MAX_CONNECTIONS,  # as many for a library that takes them from the pool itself
     "driver_info": None,  # a round trip less, and a command less that rules must allow
 }
+
+#: How answers are read, whatever the URL says: lists and bytes.
+_ANSWERS = {"protocol": 2, "decode_responses": False}
 
 
 class PasswordFile(redis.CredentialProvider):
@@ -100,7 +102,7 @@ def read_url(url: str, answer_s: float) -> dict[str, Any]:
     if path := options.pop("password_file", None):
         options["credential_provider"] = PasswordFile(path, options.pop("username", None))
     limits = {"socket_timeout": answer_s, "socket_connect_timeout": answer_s}
-    values: dict[str, Any] = _OPTIONS | limits | {"connection_class": redis.Connection} | options
+    values: dict[str, Any] = _OPTIONS | limits | {"connection_class": redis.Connection} | options | _ANSWERS
     return values
 
 
