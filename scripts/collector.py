@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from shoal.printable import printable
+from shoal.process.printable import printable
 
 #: Time without a span after which a trace is printed: processes send theirs every 5 s.
 QUIET_S = 6.0

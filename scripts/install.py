@@ -26,7 +26,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "shared"))
 
-from shoal.progress import Progress  # noqa: E402 - from this folder, as nothing is installed yet
+from shoal.process.progress import Progress  # noqa: E402 - from this folder, as nothing is installed yet
 
 VENV = ROOT / os.environ.get("SHOAL_VENV", ".venv")
 STATE = VENV / ".installed"

@@ -7,7 +7,7 @@ import pytest
 from client_adapters import KINDS, AnyClient, MakeClient, end
 from conftest import PATIENCE_S
 
-from shoal.keys import Keys
+from shoal.contract.keys import Keys
 
 
 @pytest.fixture(params=KINDS)

@@ -11,7 +11,7 @@ from conftest import PATIENCE_S
 from flask.testing import FlaskClient
 from queues import Queue, set_limits
 
-from shoal.keys import Keys
+from shoal.contract.keys import Keys
 from shoal.queue.lane import LaneLimits
 from shoal.settings import Settings
 from shoal_api.app import close_app, create_app

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from queues import Queue
 from werkzeug.test import TestResponse
 
+from shoal.contract.jobs import LANES, Job
+from shoal.contract.keys import Keys
+from shoal.contract.replies import TIMINGS, Reply
 from shoal.errors import Expired, Internal, ShoalError, TextTooLong, UnknownIndex, Unsupported
-from shoal.jobs import LANES, Job
-from shoal.keys import Keys
 from shoal.operations import Decode, Embed, Map, Rerank, Search, Tokenize
 from shoal.queue.answer import Answer
 from shoal.queue.delivery import Delivery
-from shoal.replies import TIMINGS, Reply
 from shoal_api.server.async_flask import AsyncFlask
 
 #: Makes an application, with other settings where they are given.

@@ -12,9 +12,9 @@ from queues import Queue
 from tcp_proxy import Proxy
 
 from shoal import AsyncClient
-from shoal.jobs import LANES, Job
+from shoal.contract.jobs import LANES, Job
+from shoal.contract.replies import Reply
 from shoal.queue.answer import Answer
-from shoal.replies import Reply
 
 
 def async_client(queue: Queue, url: str, **settings: Any) -> AsyncClient:

@@ -12,16 +12,17 @@ from shoal.cache.lookup import CacheLookup, LookupResult
 from shoal.changes import change_log
 from shoal.changes.change import Change
 from shoal.client.redis.loop_thread import LoopThread
-from shoal.jobs import Job
-from shoal.keys import Keys
-from shoal.queue import blame, pool_history
+from shoal.contract.jobs import Job
+from shoal.contract.keys import Keys
+from shoal.contract.replies import Reply
+from shoal.queue import blame
 from shoal.queue.dispatcher import Dispatcher, Pending
 from shoal.queue.pool import ALIVE_S, AsyncPool
 from shoal.queue.pool import Pool as WorkersPool
 from shoal.queue.producer import Producer
 from shoal.queue.reply_stream import ReplyStream
 from shoal.queue.unread import UnreadResults
-from shoal.replies import Reply
+from shoal.viewers import pool_history
 
 P = ParamSpec("P")
 T = TypeVar("T")

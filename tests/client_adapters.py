@@ -12,8 +12,8 @@ import numpy as np
 from werkzeug.serving import make_server
 
 from shoal import AsyncClient, AsyncHandle, AsyncIndexHandle, AsyncLongHandle, Client, HttpClient
-from shoal.jobs import Job
-from shoal.replies import Reply
+from shoal.contract.jobs import Job
+from shoal.contract.replies import Reply
 from shoal.settings import Settings
 from shoal_api.app import close_app, create_app
 

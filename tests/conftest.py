@@ -30,8 +30,8 @@ from threadpoolctl import threadpool_limits
 
 from shoal import Client
 from shoal.broker.embedded import find_server
+from shoal.contract.keys import Keys
 from shoal.errors import MissingExtra
-from shoal.keys import Keys
 
 ROOT = Path(__file__).parent.parent
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from shoal.search_filter import ESCAPE, OPERATORS, RANGE_OPERATORS
+from shoal.operations.search_filter import ESCAPE, OPERATORS, RANGE_OPERATORS
 
 Fields = dict[str, Any]
 

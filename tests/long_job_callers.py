@@ -9,7 +9,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from shoal.keys import Keys
+from shoal.contract.keys import Keys
 from shoal.long_jobs.rq_queue import queue_names
 from shoal_api.access import api_keys
 

@@ -8,7 +8,7 @@ import redis
 from api_stub import MakeApp
 from long_job_callers import Guarded, Rq
 
-from shoal.keys import Keys
+from shoal.contract.keys import Keys
 from shoal.settings import Settings
 
 

@@ -12,13 +12,13 @@ from blocking import BlockingProducer, Unread
 from shoal import Client
 from shoal.broker.broker import Broker
 from shoal.broker.connections import open_pool
-from shoal.jobs import LANES
-from shoal.keys import Keys
+from shoal.contract.jobs import LANES
+from shoal.contract.keys import Keys
+from shoal.contract.replies import Reply
 from shoal.queue.answer import Answer
 from shoal.queue.consumer import Consumer
 from shoal.queue.delivery import Delivery
 from shoal.queue.lane import LaneLimits
-from shoal.replies import Reply
 from shoal_workers.loop.worker import Worker
 
 #: Time for which a worker is alive that a test announces, once as a rule: longer than any test takes.

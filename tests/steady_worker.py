@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from queues import Queue
 
+from shoal.contract.jobs import LANES, Job
+from shoal.contract.replies import Reply
 from shoal.errors import Internal, ShoalError, TextTooLong
-from shoal.jobs import LANES, Job
 from shoal.queue.answer import Answer
-from shoal.replies import Reply
 
 MODEL, DIMENSION = "steady", 8
 

@@ -5,8 +5,8 @@ import socket
 import pytest
 from conftest import free_port
 
-from shoal.address import api_url, find_addresses
 from shoal.errors import BadSetting, PortInUse
+from shoal.process.address import api_url, find_addresses
 from shoal.settings import Settings
 
 

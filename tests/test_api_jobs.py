@@ -10,11 +10,11 @@ from conftest import wait_until
 from flask.testing import FlaskClient
 from queues import Queue
 
-from shoal.jobs import LANES
+from shoal.contract.jobs import LANES
+from shoal.contract.options import Options
+from shoal.contract.replies import Reply
 from shoal.operations import Embed
-from shoal.options import Options
 from shoal.queue.answer import Answer
-from shoal.replies import Reply
 from shoal_api.schema.requests import JobBody
 
 pytest_plugins = ["api_fixtures"]

@@ -22,7 +22,7 @@ from conftest import PATIENCE_S, free_port, wait_until
 from process import FewFiles, Process, run
 from service import service
 
-from shoal.keys import Keys
+from shoal.contract.keys import Keys
 from shoal.settings import Settings
 from shoal_api.access import api_keys
 from shoal_api.access.access_control import MAX_CONNECTIONS

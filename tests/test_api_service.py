@@ -14,11 +14,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from queues import Queue
 
 from shoal import __version__
+from shoal.contract.jobs import LANES
+from shoal.contract.keys import Keys
+from shoal.contract.options import CHOICES, OPTION_NAMES
 from shoal.errors import BY_CODE
-from shoal.jobs import LANES
-from shoal.keys import Keys
 from shoal.operations import OPERATIONS
-from shoal.options import CHOICES, OPTION_NAMES
 from shoal.settings import OPEN_PATHS
 from shoal_api.schema.errors import STATUS
 from shoal_api.schema.requests import JobBody

@@ -13,9 +13,9 @@ from test_worker import code, distinct, put, replies
 
 import shoal_workers.loop.batch
 import shoal_workers.loop.worker
+from shoal.contract.options import Options
 from shoal.errors import Unavailable
 from shoal.operations import Embed, Rerank
-from shoal.options import Options
 from shoal.queue.consumer import Consumer
 from shoal.queue.delivery import Delivery
 from shoal_workers.encoding.bucketing import Bucketing

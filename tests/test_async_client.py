@@ -17,11 +17,11 @@ from shoal import AsyncClient
 from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.async_connection import ConnectionMaker
 from shoal.client.redis import embed_stream
+from shoal.contract.jobs import TEXTS_PER_JOB
+from shoal.contract.keys import Keys
+from shoal.contract.options import Options
 from shoal.errors import Internal, ShoalError, Unavailable
-from shoal.jobs import TEXTS_PER_JOB
-from shoal.keys import Keys
 from shoal.operations import Embed
-from shoal.options import Options
 from shoal.queue.answer import Answer
 from shoal.queue.lane import LaneLimits
 from shoal.queue.packed_jobs import PackedJobs

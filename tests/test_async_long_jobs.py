@@ -15,8 +15,8 @@ from tcp_proxy import Proxy
 from shoal import AsyncClient, Client
 from shoal.client.item_file import ItemFile
 from shoal.client.work_threads import WorkThreads
+from shoal.contract.keys import Keys
 from shoal.errors import Unavailable, UnknownJob
-from shoal.keys import Keys
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -15,8 +15,8 @@ from shoal import AsyncClient
 from shoal.broker import async_broker, async_connection, circuit_breaker
 from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.async_connection import ConnectionMaker
+from shoal.contract.keys import Keys
 from shoal.errors import Overloaded, Unavailable
-from shoal.keys import Keys
 from shoal.queue import dispatcher
 
 

@@ -22,8 +22,8 @@ import tiny_model
 from conftest import PATIENCE_S
 from numpy.typing import NDArray
 
+from shoal.contract.options import Options
 from shoal.errors import BadSetting, ModelMismatch
-from shoal.options import Options
 from shoal_workers.avx512 import library
 from shoal_workers.avx512.kernel import KernelModel, KernelPass, KernelThreads, count_differing, load
 from shoal_workers.avx512.library import CannotCompile, compile_kernel
@@ -368,7 +368,7 @@ PROGRAM = """
 import os, sys
 from pathlib import Path
 import numpy as np
-from shoal.options import Options
+from shoal.contract.options import Options
 from shoal_workers.encoding.encoder import Encoder, TokenizedText
 
 encoder = Encoder.open(Path(sys.argv[1]), "avx512", "int8", 2)

@@ -21,9 +21,9 @@ from queues import queue_of
 from service import Service, service
 
 from shoal import Client
-from shoal.jobs import LANES
-from shoal.keys import Keys
-from shoal.options import Options
+from shoal.contract.jobs import LANES
+from shoal.contract.keys import Keys
+from shoal.contract.options import Options
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.scratch import SCRATCH
 from shoal_workers.index.index import Index, current_version

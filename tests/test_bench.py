@@ -35,8 +35,8 @@ from shoal.bench.table import tables
 from shoal.bench.trial import Row, Trial, interleave, shown
 from shoal.bench.wrk import Measured
 from shoal.cli.main import main
+from shoal.contract.keys import Keys
 from shoal.errors import BadSetting, NotReady
-from shoal.keys import Keys
 from shoal_workers.process.processors import available, has_bf16, threads_for
 
 needs_wrk = pytest.mark.skipif(not shutil.which("wrk"), reason="wrk is not installed")

@@ -17,12 +17,12 @@ import shoal_workers.intake.admission
 import shoal_workers.loop.preemption
 from shoal import operations
 from shoal.broker.broker import Broker
+from shoal.contract.jobs import LANES, Job
+from shoal.contract.options import Options
 from shoal.errors import Unavailable
-from shoal.jobs import LANES, Job
 from shoal.operations import Embed, Search
-from shoal.options import Options
+from shoal.operations.search_options import SearchOptions
 from shoal.queue.consumer import Consumer
-from shoal.search_options import SearchOptions
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.reranker import Reranker

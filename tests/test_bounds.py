@@ -13,14 +13,14 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from test_field_search import Made, vectors_of
 
-from shoal.checks import MAX_NAME_CHARS, MAX_VALUE_CHARS
+from shoal.contract.checks import MAX_NAME_CHARS, MAX_VALUE_CHARS
+from shoal.contract.options import Options
 from shoal.errors import InvalidRequest
-from shoal.map_options import MapOptions
 from shoal.operations import OPERATIONS
-from shoal.options import Options
-from shoal.search_fields import MAX_BOOST_VALUES, MAX_BOOSTS, MAX_FACETS, MAX_SORTS
-from shoal.search_filter import MAX_FILTER_CONDITIONS, MAX_FILTER_VALUES
-from shoal.search_options import MAX_FIELDS, MAX_GROUP_SIZE, MAX_LISTS, SearchOptions
+from shoal.operations.map_options import MapOptions
+from shoal.operations.search_fields import MAX_BOOST_VALUES, MAX_BOOSTS, MAX_FACETS, MAX_SORTS
+from shoal.operations.search_filter import MAX_FILTER_CONDITIONS, MAX_FILTER_VALUES
+from shoal.operations.search_options import MAX_FIELDS, MAX_GROUP_SIZE, MAX_LISTS, SearchOptions
 from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import CHECKS, BoundedBy
 

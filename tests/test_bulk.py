@@ -29,6 +29,8 @@ from shoal.bulk.group import MAX_GROUP_ROWS, Group, Row, groups
 from shoal.bulk.job_stream import MAX_WINDOW_ROWS, JobStream
 from shoal.bulk.manifest import Manifest
 from shoal.bulk.served_model import check_same_vectors
+from shoal.contract.keys import Keys
+from shoal.contract.options import Options
 from shoal.errors import (
     BadDocument,
     FileError,
@@ -42,10 +44,8 @@ from shoal.errors import (
     ShoalError,
     Unavailable,
 )
-from shoal.keys import Keys
 from shoal.long_task import TaskProgress
 from shoal.operations import Embed
-from shoal.options import Options
 from shoal.queue.answer import Answer
 from shoal.queue.lane import LaneLimits
 from shoal.records.document import BadRow, Document

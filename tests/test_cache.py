@@ -31,13 +31,13 @@ from shoal.cache.cache import MAX_TEXTS_PER_READ, Cache
 from shoal.cache.entry import Entry, size_bytes
 from shoal.cache.lookup import OBJECT_BYTES, CacheLookup
 from shoal.cache.table import Table, num_places
+from shoal.contract.jobs import Job
+from shoal.contract.keys import Keys
+from shoal.contract.options import Options
+from shoal.contract.replies import TIMINGS, Reply
 from shoal.errors import InvalidRequest, InvalidText, Overloaded, ShoalError, TextTooLong, Timeout, Unavailable
-from shoal.jobs import Job
-from shoal.keys import Keys
 from shoal.operations import Embed, Search
-from shoal.options import Options
 from shoal.queue.lane import LaneLimits
-from shoal.replies import TIMINGS, Reply
 from shoal.settings import Settings
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from test_builder import MadeVectors
 
+from shoal.contract.keys import Keys
 from shoal.errors import Paused
-from shoal.keys import Keys
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_task import TaskProgress
 from shoal.records.source import Source

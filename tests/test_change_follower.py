@@ -20,8 +20,8 @@ from queues import Queue, drive
 from shoal.broker.broker import Broker
 from shoal.changes.change import Change
 from shoal.changes.change_log import START, Tail
+from shoal.contract.keys import Keys
 from shoal.errors import Overloaded, Unavailable
-from shoal.keys import Keys
 from shoal.operations import Search
 from shoal.records.document import Document
 from shoal.settings import Settings

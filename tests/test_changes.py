@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from queues import Queue
 
-from shoal import wire
 from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.async_connection import ConnectionMaker
 from shoal.changes import change_log as module
 from shoal.changes.change import BYTES_OF_A_VALUE, MAX_CHANGE_BYTES, MAX_CHANGE_IDS, MAX_CHANGES, Change, size_of
 from shoal.changes.change_log import START, Entry, append
+from shoal.contract import wire
+from shoal.contract.keys import Keys
 from shoal.errors import (
     IndexMismatch,
     InvalidRequest,
@@ -32,7 +33,6 @@ from shoal.errors import (
     TooManyChanges,
     Unavailable,
 )
-from shoal.keys import Keys
 from shoal.records.document import RESERVED_NAMES, Document
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=9).filter(str.strip)

@@ -25,8 +25,8 @@ from process import environment
 from queues import Queue
 
 from shoal import Client
+from shoal.contract.replies import Reply
 from shoal.errors import Internal
-from shoal.replies import Reply
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
 

@@ -14,19 +14,19 @@ from queues import Queue
 from test_builder import MadeVectors
 
 from shoal.changes.change import Change
+from shoal.contract.options import Options
 from shoal.errors import BadDocument, InvalidRequest, ModelMismatch, ModelNotFound, Unavailable
 from shoal.operations import Search
-from shoal.options import Options
+from shoal.operations.search_options import SearchOptions
 from shoal.records.document import Document
 from shoal.records.source import Source
-from shoal.search_options import SearchOptions
 from shoal.settings import Settings
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.chunks import Cutter
 from shoal_workers.index.build.document_encoder import ModelInfo
-from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.build.local_encoder import LocalEncoder
+from shoal_workers.index.build.steps.folding import IndexChanges
 from shoal_workers.index.files.manifest import BAD_ROWS
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.long_tasks import BuildIndex, build_index

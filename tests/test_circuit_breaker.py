@@ -28,8 +28,8 @@ from tcp_proxy import Proxy
 
 from shoal.broker.circuit_breaker import TRY_EVERY_S, WATCHED, CircuitBreaker
 from shoal.broker.connections import ANSWER_S
+from shoal.contract.keys import Keys
 from shoal.errors import ShoalError
-from shoal.keys import Keys
 
 #: Time that a request is given, in seconds: no answer takes so long that does not wait for Redis.
 GIVEN_S = 3_600

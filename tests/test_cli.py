@@ -23,8 +23,8 @@ from safetensors.numpy import load_file
 from shoal import Client, __version__
 from shoal.cli import search
 from shoal.cli.main import main
-from shoal.keys import Keys
-from shoal.replies import Reply
+from shoal.contract.keys import Keys
+from shoal.contract.replies import Reply
 from shoal.settings import Settings, variable
 
 SETTINGS = {item.name for item in fields(Settings)}

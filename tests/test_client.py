@@ -12,9 +12,9 @@ from queues import queue_of
 from test_clients import TEXTS
 
 from shoal import AsyncClient, Client
+from shoal.contract.options import Options
 from shoal.errors import Cancelled, Unavailable, UnknownJob
 from shoal.operations import Embed
-from shoal.options import Options
 from shoal_workers.encoding.encoder import Encoder
 
 

@@ -13,6 +13,9 @@ from conftest import WORDS, free_port, running, wait_until
 from queues import Queue, set_limits
 
 from shoal import AsyncClient, Client
+from shoal.contract.jobs import MAX_REQUEST_TEXTS, TEXTS_PER_JOB
+from shoal.contract.keys import Keys
+from shoal.contract.options import Options
 from shoal.errors import (
     Cancelled,
     Expired,
@@ -26,10 +29,7 @@ from shoal.errors import (
     UnknownIndex,
     UnknownJob,
 )
-from shoal.jobs import MAX_REQUEST_TEXTS, TEXTS_PER_JOB
-from shoal.keys import Keys
 from shoal.operations import Embed
-from shoal.options import Options
 from shoal.queue.lane import LaneLimits
 from shoal.settings import Settings
 from shoal_workers.encoding.bucketing import Bucketing

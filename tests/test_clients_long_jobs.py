@@ -12,8 +12,8 @@ from conftest import PATIENCE_S, free_port, wait_until
 from process import Process
 
 from shoal import ServerFile
+from shoal.contract.keys import Keys
 from shoal.errors import Cancelled, InvalidRequest, JobNotEnded, NotReady, Timeout, Unavailable, UnknownJob
-from shoal.keys import Keys
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.settings import Settings
 

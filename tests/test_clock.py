@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 from queues import Queue, drive, queue_of
 
-from shoal import Client, wire
+from shoal import Client
 from shoal.broker.broker import Broker
 from shoal.broker.clock import MAX_ERROR_S, MEASURE_EVERY_S, NUM_ROUND_TRIPS, Clock
+from shoal.contract import wire
+from shoal.contract.jobs import LANES, MAX_DEADLINE_S
+from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest, Unavailable
-from shoal.jobs import LANES, MAX_DEADLINE_S
 from shoal.operations import Embed, Search
 from shoal.queue.answer import Answer
 from shoal.queue.consumer import Consumer
-from shoal.replies import Reply
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index

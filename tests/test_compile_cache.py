@@ -12,7 +12,7 @@ from threading import Barrier
 import numpy as np
 import pytest
 
-from shoal.options import Options
+from shoal.contract.options import Options
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.engines.compile_cache import load_or_make
 

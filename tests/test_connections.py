@@ -19,8 +19,8 @@ from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.async_connection import ConnectionMaker
 from shoal.broker.broker import Broker
 from shoal.broker.script import Script, ScriptCall
+from shoal.contract.keys import Keys
 from shoal.errors import Overloaded, Unavailable
-from shoal.keys import Keys
 from shoal.operations import Embed
 
 

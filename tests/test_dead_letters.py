@@ -20,16 +20,16 @@ from queues import Queue, queue_of, set_limits
 
 import shoal.queue.consumer
 from shoal import Client
+from shoal.contract.jobs import LANES, Job
+from shoal.contract.keys import Keys
+from shoal.contract.replies import Reply
 from shoal.errors import MalformedJob, Overloaded, UnknownJob
-from shoal.jobs import LANES, Job
-from shoal.keys import Keys
 from shoal.operations import Embed, Search
 from shoal.queue.answer import Answer
 from shoal.queue.blame import MAX_LISTED_BYTES, DeadLetter
 from shoal.queue.consumer import MAX_DEAD_BYTES, MAX_DEAD_LETTERS
 from shoal.queue.lane import LaneLimits
 from shoal.queue.producer import Producer
-from shoal.replies import Reply
 
 pytest_plugins = ["api_fixtures"]
 

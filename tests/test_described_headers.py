@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from shoal_api.response import SAFETY
-from shoal_api.vector_format import RAW
+from shoal_api.answers.response import SAFETY
+from shoal_api.answers.vector_format import RAW
 
 pytest_plugins = ["api_fixtures"]
 

@@ -15,8 +15,9 @@ from queues import Queue
 
 import shoal.queue.dispatcher
 from shoal import Client
+from shoal.contract.jobs import LANES
+from shoal.contract.replies import Reply
 from shoal.errors import Internal, ShoalError, Unavailable
-from shoal.jobs import LANES
 from shoal.operations import Embed
 from shoal.queue.answer import Answer
 from shoal.queue.delivery import Delivery
@@ -24,7 +25,6 @@ from shoal.queue.dispatcher import Pending
 from shoal.queue.packed_jobs import MAX_PUTS_OF_CLIENT, PackedJobs, few_of_each_client
 from shoal.queue.producer import Producer
 from shoal.queue.reply_stream import ReplyStream
-from shoal.replies import Reply
 
 #: Uses a client, forks, and uses the same client on both sides: `python -c FORKS URL PREFIX POOL`.
 FORKS = """

@@ -21,10 +21,10 @@ from prometheus_client.parser import text_string_to_metric_families
 import shoal
 from shoal import HttpClient
 from shoal.cli.main import main
-from shoal.keys import Keys
-from shoal.options import CHOICES, OPTION_DEFAULTS
+from shoal.contract.keys import Keys
+from shoal.contract.options import CHOICES, OPTION_DEFAULTS
+from shoal.operations.search_options import SEARCH_DEFAULTS
 from shoal.records.source import Source
-from shoal.search_options import SEARCH_DEFAULTS
 from shoal.settings import DEFAULTS, Settings, variable
 from shoal_api.schema import headers
 from shoal_workers.build_command import SAMPLE

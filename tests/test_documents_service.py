@@ -18,7 +18,7 @@ from process import Process, run
 from service import Service, service
 
 from shoal import Client, HttpClient
-from shoal.keys import Keys
+from shoal.contract.keys import Keys
 
 #: A program that knows docs/http.md alone: it prints the statuses and the hits of a search before and after a deletion.
 JAVASCRIPT = """

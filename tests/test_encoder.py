@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from shoal.contract.options import DOCUMENT_PROMPTS, QUERY_PROMPTS, Options
 from shoal.errors import InvalidRequest, ModelMismatch, ModelNotFound
-from shoal.options import DOCUMENT_PROMPTS, QUERY_PROMPTS, Options
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, TokenizedText
 from shoal_workers.encoding.engines import Engine, ForwardPass

@@ -13,7 +13,7 @@ COMPARE = """
 import json, os, sys
 from pathlib import Path
 import numpy as np, openvino as ov, torch
-from shoal.options import Options
+from shoal.contract.options import Options
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.engines.packed_transformer import PackedTransformer
 from shoal_workers.encoding.packing import pack

@@ -21,6 +21,7 @@ from page import read
 
 from shoal import Client
 from shoal.cli.main import main
+from shoal.contract.keys import Keys
 from shoal.errors import InvalidRequest
 from shoal.evaluation.collection import Collection
 from shoal.evaluation.evaluation import Evaluation
@@ -28,7 +29,6 @@ from shoal.evaluation.plot import svg, ticks
 from shoal.evaluation.run import NUM_ROUNDS, Times, run, times
 from shoal.evaluation.setting import Setting
 from shoal.evaluation.table import tables
-from shoal.keys import Keys
 from shoal.settings import variable
 from shoal_api.access import api_keys
 from shoal_workers.build_command import build

@@ -10,7 +10,7 @@ import pytest
 from api_stub import MakeApp
 
 from shoal.errors import ShoalError, Unavailable, UnknownJob
-from shoal_api import event_stream
+from shoal_api.viewers import event_stream
 
 pytest_plugins = ["api_fixtures"]
 

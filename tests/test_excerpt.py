@@ -6,7 +6,7 @@ import pytest
 from api_stub import StubWorker, error_of
 from flask.testing import FlaskClient
 
-from shoal.excerpt import MAX_CHARS, excerpt
+from shoal.contract.excerpt import MAX_CHARS, excerpt
 
 pytest_plugins = ["api_fixtures"]
 

@@ -16,7 +16,7 @@ import numpy as np
 import process
 import pytest
 
-from shoal.options import Options
+from shoal.contract.options import Options
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.model.model import Model
 from shoal_workers.model.prepare import prepare

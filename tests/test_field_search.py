@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from shoal.changes.change import Change
 from shoal.errors import InvalidRequest
 from shoal.operations import Search
+from shoal.operations.search_fields import parse_boosts
+from shoal.operations.search_options import SearchOptions
 from shoal.records.document import Document
-from shoal.search_fields import parse_boosts
-from shoal.search_options import SearchOptions
 from shoal_workers.index.index import Index
 from shoal_workers.index.ranked_search import SearchAnswer
 from shoal_workers.index.search.boosts import boosts_of

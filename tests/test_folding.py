@@ -19,14 +19,14 @@ from test_builder import MadeVectors, contents, names
 from shoal.broker.broker import Broker
 from shoal.changes.change import MAX_CHANGE_IDS, MAX_CHANGES, Change
 from shoal.changes.change_log import START
+from shoal.contract.keys import Keys
 from shoal.errors import BadDocument, MalformedJob, Paused, TooManyChanges
-from shoal.keys import Keys
 from shoal.long_task import TaskProgress
 from shoal.records.document import Document
 from shoal.records.source import Source
 from shoal_workers.index.build.builder import build
-from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.build.scratch import SCRATCH
+from shoal_workers.index.build.steps.folding import IndexChanges
 from shoal_workers.index.files.hash_table import HashTable, hash_of
 from shoal_workers.index.files.json_lines import read_lines
 from shoal_workers.index.files.manifest import CHANGES, DOCUMENTS, FILES, IDS, MANIFEST, Manifest

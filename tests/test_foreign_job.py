@@ -6,8 +6,8 @@ import msgpack
 import pytest
 from queues import Queue
 
+from shoal.contract.replies import Reply
 from shoal.operations import Embed
-from shoal.replies import Reply
 from shoal_workers.loop.worker import Worker
 
 

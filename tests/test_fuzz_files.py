@@ -20,8 +20,8 @@ import pytest
 from fuzzing import TEXTS, changed, fuzz, mutated, nested, outcome
 from hypothesis import strategies as st
 
-from shoal import wire
 from shoal.broker.broker import Broker
+from shoal.contract import wire
 from shoal.errors import (
     BadDocument,
     BadSetting,
@@ -33,8 +33,8 @@ from shoal.errors import (
     Unavailable,
 )
 from shoal.index_folder import CURRENT
-from shoal.map_options import MapOptions
 from shoal.operations import Map
+from shoal.operations.map_options import MapOptions
 from shoal.records.document import Document
 from shoal.records.source import Source
 from shoal.settings import Settings, variable

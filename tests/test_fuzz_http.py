@@ -24,12 +24,12 @@ from test_fuzz_files import JSON_CLAIMS, JSON_VALUES
 from test_fuzz_wire import ABOUT
 from werkzeug.test import TestResponse
 
-from shoal import wire
+from shoal.contract import wire
 from shoal.errors import BadSetting
 from shoal_api.access.api_keys import Keyring
+from shoal_api.answers.response import json_line
 from shoal_api.app import PROTOCOL_MODULES
 from shoal_api.request import MSGPACK_TYPES
-from shoal_api.response import json_line
 from shoal_api.schema.errors import STATUS, ErrorBody
 
 pytest_plugins = ["api_fixtures", "long_job_fixtures"]

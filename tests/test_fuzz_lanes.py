@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from queues import Queue
 from test_fuzz_wire import JOB, JOBS, RERANK
 
-from shoal.jobs import LANES
+from shoal.contract.jobs import LANES
+from shoal.contract.outline import Outline
 from shoal.operations import Embed
-from shoal.outline import Outline
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.reranker import Reranker

@@ -14,16 +14,17 @@ from hypothesis import strategies as st
 from job_names import JOB_NAMES
 from queues import Queue
 
-from shoal import operations, wire
+from shoal import operations
 from shoal.cache.cache import Cache
 from shoal.cache.entry import Entry
 from shoal.cache.table import Table
+from shoal.contract import wire
+from shoal.contract.jobs import Job, check_name
+from shoal.contract.options import OPTION_NAMES, Options
+from shoal.contract.outline import Outline
+from shoal.contract.replies import TIMINGS, Reply
 from shoal.errors import MalformedJob, ShoalError
-from shoal.jobs import Job, check_name
 from shoal.operations import Embed, Search
-from shoal.options import OPTION_NAMES, Options
-from shoal.outline import Outline
-from shoal.replies import TIMINGS, Reply
 
 JOB: dict[str, Any] = {"v": 1, "id": "a", "op": "search", "texts": ["storm"], "deadline": 4e9, "reply_to": "b"}
 RERANK = JOB | {"op": "rerank", "query": "rain", "raw_scores": True}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from fuzzing import nested
 
-from shoal import wire
+from shoal.contract import wire
 from shoal.errors import BadDocument, InvalidRequest, InvalidText, ShoalError, TooLarge
 from shoal.records.document import MAX_FIELD_DEPTH, BadRow, Document
 from shoal.records.given_document import Given, documents_of, ids_of

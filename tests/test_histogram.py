@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.histogram import Histogram, total
+from shoal.contract.histogram import Histogram, total
 
 LIMITS = (1, 2, 4)
 

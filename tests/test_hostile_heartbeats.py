@@ -12,7 +12,7 @@ from flask import Flask
 from process import run
 from prometheus_client.parser import text_string_to_metric_families
 
-from shoal import wire
+from shoal.contract import wire
 from shoal.queue.pool import MAX_BYTES, MAX_VALUES
 from shoal.settings import Settings
 from shoal_api.context import Context

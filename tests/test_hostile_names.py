@@ -11,7 +11,7 @@ from long_job_callers import Rq
 from process import run
 from queues import Queue
 
-from shoal.keys import Keys
+from shoal.contract.keys import Keys
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.operations import Embed
 from shoal.settings import Settings

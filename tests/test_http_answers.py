@@ -9,12 +9,13 @@ import pytest
 from conftest import PATIENCE_S, free_port
 from http_servers import Canned, CannedServer
 
-from shoal import HttpClient, wire
+from shoal import HttpClient
 from shoal.client.http import session
 from shoal.client.http.messages import RequestLimits
+from shoal.contract import wire
+from shoal.contract.traceparent import continued
 from shoal.errors import MalformedJob, NotReady, Overloaded, ShoalError, Unavailable, UnknownJob
 from shoal.operations import Embed
-from shoal.traceparent import continued
 
 pytest_plugins = ["api_fixtures", "http_fixtures"]
 

@@ -20,6 +20,7 @@ from tcp_proxy import Proxy
 
 from shoal import Client, HttpClient
 from shoal.client.http.messages import RequestLimits
+from shoal.contract.options import Options
 from shoal.errors import (
     Cancelled,
     InvalidRequest,
@@ -31,7 +32,6 @@ from shoal.errors import (
     Unavailable,
 )
 from shoal.operations import Embed, Search
-from shoal.options import Options
 from shoal.settings import DEFAULTS, Settings
 from shoal_api.access import api_keys
 

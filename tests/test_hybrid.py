@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from queues import Queue, drive
 
 from shoal.changes.change import Change
+from shoal.contract.languages import NO_LANGUAGE
 from shoal.errors import IndexMismatch, InvalidRequest
-from shoal.languages import NO_LANGUAGE
 from shoal.operations import Search
+from shoal.operations.search_options import SearchOptions
 from shoal.records.document import Document
-from shoal.search_options import SearchOptions
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.files.manifest import FILES, FILES_OF, MANIFEST, Manifest

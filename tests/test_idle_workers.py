@@ -8,8 +8,8 @@ import pytest
 from conftest import PATIENCE_S, RedisServer, wait_until
 from queues import Queue
 
-from shoal.jobs import LANES
-from shoal.keys import Keys
+from shoal.contract.jobs import LANES
+from shoal.contract.keys import Keys
 from shoal.operations import Embed
 from shoal.queue.delivery import Delivery
 

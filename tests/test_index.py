@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shoal.contract.options import Options
 from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound
 from shoal.index_folder import CURRENT
-from shoal.options import Options
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.files.manifest import CHANGES, DOCUMENTS, FILES, MANIFEST, OFFSETS, VECTORS, Manifest
 from shoal_workers.index.index import Index, current_version

@@ -17,8 +17,8 @@ from test_cli import fail, succeed
 
 from shoal import Client
 from shoal.cli.main import main
+from shoal.contract.keys import Keys
 from shoal.errors import IndexMismatch, ModelMismatch, NotReady, Paused
-from shoal.keys import Keys
 from shoal.queue.lane import LaneLimits
 from shoal.settings import variable
 from shoal_workers.encoding.encoder import Encoder

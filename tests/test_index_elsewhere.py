@@ -16,8 +16,8 @@ from queues import Queue
 from service import Service, service
 
 from shoal import Client
-from shoal.jobs import LANES
-from shoal.keys import Keys
+from shoal.contract.jobs import LANES
+from shoal.contract.keys import Keys
 from shoal.operations import Search
 
 #: Requests of each kind, and clients that send them at a time.

@@ -14,8 +14,8 @@ from index_versions import add_version, maps_of, publish_version
 from process import Process
 
 from shoal import Client
+from shoal.contract.jobs import TEXTS_PER_JOB
 from shoal.errors import UnknownIndex
-from shoal.jobs import TEXTS_PER_JOB
 from shoal_workers.index.files.manifest import VECTORS
 from shoal_workers.index.versions import make_current
 

@@ -22,12 +22,12 @@ from shoal.changes.change import MAX_CHANGE_IDS, MAX_CHANGES, Change
 from shoal.changes.change_log import START
 from shoal.client.http.index import MAX_REQUEST_BYTES, MAX_REQUEST_DOCUMENTS
 from shoal.client.redis.index_writer import DOCUMENTS_PER_CHANGE, MAX_BYTES, Written
+from shoal.contract.jobs import Job
+from shoal.contract.keys import Keys
+from shoal.contract.options import Options
+from shoal.contract.replies import Reply
 from shoal.errors import BadDocument, InvalidRequest, NotReady, TooLarge, TooManyChanges, UnknownIndex
-from shoal.jobs import Job
-from shoal.keys import Keys
-from shoal.options import Options
 from shoal.queue.lane import LaneLimits
-from shoal.replies import Reply
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.loop.worker import Worker
 from shoal_workers.service.service import about, announced

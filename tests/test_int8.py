@@ -8,8 +8,8 @@ import pytest
 from numpy.typing import NDArray
 from openvino import opset13 as ops
 
+from shoal.contract.options import Options
 from shoal.errors import ModelMismatch
-from shoal.options import Options
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.engines import calibration, int8
 from shoal_workers.encoding.engines.calibration import load_ranges

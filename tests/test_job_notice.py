@@ -11,8 +11,8 @@ from conftest import PATIENCE_S, RedisServer, wait_until
 from queues import Queue
 
 from shoal.broker.broker import Broker
-from shoal.jobs import LANES
-from shoal.keys import Keys
+from shoal.contract.jobs import LANES
+from shoal.contract.keys import Keys
 from shoal.operations import Embed
 from shoal.queue import job_notice
 from shoal.queue.job_notice import JobNotice

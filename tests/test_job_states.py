@@ -21,16 +21,16 @@ import shoal.queue.producer
 from shoal import operations
 from shoal.broker.broker import Broker
 from shoal.broker.script import Script
+from shoal.contract.jobs import LANES, Job
+from shoal.contract.keys import Keys
+from shoal.contract.replies import Reply
 from shoal.errors import Overloaded, ShoalError, TooLarge, Unavailable
-from shoal.jobs import LANES, Job
-from shoal.keys import Keys
 from shoal.operations import Embed
 from shoal.queue.answer import Answer
 from shoal.queue.blame import DeadLetter
 from shoal.queue.delivery import Delivery
 from shoal.queue.lane import LaneLimits
 from shoal.queue.packed_jobs import PackedJobs
-from shoal.replies import Reply
 
 #: Bytes that an unread result counts for beside those of its reply.
 KEYS_BYTES = 1_024

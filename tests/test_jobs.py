@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from job_names import JOB_NAMES
 
 from shoal import operations
+from shoal.contract.excerpt import excerpt
+from shoal.contract.jobs import Job, check_name
+from shoal.contract.options import CHOICES, MAX_DIMENSIONS, OPTION_NAMES, Options
+from shoal.contract.outline import Outline
 from shoal.errors import InvalidRequest, InvalidText, MalformedJob, ShoalError, UnsupportedVersion
-from shoal.excerpt import excerpt
-from shoal.jobs import Job, check_name
 from shoal.operations import Embed, Search
-from shoal.options import CHOICES, MAX_DIMENSIONS, OPTION_NAMES, Options
-from shoal.outline import Outline
-from shoal.search_job import MAX_K
+from shoal.operations.search import MAX_K
 
 NAMES = st.from_regex(r"[A-Za-z0-9_.:-]{1,128}", fullmatch=True)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))

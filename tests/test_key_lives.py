@@ -13,8 +13,9 @@ from shoal.cache.cache import Cache
 from shoal.cache.entry import Entry
 from shoal.cache.table import Table
 from shoal.changes.change import Change
-from shoal.jobs import LANES
-from shoal.keys import Keys
+from shoal.contract.jobs import LANES
+from shoal.contract.keys import Keys
+from shoal.contract.replies import Reply
 from shoal.long_jobs.kind import KINDS
 from shoal.long_jobs.long_jobs import new_job_id
 from shoal.long_jobs.rq_jobs import RqJobs
@@ -23,7 +24,6 @@ from shoal.operations import Embed
 from shoal.queue.answer import Answer
 from shoal.queue.blame import DeadLetter
 from shoal.queue.pool import Membership
-from shoal.replies import Reply
 from shoal_api.access.api_keys import ApiKey
 from shoal_api.access.rate_limit import RateLimits
 from shoal_workers.process.crash_report import CrashReports

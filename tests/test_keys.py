@@ -2,7 +2,7 @@
 
 import binascii
 
-from shoal.keys import Keys
+from shoal.contract.keys import Keys
 
 
 def all_keys(keys: Keys) -> list[str]:

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from queues import Queue
 
-from shoal.jobs import Job
+from shoal.contract.jobs import Job
+from shoal.contract.replies import Reply
 from shoal.operations import Embed
 from shoal.queue.answer import Answer
 from shoal.queue.blame import DeadLetter
 from shoal.queue.delivery import Delivery
 from shoal.queue.packed_jobs import PackedJobs
-from shoal.replies import Reply
 
 LANE = "bulk"
 CLIENTS = ("a", "b", "")

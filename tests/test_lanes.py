@@ -14,8 +14,9 @@ from queues import Queue, queue_of, set_limits
 
 from shoal import Client
 from shoal.broker.broker import Broker
+from shoal.contract.jobs import LANES, Job
+from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest, Overloaded, ShoalError, TooLarge, Unavailable
-from shoal.jobs import LANES, Job
 from shoal.operations import Embed
 from shoal.queue.answer import Answer
 from shoal.queue.consumer import MAX_TAKE_BYTES
@@ -23,7 +24,6 @@ from shoal.queue.delivery import Delivery
 from shoal.queue.lane import LaneLimits
 from shoal.queue.packed_jobs import PackedJobs
 from shoal.queue.reply_stream import READ_BYTES
-from shoal.replies import Reply
 from shoal.settings import Settings
 
 

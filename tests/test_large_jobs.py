@@ -11,14 +11,14 @@ from queues import Queue
 from shoal import Client, operations
 from shoal.broker.broker import Broker
 from shoal.broker.script import Script
+from shoal.contract.jobs import LANES, TEXTS_PER_JOB, Job
+from shoal.contract.keys import Keys
+from shoal.contract.replies import Reply
 from shoal.errors import ShoalError, TooLarge
-from shoal.jobs import LANES, TEXTS_PER_JOB, Job
-from shoal.keys import Keys
 from shoal.operations import MAX_VALUES, Embed
 from shoal.queue.consumer import Consumer
 from shoal.queue.delivery import HEAD_BYTES
 from shoal.queue.lane import MAX_PUT_BYTES
-from shoal.replies import Reply
 from shoal_workers.loop.worker import Worker
 
 #: More than a job may have.

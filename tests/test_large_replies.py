@@ -13,15 +13,15 @@ from tcp_proxy import Proxy
 
 from shoal import AsyncClient, Client
 from shoal.broker.broker import Broker
-from shoal.embed_job import TEXTS_PER_TOKENS_JOB
+from shoal.contract.jobs import LANES, Job
+from shoal.contract.keys import Keys
+from shoal.contract.options import Options
+from shoal.contract.replies import Reply
 from shoal.errors import TooLarge, Unavailable, UnknownJob
-from shoal.jobs import LANES, Job
-from shoal.keys import Keys
 from shoal.operations import Embed
-from shoal.options import Options
+from shoal.operations.embed import TEXTS_PER_TOKENS_JOB
 from shoal.queue.answer import MAX_WRITE_BYTES, Answer
 from shoal.queue.consumer import MAX_SENDS, Consumer
-from shoal.replies import Reply
 from shoal.settings import DEFAULTS
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder

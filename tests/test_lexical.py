@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shoal.contract.languages import LANGUAGES, NO_LANGUAGE
 from shoal.errors import IndexCorrupt, IndexMismatch, InvalidRequest
-from shoal.languages import LANGUAGES, NO_LANGUAGE
 from shoal_workers.index.files.manifest import DOCUMENTS, LEXICAL, POSTINGS, STARTS
 from shoal_workers.index.lexical.analyzer import Analyzer, find_language, has_stemmer
 from shoal_workers.index.lexical.bm25 import IMPACT_STEP, K1, B

@@ -8,8 +8,8 @@ import pytest
 from queues import Queue
 
 from shoal import Client
+from shoal.contract.jobs import LANES
 from shoal.errors import ShoalError
-from shoal.jobs import LANES
 from shoal.operations import Embed
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText

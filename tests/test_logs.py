@@ -12,9 +12,10 @@ from conftest import running, wait_until
 from process import Process
 from service import Service, service
 
-from shoal import Client, logs
+from shoal import Client
 from shoal.errors import ShoalError
 from shoal.operations import Embed, Search
+from shoal.process import logs
 from shoal.settings import Settings
 from shoal_api.access import api_keys
 from shoal_workers.loop.worker import Worker

@@ -15,7 +15,7 @@ from test_cli import fail, succeed
 from shoal import Client
 from shoal.cli import long_job
 from shoal.cli.main import main
-from shoal.keys import Keys
+from shoal.contract.keys import Keys
 from shoal.long_jobs.status import LongJobStatus, Progress
 from shoal.settings import variable
 

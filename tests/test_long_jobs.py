@@ -9,6 +9,7 @@ import redis
 from rq.job import Job
 
 from shoal.client.redis.client import Client
+from shoal.contract.keys import Keys
 from shoal.errors import (
     Cancelled,
     Internal,
@@ -19,7 +20,6 @@ from shoal.errors import (
     Unavailable,
     UnknownJob,
 )
-from shoal.keys import Keys
 from shoal.long_jobs import job_list
 from shoal.long_jobs.kind import KINDS
 from shoal.long_jobs.long_jobs import LongJobs

@@ -10,11 +10,11 @@ from queues import Queue, drive
 
 from shoal.cache.cache import Cache
 from shoal.cache.table import Table
+from shoal.contract.options import Options
+from shoal.contract.replies import Chunk, Reply
 from shoal.errors import InvalidRequest, TooLarge
 from shoal.operations import Embed
-from shoal.options import Options
 from shoal.queue.consumer import Consumer
-from shoal.replies import Chunk, Reply
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.chunking import PIECE_CHUNKS
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText

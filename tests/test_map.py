@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from shoal import operations
 from shoal.changes.change import Change
+from shoal.contract.options import Options
+from shoal.contract.replies import Reply
 from shoal.errors import IndexCorrupt, IndexMismatch, InvalidRequest, MalformedJob
-from shoal.map_job import TEXTS_PER_MAP
-from shoal.map_options import MAX_POINTS, MAX_ROWS, MapOptions
 from shoal.operations import Map, Search
-from shoal.options import Options
+from shoal.operations.map import TEXTS_PER_MAP
+from shoal.operations.map_options import MAX_POINTS, MAX_ROWS, MapOptions
+from shoal.operations.search_options import SearchOptions
 from shoal.records.document import Document
-from shoal.replies import Reply
-from shoal.search_options import SearchOptions
 from shoal_workers.index.files.array_file import save_array
 from shoal_workers.index.files.manifest import MAP_AXES
 from shoal_workers.index.index import Index

@@ -9,8 +9,8 @@ from api_stub import StubWorker, error_of
 from flask.testing import FlaskClient
 from numpy.typing import NDArray
 
-from shoal.map_options import MAX_POINTS
-from shoal.replies import Reply
+from shoal.contract.replies import Reply
+from shoal.operations.map_options import MAX_POINTS
 
 if TYPE_CHECKING:
     from shoal_workers.loop.worker import Worker

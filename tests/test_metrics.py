@@ -12,8 +12,8 @@ from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
 from queues import Queue, drive
 
-from shoal import wire
-from shoal.jobs import LANES
+from shoal.contract import wire
+from shoal.contract.jobs import LANES
 from shoal.operations import Embed
 from shoal.settings import DEFAULTS
 from shoal_workers.encoding.bucketing import Bucketing

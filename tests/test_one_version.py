@@ -17,10 +17,10 @@ from queues import Queue
 
 from shoal import Client, HttpClient
 from shoal.client.one_version import SWITCH_PAUSE_S, of_other_versions
+from shoal.contract.jobs import LANES, TEXTS_PER_JOB, Job
+from shoal.contract.replies import Reply
 from shoal.errors import Internal, NotReady
-from shoal.jobs import LANES, TEXTS_PER_JOB, Job
 from shoal.queue.answer import Answer
-from shoal.replies import Reply
 
 pytest_plugins = ["http_fixtures"]
 

@@ -17,11 +17,11 @@ from index_versions import add_version, maps_of, publish_version, write_version
 from queues import Queue, drive
 
 import shoal_workers.index.files.file_check
+from shoal.contract.replies import Reply
 from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound, ShoalError, UnknownIndex
 from shoal.index_folder import CURRENT
 from shoal.operations import Search
 from shoal.records.document import Document
-from shoal.replies import Reply
 from shoal.settings import Settings
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder

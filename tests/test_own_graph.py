@@ -10,8 +10,8 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
+from shoal.contract.options import Options
 from shoal.errors import ModelMismatch
-from shoal.options import Options
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.model import weights
 from shoal_workers.model.graph import build

@@ -14,11 +14,11 @@ from index_versions import maps_of, publish_version
 from queues import Queue, drive
 
 from shoal.changes.change import Change
+from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest
 from shoal.operations import Search
+from shoal.operations.search_options import SearchOptions
 from shoal.records.document import Document
-from shoal.replies import Reply
-from shoal.search_options import SearchOptions
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index

@@ -17,9 +17,9 @@ from process import environment
 from queues import queue_of
 
 from shoal import Client
+from shoal.contract.keys import Keys
+from shoal.contract.options import Options
 from shoal.errors import ShoalError
-from shoal.keys import Keys
-from shoal.options import Options
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.intake.blame import MAX_DEATHS
 from shoal_workers.process.watchdog import EXIT_STALLED

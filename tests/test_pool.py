@@ -10,8 +10,8 @@ from conftest import RedisServer, wait_until
 from queues import Queue
 
 from shoal.broker.broker import Broker
+from shoal.contract.keys import Keys
 from shoal.errors import Unavailable
-from shoal.keys import Keys
 from shoal.operations import Embed
 from shoal_workers.process.heartbeat import Heartbeat
 

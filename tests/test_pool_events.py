@@ -26,12 +26,12 @@ from shoal import AsyncClient
 from shoal.errors import Unavailable
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.operations import Embed
-from shoal.queue.pool_history import PoolHistory
 from shoal.settings import Settings
+from shoal.viewers.pool_history import PoolHistory
 from shoal_api.access.access_control import MAX_VIEWERS
 from shoal_api.context import Context
-from shoal_api.pool_details import MAX_SHOWN
-from shoal_api.pool_watch import MAX_RECENT, Details, PoolWatch
+from shoal_api.viewers.pool_details import MAX_SHOWN
+from shoal_api.viewers.pool_watch import MAX_RECENT, Details, PoolWatch
 
 pytest_plugins = ["api_fixtures", "long_job_fixtures"]
 

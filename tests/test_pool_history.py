@@ -9,12 +9,12 @@ from blocking import Pool, PoolHistory
 from conftest import RedisServer
 from queues import Queue
 
+from shoal.contract.histogram import Histogram
+from shoal.contract.keys import Keys
+from shoal.contract.replies import TIMINGS
 from shoal.errors import Unavailable
-from shoal.histogram import Histogram
-from shoal.keys import Keys
 from shoal.operations import Embed
-from shoal.queue.worker_meter import WorkerMeter
-from shoal.replies import TIMINGS
+from shoal.viewers.worker_meter import WorkerMeter
 
 #: The time of the first heartbeats.
 START_S = 1_790_000_000.0

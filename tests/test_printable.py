@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.cli.main import main
-from shoal.cli.output import when
-from shoal.printable import printable
+from shoal.cli.shown.output import when
+from shoal.process.printable import printable
 
 #: What a terminal would obey, what begins a line, and what turns the direction of a text.
 OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")

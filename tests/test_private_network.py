@@ -12,9 +12,9 @@ import pytest
 from certificates import certificate, has_openssl
 from http_servers import Canned, CannedServer, running
 
-from shoal.allowed_path import allowed_path
 from shoal.errors import AddressNotAllowed, FileError, InvalidRequest, PathNotAllowed
-from shoal.private_network import check_address, is_public, send_request
+from shoal.process.allowed_path import allowed_path
+from shoal.process.private_network import check_address, is_public, send_request
 from shoal.settings import Settings
 
 LOOPBACK = frozenset({"127.0.0.1"})

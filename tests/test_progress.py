@@ -7,7 +7,7 @@ import termios
 import pytest
 
 from shoal.long_task import TaskProgress
-from shoal.progress import Progress, TaskBar, task_line
+from shoal.process.progress import Progress, TaskBar, task_line
 
 
 class Clock:

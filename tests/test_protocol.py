@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 from page import read
 from queues import Queue, drive, queue_of, set_limits
 
-import shoal.embed_job
-import shoal.jobs
+import shoal.contract.jobs
+import shoal.contract.wire
+import shoal.operations.embed
+import shoal.operations.search
+import shoal.operations.tokenize
 import shoal.queue.consumer
 import shoal.queue.producer
-import shoal.search_job
-import shoal.tokenizer_job
-import shoal.wire
 import shoal_workers.encoding.encoder
 import shoal_workers.index.serving.open_indexes
 import shoal_workers.intake.admission
@@ -37,20 +37,20 @@ import shoal_workers.operations.embed
 import shoal_workers.operations.served
 import shoal_workers.operations.work
 from shoal import operations
+from shoal.contract.jobs import LANES
+from shoal.contract.keys import LANE_KEYS, Keys
+from shoal.contract.options import OPTION_NAMES, Options
+from shoal.contract.replies import STATUSES, TIMINGS, Reply
 from shoal.errors import ShoalError, UnknownJob
-from shoal.jobs import LANES
-from shoal.keys import LANE_KEYS, Keys
-from shoal.map_options import MAP_DEFAULTS
 from shoal.operations import OPERATIONS
-from shoal.options import OPTION_NAMES, Options
+from shoal.operations.map_options import MAP_DEFAULTS
+from shoal.operations.search import MAX_K
+from shoal.operations.search_options import SEARCH_DEFAULTS, SEARCH_NAMES
 from shoal.queue import scripts
 from shoal.queue.answer import Answer
 from shoal.queue.lane import LaneLimits
 from shoal.queue.pool import ALIVE_S
 from shoal.records.source import Source
-from shoal.replies import STATUSES, TIMINGS, Reply
-from shoal.search_job import MAX_K
-from shoal.search_options import SEARCH_DEFAULTS, SEARCH_NAMES
 from shoal.settings import Settings
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
@@ -836,8 +836,8 @@ def test_what_cannot_be_read_is_a_dead_letter(worker: Worker, keys: Keys, what: 
 
 
 def test_every_code_is_listed() -> None:
-    modules: list[ModuleType] = [shoal.jobs, shoal.queue.consumer, shoal.queue.producer, shoal.wire]
-    modules += [shoal.operations, shoal.embed_job, shoal.search_job, shoal.tokenizer_job]
+    modules: list[ModuleType] = [shoal.contract.jobs, shoal.queue.consumer, shoal.queue.producer, shoal.contract.wire]
+    modules += [shoal.operations, shoal.operations.embed, shoal.operations.search, shoal.operations.tokenize]
     modules += [shoal_workers.encoding.encoder, shoal_workers.intake.admission, shoal_workers.operations.work]
     modules += [shoal_workers.intake.blame, shoal_workers.operations.served, shoal_workers.operations.embed]
     modules.append(shoal_workers.index.serving.open_indexes)

@@ -12,7 +12,7 @@ from test_search import misleading
 
 from shoal.errors import IndexCorrupt
 from shoal_workers.index.files.manifest import BASIS, QUANTISED, SCALES
-from shoal_workers.index.search.quantisation import MAX_CODE, QuantisationBasis, QuantisedVectors
+from shoal_workers.index.vectors.quantisation import MAX_CODE, QuantisationBasis, QuantisedVectors
 
 Vectors = NDArray[np.float32]
 

@@ -11,9 +11,10 @@ from queues import Queue, set_limits
 
 from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.script import Script, ScriptCall
+from shoal.contract.jobs import LANES, Job
+from shoal.contract.keys import Keys
+from shoal.contract.replies import Reply
 from shoal.errors import InvalidText, Overloaded, TooLarge, Unavailable, UnknownJob
-from shoal.jobs import LANES, Job
-from shoal.keys import Keys
 from shoal.operations import Embed
 from shoal.queue.answer import MAX_WRITE_BYTES, Answer
 from shoal.queue.blame import DeadLetter
@@ -21,7 +22,6 @@ from shoal.queue.delivery import Delivery
 from shoal.queue.lane import LaneLimits, LaneLoad
 from shoal.queue.packed_jobs import MAX_JOINED_BYTES, MAX_JOINED_JOBS, PackedJobs, group_puts
 from shoal.queue.producer import Producer
-from shoal.replies import Reply
 from shoal.settings import DEFAULTS
 
 

@@ -6,8 +6,8 @@ from blocking import Pool
 from flask.testing import FlaskClient
 from queues import Queue
 
-from shoal.jobs import LANES
-from shoal.keys import LANE_KEYS, Keys
+from shoal.contract.jobs import LANES
+from shoal.contract.keys import LANE_KEYS, Keys
 from shoal_api.context import Context
 
 pytest_plugins = ["api_fixtures"]

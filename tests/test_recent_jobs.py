@@ -8,9 +8,9 @@ from blocking import Pool, PoolHistory
 from queues import Queue, drive
 
 from shoal.broker.clock import Clock
+from shoal.contract.outline import Outline
 from shoal.errors import Expired
 from shoal.operations import Embed, Search
-from shoal.outline import Outline
 from shoal.queue.delivery import Delivery
 from shoal_workers.loop.worker import Worker
 from shoal_workers.process.job_log import EndedJob, JobLog

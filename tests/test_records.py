@@ -16,15 +16,15 @@ from http_servers import Canned, CannedServer, running
 
 from shoal.errors import AddressNotAllowed, BadDocument, FileError, InvalidRequest, PathNotAllowed, ShoalError
 from shoal.long_task import MAX_SHOWN
-from shoal.memory_limit import limited_memory
+from shoal.process.memory_limit import limited_memory
 from shoal.records.bad_rows import BadRows
 from shoal.records.document import BadRow, Document
+from shoal.records.files.text_lines import MAX_BLANK_CHARS, MAX_LINE_CHARS
+from shoal.records.files.text_records import MAX_OPEN_QUOTES
+from shoal.records.files.web_file import PACE_S, Pace, WebFile
 from shoal.records.record import MAX_ROW_BYTES
 from shoal.records.source import Source
 from shoal.records.source_rules import SourceRules
-from shoal.records.text_lines import MAX_BLANK_CHARS, MAX_LINE_CHARS
-from shoal.records.text_records import MAX_OPEN_QUOTES
-from shoal.records.web_file import PACE_S, Pace, WebFile
 
 Write = Callable[[str, str | bytes], Path]
 

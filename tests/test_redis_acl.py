@@ -26,9 +26,9 @@ from queues import Queue, connect, queue_of, set_limits
 from shoal import Client
 from shoal.broker.broker import Broker
 from shoal.changes.change_log import START
+from shoal.contract.jobs import LANES
+from shoal.contract.keys import Keys
 from shoal.errors import InvalidRequest, Overloaded, ShoalError, Timeout, Unavailable
-from shoal.jobs import LANES
-from shoal.keys import Keys
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.operations import Embed
 from shoal.queue.lane import LaneLimits

@@ -7,12 +7,12 @@ from conftest import RedisServer, wait_until
 from queues import Queue, queue_of
 
 from shoal import Client
+from shoal.contract.jobs import LANES
+from shoal.contract.keys import Keys
+from shoal.contract.replies import Reply
 from shoal.errors import Overloaded, ShoalError, Unavailable, UnknownJob
-from shoal.jobs import LANES
-from shoal.keys import Keys
 from shoal.operations import Embed
 from shoal.queue.answer import Answer
-from shoal.replies import Reply
 
 
 def test_a_redis_that_came_back_empty_is_used_as_a_new_one(queue: Queue) -> None:

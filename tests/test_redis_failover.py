@@ -19,8 +19,8 @@ from tcp_proxy import Proxy
 from shoal import Client
 from shoal.broker.connections import Connections, open_pool
 from shoal.client.redis.client import Handle
+from shoal.contract.keys import Keys
 from shoal.errors import Unavailable
-from shoal.keys import Keys
 
 
 class Pair(NamedTuple):

@@ -18,9 +18,9 @@ from service import service
 
 from shoal import Client
 from shoal.client.redis.client import Handle
+from shoal.contract.jobs import LANES
+from shoal.contract.keys import Keys
 from shoal.errors import Overloaded
-from shoal.jobs import LANES
-from shoal.keys import Keys
 from shoal.operations import Embed
 from shoal.queue import scripts
 from shoal_workers.encoding.bucketing import Bucketing

@@ -12,8 +12,8 @@ from conftest import PATIENCE_S, RedisServer, wait_until
 from queues import Queue, queue_of
 
 from shoal import Client
+from shoal.contract.keys import Keys
 from shoal.errors import Unavailable
-from shoal.keys import Keys
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.loop.worker import Worker

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from numpy.typing import NDArray
 
+from shoal.contract.replies import STATUSES, TIMINGS, Reply, pack_vectors, unpack_vectors
 from shoal.errors import BY_CODE, Expired, Internal, InvalidText, MalformedJob, NotReady, ShoalError, TextTooLong
-from shoal.replies import STATUSES, TIMINGS, Reply, pack_vectors, unpack_vectors
 
 VECTORS = nps.arrays(np.float32, nps.array_shapes(min_dims=2, max_dims=2, min_side=0, max_side=9))
 HITS = st.lists(st.lists(st.fixed_dictionaries({"id": st.text(max_size=5), "score": st.floats(-1, 1)})))

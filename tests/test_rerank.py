@@ -23,11 +23,11 @@ from test_worker_process import NUM_JOBS, assert_all_done, num_pending, suspend_
 
 from shoal import Client, operations
 from shoal.cli.main import main
+from shoal.contract.keys import Keys
+from shoal.contract.options import Options
+from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest, InvalidText, ModelMismatch, ShoalError, Unsupported
-from shoal.keys import Keys
 from shoal.operations import Embed, Rerank
-from shoal.options import Options
-from shoal.replies import Reply
 from shoal.settings import Settings
 from shoal.supervisor.summary import print_summary
 from shoal_workers.encoding.bucketing import Bucketing

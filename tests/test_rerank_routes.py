@@ -9,9 +9,9 @@ from api_stub import MakeApp, StubWorker, raw_score_of
 from flask.testing import FlaskClient
 from fuzzing import nested
 
+from shoal.contract.jobs import TEXTS_PER_JOB
+from shoal.contract.replies import Reply
 from shoal.errors import BadSetting
-from shoal.jobs import TEXTS_PER_JOB
-from shoal.replies import Reply
 from shoal_api.protocol_paths import FALLBACKS, TOLD_BY
 from shoal_api.protocols.cohere import MAX_RANK_FIELDS
 from shoal_api.ranking import ranked

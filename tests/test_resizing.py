@@ -15,7 +15,7 @@ from test_aside import Engine as HeldEncoder
 from test_worker import distinct, put
 
 import shoal_workers.loop.batch
-from shoal.options import Options
+from shoal.contract.options import Options
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.reranker import Reranker

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -41,20 +42,22 @@ ROOMS: dict[str, set[str]] = {
     "shoal.client.http": {"shoal", "shoal.long_jobs", "shoal.records", "shoal.changes", "shoal.client"},
     "shoal.bench": {"shoal"},
     "shoal.evaluation": {"shoal", "shoal.records"},
-    "shoal.bulk": {"shoal", "shoal.queue", "shoal.client.redis", "shoal.records"},
+    "shoal.bulk": {"shoal", "shoal.queue", "shoal.records", "shoal.client.redis"},
     "shoal.supervisor": {"shoal", "shoal.broker", "shoal.queue", "shoal.client.redis"},
+    "shoal.viewers": {"shoal", "shoal.queue"},
     "shoal.cli": {
         "shoal",
         "shoal.queue",
         "shoal.long_jobs",
+        "shoal.records",
         "shoal.client",
         "shoal.client.redis",
         "shoal.client.http",
-        "shoal.records",
         "shoal.bench",
         "shoal.evaluation",
         "shoal.bulk",
         "shoal.supervisor",
+        "shoal.viewers",
     },
     "shoal.__main__": {"shoal.cli"},
     "shoal_api": {"shoal"},
@@ -62,65 +65,65 @@ ROOMS: dict[str, set[str]] = {
     "shoal_api.access": {"shoal", "shoal.broker", "shoal_api"},
     "shoal_api.metrics": {"shoal", "shoal.queue", "shoal.client.redis"},
     "shoal_api.server": {"shoal", "shoal_api"},
-    "shoal_api.pool_state": {"shoal", "shoal.client.redis"},
-    "shoal_api.pool_watch": {"shoal", "shoal.client.redis", "shoal.queue", "shoal_api"},
-    "shoal_api.dead_letter": {"shoal.queue"},
+    "shoal_api.viewers.pool_state": {"shoal", "shoal.client.redis"},
+    "shoal_api.viewers.pool_watch": {"shoal", "shoal.client.redis", "shoal.viewers", "shoal_api"},
+    "shoal_api.viewers.dead_letter": {"shoal.queue"},
     "shoal_api.context": {
         "shoal",
-        "shoal.client.redis",
         "shoal.long_jobs",
+        "shoal.client.redis",
         "shoal_api",
         "shoal_api.access",
         "shoal_api.metrics",
         "shoal_api.server",
-        "shoal_api.pool_state",
-        "shoal_api.pool_watch",
+        "shoal_api.viewers.pool_state",
+        "shoal_api.viewers.pool_watch",
     },
     "shoal_api.errors": {"shoal", "shoal_api", "shoal_api.schema", "shoal_api.context"},
-    "shoal_api.event_stream": {"shoal", "shoal_api", "shoal_api.context"},
+    "shoal_api.viewers.event_stream": {"shoal", "shoal_api", "shoal_api.context"},
     "shoal_api.enqueue": {
         "shoal",
+        "shoal.queue",
         "shoal.client",
         "shoal.client.redis",
-        "shoal.queue",
         "shoal_api",
         "shoal_api.access",
         "shoal_api.context",
     },
-    "shoal_api.long_job": {
+    "shoal_api.long_jobs.long_job": {
         "shoal",
-        "shoal.client",
         "shoal.long_jobs",
+        "shoal.client",
         "shoal_api",
         "shoal_api.schema",
         "shoal_api.context",
     },
-    "shoal_api.pool_details": {
+    "shoal_api.viewers.pool_details": {
         "shoal",
         "shoal.queue",
-        "shoal_api.dead_letter",
-        "shoal_api.long_job",
+        "shoal_api.viewers.pool_watch",
+        "shoal_api.viewers.dead_letter",
         "shoal_api.context",
-        "shoal_api.pool_watch",
+        "shoal_api.long_jobs.long_job",
     },
     "shoal_api.token_ids": {"shoal", "shoal_api.context", "shoal_api.enqueue"},
     "shoal_api.model_names": {"shoal", "shoal_api.context"},
     "shoal_api.ranking": {"shoal", "shoal_api", "shoal_api.schema", "shoal_api.enqueue", "shoal_api.model_names"},
     "shoal_api.routes": {
         "shoal",
-        "shoal.bulk",
-        "shoal.long_jobs",
         "shoal.queue",
+        "shoal.long_jobs",
+        "shoal.bulk",
         "shoal_api",
         "shoal_api.schema",
         "shoal_api.access",
         "shoal_api.metrics",
+        "shoal_api.viewers.pool_watch",
+        "shoal_api.viewers.dead_letter",
         "shoal_api.context",
-        "shoal_api.event_stream",
+        "shoal_api.viewers.event_stream",
         "shoal_api.enqueue",
-        "shoal_api.long_job",
-        "shoal_api.dead_letter",
-        "shoal_api.pool_watch",
+        "shoal_api.long_jobs.long_job",
         "shoal_api.token_ids",
     },
     "shoal_api.protocols": {
@@ -129,26 +132,25 @@ ROOMS: dict[str, set[str]] = {
         "shoal_api.schema",
         "shoal_api.context",
         "shoal_api.enqueue",
+        "shoal_api.token_ids",
         "shoal_api.model_names",
         "shoal_api.ranking",
-        "shoal_api.token_ids",
         "shoal_api.routes",
     },
     "shoal_api.app": {
         "shoal",
-        "shoal.queue",
         "shoal.client.redis",
-        "shoal.long_jobs",
+        "shoal.viewers",
         "shoal_api",
         "shoal_api.schema",
         "shoal_api.access",
         "shoal_api.metrics",
         "shoal_api.server",
-        "shoal_api.pool_state",
-        "shoal_api.pool_watch",
-        "shoal_api.pool_details",
+        "shoal_api.viewers.pool_state",
+        "shoal_api.viewers.pool_watch",
         "shoal_api.context",
         "shoal_api.errors",
+        "shoal_api.viewers.pool_details",
         "shoal_api.routes",
         "shoal_api.protocols",
     },
@@ -167,12 +169,14 @@ ROOMS: dict[str, set[str]] = {
     },
     "shoal_workers.index.files": {"shoal", "shoal.changes"},
     "shoal_workers.index.lexical": {"shoal", "shoal_workers.index.files"},
+    "shoal_workers.process": {"shoal", "shoal.broker", "shoal.queue", "shoal_workers.process.processors"},
+    "shoal_workers.index.vectors": {"shoal", "shoal_workers.avx512", "shoal_workers.index.files"},
     "shoal_workers.index.search": {
         "shoal",
         "shoal.changes",
-        "shoal_workers.avx512",
         "shoal_workers.index.files",
         "shoal_workers.index.lexical",
+        "shoal_workers.index.vectors",
     },
     "shoal_workers.index.map": {"shoal", "shoal_workers.index.files", "shoal_workers.index.search"},
     "shoal_workers.index": {
@@ -180,8 +184,9 @@ ROOMS: dict[str, set[str]] = {
         "shoal_workers.model",
         "shoal_workers.index.files",
         "shoal_workers.index.lexical",
-        "shoal_workers.index.map",
+        "shoal_workers.index.vectors",
         "shoal_workers.index.search",
+        "shoal_workers.index.map",
     },
     "shoal_workers.index.build": {
         "shoal",
@@ -193,8 +198,8 @@ ROOMS: dict[str, set[str]] = {
         "shoal_workers.encoding",
         "shoal_workers.index.files",
         "shoal_workers.index.lexical",
+        "shoal_workers.index.vectors",
         "shoal_workers.index.map",
-        "shoal_workers.index.search",
         "shoal_workers.index",
     },
     "shoal_workers.index.store": {"shoal", "shoal_workers.index.files", "shoal_workers.index"},
@@ -202,9 +207,10 @@ ROOMS: dict[str, set[str]] = {
         "shoal",
         "shoal.changes",
         "shoal_workers.model",
-        "shoal_workers.index",
         "shoal_workers.index.files",
+        "shoal_workers.index.vectors",
         "shoal_workers.index.search",
+        "shoal_workers.index",
         "shoal_workers.index.store",
     },
     "shoal_workers.index.long_tasks": {
@@ -219,23 +225,22 @@ ROOMS: dict[str, set[str]] = {
     "shoal_workers.long_jobs": {
         "shoal",
         "shoal.broker",
+        "shoal.long_jobs",
         "shoal.client.redis",
         "shoal.bulk",
-        "shoal.long_jobs",
         "shoal_workers.index.build",
         "shoal_workers.index.store",
         "shoal_workers.index.long_tasks",
     },
-    "shoal_workers.process": {"shoal", "shoal.broker", "shoal.queue", "shoal_workers.process.processors"},
     "shoal_workers.operations": {
         "shoal",
         "shoal.queue",
         "shoal.cache",
         "shoal_workers.encoding",
-        "shoal_workers.index.search",
+        "shoal_workers.process",
+        "shoal_workers.index.vectors",
         "shoal_workers.index",
         "shoal_workers.index.serving",
-        "shoal_workers.process",
     },
     "shoal_workers.intake": {
         "shoal",
@@ -264,17 +269,17 @@ ROOMS: dict[str, set[str]] = {
         "shoal_workers.process.processors",
         "shoal_workers.model",
         "shoal_workers.encoding",
+        "shoal_workers.process",
         "shoal_workers.index.store",
         "shoal_workers.index.serving",
-        "shoal_workers.process",
         "shoal_workers.intake",
         "shoal_workers.loop",
     },
     "shoal_workers": {
         "shoal",
+        "shoal.records",
         "shoal.client",
         "shoal.client.redis",
-        "shoal.records",
         "shoal.cli",
         "shoal_workers.process.processors",
         "shoal_workers.model",
@@ -288,14 +293,24 @@ ROOMS: dict[str, set[str]] = {
     },
 }
 
+#: Subpackages that are parts of the room around them.
+PARTS = {
+    "shoal.contract",
+    "shoal.operations",
+    "shoal.process",
+    "shoal_api.answers",
+    "shoal_api.long_jobs",
+    "shoal_api.viewers",
+}
+
 HEAVY = {"torch", "flask", "rq", "safetensors", "openvino", "sentence_transformers", "tokenizers", "transformers"}
 
 #: The rooms and modules that may import each library of one purpose.
 HOMES = {
-    "msgpack": {"shoal.wire", "shoal.outline"},
+    "msgpack": {"shoal.contract.wire", "shoal.contract.outline"},
     "redis": {"shoal.broker"},
-    "fsspec": {"shoal.records.source_file", "shoal_workers.index.store.store"},
-    "backports": {"shoal.records.compression"},
+    "fsspec": {"shoal.records.files.source_file", "shoal_workers.index.store.store"},
+    "backports": {"shoal.records.files.compression"},
     "httpx2": {"shoal.client.http.deadline", "shoal.client.http.session"},
     "rq": {
         "shoal.long_jobs.rq_job",
@@ -307,10 +322,10 @@ HOMES = {
         "shoal_workers.long_jobs.runnable_job",
         "shoal_workers.long_jobs.schedules",
     },
-    "opentelemetry": {"shoal.spans"},
-    "rich": {"shoal.cli.pool_screen", "shoal.cli.pool_table", "shoal.cli.status"},
+    "opentelemetry": {"shoal.process.spans"},
+    "rich": {"shoal.cli.shown.pool_screen", "shoal.cli.shown.pool_table", "shoal.cli.status"},
     "Stemmer": {"shoal_workers.index.lexical.analyzer"},
-    "numkong": {"shoal_workers.index.search.upper_bounds", "shoal_workers.index.build.cell_step"},
+    "numkong": {"shoal_workers.index.vectors.upper_bounds", "shoal_workers.index.build.steps.cell_step"},
     "openvino": {
         "shoal_workers.encoding.engines.calibration",
         "shoal_workers.encoding.engines.int8",
@@ -327,13 +342,13 @@ HOMES = {
     },
     "sentence_transformers": {"shoal_workers.model.export", "shoal_workers.model.reference"},
     "safetensors": {
-        "shoal.cli.vector_file",
-        "shoal_api.vector_format",
+        "shoal.cli.shown.vector_file",
+        "shoal_api.answers.vector_format",
         "shoal_workers.encoding.engines.calibration",
         "shoal_workers.model",
     },
     "tokenizers": {"shoal_workers.encoding.tokenizer", "shoal_workers.model.prepare"},
-    "pyarrow": {"shoal_api.vector_format", "shoal.bulk.part_file", "shoal.records"},
+    "pyarrow": {"shoal_api.answers.vector_format", "shoal.bulk.part_file", "shoal.records"},
     "pypdf": {"shoal.extraction.pdf_text"},
     "selectolax": {"shoal.extraction.html_text"},
     "huggingface_hub": {"shoal_workers.model.source"},
@@ -343,7 +358,7 @@ HOMES = {
     "flask_openapi3": {"shoal_api"},
     "granian": {"shoal_api.server.rsgi", "shoal_api.server.server"},
     "limits": {"shoal_api.access.rate_limit"},
-    "orjson": {"shoal_api.request", "shoal_api.response"},
+    "orjson": {"shoal_api.request", "shoal_api.answers.response"},
     "prometheus_client": {
         "shoal_api.routes.metrics",
         "shoal_api.metrics.metrics",
@@ -441,7 +456,12 @@ class TestRooms:
 
     def test_every_subpackage_is_a_room_and_every_room_exists(self) -> None:
         subpackages = {name for name, path in modules().items() if path.name == "__init__.py" and name.count(".") < 2}
-        assert subpackages <= ROOMS.keys() <= modules().keys()
+        assert subpackages - PARTS <= ROOMS.keys() <= modules().keys()
+
+    @pytest.mark.parametrize("folder", FOLDERS.values())
+    def test_no_folder_has_over_14_modules(self, folder: str) -> None:
+        found = Counter(path.parent for path in (ROOT / folder).rglob("*.py") if path.name != "__init__.py")
+        assert {path: number for path, number in found.items() if number > 14} == {}
 
     @pytest.mark.parametrize("room", [room for room in SUBPACKAGES if "." in room])
     def test_each_names_the_others_that_it_may_import(self, room: str) -> None:

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shoal_workers.loop.preemption
+from shoal.contract.options import Options
 from shoal.errors import Expired
 from shoal.operations import Embed, Rerank
-from shoal.options import Options
 from shoal.queue.delivery import Delivery
 from shoal_workers.encoding.bucketing import PASS_COST, Bucketing
 from shoal_workers.encoding.encoder import TokenizedText

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import InvalidRequest
-from shoal.search_fields import Boost, Sort, parse_boosts, parse_facets, parse_sort
-from shoal.search_filter import (
+from shoal.operations.search_fields import Boost, Sort, parse_boosts, parse_facets, parse_sort
+from shoal.operations.search_filter import (
     MAX_FILTER_CONDITIONS,
     MAX_FILTER_VALUES,
     All,

@@ -17,8 +17,8 @@ from made_documents import DIMENSION, Made, Vectors, apply, fields_of, made_of, 
 from shoal.changes.change import Change
 from shoal.errors import InvalidRequest
 from shoal.operations import Search
+from shoal.operations.search_options import SearchOptions
 from shoal.records.document import Document
-from shoal.search_options import SearchOptions
 from shoal_workers.index.index import Index
 from shoal_workers.index.search.cursor import Cursor
 from shoal_workers.index.search.query import NEGATIVE_WEIGHT

@@ -8,7 +8,7 @@ import pytest
 from shoal import operations
 from shoal.errors import InvalidRequest, TooLarge
 from shoal.operations import Search
-from shoal.search_options import PLAIN, SEARCH_DEFAULTS, SearchOptions
+from shoal.operations.search_options import PLAIN, SEARCH_DEFAULTS, SearchOptions
 
 REFUSED: dict[str, list[Any]] = {
     "mode": ["sparse", None, ["dense"]],

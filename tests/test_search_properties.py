@@ -22,9 +22,9 @@ from test_search_modes import vectors_of_queries
 
 from shoal.changes.change import Change
 from shoal.operations import Search
+from shoal.operations.search_fields import parse_boosts
+from shoal.operations.search_options import SearchOptions
 from shoal.records.document import Document
-from shoal.search_fields import parse_boosts
-from shoal.search_options import SearchOptions
 from shoal_workers.index.index import Index
 from shoal_workers.index.search.boosts import boosts_of
 from shoal_workers.index.search.diversity import pool_size

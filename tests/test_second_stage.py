@@ -18,14 +18,14 @@ from test_worker_process import NUM_JOBS, assert_all_done, num_pending, suspend_
 from shoal import Client
 from shoal.cache.cache import Cache
 from shoal.cache.table import Table
+from shoal.contract.jobs import Job
+from shoal.contract.keys import Keys
+from shoal.contract.options import QUERY_PROMPTS, Options
+from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest, TooLarge
-from shoal.jobs import Job
-from shoal.keys import Keys
 from shoal.operations import Embed, Search
-from shoal.options import QUERY_PROMPTS, Options
+from shoal.operations.search_options import SearchOptions
 from shoal.records.source import Source
-from shoal.replies import Reply
-from shoal.search_options import SearchOptions
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.reranker import Reranker, sigmoid

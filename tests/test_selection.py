@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from shoal.errors import InvalidRequest
-from shoal.search_fields import DAY_S, Boost, parse_boosts, parse_sort
-from shoal.search_filter import RANGE_OPERATORS, parse_filter
+from shoal.operations.search_fields import DAY_S, Boost, parse_boosts, parse_sort
+from shoal.operations.search_filter import RANGE_OPERATORS, parse_filter
 from shoal_workers.index.files.columns import Columns
 from shoal_workers.index.files.field_kinds import date_span, to_keyword
 from shoal_workers.index.files.field_values import DocumentFields

@@ -18,7 +18,7 @@ from process import Process
 from queues import queue_of
 
 from shoal import Client
-from shoal.keys import Keys
+from shoal.contract.keys import Keys
 from shoal.settings import Settings
 from shoal_api.server import shutdown
 from shoal_api.server.rsgi import WATCH_AFTER_S

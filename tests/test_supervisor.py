@@ -27,8 +27,8 @@ from queues import queue_of
 
 from shoal import Client
 from shoal.broker import embedded
+from shoal.contract.keys import Keys
 from shoal.errors import IndexNotFound, NotReady
-from shoal.keys import Keys
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.settings import PORT_FILE, Settings
 from shoal.supervisor.process import Service

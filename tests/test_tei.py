@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 from werkzeug.test import TestResponse
 
-import shoal.tokenizer_job
+import shoal.operations.tokenize
 from shoal_api.access import api_keys
 
 pytest_plugins = ["api_fixtures"]
@@ -283,12 +283,12 @@ class TestSizes:
     def test_a_request_with_too_much_to_tokenize_or_decode_is_refused(
         self, api: FlaskClient, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any], words: str
     ) -> None:
-        monkeypatch.setattr(shoal.tokenizer_job, "MAX_REQUEST_PIECES", 6)
+        monkeypatch.setattr(shoal.operations.tokenize, "MAX_REQUEST_PIECES", 6)
         message = f"the request has {words} and may have 6: split the list"
         assert tei_error_of(api.post(path, json=body), 413) == ("Validation", message)
 
     @pytest.mark.usefixtures("stub")
     def test_a_request_at_the_limit_is_answered(self, api: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(shoal.tokenizer_job, "MAX_REQUEST_PIECES", 3)
+        monkeypatch.setattr(shoal.operations.tokenize, "MAX_REQUEST_PIECES", 3)
         assert api.post("/tokenize", json={"inputs": ["ab", "c"]}).status_code == 200
         assert api.post("/decode", json={"ids": [[1, 2], [3]]}).status_code == 200

@@ -25,12 +25,13 @@ from process import Process, run
 from queues import Queue
 from service import service
 
-from shoal import Client, operations, traceparent
+from shoal import Client, operations
 from shoal.bulk.bulk_request import BulkRequest
+from shoal.contract import traceparent
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.operations import Embed
+from shoal.process.spans import Tracer
 from shoal.settings import Settings
-from shoal.spans import Tracer
 from shoal_api.context import Context
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
@@ -335,8 +336,8 @@ def test_nothing_of_spans_is_loaded_where_they_are_off() -> None:
     script = (
         "import sys, shoal_api.app, shoal_workers.service.service, shoal_workers.long_jobs.runner\n"
         "from shoal.settings import DEFAULTS\n"
-        "from shoal.tracing import load, open_tracer\n"
-        "found = {'shoal.spans', 'opentelemetry.exporter'} & {*sys.modules}\n"
+        "from shoal.process.tracing import load, open_tracer\n"
+        "found = {'shoal.process.spans', 'opentelemetry.exporter'} & {*sys.modules}\n"
         "print(load(DEFAULTS), open_tracer(DEFAULTS, 'api'), found)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

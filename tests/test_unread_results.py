@@ -9,15 +9,15 @@ from conftest import RedisServer
 from queues import Queue, drive, queue_of, set_limits
 
 from shoal import Client
+from shoal.contract.jobs import LANES, Job
+from shoal.contract.keys import Keys
+from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest, Overloaded, UnknownJob
-from shoal.jobs import LANES, Job
-from shoal.keys import Keys
 from shoal.operations import Embed
 from shoal.queue.answer import Answer
 from shoal.queue.consumer import Consumer
 from shoal.queue.lane import LaneLimits
 from shoal.queue.unread import UnreadLoad
-from shoal.replies import Reply
 from shoal_workers.loop.worker import Worker
 
 pytest_plugins = ["api_fixtures"]

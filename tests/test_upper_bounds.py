@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from numpy.typing import NDArray
 
-from shoal_workers.index.search.upper_bounds import MAX_BLOCK, Buffer, UpperBounds
+from shoal_workers.index.vectors.upper_bounds import MAX_BLOCK, Buffer, UpperBounds
 
 CODES = nps.arrays(
     np.int8, st.tuples(st.integers(1, 300), st.just(64)), elements=st.sampled_from([-127, -3, 0, 1, 127])

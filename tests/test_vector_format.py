@@ -30,8 +30,8 @@ from safetensors.numpy import load
 from werkzeug.serving import make_server
 from werkzeug.test import TestResponse
 
-from shoal_api.number_type import NUMBER_TYPES, convert
-from shoal_api.vector_format import ARROW, FORMATS, JSON, OFFERED
+from shoal_api.answers.number_type import NUMBER_TYPES, convert
+from shoal_api.answers.vector_format import ARROW, FORMATS, JSON, OFFERED
 
 pytest_plugins = ["api_fixtures"]
 

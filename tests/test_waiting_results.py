@@ -10,13 +10,13 @@ from conftest import PATIENCE_S, RedisServer, wait_until
 from queues import Queue
 
 import shoal.queue.dispatcher
+from shoal.contract.jobs import LANES
+from shoal.contract.keys import Keys
+from shoal.contract.replies import Reply
 from shoal.errors import Cancelled, Unavailable, UnknownJob
-from shoal.jobs import LANES
-from shoal.keys import Keys
 from shoal.operations import Embed
 from shoal.queue.answer import Answer
 from shoal.queue.producer import Producer
-from shoal.replies import Reply
 
 NUM_JOBS = 40
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shoal.contract.wire import VERSION, pack, unpack
 from shoal.errors import InvalidText, MalformedJob
-from shoal.wire import VERSION, pack, unpack
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 LEAVES = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | TEXTS | st.binary()

@@ -19,14 +19,14 @@ from queues import Queue, drive
 import shoal_workers.intake.admission
 import shoal_workers.loop.preemption
 import shoal_workers.loop.worker
+from shoal.contract.jobs import LANES, Job
+from shoal.contract.options import Options
+from shoal.contract.replies import Reply
 from shoal.errors import Internal, Unavailable
-from shoal.jobs import LANES, Job
 from shoal.operations import Decode, Embed, Search, Tokenize, job_class
-from shoal.options import Options
 from shoal.queue.blame import DeadLetter
 from shoal.queue.consumer import Consumer
 from shoal.queue.delivery import Delivery
-from shoal.replies import Reply
 from shoal.settings import Settings
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText

@@ -8,10 +8,10 @@ from breaking import Plan, connect
 from queues import Queue
 
 from shoal.broker.broker import Broker
+from shoal.contract.jobs import Job
+from shoal.contract.replies import Reply
 from shoal.errors import Unavailable
-from shoal.jobs import Job
 from shoal.operations import Embed, Search
-from shoal.replies import Reply
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index

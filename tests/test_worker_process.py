@@ -14,7 +14,7 @@ from process import FewFiles, Process
 from queues import queue_of
 
 from shoal import Client
-from shoal.keys import Keys
+from shoal.contract.keys import Keys
 from shoal_workers.process.processors import available
 
 Start = Callable[..., Process]

@@ -18,21 +18,20 @@ from flask_openapi3.models.path_item import PathItem
 from werkzeug.exceptions import RequestTimeout
 
 from shoal import __version__
-from shoal.checks import check_known
 from shoal.client.redis.async_client import AsyncClient
+from shoal.contract.checks import check_known
 from shoal.errors import InvalidRequest
-from shoal.queue.pool_history import PoolHistory
+from shoal.process.tracing import open_tracer
 from shoal.settings import Settings
-from shoal.tracing import open_tracer
+from shoal.viewers.pool_history import PoolHistory
 from shoal_api import errors, validation
 from shoal_api.access import cors
 from shoal_api.access.access_control import MAX_LASTING, AccessControl
+from shoal_api.answers.response import WholeResponse
 from shoal_api.context import Context
 from shoal_api.description import joined
+from shoal_api.long_jobs.upload_store import UploadStore
 from shoal_api.metrics.metrics import Metrics
-from shoal_api.pool_details import read_details
-from shoal_api.pool_state import PoolReader
-from shoal_api.pool_watch import PoolWatch
 from shoal_api.protocol_paths import ProtocolPaths
 from shoal_api.protocols import (
     cohere,
@@ -48,7 +47,6 @@ from shoal_api.protocols import (
     wire_formats,
 )
 from shoal_api.request import JsonRequest, json_request
-from shoal_api.response import WholeResponse
 from shoal_api.routes import (
     bulk,
     dead_letters,
@@ -68,7 +66,9 @@ from shoal_api.routes import (
 from shoal_api.schema.errors import ErrorBody
 from shoal_api.server.async_flask import AsyncFlask
 from shoal_api.server.request_span import answer_traced
-from shoal_api.upload_store import UploadStore
+from shoal_api.viewers.pool_details import read_details
+from shoal_api.viewers.pool_state import PoolReader
+from shoal_api.viewers.pool_watch import PoolWatch
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment

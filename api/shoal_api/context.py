@@ -14,15 +14,15 @@ from shoal.client.redis.async_client import AsyncClient
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.settings import Settings
 from shoal_api.access.access_control import AccessControl
+from shoal_api.long_jobs.upload_store import UploadStore
 from shoal_api.metrics.metrics import Metrics
-from shoal_api.pool_state import PoolReader
-from shoal_api.pool_watch import PoolWatch
 from shoal_api.protocol_paths import ProtocolPaths
 from shoal_api.server.async_flask import run_in
-from shoal_api.upload_store import UploadStore
+from shoal_api.viewers.pool_state import PoolReader
+from shoal_api.viewers.pool_watch import PoolWatch
 
 if TYPE_CHECKING:
-    from shoal.spans import Tracer
+    from shoal.process.spans import Tracer
 
 _KEY = "shoal"
 

@@ -6,16 +6,16 @@ from flask import Response
 
 from shoal.client.job_limits import put_share
 from shoal.client.redis.index_writer import IndexWriter
+from shoal.contract.jobs import Job
+from shoal.contract.options import MAX_DIMENSIONS
+from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest, TooLarge
-from shoal.jobs import Job
 from shoal.operations import Embed, Search
-from shoal.options import MAX_DIMENSIONS
 from shoal.queue.lane import MAX_PUT_BYTES
-from shoal.replies import Reply
 from shoal_api.access.access_control import JSON_BYTES
+from shoal_api.answers.response import rendered
 from shoal_api.context import Context, context
 from shoal_api.request import JsonRequest, json_request
-from shoal_api.response import rendered
 
 #: Dimension by which the size of an answer is estimated until a worker has told the dimension of its model. Few models
 #: have a greater one.

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from flask import Flask, Response, current_app, request
 from werkzeug.exceptions import HTTPException
 
-from shoal import logs, traceparent
+from shoal.contract import traceparent
+from shoal.contract.excerpt import excerpt
 from shoal.errors import Internal, ShoalError
-from shoal.excerpt import excerpt
+from shoal.process import logs
+from shoal_api.answers.response import rendered
 from shoal_api.context import context
 from shoal_api.request import json_request
-from shoal_api.response import rendered
 from shoal_api.schema.errors import STATUS, ErrorBody, ErrorShape
 
 #: Statuses after which the same request may succeed a little later.

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from shoal.contract.excerpt import excerpt
+from shoal.contract.model_names import ANY_NAME, is_among, names_of
+from shoal.contract.options import DOCUMENT_PROMPTS, QUERY_PROMPTS
 from shoal.errors import ModelNotFound, NotReady
-from shoal.excerpt import excerpt
-from shoal.model_names import ANY_NAME, is_among, names_of
-from shoal.options import DOCUMENT_PROMPTS, QUERY_PROMPTS
 from shoal_api.context import context
 
 #: The names that the prompt for a kind of text may have, by the protocols' words for the kind.

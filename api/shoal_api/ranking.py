@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest
-from shoal.replies import Reply
+from shoal_api.answers.response import is_json
 from shoal_api.enqueue import call
 from shoal_api.model_names import check_reranker
-from shoal_api.response import is_json
 from shoal_api.schema.rerank import RerankBody
 
 

@@ -14,9 +14,9 @@ from flask import Request
 from flask.globals import request_ctx
 from werkzeug.exceptions import RequestEntityTooLarge
 
-from shoal import wire
+from shoal.contract import wire
+from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidJson, InvalidRequest, InvalidText, MalformedJob, ShoalError, TooLarge
-from shoal.excerpt import excerpt
 from shoal.operations import MAX_VALUES
 from shoal_api.body import BODY, MAX_LENGTH_DIGITS, Body, WsgiBody
 

@@ -5,8 +5,8 @@ from typing import Any, NoReturn, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest, MalformedJob
-from shoal.excerpt import excerpt
 
 #: The value that a field takes, by pydantic's type of error.
 _TAKES = {

@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.plan import PRECISIONS, Plan, Texts, own_process, say
 from shoal.bench.trial import Figures, Row, Trial
-from shoal.options import Options
+from shoal.contract.options import Options
 from shoal.settings import Settings
 from shoal_workers.encoding.encoder import TokenizedText
 from shoal_workers.encoding.tokenizer import Tokenizer

@@ -15,13 +15,13 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.plan import Plan, Texts, say
 from shoal.bench.trial import Figures, Row, Trial
-from shoal.options import Options
+from shoal.contract.options import Options
 from shoal.records.source import Source
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.document_encoder import ModelInfo, Waiting, no_wait
 from shoal_workers.index.index import Index
-from shoal_workers.index.search.search_threads import SearchThreads
+from shoal_workers.index.vectors.search_threads import SearchThreads
 from shoal_workers.model.model import prepared_folder
 from shoal_workers.process import processors
 

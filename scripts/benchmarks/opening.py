@@ -24,8 +24,8 @@ from benchmarks.server import NO_CACHE, Processes
 from benchmarks.versions import TICK_S
 from shoal.bench.trial import Figures, Row, Trial
 from shoal.operations import Search
+from shoal.operations.search_options import SearchOptions
 from shoal.records.source import Source
-from shoal.search_options import SearchOptions
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.files.verified_files import VerifiedFiles
 from shoal_workers.index.index import Index, current_version

@@ -22,7 +22,7 @@ from benchmarks.plan import Plan, own_process, say
 from benchmarks.server import NO_CACHE, Processes
 from shoal.bench.trial import Figures, Row, Trial
 from shoal.client.redis.client import Client
-from shoal.jobs import TEXTS_PER_JOB
+from shoal.contract.jobs import TEXTS_PER_JOB
 from shoal_workers.index.files.array_file import save_array
 from shoal_workers.index.files.manifest import DOCUMENTS, MANIFEST, OFFSETS, checksum
 from shoal_workers.index.index import current_version

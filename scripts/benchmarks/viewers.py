@@ -15,7 +15,7 @@ from benchmarks.scenarios import CACHE, NUM_REPEATED
 from benchmarks.server import Server, shoal
 from shoal.bench.trial import Figures, Row, Trial
 from shoal.errors import NotReady
-from shoal.queue.pool_history import EVERY_S
+from shoal.viewers.pool_history import EVERY_S
 
 #: Viewers, and connections of the load. With the cache a request costs the API alone, which is what viewers cost.
 NUM_VIEWERS, CONNECTIONS = 10, 16

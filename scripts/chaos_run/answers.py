@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chaos_run.cases import POISON, Case
-from shoal.options import QUERY_PROMPTS, Options
-from shoal.replies import Reply, finish
+from shoal.contract.options import QUERY_PROMPTS, Options
+from shoal.contract.replies import Reply, finish
 from shoal_workers.encoding.encoder import Encoder, TokenizedText
 from shoal_workers.index.index import Index
 

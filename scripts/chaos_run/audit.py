@@ -11,9 +11,9 @@ from chaos_run.cases import POISON, Case, Outcomes
 from chaos_run.plain import GARBAGE
 from chaos_run.worker import DIGEST_BYTES, digest
 from shoal import operations
+from shoal.contract.keys import Keys
+from shoal.contract.replies import STATUSES, Reply
 from shoal.errors import ShoalError
-from shoal.keys import Keys
-from shoal.replies import STATUSES, Reply
 
 #: How often a job may be delivered.
 MAX_DELIVERIES = 3

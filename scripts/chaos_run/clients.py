@@ -16,10 +16,10 @@ from chaos_run.deployment import PRODUCERS, Deployment
 from chaos_run.http_requests import Http
 from chaos_run.plain import Plain
 from shoal import Client
+from shoal.contract.jobs import Job
+from shoal.contract.options import Options
 from shoal.errors import ShoalError
-from shoal.jobs import Job
 from shoal.operations import Search, job_class
-from shoal.options import Options
 
 #: Clients at a time.
 NUM_THREADS = 48

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from threading import Event
 
-from shoal import logs
+from shoal.process import logs
 from shoal.settings import Settings
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from shoal.client.redis.async_index import AsyncIndexHandle
     from shoal.client.redis.client import Client, Handle
     from shoal.client.source_file import ServerFile
+    from shoal.contract.jobs import Job
+    from shoal.contract.options import Options
+    from shoal.contract.replies import Chunk, Reply
     from shoal.errors import ShoalError
-    from shoal.jobs import Job
     from shoal.operations import Decode, Embed, Map, Rerank, Search, Tokenize
-    from shoal.options import Options
-    from shoal.replies import Chunk, Reply
-    from shoal.search_options import SearchOptions
+    from shoal.operations.search_options import SearchOptions
     from shoal.settings import Settings
 
 __version__ = "0.1.0"
@@ -53,7 +53,7 @@ _HOMES = {
     "AsyncHandle": "client.redis.async_client",
     "AsyncIndexHandle": "client.redis.async_index",
     "AsyncLongHandle": "client.long_handle",
-    "Chunk": "replies",
+    "Chunk": "contract.replies",
     "Client": "client.redis.client",
     "Decode": "operations",
     "Embed": "operations",
@@ -61,14 +61,14 @@ _HOMES = {
     "HttpClient": "client.http.client",
     "HttpLongHandle": "client.http.long_handle",
     "IndexHandle": "client.index_handle",
-    "Job": "jobs",
+    "Job": "contract.jobs",
     "LongHandle": "client.long_handle",
     "Map": "operations",
-    "Options": "options",
-    "Reply": "replies",
+    "Options": "contract.options",
+    "Reply": "contract.replies",
     "Rerank": "operations",
     "Search": "operations",
-    "SearchOptions": "search_options",
+    "SearchOptions": "operations.search_options",
     "ServerFile": "client.source_file",
     "Settings": "settings",
     "ShoalError": "errors",

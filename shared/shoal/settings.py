@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self, get_type_hints
 
+from shoal.contract.excerpt import excerpt
+from shoal.contract.keys import NAME, NAME_RULE, Keys
 from shoal.errors import BadSetting, Unavailable
-from shoal.excerpt import excerpt
-from shoal.keys import NAME, NAME_RULE, Keys
 
 #: Port of the Redis that `shoal serve` starts, where it is free. Not 6379, where another may run.
 EMBEDDED_PORT = 6390

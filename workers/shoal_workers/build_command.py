@@ -12,17 +12,17 @@ import click
 from shoal.cli.long_job import submit
 from shoal.cli.options import MODEL_SETTINGS, REDIS_SETTINGS, settings_options
 from shoal.client.source_file import place_of
+from shoal.contract.excerpt import excerpt
+from shoal.contract.languages import LANGUAGES
 from shoal.errors import InvalidRequest, Unavailable
-from shoal.excerpt import excerpt
-from shoal.languages import LANGUAGES
-from shoal.progress import Progress, TaskBar
+from shoal.process.progress import Progress, TaskBar
 from shoal.settings import DEFAULTS, Settings
 
 if TYPE_CHECKING:
     from shoal.client.redis.client import Client
     from shoal_workers.index.build.builder import BuildResult
     from shoal_workers.index.build.document_encoder import DocumentEncoder
-    from shoal_workers.index.build.folding import IndexChanges
+    from shoal_workers.index.build.steps.folding import IndexChanges
     from shoal_workers.index.long_tasks import BuildIndex
 
 #: Sample headlines that come with Shoal.

@@ -5,8 +5,8 @@ from dataclasses import asdict
 
 import click
 
-from shoal import logs
 from shoal.cli.options import MODEL_SETTINGS, REDIS_SETTINGS, settings_options
+from shoal.process import logs
 from shoal.settings import Settings
 from shoal_workers.index_commands import index
 from shoal_workers.watch_command import watch

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shoal.cli.options import REDIS_SETTINGS, settings_options
-from shoal.progress import Progress
+from shoal.process.progress import Progress
 from shoal.settings import Settings
 
 if TYPE_CHECKING:

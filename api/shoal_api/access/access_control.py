@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from shoal.broker.broker import Broker
+from shoal.contract.excerpt import excerpt
 from shoal.errors import Forbidden, Unauthorized
-from shoal.excerpt import excerpt
 from shoal.settings import OPEN_PATHS, Settings
 from shoal_api.access.api_keys import ApiKey, Keyring
 from shoal_api.access.client_name import address_of, network_of

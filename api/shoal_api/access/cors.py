@@ -5,8 +5,8 @@ import re
 from flask import Flask
 from flask_cors import CORS
 
+from shoal.contract.excerpt import excerpt
 from shoal.errors import BadSetting
-from shoal.excerpt import excerpt
 
 #: Request headers that a page of an allowed origin may send, a key among them.
 _REQUEST_HEADERS = (

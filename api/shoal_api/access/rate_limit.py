@@ -7,8 +7,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from shoal.broker.broker import Broker
+from shoal.contract.keys import Keys
 from shoal.errors import RateLimited
-from shoal.keys import Keys
 from shoal_api.access.api_keys import ApiKey
 
 if TYPE_CHECKING:

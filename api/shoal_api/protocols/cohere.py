@@ -8,18 +8,18 @@ from flask import Response
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
+from shoal.contract.excerpt import excerpt
+from shoal.contract.jobs import Job
+from shoal.contract.options import Options
+from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest
-from shoal.excerpt import excerpt
-from shoal.jobs import Job
 from shoal.operations import Embed, Rerank
-from shoal.options import Options
-from shoal.replies import Reply
+from shoal_api.answers.number_type import convert
+from shoal_api.answers.response import base64_rows, cost_headers, rendered
 from shoal_api.description import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.model_names import check_model, prompt_for
-from shoal_api.number_type import convert
 from shoal_api.ranking import rank
-from shoal_api.response import base64_rows, cost_headers, rendered
 from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import Dimensions, Ignored, Name, TextList
 from shoal_api.schema.errors import BAD_REQUEST, UNSUPPORTED, ErrorShape

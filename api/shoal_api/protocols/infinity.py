@@ -6,23 +6,23 @@ from typing import Annotated, Any, Literal
 from flask import Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from shoal.jobs import LANES, Job
+from shoal.contract.jobs import LANES, Job
+from shoal.contract.options import MAX_DIMENSIONS, Options
 from shoal.operations import Embed, Rerank
-from shoal.options import MAX_DIMENSIONS, Options
+from shoal_api.answers.response import cost_headers, rendered
+from shoal_api.answers.vector_format import VectorFormat, arrays_of
 from shoal_api.context import context
 from shoal_api.description import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.model_names import check_model, served_models, served_rerankers
 from shoal_api.protocols.openai import EmbeddingList, ModelBody, OpenAIError, Usage, embedding_list
 from shoal_api.ranking import rank, usage
-from shoal_api.response import cost_headers, rendered
 from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import Ignored, Name, TextList, Texts
 from shoal_api.schema.errors import BAD_REQUEST, UNSUPPORTED
 from shoal_api.schema.requests import as_list
 from shoal_api.schema.rerank import RerankBody
 from shoal_api.schema.responses import WITH_COST
-from shoal_api.vector_format import VectorFormat, arrays_of
 
 #: The model that Infinity's client names if it was told none.
 _UNSPECIFIED = "default/not-specified"

@@ -5,23 +5,23 @@ from typing import Any, Literal
 from flask import Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from shoal.jobs import Job
+from shoal.contract.jobs import Job
+from shoal.contract.options import Options
 from shoal.operations import Embed
-from shoal.options import Options
+from shoal_api.answers.response import cost_headers, rendered
+from shoal_api.answers.vector_format import VectorFormat, arrays_of
 from shoal_api.description import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.model_names import check_model, prompt_for
 from shoal_api.protocols.cohere import rerank_meta
 from shoal_api.protocols.openai import EmbeddingList, embedding_list
 from shoal_api.ranking import rank, usage
-from shoal_api.response import cost_headers, rendered
 from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import Dimensions, Ignored, Name, Texts
 from shoal_api.schema.errors import UNSUPPORTED, ErrorShape
 from shoal_api.schema.requests import as_list
 from shoal_api.schema.rerank import RankedDocument, RerankBody
 from shoal_api.schema.responses import WITH_COST
-from shoal_api.vector_format import VectorFormat, arrays_of
 
 Task = Literal["retrieval.query", "retrieval.passage", "text-matching", "classification", "separation"]
 

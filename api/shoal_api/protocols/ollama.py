@@ -8,23 +8,23 @@ from flask import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from shoal import __version__
-from shoal.checks import MAX_NUMBER
+from shoal.contract.checks import MAX_NUMBER
+from shoal.contract.jobs import Job
+from shoal.contract.options import Options
 from shoal.errors import InvalidRequest, ModelNotFound
-from shoal.jobs import Job
 from shoal.operations import Embed
-from shoal.options import Options
+from shoal_api.answers.response import json_line, rendered, sent
+from shoal_api.answers.vector_format import VectorFormat, arrays_of
 from shoal_api.context import context
 from shoal_api.description import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.model_names import check_model, describe_model, known_names, served_models
 from shoal_api.request import json_request
-from shoal_api.response import json_line, rendered, sent
 from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import Dimensions, Ignored, Name, Text, Texts
 from shoal_api.schema.errors import BAD_REQUEST, ErrorShape
 from shoal_api.schema.requests import as_list
 from shoal_api.schema.responses import IN_ANY_FORMAT
-from shoal_api.vector_format import VectorFormat, arrays_of
 
 #: The time to keep a model in memory: a duration such as "5m", or seconds.
 KeepAlive = Name | Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER)]

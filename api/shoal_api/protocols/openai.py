@@ -6,22 +6,22 @@ from flask import Response
 from pydantic import BaseModel, ConfigDict, Field
 from werkzeug.routing import BaseConverter
 
+from shoal.contract.jobs import Job
+from shoal.contract.options import Options
+from shoal.contract.replies import Reply
 from shoal.errors import ModelNotFound
-from shoal.jobs import Job
 from shoal.operations import Embed
-from shoal.options import Options
-from shoal.replies import Reply
+from shoal_api.answers.response import base64_rows, rendered
+from shoal_api.answers.vector_format import VectorFormat, arrays_of
 from shoal_api.description import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.model_names import check_model, served_models
-from shoal_api.response import base64_rows, rendered
 from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import Dimensions, Ignored, Name
 from shoal_api.schema.errors import BAD_REQUEST, ErrorShape
 from shoal_api.schema.requests import TextsOrIds
 from shoal_api.schema.responses import IN_ANY_FORMAT
 from shoal_api.token_ids import as_texts
-from shoal_api.vector_format import VectorFormat, arrays_of
 
 
 class EmbeddingsBody(Body):

@@ -5,9 +5,10 @@ from typing import Literal
 from flask import Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from shoal.jobs import Job
+from shoal.contract.jobs import Job
+from shoal.contract.options import Options
 from shoal.operations import Embed
-from shoal.options import Options
+from shoal_api.answers.vector_format import VectorFormat, arrays_of
 from shoal_api.description import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.schema.body import Body
@@ -15,7 +16,6 @@ from shoal_api.schema.bounds import Texts
 from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.requests import as_list
 from shoal_api.schema.responses import IN_ANY_FORMAT
-from shoal_api.vector_format import VectorFormat, arrays_of
 
 #: What a vector is for.
 Per = Literal["vector", "tokens"]

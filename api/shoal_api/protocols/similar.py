@@ -7,13 +7,13 @@ import numpy as np
 from flask import Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from shoal.contract.jobs import Job
 from shoal.errors import InvalidRequest
-from shoal.jobs import Job
 from shoal.operations import Search
-from shoal.search_job import MAX_K
+from shoal.operations.search import MAX_K
+from shoal_api.answers.response import cost_headers, rendered
 from shoal_api.description import Blueprint
 from shoal_api.enqueue import call
-from shoal_api.response import cost_headers, rendered
 from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import Text
 from shoal_api.schema.errors import ErrorBody

@@ -10,17 +10,18 @@ from flask import Response
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 from werkzeug.exceptions import BadRequest
 
+from shoal.contract.jobs import Job
+from shoal.contract.options import Options
 from shoal.errors import Unsupported
-from shoal.jobs import Job
 from shoal.operations import Decode, Embed, Rerank, Tokenize
-from shoal.options import Options
-from shoal.tokenizer_job import check_tokenizer_request
+from shoal.operations.tokenize import check_tokenizer_request
 from shoal_api import validation
+from shoal_api.answers.response import cost_headers, rendered, with_tei_headers
+from shoal_api.answers.vector_format import VectorFormat, arrays_of
 from shoal_api.description import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.ranking import ranked
 from shoal_api.request import json_request
-from shoal_api.response import cost_headers, rendered, with_tei_headers
 from shoal_api.routes import health as own_health
 from shoal_api.routes import info as own_info
 from shoal_api.schema import headers
@@ -30,7 +31,6 @@ from shoal_api.schema.errors import TeiError
 from shoal_api.schema.requests import TextsOrIds, TruncationDirection, as_list
 from shoal_api.schema.responses import ANY_FORMAT, Info, Ready, described
 from shoal_api.token_ids import as_texts
-from shoal_api.vector_format import VectorFormat, arrays_of
 
 
 class TeiTruncation(Body):

@@ -5,9 +5,10 @@ from typing import Literal
 from flask import Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from shoal.jobs import Job
+from shoal.contract.jobs import Job
+from shoal.contract.options import Options
 from shoal.operations import Embed, Rerank
-from shoal.options import Options
+from shoal_api.answers.response import cost_headers, rendered
 from shoal_api.description import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.model_names import check_model, prompt_for
@@ -15,7 +16,6 @@ from shoal_api.protocols.cohere import formatted
 from shoal_api.protocols.infinity import InfinityRerankBody, RankedText
 from shoal_api.protocols.openai import EmbeddingList, Usage, embedding_list
 from shoal_api.ranking import rank, usage
-from shoal_api.response import cost_headers, rendered
 from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import Dimensions, Name, Texts, TopN
 from shoal_api.schema.errors import BAD_REQUEST, UNSUPPORTED, ErrorShape

@@ -5,21 +5,21 @@ from typing import Any, Literal
 from flask import Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from shoal.contract.jobs import Job
+from shoal.contract.options import Options
 from shoal.errors import InvalidRequest
-from shoal.jobs import Job
 from shoal.operations import Embed, Rerank
-from shoal.options import Options
+from shoal_api.answers.response import WholeResponse, cost_headers, rendered
+from shoal_api.answers.vector_format import VectorFormat, arrays_of
 from shoal_api.description import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.model_names import prompt_for
-from shoal_api.response import WholeResponse, cost_headers, rendered
 from shoal_api.routes import health as own_health
 from shoal_api.routes import info as own_info
 from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import Dimensions, Ignored, Text, TextList
 from shoal_api.schema.errors import ErrorShape
 from shoal_api.schema.responses import IN_ANY_FORMAT, WITH_COST, Info
-from shoal_api.vector_format import VectorFormat, arrays_of
 
 
 class WeaviateConfig(Body):

@@ -3,8 +3,9 @@
 from flask import Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from shoal.jobs import Job
+from shoal.contract.jobs import Job
 from shoal.operations import Embed
+from shoal_api.answers.vector_format import RAW, VectorFormat, arrays_of
 from shoal_api.description import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.model_names import check_model
@@ -14,7 +15,6 @@ from shoal_api.schema.bounds import Name, Texts
 from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.requests import as_list
 from shoal_api.schema.responses import IN_ANY_FORMAT
-from shoal_api.vector_format import RAW, VectorFormat, arrays_of
 
 
 class NamedModelBody(Body):

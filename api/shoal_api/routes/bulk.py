@@ -10,21 +10,21 @@ from typing import Any, BinaryIO, cast
 
 from flask import Response
 
-from shoal.allowed_path import allowed_path
 from shoal.bulk.manifest import BAD_ROWS
+from shoal.contract.excerpt import excerpt
+from shoal.contract.options import Options
 from shoal.errors import UnknownFile
-from shoal.excerpt import excerpt
 from shoal.long_jobs.public_status import public_text
-from shoal.options import Options
+from shoal.process.allowed_path import allowed_path
 from shoal.settings import Settings
+from shoal_api.answers.response import FileResponse
 from shoal_api.body import PIECE_BYTES
 from shoal_api.context import context
 from shoal_api.description import Blueprint
 from shoal_api.enqueue import IDEMPOTENCY_KEY
-from shoal_api.job_folder import JobFolder
-from shoal_api.long_job import own_job, submit_with_file
+from shoal_api.long_jobs.job_folder import JobFolder
+from shoal_api.long_jobs.long_job import own_job, submit_with_file
 from shoal_api.request import json_request
-from shoal_api.response import FileResponse
 from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.long_jobs import BulkBody, BulkQuery, FilePath, LongJobSubmitted
 

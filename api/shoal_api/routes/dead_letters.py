@@ -5,14 +5,14 @@ from dataclasses import asdict
 from flask import Response
 
 from shoal.queue.blame import DeadLetters
+from shoal_api.answers.response import rendered
 from shoal_api.context import context
-from shoal_api.dead_letter import describe
 from shoal_api.description import Blueprint
 from shoal_api.enqueue import refuse_idempotency_key
-from shoal_api.response import rendered
 from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.requests import DeadLetterPath, DeadLettersQuery
 from shoal_api.schema.responses import DeadLetterBody, DeadLetterList, Dropped, Submitted
+from shoal_api.viewers.dead_letter import describe
 
 #: Most bytes shown of a job that cannot be read.
 MAX_SHOWN_BYTES = 1_000

@@ -12,10 +12,10 @@ from flask_openapi3_swagger.plugins import RegisterPlugin  # type: ignore[import
 from werkzeug import Response as AnyResponse
 
 from shoal_api.access.access_control import OPEN_ROUTES
+from shoal_api.answers.response import NO_FRAMES, SAFETY, WholeResponse, rendered
 from shoal_api.context import Context, context
 from shoal_api.description import Blueprint, describe_defaults
 from shoal_api.request import MSGPACK_TYPES
-from shoal_api.response import NO_FRAMES, SAFETY, WholeResponse, rendered
 from shoal_api.schema import headers
 from shoal_api.schema.errors import ErrorBody
 

@@ -3,16 +3,16 @@
 from flask import Response
 
 from shoal.errors import InvalidRequest
+from shoal_api.answers.number_type import NUMBER_TYPES
+from shoal_api.answers.response import result_fields, with_tei_headers
+from shoal_api.answers.vector_format import VectorFormat, arrays_of
 from shoal_api.description import Blueprint
 from shoal_api.enqueue import PREFERENCE_APPLIED, call, prefers_async, submit
-from shoal_api.number_type import NUMBER_TYPES
 from shoal_api.request import json_request
-from shoal_api.response import result_fields, with_tei_headers
 from shoal_api.schema.errors import OwnOrTeiError, is_tei_body
 from shoal_api.schema.requests import EmbedBody
 from shoal_api.schema.responses import Embeddings
 from shoal_api.token_ids import as_texts
-from shoal_api.vector_format import VectorFormat, arrays_of
 
 api = Blueprint("embed", __name__, "wait for the answer", OwnOrTeiError)
 

@@ -2,11 +2,11 @@
 
 from flask import Response
 
+from shoal.contract.excerpt import excerpt
 from shoal.errors import NotReady
-from shoal.excerpt import excerpt
+from shoal_api.answers.response import rendered
 from shoal_api.context import context
 from shoal_api.description import Blueprint
-from shoal_api.response import rendered
 from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.requests import ReadyQuery
 from shoal_api.schema.responses import Health, Ready

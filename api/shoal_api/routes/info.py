@@ -7,12 +7,12 @@ from typing import Any
 from flask import Response
 
 from shoal import __version__
-from shoal.search_job import MAX_K
+from shoal.operations.search import MAX_K
 from shoal.settings import Settings
 from shoal_api.access.access_control import MAX_CONNECTIONS
+from shoal_api.answers.response import rendered
 from shoal_api.context import context
 from shoal_api.description import Blueprint
-from shoal_api.response import rendered
 from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.responses import Info
 

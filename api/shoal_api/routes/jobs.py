@@ -4,15 +4,15 @@ from typing import Any
 
 from flask import Response
 
+from shoal.contract.replies import Reply
 from shoal.errors import UnknownJob
-from shoal.replies import Reply
+from shoal_api.answers.response import rendered, result_fields, search_fields
+from shoal_api.answers.vector_format import VectorFormat, arrays_of
 from shoal_api.context import Context, context
 from shoal_api.description import Blueprint
 from shoal_api.enqueue import IDEMPOTENCY_KEY, submit
-from shoal_api.event_stream import event_stream
-from shoal_api.long_job import check_room_for_job, describe, own_job, raise_failure, state, wait
+from shoal_api.long_jobs.long_job import check_room_for_job, describe, own_job, raise_failure, state, wait
 from shoal_api.request import json_request
-from shoal_api.response import rendered, result_fields, search_fields
 from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.long_jobs import (
     AnyDeletedJob,
@@ -25,7 +25,7 @@ from shoal_api.schema.long_jobs import (
 )
 from shoal_api.schema.requests import JobBody, JobPath, ResultQuery
 from shoal_api.schema.responses import Submitted
-from shoal_api.vector_format import VectorFormat, arrays_of
+from shoal_api.viewers.event_stream import event_stream
 
 api = Blueprint("jobs", __name__, "submit and fetch", ErrorBody)
 

@@ -3,10 +3,10 @@
 from flask import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from shoal_api.answers.response import WholeResponse
 from shoal_api.context import context
 from shoal_api.description import Blueprint
 from shoal_api.metrics.pool import PoolReading
-from shoal_api.response import WholeResponse
 from shoal_api.schema.errors import ErrorBody
 
 api = Blueprint("metrics", __name__, "service", ErrorBody)

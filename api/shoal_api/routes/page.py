@@ -11,9 +11,9 @@ from flask import Response, abort
 from werkzeug.datastructures import Headers
 
 from shoal import __version__
+from shoal_api.answers.response import NO_FRAMES, SAFETY, WholeResponse, rendered
 from shoal_api.description import Blueprint
 from shoal_api.request import json_request
-from shoal_api.response import NO_FRAMES, SAFETY, WholeResponse, rendered
 from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.requests import PageFilePath
 from shoal_api.schema.responses import Links

@@ -9,14 +9,14 @@ from typing import Any
 
 from flask import Response
 
+from shoal_api.answers.response import sent
 from shoal_api.context import Context, context
 from shoal_api.description import Blueprint
-from shoal_api.event_stream import FIRST, MAX_STREAM_S, as_stream, event
-from shoal_api.pool_watch import PoolWatch
 from shoal_api.request import json_request
-from shoal_api.response import sent
 from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.pool import PoolBody, PoolQuery
+from shoal_api.viewers.event_stream import FIRST, MAX_STREAM_S, as_stream, event
+from shoal_api.viewers.pool_watch import PoolWatch
 
 api = Blueprint("pool", __name__, "service", ErrorBody)
 

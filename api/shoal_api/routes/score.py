@@ -2,9 +2,9 @@
 
 from flask import Response
 
+from shoal_api.answers.response import cost_headers, rendered
 from shoal_api.description import Blueprint
 from shoal_api.enqueue import PREFERENCE_APPLIED, call, prefers_async, submit
-from shoal_api.response import cost_headers, rendered
 from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.requests import ScoreBody
 from shoal_api.schema.responses import Scores

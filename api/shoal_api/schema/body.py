@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from shoal.checks import check_known
+from shoal.contract.checks import check_known
 
 
 class Body(BaseModel):

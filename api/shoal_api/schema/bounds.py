@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from shoal.checks import MAX_NAME_CHARS, MAX_NUMBER, MAX_VALUE_CHARS
-from shoal.options import MAX_CHUNK_TOKENS, MAX_DIMENSIONS
+from shoal.contract.checks import MAX_NAME_CHARS, MAX_NUMBER, MAX_VALUE_CHARS
+from shoal.contract.options import MAX_CHUNK_TOKENS, MAX_DIMENSIONS
 
 
 @dataclass(frozen=True, slots=True)

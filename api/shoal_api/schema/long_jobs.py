@@ -4,8 +4,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
-from shoal.languages import Language
-from shoal.options import OPTION_DEFAULTS
+from shoal.contract.languages import Language
+from shoal.contract.options import OPTION_DEFAULTS
 from shoal_api.schema import headers
 from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import ChunkOverlap, ChunkTokens, Dimensions, Name, Path, UnixTime

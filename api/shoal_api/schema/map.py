@@ -7,9 +7,9 @@ from typing import Annotated, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
-from shoal.jobs import Job
-from shoal.map_options import MAX_POINTS, MAX_ROW, MAX_ROWS, MapOptions
+from shoal.contract.jobs import Job
 from shoal.operations import Map
+from shoal.operations.map_options import MAX_POINTS, MAX_ROW, MAX_ROWS, MapOptions
 from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import Name
 from shoal_api.schema.responses import described

@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel, Field
 
-from shoal.replies import Status
+from shoal.contract.replies import Status
 from shoal_api.schema.bounds import UnixTime
 from shoal_api.schema.errors import ErrorDetail
 from shoal_api.schema.long_jobs import LongJob

@@ -5,12 +5,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
 
+from shoal.contract.jobs import MAX_DEADLINE_S, MAX_TEXT_NUMBER, Job, Lane
+from shoal.contract.options import OPTION_DEFAULTS, Options, Output, Pooling, TruncationSide
 from shoal.errors import InvalidRequest
-from shoal.jobs import MAX_DEADLINE_S, MAX_TEXT_NUMBER, Job, Lane
 from shoal.operations import Embed, Rerank, Search
-from shoal.options import OPTION_DEFAULTS, Options, Output, Pooling, TruncationSide
-from shoal.search_job import MAX_K
-from shoal_api.number_type import NumberType
+from shoal.operations.search import MAX_K
+from shoal_api.answers.number_type import NumberType
 from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import (
     ChunkOverlap,

@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
+from shoal.contract.excerpt import excerpt
+from shoal.contract.jobs import Job
 from shoal.errors import InvalidRequest
-from shoal.excerpt import excerpt
-from shoal.jobs import Job
 from shoal.operations import Rerank
 from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import TEXT, TEXTS, Name, Text, TopN

@@ -7,9 +7,9 @@ from flask_openapi3.models.media_type import MediaType
 from flask_openapi3.models.schema import Schema
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
-from shoal.replies import Status
+from shoal.contract.replies import Status
+from shoal_api.answers.vector_format import FORMATS
 from shoal_api.schema import headers
-from shoal_api.vector_format import FORMATS
 
 
 def described(*, example: Any = None, content: Any = None, answer_headers: Any = None, links: Any = None) -> ConfigDict:

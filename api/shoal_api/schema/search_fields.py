@@ -4,7 +4,14 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
-from shoal.search_options import MAX_GROUP_SIZE, MAX_TOP_N, SEARCH_DEFAULTS, SEARCH_NAMES, Mode, SearchOptions
+from shoal.operations.search_options import (
+    MAX_GROUP_SIZE,
+    MAX_TOP_N,
+    SEARCH_DEFAULTS,
+    SEARCH_NAMES,
+    Mode,
+    SearchOptions,
+)
 from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import SEARCH, Texts
 

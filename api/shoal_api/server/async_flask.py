@@ -21,7 +21,7 @@ from flask.signals import request_started
 from flask_openapi3.openapi import OpenAPI
 from werkzeug.routing import MapAdapter
 
-from shoal_api.response import LOOP
+from shoal_api.answers.response import LOOP
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment

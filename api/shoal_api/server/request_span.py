@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from flask import Response
 
-from shoal import traceparent
+from shoal.contract import traceparent
 from shoal_api.request import JsonRequest
 
 if TYPE_CHECKING:
-    from shoal.spans import Tracer
+    from shoal.process.spans import Tracer
 
 #: Routes that supervisors and Prometheus ask all the time: they have no span.
 QUIET_ROUTES = ("/health", "/ready", "/metrics")

@@ -12,10 +12,10 @@ from typing import Any, cast
 
 from granian.rsgi import HTTPProtocol, ProtocolClosed, Scope  # type: ignore[attr-defined]
 
-from shoal import logs
 from shoal.errors import InvalidRequest
+from shoal.process import logs
+from shoal_api.answers.response import LARGE_BYTES, FileResponse, StreamedResponse, WholeResponse
 from shoal_api.body import BODY
-from shoal_api.response import LARGE_BYTES, FileResponse, StreamedResponse, WholeResponse
 from shoal_api.server.async_flask import AsyncFlask
 from shoal_api.server.sockets import OPEN_FILES, connections_on, listeners_on
 

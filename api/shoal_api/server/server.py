@@ -23,9 +23,9 @@ from granian.http import HTTP1Settings
 from granian.log import LogLevels
 from granian.net import SocketSpec  # type: ignore[attr-defined]
 
-from shoal import logs, tracing
-from shoal.address import find_api_addresses
 from shoal.errors import ShoalError
+from shoal.process import logs, tracing
+from shoal.process.address import find_api_addresses
 from shoal.settings import Settings
 from shoal_api.access import api_keys
 from shoal_api.access.access_control import MAX_CONNECTIONS

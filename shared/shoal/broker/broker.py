@@ -7,10 +7,10 @@ from typing import Any, Self
 import redis
 from redis.exceptions import NoScriptError
 
-from shoal import wire
 from shoal.broker.blocked_command import BlockedCommand
 from shoal.broker.connections import ANSWER_S, Connections, open_pool
 from shoal.broker.script import Script, ScriptCall
+from shoal.contract import wire
 from shoal.errors import Overloaded, ShoalError, Unavailable
 
 #: Words in an error of a Redis that refuses, casefolded, and the remedy. Versions differ in the words around them.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any, NamedTuple, Self
 
-from shoal import wire
+from shoal.contract import wire
 
 
 @dataclass(frozen=True, slots=True)

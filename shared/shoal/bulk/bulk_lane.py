@@ -8,10 +8,10 @@ from functools import partial
 
 from shoal.client.redis.async_client import AsyncClient
 from shoal.client.redis.client import Client
+from shoal.contract.jobs import Job, new_id
+from shoal.contract.replies import Reply
 from shoal.errors import Overloaded, ShoalError, Unavailable
-from shoal.jobs import Job, new_id
 from shoal.queue.dispatcher import Pending
-from shoal.replies import Reply
 
 LANE = "bulk"
 

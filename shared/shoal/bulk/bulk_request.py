@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.bulk.part_file import SUFFIXES
+from shoal.contract.excerpt import excerpt
+from shoal.contract.options import OPTION_NAMES, Options
 from shoal.errors import InvalidRequest
-from shoal.excerpt import excerpt
-from shoal.options import OPTION_NAMES, Options
 
 #: Rows of a part, if no other number is asked for: a run that stops repeats less than one, under a minute of most work.
 PART_ROWS = 8_192

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.embed_job import TEXTS_PER_TOKENS_JOB
+from shoal.contract.options import Options
 from shoal.errors import ShoalError
-from shoal.options import Options
+from shoal.operations.embed import TEXTS_PER_TOKENS_JOB
 from shoal.records.document import BadRow, Document
 
 #: Most rows of a group, and characters at which it takes no more of them.

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from shoal.bulk.bulk_lane import SEND_AGAIN_S, BulkLane, SentJob
 from shoal.bulk.group import Group
 from shoal.client.redis.client import Client
+from shoal.contract.options import Options
 from shoal.errors import (
     Internal,
     InvalidText,
@@ -20,7 +21,6 @@ from shoal.errors import (
     TooLarge,
 )
 from shoal.operations import Embed
-from shoal.options import Options
 
 #: Rows and characters on their way at which no more are sent: enough to keep sixteen workers busy.
 MAX_WINDOW_ROWS, MAX_WINDOW_CHARS = 4_096, 2**22

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Self, get_origin, get_type_hints
 
 from shoal.bulk.part_file import SUFFIXES
+from shoal.contract.excerpt import excerpt
 from shoal.errors import FileError, InvalidRequest, ModelMismatch
-from shoal.excerpt import excerpt
 
 MANIFEST, BAD_ROWS = "manifest.json", "bad-rows.jsonl"
 

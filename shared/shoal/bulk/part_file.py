@@ -12,7 +12,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from shoal.errors import MissingExtra
-from shoal.extra import install_command
+from shoal.process.extra import install_command
 
 #: Bytes before the vectors of a .safetensors or .npy file. It is written last, as it has the number of rows.
 _HEADER_BYTES = 128

@@ -14,7 +14,7 @@ from shoal.broker.broker import Broker
 from shoal.broker.script import Script
 from shoal.cache.entry import Entry
 from shoal.cache.table import Table
-from shoal.keys import Keys
+from shoal.contract.keys import Keys
 from shoal.settings import DEFAULTS
 
 #: Most texts looked up in one command, so that a long list does not hold Redis up.

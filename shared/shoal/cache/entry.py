@@ -7,7 +7,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.options import Options
+from shoal.contract.options import Options
 
 _HEADER = struct.Struct("<16sI?3s")  # digest, tokens, whether the text was cut, characters read of one that was
 _CHECKSUM = struct.Struct("<I")

@@ -12,11 +12,11 @@ from shoal.broker.async_broker import AsyncBroker
 from shoal.cache.cache import AsyncCache
 from shoal.cache.entry import Entry, size_bytes
 from shoal.cache.table import Table
+from shoal.contract.jobs import Job
+from shoal.contract.keys import Keys
+from shoal.contract.replies import TIMINGS, Reply, finish
 from shoal.errors import ShoalError
-from shoal.jobs import Job
-from shoal.keys import Keys
 from shoal.queue.pool import ALIVE_S, AsyncPool
-from shoal.replies import TIMINGS, Reply, finish
 
 #: Most bytes of entries that a client holds in memory.
 MAX_HELD_BYTES = 8 * 2**20

@@ -6,8 +6,8 @@ from hashlib import blake2b
 from typing import Any, Self
 
 from shoal.cache.entry import size_bytes
-from shoal.keys import Keys
-from shoal.options import Options
+from shoal.contract.keys import Keys
+from shoal.contract.options import Options
 
 #: Bytes that Redis may need for an entry beside its name and value. Versions 6.2 and 7.0 took 100 to 200.
 OVERHEAD_BYTES = 256

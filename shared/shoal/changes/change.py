@@ -8,9 +8,9 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal import wire
+from shoal.contract import wire
+from shoal.contract.excerpt import excerpt, kind
 from shoal.errors import InvalidRequest, MalformedJob, TooLarge
-from shoal.excerpt import excerpt, kind
 from shoal.records.document import RESERVED_NAMES, Document
 
 T = TypeVar("T")

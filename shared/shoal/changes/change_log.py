@@ -9,9 +9,9 @@ from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.broker import Broker
 from shoal.broker.script import Script
 from shoal.changes.change import MAX_CHANGE_BYTES, MAX_CHANGES, MAX_CHANGES_BYTES, Change, size_of
+from shoal.contract.excerpt import excerpt
+from shoal.contract.keys import NAME, NAME_RULE, Keys
 from shoal.errors import IndexMismatch, InvalidRequest, MalformedJob, ShoalError, TooManyChanges
-from shoal.excerpt import excerpt
-from shoal.keys import NAME, NAME_RULE, Keys
 
 #: The position before all changes.
 START = "0-0"

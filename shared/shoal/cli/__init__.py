@@ -1,4 +1,5 @@
 """The `shoal` command.
 
-Imports client, queue, supervisor, `long_jobs`, `bulk`, `bench`, `evaluation` and `records`, each when it is needed.
+Imports client, queue, supervisor, `long_jobs`, `bulk`, `bench`, `evaluation`, `viewers` and `records`, each when it is
+needed.
 """

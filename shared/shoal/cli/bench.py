@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from shoal.address import api_url
 from shoal.bench.service import check_texts, describe_service, sample, service_trials
 from shoal.bench.table import tables
 from shoal.bench.trial import interleave
 from shoal.cli.options import OutputFile, settings_options, write_output
+from shoal.process.address import api_url
 from shoal.settings import Settings
 
 

@@ -6,7 +6,7 @@ from functools import partial
 import click
 
 from shoal.cli.options import REDIS_SETTINGS, settings_options
-from shoal.cli.output import echo, echo_lines, when
+from shoal.cli.shown.output import echo, echo_lines, when
 from shoal.client.redis.async_client import AsyncClient
 from shoal.client.redis.client import Client
 from shoal.queue.blame import DeadLetter, DeadLetters

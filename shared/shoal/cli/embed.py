@@ -13,14 +13,14 @@ from shoal.bulk.bulk_request import BulkRequest
 from shoal.bulk.embed_file import embed_file
 from shoal.bulk.manifest import BAD_ROWS
 from shoal.bulk.part_file import SUFFIXES
-from shoal.cli import vector_file
 from shoal.cli.long_job import submit
 from shoal.cli.options import REDIS_SETTINGS, settings_options
-from shoal.cli.output import echo
+from shoal.cli.shown import vector_file
+from shoal.cli.shown.output import echo
 from shoal.client.redis.client import Client
 from shoal.client.source_file import place_of
 from shoal.errors import Cancelled, InvalidRequest
-from shoal.progress import Progress, TaskBar
+from shoal.process.progress import Progress, TaskBar
 from shoal.settings import Settings
 
 

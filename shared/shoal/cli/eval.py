@@ -22,8 +22,8 @@ from shoal.evaluation.plot import svg
 from shoal.evaluation.run import run, times
 from shoal.evaluation.setting import Setting
 from shoal.evaluation.table import tables
+from shoal.operations.search import MAX_K
 from shoal.records.source_rules import SourceRules
-from shoal.search_job import MAX_K
 from shoal.settings import Settings
 from shoal.supervisor.wait import wait_until
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shoal.cli.options import REDIS_SETTINGS, settings_options
-from shoal.cli.output import echo, echo_lines, when
+from shoal.cli.shown.output import echo, echo_lines, when
 from shoal.client.long_handle import LongHandle
-from shoal.progress import TaskBar, task_line
+from shoal.process.progress import TaskBar, task_line
 from shoal.settings import Settings
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def submit(settings: Settings, kind: str, arguments: dict[str, Any], webhook: st
 
     Raises AddressNotAllowed for a webhook into a private network.
     """
-    from shoal.private_network import check_webhook  # which loads ssl
+    from shoal.process.private_network import check_webhook  # which loads ssl
 
     if webhook is not None:
         check_webhook(webhook, settings.private_host_names())

@@ -8,9 +8,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from shoal import __version__
-from shoal.cli.output import echo
+from shoal.cli.shown.output import echo
 from shoal.errors import DiskFull, FileError, MissingExtra, ShoalError
-from shoal.extra import install_command
+from shoal.process.extra import install_command
 
 _GROUP = "shoal.commands"
 

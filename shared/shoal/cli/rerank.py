@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from shoal.cli.options import REDIS_SETTINGS, settings_options
-from shoal.cli.output import echo
+from shoal.cli.shown.output import echo
 from shoal.client.redis.client import Client
 from shoal.settings import Settings
 

@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 from shoal.cli.options import REDIS_SETTINGS, settings_options
-from shoal.cli.output import echo, echo_lines
+from shoal.cli.shown.output import echo, echo_lines
 from shoal.client.redis.client import Client
 from shoal.errors import UnknownIndex
-from shoal.search_options import MAX_TOP_N, MODES, SEARCH_DEFAULTS
+from shoal.operations.search_options import MAX_TOP_N, MODES, SEARCH_DEFAULTS
 from shoal.settings import Settings
 
 

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import click
 
 from shoal.cli.options import REDIS_SETTINGS, settings_options
-from shoal.cli.output import echo
+from shoal.cli.shown.output import echo
 from shoal.client.redis.client import Client
 from shoal.settings import Settings
 
@@ -43,8 +43,8 @@ def status(settings: Settings) -> None:
 def _print_tables(client: Client) -> None:
     from rich.console import Console
 
-    from shoal.cli.pool_table import index_table, pool_tables
-    from shoal.queue.pool_history import PoolHistory
+    from shoal.cli.shown.pool_table import index_table, pool_tables
+    from shoal.viewers.pool_history import PoolHistory
 
     history = PoolHistory()
     client.run(lambda own: history.sample(own.queue))

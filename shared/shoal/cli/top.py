@@ -11,7 +11,7 @@ from shoal.cli.options import REDIS_SETTINGS, settings_options
 from shoal.settings import Settings
 
 if TYPE_CHECKING:
-    from shoal.cli.pool_screen import Reader
+    from shoal.cli.shown.pool_screen import Reader
 
 #: Longest that an API may take to answer, in seconds.
 ANSWER_S = 5.0
@@ -31,7 +31,7 @@ def top(settings: Settings, url: str | None, key: str | None, every_s: float) ->
     The key q quits, p pauses, and s sorts the workers. Without a terminal it prints what there is at this moment, and
     ends.
     """
-    from shoal.cli.pool_screen import print_pool, watch_pool  # which load rich
+    from shoal.cli.shown.pool_screen import print_pool, watch_pool  # which load rich
 
     with _over_http(url, key or "") if url else _over_redis(settings) as read:
         if sys.stdin.isatty() and sys.stdout.isatty():
@@ -44,7 +44,7 @@ def top(settings: Settings, url: str | None, key: str | None, every_s: float) ->
 @contextmanager
 def _over_redis(settings: Settings) -> Iterator["Reader"]:
     from shoal.client.redis.client import Client  # which loads numpy
-    from shoal.queue.pool_history import PoolHistory
+    from shoal.viewers.pool_history import PoolHistory
 
     with Client.from_settings(settings) as client:
         history, jobs = PoolHistory(), client.long_jobs

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypedDict, Unpack
 
-from shoal.checks import check_known
 from shoal.client.long_handle import LongHandle
 from shoal.client.long_job_calls import LongJobCalls
 from shoal.client.source_file import File, Item
+from shoal.contract.checks import check_known
 from shoal.records.given_document import Given
 
 #: Longest time for a change of an index's versions, which waits behind others.

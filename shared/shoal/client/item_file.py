@@ -13,8 +13,8 @@ from typing import Self
 
 from shoal.client.grouping import batches
 from shoal.client.source_file import Item
+from shoal.contract.excerpt import excerpt
 from shoal.errors import DiskFull, InvalidRequest, ShoalError, Unavailable
-from shoal.excerpt import excerpt
 
 #: Items that are written at a time.
 BATCH = 256

@@ -1,8 +1,8 @@
 """Checks of calls before their jobs are sent."""
 
+from shoal.contract.excerpt import excerpt
+from shoal.contract.jobs import LANES, Job
 from shoal.errors import InvalidRequest, TooLarge
-from shoal.excerpt import excerpt
-from shoal.jobs import LANES, Job
 from shoal.queue.lane import MAX_PUT_BYTES
 
 

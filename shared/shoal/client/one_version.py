@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 
-from shoal.replies import Reply
+from shoal.contract.replies import Reply
 
 #: Pause before parts of several versions of an index are computed once more, in seconds: workers switch one after the
 #: other.

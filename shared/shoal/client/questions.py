@@ -8,13 +8,13 @@ from typing import Any, Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.checks import check_known
-from shoal.closing import Closing
-from shoal.jobs import Job
+from shoal.contract.checks import check_known
+from shoal.contract.jobs import Job
+from shoal.contract.options import OPTION_NAMES, Options
+from shoal.contract.replies import Reply
 from shoal.operations import Embed, Rerank, Search, job_class
-from shoal.options import OPTION_NAMES, Options
-from shoal.replies import Reply
-from shoal.search_options import SEARCH_NAMES, SearchOptions
+from shoal.operations.search_options import SEARCH_NAMES, SearchOptions
+from shoal.process.closing import Closing
 
 #: Vectors of texts, float32 `[texts, dimension]`, or token vectors, `[tokens, dimension]` for each text.
 Vectors = NDArray[np.float32] | list[NDArray[np.float32]]

@@ -10,12 +10,12 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
+from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, InvalidRequest
-from shoal.excerpt import excerpt
+from shoal.records.files.source_file import is_url, open_file, path_of, shown
+from shoal.records.files.text_lines import read_lines
 from shoal.records.record import Place
-from shoal.records.source_file import is_url, open_file, path_of, shown
 from shoal.records.source_rules import SourceRules
-from shoal.records.text_lines import read_lines
 
 #: Names of the id and of the text of a query in a line of JSON, in order of preference.
 _IDS, _TEXTS = ("_id", "id", "query_id"), ("text", "query", "title")

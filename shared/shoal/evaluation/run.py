@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
 from shoal.evaluation.collection import Collection
 from shoal.evaluation.setting import Setting
-from shoal.excerpt import excerpt
-from shoal.progress import Progress
+from shoal.process.progress import Progress
 
 #: Queries of a call. Those that a reranker reads the hits of take long.
 QUERIES_PER_CALL, QUERIES_PER_RERANK = 32, 4

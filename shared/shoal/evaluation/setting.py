@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from shoal.contract.excerpt import excerpt
+from shoal.contract.options import OPTION_NAMES
 from shoal.errors import InvalidRequest
-from shoal.excerpt import excerpt
-from shoal.options import OPTION_NAMES
-from shoal.search_options import SEARCH_NAMES
+from shoal.operations.search_options import SEARCH_NAMES
 
 #: The options of a search but those that make other lists of hits than one for each query.
 _ALLOWED = {*OPTION_NAMES, *SEARCH_NAMES} - {"cursor", "fuse", "like", "num_negative", "vectors"}

@@ -20,8 +20,8 @@ from shoal.extraction.html_text import extract_html
 from shoal.extraction.kinds import MAX_TEXT_BYTES, Extracted, UnreadableFile
 from shoal.extraction.markdown_text import extract_markdown
 from shoal.extraction.pdf_text import extract_pdf
-from shoal.memory_limit import limit_memory
-from shoal.parent_death import die_with_parent
+from shoal.process.memory_limit import limit_memory
+from shoal.process.parent_death import die_with_parent
 
 #: Most memory that reading a file takes, in bytes.
 MAX_MEMORY_BYTES = 2**30

@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from shoal.errors import MissingExtra
-from shoal.extra import install_command
 from shoal.extraction.kinds import (
     MAX_FILE_BYTES,
     MAX_OTHER_S,
@@ -22,6 +21,7 @@ from shoal.extraction.kinds import (
     Extracted,
     UnreadableFile,
 )
+from shoal.process.extra import install_command
 
 #: Interval at which a caller hears that a file is still being read, in seconds.
 WAITING_EVERY_S = 0.5

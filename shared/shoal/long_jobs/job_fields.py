@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from shoal import wire
+from shoal.contract import wire
 from shoal.errors import ShoalError
 from shoal.long_jobs.serializer import MsgpackSerializer
 

@@ -5,8 +5,8 @@ from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+from shoal.contract.keys import Keys
 from shoal.errors import ShoalError
-from shoal.keys import Keys
 from shoal.long_jobs.rq_job import JOB_ID, LongJob
 from shoal.long_jobs.status import LongJobStatus
 

@@ -8,15 +8,15 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from shoal import traceparent, wire
 from shoal.broker.broker import Broker
-from shoal.closing import Closing
+from shoal.contract import traceparent, wire
+from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest, MissingExtra, UnknownJob
-from shoal.excerpt import excerpt
-from shoal.extra import install_command
 from shoal.long_jobs.kind import KINDS, Kind
 from shoal.long_jobs.status import LongJobStatus
 from shoal.long_jobs.submission import Submission
+from shoal.process.closing import Closing
+from shoal.process.extra import install_command
 from shoal.settings import Settings
 
 if TYPE_CHECKING:

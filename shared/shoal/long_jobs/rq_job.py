@@ -15,14 +15,14 @@ from rq.exceptions import NoSuchJobError
 from rq.job import Job, JobStatus
 from rq.utils import now
 
-from shoal import logs
+from shoal.contract.excerpt import excerpt
 from shoal.errors import MalformedJob, ShoalError
-from shoal.excerpt import excerpt
 from shoal.long_jobs.job_fields import JobFields
 from shoal.long_jobs.kind import Kind
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.long_jobs.status import ENDED, LongJobStatus, Progress, Status
 from shoal.long_jobs.submission import Submission
+from shoal.process import logs
 
 if TYPE_CHECKING:
     from redis.client import Pipeline

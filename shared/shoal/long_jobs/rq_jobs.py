@@ -11,10 +11,10 @@ from rq.results import Result
 from rq.utils import now
 from rq.worker_registration import get_keys
 
-from shoal import wire
+from shoal.contract import wire
+from shoal.contract.excerpt import excerpt
+from shoal.contract.keys import Keys
 from shoal.errors import InvalidRequest, JobNotEnded, ShoalError, UnknownJob
-from shoal.excerpt import excerpt
-from shoal.keys import Keys
 from shoal.long_jobs.job_list import JobList, id_in
 from shoal.long_jobs.kind import BUILD, LONG, Kind
 from shoal.long_jobs.rq_job import CANCEL, JOB_ID, PAUSE, WANTED, LongJob, job_class_of
@@ -22,7 +22,7 @@ from shoal.long_jobs.rq_queue import LongQueue, queue_names
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.long_jobs.status import ENDED, LongJobStatus
 from shoal.long_jobs.submission import Submission
-from shoal.private_network import without_query
+from shoal.process.private_network import without_query
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -8,8 +8,8 @@ from rq.queue import Queue
 from rq.results import Result
 from rq.utils import now
 
+from shoal.contract.keys import Keys
 from shoal.errors import ShoalError
-from shoal.keys import Keys
 from shoal.long_jobs.kind import QUEUES, WEBHOOK, Kind
 from shoal.long_jobs.rq_job import CANCEL, PAUSE, TOLD_BY, LongJob
 from shoal.long_jobs.serializer import MsgpackSerializer

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from shoal import wire
+from shoal.contract import wire
 from shoal.errors import MalformedJob
 
 #: Most values in the arrays and maps of what RQ keeps for a job: far more than any arguments, progress or result has.

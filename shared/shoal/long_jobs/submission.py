@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from shoal import traceparent, wire
+from shoal.contract import traceparent, wire
 from shoal.errors import MalformedJob
 from shoal.long_jobs.serializer import MsgpackSerializer
 

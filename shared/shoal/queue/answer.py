@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shoal import wire
+from shoal.contract import wire
+from shoal.contract.replies import Reply
 from shoal.errors import TooLarge
 from shoal.queue.blame import DeadLetter
 from shoal.queue.delivery import Delivery
-from shoal.replies import Reply
 
 #: Most bytes of replies that are written at a time. A larger reply is written alone, so it holds up no other.
 MAX_WRITE_BYTES = 2**20

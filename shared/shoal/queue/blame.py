@@ -20,10 +20,10 @@ from hashlib import blake2b
 from typing import Self
 
 from shoal import operations
+from shoal.contract.excerpt import excerpt
+from shoal.contract.jobs import LANES, Job
+from shoal.contract.outline import Outline
 from shoal.errors import ShoalError, UnknownJob
-from shoal.excerpt import excerpt
-from shoal.jobs import LANES, Job
-from shoal.outline import Outline
 from shoal.queue import scripts
 from shoal.queue.producer import Producer
 

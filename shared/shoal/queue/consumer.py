@@ -9,9 +9,9 @@ from typing import Any
 from shoal.broker.broker import Broker
 from shoal.broker.connections import BLOCK_S, MIN_BYTES_PER_S
 from shoal.broker.script import Script
+from shoal.contract.jobs import LANES
+from shoal.contract.keys import Keys
 from shoal.errors import ShoalError, TooLarge, Unavailable
-from shoal.jobs import LANES
-from shoal.keys import Keys
 from shoal.queue import scripts
 from shoal.queue.answer import MAX_WRITE_BYTES, Answer, groups, size_of
 from shoal.queue.delivery import HEAD_BYTES, Delivery

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from shoal import operations
+from shoal.contract.jobs import Job
 from shoal.errors import TooLarge
-from shoal.jobs import Job
 from shoal.queue.lane import MAX_PUT_BYTES
 
 #: All that is read of a job that is too large, in bytes.

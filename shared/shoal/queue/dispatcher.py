@@ -13,12 +13,12 @@ from collections.abc import Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeVar
 
-from shoal import logs
+from shoal.contract.jobs import Job
+from shoal.contract.replies import Reply
 from shoal.errors import Internal, ShoalError, Unavailable
-from shoal.jobs import Job
+from shoal.process import logs
 from shoal.queue.packed_jobs import PackedJobs, few_of_each_client
 from shoal.queue.producer import Producer
-from shoal.replies import Reply
 
 #: Time for which Redis may be away before the callers that wait for a reply are told.
 GRACE_S = 0.8

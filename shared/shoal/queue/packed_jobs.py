@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from shoal import traceparent
+from shoal.contract import traceparent
+from shoal.contract.jobs import Job
 from shoal.errors import InvalidRequest, Overloaded, TooLarge
-from shoal.jobs import Job
 from shoal.queue.lane import MAX_PUT_BYTES
 
 #: Longest `retry_after_s` of a refusal.

@@ -9,12 +9,12 @@ from contextlib import suppress
 from socket import gethostname
 from typing import Any, NamedTuple
 
-from shoal import wire
 from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.broker import Broker
+from shoal.contract import wire
+from shoal.contract.histogram import Histogram
+from shoal.contract.keys import Keys
 from shoal.errors import Overloaded, ShoalError
-from shoal.histogram import Histogram
-from shoal.keys import Keys
 from shoal.queue import scripts
 
 #: Time for which a worker counts as alive after its last heartbeat.

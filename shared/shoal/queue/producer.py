@@ -10,13 +10,14 @@ from contextlib import suppress
 from dataclasses import asdict, fields
 from typing import Any
 
-from shoal import wire
 from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.script import ScriptCall
+from shoal.contract import wire
+from shoal.contract.excerpt import excerpt
+from shoal.contract.jobs import LANES, Job
+from shoal.contract.keys import LANE_KEYS, NAME, Keys
+from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest, ShoalError, Unavailable, UnknownJob
-from shoal.excerpt import excerpt
-from shoal.jobs import LANES, Job
-from shoal.keys import LANE_KEYS, NAME, Keys
 from shoal.queue import scripts
 from shoal.queue.lane import LaneLimits, LaneLoad
 from shoal.queue.packed_jobs import (
@@ -30,7 +31,6 @@ from shoal.queue.packed_jobs import (
 from shoal.queue.pool import AsyncPool
 from shoal.queue.reply_stream import ReplyStream
 from shoal.queue.unread import UnreadLoad
-from shoal.replies import Reply
 
 #: Time for which a measured rate of the pool is used again, in seconds: many jobs may be refused at the same time, and
 #: workers announce their rates no more often.

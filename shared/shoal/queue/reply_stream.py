@@ -6,8 +6,8 @@ from typing import Any
 
 from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.connections import SHORT_BLOCK_S
+from shoal.contract.replies import Reply
 from shoal.errors import MalformedJob
-from shoal.replies import Reply
 
 #: Most replies fetched at a time.
 REPLIES_AT_ONCE = 1_000

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from shoal.broker.broker import Broker
 from shoal.broker.script import ScriptCall
+from shoal.contract.keys import Keys
 from shoal.errors import ShoalError
-from shoal.keys import Keys
 from shoal.queue import scripts
 
 log = logging.getLogger(__name__)

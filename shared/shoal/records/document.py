@@ -4,9 +4,9 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from shoal import wire
+from shoal.contract import wire
+from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument
-from shoal.excerpt import excerpt
 from shoal.records.record import Record, listed
 
 #: Names that a hit of a search has of its own.

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from shoal.errors import BadDocument, FileError, InvalidRequest, PathNotAllowed
 from shoal.extraction.kinds import UnreadableFile
 from shoal.extraction.text_reader import TextReader
+from shoal.records.files.source_file import BLOCK_BYTES, SourceFile, open_file
 from shoal.records.folder import FoundFile
 from shoal.records.record import Record
-from shoal.records.source_file import BLOCK_BYTES, SourceFile, open_file
 from shoal.records.source_rules import SourceRules
 
 if TYPE_CHECKING:

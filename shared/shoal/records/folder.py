@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest, PathNotAllowed
-from shoal.excerpt import excerpt
 from shoal.extraction.kinds import KINDS
 from shoal.records.source_rules import SourceRules
 

@@ -5,9 +5,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from shoal import wire
+from shoal.contract import wire
+from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, InvalidRequest, InvalidText, TooLarge
-from shoal.excerpt import excerpt
 from shoal.records.document import MAX_FIELD_DEPTH, RESERVED_NAMES, Document, DocumentColumns
 
 #: A document, or a map with its `id`, its `text` and any other fields that JSON can hold.

@@ -5,9 +5,9 @@ from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
+from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument
-from shoal.excerpt import excerpt
-from shoal.records.source_file import SourceFile
+from shoal.records.files.source_file import SourceFile
 
 #: Values by the name of their column.
 Record = dict[str, Any]

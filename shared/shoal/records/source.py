@@ -7,19 +7,19 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, InvalidRequest
-from shoal.excerpt import excerpt
 from shoal.extraction.kinds import KINDS
 from shoal.extraction.text_reader import TextReader
-from shoal.records.column_records import read_arrow, read_parquet
-from shoal.records.compression import ENDINGS
 from shoal.records.document import RESERVED_NAMES, BadRow, Document, DocumentColumns
 from shoal.records.file_documents import read_document, read_folder
+from shoal.records.files.column_records import read_arrow, read_parquet
+from shoal.records.files.compression import ENDINGS
+from shoal.records.files.source_file import fingerprint, is_url, name_of, open_file, path_of, shown
+from shoal.records.files.text_records import read_csv, read_jsonl, read_tsv, read_txt
 from shoal.records.folder import folder_fingerprint, kind_of, list_files
 from shoal.records.record import Place, Reader, Record, listed
-from shoal.records.source_file import fingerprint, is_url, name_of, open_file, path_of, shown
 from shoal.records.source_rules import SourceRules
-from shoal.records.text_records import read_csv, read_jsonl, read_tsv, read_txt
 from shoal.settings import DEFAULTS
 
 if TYPE_CHECKING:

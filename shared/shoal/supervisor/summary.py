@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from shoal.address import api_url
 from shoal.broker.connections import shown
 from shoal.client.redis.client import Client
 from shoal.errors import ShoalError
-from shoal.printable import printable
+from shoal.process.address import api_url
+from shoal.process.printable import printable
 from shoal.settings import DEFAULTS, Settings
 from shoal.supervisor.background import LAST_LINE
 

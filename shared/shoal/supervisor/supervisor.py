@@ -12,10 +12,10 @@ from signal import Signals
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
-from shoal.address import api_url, find_api_addresses
 from shoal.broker import embedded
 from shoal.errors import NotReady, ShoalError, parse
 from shoal.index_folder import read_current
+from shoal.process.address import api_url, find_api_addresses
 from shoal.settings import Settings
 from shoal.supervisor.process import Service
 from shoal.supervisor.wait import wait_until

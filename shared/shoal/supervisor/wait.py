@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from shoal.errors import NotReady
-from shoal.progress import Progress
+from shoal.process.progress import Progress
 
 #: Longest wait, in seconds, where no other is named.
 WITHIN_S = 120.0

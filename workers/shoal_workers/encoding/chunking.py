@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.contract.options import Options
 from shoal.errors import InvalidRequest
-from shoal.options import Options
 from shoal_workers.encoding.tokenizer import MAX_CHARS_PER_TOKEN, MAX_WORD_CHARS, Tokenizer, Tokens, cut_text
 
 #: Characters that are read at a time: some 8 chunks of 250 tokens. Other jobs wait meanwhile: of Hangul, which is the

@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.contract.excerpt import excerpt
+from shoal.contract.options import Options
+from shoal.contract.replies import finish
 from shoal.errors import BadSetting, InvalidRequest, ModelMismatch, ShoalError
-from shoal.excerpt import excerpt
-from shoal.options import Options
-from shoal.replies import finish
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.chunking import Chunker, open_chunker
 from shoal_workers.encoding.engines import (

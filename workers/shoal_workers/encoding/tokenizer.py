@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import tokenizers
 
+from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest, TooLarge
-from shoal.excerpt import excerpt
 
 #: Characters read first of a long text, for each token that the model takes. English has four to five.
 CHARS_PER_TOKEN = 4

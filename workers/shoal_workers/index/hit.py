@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shoal.operations import Search
-from shoal.search_options import SNIPPET_CHARS
+from shoal.operations.search_options import SNIPPET_CHARS
 from shoal_workers.index.scoring import Scoring
 from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.search.query import Query
-from shoal_workers.index.search.ranking import Place
+from shoal_workers.index.vectors.ranking import Place
 
 if TYPE_CHECKING:
     from shoal_workers.index.index import Index

@@ -9,8 +9,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.contract.excerpt import excerpt
 from shoal.errors import IndexCorrupt, IndexMismatch, InvalidRequest, NotReady, ShoalError
-from shoal.excerpt import excerpt
 from shoal.index_folder import CURRENT, read_current
 from shoal.operations import Map, Search
 from shoal_workers.index.files.array_file import open_array
@@ -32,15 +32,15 @@ from shoal_workers.index.lexical.lexical_index import LexicalIndex
 from shoal_workers.index.map.document_map import DocumentMap
 from shoal_workers.index.map_answer import answer_map
 from shoal_workers.index.ranked_search import RankedSearch, SearchAnswer
-from shoal_workers.index.search.approximate_search import ApproximateSearch
 from shoal_workers.index.search.fields import Fields
-from shoal_workers.index.search.inverted_file import InvertedFile
 from shoal_workers.index.search.live_documents import LiveDocuments
-from shoal_workers.index.search.quantisation import QuantisedVectors
-from shoal_workers.index.search.search import ExactSearch, TopK, merged
-from shoal_workers.index.search.search_threads import ONE_THREAD, SearchThreads
-from shoal_workers.index.search.shared_products import SharedProducts
 from shoal_workers.index.second_stage import SecondStage
+from shoal_workers.index.vectors.approximate_search import ApproximateSearch
+from shoal_workers.index.vectors.inverted_file import InvertedFile
+from shoal_workers.index.vectors.quantisation import QuantisedVectors
+from shoal_workers.index.vectors.search import ExactSearch, TopK, merged
+from shoal_workers.index.vectors.search_threads import ONE_THREAD, SearchThreads
+from shoal_workers.index.vectors.shared_products import SharedProducts
 from shoal_workers.model.model import Model
 
 #: Names that a version may have: none leads to another folder.

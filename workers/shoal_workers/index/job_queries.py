@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
-from shoal.excerpt import excerpt
 from shoal.operations import Search
 from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.search.query import Query, away_from, fused, normalised

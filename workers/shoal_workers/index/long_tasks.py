@@ -9,19 +9,19 @@ from typing import Any, Literal, get_args
 
 from shoal.changes.change_log import ChangeLog
 from shoal.client.redis.client import Client
+from shoal.contract.excerpt import excerpt
+from shoal.contract.keys import NAME
+from shoal.contract.languages import LANGUAGES
+from shoal.contract.options import Options
 from shoal.errors import InvalidRequest
-from shoal.excerpt import excerpt
-from shoal.keys import NAME
-from shoal.languages import LANGUAGES
 from shoal.long_task import Report
-from shoal.options import Options
 from shoal.records.source import Source
 from shoal.records.source_rules import SourceRules
 from shoal.settings import DEFAULTS, Settings
 from shoal_workers.index.build.builder import BuildResult, build
 from shoal_workers.index.build.chunks import Cutter
 from shoal_workers.index.build.document_encoder import DocumentEncoder
-from shoal_workers.index.build.folding import IndexChanges
+from shoal_workers.index.build.steps.folding import IndexChanges
 from shoal_workers.index.files.field_kinds import KINDS
 from shoal_workers.index.files.field_values import MAX_COLUMNS, OTHER_FIELDS
 from shoal_workers.index.versions import delete, list_versions, publish, rollback

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
-from shoal.excerpt import excerpt
 from shoal.operations import Map
 from shoal_workers.index.map.map_points import points_of
 from shoal_workers.index.ranked_search import SearchAnswer

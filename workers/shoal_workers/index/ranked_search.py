@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from shoal.errors import InvalidRequest
 from shoal.operations import Search
-from shoal.search_fields import parse_facets
-from shoal.search_filter import parse_filter
+from shoal.operations.search_fields import parse_facets
+from shoal.operations.search_filter import parse_filter
 from shoal_workers.index.hit import Hits
 from shoal_workers.index.job_queries import queries_of
 from shoal_workers.index.ranker import Ranker
@@ -23,9 +23,9 @@ from shoal_workers.index.search.fields import HIT_NAMES, Fields, Selection
 from shoal_workers.index.search.grouping import GroupKeys, Lead, leads_of, members_of
 from shoal_workers.index.search.pages import Pages
 from shoal_workers.index.search.query import Query
-from shoal_workers.index.search.ranking import Place, Ranking
 from shoal_workers.index.search.selection import select
-from shoal_workers.index.search.shared_products import SharedProducts
+from shoal_workers.index.vectors.ranking import Place, Ranking
+from shoal_workers.index.vectors.shared_products import SharedProducts
 
 if TYPE_CHECKING:
     from shoal_workers.index.index import Index

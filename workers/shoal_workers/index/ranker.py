@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.search_fields import parse_sort
-from shoal.search_options import SearchOptions
+from shoal.operations.search_fields import parse_sort
+from shoal.operations.search_options import SearchOptions
 from shoal_workers.index.scoring import Scoring
-from shoal_workers.index.search.approximate_search import ApproximateSearch
 from shoal_workers.index.search.field_order import FieldOrder
 from shoal_workers.index.search.fields import Selection
-from shoal_workers.index.search.fused_search import Prior
 from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.search.pages import Pages
 from shoal_workers.index.search.query import Query
-from shoal_workers.index.search.ranking import Ranked
-from shoal_workers.index.search.search import ExactSearch, merged
-from shoal_workers.index.search.shared_products import SharedProducts
+from shoal_workers.index.vectors.approximate_search import ApproximateSearch
+from shoal_workers.index.vectors.fused_search import Prior
+from shoal_workers.index.vectors.ranking import Ranked
+from shoal_workers.index.vectors.search import ExactSearch, merged
+from shoal_workers.index.vectors.shared_products import SharedProducts
 
 if TYPE_CHECKING:
     from shoal_workers.index.index import Index

@@ -5,15 +5,15 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from shoal.search_fields import parse_boosts
-from shoal.search_options import SearchOptions
+from shoal.operations.search_fields import parse_boosts
+from shoal.operations.search_options import SearchOptions
 from shoal_workers.index.search.boosts import Boosts, boosts_of
 from shoal_workers.index.search.fields import Selection
-from shoal_workers.index.search.fused_search import Prior
 from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.search.pages import Pages
 from shoal_workers.index.search.query import Query
 from shoal_workers.index.search.query_words import ALPHA, QueryWords
+from shoal_workers.index.vectors.fused_search import Prior
 
 if TYPE_CHECKING:
     from shoal_workers.index.index import Index

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from shoal.options import Options
+from shoal.contract.options import Options
 from shoal_workers.index.ranked_search import RankedSearch, SearchAnswer
-from shoal_workers.index.search.ranking import Place
+from shoal_workers.index.vectors.ranking import Place
 
 #: The options with which pairs are read: those of the job are about its queries.
 PAIR_OPTIONS = Options()

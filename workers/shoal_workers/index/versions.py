@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
+from shoal.contract.excerpt import excerpt
 from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound, InvalidRequest
-from shoal.excerpt import excerpt
 from shoal.index_folder import CURRENT
 from shoal_workers.index.files.durable_file import replace_file
 from shoal_workers.index.files.manifest import MANIFEST, Manifest

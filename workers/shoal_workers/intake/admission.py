@@ -9,16 +9,16 @@ from typing import cast
 
 from shoal.broker.clock import Clock
 from shoal.cache.cache import Cache
+from shoal.contract.excerpt import excerpt
+from shoal.contract.index_job import IndexJob
+from shoal.contract.jobs import Job, check_deadline
+from shoal.contract.outline import Outline
+from shoal.contract.replies import Reply
 from shoal.errors import Expired, InvalidRequest, ShoalError, UnknownIndex
-from shoal.excerpt import excerpt
-from shoal.index_job import IndexJob
-from shoal.jobs import Job, check_deadline
-from shoal.outline import Outline
 from shoal.queue.answer import Answer
 from shoal.queue.consumer import Consumer
 from shoal.queue.delivery import Delivery
 from shoal.queue.pool import ALIVE_S, Pool
-from shoal.replies import Reply
 from shoal_workers.intake.blame import Blame, check_deaths
 from shoal_workers.operations.served import Served
 from shoal_workers.operations.work import INTERACTIVE, Work

@@ -16,9 +16,9 @@ them alone.
 import logging
 import traceback
 
-from shoal import logs
+from shoal.contract.outline import Outline
 from shoal.errors import Internal, Poisoned, ShoalError
-from shoal.outline import Outline
+from shoal.process import logs
 from shoal.queue.blame import DeadLetter
 from shoal.queue.delivery import Delivery
 from shoal_workers.process.crash_report import CrashReports

@@ -12,17 +12,17 @@ from rq.job_lifecycle import format_exc_info
 from rq.utils import now
 from rq.worker import Worker
 
-from shoal import logs
 from shoal.broker.broker import Broker
+from shoal.contract.traceparent import continued, format_traceparent
 from shoal.errors import Internal, Paused, ShoalError
 from shoal.long_jobs.rq_queue import LongQueue
-from shoal.parent_death import die_with_parent
-from shoal.traceparent import continued, format_traceparent
+from shoal.process import logs
+from shoal.process.parent_death import die_with_parent
 from shoal_workers.long_jobs.control import JobControl
 from shoal_workers.long_jobs.runnable_job import TEMPORARY_ERRORS
 
 if TYPE_CHECKING:
-    from shoal.spans import Tracer
+    from shoal.process.spans import Tracer
 
 log = logging.getLogger(__name__)
 

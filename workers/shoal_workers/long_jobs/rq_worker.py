@@ -27,7 +27,7 @@ from shoal_workers.long_jobs.job_process import STOPS, JobProcess
 from shoal_workers.long_jobs.maintenance import Maintenance
 
 if TYPE_CHECKING:
-    from shoal.spans import Tracer
+    from shoal.process.spans import Tracer
 
 log = logging.getLogger(__name__)
 

@@ -5,6 +5,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from rq.timeouts import JobTimeoutException
 
+from shoal.contract.excerpt import excerpt
 from shoal.errors import (
     DiskFull,
     Expired,
@@ -19,7 +20,6 @@ from shoal.errors import (
     Timeout,
     Unavailable,
 )
-from shoal.excerpt import excerpt
 from shoal.long_jobs.rq_job import LongJob
 from shoal.long_task import Report
 from shoal_workers.long_jobs.control import JobControl

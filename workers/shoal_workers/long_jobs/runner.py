@@ -22,9 +22,9 @@ from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.public_status import public_text
 from shoal.long_jobs.rq_job import job_class_of
 from shoal.long_jobs.rq_queue import LongQueue, queue_names
-from shoal.parent_death import die_with_parent
+from shoal.process.parent_death import die_with_parent
+from shoal.process.tracing import load, open_tracer
 from shoal.settings import Settings
-from shoal.tracing import load, open_tracer
 from shoal_workers.long_jobs.cancelled_builds import CancelledBuilds
 from shoal_workers.long_jobs.rq_worker import LongJobWorker
 from shoal_workers.long_jobs.runnable_job import RunnableJob, Task

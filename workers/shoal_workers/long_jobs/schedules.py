@@ -10,12 +10,13 @@ from typing import Any
 
 from rq.cron import CronJob, CronScheduler
 
-from shoal import logs, wire
+from shoal.contract import wire
+from shoal.contract.excerpt import excerpt
 from shoal.errors import AddressNotAllowed, BadSetting, InvalidRequest, InvalidText, ShoalError
-from shoal.excerpt import excerpt
 from shoal.long_jobs.kind import WEBHOOK, Kind
 from shoal.long_jobs.long_jobs import LongJobs, check
-from shoal.private_network import check_webhook
+from shoal.process import logs
+from shoal.process.private_network import check_webhook
 from shoal_workers.long_jobs.runnable_job import TEMPORARY_ERRORS
 from shoal_workers.long_jobs.tasks import REQUESTS, made
 

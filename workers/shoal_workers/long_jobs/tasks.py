@@ -7,16 +7,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shoal.allowed_path import allowed_path
 from shoal.bulk import embed_file as bulk
 from shoal.bulk.bulk_request import BulkRequest
 from shoal.client.redis.client import Client
+from shoal.contract.excerpt import excerpt
 from shoal.errors import FileError, InvalidRequest, UnknownJob
-from shoal.excerpt import excerpt
 from shoal.job_folders import JobFolders
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.public_status import public_map, public_values
 from shoal.long_task import Report, TaskProgress
+from shoal.process.allowed_path import allowed_path
 from shoal.settings import Settings
 from shoal_workers.index import long_tasks
 from shoal_workers.index.build.pool_encoder import PoolEncoder, served_digest

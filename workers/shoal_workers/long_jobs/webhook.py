@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any
 
 from shoal.errors import FileError, Unavailable
-from shoal.private_network import send_request, without_query
+from shoal.process.private_network import send_request, without_query
 
 #: Header of the time and the signature.
 SIGNATURE = "Shoal-Signature"

@@ -5,7 +5,7 @@ import time
 import traceback
 from collections.abc import Sequence
 
-from shoal import logs
+from shoal.process import logs
 from shoal.queue.job_notice import JobNotice
 from shoal_workers.encoding.encoder import EncodingPass, TokenizedText
 from shoal_workers.encoding.pipeline import Pipeline

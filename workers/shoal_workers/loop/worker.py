@@ -27,7 +27,7 @@ from shoal_workers.process.job_log import JobLog
 from shoal_workers.process.watchdog import Progress
 
 if TYPE_CHECKING:
-    from shoal.spans import Tracer
+    from shoal.process.spans import Tracer
     from shoal_workers.index.index import Index
 
 log = logging.getLogger(__name__)

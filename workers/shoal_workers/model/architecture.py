@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.excerpt import excerpt
+from shoal.contract.excerpt import excerpt
 
 #: Largest size that a model may have in anything.
 MAX_SIZE = 10**9

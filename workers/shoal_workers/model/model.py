@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
 
+from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch, ModelNotFound
-from shoal.excerpt import excerpt
 from shoal_workers.model.architecture import MAX_SIZE
 from shoal_workers.model.source import read_properties, weights_state
 

@@ -9,8 +9,8 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
+from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch
-from shoal.excerpt import excerpt
 
 #: The files, in order of preference. Others beside them, such as quantised ones, are not looked at.
 FILES = ("openvino/openvino_model.xml", "onnx/model.onnx")

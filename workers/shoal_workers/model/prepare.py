@@ -24,10 +24,10 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 from tokenizers.normalizers import BertNormalizer
 
+from shoal.contract.excerpt import excerpt
 from shoal.errors import DiskFull, ModelMismatch, ModelNotFound
-from shoal.excerpt import excerpt
-from shoal.extra import install_command
-from shoal.progress import Progress
+from shoal.process.extra import install_command
+from shoal.process.progress import Progress
 from shoal_workers.model import architecture, own_graph, parity, weights
 from shoal_workers.model.graph import build
 from shoal_workers.model.model import GRAPH, Model, is_prepared, prepared_folder

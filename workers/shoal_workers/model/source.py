@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch, ModelNotFound
-from shoal.excerpt import excerpt
 from shoal_workers.model import weights
 
 #: The model that comes as a Python package, for machines that cannot reach a model hub, and its weights' SHA-256.

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch
-from shoal.excerpt import excerpt
 from shoal_workers.model.architecture import ACTIVATIONS, ARCHITECTURES, MAX_SIZE, Architecture
 
 Array = NDArray[np.float32]

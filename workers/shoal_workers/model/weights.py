@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch, ModelNotFound
-from shoal.excerpt import excerpt
 
 #: The weights' file, and the file that names the weights' files where there are several.
 FILE = "model.safetensors"

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.contract.replies import finish
 from shoal.errors import TooLarge
-from shoal.replies import finish
 from shoal_workers.encoding.chunking import Chunker, TokenizedChunk
 from shoal_workers.encoding.encoder import TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shoal.cache.entry import Entry
+from shoal.contract.replies import finish
 from shoal.errors import TooLarge
 from shoal.operations import Embed
 from shoal.queue.delivery import Delivery
-from shoal.replies import finish
 from shoal_workers.operations.chunks import ChunksWork
 from shoal_workers.operations.work import Work
 

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal import logs
 from shoal.cache.entry import Entry
+from shoal.contract.options import QUERY_PROMPTS
+from shoal.contract.replies import finish
 from shoal.errors import IndexMismatch, InvalidRequest, NotReady, Overloaded, ShoalError, TooLarge, Unavailable
 from shoal.operations import Map, Search
-from shoal.options import QUERY_PROMPTS
+from shoal.process import logs
 from shoal.queue.delivery import Delivery
-from shoal.replies import finish
 from shoal_workers.encoding.pipeline import Pipeline
 from shoal_workers.encoding.reranker import sigmoid
 from shoal_workers.index.index import Index
 from shoal_workers.index.ranked_search import SearchAnswer
-from shoal_workers.index.search.shared_products import SharedProducts
 from shoal_workers.index.second_stage import PAIR_OPTIONS, SecondStage
 from shoal_workers.index.serving.open_indexes import find_index
+from shoal_workers.index.vectors.shared_products import SharedProducts
 from shoal_workers.operations.work import Work
 from shoal_workers.process.watchdog import Progress
 

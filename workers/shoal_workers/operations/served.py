@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from shoal.contract.excerpt import excerpt
+from shoal.contract.jobs import Job
+from shoal.contract.model_names import is_among, names_of
 from shoal.errors import Unsupported
-from shoal.excerpt import excerpt
-from shoal.jobs import Job
-from shoal.model_names import is_among, names_of
 from shoal.operations import Decode, Embed, Map, Rerank, Search, Tokenize
 from shoal.queue.delivery import Delivery
 from shoal_workers.encoding.pipeline import Pipeline

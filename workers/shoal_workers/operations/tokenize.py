@@ -6,7 +6,7 @@ from typing import Any
 
 from shoal.errors import ShoalError
 from shoal.operations import Decode
-from shoal.tokenizer_job import TokenizerJob
+from shoal.operations.tokenize import TokenizerJob
 from shoal_workers.encoding.tokenizer import Tokenizer
 from shoal_workers.operations.work import Work
 

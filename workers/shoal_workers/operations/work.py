@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from shoal.cache.entry import Entry
+from shoal.contract.jobs import Job
+from shoal.contract.options import Options
+from shoal.contract.replies import TIMINGS, Reply
 from shoal.errors import Internal, ShoalError, TextTooLong
-from shoal.jobs import Job
-from shoal.options import Options
 from shoal.queue.answer import Answer
 from shoal.queue.delivery import Delivery
-from shoal.replies import TIMINGS, Reply
 from shoal_workers.encoding.encoder import TokenizedText
 from shoal_workers.encoding.pipeline import Pipeline
 from shoal_workers.encoding.tokenizer import Tokens

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TextIO
 
 from shoal.broker.broker import Broker
+from shoal.contract.keys import Keys
 from shoal.errors import ShoalError
-from shoal.keys import Keys
 
 log = logging.getLogger(__name__)
 

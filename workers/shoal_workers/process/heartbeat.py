@@ -5,8 +5,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from shoal import logs
 from shoal.errors import ShoalError
+from shoal.process import logs
 from shoal.queue.pool import ALIVE_S, Membership, Pool
 from shoal_workers.process.neighbours import Neighbours
 

@@ -10,18 +10,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from shoal import logs, traceparent
 from shoal.broker.clock import Clock
+from shoal.contract import traceparent
+from shoal.contract.outline import Outline
+from shoal.contract.replies import Reply
 from shoal.errors import ShoalError
-from shoal.outline import Outline
+from shoal.process import logs
 from shoal.queue.delivery import Delivery
-from shoal.replies import Reply
 from shoal_workers.process.measurements import Measurements
 from shoal_workers.process.recent_jobs import MAX_CLIENT_CHARS, MAX_JOBS, RecentJobs
 from shoal_workers.process.throughput import Throughput
 
 if TYPE_CHECKING:
-    from shoal.spans import Tracer
+    from shoal.process.spans import Tracer
 
 log = logging.getLogger(__name__)
 

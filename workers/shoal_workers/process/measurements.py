@@ -7,9 +7,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from shoal.histogram import Histogram
-from shoal.jobs import LANES
-from shoal.replies import TIMINGS
+from shoal.contract.histogram import Histogram
+from shoal.contract.jobs import LANES
+from shoal.contract.replies import TIMINGS
 
 #: All counters. They begin at 0: Prometheus sees no increase in a number whose first value is not 0.
 COUNTERS = (

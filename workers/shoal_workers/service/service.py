@@ -21,12 +21,12 @@ from shoal.cache.cache import Cache
 from shoal.cache.table import Table, num_places
 from shoal.changes.change_log import ChangeLog
 from shoal.errors import ShoalError
+from shoal.operations.search import MAX_JOB_HITS, MAX_JOB_ROWS
+from shoal.process.tracing import open_tracer
 from shoal.queue.consumer import Consumer
 from shoal.queue.lane import LaneLimits
 from shoal.queue.pool import Pool
-from shoal.search_job import MAX_JOB_HITS, MAX_JOB_ROWS
 from shoal.settings import Settings
-from shoal.tracing import open_tracer
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.reranker import Reranker

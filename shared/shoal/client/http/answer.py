@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shoal import wire
+from shoal.contract import wire
+from shoal.contract.excerpt import excerpt
 from shoal.errors import BY_CODE, InvalidText, MalformedJob, ShoalError, TooLarge, Unavailable
-from shoal.excerpt import excerpt
 from shoal.operations import MAX_VALUES
 
 #: Most commas and opening brackets in an answer that is JSON. Each value has one, so such an answer takes as little

@@ -19,13 +19,13 @@ from shoal.client.job_limits import check_key, check_lane
 from shoal.client.one_version import of_other_versions
 from shoal.client.questions import Questions, job_of, options_of, vectors
 from shoal.client.source_file import File, Item
-from shoal.embed_job import TEXTS_PER_TOKENS_JOB
+from shoal.contract.excerpt import excerpt
+from shoal.contract.jobs import TEXTS_PER_JOB, Job
+from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest, MissingExtra, Timeout, TooLarge
-from shoal.excerpt import excerpt
-from shoal.extra import install_command
-from shoal.jobs import TEXTS_PER_JOB, Job
 from shoal.operations import Embed
-from shoal.replies import Reply
+from shoal.operations.embed import TEXTS_PER_TOKENS_JOB
+from shoal.process.extra import install_command
 from shoal.settings import DEFAULTS
 
 if TYPE_CHECKING:

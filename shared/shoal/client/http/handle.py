@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from shoal.client.http.messages import reply_of
+from shoal.contract.excerpt import excerpt
+from shoal.contract.keys import NAME
+from shoal.contract.replies import Reply
 from shoal.errors import Timeout, UnknownJob
-from shoal.excerpt import excerpt
-from shoal.keys import NAME
-from shoal.replies import Reply
 
 if TYPE_CHECKING:
     from shoal.client.http.answer import Answer

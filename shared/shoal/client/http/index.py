@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from shoal import wire
 from shoal.changes.change import BYTES_OF_A_VALUE, MAX_CHANGE_IDS, MAX_CHANGES
 from shoal.client.grouping import bounded_groups, telling_how_many
 from shoal.client.http.long_jobs import HttpLongJobs
 from shoal.client.index_handle import CHANGE_TIMEOUT_S, BuildOptions
 from shoal.client.long_handle import LongHandle
 from shoal.client.source_file import File, Item
+from shoal.contract import wire
 from shoal.errors import MalformedJob, NotReady
 from shoal.records.given_document import Given, documents_of, ids_of
 from shoal.settings import DEFAULTS

@@ -10,8 +10,8 @@ from urllib.parse import quote
 from shoal.client.http.handle import job_path
 from shoal.client.http.long_jobs import MIN_BYTES_PER_S, HttpLongJobs
 from shoal.client.long_handle import LongHandle
+from shoal.contract.excerpt import excerpt
 from shoal.errors import FileError, MalformedJob
-from shoal.excerpt import excerpt
 
 #: The file of a result that names the others, and the one with the rows that were left out.
 _MANIFEST, _BAD_ROWS = "manifest.json", "bad-rows.jsonl"

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 from uuid import uuid4
 
-from shoal import wire
 from shoal.client.http.handle import job_path
 from shoal.client.item_file import ItemFile
 from shoal.client.source_file import File, Item, ServerFile, place_of
+from shoal.contract import wire
+from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest, MalformedJob, UnknownJob
-from shoal.excerpt import excerpt
 from shoal.long_jobs.status import STATUSES, LongJobStatus, Progress
 
 if TYPE_CHECKING:

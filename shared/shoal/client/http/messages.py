@@ -8,10 +8,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.contract.jobs import MAX_REQUEST_TEXTS, Job
+from shoal.contract.replies import CHUNK_COLUMNS, Reply
 from shoal.errors import MalformedJob
-from shoal.jobs import MAX_REQUEST_TEXTS, Job
 from shoal.operations import Search
-from shoal.replies import CHUNK_COLUMNS, Reply
 
 #: Most bytes of texts in one request, if the API takes as much. Longer lists are split.
 MAX_REQUEST_BYTES = 4 * 2**20

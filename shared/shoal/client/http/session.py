@@ -12,11 +12,12 @@ from typing import Any, BinaryIO
 
 import httpx2
 
-from shoal import __version__, traceparent
+from shoal import __version__
 from shoal.client.http.answer import JSON, MSGPACK, Answer
 from shoal.client.http.deadline import timeout_at, with_deadlines
+from shoal.contract import traceparent
+from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest, ShoalError, Unavailable
-from shoal.excerpt import excerpt
 
 #: Most connections at a time; further requests wait for one.
 MAX_CONNECTIONS = 100

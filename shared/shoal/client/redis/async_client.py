@@ -27,13 +27,13 @@ from shoal.client.redis.index_writer import IndexWriter
 from shoal.client.redis.session import Session
 from shoal.client.source_file import File, Items
 from shoal.client.work_threads import WorkThreads
+from shoal.contract.jobs import Job, check_deadline
+from shoal.contract.replies import Reply
 from shoal.errors import Expired, Timeout
-from shoal.jobs import Job, check_deadline
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.operations import Search
 from shoal.queue.dispatcher import Dispatcher
 from shoal.queue.producer import Producer
-from shoal.replies import Reply
 from shoal.settings import DEFAULTS, Settings
 
 

@@ -8,13 +8,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shoal import logs, traceparent
 from shoal.client.job_limits import put_share
 from shoal.client.one_version import of_other_versions
 from shoal.client.redis.session import Session
+from shoal.contract import traceparent
+from shoal.contract.jobs import Job, new_id
+from shoal.contract.replies import Reply
 from shoal.errors import Internal, InvalidText, ShoalError, TextTooLong, Timeout, TooLarge
-from shoal.jobs import Job, new_id
-from shoal.replies import Reply
+from shoal.process import logs
 
 log = logging.getLogger("shoal.client")
 

@@ -21,11 +21,11 @@ from shoal.client.redis.embed_stream import EmbedStream
 from shoal.client.redis.index_jobs import submit_build, submit_change
 from shoal.client.redis.loop_thread import LoopThread
 from shoal.client.source_file import File, Item
-from shoal.jobs import Job
+from shoal.contract.jobs import Job
+from shoal.contract.replies import Reply
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.queue.pool import Pool
 from shoal.records.given_document import Given
-from shoal.replies import Reply
 from shoal.settings import DEFAULTS, Settings
 
 T = TypeVar("T")

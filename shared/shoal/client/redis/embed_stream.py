@@ -9,12 +9,12 @@ from typing import Any
 from shoal.client.job_limits import check_lane
 from shoal.client.questions import options_of, vectors
 from shoal.client.redis.session import Session
-from shoal.embed_job import TEXTS_PER_TOKENS_JOB
+from shoal.contract.jobs import TEXTS_PER_JOB, Job
+from shoal.contract.replies import Reply
 from shoal.errors import Overloaded
-from shoal.jobs import TEXTS_PER_JOB, Job
 from shoal.operations import Embed
+from shoal.operations.embed import TEXTS_PER_TOKENS_JOB
 from shoal.queue.dispatcher import Pending
-from shoal.replies import Reply
 
 
 class EmbedStream:

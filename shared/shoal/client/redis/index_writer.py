@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal import wire
 from shoal.changes.change import (
     BYTES_OF_A_VALUE,
     MAX_CHANGE_BYTES,
@@ -22,15 +21,16 @@ from shoal.changes.change import (
 )
 from shoal.changes.change_log import append
 from shoal.client.grouping import bounded_groups, telling_how_many
+from shoal.contract import wire
+from shoal.contract.excerpt import excerpt
+from shoal.contract.jobs import Job
+from shoal.contract.options import Options
+from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest, NotReady, TooLarge, UnknownIndex
-from shoal.excerpt import excerpt
-from shoal.jobs import Job
 from shoal.operations import Embed
-from shoal.options import Options
 from shoal.queue.producer import Producer
 from shoal.records.document import Document
 from shoal.records.given_document import Given, documents_of, ids_of
-from shoal.replies import Reply
 
 #: Most documents in a change, unless all must go into one. A call takes as long as embedding so many documents.
 DOCUMENTS_PER_CHANGE = 256

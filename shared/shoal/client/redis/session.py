@@ -8,9 +8,9 @@ from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.async_connection import ConnectionMaker
 from shoal.cache.lookup import CacheLookup
 from shoal.client.work_threads import WorkThreads
+from shoal.contract.jobs import Job
+from shoal.contract.keys import Keys
 from shoal.errors import Timeout
-from shoal.jobs import Job
-from shoal.keys import Keys
 from shoal.operations import Embed
 from shoal.queue.dispatcher import Dispatcher
 from shoal.queue.producer import Producer

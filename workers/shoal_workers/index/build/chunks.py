@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from shoal.contract.excerpt import excerpt
+from shoal.contract.options import DOCUMENT_PROMPTS, Options
 from shoal.errors import BadDocument, ModelMismatch, ModelNotFound
-from shoal.excerpt import excerpt
-from shoal.options import DOCUMENT_PROMPTS, Options
 from shoal.records.document import Document
 from shoal_workers.encoding.chunking import Chunker, open_chunker
 from shoal_workers.encoding.tokenizer import Tokenizer

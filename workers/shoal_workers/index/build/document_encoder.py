@@ -7,7 +7,7 @@ from typing import Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.options import DOCUMENT_PROMPTS
+from shoal.contract.options import DOCUMENT_PROMPTS
 from shoal_workers.model.model import Model
 
 

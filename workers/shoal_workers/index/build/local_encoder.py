@@ -6,7 +6,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.options import DOCUMENT_PROMPTS, Options
+from shoal.contract.options import DOCUMENT_PROMPTS, Options
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, TokenizedText
 from shoal_workers.index.build.document_encoder import ModelInfo, Waiting, no_wait

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal import wire
+from shoal.contract import wire
 from shoal.errors import IndexCorrupt, InvalidText
 from shoal_workers.index.files.array_file import open_array
 from shoal_workers.index.files.hash_table import HashTable, hash_of

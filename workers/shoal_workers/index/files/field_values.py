@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument
-from shoal.excerpt import excerpt
 from shoal_workers.index.files.columns import TERM_TYPES, Column, Keywords
 from shoal_workers.index.files.field_kinds import CONVERTERS, MAX_DATE_S, SECOND_US, is_of, kind_of, to_keyword
 

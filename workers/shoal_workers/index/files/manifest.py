@@ -44,8 +44,8 @@ from pathlib import Path
 from typing import Any, Self, get_origin, get_type_hints
 
 from shoal.changes.change_log import POSITION, START
+from shoal.contract.excerpt import excerpt
 from shoal.errors import IndexCorrupt
-from shoal.excerpt import excerpt
 
 VECTORS, DOCUMENTS, OFFSETS = "vectors.npy", "documents.jsonl", "offsets.npy"
 QUANTISED, BASIS, SCALES = "quantised.npy", "basis.npy", "scales.npy"

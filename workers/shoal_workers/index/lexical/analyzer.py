@@ -8,9 +8,9 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.contract.languages import NO_LANGUAGE
 from shoal.errors import NotReady
-from shoal.extra import install_command
-from shoal.languages import NO_LANGUAGE
+from shoal.process.extra import install_command
 from shoal_workers.index.lexical.stop_words import STOP_WORDS
 from shoal_workers.index.lexical.words import (
     MAX_CHARS,

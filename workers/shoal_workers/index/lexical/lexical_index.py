@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.contract.excerpt import excerpt
+from shoal.contract.languages import LANGUAGES
 from shoal.errors import IndexCorrupt, IndexMismatch
-from shoal.excerpt import excerpt
-from shoal.languages import LANGUAGES
 from shoal_workers.index.files.array_file import open_array
 from shoal_workers.index.files.manifest import IMPACTS, LEXICAL, POSTINGS, STARTS, TERMS
 from shoal_workers.index.lexical.analyzer import Analyzer

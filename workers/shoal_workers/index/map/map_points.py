@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.map_options import MapOptions
+from shoal.operations.map_options import MapOptions
 from shoal_workers.index.map.document_map import DocumentMap
 from shoal_workers.index.map.field_codes import field_codes
 from shoal_workers.index.map.map_axes import PLACES_PER_UNIT

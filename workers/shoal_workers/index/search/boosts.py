@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
-from shoal.excerpt import excerpt
-from shoal.search_fields import Boost
+from shoal.operations.search_fields import Boost
 from shoal_workers.index.files.columns import Column
 from shoal_workers.index.files.field_kinds import SECOND_US, to_date, to_number
 from shoal_workers.index.search.fields import Fields, span_of

@@ -6,10 +6,10 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import asdict, dataclass, fields
 from typing import Self
 
-from shoal import wire
+from shoal.contract import wire
+from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest, ShoalError
-from shoal.excerpt import excerpt
-from shoal_workers.index.search.ranking import MAX_RANKED
+from shoal_workers.index.vectors.ranking import MAX_RANKED
 
 #: Least BM25 score above 0 that a cursor has: a search divides by it.
 _LEAST_BM25 = 1e-12

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.search_fields import Sort
+from shoal.operations.search_fields import Sort
 from shoal_workers.index.files.columns import Column, Keywords
 from shoal_workers.index.search.fields import Fields, Selection
 

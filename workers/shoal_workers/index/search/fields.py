@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal import wire
+from shoal.contract import wire
+from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
-from shoal.excerpt import excerpt
-from shoal.search_filter import Value
+from shoal.operations.search_filter import Value
 from shoal_workers.index.files.columns import Column, Columns, Keywords
 from shoal_workers.index.files.field_kinds import CONVERTERS, date_span
 from shoal_workers.index.files.field_values import DocumentFields

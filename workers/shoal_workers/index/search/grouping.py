@@ -8,7 +8,7 @@ import numpy as np
 
 from shoal_workers.index.files.columns import Column
 from shoal_workers.index.search.fields import Fields, Selection
-from shoal_workers.index.search.ranking import Place
+from shoal_workers.index.vectors.ranking import Place
 
 
 class TermKey(NamedTuple):

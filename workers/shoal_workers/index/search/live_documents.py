@@ -7,14 +7,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal import wire
 from shoal.changes.change import MAX_LENGTH, Change
+from shoal.contract import wire
 from shoal_workers.index.lexical.lexical_index import LexicalIndex
 from shoal_workers.index.lexical.live_terms import LiveTerms
-from shoal_workers.index.search.fused_search import order_of, scores_of
-from shoal_workers.index.search.quantisation import SCORE_ERROR
-from shoal_workers.index.search.search import MAX_BOUNDS, TopK, best_of
-from shoal_workers.index.search.upper_bounds import NO_ROWS, Candidates
+from shoal_workers.index.vectors.fused_search import order_of, scores_of
+from shoal_workers.index.vectors.quantisation import SCORE_ERROR
+from shoal_workers.index.vectors.search import MAX_BOUNDS, TopK, best_of
+from shoal_workers.index.vectors.upper_bounds import NO_ROWS, Candidates
 
 
 @dataclass(frozen=True, slots=True, eq=False)

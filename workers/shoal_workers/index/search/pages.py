@@ -11,7 +11,7 @@ from shoal.errors import InvalidRequest
 from shoal.operations import Search
 from shoal_workers.index.search.cursor import Cursor
 from shoal_workers.index.search.grouping import Lead
-from shoal_workers.index.search.ranking import Place
+from shoal_workers.index.vectors.ranking import Place
 
 
 class Pages:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from shoal_workers.index.lexical.lexical_index import MAX_QUERY_CHARS, LexicalIndex, QueryTerms
 from shoal_workers.index.lexical.live_terms import LiveTerms
 from shoal_workers.index.lexical.snippet import snippet
-from shoal_workers.index.search.fused_search import Prior
 from shoal_workers.index.search.live_documents import LiveDocuments
+from shoal_workers.index.vectors.fused_search import Prior
 
 #: Part of the cosine in a hybrid score where none is asked for: docs/search.md has the measurements.
 ALPHA = 0.7

@@ -3,9 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
-from shoal.excerpt import excerpt
-from shoal.search_filter import All, AnyOf, Exists, Filter, Not, OneOf, Range
+from shoal.operations.search_filter import All, AnyOf, Exists, Filter, Not, OneOf, Range
 from shoal_workers.index.files.columns import Column, Columns
 from shoal_workers.index.search.fields import Fields, Selection, span_of
 

@@ -1,4 +1,4 @@
 """The indexes that a worker serves: found, opened when they are searched, switched to new versions, and checked.
 
-Imports the index, its `files`, `search` and `store`, `changes` and `model`.
+Imports the index, its `files`, `search`, `vectors` and `store`, `changes` and `model`.
 """

@@ -4,9 +4,9 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from shoal.contract.keys import NAME
 from shoal.errors import IndexCorrupt, IndexNotFound, ShoalError
 from shoal.index_folder import CURRENT
-from shoal.keys import NAME
 from shoal_workers.index.store.copies import read_errors, tell_damage
 
 

@@ -11,19 +11,19 @@ from threading import Event
 from typing import Any, Self
 
 from shoal.changes.change_log import START, ChangeLog
+from shoal.contract.excerpt import excerpt
 from shoal.errors import IndexCorrupt, Overloaded, ShoalError, Unavailable, UnknownIndex
-from shoal.excerpt import excerpt
 from shoal.settings import Settings
 from shoal_workers.index.files.verified_files import VerifiedFiles
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.search.cursor import Cursor
-from shoal_workers.index.search.search_threads import SearchThreads
 from shoal_workers.index.serving.change_follower import ChangeFollower
 from shoal_workers.index.serving.description import described_with_changes
 from shoal_workers.index.serving.index_folders import IndexFolders
 from shoal_workers.index.serving.pinned_versions import PinnedVersions
 from shoal_workers.index.serving.served_version import Failure, ServedVersion
 from shoal_workers.index.serving.version_opener import VersionOpener
+from shoal_workers.index.vectors.search_threads import SearchThreads
 from shoal_workers.model.model import Model
 
 log = logging.getLogger(__name__)

@@ -5,8 +5,8 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 from threading import Lock
 
+from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
-from shoal.excerpt import excerpt
 from shoal_workers.index.index import VERSION, Index
 from shoal_workers.index.serving.lazy_version import LazyVersion
 

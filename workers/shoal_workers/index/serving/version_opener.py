@@ -6,13 +6,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from shoal.contract.excerpt import excerpt
 from shoal.errors import IndexCorrupt, IndexMismatch
-from shoal.excerpt import excerpt
 from shoal_workers.index.files.verified_files import VerifiedFiles
 from shoal_workers.index.index import Index
-from shoal_workers.index.search.search_threads import SearchThreads
 from shoal_workers.index.serving.change_follower import ChangeFollower
 from shoal_workers.index.serving.pinned_versions import not_kept
+from shoal_workers.index.vectors.search_threads import SearchThreads
 from shoal_workers.model.model import Model
 
 log = logging.getLogger(__name__)

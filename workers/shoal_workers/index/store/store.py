@@ -5,9 +5,9 @@ from contextlib import contextmanager, suppress
 from pathlib import PurePosixPath
 from typing import Any, Self
 
+from shoal.contract.excerpt import excerpt
 from shoal.errors import BadSetting, FileError, MissingExtra, ShoalError, Unavailable
-from shoal.excerpt import excerpt
-from shoal.extra import install_command
+from shoal.process.extra import install_command
 
 #: Bytes that are read or written at a time. A file in S3 has at most 10,000 parts of that size.
 PIECE_BYTES = 2**24

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
-from shoal import logs
 from shoal.errors import FileError, IndexCorrupt, Internal, ShoalError, Unavailable, parse
-from shoal.parent_death import die_with_parent
+from shoal.process import logs
+from shoal.process.parent_death import die_with_parent
 from shoal.settings import Settings
 from shoal_workers.index.store.copies import Copies
 from shoal_workers.index.store.store import IndexStore, check_protocol

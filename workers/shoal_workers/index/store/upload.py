@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+from shoal.contract.keys import NAME
 from shoal.errors import IndexCorrupt, IndexNotFound, ShoalError, Unavailable
 from shoal.index_folder import CURRENT
-from shoal.keys import NAME
 from shoal_workers.index.files.manifest import MANIFEST
 from shoal_workers.index.store.store import PIECE_BYTES, IndexStore, shown
 from shoal_workers.index.versions import Version, list_versions

@@ -1,0 +1,1 @@
+"""Answers: responses, formats of vectors, types of numbers."""

@@ -1,0 +1,199 @@
+"""Responses: JSON bodies, and the headers that all have."""
+
+import time
+from base64 import b64encode
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+import orjson
+from flask import Response
+from numpy.typing import NDArray
+from werkzeug.datastructures import Headers
+from werkzeug.wsgi import ClosingIterator
+
+from shoal.contract.jobs import Job
+from shoal.contract.replies import TIMINGS, Reply
+from shoal_api.body import PIECE_BYTES
+from shoal_api.request import json_request
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+#: Headers of every response: browsers must not guess its type, nor send its address along with links.
+SAFETY = (("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referrer"))
+
+#: The policy that no other site may show the response as part of its own page.
+NO_FRAMES = "frame-ancestors 'none'"
+
+#: Body from which on a response is large: the bytes are counted until its client has read it.
+LARGE_BYTES = 2**20
+
+#: Name of an entry of a request's environment, which has the loop that runs coroutines under WSGI.
+LOOP = "shoal.loop"
+
+
+class PlainHeaders(Headers):
+    """Headers whose names and values are known to be right: werkzeug looks at each of them, in ten calls."""
+
+    def __init__(self, items: Mapping[str, str]):
+        super().__init__()
+        self._list = list(items.items())
+
+
+class WholeResponse(Response):
+    """A response whose body is complete in memory, so werkzeug computes nothing and the server iterates over nothing.
+
+    What `call_on_close` was given is called once the response is sent, or its connection has ended.
+    """
+
+    #: Headers that restrict browsers and caches. The page at /docs has others.
+    safety: tuple[tuple[str, str], ...] = (
+        *SAFETY,
+        ("Cache-Control", "no-store"),
+        ("Content-Security-Policy", f"default-src 'none'; {NO_FRAMES}"),
+    )
+
+    def head(self) -> list[tuple[str, str]]:
+        """Return the headers, which have the length."""
+        return [*self.headers.to_wsgi_list(), *self.safety]
+
+    def has_body(self, method: str) -> bool:
+        """Return True if the response to a request with this method has a body."""
+        return method != "HEAD" and self.status_code not in (204, 304)
+
+    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        """Send the headers, and return the body, to a WSGI server."""
+        body = self.get_data()
+        if len(body) > LARGE_BYTES:
+            return self.send([body], environ, start_response)
+        self.close()
+        start_response(self.status, self.head())
+        return [body] if self.has_body(environ["REQUEST_METHOD"]) else []
+
+    def send(
+        self, pieces: Iterable[bytes], environ: "WSGIEnvironment", start_response: "StartResponse"
+    ) -> Iterable[bytes]:
+        """Send the headers, and return the pieces of the body, if there is one, to a WSGI server."""
+        start_response(self.status, self.head())
+        if self.has_body(environ["REQUEST_METHOD"]):
+            return ClosingIterator(pieces, self.close)
+        self.close()
+        return []
+
+
+class StreamedResponse(WholeResponse):
+    """A response whose body is made piece by piece, while the client reads it."""
+
+    def __init__(self, pieces: AsyncIterator[bytes], headers: Mapping[str, str]):
+        super().__init__(headers=Headers(headers))
+        self.pieces = pieces
+
+    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        """Send the headers, and return the pieces, to a WSGI server."""
+        return self.send(_run_each(environ[LOOP].run, self.pieces), environ, start_response)
+
+
+class FileResponse(WholeResponse):
+    """A response whose body is an open file, which is closed with it."""
+
+    def __init__(self, file: BinaryIO, headers: Mapping[str, str]):
+        super().__init__(headers=Headers(headers))
+        self.file = file
+        self.call_on_close(file.close)
+
+    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        """Send the headers, and return the file piece by piece, to a WSGI server."""
+        return self.send(iter(lambda: self.file.read(PIECE_BYTES), b""), environ, start_response)
+
+
+def _run_each(run: Callable[[Any], bytes | None], pieces: AsyncIterator[bytes]) -> Iterator[bytes]:
+    async def following() -> bytes | None:
+        return await anext(pieces, None)
+
+    while (piece := run(following())) is not None:
+        yield piece
+
+
+def rendered(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return the value as a JSON response."""
+    return sent(json_line(value), "application/json", status, headers)
+
+
+def json_line(value: Any) -> bytes:
+    """Return a line of JSON; float32 arrays become the shortest digits that read back the same."""
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
+
+
+def is_json(value: Any) -> bool:
+    """Return True if the value reads back the same from the JSON that `rendered` makes of it; NaN becomes null."""
+    try:
+        return bool(orjson.loads(orjson.dumps(value)) == value)
+    except TypeError:
+        return False
+
+
+def sent(data: bytes, media_type: str, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a response with these bytes, which are of the media type."""
+    described = {"Content-Type": media_type, "Content-Length": str(len(data)), **(headers or {})}
+    return WholeResponse([data], status, PlainHeaders(described))
+
+
+def base64_rows(rows: NDArray[Any]) -> list[str]:
+    """Return each row as base64 of its numbers: little-endian 32-bit floats, or bytes."""
+    return [b64encode(row).decode() for row in (rows.astype("<f4", copy=False) if rows.dtype == np.float32 else rows)]
+
+
+def with_tei_headers(response: Response, reply: Reply, job: Job) -> Response:
+    """Add what the job took, as Text Embeddings Inference tells it: times in whole ms."""
+    total_ms = str(int((time.perf_counter() - json_request().started_s) * 1000))
+    timings = {name: str(int(seconds * 1000)) for name, seconds in reply.timings.items()}
+    num_chars = len(job.texts) * sum(map(len, job.queries.values())) + sum(map(len, job.texts))
+    response.headers.extend(
+        {
+            "X-Compute-Type": "cpu",
+            "X-Compute-Time": total_ms,
+            "X-Compute-Characters": str(num_chars),
+            "X-Compute-Tokens": str(sum(reply.tokens)),
+            "X-Total-Time": total_ms,
+            "X-Tokenization-Time": timings.get("tokenize_s", "0"),
+            "X-Queue-Time": timings.get("queue_s", "0"),
+            "X-Inference-Time": timings.get("encode_s", "0"),
+        }
+    )
+    return response
+
+
+def result_fields(reply: Reply) -> dict[str, Any]:
+    """Return the fields of the result of a job beside its vectors, hits or scores."""
+    return {
+        "id": reply.id,
+        "status": reply.status,
+        "tokens": reply.tokens,
+        "truncated": reply.truncated,
+        "characters": reply.characters,
+        "timings": reply.timings,
+        "cached": reply.cached,
+        "model": reply.model,
+    }
+
+
+def search_fields(reply: Reply) -> dict[str, Any]:
+    """Return the fields of the answer to a search: its hits, and what else it asks for."""
+    asked: dict[str, Any] = {"cursors": reply.cursors, "totals": reply.totals, "facets": reply.facets}
+    asked["map_places"] = reply.map_places
+    found: dict[str, Any] = {"results": reply.hits, "index_version": reply.index_version}
+    if reply.approximate:
+        found["approximate"] = True
+    return found | {name: value for name, value in asked.items() if value is not None}
+
+
+def cost_headers(reply: Reply) -> dict[str, str]:
+    """Return `Server-Timing` in milliseconds, and the numbers of tokens, of truncated texts and of cached ones."""
+    timings = reply.timings
+    return {
+        "Server-Timing": ", ".join([f"{name[:-2]};dur={timings.get(name, 0.0) * 1000:.3f}" for name in TIMINGS]),
+        "X-Tokens": str(sum(reply.tokens)),
+        "X-Truncated": str(sum(reply.truncated)),
+        "X-Cached": str(reply.cached),
+    }

@@ -1,0 +1,176 @@
+"""Formats of responses with vectors: one table, from media types that a request accepts to functions of arrays."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from flask import Response
+from werkzeug.datastructures import MIMEAccept
+from werkzeug.http import parse_accept_header
+
+from shoal.contract import wire
+from shoal.contract.excerpt import excerpt
+from shoal.contract.replies import CHUNK_COLUMNS, Reply
+from shoal.errors import NotAcceptable
+from shoal_api.answers.number_type import Arrays, convert
+from shoal_api.answers.response import cost_headers, rendered, sent
+from shoal_api.request import MSGPACK_TYPES, json_request
+
+JSON = "application/json"
+RAW = "application/octet-stream"
+ARROW = "application/vnd.apache.arrow.stream"
+
+#: Longest Accept header that is read: one of 64 KiB would take a third of a second. Browsers send some 150 characters.
+_MAX_ACCEPT_CHARS = 1_000
+
+#: Accept headers whose choice is remembered: programs send few.
+_MAX_REMEMBERED = 64
+
+
+def _msgpack(arrays: Arrays, fields: Mapping[str, Any] | None = None) -> bytes:
+    """Return a map of the arrays, each a map of its dtype, shape and bytes, with the fields beside them."""
+    maps = {
+        name: {"dtype": array.dtype.name, "shape": list(array.shape), "data": array.tobytes()}
+        for name, array in arrays.items()
+    }
+    return wire.pack({**(fields or {}), **maps})
+
+
+def _raw(arrays: Arrays) -> bytes:
+    return b"".join(array.tobytes() for array in arrays.values())
+
+
+def _npy(arrays: Arrays) -> bytes:
+    """Return the arrays as one .npy file after the other."""
+    buffer = BytesIO()
+    for array in arrays.values():
+        np.lib.format.write_array(buffer, array, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _safetensors(arrays: Arrays) -> bytes:
+    from safetensors.numpy import save
+
+    return bytes(save(arrays))
+
+
+def _arrow(arrays: Arrays) -> bytes:
+    """Return a stream of one record batch with a row for each text, and the arrays as columns."""
+    import pyarrow as pa
+
+    columns = {}
+    for name, array in arrays.items():
+        if name != "offsets":
+            flat = pa.array(array.ravel())
+            column = flat if array.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
+            offsets = arrays.get("offsets")
+            columns[name] = column if offsets is None else pa.LargeListArray.from_arrays(pa.array(offsets), column)
+    batch, sink = pa.record_batch(columns), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+#: The function that renders arrays, for each media type but JSON.
+FORMATS: dict[str, Callable[[Arrays], bytes]] = {
+    **dict.fromkeys(MSGPACK_TYPES, _msgpack),
+    RAW: _raw,
+    "application/x-npy": _npy,
+    "application/x-safetensors": _safetensors,
+    ARROW: _arrow,
+}
+
+#: The media types that this installation offers, the default first.
+OFFERED = (JSON, *(name for name in FORMATS if name != ARROW or find_spec("pyarrow")))
+
+
+@dataclass(frozen=True, slots=True)
+class VectorFormat:
+    """The format in which a request wants vectors."""
+
+    media_type: str
+
+    @classmethod
+    def of_request(cls) -> "VectorFormat":
+        """Return the format that the current request accepts; JSON if it does not say. Raises NotAcceptable."""
+        request = json_request()
+        request.is_negotiated = True
+        header = request.environ.get("HTTP_ACCEPT", "")
+        media_type = _best(header) if len(header) <= _MAX_ACCEPT_CHARS else None
+        if media_type is None:
+            more = "" if ARROW in OFFERED else f"; with the extra arrow installed on the server, as {ARROW} too"
+            raise NotAcceptable(f"Accept is {excerpt(header)}: vectors come as {', '.join(OFFERED)}{more}")
+        return cls(media_type)
+
+    def answer(
+        self,
+        reply: Reply,
+        arrays: Arrays,
+        in_json: Callable[[], Any] | None = None,
+        fields: Mapping[str, Any] | None = None,
+    ) -> Response:
+        """Return a response of the arrays, with the cost of the reply in headers; in JSON it is what `in_json` returns.
+
+        In JSON and in msgpack the `fields` stand beside the arrays. Without either, the JSON is the list of vectors
+        alone, or a map of the arrays if there are scales or chunks.
+        """
+        headers = cost_headers(reply)
+        if self.media_type == JSON and fields is not None:
+            return rendered({**fields, **listed(arrays)}, headers=headers)
+        if self.media_type == JSON:
+            return rendered(in_json() if in_json else _bare(arrays), headers=headers)
+        vectors = arrays["embeddings"]
+        headers |= {"X-Dtype": vectors.dtype.name, "X-Shape": ",".join(map(str, vectors.shape))}
+        data = _msgpack(arrays, fields) if self.media_type in MSGPACK_TYPES else FORMATS[self.media_type](arrays)
+        return sent(data, self.media_type, headers=headers)
+
+
+def arrays_of(reply: Reply, number_type: str = "float32") -> Arrays:
+    """Return the vectors of a reply as arrays of the number type.
+
+    With a vector for each token or chunk, `offsets` is there too, int64 `[texts + 1]`: the vectors of text `n` are the
+    rows from `offsets[n]` to before `offsets[n + 1]`. `chunks` is int64 `[vectors, 3]`: start, stop and tokens.
+    """
+    assert reply.vectors is not None
+    arrays = convert(reply.vectors, number_type)
+    if reply.output == "tokens":
+        arrays["offsets"] = np.cumsum([0, *reply.tokens], dtype="<i8")
+    if reply.chunks is not None:
+        arrays["offsets"] = np.cumsum([0, *map(len, reply.chunks)], dtype="<i8")
+        rows = [[chunk[name] for name in CHUNK_COLUMNS] for part in reply.chunks for chunk in part]
+        arrays["chunks"] = np.array(rows, dtype="<i8")
+    return arrays
+
+
+def listed(arrays: Arrays) -> Mapping[str, Any]:
+    """Return the arrays for JSON: if there are offsets, each is cut into one part for each text."""
+    offsets = arrays.get("offsets")
+    if offsets is None:
+        return arrays
+    named: dict[str, Any] = {
+        name: np.split(array, offsets[1:-1]) for name, array in arrays.items() if name != "offsets"
+    }
+    if "chunks" in named:
+        parts = (part.tolist() for part in named["chunks"])
+        named["chunks"] = [[dict(zip(CHUNK_COLUMNS, row, strict=True)) for row in part] for part in parts]
+    return named
+
+
+def _bare(arrays: Arrays) -> Any:
+    named = listed(arrays)
+    return named if len(named) > 1 else named["embeddings"]
+
+
+@lru_cache(maxsize=_MAX_REMEMBERED)
+def _best(header: str) -> str | None:
+    """Return the media type that fits the Accept header best, or None if none does."""
+    # Java sends `*/*; q=.2`, which the grammar does not have. Parameters such as a charset change nothing here.
+    asked = parse_accept_header(header.replace("q=.", "q=0."), MIMEAccept)
+    if not asked:
+        return JSON
+    plain = MIMEAccept([(item.partition(";")[0], quality) for item, quality in asked])
+    return plain.best_match(OFFERED)

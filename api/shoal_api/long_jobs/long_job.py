@@ -1,0 +1,190 @@
+"""The long jobs of requests: submitted with a file that is uploaded or named, and looked at by their clients."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from flask import Response, request
+
+from shoal.client.job_limits import check_key
+from shoal.contract.excerpt import excerpt
+from shoal.errors import (
+    InvalidRequest,
+    MissingExtra,
+    Overloaded,
+    PathNotAllowed,
+    ShoalError,
+    Unavailable,
+    UnknownJob,
+)
+from shoal.job_folders import JOBS
+from shoal.long_jobs.long_jobs import LongJobs, new_job_id
+from shoal.long_jobs.public_status import public_map, public_text
+from shoal.long_jobs.status import LongJobStatus
+from shoal.process.allowed_path import allowed_path
+from shoal.process.private_network import check_address
+from shoal_api.answers.response import rendered
+from shoal_api.context import Context, context
+from shoal_api.long_jobs.job_folder import JobFolder
+from shoal_api.long_jobs.upload import discard_rest
+from shoal_api.request import json_request
+from shoal_api.schema.long_jobs import BuildBody, BuildQuery, BulkBody, BulkQuery
+
+#: The fields of a request with an upload are those of its query; the fields of any other are those of its body.
+Fields = BulkBody | BulkQuery | BuildBody | BuildQuery
+
+#: Interval at which a long job is looked at while a request waits for its end.
+_LOOK_EVERY_S = 0.05
+
+#: Ended jobs of a client that are read, at most, to find its unfinished ones; and the seconds after which a client with
+#: too many unfinished jobs may try again.
+_MAX_ENDED, _WAIT_S = 1_000, 60
+
+_NO_RUNNER = "no runner is alive: start one with `shoal jobs`"
+
+
+def own_job(job_id: str) -> LongJobStatus:
+    """Return a long job that the client of the current request may see: one of its own, or any for an admin.
+
+    Raises UnknownJob, also for one of another client.
+    """
+    with suppress(UnknownJob, MissingExtra):  # without RQ there are no long jobs
+        job = context().long_jobs.status(job_id)
+        if json_request().is_admin or job.client == json_request().client_name:
+            return job
+    raise UnknownJob(f"no job {excerpt(job_id)}: it was never submitted, or its result has expired")
+
+
+def describe(found: Context, *jobs: LongJobStatus) -> list[dict[str, Any]]:
+    """Return all that is known of each of the jobs, as JSON has it."""
+    note = _note(found.long_jobs) if any(job.status == "queued" for job in jobs) else None
+    return [public_map(job, found.settings) | {"note": note if job.status == "queued" else None} for job in jobs]
+
+
+def state(job_id: str, status: str) -> dict[str, Any]:
+    """Return the id and the status of a long job, and why it does not begin if no runner is alive."""
+    return {"id": job_id, "status": status, "note": _note(context().long_jobs) if status == "queued" else None}
+
+
+def accepted(job_id: str, status: str) -> Response:
+    """Return 202 with the state of a long job and its location."""
+    return rendered(state(job_id, status), 202, {"Location": f"/v1/jobs/{job_id}"})
+
+
+async def wait(job_id: str, timeout_s: float) -> LongJobStatus:
+    """Return a long job once it has ended, and after that time as it is then."""
+    until_s, status = time.monotonic() + timeout_s, context().long_jobs.status
+    while not (job := await context().in_thread(status, job_id)).has_ended and time.monotonic() < until_s:
+        await asyncio.sleep(_LOOK_EVERY_S)
+    return job
+
+
+def raise_failure(job: LongJobStatus) -> None:
+    """Raise the error with which a long job has failed, or was cancelled, if it did."""
+    if failure := job.failure():
+        raise type(failure)(public_text(failure.message, context().settings))
+
+
+def check_room_for_job() -> None:
+    """Raise Overloaded if the client of the current request has reached its limit of unfinished long jobs."""
+    most = context().settings.max_long_jobs_per_client
+    jobs = context().long_jobs.list(json_request().client_name, most + _MAX_ENDED)
+    if sum(not job.has_ended for job in jobs) >= most:
+        raise Overloaded(
+            f"this client has {most:,} long jobs that have not ended (SHOAL_MAX_LONG_JOBS_PER_CLIENT): wait until one "
+            "has, or cancel some",
+            _WAIT_S,
+        )
+
+
+def submit_with_file(
+    kind: str,
+    query: BulkQuery | BuildQuery,
+    body: BulkBody | BuildBody,
+    arguments: Callable[[JobFolder], dict[str, Any]],
+) -> Response:
+    """Submit a long job whose source is the file that is the body, or the one that it names; return 202 with its id.
+
+    `arguments` makes the job's arguments, without the source, for its folder. Raises InvalidRequest, PathNotAllowed,
+    AddressNotAllowed, Unavailable, Overloaded, and what receiving an upload raises.
+    """
+    fields = body if query.name is None else query
+    client, key = json_request().client_name, request.headers.get("Idempotency-Key")
+    with _receiving(), context().uploads.new(client, None if key is None else check_key(key)) as folder:
+        _check(query, fields)
+        digest = _digest(kind, fields)
+        job_id, first_digest = folder.submitted or (new_job_id(), digest)
+        if digest != first_digest:
+            raise InvalidRequest(f"the idempotency key was used for job {job_id}, which asks something else")
+        if folder.submitted is None or not _is_known(job_id):
+            check_room_for_job()
+            given = arguments(folder) | {"source": _source(fields, folder)}
+            folder.keep(job_id, digest)
+            try:
+                context().long_jobs.submit(kind, given, webhook=fields.webhook, client=client, job_id=job_id)
+            except Unavailable:  # the job may have been put
+                raise
+            except ShoalError:
+                folder.drop()
+                raise
+    return accepted(job_id, context().long_jobs.status(job_id).status)
+
+
+def _is_known(job_id: str) -> bool:
+    with suppress(UnknownJob):
+        return bool(context().long_jobs.status(job_id))
+    return False
+
+
+@contextmanager
+def _receiving() -> Iterator[None]:
+    """Read what the block has left of an upload: clients send all of a body."""
+    try:
+        yield
+    finally:
+        if json_request().is_upload:
+            discard_rest(json_request())
+
+
+def _check(query: BulkQuery | BuildQuery, fields: Fields) -> None:
+    """Raise an error for fields that are wrong, and without Redis, before a file is received that would be lost."""
+    if query.name is None and query.model_fields_set:
+        raise InvalidRequest(
+            f"{min(query.model_fields_set)} is in the query: put it into the body, or give the `name` of a file there "
+            "and send the file as the body"
+        )
+    if fields.webhook is not None:
+        check_address(fields.webhook, context().settings.private_host_names())
+    context().long_jobs.is_empty()
+
+
+def _source(fields: Fields, folder: JobFolder) -> str:
+    """Return the source of the job, once it is uploaded if it is the body."""
+    if isinstance(fields, BulkQuery | BuildQuery):
+        return folder.receive(json_request(), fields.name or "", context().stopping.is_set)
+    if fields.source is None:
+        raise InvalidRequest(
+            "source is missing: name a file, or send one as the body with its `name` in the query: ?name=news.csv"
+        )
+    settings = context().settings
+    place = allowed_path(fields.source, settings)
+    if place.startswith(("http://", "https://")):
+        check_address(place, settings.private_host_names())
+    elif not json_request().is_admin and Path(place).is_relative_to((settings.files_folder / JOBS).resolve()):
+        raise PathNotAllowed(f"{excerpt(fields.source)} is among the files of jobs, which only their own clients read")
+    return fields.source
+
+
+def _digest(kind: str, fields: Fields) -> str:
+    """Return a digest of what the request asks for; of an upload, the size stands for its content."""
+    asked = f"{kind} {request.path} {fields.model_dump_json()} {json_request().is_upload and request.content_length}"
+    return blake2b(asked.encode(), digest_size=16).hexdigest()
+
+
+def _note(long_jobs: LongJobs) -> str | None:
+    """Return what keeps queued jobs from beginning; None if a runner is alive."""
+    return None if long_jobs.num_runners() else _NO_RUNNER

@@ -1,0 +1,84 @@
+"""Server-sent events: their form, and those of a job, for as long as its client reads."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from threading import Event
+from typing import Any
+
+from shoal.errors import ShoalError, UnknownJob
+from shoal_api.answers.response import StreamedResponse, json_line
+from shoal_api.context import context
+from shoal_api.request import json_request
+
+#: Interval at which the job is looked at.
+LOOK_EVERY_S = 1.0
+
+#: Longest time without an event, after which a comment shows whether the client is still there.
+KEEP_ALIVE_S = 5.0
+
+#: Longest time of a stream. A client connects again then, perhaps to another process.
+MAX_STREAM_S = 600.0
+
+#: States in which nothing more happens to a job.
+_ENDED = ("done", "failed", "cancelled", "expired")
+
+#: Milliseconds after which a browser connects again.
+FIRST = b"retry: 1000\n\n"
+
+_KEEP_ALIVE = b": the job is as before\n\n"
+
+
+def event_stream(read: Callable[[], Awaitable[dict[str, Any]]], stopping: Event) -> StreamedResponse:
+    """Return the stream of a job's events; `read` returns the job as JSON has it, and raises ShoalErrors."""
+    return as_stream(_events(read, stopping))
+
+
+def as_stream(events: AsyncIterator[bytes]) -> StreamedResponse:
+    """Return a response to the current request with these events, which no proxy may hold back.
+
+    It ends before the first event that the client's key does not allow any more.
+    """
+    access, request = context().access, json_request()
+
+    async def allowed() -> AsyncIterator[bytes]:
+        async for line in events:
+            if not access.still_allows(request):
+                return
+            yield line
+
+    headers = {"Content-Type": "text/event-stream; charset=utf-8", "Connection": "close", "X-Accel-Buffering": "no"}
+    return StreamedResponse(allowed(), headers)
+
+
+def event(name: str, line: bytes, event_id: str = "") -> bytes:
+    """Return an event with a line of data, which has its line break."""
+    head = f"id: {event_id}\nevent: {name}\n" if event_id else f"event: {name}\n"
+    return b"%bdata: %b\n" % (head.encode(), line)
+
+
+async def _events(read: Callable[[], Awaitable[dict[str, Any]]], stopping: Event) -> AsyncIterator[bytes]:
+    """Yield an event for each change of the job, and one for its end; end without it if the server stops."""
+    started_s = sent_s = time.monotonic()
+    last: dict[str, Any] = {}
+    yield FIRST
+    while time.monotonic() < started_s + MAX_STREAM_S:
+        try:
+            found = await read()
+        except UnknownJob:  # it was forgotten meanwhile
+            yield event("end", json_line(last))
+            return
+        except ShoalError:  # Redis is away: it may come back
+            found = last
+        if found != last:
+            last, sent_s = found, time.monotonic()
+            yield event("progress", json_line(found))
+        if found.get("status") in _ENDED:
+            yield event("end", json_line(found))
+            return
+        if time.monotonic() > sent_s + KEEP_ALIVE_S:
+            sent_s = time.monotonic()
+            yield _KEEP_ALIVE
+        await asyncio.sleep(LOOK_EVERY_S)
+        if stopping.is_set():
+            return

@@ -1,0 +1,1 @@
+"""The output of commands: tables and screens of a pool, files of vectors."""

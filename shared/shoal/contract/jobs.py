@@ -1,0 +1,336 @@
+"""Jobs: the envelope of what a producer asks of the workers; `shoal.operations` has what is in it."""
+
+import os
+import secrets
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field, replace
+from hashlib import blake2b
+from itertools import accumulate
+from typing import Any, ClassVar, Literal, Self, get_args
+
+from shoal.contract import traceparent, wire
+from shoal.contract.checks import check_number, check_range
+from shoal.contract.excerpt import excerpt, kind
+from shoal.contract.keys import NAME, NAME_RULE
+from shoal.contract.options import OPTION_DEFAULTS, Options
+from shoal.contract.replies import Reply
+from shoal.errors import InvalidRequest, InvalidText, TooLarge
+
+# The words of the contract, as a type: the HTTP schema is made from the same ones.
+Lane = Literal["interactive", "bulk"]
+
+# The names of the operations; the HTTP schema is made from the same ones.
+Operation = Literal["embed", "search", "rerank", "tokenize", "decode", "map"]
+
+#: All operations: `shoal.operations` has a class of jobs for each.
+OPERATION_NAMES: tuple[str, ...] = get_args(Operation)
+
+#: All lanes, the one with the highest priority first.
+LANES: tuple[str, ...] = get_args(Lane)
+
+#: Longest time from now to a deadline, in seconds: a year. One that is later is in another unit, such as milliseconds.
+MAX_DEADLINE_S = 365 * 86_400
+
+#: Most texts that a job counts as in its lane, as many as the scripts count.
+MAX_LANE_TEXTS = 999_999
+
+#: Largest number of a text in a list that is split into jobs: more than any list has.
+MAX_TEXT_NUMBER = 2**53
+
+#: Most names of fields without meaning that a reply tells, and most characters of each.
+MAX_IGNORED, MAX_IGNORED_CHARS = 16, 64
+
+#: Most texts in one job of a list that is split: several workers share the list, and no job behind it waits long.
+TEXTS_PER_JOB = 32
+
+#: Most texts of one request of a list that is split.
+MAX_REQUEST_TEXTS = 256
+
+#: The settings that limit the texts of a request, whose jobs go to one lane, and the texts of a job.
+_MAX_TEXTS = {"request": "SHOAL_MAX_BACKLOG_TEXTS", "job": "SHOAL_MAX_JOB_TEXTS"}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job: its texts, the options with which they are read, and its envelope. Each operation is a subclass.
+
+    `first_text` is the number of the first text in a longer list that the job is a part of, for messages alone.
+    `traceparent` is the trace that the job belongs to, for log lines and spans alone. `deadline` is in Unix seconds by
+    Redis's clock; a worker makes it of `timeout_s`, the seconds from the put. The reply goes to the reply address
+    `reply_to`; a job without one has a record with its status, and its reply goes to a result key of its own. `ignored`
+    are names of fields on the wire that mean nothing in this job. Raises InvalidRequest for a field that is not right.
+    """
+
+    texts: list[str] = field(default_factory=list)
+    options: Options = field(default_factory=Options)
+    _: KW_ONLY
+    id: str = field(default_factory=lambda: new_id())
+    deadline: float | None = None
+    timeout_s: float | None = None
+    reply_to: str | None = None
+    traceparent: str | None = None
+    first_text: int = 0
+    ignored: tuple[str, ...] = field(default=(), compare=False)
+
+    #: The name of the operation.
+    op: ClassVar[str] = ""
+    #: The route of the API that waits for the reply; empty if there is none for programs.
+    path: ClassVar[str] = ""
+    #: The names of the operation's own fields, which are the same on the wire.
+    own_names: ClassVar[tuple[str, ...]] = ()
+    #: The names of its options, beside those of texts.
+    option_names: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        check_name("id", self.id)
+        if self.reply_to is not None:
+            check_name("reply_to", self.reply_to)
+        _check_texts(self.texts, may_be_empty=not self._takes_texts)
+        if self.deadline is not None:
+            _check_deadline(self.deadline)
+        if self.timeout_s is not None:
+            check_number("timeout_s", self.timeout_s, 0, MAX_DEADLINE_S)
+        check_range("first_text", self.first_text, 0, MAX_TEXT_NUMBER)
+        self._check()
+
+    # What an operation adds
+
+    @property
+    def _takes_texts(self) -> bool:
+        """True if there is nothing to do without a text."""
+        return True
+
+    def _check(self) -> None:
+        """Raise InvalidRequest for a field of the operation that is not right."""
+
+    def _fields(self) -> dict[str, Any]:
+        """Return the fields of the operation by their names on the wire, beside texts and options."""
+        return {name: getattr(self, name) for name in self.own_names}
+
+    @classmethod
+    def _fields_of(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of the operation of a job with these values on the wire."""
+        return {name: values[name] for name in cls.own_names if name in values}
+
+    @property
+    def queries(self) -> dict[str, str]:
+        """The texts, by the names of their fields, for which others are scored."""
+        return {}
+
+    @property
+    def is_one_question(self) -> bool:
+        """True if all that is asked must be answered together: parts of it would have other answers."""
+        return False
+
+    @property
+    def is_cacheable(self) -> bool:
+        """True if the vectors of the texts are the reply, and a cache may have them."""
+        return False
+
+    @property
+    def uses_reranker(self) -> bool:
+        """True if the worker needs a reranker."""
+        return False
+
+    @property
+    def reranker(self) -> str | None:
+        """The name of the reranker that is asked for; None for any."""
+        return None
+
+    @property
+    def texts_per_job(self) -> int:
+        """The most texts, as a lane counts them, of each job into which a long list is split."""
+        return TEXTS_PER_JOB
+
+    @property
+    def texts_per_request(self) -> int:
+        """The most texts of each request into which a long list is split."""
+        return MAX_REQUEST_TEXTS
+
+    @property
+    def num_lists(self) -> int:
+        """The number of items of the answer: one for each text."""
+        return len(self.texts)
+
+    def lane_texts_of(self, text: str) -> int:
+        """Return how many texts a text counts as in the lane: a chunk, and a hit to rerank, counts as one."""
+        return 1
+
+    @property
+    def num_lane_texts(self) -> int:
+        """The number of texts that the job counts as in its lane."""
+        return min(MAX_LANE_TEXTS, sum(map(self.lane_texts_of, self.texts)))
+
+    def name_of(self, number: int) -> str:
+        """Return the name of a text by its number in the job, for messages: its place in the list that callers send."""
+        return f"text {self.first_text + number}"
+
+    def check_sizes(self, max_texts: int) -> None:
+        """Raise TooLarge for what would occupy a worker too long; `max_texts` is the most of a job."""
+
+    def answer_of(self, reply: Reply) -> Any:
+        """Return what the reply has of each item that is asked for; None if it lacks that."""
+        return None
+
+    def body(self) -> dict[str, Any]:
+        """Return the fields of a request that asks the same of the API."""
+        return {"inputs": self.texts} | self._asked()
+
+    # What all have
+
+    def check_texts(self, max_texts: int, max_text_chars: int, subject: str, remedy: str) -> None:
+        """Raise TooLarge for more than `max_texts` texts, or a text or query of more than `max_text_chars` characters.
+
+        The message names the `subject` that has the texts, "request" or "job", and the `remedy` for too many of them.
+        """
+        if len(self.texts) > max_texts:
+            raise TooLarge(
+                f"the {subject} has {len(self.texts):,} texts and may have {max_texts:,} ({_MAX_TEXTS[subject]}): "
+                f"{remedy}"
+            )
+        for number, text in enumerate(self.texts):
+            if len(text) > max_text_chars:
+                raise TooLarge(
+                    f"{self.name_of(number)} has {len(text):,} characters and may have {max_text_chars:,} "
+                    "(SHOAL_MAX_TEXT_CHARS): cut it into passages"
+                )
+        for name, query in self.queries.items():
+            if len(query) > max_text_chars:
+                raise TooLarge(f"{name} has {len(query):,} characters and may have {max_text_chars:,}: shorten it")
+
+    def pack(self, trace: str | None = None, timeout_s: float | None = None) -> bytes:
+        """Return the job as msgpack (docs/protocol.md), with that trace and timeout if it has none itself.
+
+        Raises InvalidText for a text that UTF-8 cannot hold.
+        """
+        values: dict[str, Any] = {"v": wire.VERSION, "id": self.id, "op": self.op, "texts": self.texts}
+        values |= self._asked()
+        if self.deadline is not None:
+            values["deadline"] = self.deadline
+        if (timeout_s := timeout_s if self.timeout_s is None else self.timeout_s) is not None:
+            values["timeout_s"] = timeout_s
+        if self.reply_to is not None:
+            values["reply_to"] = self.reply_to
+        if trace := traceparent.valid(self.traceparent) or trace:
+            values["traceparent"] = trace
+        return self.packed(values)
+
+    def packed(self, values: dict[str, Any]) -> bytes:
+        """Return values that have the job's texts as msgpack. Raises InvalidText, which names the text."""
+        try:
+            return wire.pack(values)
+        except InvalidText:
+            for name, text in self._named_texts():
+                try:
+                    text.encode()
+                except UnicodeEncodeError as error:
+                    raise InvalidText(f"{name}: {wire.describe_surrogate(error)}") from error
+            raise
+
+    def _asked(self) -> dict[str, Any]:
+        """Return what is asked for the texts: the options that differ from their defaults, and all other fields."""
+        given = {k: value for k, default in OPTION_DEFAULTS.items() if (value := getattr(self.options, k)) != default}
+        return given | self._fields() | ({"first_text": self.first_text} if self.first_text else {})
+
+    def _named_texts(self) -> Iterator[tuple[str, str]]:
+        yield from self.queries.items()
+        yield from ((self.name_of(n), text) for n, text in enumerate(self.texts))
+
+    @classmethod
+    def of_map(cls, values: Mapping[str, Any], put_s: float = 0.0) -> Self:
+        """Return the job of this operation with these values on the wire, put at `put_s` in Unix seconds."""
+        known = {name: values[name] for name in _ENVELOPE if name in values}
+        known["traceparent"] = traceparent.valid(values.get("traceparent"))
+        ignored = values.keys() - _KNOWN.union(cls.own_names, cls.option_names)
+        named = tuple(name[:MAX_IGNORED_CHARS] for name in sorted(ignored)[:MAX_IGNORED])
+        job = cls(**known, options=Options.from_map(values), **cls._fields_of(values), ignored=named)
+        if job.timeout_s is None:
+            return job
+        ends = put_s + job.timeout_s
+        return replace(job, deadline=ends if job.deadline is None else min(ends, job.deadline))
+
+    def digest(self) -> str:
+        """Return 32 hex digits, the same for two jobs that differ in their ids and traces alone."""
+        return blake2b(replace(self, id="-", traceparent=None).pack(), digest_size=16).hexdigest()
+
+    def split(self, max_texts: int) -> list[Self]:
+        """Return jobs of at most `max_texts` texts, as a lane counts them, that together ask the same."""
+        if self.num_lane_texts <= max_texts:
+            return [self]
+        return self.cut(len(self.texts), max_texts, map(self.lane_texts_of, self.texts))
+
+    def cut(self, max_texts: int, max_size: int, sizes: Iterable[int]) -> list[Self]:
+        """Return jobs of at most `max_texts` texts, whose sizes make up `max_size`, that together ask the same.
+
+        Each has a new id. A text stays whole, and a larger one is a job by itself.
+        """
+        if self.is_one_question:
+            return [self]
+        parts: list[list[str]] = []
+        room = 0
+        for text, size in zip(self.texts, sizes, strict=True):
+            if not parts or size > room or len(parts[-1]) == max_texts:
+                parts.append([])
+                room = max_size
+            parts[-1].append(text)
+            room -= size
+        if len(parts) == 1:
+            return [self]
+        firsts = accumulate(map(len, parts), initial=self.first_text)
+        return [replace(self, texts=part, id=new_id(), first_text=n) for part, n in zip(parts, firsts, strict=False)]
+
+
+#: The fields of a job on the wire that all operations share.
+_ENVELOPE = ("id", "texts", "deadline", "timeout_s", "reply_to", "first_text")
+
+#: The fields on the wire that mean something in a job of any operation.
+_KNOWN = frozenset(("v", "op", "traceparent", *_ENVELOPE, *OPTION_DEFAULTS))
+
+
+#: Random ids drawn in advance, by process: a fork must not use the ids of its parent.
+_drawn_ids: dict[int, deque[str]] = {}
+
+
+def new_id() -> str:
+    """Return 24 random hex digits.
+
+    They are drawn 256 at a time: each draw lets other threads run first, which costs more than the draw itself.
+    """
+    ids = _drawn_ids.setdefault(os.getpid(), deque())
+    while True:
+        try:
+            return ids.pop()
+        except IndexError:
+            digits = secrets.token_hex(256 * 12)
+            ids.extend(digits[n : n + 24] for n in range(0, len(digits), 24))
+
+
+def check_name(field_name: str, value: Any) -> str:
+    """Return `value`; raise InvalidRequest unless it may be part of a Redis key."""
+    if isinstance(value, str) and NAME.fullmatch(value):
+        return value
+    raise InvalidRequest(f"{field_name} is {excerpt(value)}: it takes {NAME_RULE}")
+
+
+def check_deadline(deadline: float, now: float) -> None:
+    """Raise InvalidRequest if the deadline is further from `now` than any that is meant; both in Unix seconds."""
+    if deadline > now + MAX_DEADLINE_S:
+        raise InvalidRequest(
+            f"deadline is {excerpt(deadline)}, and now is {now:.0f}: it takes Unix seconds, at most a year from now"
+        )
+
+
+def _check_texts(texts: Any, may_be_empty: bool) -> None:
+    if not isinstance(texts, list):
+        raise InvalidRequest(f"texts is {kind(texts)}: it takes a list of strings")
+    if not texts and not may_be_empty:
+        raise InvalidRequest("the list of texts is empty: send at least one")
+    for n, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise InvalidRequest(f"text {n} is {kind(text)}: it must be a string")
+
+
+def _check_deadline(value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**63:
+        raise InvalidRequest(f"deadline is {excerpt(value)}: it takes Unix seconds")

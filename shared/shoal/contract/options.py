@@ -1,0 +1,117 @@
+"""The options of texts: how they are read, and what vectors are made of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, Self, get_args
+
+from shoal.contract.checks import check_range, check_string, check_type
+from shoal.contract.excerpt import excerpt
+from shoal.errors import InvalidRequest
+
+# The words of the contract, as types: the HTTP schema is made from the same ones.
+Pooling = Literal["mean", "max", "cls"]
+Output = Literal["vector", "tokens", "chunks"]
+TruncationSide = Literal["right", "left"]
+
+#: The values of each option that takes one of a few. None stands for the model's own.
+CHOICES: dict[str, tuple[str | None, ...]] = {
+    "pooling": (None, *get_args(Pooling)),
+    "output": get_args(Output),
+    "truncation_side": get_args(TruncationSide),
+}
+
+#: The options that go with a rerank.
+RERANK_OPTIONS = ("truncate", "truncation_side")
+
+#: Names of the prompts for the two sides of a search, in order of preference.
+QUERY_PROMPTS = ("query", "search_query")
+DOCUMENT_PROMPTS = ("document", "passage", "search_document")
+
+#: Most dimensions that can be asked for: more than any model has.
+MAX_DIMENSIONS = 100_000
+
+#: Most tokens of a chunk that can be asked for: more than any model takes.
+MAX_CHUNK_TOKENS = 1_000_000
+
+#: ASCII characters for each token by which the chunks of a text are estimated before a worker cuts it. Any other
+#: character is estimated as a token: most writings without spaces or with small letters of their own come near that.
+ASCII_PER_TOKEN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of how the texts of a job are embedded.
+
+    With `chunk_tokens` a text is not cut off: it is cut into chunks of at most so many tokens, of which neighbours
+    share at most `chunk_overlap`, and its vector is the mean of theirs.
+
+    Raises InvalidRequest for a value that an option does not take.
+    """
+
+    normalize: bool = True
+    pooling: str | None = None
+    output: str = "vector"
+    dimensions: int | None = None
+    prompt_name: str | None = None
+    truncate: bool = True
+    truncation_side: str = "right"
+    chunk_tokens: int | None = None
+    chunk_overlap: int = 0
+
+    def __post_init__(self) -> None:
+        for name, allowed in CHOICES.items():
+            if getattr(self, name) not in allowed:
+                words = ", ".join("null" if word is None else word for word in allowed)
+                raise InvalidRequest(f"{name} is {excerpt(getattr(self, name))}: it takes one of {words}")
+        for name in ("normalize", "truncate"):
+            check_type(name, getattr(self, name), bool, "true or false")
+        if self.prompt_name is not None:
+            check_string("prompt_name", self.prompt_name, "the name of a prompt")
+        if self.dimensions is not None:
+            check_range("dimensions", self.dimensions, 1, MAX_DIMENSIONS)
+            if self.output == "tokens":
+                raise InvalidRequest("dimensions does not go with output 'tokens': drop one of the two")
+        self._check_chunks()
+
+    def _check_chunks(self) -> None:
+        check_range("chunk_overlap", self.chunk_overlap, 0, MAX_CHUNK_TOKENS)
+        if self.chunk_tokens is None:
+            if self.output == "chunks":
+                raise InvalidRequest("output 'chunks' takes chunk_tokens: say how many tokens a chunk may have")
+            if self.chunk_overlap:
+                raise InvalidRequest(f"chunk_overlap is {self.chunk_overlap:,}, without chunk_tokens: set both")
+            return
+        check_range("chunk_tokens", self.chunk_tokens, 1, MAX_CHUNK_TOKENS)
+        if self.output == "tokens" or self.truncation_side == "left":
+            name = "output 'tokens'" if self.output == "tokens" else "truncation_side 'left'"
+            raise InvalidRequest(f"chunk_tokens does not go with {name}: drop one of the two")
+        if self.chunk_overlap > self.chunk_tokens // 2:
+            raise InvalidRequest(
+                f"chunk_overlap is {self.chunk_overlap:,}: it takes at most half of chunk_tokens, "
+                f"{self.chunk_tokens // 2:,}"
+            )
+
+    @property
+    def is_cacheable(self) -> bool:
+        """Return True if each text has one vector, which is computed at once."""
+        return self.output == "vector" and self.chunk_tokens is None
+
+    def num_chunks(self, text: str) -> int:
+        """Return about how many chunks the text has; 1 if it is not chunked."""
+        if self.chunk_tokens is None:
+            return 1
+        num_ascii = len(text) if text.isascii() else len(text.encode("ascii", "ignore"))
+        size = num_ascii + ASCII_PER_TOKEN * (len(text) - num_ascii)
+        return max(1, size // (ASCII_PER_TOKEN * (self.chunk_tokens - self.chunk_overlap)))
+
+    @classmethod
+    def from_map(cls, values: Mapping[str, Any]) -> Self:
+        """Return options with the map's values; options that it lacks keep their defaults, other fields are ignored."""
+        return cls(**{name: values[name] for name in OPTION_NAMES if name in values})
+
+
+#: The default of each option by its name, which is the same on the wire, in HTTP bodies and in Python.
+OPTION_DEFAULTS: dict[str, Any] = {option.name: option.default for option in fields(Options)}
+
+#: The names of all options.
+OPTION_NAMES = tuple(OPTION_DEFAULTS)

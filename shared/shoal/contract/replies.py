@@ -1,0 +1,336 @@
+"""Replies: the vectors, hits or scores with which a worker answers a job, or the error."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from types import NoneType
+from typing import Any, Literal, NamedTuple, Self, TypeVar, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.contract import wire
+from shoal.contract.excerpt import excerpt, kind
+from shoal.contract.options import Options
+from shoal.errors import BY_CODE, InvalidText, MalformedJob, NotReady, ShoalError
+
+#: The timings of a reply, in seconds: waiting in the lane, tokenising, encoding and searching.
+TIMINGS = ("queue_s", "tokenize_s", "encode_s", "search_s")
+
+#: What a reply tells of each chunk, in the order of its columns where it is a row of numbers.
+CHUNK_COLUMNS = ("start", "stop", "tokens")
+
+Status = Literal["queued", "running", "done", "failed", "cancelled", "expired"]
+
+#: All statuses of a job; the last four are final.
+STATUSES: tuple[str, ...] = get_args(Status)
+
+#: The status of a job that ended with one of these errors; with any other it is `failed`.
+_STATUS_OF_CODE = {"cancelled": "cancelled", "expired": "expired"}
+
+
+class Chunk(NamedTuple):
+    """The chunk `text[start:stop]` of a text, its number of tokens, and its vector, float32 `[dimension]`."""
+
+    start: int
+    stop: int
+    tokens: int
+    vector: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to one job.
+
+    `vectors` is float32 `[texts, dimension]`; with `output` "tokens" it has a row for each token, and with "chunks" for
+    each chunk. `chunks` then has for each text the `start`, `stop` and `tokens` of each of its chunks. `tokens` has the
+    number of tokens of each text, and `truncated` is true for each text that was cut. `characters` counts those of each
+    text that were read: the first so many, or the last if its beginning was cut off; it is empty if a worker of another
+    version does not tell. `hits` has one list for each query, best first. `scores` is float32 `[texts]`. `pieces` has
+    the tokens of each text, and `decoded` the text of each list of ids. `cached` counts the texts whose vectors came
+    from the cache. For each list of hits, and where they are asked for, `cursors` has that of the next page, or None
+    after the last one, `totals` the number of documents that could be in it, and `facets` how often these have each
+    value of a field, and `map_places` the place of its query on the map. `map` has the points of a map, in plain
+    values. Documents may be missing among the hits of an `approximate` search. `index_version` is the version
+    of the index that was searched, or empty if the worker does not tell it. `ignored` names fields of the job that mean
+    nothing in it. A reply with an `error` has no more than its id and status.
+    """
+
+    id: str
+    status: str = "done"
+    vectors: NDArray[np.float32] | None = None
+    output: str = "vector"
+    tokens: list[int] = field(default_factory=list)
+    truncated: list[bool] = field(default_factory=list)
+    characters: list[int] = field(default_factory=list)
+    hits: list[list[dict[str, Any]]] | None = None
+    index_version: str = ""
+    cursors: list[str | None] | None = None
+    totals: list[int] | None = None
+    facets: list[dict[str, Any]] | None = None
+    map_places: list[list[float]] | None = None
+    map: dict[str, Any] | None = None
+    approximate: bool = False
+    scores: NDArray[np.float32] | None = None
+    pieces: list[list[dict[str, Any]]] | None = None
+    decoded: list[str] | None = None
+    chunks: list[list[dict[str, Any]]] | None = None
+    timings: dict[str, float] = field(default_factory=dict)
+    cached: int = 0
+    model: str = ""
+    ignored: list[str] = field(default_factory=list)
+    error: ShoalError | None = None
+
+    @classmethod
+    def failure(cls, job_id: str, error: ShoalError) -> Self:
+        """Return the reply of a job that ended with `error`."""
+        return cls(job_id, status=_STATUS_OF_CODE.get(error.code, "failed"), error=error)
+
+    def pack(self) -> bytes:
+        """Return the reply as msgpack (docs/protocol.md)."""
+        values: dict[str, Any] = {"v": wire.VERSION, "id": self.id, "status": self.status}
+        if self.error is not None:
+            return wire.pack(values | {"error": {"code": self.error.code, "message": self.error.message}})
+        values |= {"model": self.model, "tokens": self.tokens, "truncated": self.truncated}
+        values |= {"characters": self.characters, "timings": self.timings, "cached": self.cached}
+        if self.vectors is not None:
+            values |= {"output": self.output, "vectors": pack_vectors(self.vectors)}
+        if self.index_version:
+            values["index_version"] = self.index_version
+        if self.ignored:
+            values["ignored"] = self.ignored
+        if self.approximate:
+            values["approximate"] = True
+        if self.scores is not None:
+            values["scores"] = self.scores.tolist()
+        parts: dict[str, list[Any] | dict[str, Any] | None] = {
+            "hits": self.hits,
+            "pieces": self.pieces,
+            "decoded": self.decoded,
+            "chunks": self.chunks,
+        }
+        parts |= {"cursors": self.cursors, "totals": self.totals, "facets": self.facets}
+        parts |= {"map_places": self.map_places, "map": self.map}
+        values |= {name: part for name, part in parts.items() if part is not None}
+        return wire.pack(values)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        """Return the reply in `data`; its vectors are a read-only view of the bytes, not a copy.
+
+        Raises MalformedJob if the bytes are no reply.
+        """
+        try:
+            values = wire.unpack(data)
+        except InvalidText as error:
+            raise MalformedJob(f"the reply is not of the documented shape ({error!s:.200})") from error
+        return cls.from_map(values)
+
+    @classmethod
+    def from_map(cls, values: Mapping[str, Any]) -> Self:
+        """Return the reply with these values, as `unpack` does; unknown names are ignored."""
+        try:
+            if error := values.get("error"):
+                code, message = (_typed(name, error[name], str) for name in ("code", "message"))
+                return cls.failure(_typed("id", values["id"], str), BY_CODE.get(code, ShoalError)(message))
+            known = {name: value for name, value in values.items() if name in _CHECKS}
+            for name, value in known.items():
+                if not _CHECKS[name](value):
+                    raise TypeError(f"{name} is {kind(value)}, or has items that it cannot have")
+            vectors, scores = values.get("vectors"), values.get("scores")
+            return cls(
+                **known,
+                vectors=None if vectors is None else unpack_vectors(vectors),
+                scores=None if scores is None else _unpack_scores(scores),
+            )
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise MalformedJob(f"the reply is not of the documented shape ({error!s:.200})") from error
+
+    @classmethod
+    def join(cls, replies: Sequence["Reply"]) -> "Reply":
+        """Return one reply made of the replies to the parts of a job, in order.
+
+        Each timing is the longest of the parts, which ran side by side. Raises the error of the first part that has
+        one, and NotReady for parts of different models or versions of an index, whose vectors, scores and hits cannot
+        be compared.
+        """
+        for reply in replies:
+            if reply.error is not None:
+                raise reply.error
+        first = replies[0]
+        if len(replies) == 1:
+            return first
+        vectors = None if first.vectors is None else [_present(r.vectors) for r in replies]
+        for reply in replies:
+            _check_same_model(first, reply)
+            _check_same_version(first, reply)
+        return cls(
+            first.id,
+            vectors=None if vectors is None else np.concatenate(vectors),
+            output=first.output,
+            tokens=[count for r in replies for count in r.tokens],
+            truncated=[flag for r in replies for flag in r.truncated],
+            characters=[count for r in replies for count in r.characters] if all(r.characters for r in replies) else [],
+            hits=_joined(replies, "hits"),
+            index_version=first.index_version,
+            cursors=_joined(replies, "cursors"),
+            totals=_joined(replies, "totals"),
+            facets=_joined(replies, "facets"),
+            map_places=_joined(replies, "map_places"),
+            approximate=any(reply.approximate for reply in replies),
+            scores=None if first.scores is None else np.concatenate([_present(r.scores) for r in replies]),
+            pieces=_joined(replies, "pieces"),
+            decoded=_joined(replies, "decoded"),
+            chunks=_joined(replies, "chunks"),
+            timings={name: max(r.timings.get(name, 0.0) for r in replies) for name in TIMINGS},
+            cached=sum(r.cached for r in replies),
+            model=first.model,
+            ignored=first.ignored,
+        )
+
+    def rows_by_text(self) -> list[NDArray[np.float32]]:
+        """Return vectors of tokens, or of chunks, as one `[vectors, dimension]` array for each text."""
+        counts = self.tokens if self.chunks is None else [len(part) for part in self.chunks]
+        return np.split(_present(self.vectors), np.cumsum(counts)[:-1])
+
+    def chunks_by_text(self) -> list[list[Chunk]]:
+        """Return the chunks of each text, in order. Raises MalformedJob if the reply has none."""
+        pairs = zip(_present(self.chunks), self.rows_by_text(), strict=True)
+        try:
+            return [
+                [Chunk(m["start"], m["stop"], m["tokens"], row) for m, row in zip(part, rows, strict=True)]
+                for part, rows in pairs
+            ]
+        except (KeyError, ValueError) as error:
+            raise MalformedJob(f"the chunks of the reply are not of the documented shape ({error!s:.200})") from error
+
+
+#: The lists that a reply has where they are asked for.
+_LISTS = ("hits", "pieces", "decoded", "chunks", "cursors", "totals", "facets", "map_places")
+
+
+def _is(*types: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, types)
+
+
+def _list_of(is_item: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: type(value) is list and all(map(is_item, value))
+
+
+def _if_asked(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or is_right(value)
+
+
+def _are_counts(value: Any) -> bool:
+    return type(value) is list and all([type(count) is int and 0 <= count < 2**31 for count in value])
+
+
+def _are_flags(value: Any) -> bool:
+    return type(value) is list and all([type(flag) is bool for flag in value])
+
+
+def _are_timings(value: Any) -> bool:
+    return type(value) is dict and all([isinstance(t_s, float | int) and isfinite(t_s) for t_s in value.values()])
+
+
+_are_maps = _if_asked(_list_of(_list_of(_is(dict))))
+
+#: What is true for the value of each field that a reply may have beside arrays. Others are ignored.
+_CHECKS: dict[str, Callable[[Any], bool]] = {
+    "id": _is(str),
+    "status": _is(str),
+    "output": _is(str),
+    "tokens": _are_counts,
+    "truncated": _are_flags,
+    "characters": _are_counts,
+    "hits": _are_maps,
+    "index_version": _is(str),
+    "cursors": _if_asked(_list_of(_is(str, NoneType))),
+    "totals": _if_asked(_list_of(lambda total: type(total) is int and total >= 0)),
+    "facets": _if_asked(_list_of(_is(dict))),
+    "map_places": _if_asked(_list_of(_is(list))),
+    "map": _if_asked(_is(dict)),
+    "approximate": _is(bool),
+    "pieces": _are_maps,
+    "decoded": _if_asked(_list_of(_is(str))),
+    "chunks": _are_maps,
+    "timings": _are_timings,
+    "cached": _is(int),
+    "model": _is(str),
+    "ignored": _list_of(_is(str)),
+}
+
+
+T = TypeVar("T")
+
+
+def _typed(name: str, value: Any, type_: Any) -> Any:
+    if not isinstance(value, type_):
+        raise TypeError(f"{name} is {kind(value)}")
+    return value
+
+
+def _check_same_model(first: Reply, other: Reply) -> None:
+    """Raise NotReady if two parts of a reply are of different models, or their vectors of different dimension."""
+    if (described := _describe_model(first)) != (another := _describe_model(other)):
+        raise NotReady(
+            f"parts of the reply are of different models, {described} and {another}: "
+            "send it again when all workers serve the same model"
+        )
+
+
+def _check_same_version(first: Reply, other: Reply) -> None:
+    """Raise NotReady if two parts of a reply are of different versions of an index, as far as their workers tell."""
+    versions = (first.index_version, other.index_version)
+    if all(versions) and len(set(versions)) > 1:
+        raise NotReady(
+            f"parts of the reply are of the versions {versions[0]} and {versions[1]} of the index: "
+            "send it again when all workers serve the same version"
+        )
+
+
+def _describe_model(reply: Reply) -> str:
+    dimension = "" if reply.vectors is None else f" of {reply.vectors.shape[1]:,} dimensions"
+    return excerpt(reply.model) + dimension
+
+
+def _joined(replies: Sequence[Reply], name: str) -> list[Any] | None:
+    """Return the items of the list of that name of all parts of a reply; None if the first part has none."""
+    lists = [getattr(reply, name) for reply in replies]
+    return None if lists[0] is None else [item for part in lists for item in _present(part)]
+
+
+def _present(value: T | None) -> T:
+    if value is None:
+        raise MalformedJob("a part of the reply lacks what the other parts have")
+    return value
+
+
+def _unpack_scores(values: Any) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):
+        return np.array([_typed("a score", value, float) for value in _typed("scores", values, list)], np.float32)
+
+
+def finish(vectors: Sequence[NDArray[np.float32]], options: Options) -> NDArray[np.float32]:
+    """Stack the rows, cut them to `dimensions` and normalise them as the options say: float32 `[rows, dimension]`.
+
+    A row comes out the same to the bit with any other rows.
+    """
+    stacked = np.concatenate(vectors)[:, : options.dimensions]
+    if options.normalize:
+        stacked = stacked / np.maximum(np.linalg.norm(stacked, axis=1, keepdims=True), 1e-12)
+    return np.ascontiguousarray(stacked, dtype=np.float32)
+
+
+def pack_vectors(vectors: NDArray[np.float32]) -> dict[str, Any]:
+    """Return a map of the raw little-endian bytes with their dtype and shape."""
+    rows = np.ascontiguousarray(vectors, dtype="<f4")
+    return {"dtype": "float32", "shape": list(rows.shape), "data": rows.data.cast("B") if rows.size else b""}
+
+
+def unpack_vectors(values: dict[str, Any]) -> NDArray[np.float32]:
+    """Return the array in a map made by `pack_vectors`."""
+    if (dtype := _typed("dtype", values["dtype"], str)) != "float32":
+        raise MalformedJob(f"vectors have dtype {excerpt(dtype)}: this version knows float32")
+    num_rows, dimension = values["shape"]
+    return np.frombuffer(values["data"], dtype="<f4").reshape(max(0, num_rows), max(0, dimension))

@@ -1,0 +1,137 @@
+"""The bytes on the wire: msgpack maps and nothing else (docs/protocol.md)."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import msgpack
+
+from shoal.contract.excerpt import kind
+from shoal.errors import InvalidText, MalformedJob, TooLarge
+
+#: Version of the contract that this package speaks.
+VERSION = 1
+
+#: Most levels of lists and maps in a document or a heartbeat; every JSON and msgpack library in use takes so many.
+MAX_DEPTH = 64
+
+#: Values whose memory an array or a map takes beside that of its own values.
+VALUES_OF_A_CONTAINER = 4
+
+
+def _refuse_extension(code: int, data: bytes) -> NoReturn:
+    raise MalformedJob(f"msgpack extension type {code} is not part of the contract: use plain maps, lists and values")
+
+
+def pack(value: dict[str, Any]) -> bytes:
+    """Return the map as msgpack.
+
+    Raises InvalidText for a str that UTF-8 cannot hold.
+    """
+    try:
+        return bytes(msgpack.packb(value, use_bin_type=True))
+    except UnicodeEncodeError as error:
+        raise InvalidText(describe_surrogate(error)) from error
+
+
+def describe_surrogate(error: UnicodeEncodeError) -> str:
+    """Return the part of a message that names the character that UTF-8 cannot hold, and the remedy."""
+    surrogate = ascii(error.object[error.start])
+    return f"lone surrogate {surrogate} at character {error.start}, which UTF-8 cannot hold: remove or replace it"
+
+
+def unpack(data: bytes, max_values: int | None = None) -> dict[str, Any]:
+    """Return the msgpack map in `data`.
+
+    `max_values` bounds the memory that it takes beside that of its strings: an empty map takes 64 for its byte.
+    Raises InvalidText for a string that is not UTF-8, MalformedJob if the bytes are not a msgpack map, and
+    TooLarge for more values.
+    """
+    bounds = {} if max_values is None else _bounds(max_values, len(data))
+    try:
+        value = msgpack.unpackb(data, raw=False, strict_map_key=True, ext_hook=_refuse_extension, **bounds)
+    except UnicodeDecodeError as error:
+        found = error.object[error.start]
+        raise InvalidText(
+            f"a string is not UTF-8 (byte 0x{found:02x} at {error.start}): encode texts as UTF-8"
+        ) from error
+    except (msgpack.exceptions.UnpackException, ValueError, TypeError, RecursionError, MemoryError) as error:
+        if max_values is not None and len(data) > max_values and "exceeds max_" in str(error):
+            raise _too_many(max_values) from error
+        raise MalformedJob(f"the {len(data):,} bytes are not one msgpack map: {_reason(error)}") from error
+    if not isinstance(value, dict):
+        raise MalformedJob(f"the msgpack value is {kind(value)}: send a map")
+    return value
+
+
+def num_values(value: Any, most: float = math.inf) -> int:
+    """Return the number of values that `unpack` counts in the arrays and maps of a value.
+
+    It stops at a number above `most`, which may be that of a part of them.
+    """
+    num, left = 0, [value]
+    while left and num <= most:
+        inner = left.pop()
+        if isinstance(inner, list | dict):
+            num += len(inner) + VALUES_OF_A_CONTAINER
+            if num <= most:
+                left.extend(inner.values() if isinstance(inner, dict) else inner)
+    return num
+
+
+def _bounds(max_values: int, num_bytes: int) -> dict[str, Any]:
+    """Return options of msgpack that limit the values in the arrays and maps of `num_bytes` of data."""
+    num_left = max_values
+
+    def count(values: list[Any]) -> list[Any]:
+        nonlocal num_left
+        num_left -= len(values) + VALUES_OF_A_CONTAINER
+        if num_left < 0:
+            raise _too_many(max_values)
+        return values
+
+    most = min(max_values, num_bytes)
+    hooks = {"list_hook": count, "object_pairs_hook": lambda pairs: dict(count(pairs))}
+    return hooks | {"max_array_len": most, "max_map_len": most}
+
+
+def _too_many(max_values: int) -> TooLarge:
+    return TooLarge(f"its arrays and maps have over {max_values:,} values: split it")
+
+
+def _reason(error: Exception) -> str:
+    """Return what is wrong with bytes that msgpack cannot read; the library's own words are those of Python."""
+    if isinstance(error, msgpack.ExtraData):
+        return "more bytes follow the first value"
+    if isinstance(error, msgpack.StackError | RecursionError):
+        return "arrays and maps are nested too deeply"
+    if isinstance(error, msgpack.FormatError):
+        return "one of them cannot begin a value"
+    if isinstance(error, MemoryError):
+        return "there is no memory for them"
+    if "map key" in str(error):
+        return "a key of a map is not a string"
+    return "they end within a value"
+
+
+def pack_arguments(arguments: Mapping[str, Any]) -> bytes:
+    """Return the arguments of a script as msgpack; bytes travel as str, because Redis's own msgpack knows no bin."""
+    return bytes(msgpack.packb(arguments, use_bin_type=False))
+
+
+def unpack_result(data: bytes | None) -> Any:
+    """Return the result of a script: maps have str keys, strings stay bytes. Without a result, return an empty map."""
+    return {} if data is None else msgpack.unpackb(data, raw=True, object_pairs_hook=_with_str_keys)
+
+
+def _with_str_keys(pairs: Sequence[tuple[bytes, Any]]) -> dict[str, Any]:
+    return {name.decode(): value for name, value in pairs}
+
+
+def is_json(value: Any, max_depth: int = MAX_DEPTH) -> bool:
+    """Return True if JSON can hold `value`: no bytes, only strings as keys, and at most `max_depth` levels."""
+    if isinstance(value, list):
+        return max_depth > 0 and all(is_json(item, max_depth - 1) for item in value)
+    if isinstance(value, dict):
+        return max_depth > 0 and all(isinstance(k, str) and is_json(item, max_depth - 1) for k, item in value.items())
+    return value is None or isinstance(value, str | int | float)

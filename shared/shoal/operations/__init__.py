@@ -1,0 +1,48 @@
+"""Operations: what can be asked of the workers, a class of jobs each, and the table of them by name."""
+
+from typing import Any
+
+from shoal.contract import wire
+from shoal.contract.excerpt import excerpt
+from shoal.contract.jobs import Job
+from shoal.errors import InvalidRequest, MalformedJob, UnsupportedVersion
+from shoal.operations.embed import Embed
+from shoal.operations.map import Map
+from shoal.operations.rerank import Rerank
+from shoal.operations.search import Search
+from shoal.operations.tokenize import Decode, Tokenize
+
+__all__ = ["OPERATIONS", "Decode", "Embed", "Map", "Rerank", "Search", "Tokenize", "job_class", "unpack"]
+
+#: The class of each operation's jobs, by its name.
+OPERATIONS: dict[str, type[Job]] = {job.op: job for job in (Embed, Search, Rerank, Tokenize, Decode, Map)}
+
+#: Most values in the arrays and maps of a job, in unknown fields too: more than the texts of any job that the script
+#: accepts.
+MAX_VALUES = 2**20
+
+
+def unpack(data: bytes, put_s: float = 0.0, reply_to: str | None = None) -> Job:
+    """Return the job in `data`; the names of unknown fields are in its `ignored`.
+
+    Its `timeout_s` counts from `put_s`, in Unix seconds by Redis's clock; `reply_to` is the address that its put named.
+
+    Raises MalformedJob, UnsupportedVersion, InvalidRequest for a field, which it names, or TooLarge for more than
+    `MAX_VALUES` values, unknown fields included.
+    """
+    values = wire.unpack(data, MAX_VALUES)
+    if (version := values.get("v")) != wire.VERSION:
+        raise UnsupportedVersion(f"the job has v {excerpt(version)}: this worker speaks version {wire.VERSION}")
+    for name in ("id", "op", "texts"):
+        if name not in values:
+            raise MalformedJob(f"the job has no field {name!r}: id, op and texts are required")
+    if reply_to is not None:
+        values["reply_to"] = reply_to
+    return job_class(values["op"]).of_map(values, put_s)
+
+
+def job_class(op: Any) -> type[Job]:
+    """Return the class of the operation's jobs; raise InvalidRequest if there is none of that name."""
+    if not isinstance(op, str) or op not in OPERATIONS:
+        raise InvalidRequest(f"op is {excerpt(op)}: it takes one of {', '.join(OPERATIONS)}")
+    return OPERATIONS[op]

@@ -1,0 +1,82 @@
+"""Embed: texts to vectors, one for each text, token or chunk."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from shoal.contract.jobs import MAX_REQUEST_TEXTS, TEXTS_PER_JOB, Job
+from shoal.contract.replies import Reply
+from shoal.errors import TooLarge
+
+#: Most texts in one job for token vectors: 1.5 MB where a text has 256 tokens of 384 dimensions.
+TEXTS_PER_TOKENS_JOB = 4
+
+#: Characters at the beginning of a text whose words are counted; a worker reads at least as many.
+COUNTED_CHARS = 8_192
+
+
+@dataclass(frozen=True, slots=True)
+class Embed(Job):
+    """Texts to embed."""
+
+    op: ClassVar[str] = "embed"
+    path: ClassVar[str] = "/embed"
+
+    @property
+    def is_cacheable(self) -> bool:
+        """True if each text has one vector, which is computed at once."""
+        return self.options.is_cacheable
+
+    @property
+    def texts_per_job(self) -> int:
+        """The most texts or chunks of a job; few where each token of a text has a vector."""
+        return TEXTS_PER_TOKENS_JOB if self.options.output == "tokens" else TEXTS_PER_JOB
+
+    @property
+    def texts_per_request(self) -> int:
+        """The most texts of a request; few where each has many vectors."""
+        return MAX_REQUEST_TEXTS if self.is_cacheable else TEXTS_PER_TOKENS_JOB
+
+    def answer_of(self, reply: Reply) -> Any:
+        """Return what the reply has of each text."""
+        if reply.vectors is None:
+            return None
+        return {"vector": reply.vectors, "tokens": reply.tokens, "chunks": reply.chunks}[self.options.output]
+
+    def lane_texts_of(self, text: str) -> int:
+        """Return about how many chunks the text has."""
+        return self.options.num_chunks(text)
+
+    def check_num_vectors(self, heartbeats: Mapping[str, Mapping[str, Any]], max_bytes: int) -> None:
+        """Raise TooLarge for vectors of tokens or chunks that certainly have more bytes: a word has a token at least.
+
+        The heartbeats are those of the workers, one of which will do the job.
+        """
+        sizes = [(about.get("dimension"), about.get("max_tokens")) for about in heartbeats.values()]
+        known = [(d, m) for d, m in sizes if isinstance(d, int) and isinstance(m, int)]
+        if not known or self.options.output == "vector":
+            return
+        dimension, max_tokens = min(d for d, _ in known), min(m for _, m in known)
+        if self.options.output == "chunks":
+            self._check_num_chunks(min(max_tokens, self.options.chunk_tokens or max_tokens), dimension, max_bytes)
+        else:
+            self._check_num_tokens(max_tokens, dimension, max_bytes)
+
+    def _check_num_chunks(self, chunk_tokens: int, dimension: int, max_bytes: int) -> None:
+        parts = (text[n : n + COUNTED_CHARS] for text in self.texts for n in range(0, len(text), COUNTED_CHARS))
+        num_chunks = sum(max(0, len(part.split()) - 1) for part in parts) // chunk_tokens
+        if 4 * dimension * num_chunks > max_bytes:
+            raise TooLarge(
+                f"the texts have at least {num_chunks:,} chunks of {chunk_tokens:,} tokens, whose vectors take "
+                f"{4 * dimension * num_chunks:,} bytes, and a reply may have {max_bytes:,}: raise chunk_tokens, "
+                "send fewer or shorter texts at a time, or ask for one vector a text (output: vector)"
+            )
+
+    def _check_num_tokens(self, max_tokens: int, dimension: int, max_bytes: int) -> None:
+        part = slice(-COUNTED_CHARS, None) if self.options.truncation_side == "left" else slice(COUNTED_CHARS)
+        num_tokens = sum(min(len(text[part].split()), max_tokens) for text in self.texts)
+        if 4 * dimension * num_tokens > max_bytes:
+            raise TooLarge(
+                f"the texts have at least {num_tokens:,} tokens, whose vectors take {4 * dimension * num_tokens:,} "
+                f"bytes, and a reply may have {max_bytes:,} (SHOAL_MAX_REPLY_MB): split the list"
+            )

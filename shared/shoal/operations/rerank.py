@@ -1,0 +1,45 @@
+"""Rerank: texts to scores for a query."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from shoal.contract.checks import check_type
+from shoal.contract.jobs import Job
+from shoal.contract.options import OPTION_DEFAULTS, RERANK_OPTIONS
+from shoal.contract.replies import Reply
+from shoal.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Rerank(Job):
+    """Texts to score for a `query`; `raw_scores` asks for the reranker's numbers, else each is between 0 and 1."""
+
+    query: str | None = None
+    raw_scores: bool = False
+
+    op: ClassVar[str] = "rerank"
+    path: ClassVar[str] = "/score"
+    own_names: ClassVar[tuple[str, ...]] = ("query", "raw_scores")
+
+    def _check(self) -> None:
+        check_type("query", self.query, str, "a string")
+        check_type("raw_scores", self.raw_scores, bool, "true or false")
+        if not str(self.query).strip():
+            raise InvalidRequest("query is empty: it takes the text that the texts are scored for")
+        for name, default in OPTION_DEFAULTS.items():
+            if name not in RERANK_OPTIONS and getattr(self.options, name) != default:
+                raise InvalidRequest(f"{name} does not go with a rerank: leave it out")
+
+    def answer_of(self, reply: Reply) -> Any:
+        """Return the scores of the reply."""
+        return reply.scores
+
+    @property
+    def queries(self) -> dict[str, str]:
+        """The query."""
+        return {"query": self.query or ""}
+
+    @property
+    def uses_reranker(self) -> bool:
+        """True: it scores the texts."""
+        return True

@@ -1,0 +1,215 @@
+"""Search: queries, vectors or documents to the documents of an index that are nearest to them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from shoal.contract.checks import check_range
+from shoal.contract.index_job import IndexJob
+from shoal.contract.jobs import MAX_LANE_TEXTS, MAX_REQUEST_TEXTS, TEXTS_PER_JOB
+from shoal.contract.replies import Reply
+from shoal.errors import InvalidRequest, TooLarge
+from shoal.operations.search_options import PLAIN, SearchOptions
+
+#: Most hits a query may ask for.
+MAX_K = 1_000
+
+#: Most hits that a job may ask for, with all its queries. A worker serves nothing else while it reads their documents.
+MAX_JOB_HITS = 10_000
+
+#: Most hits that one job of a list that is split asks for: with documents of 1.5 KB, 8 MB.
+MAX_HITS_PER_JOB = 5_000
+
+#: Most rows that a job with search options goes over, for all its lists of hits together. That takes about a second, in
+#: which the worker serves nothing else.
+MAX_JOB_ROWS = 2**27
+
+#: A further pass over all documents, for one list of hits, counts as this many texts in a lane. So a worker takes few
+#: such lists at a time, and other jobs do not wait long.
+TEXTS_PER_PASS = 4
+
+#: So many hits of a list count as a text in a lane: reading them, with snippets or explained, takes a worker longer.
+HITS_PER_TEXT = 100
+
+#: The options with which a list goes over all documents again.
+_COSTLY = ("mode hybrid", "sort", "facets", "group_size")
+
+
+@dataclass(frozen=True, slots=True)
+class Search(IndexJob):
+    """Queries to search for, with the options of a search, which needs no texts if it is for vectors or documents."""
+
+    k: int = 5
+    search: SearchOptions = PLAIN
+
+    op: ClassVar[str] = "search"
+    path: ClassVar[str] = "/search"
+    own_names: ClassVar[tuple[str, ...]] = ("k", "index")
+    option_names: ClassVar[tuple[str, ...]] = tuple(field.name for field in fields(SearchOptions))
+
+    @property
+    def _takes_texts(self) -> bool:
+        return self.search.num_given == 0
+
+    def _check(self) -> None:
+        IndexJob._check(self)
+        check_range("k", self.k, 1, MAX_K)
+        for n, text in enumerate(self.texts):
+            if not text.strip():
+                raise InvalidRequest(f"{self.name_of(n)} is empty: there is nothing to search for")
+        if self.options.output != "vector" or self.options.dimensions is not None or not self.options.normalize:
+            raise InvalidRequest("output, dimensions and normalize do not go with a search: leave them out")
+        if self.options.chunk_tokens is not None:
+            raise InvalidRequest("chunk_tokens does not go with a search: leave it out")
+        self._check_lists()
+
+    def _check_lists(self) -> None:
+        num_negative = self.search.num_negative
+        if num_negative > len(self.texts) or self.search.num_given + len(self.texts) == num_negative:
+            raise InvalidRequest(
+                f"num_negative is {num_negative:,} of {len(self.texts):,} texts: add what hits are to be like"
+            )
+        if self.search.cursor is not None and self.num_lists > 1:
+            raise InvalidRequest(f"cursor goes with one list of hits, and {self.num_lists:,} are asked for: send one")
+        if rerank := self.search.rerank:
+            if rerank["top_n"] < self.k:
+                raise InvalidRequest(
+                    f"rerank.top_n is {rerank['top_n']:,}, and k is {self.k:,}: raise it to at least that"
+                )
+            if self.search.num_given and "query" not in rerank:
+                raise InvalidRequest("rerank.query is missing: hits of vectors and documents are scored for a text")
+
+    def _fields(self) -> dict[str, Any]:
+        return IndexJob._fields(self) | self.search.to_map()
+
+    @classmethod
+    def _fields_of(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        given = {name: values[name] for name in cls.own_names if name in values}
+        return given | {"search": SearchOptions.from_map(values)}
+
+    def body(self) -> dict[str, Any]:
+        """Return the fields of a request that asks the same of the API: the last texts are its `negative` ones."""
+        num_queries = len(self.texts) - self.search.num_negative
+        lists = {"queries": self.texts[:num_queries], "negative": self.texts[num_queries:]}
+        asked = {name: value for name, value in self._asked().items() if name != "num_negative"}
+        return {name: texts for name, texts in lists.items() if texts} | asked
+
+    def name_of(self, number: int) -> str:
+        """Return the name of a query or negative text by its number in the job, for messages."""
+        num_queries = max(0, len(self.texts) - self.search.num_negative)
+        is_negative = number >= num_queries
+        return f"negative[{number - num_queries}]" if is_negative else f"queries[{self.first_text + number}]"
+
+    @property
+    def queries(self) -> dict[str, str]:
+        """The text for which hits are scored, if there is one."""
+        query = (self.search.rerank or {}).get("query")
+        return {"rerank.query": query} if query else {}
+
+    @property
+    def cursor(self) -> str | None:
+        """The cursor of the page that is asked for."""
+        return self.search.cursor
+
+    @property
+    def is_one_question(self) -> bool:
+        """True if parts of the job would have other answers."""
+        return self.search.is_one_question
+
+    @property
+    def uses_reranker(self) -> bool:
+        """True if the hits are scored once they are found."""
+        return self.search.rerank is not None
+
+    @property
+    def reranker(self) -> str | None:
+        """The name of the reranker that is to score the hits; None for any."""
+        return (self.search.rerank or {}).get("model")
+
+    @property
+    def is_plain(self) -> bool:
+        """True for a search without options: those of many jobs are done together."""
+        return self.search == PLAIN
+
+    # Count
+
+    @property
+    def num_lists(self) -> int:
+        """The number of lists of hits that are asked for."""
+        return 1 if self.search.fuse else len(self.texts) - self.search.num_negative + self.search.num_given
+
+    @property
+    def hits_per_list(self) -> int:
+        """The most hits that a list may have."""
+        return self.k * (self.search.group_size if self.search.group_by != "" else 1)
+
+    @property
+    def num_pairs(self) -> int:
+        """The most hits that the reranker scores, each with a query."""
+        if self.search.rerank is None:
+            return 0
+        return int(self.num_lists * self.search.rerank["top_n"] * (self.hits_per_list // self.k))
+
+    @property
+    def texts_per_job(self) -> int:
+        """The most queries of a job; fewer where each has many hits."""
+        return min(TEXTS_PER_JOB, self.texts_per_request)
+
+    @property
+    def texts_per_request(self) -> int:
+        """The most queries of a request."""
+        return min(MAX_REQUEST_TEXTS, max(1, MAX_HITS_PER_JOB // self.hits_per_list))
+
+    def lane_texts_of(self, text: str) -> int:
+        """Return how many texts a query counts as: itself, its hits, those to rerank, and its further passes."""
+        num_more = self.num_pairs // len(self.texts) + self._texts_of_hits
+        return 1 + num_more + TEXTS_PER_PASS * (self.search.num_passes - 1)
+
+    @property
+    def num_lane_texts(self) -> int:
+        """The number of texts that the job counts as in its lane.
+
+        The passes of the first list do not count: single searches of all kinds share a batch.
+        """
+        num_asked = max(1, len(self.texts) + self.search.num_given)
+        num_more = self.num_pairs + TEXTS_PER_PASS * (self.num_lists - 1) * (self.search.num_passes - 1)
+        return min(MAX_LANE_TEXTS, num_asked + num_more + self.num_lists * self._texts_of_hits)
+
+    @property
+    def _texts_of_hits(self) -> int:
+        """The number that the hits of a list count as."""
+        return self.hits_per_list // HITS_PER_TEXT
+
+    def answer_of(self, reply: Reply) -> Any:
+        """Return the lists of hits of the reply."""
+        return reply.hits
+
+    # Limit
+
+    def check_hits(self, most: int = MAX_JOB_HITS, subject: str = "job") -> None:
+        """Raise TooLarge for more than `most` hits; the message names the `subject` that asks."""
+        if (num_hits := self.num_lists * self.hits_per_list) > most:
+            raise TooLarge(
+                f"the {subject} asks for {num_hits:,} hits and may ask for {most:,}: split the list, or lower k"
+            )
+
+    def check_sizes(self, max_texts: int) -> None:
+        """Raise TooLarge for more hits than a job may ask for, or more to rerank than it may have texts."""
+        self.check_hits()
+        if self.num_pairs > max_texts:
+            raise TooLarge(
+                f"the job has {self.num_pairs:,} hits to rerank and may have {max_texts:,} (SHOAL_MAX_JOB_TEXTS): "
+                "split the list, or lower rerank.top_n"
+            )
+
+    def check_rows(self, num_rows: int) -> None:
+        """Raise TooLarge for too many lists of hits, when the filter leaves `num_rows` rows for each."""
+        if not num_rows:
+            return
+        most = max(1, MAX_JOB_ROWS // (num_rows * self.search.num_passes))
+        if self.num_lists > most:
+            or_less = f", or leave out {' or '.join(_COSTLY)}" if self.search.num_passes > 1 else ""
+            raise TooLarge(
+                f"the job asks for {self.num_lists:,} lists of hits of {num_rows:,} documents, and may ask for "
+                f"{most:,} with these options: split the list of queries{or_less}"
+            )

@@ -1,0 +1,139 @@
+"""The order of hits by fields, boosts by fields, and the facets that a search asks for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.contract.checks import check_string
+from shoal.contract.excerpt import excerpt
+from shoal.errors import InvalidRequest
+from shoal.operations.search_filter import Value, parse_value
+
+#: Most fields that a search sorts by, boosts, and facets that it counts: each goes over all documents.
+MAX_SORTS, MAX_BOOSTS, MAX_FACETS = 4, 8, 8
+
+#: Most values of all boosts together: each is looked up, and its documents are marked.
+MAX_BOOST_VALUES = 1_000
+
+#: Largest weight of a boost: scores of a dense search are between -1 and 1.
+MAX_WEIGHT = 1_000.0
+
+#: Largest number that a boost takes.
+MAX_NUMBER = 1e300
+
+#: Seconds of a day.
+DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """A field by whose values hits are ordered; documents without a value come last. `place` is for messages."""
+
+    field: str
+    is_descending: bool
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class Boost:
+    """A number added to the score: `weight` times a share between 0 and 1, which the field of a document gives.
+
+    With `values`, the share is 1 for a document that has one of them. With `half_life`, in seconds for a date, it is 1
+    at `origin`, which for a date is the time of the search by default, and half of that at each half-life from there.
+    Without both, it grows from 0 for the least value of the index to 1 for the largest. `place` is for messages.
+    """
+
+    field: str
+    weight: float
+    place: str
+    values: tuple[Value, ...] | None = None
+    half_life: float | None = None
+    is_in_days: bool = False
+    origin: Value | None = None
+
+
+def parse_sort(value: Any) -> tuple[Sort, ...]:
+    """Return the fields to sort by, the most important one first. Raises InvalidRequest, which names the place."""
+    return tuple(_sort(item, f"sort[{n}]") for n, item in enumerate(_list("sort", value, MAX_SORTS)))
+
+
+def parse_boosts(value: Any) -> tuple[Boost, ...]:
+    """Return the boosts. Raises InvalidRequest, which names the place."""
+    items = _list("boost", value, MAX_BOOSTS)
+    given = [item.get("value") for item in items if isinstance(item, dict)]
+    if (num_values := sum(len(values) for values in given if isinstance(values, list))) > MAX_BOOST_VALUES:
+        raise InvalidRequest(
+            f"boost has {num_values:,} values and may have {MAX_BOOST_VALUES:,}: give the documents a field that says "
+            "the same"
+        )
+    return tuple(_boost(item, f"boost[{n}]") for n, item in enumerate(items))
+
+
+def parse_facets(value: Any) -> tuple[str, ...]:
+    """Return the fields whose values are counted, each once. Raises InvalidRequest, which names the place."""
+    names = _list("facets", value, MAX_FACETS)
+    return tuple(dict.fromkeys(_string(name, f"facets[{n}]") for n, name in enumerate(names)))
+
+
+def _sort(value: Any, place: str) -> Sort:
+    parts = _map(value, place, ("field", "order"))
+    if (order := parts.get("order", "asc")) not in ("asc", "desc"):
+        raise InvalidRequest(f"{place}.order is {excerpt(order)}: it takes one of asc, desc")
+    return Sort(_string(parts.get("field"), f"{place}.field"), order == "desc", place)
+
+
+def _boost(value: Any, place: str) -> Boost:
+    parts = _map(value, place, ("field", "weight", "value", "half_life_days", "half_life", "origin"))
+    field, weight = _string(parts.get("field"), f"{place}.field"), _number(parts.get("weight"), f"{place}.weight")
+    if abs(weight) > MAX_WEIGHT:
+        raise InvalidRequest(f"{place}.weight is {excerpt(weight)}: it takes -{MAX_WEIGHT:,.0f} to {MAX_WEIGHT:,.0f}")
+    shapes = [name for name in ("value", "half_life_days", "half_life") if name in parts]
+    if len(shapes) > 1:
+        raise InvalidRequest(f"{place} has {shapes[0]} and {shapes[1]}: drop one of the two")
+    if "origin" in parts and shapes not in (["half_life_days"], ["half_life"]):
+        raise InvalidRequest(f"{place}.origin goes with half_life or half_life_days: set one, or drop it")
+    if not shapes:
+        return Boost(field, weight, place)
+    if shapes == ["value"]:
+        given = parts["value"]
+        values = given if isinstance(given, list) else [given]
+        if not values:
+            raise InvalidRequest(f"{place}.value is []: it takes a value, or a list of some")
+        places = [f"{place}.value[{n}]" if values is given else f"{place}.value" for n in range(len(values))]
+        return Boost(field, weight, place, tuple(map(parse_value, values, places)))
+    half_life, is_in_days = _number(parts[shapes[0]], f"{place}.{shapes[0]}"), shapes[0] == "half_life_days"
+    if half_life <= 0:
+        raise InvalidRequest(f"{place}.{shapes[0]} is {excerpt(half_life)}: it takes a number above 0")
+    if not is_in_days and "origin" not in parts:
+        raise InvalidRequest(f"{place} has no origin: a half_life takes the number that is best; dates: half_life_days")
+    origin = parse_value(parts["origin"], f"{place}.origin") if "origin" in parts else None
+    return Boost(field, weight, place, None, half_life * (DAY_S if is_in_days else 1.0), is_in_days, origin)
+
+
+def _list(name: str, value: Any, most: int) -> list[Any]:
+    if not isinstance(value, list) or not value:
+        raise InvalidRequest(f"{name} is {excerpt(value)}: it takes a list that is not empty")
+    if len(value) > most:
+        raise InvalidRequest(f"{name} has {len(value):,} entries: it takes at most {most}")
+    return value
+
+
+def _map(value: Any, place: str, names: tuple[str, ...]) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{place} is {excerpt(value)}: it takes a map of {', '.join(names)}")
+    if unknown := [name for name in value if name not in names]:
+        raise InvalidRequest(f"{place} has {excerpt(unknown[0])}: it takes {', '.join(names)}")
+    return value
+
+
+def _string(value: Any, place: str) -> str:
+    if not value:
+        raise InvalidRequest(f"{place} is {excerpt(value)}: it takes the name of a field")
+    check_string(place, value, "the name of a field")
+    return str(value)
+
+
+def _number(value: Any, place: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MAX_NUMBER:
+        raise InvalidRequest(f"{place} is {excerpt(value)}: it takes a number")
+    return float(value)

@@ -1,0 +1,190 @@
+"""The filter of a search: a small JSON grammar over the fields of documents.
+
+A filter is a map. Each of its names is a field, whose value is the one to find or a map of operators, or one of `and`,
+`or` and `not`, whose value is filters. A document matches if all names of the map match. docs/search.md has examples.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.contract.checks import MAX_VALUE_CHARS, check_string
+from shoal.contract.excerpt import excerpt
+from shoal.errors import InvalidRequest
+
+#: A value that a field is compared with.
+Value = str | int | float | bool
+
+#: The operators that together give a range.
+RANGE_OPERATORS = ("gt", "gte", "lt", "lte")
+
+#: All operators on a field.
+OPERATORS = ("eq", "in", *RANGE_OPERATORS, "exists")
+
+#: Most conditions of a filter, `and`, `or` and `not` among them, and so its most levels: each may look at all
+#: documents.
+MAX_FILTER_CONDITIONS = 32
+
+#: Most values in the lists of a filter together.
+MAX_FILTER_VALUES = 1_000
+
+#: Before a field's name that is also an operator, or that begins with this itself.
+ESCAPE = "\\"
+
+_PLAIN_NAME = re.compile(r"[\w-]{1,60}")
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """A condition that a field has one of some values. `place` says where it stands in the filter, for messages."""
+
+    field: str
+    values: tuple[Value, ...]
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A condition that one value of a field meets all `bounds`: pairs of a range operator and a value."""
+
+    field: str
+    bounds: tuple[tuple[str, Value], ...]
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exists:
+    """A condition that a field has a value, or that it has none. Null, "" and [] are no values."""
+
+    field: str
+    is_wanted: bool
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """A condition that all parts hold; no parts hold always."""
+
+    parts: "tuple[Filter, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """A condition that at least one part holds; of no parts, none does."""
+
+    parts: "tuple[Filter, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """A condition that its part does not hold."""
+
+    part: "Filter"
+
+
+Filter = OneOf | Range | Exists | All | AnyOf | Not
+
+
+def parse_filter(value: Any) -> Filter:
+    """Return the filter that a JSON value says.
+
+    Raises InvalidRequest for what is no filter, whose message names the place, as "filter.and[1].year.gte".
+    """
+    return _Parser().filter(value, "filter")
+
+
+def parse_value(value: Any, place: str) -> Value:
+    """Return a value that a field is compared with. Raises InvalidRequest for any other; `place` names it."""
+    if value is None or value == "":
+        raise InvalidRequest(f'{place} is {excerpt(value)}, which is no value: {{"exists": false}} finds none')
+    if isinstance(value, list):
+        raise InvalidRequest(f'{place} is a list: {{"in": [...]}} finds one of several values')
+    if not isinstance(value, str | int | float):
+        raise InvalidRequest(f"{place} is {excerpt(value)}: it takes a string, a number, true or false")
+    if isinstance(value, str):
+        check_string(place, value, "a value", MAX_VALUE_CHARS)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidRequest(f"{place} is {value}: it takes a finite number")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise InvalidRequest(f"{place} is {excerpt(value)}: it takes a whole number of 64 bits")
+    return value
+
+
+def place_of(parent: str, name: str) -> str:
+    """Return the place of a name in the map at another place, for messages."""
+    return f"{parent}.{name}" if _PLAIN_NAME.fullmatch(name) else f"{parent}[{excerpt(name)}]"
+
+
+class _Parser:
+    """A reader of one filter, which counts its conditions and values."""
+
+    def __init__(self) -> None:
+        self._num_conditions, self._num_values = 0, 0
+
+    def filter(self, value: Any, place: str) -> Filter:
+        """Return the filter at a place."""
+        if not isinstance(value, dict):
+            raise InvalidRequest(f'{place} is {excerpt(value)}: it takes a map, as {{"year": {{"gte": 2001}}}}')
+        if not value:
+            self._count_condition(place)  # it is looked at as any other
+        parts = [self._part(name, item, place_of(place, str(name))) for name, item in value.items()]
+        return parts[0] if len(parts) == 1 else All(tuple(parts))
+
+    def _part(self, name: Any, value: Any, place: str) -> Filter:
+        self._count_condition(place)
+        if not isinstance(name, str):
+            raise InvalidRequest(f"{place}: the name of a field is a string")
+        check_string(place, name, "the name of a field")
+        if name == "not":
+            return Not(self.filter(value, place))
+        if name in ("and", "or"):
+            if not isinstance(value, list):
+                raise InvalidRequest(
+                    f"{place} is {excerpt(value)}: it takes a list of filters; a field of that name is {ESCAPE}{name}"
+                )
+            parts = tuple(self.filter(item, f"{place}[{n}]") for n, item in enumerate(value))
+            return All(parts) if name == "and" else AnyOf(parts)
+        return self._condition(name.removeprefix(ESCAPE), value, place)
+
+    def _condition(self, field: str, value: Any, place: str) -> Filter:
+        if not isinstance(value, dict):
+            return OneOf(field, (parse_value(value, place),), place)
+        if not value:
+            raise InvalidRequest(f"{place} is an empty map: it takes one of {', '.join(OPERATORS)}")
+        for operator in value:
+            if operator not in OPERATORS:
+                raise InvalidRequest(f"{place}: there is no operator {excerpt(operator)}: {', '.join(OPERATORS)}")
+            if len(value) > 1 and operator not in RANGE_OPERATORS:
+                raise InvalidRequest(f"{place}.{operator} stands beside other operators: put both into an `and`")
+        operator, wanted = next(iter(value.items()))
+        where = f"{place}.{operator}"
+        if operator == "exists":
+            if not isinstance(wanted, bool):
+                raise InvalidRequest(f"{where} is {excerpt(wanted)}: it takes true or false")
+            return Exists(field, wanted, where)
+        if operator == "in":
+            return OneOf(field, self._values(wanted, where), where)
+        if operator == "eq":
+            return OneOf(field, (parse_value(wanted, where),), where)
+        bounds = ((name, parse_value(bound, f"{place}.{name}")) for name, bound in value.items())
+        return Range(field, tuple(bounds), place)
+
+    def _values(self, values: Any, place: str) -> tuple[Value, ...]:
+        if not isinstance(values, list):
+            raise InvalidRequest(f"{place} is {excerpt(values)}: it takes a list of values")
+        self._num_values += len(values)
+        if self._num_values > MAX_FILTER_VALUES:
+            raise InvalidRequest(
+                f"{place}: the filter has over {MAX_FILTER_VALUES:,} values: give the documents a "
+                "field that says the same"
+            )
+        return tuple(parse_value(value, f"{place}[{n}]") for n, value in enumerate(values))
+
+    def _count_condition(self, place: str) -> None:
+        self._num_conditions += 1
+        if self._num_conditions > MAX_FILTER_CONDITIONS:
+            raise InvalidRequest(
+                f"{place}: the filter has over {MAX_FILTER_CONDITIONS} conditions: ask for several values of a field "
+                "by `in`, or give the documents a field that says the same"
+            )

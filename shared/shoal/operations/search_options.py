@@ -1,0 +1,246 @@
+"""The options of a search: which documents may be found, how they are ranked, and what is told of them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+from shoal.contract.checks import (
+    MAX_NAME_CHARS,
+    MAX_NUMBER,
+    MAX_VALUE_CHARS,
+    check_names,
+    check_number,
+    check_range,
+    check_string,
+    check_strings,
+    check_type,
+)
+from shoal.contract.excerpt import excerpt
+from shoal.errors import InvalidRequest
+from shoal.operations.search_fields import parse_boosts, parse_facets, parse_sort
+from shoal.operations.search_filter import parse_filter
+
+Mode = Literal["dense", "lexical", "hybrid"]
+
+#: All modes.
+MODES: tuple[str, ...] = get_args(Mode)
+
+#: Most lists of hits that one job asks for by vectors, and by ids: each reads the whole index.
+MAX_LISTS = 32
+
+#: Most texts that hits are not to be like.
+MAX_NEGATIVE = 32
+
+#: Most hits of a group.
+MAX_GROUP_SIZE = 100
+
+#: Further passes over all documents for a list with several hits of each group.
+GROUP_PASSES = 3
+
+#: Most fields that are named in one option.
+MAX_FIELDS = 100
+
+#: Most numbers of a vector: more than any model makes.
+MAX_VECTOR_NUMBERS = 100_000
+
+#: Most hits that are ranked anew, and most documents of a list of which facets are counted.
+MAX_TOP_N = 1_000
+
+#: Least and most characters of a snippet, and the number if none is given.
+MIN_SNIPPET_CHARS, MAX_SNIPPET_CHARS, SNIPPET_CHARS = 20, 10_000, 240
+
+#: Most characters of a cursor.
+MAX_CURSOR_CHARS = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """Options of how an index is searched. None stands for what is not asked for.
+
+    A list of hits is asked for each text, then for each of `vectors`, then for each document whose id is in `like`;
+    with `fuse`, one list for all of them together. The last `num_negative` texts are those that hits are not to be
+    like. `k` counts groups where hits are grouped. An empty `cursor` asks for the first page, and an empty `group_by`
+    for hits that are not grouped. `exact` says whether the documents of an index that was built for approximate search
+    are all looked at; without it they are not. With `map_place`, hits and queries have their places on the map.
+
+    Raises InvalidRequest for a value that an option does not take.
+    """
+
+    mode: str = "dense"
+    alpha: float | None = None
+    filter: dict[str, Any] | None = None
+    sort: list[dict[str, str]] | None = None
+    boost: list[dict[str, Any]] | None = None
+    group_by: str | None = None
+    group_size: int = 1
+    facets: list[str] | None = None
+    facets_top_n: int | None = None
+    fields: list[str] | None = None
+    snippet: dict[str, Any] | None = None
+    cursor: str | None = None
+    min_score: float | None = None
+    explain: bool = False
+    like: list[str] | None = None
+    vectors: list[list[float]] | None = None
+    num_negative: int = 0
+    fuse: bool = False
+    rerank: dict[str, Any] | None = None
+    diversity: float | None = None
+    exact: bool | None = None
+    map_place: bool = False
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise InvalidRequest(f"mode is {excerpt(self.mode)}: it takes one of {', '.join(MODES)}")
+        for name in ("explain", "fuse", "map_place"):
+            check_type(name, getattr(self, name), bool, "true or false")
+        check_range("group_size", self.group_size, 1, MAX_GROUP_SIZE)
+        check_range("num_negative", self.num_negative, 0, MAX_NEGATIVE)
+        for name, check in _CHECKS.items():
+            if (value := getattr(self, name)) is not None:
+                check(name, value)
+        if self.alpha is not None and self.mode != "hybrid":
+            raise InvalidRequest(
+                f"alpha is {self.alpha:g}, and mode is {self.mode}: set mode to hybrid, or leave alpha out"
+            )
+        if self.facets_top_n is not None and self.facets is None:
+            raise InvalidRequest("facets_top_n goes with facets: name the fields whose values are counted")
+        for name in ("cursor", "sort"):
+            if getattr(self, name) is not None and (self.rerank is not None or self.diversity is not None):
+                reason = "which have one page" if name == "cursor" else "which give hits another order"
+                raise InvalidRequest(f"{name} does not go with rerank and diversity, {reason}: leave it out")
+
+    @property
+    def num_given(self) -> int:
+        """The number of vectors and of documents that the search is for, beside texts."""
+        return len(self.vectors or ()) + len(self.like or ())
+
+    @property
+    def num_passes(self) -> int:
+        """The times that a list goes over all documents, each as long as a dense search takes.
+
+        It does so for its scores, for its order, for facets of its own, and for the further hits of groups.
+        """
+        has_own_facets = self.mode == "lexical" or self.like is not None or self.facets_top_n is not None
+        passes = [self.mode == "hybrid", self.sort is not None, len(self.facets or ()) if has_own_facets else 0]
+        return 1 + sum(passes) + (GROUP_PASSES if self.group_size > 1 and self.group_by != "" else 0)
+
+    @property
+    def is_one_question(self) -> bool:
+        """True if all that is asked must be answered together: parts of it would have other answers."""
+        return self.fuse or self.num_negative > 0 or self.num_given > 0 or self.cursor is not None
+
+    @classmethod
+    def from_map(cls, values: Mapping[str, Any]) -> "SearchOptions":
+        """Return options with the map's values; options that it lacks keep their defaults, other fields are ignored."""
+        given = {name: values[name] for name in SEARCH_NAMES if name in values}
+        return cls(**given) if given else PLAIN
+
+    def to_map(self) -> dict[str, Any]:
+        """Return the options that differ from their defaults, by name."""
+        if self is PLAIN:
+            return {}
+        return {name: value for name, default in SEARCH_DEFAULTS.items() if (value := getattr(self, name)) != default}
+
+
+def _check_share(name: str, value: Any) -> None:
+    check_number(name, value, 0, 1)
+
+
+def _check_name(name: str, value: Any) -> None:
+    check_string(name, value, "the name of a field")
+
+
+def _check_fields(name: str, value: Any) -> None:
+    check_strings(name, value, MAX_FIELDS, MAX_NAME_CHARS)
+
+
+def _check_ids(name: str, value: Any) -> None:
+    check_strings(name, value, MAX_LISTS, MAX_VALUE_CHARS)
+
+
+def _check_filter(name: str, value: Any) -> None:
+    parse_filter(value)
+
+
+def _check_cursor(name: str, value: Any) -> None:
+    check_string(name, value, "a cursor that a search has answered, or an empty string", MAX_CURSOR_CHARS)
+
+
+def _check_sort(name: str, value: Any) -> None:
+    parse_sort(value)
+
+
+def _check_boost(name: str, value: Any) -> None:
+    parse_boosts(value)
+
+
+def _check_facets(name: str, value: Any) -> None:
+    parse_facets(value)
+
+
+def _check_top_n(name: str, value: Any) -> None:
+    check_range(name, value, 1, MAX_TOP_N)
+
+
+def _check_snippet(name: str, value: Any) -> None:
+    check_names(name, value, ("max_chars",))
+    check_range(f"{name}.max_chars", value.get("max_chars", SNIPPET_CHARS), MIN_SNIPPET_CHARS, MAX_SNIPPET_CHARS)
+
+
+def _check_rerank(name: str, value: Any) -> None:
+    check_names(name, value, ("top_n", "query", "model"), ("top_n",))
+    _check_top_n(f"{name}.top_n", value["top_n"])
+    if "query" in value:
+        check_type(f"{name}.query", value["query"], str, "a string")
+        if not value["query"].strip():
+            raise InvalidRequest(f"{name}.query is empty: it takes the text that hits are scored for")
+    if "model" in value:
+        check_string(f"{name}.model", value["model"], "the name of a reranker")
+
+
+def _check_vectors(name: str, value: Any) -> None:
+    if not isinstance(value, list) or not 0 < len(value) <= MAX_LISTS:
+        raise InvalidRequest(f"{name} is {excerpt(value)}: it takes a list of 1 to {MAX_LISTS:,} vectors")
+    for number, vector in enumerate(value):
+        place = f"{name}[{number}]"
+        if not isinstance(vector, list) or not 0 < len(vector) <= MAX_VECTOR_NUMBERS:
+            raise InvalidRequest(f"{place} is {excerpt(vector)}: it takes a list of numbers")
+        for n, item in enumerate(vector):
+            if type(item) not in (float, int) or not -MAX_NUMBER <= item <= MAX_NUMBER:
+                check_number(f"{place}[{n}]", item)
+        if not any(vector):
+            raise InvalidRequest(f"{place} has only zeros, which point nowhere: send the vector of a text")
+
+
+def _check_flag(name: str, value: Any) -> None:
+    check_type(name, value, bool, "true, false or null")
+
+
+_CHECKS: dict[str, Callable[[str, Any], None]] = {
+    "alpha": _check_share,
+    "filter": _check_filter,
+    "sort": _check_sort,
+    "boost": _check_boost,
+    "group_by": _check_name,
+    "facets": _check_facets,
+    "facets_top_n": _check_top_n,
+    "fields": _check_fields,
+    "snippet": _check_snippet,
+    "cursor": _check_cursor,
+    "min_score": check_number,
+    "like": _check_ids,
+    "vectors": _check_vectors,
+    "rerank": _check_rerank,
+    "diversity": _check_share,
+    "exact": _check_flag,
+}
+
+#: The default of each option by its name, which is the same on the wire, in HTTP bodies and in Python.
+SEARCH_DEFAULTS: dict[str, Any] = {option.name: option.default for option in fields(SearchOptions)}
+
+#: The names of all options of a search.
+SEARCH_NAMES = tuple(SEARCH_DEFAULTS)
+
+#: A dense search that asks for nothing else: those of many jobs are done together.
+PLAIN = SearchOptions()

@@ -1,0 +1,72 @@
+"""Tokenize and decode: what needs the model's tokenizer alone."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from shoal.contract.checks import check_type
+from shoal.contract.jobs import Job
+from shoal.contract.replies import Reply
+from shoal.errors import TooLarge
+
+#: Texts of a job for the tokenizer: the longest that most models take fit into one.
+TEXTS_PER_TOKENIZER_JOB = 8
+
+#: Most characters that an HTTP request may have tokenized, and most ids that it may have decoded: the answer takes some
+#: hundred bytes of memory for each.
+MAX_REQUEST_PIECES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerJob(Job):
+    """Texts for the tokenizer. `special_tokens` is about tokens such as `[CLS]`.
+
+    A worker serves no other job meanwhile: `max_chars` of several texts take a quarter of a second at most, and some
+    300 bytes of memory each.
+    """
+
+    special_tokens: bool = True
+
+    own_names: ClassVar[tuple[str, ...]] = ("special_tokens",)
+    max_chars: ClassVar[int] = 0
+
+    def _check(self) -> None:
+        check_type("special_tokens", self.special_tokens, bool, "true or false")
+
+    @property
+    def texts_per_job(self) -> int:
+        """The most texts of a job."""
+        return TEXTS_PER_TOKENIZER_JOB
+
+    def answer_of(self, reply: Reply) -> Any:
+        """Return the pieces or the decoded texts of the reply."""
+        return reply.pieces if reply.decoded is None else reply.decoded
+
+    def check_sizes(self, max_texts: int) -> None:
+        """Raise TooLarge for several texts with too many characters altogether."""
+        if len(self.texts) > 1 and (num_chars := sum(map(len, self.texts))) > self.max_chars:
+            raise TooLarge(
+                f"the texts have {num_chars:,} characters, and a job to {self.op} may have {self.max_chars:,}: "
+                "split the list"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenize(TokenizerJob):
+    """Texts to tokenize; with `special_tokens`, these are added."""
+
+    op: ClassVar[str] = "tokenize"
+    max_chars: ClassVar[int] = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Decode(TokenizerJob):
+    """Ids of tokens to decode: each text is ids in decimal, with spaces between them. `special_tokens` keeps these."""
+
+    op: ClassVar[str] = "decode"
+    max_chars: ClassVar[int] = 2**20
+
+
+def check_tokenizer_request(unit: str, number: int) -> None:
+    """Raise TooLarge if a request to tokenize or decode has too many of a `unit`, such as "characters"."""
+    if number > MAX_REQUEST_PIECES:
+        raise TooLarge(f"the request has {number:,} {unit} and may have {MAX_REQUEST_PIECES:,}: split the list")

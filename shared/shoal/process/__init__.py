@@ -1,0 +1,1 @@
+"""The needs of every process beside its task: logs, spans, limits, addresses, progress. Imports the contract."""

@@ -1,0 +1,53 @@
+"""Paths that long jobs may use: those below the folders and URLs of the setting `roots`."""
+
+import re
+from collections.abc import Iterable
+from urllib.parse import unquote, urlsplit
+
+from shoal.contract.excerpt import excerpt
+from shoal.errors import PathNotAllowed
+from shoal.process.private_network import without_query
+from shoal.settings import Settings
+
+_FILE = "file://"
+
+
+def allowed_path(path: str, settings: Settings) -> str:
+    """Return the absolute path, with all links followed, or the URL, as it is.
+
+    A relative path begins in `settings.files_folder`. The path need not exist. Raises PathNotAllowed if it is below
+    none of the roots.
+    """
+    if "://" in path and not path.startswith(_FILE):
+        if is_below(path, settings.root_urls()):
+            return path
+        raise PathNotAllowed(
+            f"{excerpt(without_query(path))} is below none of the URLs that long jobs may use: {_REMEDY}"
+        )
+    try:
+        local = unquote(path.removeprefix(_FILE)) if path.startswith(_FILE) else path
+        found = (settings.files_folder / local).resolve()
+        if any(found.is_relative_to(folder.resolve()) for folder in settings.root_folders()):
+            return str(found)
+    except (OSError, ValueError, RuntimeError) as error:  # such as a circle of links, or a NUL byte
+        raise PathNotAllowed(f"{excerpt(path)} is no path of a file or folder: correct it") from error
+    raise PathNotAllowed(f"{excerpt(path)} is below none of the folders that long jobs may use: {_REMEDY}")
+
+
+_REMEDY = "move it there, or add its folder or the beginning of its URL to SHOAL_ROOTS"
+
+
+def is_below(url: str, roots: Iterable[str]) -> bool:
+    """Return True if a URL is below one of the roots: of its server or bucket, with a path below its path."""
+    return any(_is_below(url, root) for root in roots)
+
+
+def _is_below(url: str, root: str) -> bool:
+    try:
+        found, allowed = urlsplit(url), urlsplit(root)
+        is_there = (found.scheme, found.netloc) == (allowed.scheme, allowed.netloc or found.netloc)
+    except ValueError:
+        return False
+    segments = re.split(r"[/\\]", unquote(unquote(found.path)))
+    is_plain = "::" not in url and not {".", ".."} & set(segments)
+    return is_there and is_plain and f"{found.path}/".startswith(f"{allowed.path.rstrip('/')}/")

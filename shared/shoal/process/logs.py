@@ -1,0 +1,91 @@
+"""The log lines of Shoal's processes: words, or JSON on request. What is about a job is on one line."""
+
+import json
+import logging
+import traceback
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from shoal.contract.traceparent import trace_id
+from shoal.process.printable import printable
+from shoal.settings import Settings
+
+#: Parts of a file's path that name it in a line.
+_PATH_PARTS = 2
+
+
+def configure(settings: Settings, level: str = "") -> None:
+    """Write the lines of this process to standard error, as the settings say; `level` is for all but Shoal's own."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if settings.log_format == "json" else TextFormatter())
+    logging.basicConfig(level=(level or settings.log_level).upper(), handlers=[handler])
+
+
+def about(job_id: str | None, client: str = "", traceparent: str | None = None, **facts: Any) -> dict[str, Any]:
+    """Return what a line says of a job beside its message, as `extra` of a logger's methods takes it.
+
+    `client` is the name of an API key, or what else the client is called. Facts without a value are left out. No fact
+    may hold a text.
+    """
+    values = {"job_id": job_id, "client": client, "trace_id": trace_id(traceparent), **facts}
+    return {"about": {name: value for name, value in values.items() if value not in (None, "")}}
+
+
+def places(error: BaseException) -> str:
+    """Return the type of an error and the places that it went through, the last one first, on one line.
+
+    Its message is left out, as it could hold a text.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    found = [f"{'/'.join(Path(at.filename).parts[-_PATH_PARTS:])}:{at.lineno} {at.name}" for at in reversed(frames)]
+    return f"{type(error).__name__} at {' < '.join(found)}" if found else type(error).__name__
+
+
+class TextFormatter(logging.Formatter):
+    """Lines for people: time, level, logger and message, and then what they are about as `name=value`.
+
+    The lines of a traceback are indented, so that none can be taken for a line of its own.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, and those of the traceback if there is one."""
+        line, *rest = super().format(record).splitlines()
+        return "\n".join([line, *(f"    {printable(part)}" for part in rest)])
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the line without a traceback."""
+        facts = "".join(f" {name}={_shown(value)}" for name, value in _facts(record).items())
+        return printable(super().formatMessage(record)) + facts
+
+
+class JsonFormatter(logging.Formatter):
+    """Lines for programs: each is a JSON object, a traceback included."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        values: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_facts(record),
+        }
+        if record.exc_info:
+            values["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(values, default=str)
+
+
+def _facts(record: logging.LogRecord) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = getattr(record, "about", {})
+    return {name: round(value, 6) if isinstance(value, float) else value for name, value in found.items()}
+
+
+def _shown(value: object) -> str:
+    """Return a value as a word of a line: in quotes if it has a space, or what would begin another line."""
+    text = str(value)
+    return text if text.isprintable() and " " not in text and '"' not in text else json.dumps(text)

@@ -1,0 +1,206 @@
+"""Progress of a step that takes long: plain lines, or one line that is written anew on a terminal."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TextIO, TypeVar
+
+from shoal.process.printable import printable
+
+if TYPE_CHECKING:
+    from shoal.long_task import TaskProgress
+
+T = TypeVar("T")
+
+#: Time until the first line of a step, and between two lines; on a terminal, between two states of the line.
+FIRST_AFTER_S, EVERY_S, EVERY_S_ON_TERMINAL = 1.0, 5.0, 0.5
+
+_CLEAR_LINE = "\r\033[K"
+
+#: Characters of a row on a terminal that does not say how many it has.
+_UNKNOWN_WIDTH = 79
+
+#: Characters of a bar.
+_BAR_WIDTH = 24
+
+
+class _StatusLine:
+    """The state of a step on a stream: a line every few seconds, or one line that is written anew on a terminal."""
+
+    def __init__(self, stream: TextIO | None, now_s: float):
+        self._stream = stream or sys.stderr
+        self._due_s = now_s + FIRST_AFTER_S
+        self._has_shown = False
+        self.is_terminal = self._stream.isatty()
+
+    def is_due(self, now_s: float) -> bool:
+        """Return True if the state is to be shown now; it is due again some time later."""
+        if now_s < self._due_s:
+            return False
+        self._due_s = now_s + (EVERY_S_ON_TERMINAL if self.is_terminal else EVERY_S)
+        return True
+
+    def show(self, text: str) -> None:
+        """Write the state."""
+        self._has_shown = True
+        text = printable(text)
+        self._stream.write(f"{_CLEAR_LINE}{text[: self._width()]}" if self.is_terminal else f"{text}\n")
+        self._stream.flush()
+
+    def clear(self) -> None:
+        """Remove the line on a terminal."""
+        if self._has_shown and self.is_terminal:
+            self._stream.write(_CLEAR_LINE)
+            self._stream.flush()
+
+    def _width(self) -> int:
+        """Return how much of a line the terminal shows in one row, as only the last row of a longer one is cleared."""
+        try:
+            columns = os.get_terminal_size(self._stream.fileno()).columns
+        except OSError:
+            columns = 0
+        return max(columns - 1, 0) or _UNKNOWN_WIDTH
+
+
+class Progress:
+    """The progress of one step, on standard error: nothing in the first second, then a line every few seconds.
+
+    A line has what is done, of how much, how fast and how long still, if `total` is known; on a terminal it begins with
+    a bar. As a context manager it writes them from a thread, for a step that is one call; a loop can call `tick`
+    instead, or go `over` its items.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        total: int = 0,
+        *,
+        unit: str = "",
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.label, self.total, self.unit = label, total, unit
+        self.done = 0
+        self._clock = clock
+        self._begin_s = clock()
+        self._status_line = _StatusLine(stream, self._begin_s)
+        self.ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def advance(self, count: int = 1) -> None:
+        """Note that `count` more are done."""
+        self.done += count
+
+    def tick(self) -> None:
+        """Write a line if one is due."""
+        if self._status_line.is_due(self._clock()):
+            self._status_line.show(self.line(with_bar=self._status_line.is_terminal))
+
+    def over(self, items: Iterable[T]) -> Generator[T, None, None]:
+        """Yield the items of a step, counting each, and write lines as they are due."""
+        try:
+            for item in items:
+                yield item
+                self.advance()
+                self.tick()
+        finally:
+            self.finish()
+
+    def line(self, *, with_bar: bool = False) -> str:
+        """Return the state of the step in words, behind a bar if asked for and its length is known."""
+        passed_s = self._clock() - self._begin_s
+        if not self.total and not self.done:
+            return f"{self.label} … {passed_s:.0f} s"
+        rate = self.done / passed_s if passed_s else 0.0
+        speed = f"{rate:,.0f}{self.unit} a second"
+        if not self.total:
+            return f"{self.label}: {self.done:,}{self.unit}, {speed}"
+        bar = _bar(self.done / self.total) if with_bar else ""
+        text = f"{self.label}: {bar}{self.done:,} of {self.total:,}{self.unit}"
+        if not rate:
+            return f"{text}, {passed_s:.0f} s so far"
+        return f"{text}, {speed}, {duration((self.total - self.done) / rate)} left"
+
+    def finish(self) -> None:
+        """End the line on a terminal."""
+        self._status_line.clear()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.ended.set()
+        self._thread.join()
+        self.finish()
+
+    def _run(self) -> None:
+        while not self.ended.wait(EVERY_S_ON_TERMINAL):
+            self.tick()
+
+
+class TaskBar:
+    """The progress of a long job on standard error: a bar on a terminal, else a line every few seconds.
+
+    It is a function that a task reports to; `rows_per_s` and `eta_s` are measured here unless they are given.
+    """
+
+    def __init__(self, *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic):
+        self._clock = clock
+        self._begin_s = clock()
+        self._first: TaskProgress | None = None
+        self._status_line = _StatusLine(stream, self._begin_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._status_line.clear()
+
+    def __call__(self, progress: "TaskProgress", rows_per_s: float | None = None, eta_s: float | None = None) -> None:
+        """Show the progress if a line is due."""
+        now_s = self._clock()
+        if self._first is None or progress.step != self._first.step:
+            self._first, self._begin_s = progress, now_s
+        if not self._status_line.is_due(now_s):
+            return
+        passed_s = now_s - self._begin_s
+        if rows_per_s is None and passed_s:
+            rows_per_s = (progress.rows - self._first.rows) / passed_s
+        if eta_s is None and progress.fraction is not None:
+            gained = progress.fraction - (self._first.fraction or 0.0)
+            eta_s = passed_s * (1 - progress.fraction) / gained if gained > 0 else None
+        self._status_line.show(task_line(progress, rows_per_s, eta_s, with_bar=self._status_line.is_terminal))
+
+
+def task_line(
+    progress: "TaskProgress", rows_per_s: float | None = None, eta_s: float | None = None, *, with_bar: bool = False
+) -> str:
+    """Return the progress of a long job in words, behind a bar if asked for."""
+    words = []
+    if progress.fraction is not None:
+        words.append(f"{_bar(progress.fraction) if with_bar else ''}{100 * progress.fraction:.0f} %")
+    words.append(f"{progress.rows:,} rows")
+    if rows_per_s:
+        words.append(f"{rows_per_s:,.0f} a second")
+    if eta_s is not None:
+        words.append(f"{duration(eta_s)} left")
+    if progress.num_bad:
+        words.append(f"{progress.num_bad:,} bad")
+    return f"{progress.step or 'waiting'}: {', '.join(words)}"
+
+
+def _bar(fraction: float) -> str:
+    filled = int(min(1.0, max(0.0, fraction)) * _BAR_WIDTH)
+    return f"[{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] "
+
+
+def duration(seconds: float) -> str:
+    """Return a time in words, of two units at most."""
+    minutes, seconds = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"

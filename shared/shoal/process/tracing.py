@@ -1,0 +1,32 @@
+"""The switch of spans: what makes them is loaded only where a process records them."""
+
+from typing import TYPE_CHECKING
+
+from shoal.errors import MissingExtra
+from shoal.process.extra import install_command
+from shoal.settings import Settings
+
+if TYPE_CHECKING:
+    from shoal.process.spans import Tracer
+
+
+def load(settings: Settings) -> "type[Tracer] | None":
+    """Return the class of tracers, or None if the settings want no spans. Raises MissingExtra."""
+    if settings.tracing == "off":
+        return None
+    try:
+        from shoal.process.spans import Tracer
+    except ModuleNotFoundError as error:
+        raise MissingExtra(
+            f"tracing is {settings.tracing}, which needs OpenTelemetry: {install_command('tracing')}"
+        ) from error
+    return Tracer
+
+
+def open_tracer(settings: Settings, process: str) -> "Tracer | None":
+    """Return the tracer of a process, `api`, `worker` or `jobs`; None if the settings want no spans.
+
+    Raises MissingExtra.
+    """
+    tracer = load(settings)
+    return tracer.open(process) if tracer else None

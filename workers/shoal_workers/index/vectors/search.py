@@ -1,0 +1,226 @@
+"""Exact search: upper bounds tell which vectors can be among the k of highest score, and only these are scored."""
+
+import mmap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal_workers.index.vectors.fused_search import FusedCandidates, order_of, scores_of
+from shoal_workers.index.vectors.quantisation import QuantisedVectors
+from shoal_workers.index.vectors.search_threads import ONE_THREAD, SearchThreads
+from shoal_workers.index.vectors.shared_products import SharedProducts
+from shoal_workers.index.vectors.upper_bounds import NO_ROWS, Buffer, Candidates, UpperBounds
+
+#: Most upper bounds held at a time, to limit memory: 16 MiB.
+MAX_BOUNDS = 2**22
+
+#: Largest part of the rows whose codes are copied, so that the bounds of these alone are computed. Of more eligible
+#: rows, all bounds are computed, as reading codes in their order is quicker.
+MAX_COPIED_SHARE = 1 / 8
+
+#: Most vectors scored at a time: copies of so many stay in the processor's cache.
+MAX_SCORED = 2**8
+
+
+class TopK(NamedTuple):
+    """The rows of highest score for each query, intp `[queries, k]`, and their scores, float32, best first."""
+
+    rows: NDArray[np.intp]
+    scores: NDArray[np.float32]
+
+
+class ExactSearch:
+    """A search of `vectors`, float32 `[count, dimension]`, with their quantised copy. Thread-safe.
+
+    The score is the inner product in float32, and equal vectors have equal scores. Large searches are divided among
+    `threads`.
+    """
+
+    def __init__(self, vectors: NDArray[np.float32], quantised: QuantisedVectors, threads: SearchThreads = ONE_THREAD):
+        self._vectors = vectors
+        self._quantised = quantised
+        self._spare_buffers: list[Buffer] = []
+        self._threads = threads
+
+    def warm_up(self) -> None:
+        """Read a byte of each page of the codes into memory."""
+        np.add.reduce(self._quantised.codes.reshape(-1)[:: mmap.PAGESIZE], dtype=np.int64)
+
+    def top_k(
+        self,
+        queries: NDArray[np.float32],
+        k: int,
+        hidden_rows: NDArray[np.int64] = NO_ROWS,
+        eligible: NDArray[np.bool_] | None = None,
+    ) -> TopK:
+        """Find the `k` rows of highest score for each of `[queries, dimension]`, or all if there are fewer.
+
+        `hidden_rows`, `[hidden]` in ascending order, are left out; or all but the `eligible` ones, `[count]`, if these
+        are given. Of equal scores, the lower row comes first. Raises IndexError if the quantised copy is not of these
+        vectors.
+        """
+        rows, count = None, len(self._vectors)
+        if eligible is not None:
+            hidden_rows = NO_ROWS
+            if (num_eligible := int(np.count_nonzero(eligible))) <= MAX_COPIED_SHARE * count:
+                rows, count = np.flatnonzero(eligible), num_eligible
+            elif num_eligible < count:
+                hidden_rows = np.flatnonzero(~eligible)
+        k = min(k, count - len(hidden_rows))
+        if not k or not len(queries):
+            return TopK(np.empty((len(queries), k), np.intp), np.empty((len(queries), k), np.float32))
+        at_once = max(1, MAX_BOUNDS // count)
+        starts = range(0, len(queries), at_once)
+        found = [self._search(queries[start : start + at_once], k, hidden_rows, rows) for start in starts]
+        return TopK(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+
+    def top_k_among(self, query: NDArray[np.float32], k: int, rows: NDArray[np.int64]) -> TopK:
+        """Find the `k` of some different rows of highest score for one query, `[dimension]`, as `top_k` does."""
+        if not (k := min(k, len(rows))):
+            return TopK(np.empty((1, 0), np.intp), np.empty((1, 0), np.float32))
+        return self._search(query[None], k, NO_ROWS, rows)
+
+    def _search(
+        self,
+        queries: NDArray[np.float32],
+        k: int,
+        hidden_rows: NDArray[np.int64],
+        rows: NDArray[np.int64] | None,
+    ) -> TopK:
+        quantised = self._quantised.basis.encode_queries(queries)
+        buffer = self._take_buffer()
+        bounds = UpperBounds(self._quantised.codes, quantised.codes, buffer, self._threads.map, hidden_rows, rows)
+        first = best_of(self._vectors, _in_index(bounds.candidates(bounds.reached_by_k(k)), rows), queries, k)
+        # A row that scores at least the current k-th score has an upper bound of at least that score.
+        candidates = bounds.candidates(quantised.thresholds(first.scores[:, -1]))
+        self._spare_buffers.append(buffer)
+        return best_of(self._vectors, _in_index(candidates, rows), queries, k)
+
+    def may_reach(
+        self,
+        score: float,
+        query: NDArray[np.float32],
+        weight: float,
+        prior: NDArray[np.float32],
+        eligible: NDArray[np.bool_],
+    ) -> NDArray[np.bool_]:
+        """Return which eligible rows may have this score, as `top_fused` has scores: all that reach it, and some more.
+
+        No vector is read for that.
+        """
+        rows = _rows_of(eligible)
+        found = np.zeros(len(eligible), bool)
+        if len(rows):
+            found[rows[self._candidates(query, weight, prior[rows], rows).reaching(score)]] = True
+        return found
+
+    @contextmanager
+    def shared(self, queries: NDArray[np.float32]) -> Iterator[SharedProducts]:
+        """Give what `top_fused` may use for several queries, `[queries, dimension]`, that are searched in sequence."""
+        buffer = self._take_buffer()
+        yield SharedProducts(self._quantised, queries, buffer, self._threads.map)
+        self._spare_buffers.append(buffer)
+
+    def top_fused(
+        self,
+        query: NDArray[np.float32],
+        k: int,
+        weight: float,
+        prior: NDArray[np.float32],
+        eligible: NDArray[np.bool_],
+        shared: SharedProducts | None = None,
+    ) -> TopK:
+        """Find the `k` eligible rows of highest `weight` times cosine plus `prior`, both `[count]`, for one query.
+
+        Of equal scores, the lower row comes first. Raises IndexError if the quantised copy is not of these vectors.
+        """
+        rows = _rows_of(eligible)
+        k = min(k, len(rows))
+        if not k:
+            return TopK(np.empty((1, 0), np.intp), np.empty((1, 0), np.float32))
+        prior = prior if len(rows) == len(prior) else prior[rows]
+        candidates = self._candidates(query, weight, prior, rows, shared)
+
+        def score(places: NDArray[np.intp]) -> NDArray[np.float32]:
+            return scores_of(self._vectors, rows[places], query, weight, prior[places])
+
+        least = np.sort(score(candidates.best(k)))[-k]
+        places = candidates.reaching(float(least))
+        scores = score(places)
+        best = order_of(scores, k)
+        if len(best) < k:
+            raise IndexError(f"{len(best)} of {k} rows reach the score of the {k}th")
+        return TopK(rows[places[best]][None], scores[best][None])
+
+    def _candidates(
+        self,
+        query: NDArray[np.float32],
+        weight: float,
+        prior: NDArray[np.float32],
+        rows: NDArray[np.intp],
+        shared: SharedProducts | None = None,
+    ) -> FusedCandidates:
+        """Return the candidates of one query among some rows, in ascending order, whose prior is `[rows]`."""
+        if not weight:  # the prior is the score
+            return FusedCandidates(prior)
+        count = len(self._vectors)
+        is_few = len(rows) <= MAX_COPIED_SHARE * count
+        if shared and not is_few and (found := shared.of(query)):
+            return FusedCandidates.of(_at(rows, found.products), found.query, weight, prior)
+        quantised = self._quantised.basis.encode_queries(query[None])
+        buffer = self._take_buffer()
+        bounds = UpperBounds(
+            self._quantised.codes, quantised.codes, buffer, self._threads.map, rows=rows if is_few else None
+        )
+        products = bounds.products(len(rows)) if is_few else _at(rows, bounds.products(count))
+        candidates = FusedCandidates.of(products, quantised, weight, prior)
+        self._spare_buffers.append(buffer)
+        return candidates
+
+    def _take_buffer(self) -> Buffer:
+        try:
+            return self._spare_buffers.pop()
+        except IndexError:  # this is the first search, or other threads hold all buffers
+            return Buffer()
+
+
+def _rows_of(eligible: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Return the eligible rows, in ascending order."""
+    return np.arange(len(eligible)) if eligible.all() else np.flatnonzero(eligible)
+
+
+def _at(rows: NDArray[np.intp], numbers: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return the numbers of some rows, in ascending order, of those of all."""
+    return numbers if len(rows) == len(numbers) else numbers[rows]
+
+
+def _in_index(candidates: Candidates, rows: NDArray[np.int64] | None) -> Candidates:
+    """Return candidates by their rows in the index, where they are places among some `rows`."""
+    return candidates if rows is None else Candidates(rows[candidates.rows], candidates.queries)
+
+
+def best_of(vectors: NDArray[np.float32], candidates: Candidates, queries: NDArray[np.float32], k: int) -> TopK:
+    """Return the `k` candidates of highest score for each query; each query has as many.
+
+    Of equal scores, the lower row comes first.
+    """
+    rows, owners = candidates
+    scores = np.empty(len(rows), np.float32)
+    for start in range(0, len(rows), MAX_SCORED):
+        part = slice(start, start + MAX_SCORED)
+        np.vecdot(vectors[rows[part]], queries[owners[part]], out=scores[part])
+    order = np.lexsort((rows, -scores, owners))
+    starts = np.searchsorted(owners, np.arange(len(queries)))
+    best = order[starts[:, None] + np.arange(k)]
+    return TopK(rows[best], scores[best])
+
+
+def merged(found: TopK, added: TopK, count: int, k: int) -> TopK:
+    """Return the best `k` of the documents of a version and those that were added, whose rows then follow `count`."""
+    rows = np.concatenate([found.rows, added.rows + count], axis=1)
+    scores = np.concatenate([found.scores, added.scores], axis=1)
+    best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    return TopK(np.take_along_axis(rows, best, axis=1), np.take_along_axis(scores, best, axis=1))
