@@ -33,13 +33,17 @@ from shoal.broker.embedded import find_server
 from shoal.contract.keys import Keys
 from shoal.errors import MissingExtra
 
-ROOT = Path(__file__).parent.parent
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent
 
 if TYPE_CHECKING:
     from shoal_workers.encoding.encoder import Encoder
     from shoal_workers.encoding.reranker import Reranker
     from shoal_workers.index.index import Index
     from shoal_workers.loop.worker import Worker
+
+# A file of tests may use what another one defines; all have different names.
+sys.path += [str(folder) for folder in sorted(TESTS.rglob("*")) if any(folder.glob("test_*.py"))]
 
 #: Words that the tiny model knows. The tests' index holds every pair of them.
 WORDS = ("storm", "europe", "climate", "change", "rain", "market", "falls", "rises")
@@ -107,11 +111,11 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     In a fresh clone, to compile a file with the details of its assertions takes longer than anything else that is done
     before the first test. So each process compiles other files, and finds the rest compiled when it collects them.
     """
-    folder, count = Path(__file__).parent, os.environ.get("PYTEST_XDIST_WORKER_COUNT")
+    folder, count = TESTS, os.environ.get("PYTEST_XDIST_WORKER_COUNT")
     if not count or [Path(name).resolve() for name in session.config.args] != [folder]:
         return
     number = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
-    for path in sorted(folder.glob("test_*.py"))[number :: int(count)]:
+    for path in sorted(folder.rglob("test_*.py"))[number :: int(count)]:
         with contextlib.suppress(Exception, pytest.skip.Exception):  # collecting the file says what is wrong with it
             importlib.import_module(path.stem)
 

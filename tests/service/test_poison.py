@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from blocking import DeadLetters
-from conftest import wait_until
+from conftest import TESTS, wait_until
 from poisoned_worker import HARM
 from process import environment
 from queues import queue_of
@@ -62,7 +62,7 @@ class Workers:
             process.wait()
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        program = Path(__file__).parent / "poisoned_worker.py"
+        program = TESTS / "poisoned_worker.py"
         with self._log.open("ab") as log:
             return subprocess.Popen([sys.executable, str(program)], env=self._environment, stdout=log, stderr=log)
 

@@ -15,7 +15,7 @@ import numpy as np
 import openvino
 import pytest
 from click.testing import CliRunner
-from conftest import wait_until
+from conftest import TESTS, wait_until
 from numpy.typing import NDArray
 from process import Process
 from queues import Queue, drive
@@ -63,7 +63,7 @@ def originals(torch_reference: None, reranker_source: Path, tmp_path_factory: py
     folder = tmp_path_factory.mktemp("originals")
     shutil.copytree(reranker_source, folder / "bert")
     (folder / "pairs.json").write_text(json.dumps(PAIRS))
-    script = Path(__file__).with_name("reranker_reference.py")
+    script = TESTS / "reranker_reference.py"
     arguments = [script, folder / "pairs.json", folder / "bert", folder / "roberta"]
     command = [sys.executable, "-W", "ignore", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True)

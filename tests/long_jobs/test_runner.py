@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 import redis
-from conftest import PATIENCE_S, RedisServer, wait_until
+from conftest import PATIENCE_S, TESTS, RedisServer, wait_until
 from long_job_tasks import KINDS, TEXT
 from process import environment
 from rq.job import Job
@@ -23,7 +23,7 @@ from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.long_jobs.status import LongJobStatus
 from shoal.settings import Settings
 
-SCRIPT = Path(__file__).parent / "long_job_tasks.py"
+SCRIPT = TESTS / "long_job_tasks.py"
 
 
 def grandchildren(runner: psutil.Popen) -> list[psutil.Process]:

@@ -11,13 +11,14 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+from conftest import TESTS
 from flask.testing import FlaskClient
 from javascript import NODE, needs_node
 
 pytest_plugins = ["api_fixtures", "client_fixtures"]
 
 #: Programs with the plainest calls, and the package.json of what `scripts/test-clients` installs with npm.
-PROGRAMS = Path(__file__).parent / "clients"
+PROGRAMS = TESTS / "clients"
 
 #: Where it installs them.
 PACKAGES = Path(os.environ.get("TEST_JAVASCRIPT_CLIENTS", "/nowhere")) / "node_modules"

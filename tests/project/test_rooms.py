@@ -12,9 +12,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from conftest import TESTS
 from page import table
 
-ROOT = Path(__file__).parent.parent
+ROOT = TESTS.parent
 FOLDERS = {"shoal": "shared", "shoal_api": "api", "shoal_workers": "workers"}
 
 #: The other rooms that each room imports. A room is a subpackage, the loose modules of a package, or one module that is

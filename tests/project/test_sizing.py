@@ -1,12 +1,12 @@
 """The simulation of larger machines: it agrees with the measured one, and the page shows what it finds."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from conftest import TESTS
 from sizing import Costs, Layout, lines, rate
 
-PAGE = Path(__file__).parent.parent / "docs" / "sizing.md"
+PAGE = TESTS.parent / "docs" / "sizing.md"
 
 #: Requests a second that were measured on two cores with 64 connections.
 MEASURED = 865

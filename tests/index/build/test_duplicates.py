@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from changes import unit_vectors
+from conftest import TESTS
 from numpy.typing import NDArray
 from test_builder import MadeVectors
 from test_chunked_index import LONG, cutter_of
@@ -68,7 +69,7 @@ def test_the_words_of_the_longest_text_take_a_time_that_grows_with_its_length(pi
 
 
 def test_one_function_normalises_all_texts() -> None:
-    root = Path(__file__).parents[1]
+    root = TESTS.parent
     files = [path for room in ("shared", "api", "workers") for path in (root / room).rglob("*.py")]
     calls = [
         path.name

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from conftest import TESTS
 
-ROOT = Path(__file__).parent.parent
+ROOT = TESTS.parent
 FOLDERS = ("shared", "api", "workers", "scripts", "tests")
 FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 QUESTIONS = {"What", "Whether", "How", "Where", "Who", "Whoever", "Whatever"}

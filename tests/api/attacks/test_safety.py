@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from conftest import TESTS
 
 from shoal.errors import IndexCorrupt, ModelMismatch, ModelNotFound
 from shoal.index_folder import CURRENT
@@ -16,7 +17,7 @@ from shoal_workers.index.index import Index, current_version
 from shoal_workers.model.model import Model, prepared_folder
 from shoal_workers.model.source import find_source
 
-ROOT = Path(__file__).parent.parent
+ROOT = TESTS.parent
 PACKAGES = [ROOT / "shared" / "shoal", ROOT / "api" / "shoal_api", ROOT / "workers" / "shoal_workers"]
 
 #: Modules that make objects, or run code, out of bytes.

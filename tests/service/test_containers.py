@@ -1,13 +1,13 @@
 """The containers: unprivileged, on a read-only file system, without secrets, and each says whether it is well."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from conftest import TESTS
 
-ROOT = Path(__file__).parent.parent
+ROOT = TESTS.parent
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 DOCKERFILES = {name: ROOT / name / "Dockerfile" for name in ("api", "workers")}

@@ -17,7 +17,7 @@ import pytest
 import redis
 from blocking import ChangeLog, Pool
 from changes import change
-from conftest import PATIENCE_S, ROOT, RedisServer, free_port, redis_program, wait_until
+from conftest import PATIENCE_S, ROOT, TESTS, RedisServer, free_port, redis_program, wait_until
 from javascript import NODE, needs_node
 from long_job_tasks import KINDS
 from process import Process, environment, run
@@ -44,7 +44,7 @@ from shoal_workers.service.service import about
 ACL = ROOT / "docs" / "redis-users.acl"
 
 #: A producer in JavaScript, and what it finds: see there.
-PRODUCER = Path(__file__).parent / "producer.mjs"
+PRODUCER = TESTS / "producer.mjs"
 FOUND = {
     "replies": ["done", "done", "done", "failed", "cancelled"],
     "put": [True] * 3,
@@ -178,7 +178,7 @@ class Runner(Process):
 
     def __init__(self, log: Path, **settings: Any):
         self.log = log
-        command = [sys.executable, str(Path(__file__).parent / "long_job_tasks.py")]
+        command = [sys.executable, str(TESTS / "long_job_tasks.py")]
         env = environment(**settings) | {"PYTHONPATH": os.pathsep.join(sys.path)}
         with log.open("ab") as output:
             self._process = subprocess.Popen(command, env=env, stdout=output, stderr=output)

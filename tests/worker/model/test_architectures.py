@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import openvino as ov
 import pytest
+from conftest import TESTS
 from expected_outputs import ExpectedOutputs
 from safetensors.numpy import save_file
 
@@ -33,7 +34,7 @@ MIN_COSINE, MAX_ERROR = 0.99999, 1e-4
 def models(torch_reference: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of random models, one for each name."""
     folder = tmp_path_factory.mktemp("models")
-    script = Path(__file__).with_name("random_models.py")
+    script = TESTS / "random_models.py"
     done = subprocess.run([sys.executable, "-W", "ignore", script, folder], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return folder

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, free_port
+from conftest import ROOT, TESTS, free_port
 
 from shoal.broker import embedded
 from shoal.errors import PortInUse
@@ -105,7 +105,7 @@ def test_it_keeps_what_is_written_and_listens_on_loopback_only(tmp_path: Path) -
     assert options["--port"] == "7000"
     assert (options["--appendonly"], options["--maxmemory-policy"]) == ("yes", "noeviction")
     assert options["--maxmemory"] == "1088mb"
-    compose = (Path(__file__).parent.parent / "docker-compose.yml").read_text()
+    compose = (TESTS.parent / "docker-compose.yml").read_text()
     assert f"--maxmemory, {options['--maxmemory']}," in compose
     assert Path(options["--dir"]) == tmp_path / "redis"
     assert "server v=" in subprocess.run([command[0], "--version"], capture_output=True, text=True).stdout

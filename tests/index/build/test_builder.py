@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from blocking import ChangeLog, as_written
+from conftest import TESTS
 from numpy.typing import NDArray
 from queues import Queue
 
@@ -470,7 +471,7 @@ def test_on_a_full_disk_the_old_index_stays(source: Write, out: Path) -> None:
 
 def python(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run a program that may import this module."""
-    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    path = os.pathsep.join([str(TESTS), *sys.path])
     command = [sys.executable, "-c", program, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path}, check=False)
 

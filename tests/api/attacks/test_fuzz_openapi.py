@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PATIENCE_S, RedisServer, wait_until
+from conftest import PATIENCE_S, TESTS, RedisServer, wait_until
 from fuzzing import FACTOR, RAN
 from service import Service, service
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(find_spec("schemathesis") is None, reason="schem
 #: Cases that are drawn for a route, for each unit of `FACTOR`: fewer in the test suite, where they are always the same.
 DRAWN_PER_ROUTE = 1 if FACTOR == 1 else 2
 
-HERE = Path(__file__).parent
+HERE = TESTS
 
 
 @pytest.fixture(params=["with keys"] if FACTOR == 1 else ["with keys", "without keys"])
