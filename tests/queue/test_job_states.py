@@ -294,6 +294,7 @@ class Jobs(RuleBasedStateMachine):
             wanted: Counter[str] = Counter()
             for record in self.records(lane).values():
                 client = record["client"].decode()
+                wanted[f"jobs:{client}"] += 1
                 for name, number in (("texts", int(record["texts"])), ("bytes", len(record["job"]))):
                     wanted[name] += number
                     wanted[f"{name}:{client}"] += number

@@ -83,6 +83,7 @@ class Jobs:
         expected: Counter[bytes] = Counter()
         for key in redis.zrange(keys.of_lane(LANE, "jobs"), 0, -1):
             texts, data, client = redis.hmget(keys.record(key.decode()), "texts", "job", "client")
+            expected += Counter({b"jobs:" + client: 1})
             for name, number in ((b"texts", int(texts)), (b"bytes", len(data))):
                 expected += Counter({name: number, name + b":" + client: number})
         assert {name: int(held) for name, held in redis.hgetall(keys.of_lane(LANE, "load")).items()} == expected

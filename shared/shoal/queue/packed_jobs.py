@@ -148,11 +148,12 @@ def too_large(put: PackedJobs, refusal: Mapping[str, Any]) -> TooLarge:
 def overloaded(lane: str, load: Mapping[str, Any], texts_per_s: float) -> Overloaded:
     """Return the refusal of jobs for which a lane has no room.
 
-    `load` has the `jobs`, `texts` and `bytes` in the lane, which of them `exceeded` a limit, how much of it is `asked`,
-    and the `most` that the client may fill. `texts_per_s` is the speed of the pool, 0 without workers.
+    `load` has the `jobs`, `texts` and `bytes` in the lane, which of them `exceeded` a limit, how much of it is the
+    client's `own` and is `asked`, and the `most` that it may have. `texts_per_s` is the speed of the pool, 0 without
+    workers.
     """
     held = load[load["exceeded"].decode()]
-    excess = max(0.0, held + load["asked"] - load["most"]) / max(held, 1)
+    excess = max(0.0, load["own"] + load["asked"] - load["most"]) / max(held, 1)
     wait_s = excess * load["texts"] / texts_per_s if texts_per_s else MAX_RETRY_S
     retry_after_s = max(1, min(MAX_RETRY_S, math.ceil(wait_s)))
     return Overloaded(

@@ -19,7 +19,7 @@ local function admit(lane)
     local id, packed = '+' .. call('INCR', ROOT .. 'lane:pushed'), call('LPOP', pushed)
     local texts = guess_of_texts(packed)
     enqueue(lane, '', id, texts, packed, now, {})
-    count(lane, '', texts, #packed)
+    count(lane, '', 1, texts, #packed)
   end
 end
 

@@ -14,10 +14,10 @@ local function guess_of_texts(bytes) return math.ceil(#bytes / 1024) end
 
 -- Add to the load of a lane; all is written by `settle`.
 local sums = {interactive = {}, bulk = {}}
-local function count(lane, client, texts, bytes)
-  local sum, own_texts, own_bytes = sums[lane], 'texts:' .. client, 'bytes:' .. client
-  sum.texts, sum[own_texts] = (sum.texts or 0) + texts, (sum[own_texts] or 0) + texts
-  sum.bytes, sum[own_bytes] = (sum.bytes or 0) + bytes, (sum[own_bytes] or 0) + bytes
+local function count(lane, client, jobs, texts, bytes)
+  local sum, amounts = sums[lane], {texts = texts, bytes = bytes, ['jobs:' .. client] = jobs}
+  amounts['texts:' .. client], amounts['bytes:' .. client] = texts, bytes
+  for field, amount in pairs(amounts) do sum[field] = (sum[field] or 0) + amount end
 end
 
 local function settle()

@@ -19,7 +19,7 @@ local function remove(id, job)
   local record = record_of(id)
   redis.pcall('ZREM', key_of(job.lane, 'jobs'), id) -- allowed when memory is full, and so is what follows it
   if job.worker then call('ZREM', held_by(job.worker), id) else stop_waiting(job.lane, job.client, id) end
-  count(job.lane, job.client, 0 - job.texts, 0 - call('HSTRLEN', record, 'job'))
+  count(job.lane, job.client, -1, 0 - job.texts, 0 - call('HSTRLEN', record, 'job'))
   if not job.status then return call('DEL', record) end
   call('HDEL', record, 'job', 'lane', 'texts', 'put_ms', 'worker', 'deaths', 'died')
 end

@@ -1,6 +1,5 @@
 -- The part of put that finds out whether there is room for jobs.
-local RESERVED_SHARE = 1 / 8 -- of a lane, for clients that have few texts in it: no client fills it for all others
-local FEW_TEXTS, FEW_BYTES = 128, 262144
+local SHARE = 7 / 8 -- of what others leave of a lane, which a client may fill: so there is room for whoever comes next
 local UNREAD_FLOOR = 1 / 64 -- of max_unread_bytes: a client with less is not refused for the unread results of others
 
 -- Return the share that a client has of the unread bytes that it may have, and its refusal if it has all.
@@ -11,26 +10,22 @@ local function unread_of(client, limits)
   return own / most, own >= most and {status = 'unread', bytes = all, client_bytes = own, most = most}
 end
 
--- Return the share of a lane that a client may fill that has so much in it.
-local function share_of(texts, bytes) return texts <= FEW_TEXTS and bytes <= FEW_BYTES and 1 or 1 - RESERVED_SHARE end
-
 -- Count new jobs of a client in a lane, or return their refusal.
 local function count_or_refuse(lane, client, new, limits)
-  local load, full, own = key_of(lane, 'load'), {jobs = look('ZCARD', key_of(lane, 'jobs'))}, {}
-  local held = look('HMGET', load, 'texts', 'bytes', 'texts:' .. client, 'bytes:' .. client)
-  for n = 1, 4 do held[n] = full.jobs > 0 and tonumber(held[n] or 0) or 0 end -- else it is of jobs that Redis has lost
-  full.texts, full.bytes, own.texts, own.bytes = held[1], held[2], held[3] + new.texts, held[4] + new.bytes
-  for _, what in ipairs({'jobs', 'texts', 'bytes'}) do
-    local limit = limits['max_' .. what]
-    local most = math.floor(share_of(new.texts, new.bytes) * limit)
-    if what == 'bytes' then most = math.min(most, limits.max_put_bytes) end
-    if new[what] > most then return {status = 'too_large', exceeded = what, asked = new[what], most = most} end
-    most = math.floor(share_of(own.texts, own.bytes) * limit)
-    if full[what] + new[what] > most then
-      full.status, full.exceeded, full.asked, full.most = 'full', what, new[what], most
+  local load, full = key_of(lane, 'load'), {jobs = look('ZCARD', key_of(lane, 'jobs'))}
+  local held = look('HMGET', load, 'jobs:' .. client, 'texts:' .. client, 'bytes:' .. client, 'texts', 'bytes')
+  for n = 1, 5 do held[n] = full.jobs > 0 and tonumber(held[n] or 0) or 0 end -- else it is of jobs that Redis has lost
+  full.texts, full.bytes = held[4], held[5]
+  for n, what in ipairs({'jobs', 'texts', 'bytes'}) do
+    local own, asked, limit = held[n], new[what], limits['max_' .. what]
+    local alone, most = math.ceil(SHARE * limit), math.ceil(SHARE * (limit - full[what] + own))
+    if what == 'bytes' then alone = math.min(alone, limits.max_put_bytes) end
+    if asked > alone then return {status = 'too_large', exceeded = what, asked = asked, most = alone} end
+    if own + asked > most then
+      full.status, full.exceeded, full.asked, full.own, full.most = 'full', what, asked, own, most
     end
   end
   if full.status then return full end
-  call('HSET', load, 'texts', full.texts + new.texts, 'bytes', full.bytes + new.bytes,
-    'texts:' .. client, own.texts, 'bytes:' .. client, own.bytes)
+  call('HSET', load, 'texts', full.texts + new.texts, 'bytes', full.bytes + new.bytes, 'jobs:' .. client, held[1] + new.jobs,
+    'texts:' .. client, held[2] + new.texts, 'bytes:' .. client, held[3] + new.bytes)
 end
