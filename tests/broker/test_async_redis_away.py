@@ -176,16 +176,23 @@ def test_a_large_command_that_comes_while_the_turn_passes_waits_no_longer_than_o
 def test_an_answer_that_came_while_something_held_the_loop_up_is_read(
     own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def use() -> None:
-        connection = await ConnectionMaker(own_redis.url, PATIENCE_S).open()
-        assert await connection.ask(pack_command(("PING",)), 1, block_s=-PATIENCE_S) == [b"PONG"]  # its time is over
+    async def use(proxy: Proxy) -> None:
+        connection = await ConnectionMaker(url_of(proxy), PATIENCE_S).open()
+        proxy.hold()
+        answers = connection.ask(pack_command(("PING",)), 1, block_s=-PATIENCE_S)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not answers.done()  # although its time is over
+        proxy.release()
+        assert await answers == [b"PONG"]
         monkeypatch.setattr(async_connection, "LATE_S", 0.0)
         with pytest.raises(redis.TimeoutError):
             await connection.ask(b"BLPOP nothing 0\r\n", 1, block_s=-PATIENCE_S)
         assert not connection.is_open()
 
     monkeypatch.setattr(async_connection, "LATE_S", PATIENCE_S)
-    asyncio.run(use())
+    with Proxy(own_redis.port) as proxy:
+        asyncio.run(use(proxy))
 
 
 def test_connections_that_redis_has_closed_are_replaced(own_redis: RedisServer) -> None:
