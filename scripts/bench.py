@@ -15,6 +15,7 @@ from benchmarks import (
     bulk,
     compare,
     connections,
+    encoders,
     engine,
     fair,
     indexes,
@@ -76,12 +77,13 @@ SCENARIOS: dict[str, Callable[[Plan], list[Row]]] = {
     "libraries": libraries.run,
     "viewers": viewers.run,
     "paint": paint.run,
+    "encoders": encoders.run,
 }
 
 #: Scenarios that run only when they are named.
 ON_DEMAND = (
     *("compare", "nearest", "versions", "opening", "hundred", "servers", "routes", "bulk", "rerank", "options"),
-    *("size", "libraries", "viewers", "paint"),
+    *("size", "libraries", "viewers", "paint", "encoders"),
 )
 
 
