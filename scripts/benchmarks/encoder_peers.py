@@ -125,7 +125,7 @@ MAKERS: dict[str, tuple[str, Callable[[Path, Path, Sequence[str]], None]]] = {
 def _open_shoal(_: Path, precision: str, engine: str) -> Embed:
     from threadpoolctl import threadpool_limits
 
-    from shoal.options import Options
+    from shoal.contract.options import Options
     from shoal.settings import Settings
     from shoal_workers.service.service import open_encoder
 
