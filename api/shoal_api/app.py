@@ -201,7 +201,8 @@ class _App(AsyncFlask):
         """Run the hooks, count the request, and add headers."""
         response, request = super().process_response(response), json_request()
         if request.is_negotiated:
-            response.headers.add("Vary", "Accept")
+            varies = response.headers.get("Vary")
+            response.headers["Vary"] = f"{varies}, Accept" if varies else "Accept"
         if request.rate_headers:
             response.headers.update(request.rate_headers)
         self._count(request, response.status_code)

@@ -78,7 +78,7 @@ def test_where_memory_is_bounded_a_claim_is_an_error_like_any_other() -> None:
     script = """
 import resource
 from pathlib import Path
-from shoal import wire
+from shoal.contract import wire
 from shoal.errors import MalformedJob
 now_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (now_bytes + 2**28, resource.RLIM_INFINITY))  # more processors, more stacks

@@ -96,7 +96,7 @@ class TestForms:
         assert "in raised" in json.loads(line)["traceback"]
 
     def test_the_places_of_an_error_are_one_line_without_its_message(self) -> None:
-        assert re.fullmatch(r"ValueError at tests/test_logs\.py:\d+ raised", logs.places(raised()))
+        assert re.fullmatch(r"ValueError at process/test_logs\.py:\d+ raised", logs.places(raised()))
         assert logs.places(ValueError(MARKER)) == "ValueError"
 
 
