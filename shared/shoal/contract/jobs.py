@@ -247,7 +247,7 @@ class Job:
         job = cls(**known, options=Options.from_map(values), **cls._fields_of(values), ignored=named)
         if job.timeout_s is None:
             return job
-        ends = put_s + job.timeout_s
+        ends = put_s + (job.timeout_s or -1.0)  # no time is over at once, whatever the error of a worker's clock
         return replace(job, deadline=ends if job.deadline is None else min(ends, job.deadline))
 
     def digest(self) -> str:
