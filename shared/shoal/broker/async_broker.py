@@ -1,4 +1,4 @@
-"""The broker for an event loop: commands of many tasks go to Redis in one round trip."""
+"""The broker for an event loop: small commands of all tasks go to Redis over one connection, as they come."""
 
 import asyncio
 from collections import deque
