@@ -36,7 +36,7 @@ class Layout:
     api_processes: int
     workers: int
     threads: int
-    max_batch_texts: int = 64
+    max_batch_texts: int = 32
 
 
 class Machine:

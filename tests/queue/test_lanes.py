@@ -195,6 +195,13 @@ class TestTake:
         queue.put("bulk", [Embed(["x" * (MAX_TAKE_BYTES + 1)], reply_to="me") for _ in range(2)])
         assert len(queue.consumer("w").take({"bulk": 1})) == 1
 
+    def test_it_is_bounded_by_jobs_of_each_lane(self, queue: Queue) -> None:
+        for lane in LANES:
+            queue.put(lane, jobs(5))
+        taken = queue.consumer("w").take(dict.fromkeys(LANES, 64), max_jobs=3)
+        assert Counter(delivery.lane for delivery in taken) == dict.fromkeys(LANES, 3)
+        assert len(queue.consumer("v").take(dict.fromkeys(LANES, 64))) == 4
+
     def test_a_lane_without_room_is_not_read(self, queue: Queue) -> None:
         queue.put("interactive", jobs(1))
         assert queue.consumer("w").take({"interactive": 0, "bulk": 5}) == []

@@ -20,6 +20,9 @@ from shoal.queue.lane import MAX_PUT_BYTES
 from shoal.queue.unread import UnreadResults
 from shoal.settings import DEFAULTS
 
+#: Most jobs of a lane that are taken at a time.
+MAX_TAKE_JOBS = 1_024
+
 #: Most bytes of jobs that are taken at a time; a single job may have more.
 MAX_TAKE_BYTES = 4 * 2**20
 
@@ -83,20 +86,27 @@ class Consumer:
 
     # Take
 
-    def take(self, room: Mapping[str, int], block_s: float = 0.0, takes_suspects: bool = False) -> list[Delivery]:
+    def take(
+        self,
+        room: Mapping[str, int],
+        block_s: float = 0.0,
+        takes_suspects: bool = False,
+        max_jobs: int = MAX_TAKE_JOBS,
+    ) -> list[Delivery]:
         """Take waiting jobs, which this consumer holds until they are answered.
 
         `room` has the number of texts that are wanted of each lane. Lanes are read in the order of `LANES`, each until
-        its texts reach the room, and all until their bytes reach `MAX_TAKE_BYTES`; the last job may exceed both. If
-        there is no job and `block_s` is given, wait that long for one, `BLOCK_S` at most. With `takes_suspects`, a
-        suspect comes before all others and alone, whatever the room, and no more comes until it is answered. It must
-        run alone: if this consumer dies meanwhile, only the suspect is blamed. `more_suspects` says whether others
-        wait.
+        its texts reach the room or its jobs are `max_jobs`, and all until their bytes reach `MAX_TAKE_BYTES`; the last
+        job may exceed the room and the bytes. If there is no job and `block_s` is given, wait that long for one,
+        `BLOCK_S` at most. With `takes_suspects`, a suspect comes before all others and alone, whatever the room, and no
+        more comes until it is answered. It must run alone: if this consumer dies meanwhile, only the suspect is blamed.
+        `more_suspects` says whether others wait.
         """
         wanted = [lane for lane in LANES if room.get(lane, 0) > 0]
         arguments = {
             "worker": self.name,
             "room": [{"lane": lane, "texts": room[lane]} for lane in wanted],
+            "max_jobs": max_jobs,
             "max_bytes": MAX_TAKE_BYTES,
             "max_job_bytes": MAX_PUT_BYTES,
             "head_bytes": HEAD_BYTES,

@@ -33,7 +33,7 @@ from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.pipeline import Pipeline
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.index.index import Index
-from shoal_workers.intake.admission import Limits
+from shoal_workers.intake.admission import MAX_JOBS, Limits
 from shoal_workers.intake.blame import MAX_DEATHS
 from shoal_workers.loop.preemption import MIN_PREEMPTIBLE_TOKENS
 from shoal_workers.loop.worker import Worker
@@ -566,6 +566,13 @@ def test_a_step_takes_a_pass_of_bulk_and_leaves_the_rest_to_others(worker: Worke
         put(queue, *distinct(Limits().max_batch_texts // 2), lane="bulk", reply_to="bulk")
     worker.step(block_s=0)
     assert len(worker.scheduler.unanswered()) == 2
+
+
+def test_a_step_takes_few_jobs_however_short_they_are(worker: Worker, queue: Queue) -> None:
+    for text in distinct(MAX_JOBS + 1):
+        put(queue, text)
+    assert worker.step(block_s=0) + len(worker.scheduler.unanswered()) == MAX_JOBS
+    drive(worker)
 
 
 def test_while_interactive_jobs_are_expected_a_worker_holds_one_bulk_job(worker: Worker, queue: Queue) -> None:

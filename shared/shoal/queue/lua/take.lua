@@ -1,10 +1,10 @@
 -- Give waiting jobs to a worker, of the lanes in the given order.
--- args: worker, room: list of {lane, texts} (what the worker has room for), max_bytes, max_job_bytes, head_bytes,
---   takes_suspects (true if nothing runs in the worker, so that a suspect would run alone)
+-- args: worker, room: list of {lane, texts} (what the worker has room for), max_jobs (of each lane), max_bytes, max_job_bytes,
+--   head_bytes, takes_suspects (true if nothing runs in the worker, so that a suspect would run alone)
 -- Returns {jobs, more_suspects}: list of {key, job (its bytes), lane, client, texts, put_ms, deaths, died, status, reply_to,
---   size_bytes}. All jobs of a lane until their texts reach the room, and of all lanes until their bytes reach max_bytes;
---   the one that exceeds either is still given. A suspect is given alone, and until it is answered its worker gets no other
---   job: it may end the worker. more_suspects is true if any wait.
+--   size_bytes}. Jobs of a lane until they are max_jobs or their texts reach the room, and of all lanes until their bytes
+--   reach max_bytes; the one that exceeds the room or the bytes is still given. A suspect is given alone, and until it is
+--   answered its worker gets no other job: it may end the worker. more_suspects is true if any wait.
 local ADMITTED_AT_ONCE = 256
 
 -- Let the jobs that programs have pushed without a script wait as those of one client. Their bytes are not read here: a

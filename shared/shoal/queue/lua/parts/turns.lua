@@ -22,13 +22,13 @@ local function give(id, lane)
   return math.max(1, tonumber(job.texts), math.ceil((job.size_bytes or #job.job) / TEXT_BYTES))
 end
 
--- Give jobs of the client that is first in a ring; it keeps its turn for the next take if there is no more room.
--- Returns its texts, and true if its turn is over.
-local function turn(lane, ring, room)
+-- Give jobs of the client that is first in a ring, up to number `last`; it keeps its turn for the next take if there is no
+-- more room. Returns its texts, and true if its turn is over.
+local function turn(lane, ring, room, last)
   local client, credits, served = call('LINDEX', ring, 0), key_of(lane, 'credit'), 0
   local list, name = key_of(lane, 'of:' .. client), 'client:' .. client
   local credit, num_left = tonumber(call('HGET', credits, name) or FIRST_QUANTUM), call('LLEN', list)
-  while num_left > 0 and credit > 0 and served < room and (bytes < args.max_bytes or served == 0) do
+  while num_left > 0 and credit > 0 and served < room and #jobs < last and (bytes < args.max_bytes or served == 0) do
     local texts = give(call('LPOP', list), lane)
     credit, served, num_left = credit - texts, served + texts, num_left - 1
   end
@@ -42,14 +42,15 @@ local function turn(lane, ring, room)
   return served, credit <= 0 or num_left == 0
 end
 
--- Give jobs of a lane until their texts reach the room; the last of them may exceed it.
+-- Give jobs of a lane until their texts reach the room, of which the last job may exceed it, or until there are max_jobs.
 local function serve(lane, room)
+  local last = #jobs + args.max_jobs
   local rings, credits, served = {key_of(lane, 'new'), key_of(lane, 'old')}, key_of(lane, 'credit'), 0
   local owed = tonumber(call('HGET', credits, 'owed') or 0) -- texts of new clients since the last turn of another
-  while served < room and (bytes < args.max_bytes or served == 0) and call('EXISTS', unpack(rings)) > 0 do
+  while served < room and #jobs < last and (bytes < args.max_bytes or served == 0) and call('EXISTS', unpack(rings)) > 0 do
     local n = owed < QUANTUM and 1 or 2
     if call('EXISTS', rings[n]) == 0 then n = 3 - n end
-    local texts, is_over = turn(lane, rings[n], room - served)
+    local texts, is_over = turn(lane, rings[n], room - served, last)
     served = served + texts
     if n == 1 then owed = math.min(owed + texts, QUANTUM) elseif is_over then owed = 0 end
   end
