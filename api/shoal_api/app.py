@@ -144,7 +144,7 @@ class _App(AsyncFlask):
         return await answer_traced(Context.of(self).tracer, json_request(), super().full_dispatch)
 
     async def dispatch(self) -> Any:
-        """Return what the view answers, and drop a small body that nothing has read."""
+        """Return the view's answer, and drop a small body that nothing has read."""
         request = json_request()
         try:
             answer = await self._answer(request)
@@ -155,7 +155,7 @@ class _App(AsyncFlask):
         return answer
 
     async def _answer(self, request: JsonRequest) -> Any:
-        """Return what the view answers, if access control lets the request in, once its body is here."""
+        """Return the view's answer, if access control lets the request in, once its body is here."""
         context = Context.of(self)
         context.paths.fall_back(request)
         await context.access.admit(request)

@@ -72,7 +72,7 @@ def _rendered(code: str, message: str, status: int, headers: Mapping[str, str]) 
 
 
 def _dialect() -> type[ErrorShape]:
-    """Return the dialect of the current request: of its route, or without one that of what is nearest to its path."""
+    """Return the dialect of the current request's route; without a route, the dialect of the nearest path."""
     name = request.blueprint or context().paths.owner(request.path)
     errors = getattr(current_app.blueprints.get(name), "errors", ErrorBody)
     found: type[ErrorShape] = errors.for_body(json_request().field_names)

@@ -20,7 +20,7 @@ async def as_texts(name: str, value: str | list[str] | list[int] | list[list[int
         return cast(list[str], value)
     if context().settings.token_ids == "refuse":  # noqa: S105 - no password
         raise InvalidRequest(
-            f"{name} has token ids, and those of another model's tokenizer would give wrong vectors: send texts "
+            f"{name} has token ids, and ids of another model's tokenizer would give wrong vectors: send texts "
             "(langchain-openai does with OpenAIEmbeddings(check_embedding_ctx_length=False)), or, if these are of the "
             "served model's tokenizer, start the API with SHOAL_TOKEN_IDS=own"
         )

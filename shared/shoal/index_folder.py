@@ -9,7 +9,7 @@ CURRENT = "current"
 
 
 def read_current(folder: Path) -> bytes:
-    """Return what the file of an index says.
+    """Return the contents of the file of an index.
 
     Raises IndexNotFound if there is none.
     """

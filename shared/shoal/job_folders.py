@@ -29,7 +29,7 @@ _FOLDER_NAME = re.compile(rf"[0-9a-f]{{{2 * _OWNER_BYTES}}}-[0-9a-f]{{24}}")
 
 
 class JobFolders:
-    """The names and the sizes of the folders of a pool. A name begins with that of the owner, the client's."""
+    """The names and the sizes of the folders of a pool. A name begins with the name of the owner, a client."""
 
     def __init__(self, settings: Settings):
         #: The place of the folders, relative to the folder for files. Another pool with these files has another.

@@ -65,7 +65,7 @@ class Settings:
         65_535,
     )
     max_backlog: int = _setting(
-        10_000, "Most unanswered jobs in a lane; more are refused. All limits of lanes are those of the workers.", 1
+        10_000, "Most unanswered jobs in a lane; more are refused. All limits of lanes are the workers'.", 1
     )
     max_backlog_texts: int = _setting(100_000, "Most texts in the unanswered jobs of a lane.", 1)
     max_backlog_mb: int = _setting(256, "Most memory of Redis for the unanswered jobs of a lane, in MB.", 1)
@@ -110,7 +110,7 @@ class Settings:
 
     token_ids: str = _setting(
         "refuse",
-        "Token ids in place of texts: refuse them, as those of another tokenizer give wrong vectors; own: they are of "
+        "Token ids in place of texts: refuse them, as ids of another tokenizer give wrong vectors; own: they are of "
         "the model's tokenizer.",
         choices=("refuse", "own"),
     )
@@ -285,7 +285,7 @@ class Settings:
 
     @property
     def served_folder(self) -> Path:
-        """The folder in which workers find indexes: that of the copies, if there is a store."""
+        """The folder in which workers find indexes: the folder of copies, if there is a store."""
         return self.index_copies_folder if self.index_store else self.index_home_folder
 
     @property
@@ -354,7 +354,7 @@ def variable(name: str) -> str:
 
 
 def _parts(text: str) -> list[str]:
-    """Return what stands between the commas of a setting."""
+    """Return the values between the commas of a setting."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 

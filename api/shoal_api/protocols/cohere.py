@@ -169,7 +169,7 @@ async def rerank_v1(body: CohereFieldsBody) -> Response:
 
 
 def rerank_meta(reply: Reply, version: str) -> dict[str, Any]:
-    """Return what Cohere tells about a rerank."""
+    """Return the metadata that Cohere gives beside a rerank."""
     return {
         "api_version": {"version": version, "is_experimental": False},
         "billed_units": {"search_units": 1},

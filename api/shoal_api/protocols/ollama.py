@@ -46,7 +46,7 @@ class OllamaEmbedBody(Body):
     keep_alive: Ignored = None
 
     def job(self, dimension: int) -> Job:
-        """Return the job that does it; `dimension` is that of the model, or 0 while it is not known."""
+        """Return the job that does it; `dimension` is the model's, or 0 while it is not known."""
         wanted = None if self.dimensions and 0 < dimension <= self.dimensions else self.dimensions
         options = Options(truncate=self.truncate is not False, dimensions=wanted)
         return Embed(as_list(self.input), options)

@@ -52,7 +52,7 @@ class Embedding(BaseModel):
 
 
 class Usage(BaseModel):
-    """The tokens that the model read, those of a prompt and special ones included."""
+    """The tokens that the model read, with the prompt's and with special ones."""
 
     prompt_tokens: int
     total_tokens: int

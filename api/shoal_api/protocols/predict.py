@@ -1,4 +1,4 @@
-"""POST /predict with a `text`: its vector, or those of its tokens. With `inputs`, Text Embeddings Inference answers."""
+"""POST /predict with a `text`: its vector or its tokens' vectors. With `inputs`, Text Embeddings Inference answers."""
 
 from typing import Literal
 

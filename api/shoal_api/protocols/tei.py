@@ -144,7 +144,7 @@ class DecodeBody(Body):
         return sum(len(ids) for ids in self._lists())
 
     def job(self) -> Job:
-        """Return the job that does it; raises InvalidRequest for ids of one text beside those of several."""
+        """Return the job that does it; raises InvalidRequest for ids of one text beside ids of several."""
         texts = [" ".join(map(str, ids)) for ids in self._lists()]
         return Decode(texts, special_tokens=not self.skip_special_tokens)
 

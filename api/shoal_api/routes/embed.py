@@ -32,7 +32,7 @@ async def embed(body: EmbedBody) -> Response:
 
 
 def _check_default(number_type: str) -> None:
-    """Raise InvalidRequest for another number type than the default: that of a submitted job is chosen later."""
+    """Raise InvalidRequest for another number type than the default: a submitted job's is chosen when it is read."""
     if number_type != NUMBER_TYPES[0]:
         raise InvalidRequest(
             f'output_dtype "{number_type}" does not go with Prefer: respond-async: fetch the result with '

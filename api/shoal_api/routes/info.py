@@ -70,7 +70,7 @@ async def describe() -> dict[str, Any]:
 
 
 async def _tei_fields(worker: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-    """Return the fields of Text Embeddings Inference; those of a build, which Shoal has none of, are null."""
+    """Return the fields of Text Embeddings Inference; the fields of a build are null, as Shoal has no build."""
     model = worker.get("model")
     max_vectors = settings.max_response_mb * 2**20 // (4 * max(1, await context().pool.dimension()))
     return {

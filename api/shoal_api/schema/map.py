@@ -97,7 +97,9 @@ class MapPoints(BaseModel):
         }
     )
     index_version: str = Field(description="Version of the index that the map is of")
-    places_per_unit: StrictInt = Field(gt=0, description="Divide places by this for those of hits and queries")
+    places_per_unit: StrictInt = Field(
+        gt=0, description="Divide places by this to compare them with the places of hits and queries"
+    )
     rows: Packed = Field(description="uint32 `[points]`: by it, the document of a point is asked for")
     places: Packed = Field(description="int16 `[points, 2]`")
     field: MapField | None = Field(description="The field that was asked for")

@@ -49,7 +49,7 @@ def _kind_of_input(value: Any) -> str | None:
     return "token ids" if type(first) is int else "several texts"
 
 
-#: A text, several texts, the token ids of a text, or those of several texts.
+#: A text, several texts, the token ids of a text, or the token ids of several texts.
 TextsOrIds = Annotated[
     Annotated[Text, Tag("a text")]
     | Annotated[TextList, Tag("several texts")]

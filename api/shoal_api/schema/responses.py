@@ -42,7 +42,7 @@ class ChunkPlace(BaseModel):
 
     start: int
     stop: int
-    tokens: int = Field(description="Tokens, special ones and those of the prompt included")
+    tokens: int = Field(description="Tokens, with the prompt's and with special ones")
 
 
 class ChunkEmbeddings(BaseModel):
@@ -185,7 +185,7 @@ class Embeddings(
 ):
     """One vector for each text, or with output `tokens` a list of vectors for each text.
 
-    Vectors of type int8 have scales, and those of chunks their places. With `answer` `result`, the result of a job.
+    Vectors of type int8 have scales, and chunks their places. With `answer` `result`, the result of a job.
     """
 
     model_config = described(

@@ -118,7 +118,7 @@ class AsyncFlask(OpenAPI):
         return self.finalize_request(answer)
 
     async def dispatch(self) -> Any:
-        """Return what the view of the request's route answers."""
+        """Return the answer of the view of the request's route."""
         request = request_ctx._get_current_object().request  # type: ignore[attr-defined]
         if request.routing_exception is not None:
             self.raise_routing_exception(request)

@@ -1,4 +1,4 @@
-"""The trace of a request: that of its `traceparent`, with a span of the request where spans are on."""
+"""The trace of a request, which its `traceparent` names, with a span of the request where spans are on."""
 
 import time
 from collections.abc import Awaitable, Callable

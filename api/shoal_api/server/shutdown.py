@@ -62,7 +62,7 @@ def drain(port: int) -> None:
 def _is_drained(port: int) -> bool:
     """Return true if no client is connected or about to be, but for idle ones.
 
-    The order is that of a connection's life, so one that moves on meanwhile is seen at its next stage.
+    The order is the order of a connection's life, so one that moves on meanwhile is seen at its next stage.
     """
     return not (has_handshakes(port) or _has_unaccepted(port)) and all(map(_is_idle, connections_on(port)))
 

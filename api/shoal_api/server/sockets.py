@@ -34,7 +34,7 @@ class TcpInfo(NamedTuple):
     #: 1 while the connection is open in both directions.
     state: int
 
-    #: The number of segments on their way; of a listening socket, that of connections not yet accepted.
+    #: The number of segments on their way; of a listening socket, the number of connections not yet accepted.
     num_unacknowledged: int
 
     #: Milliseconds since data was last sent, or since the connection was made.

@@ -1,4 +1,4 @@
-"""The clock of a pool: that of its Redis, which every process measures, so that all agree on deadlines."""
+"""The clock of a pool is its Redis's, which every worker measures, so that all agree on deadlines."""
 
 import time
 from collections.abc import Callable, Sequence

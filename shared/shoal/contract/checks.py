@@ -10,10 +10,10 @@ from shoal.errors import InvalidRequest
 #: Numbers are less than this, without the sign: sums and products of a few of them are finite in float32.
 MAX_NUMBER = 1e15
 
-#: Most characters of a name: that of a field, a prompt, an index, a version or a model.
+#: Most characters of the name of a field, a prompt, an index, a version or a model.
 MAX_NAME_CHARS = 1_024
 
-#: Most characters of a value that is compared with those of documents, of an id, and of a path or URL.
+#: Most characters of an id, of a path or URL, and of a value that is compared with values of documents.
 MAX_VALUE_CHARS = 4_096
 
 #: Longest unknown name that is compared with the known ones: a longer one is no misspelling of any of them.

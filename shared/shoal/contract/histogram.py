@@ -11,7 +11,7 @@ from typing import Any, Self
 class Histogram:
     """Measurements of at least 0, counted by the first of the `limits`, which ascend, that is not below them.
 
-    `counts` has one number more than there are limits: the last is of what is above all of them. `sum` is that of the
+    `counts` has one number more than there are limits, for the values above all of them. `sum` is the sum of the
     measurements. One thread adds, others may read.
     """
 
@@ -53,7 +53,7 @@ class Histogram:
         return sum(self.counts)
 
     def minus(self, earlier: "Histogram") -> "Histogram":
-        """Return what was measured since `earlier`; all of it if `earlier` is no reading of this histogram."""
+        """Return the measurements since `earlier`; all of them if `earlier` is no reading of this histogram."""
         counts = [now - then for now, then in zip(self.counts, earlier.counts, strict=False)]
         if list(self.limits) != list(earlier.limits) or min(counts) < 0:
             return self

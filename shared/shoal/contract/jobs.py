@@ -32,7 +32,7 @@ LANES: tuple[str, ...] = get_args(Lane)
 #: Longest time from now to a deadline, in seconds: a year. One that is later is in another unit, such as milliseconds.
 MAX_DEADLINE_S = 365 * 86_400
 
-#: Most texts that a job counts as in its lane, as many as the scripts count.
+#: Most texts that a job counts as in its lane; the scripts have the same number.
 MAX_LANE_TEXTS = 999_999
 
 #: Largest number of a text in a list that is split into jobs: more than any list has.
@@ -79,7 +79,7 @@ class Job:
     path: ClassVar[str] = ""
     #: The names of the operation's own fields, which are the same on the wire.
     own_names: ClassVar[tuple[str, ...]] = ()
-    #: The names of its options, beside those of texts.
+    #: The names of its options, beside the options of texts.
     option_names: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
@@ -170,7 +170,7 @@ class Job:
         """Raise TooLarge for what would occupy a worker too long; `max_texts` is the most of a job."""
 
     def answer_of(self, reply: Reply) -> Any:
-        """Return what the reply has of each item that is asked for; None if it lacks that."""
+        """Return the reply's part for each item that is asked for; None if the reply lacks it."""
         return None
 
     def body(self) -> dict[str, Any]:
@@ -229,7 +229,7 @@ class Job:
             raise
 
     def _asked(self) -> dict[str, Any]:
-        """Return what is asked for the texts: the options that differ from their defaults, and all other fields."""
+        """Return the question about the texts: the options that differ from their defaults, and all other fields."""
         given = {k: value for k, default in OPTION_DEFAULTS.items() if (value := getattr(self.options, k)) != default}
         return given | self._fields() | ({"first_text": self.first_text} if self.first_text else {})
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 #: A traceparent of any version. Version 00 ends after its flags; a later one may go on after another dash.
 _FORM = re.compile(r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?", re.ASCII)
 
-#: Longest traceparent that is read: those of version 00 have 55 characters.
+#: Longest traceparent that is read: one of version 00 has 55 characters.
 _MAX_CHARS = 128
 
 _continued: ContextVar[str | None] = ContextVar("traceparent", default=None)
@@ -35,7 +35,7 @@ def trace_id(traceparent: str | None) -> str:
 def current() -> str | None:
     """Return the traceparent of what this thread or task does now, or None.
 
-    It is the one that `continued` names, else that of the program's own current span, if it uses OpenTelemetry.
+    It is the one that `continued` names, else the program's own current span, if it uses OpenTelemetry.
     """
     if traceparent := _continued.get():
         return traceparent

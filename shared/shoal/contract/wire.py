@@ -15,7 +15,7 @@ VERSION = 1
 #: Most levels of lists and maps in a document or a heartbeat; every JSON and msgpack library in use takes so many.
 MAX_DEPTH = 64
 
-#: Values whose memory an array or a map takes beside that of its own values.
+#: Values whose memory an array or a map takes beside its own values.
 VALUES_OF_A_CONTAINER = 4
 
 
@@ -43,7 +43,7 @@ def describe_surrogate(error: UnicodeEncodeError) -> str:
 def unpack(data: bytes, max_values: int | None = None) -> dict[str, Any]:
     """Return the msgpack map in `data`.
 
-    `max_values` bounds the memory that it takes beside that of its strings: an empty map takes 64 for its byte.
+    `max_values` bounds the memory that it takes beside its strings: an empty map takes 64 bytes for its one.
     Raises InvalidText for a string that is not UTF-8, MalformedJob if the bytes are not a msgpack map, and
     TooLarge for more values.
     """
@@ -67,7 +67,7 @@ def unpack(data: bytes, max_values: int | None = None) -> dict[str, Any]:
 def num_values(value: Any, most: float = math.inf) -> int:
     """Return the number of values that `unpack` counts in the arrays and maps of a value.
 
-    It stops at a number above `most`, which may be that of a part of them.
+    It stops once the number is above `most`, and may then return a part of it.
     """
     num, left = 0, [value]
     while left and num <= most:
@@ -100,7 +100,7 @@ def _too_many(max_values: int) -> TooLarge:
 
 
 def _reason(error: Exception) -> str:
-    """Return what is wrong with bytes that msgpack cannot read; the library's own words are those of Python."""
+    """Return the fault of bytes that msgpack cannot read, without the library's Python words."""
     if isinstance(error, msgpack.ExtraData):
         return "more bytes follow the first value"
     if isinstance(error, msgpack.StackError | RecursionError):

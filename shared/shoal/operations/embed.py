@@ -38,7 +38,7 @@ class Embed(Job):
         return MAX_REQUEST_TEXTS if self.is_cacheable else TEXTS_PER_TOKENS_JOB
 
     def answer_of(self, reply: Reply) -> Any:
-        """Return what the reply has of each text."""
+        """Return the reply's part for each text."""
         if reply.vectors is None:
             return None
         return {"vector": reply.vectors, "tokens": reply.tokens, "chunks": reply.chunks}[self.options.output]
@@ -50,7 +50,7 @@ class Embed(Job):
     def check_num_vectors(self, heartbeats: Mapping[str, Mapping[str, Any]], max_bytes: int) -> None:
         """Raise TooLarge for vectors of tokens or chunks that certainly have more bytes: a word has a token at least.
 
-        The heartbeats are those of the workers, one of which will do the job.
+        The heartbeats are the workers'; one of these workers will do the job.
         """
         sizes = [(about.get("dimension"), about.get("max_tokens")) for about in heartbeats.values()]
         known = [(d, m) for d, m in sizes if isinstance(d, int) and isinstance(m, int)]

@@ -8,7 +8,7 @@ from shoal.contract.checks import check_range, check_string
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
 
-#: Most points of a map: as many as a page draws smoothly.
+#: Most points of a map: a page draws so many smoothly.
 MAX_POINTS = 20_000
 
 #: Most documents of points that one job tells: those around the pointer.

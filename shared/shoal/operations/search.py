@@ -128,7 +128,7 @@ class Search(IndexJob):
 
     @property
     def is_plain(self) -> bool:
-        """True for a search without options: those of many jobs are done together."""
+        """True for a search without options: many jobs' are done together."""
         return self.search == PLAIN
 
     # Count

@@ -242,5 +242,5 @@ SEARCH_DEFAULTS: dict[str, Any] = {option.name: option.default for option in fie
 #: The names of all options of a search.
 SEARCH_NAMES = tuple(SEARCH_DEFAULTS)
 
-#: A dense search that asks for nothing else: those of many jobs are done together.
+#: A dense search that asks for nothing else: many jobs' are done together.
 PLAIN = SearchOptions()

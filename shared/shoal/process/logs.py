@@ -24,7 +24,7 @@ def configure(settings: Settings, level: str = "") -> None:
 
 
 def about(job_id: str | None, client: str = "", traceparent: str | None = None, **facts: Any) -> dict[str, Any]:
-    """Return what a line says of a job beside its message, as `extra` of a logger's methods takes it.
+    """Return the facts of a line about a job beside its message, as `extra` of a logger's methods takes them.
 
     `client` is the name of an API key, or what else the client is called. Facts without a value are left out. No fact
     may hold a text.
@@ -53,7 +53,7 @@ class TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, and those of the traceback if there is one."""
+        """Return the line, and the lines of the traceback if there is one."""
         line, *rest = super().format(record).splitlines()
         return "\n".join([line, *(f"    {printable(part)}" for part in rest)])
 

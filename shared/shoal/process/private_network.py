@@ -68,7 +68,7 @@ def check_webhook(url: str, private_hosts: Collection[str]) -> None:
 
 
 def is_public(address: str) -> bool:
-    """Return True if an IP address is that of one machine in the public internet."""
+    """Return True if an IP address belongs to one machine in the public internet."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
         inner = ip.ipv4_mapped or ip.sixtofour or (ipaddress.IPv4Address(ip.packed[-4:]) if ip in _NAT64 else None)

@@ -26,7 +26,7 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 #: The value of an attribute of a span.
 Value = str | int | float | bool
 
-#: The side of a call that a span is of: the server's, that of what takes a job from a queue, or a step of it.
+#: The kind of a span: the server's side of a call, the taking of a job from a queue, or a step of its work.
 Kind = Literal["SERVER", "CONSUMER", "INTERNAL"]
 
 

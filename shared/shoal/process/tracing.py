@@ -1,4 +1,4 @@
-"""The switch of spans: what makes them is loaded only where a process records them."""
+"""The switch of spans: their library is loaded only where a process records them."""
 
 from typing import TYPE_CHECKING
 

@@ -89,7 +89,7 @@ class DeadLetter:
         return blake2b(self.id.encode() + self.data, digest_size=12).hexdigest()
 
     def outline(self) -> Outline:
-        """Return what names the job, also if only its beginning is here."""
+        """Return the outline of the job, also if only its beginning is here."""
         return Outline.read(self.data)
 
     def job(self) -> Job | None:

@@ -1,4 +1,4 @@
-"""The consumer's end of the queue: taking jobs, answering them, and letting those of dead workers wait again."""
+"""The consumer's end of the queue: taking jobs, answering them, and letting jobs of dead workers wait again."""
 
 import re
 from collections import Counter
@@ -134,8 +134,8 @@ class Consumer:
     def reclaim(self, holds: Collection[Delivery], looks_for_dead: bool = True) -> tuple[int, dict[str, int]]:
         """Let jobs wait again that their workers cannot answer.
 
-        These are the jobs that this consumer was given and does not hold, as a connection broke, and those of dead
-        workers, which are suspects from then on. Returns the number of the former, and that of each dead worker.
+        These are the jobs that this consumer was given and does not hold, as a connection broke, and the jobs of dead
+        workers, which are suspects from then on. Returns the number of the former, and the number of each dead worker.
         """
         found = self._reclaim([delivery.key for delivery in holds], looks_for_dead)
         return found["own"], {one["worker"].decode(errors="replace"): one["jobs"] for one in found["dead"]}

@@ -30,8 +30,8 @@ LOOK_AGAIN_S = 2.0
 #: Time that the receiver waits before it tries Redis again.
 RETRY_S = 0.1
 
-#: Most bytes of jobs that are put with those of other callers. All that is put together is accepted when the last of it
-#: has arrived, so larger jobs would delay those of others.
+#: Most bytes of jobs that are put with other callers' jobs. Jobs of one put are accepted when the last of them has
+#: arrived, so larger ones would delay the others.
 MAX_TOGETHER_BYTES = 65_536
 
 T = TypeVar("T")

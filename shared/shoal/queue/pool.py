@@ -149,7 +149,7 @@ class Pool:
         return {worker_id: about for worker_id, about in self.workers().items() if about.get("state") == "ready"}
 
     def own_ready(self, pids: Collection[int]) -> dict[str, dict[str, Any]]:
-        """Return those of `ready` that are these processes of this machine."""
+        """Return the workers of `ready` that are these processes of this machine."""
         host = gethostname()
         return {n: about for n, about in self.ready().items() if about.get("host") == host and about.get("pid") in pids}
 

@@ -218,7 +218,7 @@ class Producer:
     # Loads
 
     async def loads(self) -> dict[str, LaneLoad]:
-        """Return what each lane holds; jobs that were pushed without a script count once a worker has looked."""
+        """Return the load of each lane; jobs that were pushed without a script count once a worker has looked."""
         commands: list[tuple[Any, ...]] = [("TIME",)]
         for lane in LANES:
             jobs = self.keys.of_lane(lane, "jobs")
@@ -237,7 +237,7 @@ class Producer:
         return int(await self.commands.execute("XLEN", self.keys.dead))
 
     async def unread_load(self) -> UnreadLoad:
-        """Return what results take that were not read; those that were taken or have expired count until a sweep."""
+        """Return the load of results that were not read; one that was taken or has expired counts until a sweep."""
         num_results, num_bytes = await self.commands.execute("HMGET", self.keys.unread_load, "result", "bytes")
         return UnreadLoad(int(num_results or 0), int(num_bytes or 0))
 

@@ -1,6 +1,6 @@
-"""The scripts of the queue: each is one file of `lua/`, after those of `lua/parts/` that it needs.
+"""The scripts of the queue: each is one file of `lua/`, after the files of `lua/parts/` that it needs.
 
-Workers keep the texts of `put` and `cancel` in Redis for other programs, so nobody needs a copy.
+Workers keep the texts of `put` and `cancel` in Redis for other programs, which need no copy.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ def load(name: str) -> Script:
 
 PUT, CANCEL = load("put"), load("cancel")
 
-#: Tells these texts from those of another version.
+#: Tells these scripts from another version's.
 DIGEST = hashlib.sha1((PUT.digest + CANCEL.digest).encode(), usedforsecurity=False).hexdigest()
 
 #: The fields of the hash in Redis.

@@ -19,7 +19,7 @@ _SWEEP = scripts.load("sweep")
 
 
 class UnreadLoad(NamedTuple):
-    """The number of results that were not read, and their bytes with those of their keys and of idempotency keys."""
+    """The number of results that were not read, and their bytes, with their keys and idempotency keys."""
 
     num_results: int
     num_bytes: int

@@ -50,7 +50,7 @@ def count_differing(
     spans: NDArray[np.int64],
     out: NDArray[np.uint16],
 ) -> None:
-    """Write into `out`, `[rows]`, how many bits of some rows differ from those of a query, `[words]`.
+    """Write into `out`, `[rows]`, how many bits of some rows differ from the bits of a query, `[words]`.
 
     The rows are those of the spans, `[spans, 2]`, of `[words, count]`: from the first to before the second. Raises
     ValueError for spans of other rows than these, and for arrays that are not contiguous.

@@ -19,7 +19,7 @@ from shoal_workers.process import processors
 
 SOURCE = Path(__file__).with_name("kernel.cpp")
 
-#: How the kernel is compiled. The processor is that of the kernel's instructions, not that of the machine. Warnings are
+#: How the kernel is compiled. The processor is named by the kernel's instructions, not by the machine. Warnings are
 #: off: the headers of g++ 12 give thousands. Libraries of the compiler are part of the file.
 FLAGS = "-O3 -std=c++20 -march=x86-64-v4 -mavx512vnni -mavx512bf16 -mtune=znver3 -mprefer-vector-width=512"
 FLAGS += " -ffp-contract=fast -fno-math-errno -fno-trapping-math -w -shared -fPIC -pthread"
@@ -40,7 +40,7 @@ def path() -> Path:
 
 
 def compile_kernel(library: Path) -> None:
-    """Compile the kernel as that file; those of other releases beside it are removed.
+    """Compile the kernel as that file; files of other releases beside it are removed.
 
     Raises CannotCompile, also for a folder that cannot be written.
     """

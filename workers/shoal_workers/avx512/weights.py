@@ -38,7 +38,7 @@ class KernelWeights(NamedTuple):
     """Sizes and weights of a model: `words` f16 `[num_words, width]`, `positions` f32 `[num_positions, width]`.
 
     `norms` are f32 `[(2 + 4 layers) x width]`, the scale and the shift of each norm in the order of their use. `panels`
-    and `scales` are those of all products.
+    and `scales` are of all products.
     """
 
     shape: Shape
@@ -82,7 +82,7 @@ def arrange(transformer: Transformer, max_tokens: int, is_bf16: bool) -> KernelW
     ):
         raise ValueError("embeddings and norms are of different widths")
     if not np.isfinite(words).all():
-        raise ValueError("the vector of a word has a number beyond those of 16 bits")
+        raise ValueError("the vector of a word has a number that 16 bits cannot hold")
     shape = Shape(
         *(width, transformer.num_heads, len(transformer.layers), inner, group, len(words), len(positions)),
         *(max_tokens, ACTIVATIONS.index(transformer.activation), is_bf16, transformer.eps),

@@ -184,7 +184,7 @@ class Chunker:
         return reach - int(late[::-1].argmax()) if late.size else reach
 
     def _following(self, found: Boundaries, first: int, last: int, most: int) -> int:
-        """Return the boundary at which the chunk after that of `first` to `last` begins, at a word if there is one."""
+        """Return the boundary at which the chunk after `first` to `last` begins, at a word if there is one."""
         nearest = int(found.num_tokens.searchsorted(found.num_tokens[last] - self._overlap))
         begin = max(first + 1, nearest)
         words = np.flatnonzero(found.ranks[begin : last + 1] > WITHIN_WORD)
@@ -195,7 +195,7 @@ class Chunker:
 
 
 def open_chunker(tokenizer: Tokenizer, model: str, options: Options, prompt: str) -> Chunker:
-    """Return what cuts texts for a model, whose name is for messages, as the options ask for it.
+    """Return the chunker of texts for a model, whose name is for messages, as the options ask for it.
 
     Raises InvalidRequest for chunks of more tokens than the model takes.
     """

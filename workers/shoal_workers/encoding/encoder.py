@@ -198,7 +198,7 @@ class Encoder:
             )
 
     def chunker(self, options: Options, prompt: str) -> Chunker | None:
-        """Return what cuts texts as the options ask for it, or None if they do not.
+        """Return the chunker that the options ask for, or None.
 
         Raises InvalidRequest for chunks of more tokens than the model takes.
         """

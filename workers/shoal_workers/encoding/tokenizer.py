@@ -51,7 +51,7 @@ class _Part(NamedTuple):
 class Tokenizer:
     """The tokenizer of a model, up to the model's length. Reads at most `max_chars` characters of each text.
 
-    `digest` is that of its file.
+    `digest` is its file's.
     """
 
     def __init__(self, path: Path, max_tokens: int):
@@ -70,7 +70,7 @@ class Tokenizer:
     def encode(self, texts: Sequence[str], side: str = "right", num_chars: int | None = None) -> list[Tokens]:
         """Return the tokens of each text; one that is too long loses its end, or its beginning if `side` is `left`.
 
-        At first at most `num_chars` characters of a text are read, by default as many as English needs.
+        At first at most `num_chars` characters of a text are read; English needs no more than the default.
         """
         short = num_chars or CHARS_PER_TOKEN * self.max_tokens
         encodings = self._tokenizer.encode_batch_fast([text if len(text) <= short else "" for text in texts])

@@ -87,7 +87,7 @@ class Admission:
     def take(
         self, room: Mapping[str, int], block_s: float, held: Collection[Work], takes_suspects: bool = False
     ) -> list[Work]:
-        """Take jobs for as many texts of each lane as `room` says, and let those of dead workers wait again.
+        """Take jobs for the texts of each lane that `room` says, and let jobs of dead workers wait again.
 
         Without any, wait up to `block_s` for one. `held` are the jobs that the worker has at this moment. It takes
         suspects while nothing of these runs.

@@ -40,7 +40,7 @@ class Scheduler:
         self._preemption = preemption or Preemption()
         self._waiting: dict[str, dict[Work, None]] = {kind: {} for kind in SHARES}  # each an ordered set
         self._credit = dict.fromkeys(SHARES, 0.0)  # tokens that jobs of higher priority owe a kind
-        self._last: dict[str, Pipeline] = {}  # that of the last pass of a kind
+        self._last: dict[str, Pipeline] = {}  # the pipeline of the last pass of a kind
         self._completed: list[Work] = []
 
     def waiting(self) -> list[Work]:
@@ -90,7 +90,7 @@ class Scheduler:
     # Choose and finish
 
     def next_batch(self, kinds: Collection[str] = SHARES.keys()) -> Batch | None:
-        """Choose the texts of the next forward pass and tokenize as many as that needs; None if no text waits.
+        """Choose the texts of the next forward pass, tokenizing them first; None if no text waits.
 
         Jobs of the given kinds are chosen; a suspect is chosen first, and no other job before it is answered.
         """
@@ -119,7 +119,7 @@ class Scheduler:
         self._collect(works)
 
     def _choose(self, kinds: Collection[str]) -> str | None:
-        """Return the kind that is served next: one that is owed a share, else that of the highest priority."""
+        """Return the kind that is served next: one that is owed a share, else the one of the highest priority."""
         waiting = [kind for kind in kinds if self._waiting[kind]]
         pass_tokens = self._max_batch_tokens
         if self._preemption.is_expected:

@@ -167,7 +167,7 @@ class Worker:
         self.consumer.leave()
 
     def _take(self, block_s: float) -> None:
-        """Take new jobs, those of dead workers included; a suspect only if nothing else is under way."""
+        """Take new jobs and jobs of dead workers; a suspect only if nothing else is under way."""
         self.progress.mark("taking jobs")
         self.clock.refresh()
         if self.consumer.more_suspects and not self._aside:
@@ -219,7 +219,7 @@ class Worker:
         if batch is self._aside:
             self._aside = None
         seconds = batch.finish()
-        if self._aside is None:  # else this time is part of that of the batch which is computed aside
+        if self._aside is None:  # else this time is a part of the time of the batch aside
             self.counters["busy_s"] += seconds  # type: ignore[assignment]
         self.scheduler.finish(batch, seconds)
 

@@ -82,10 +82,10 @@ class Head:
 class Architecture:
     """An encoder like BERT.
 
-    The names of its classes in transformers begin with `class_prefix`, and those of the tensors in a model with a head
-    with `tensor_prefix`. The table of positions begins with `pad_rows` rows that no token has; None stands for one more
-    than the id of the padding token. Tensors whose names begin with one of `unused` belong to heads that were trained
-    with the model and are not needed.
+    The names of its classes in transformers begin with `class_prefix`, and in a model with a head the names of tensors
+    begin with `tensor_prefix`. The table of positions begins with `pad_rows` rows that no token has; None stands for
+    one more than the id of the padding token. Tensors whose names begin with one of `unused` belong to heads that were
+    trained with the model and are not needed.
     """
 
     class_prefix: str

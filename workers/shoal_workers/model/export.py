@@ -30,7 +30,7 @@ class PaddedModel(torch.nn.Module):
         self.transformer = transformer
 
     def forward(self, ids: torch.Tensor, positions: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        mask = (bias[:, 0, 0, :] == 0).long()  # the tokens that the first token attends to are those of the text
+        mask = (bias[:, 0, 0, :] == 0).long()  # the first token attends to the tokens of the text
         features = {"input_ids": ids.long() * mask, "attention_mask": mask}
         tokens: torch.Tensor = self.transformer(features)["token_embeddings"]
         # `positions` is not needed here; adding zero times it keeps it an input of the exported graph.

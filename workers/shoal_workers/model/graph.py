@@ -28,7 +28,7 @@ _NAMES = ("num_layers", "num_heads", "num_positions", "eps", "activation", "head
 
 
 def build(transformer: Transformer) -> ov.Model:
-    """Return the graph: its inputs are those of a `Packing`, its output the token vectors.
+    """Return the graph: its inputs are the arrays of a `Packing`, its output the token vectors.
 
     The vectors are float32 `[rows, length, dimension]`; a model with a head has its scores in their place. The graph
     may refer to the memory of the weights.

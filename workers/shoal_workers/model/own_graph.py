@@ -42,7 +42,7 @@ def read(path: Path, dimension: int) -> ov.Model:
     ids = ops.parameter([-1, -1], np.int32, "ids")
     positions = ops.parameter([-1, -1], np.int32, "positions")
     bias = ops.parameter([-1, 1, -1, -1], np.float32, "bias")
-    # The tokens that the first token attends to are those of the text.
+    # The first token attends to the tokens of the text.
     first = ops.squeeze(ops.gather(bias, np.int64(0), np.int64(2)), 1)
     mask = ops.equal(first, np.float32(0))
     given = {

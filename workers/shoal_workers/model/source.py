@@ -109,7 +109,7 @@ def transformer_folder(source: Path) -> Path:
 
 
 def read_config(source: Path) -> dict[str, Any]:
-    """Return what config.json says.
+    """Return the contents of config.json.
 
     Raises ModelNotFound or ModelMismatch.
     """
@@ -117,7 +117,7 @@ def read_config(source: Path) -> dict[str, Any]:
 
 
 def read_tokenizer_config(source: Path) -> dict[str, Any]:
-    """Return what tokenizer_config.json says, which is nothing if there is none.
+    """Return the contents of tokenizer_config.json, empty if there is none.
 
     Raises ModelNotFound or ModelMismatch.
     """

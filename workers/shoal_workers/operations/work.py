@@ -67,7 +67,7 @@ class Work:
     #: True if the cache may have the vectors of the texts, where the options allow it.
     is_cacheable: ClassVar[bool] = True
 
-    #: True if the inputs are tokenized by `cut`, and not with those of other jobs.
+    #: True if the inputs are tokenized by `cut`, and not with the inputs of other jobs.
     is_cut: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -224,7 +224,7 @@ class Work:
             return None
 
     def _result(self) -> dict[str, Any]:
-        """Return the fields of the reply that are about the texts, and those of the operation."""
+        """Return the fields of the reply: the common ones about the texts, and the operation's."""
         entries = self.entries()
         return self._own_result(entries) | {
             "output": self.job.options.output,
@@ -239,7 +239,7 @@ class Work:
         raise NotImplementedError
 
     def ended(self) -> EndedJob:
-        """Return what is noted of the job once it is answered."""
+        """Return the note of the job once it is answered."""
         num_computed, num_tokens = self.num_computed
         return EndedJob(
             self.delivery,

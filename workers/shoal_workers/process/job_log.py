@@ -57,7 +57,7 @@ class EndedJob:
         return self.timings["queue_s"] if self.timings else self.delivery.queued_s(now_s)
 
     def to_heartbeat(self, now_s: float) -> dict[str, Any]:
-        """Return what a heartbeat tells of the job, which was answered now, in Unix seconds."""
+        """Return the heartbeat's note of the job, which was answered at `now_s`."""
         return {
             "id": self.id,
             "op": self.op,

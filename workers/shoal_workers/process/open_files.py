@@ -3,7 +3,7 @@
 import resource
 import sys
 
-#: Most open files that a worker asks for: those of some thousand indexes.
+#: Most open files that a worker asks for: some thousand indexes have so many.
 MAX_FILES = 65_536
 
 

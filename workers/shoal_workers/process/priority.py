@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def at_low_priority(make: Callable[[], T]) -> T:
-    """Return what `make` returns. All threads that it starts have a low priority, for good, where the system is Linux.
+    """Call `make`, and return its result. On Linux all threads that it starts have a low priority, for good.
 
     Threads inherit the priority of the one that starts them, so it is called on a thread of its own.
     """
@@ -24,7 +24,7 @@ def at_low_priority(make: Callable[[], T]) -> T:
 
 
 def _lower() -> None:
-    """Lower the priority of this thread; elsewhere than on Linux it would be that of the process."""
+    """Lower the priority of this thread; elsewhere than on Linux it would be the whole process's."""
     if sys.platform == "linux":
         with suppress(OSError):  # where the system does not allow it
             os.setpriority(os.PRIO_PROCESS, 0, min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS))

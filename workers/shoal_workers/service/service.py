@@ -189,7 +189,7 @@ def share_of(settings: Settings, pool: Pool) -> ProcessorShare:
 
 
 def about(worker: Worker, lane_limits: LaneLimits | None = None) -> dict[str, Any]:
-    """Return the contents of the worker's heartbeat; `lane_limits` are those of all producers."""
+    """Return the contents of the worker's heartbeat; `lane_limits` bind all producers."""
     model, engine, now_s = worker.encoder.model, worker.encoder.engine, worker.clock.now()
     return {
         "state": _state(worker),

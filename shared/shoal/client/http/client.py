@@ -46,7 +46,7 @@ class HttpClient(Questions):
 
     `key` is an API key. `timeout_s` is the longest time of a call, and of each request of `embed_stream`, with all
     attempts: a request is sent again after 429 and 503, when the API says, and after errors of the connection.
-    `verify`, `proxy` and `trust_env` are those of `httpx2.Client`.
+    `verify`, `proxy` and `trust_env` are options of `httpx2.Client`.
 
     Every method raises the errors that the API answers, as `Client` does; Unavailable if it does not answer, or another
     program does; Timeout; and MalformedJob for an answer that cannot be right.

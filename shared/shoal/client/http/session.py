@@ -64,7 +64,7 @@ class _Key(httpx2.Auth):
 class HttpSession:
     """Connections to one API, and the key for it. Thread-safe; after a fork, each process has connections of its own.
 
-    The options are those of `httpx2.Client`. Raises InvalidRequest for a URL or a key that cannot be right.
+    `httpx2.Client` explains the options. Raises InvalidRequest for a URL or a key that cannot be right.
     """
 
     def __init__(self, url: str, key: str, **options: Any):
@@ -168,7 +168,7 @@ class HttpSession:
         return error
 
     def _client(self) -> httpx2.Client:
-        """Return the connections of this process: those of its parent stay in use there after a fork."""
+        """Return the connections of this process: after a fork its parent keeps its own."""
         client = self._clients.get(os.getpid())
         return client or self._clients.setdefault(os.getpid(), with_deadlines(httpx2.Client(**self._options)))
 
@@ -185,7 +185,7 @@ def _is_lasting(cause: BaseException | None) -> bool:
 
 
 def _check_url(url: str) -> str:
-    """Return the URL without a slash at its end; raise InvalidRequest unless it can be that of an API."""
+    """Return the URL without a slash at its end; raise InvalidRequest unless an API can have it."""
     try:
         parsed = httpx2.URL(url)
     except (httpx2.InvalidURL, TypeError):
@@ -198,7 +198,7 @@ def _check_url(url: str) -> str:
 
 
 def _mounts(url: str, options: Mapping[str, Any]) -> dict[str, None]:
-    """Return the pattern of URLs that no proxy of the environment is asked for: that of an API on this machine."""
+    """Return the pattern of the URLs of an API on this machine, for which no proxy of the environment is asked."""
     host = httpx2.URL(url).host
     try:
         is_local = host == "localhost" or ip_address(host).is_loopback

@@ -259,7 +259,7 @@ class AsyncClient:
         return self._session().threads
 
     def _session(self) -> Session:
-        """Return what is open in this event loop, opening it first if the client is closed.
+        """Return the session of this event loop, opening it first if the client is closed.
 
         Raises RuntimeError in any event loop but the one that uses the client.
         """

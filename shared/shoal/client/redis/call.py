@@ -106,7 +106,7 @@ class Call:
 
 
 def about(job: Job, client: str, **facts: Any) -> dict[str, Any]:
-    """Return what a line of the log tells of a job."""
+    """Return the fields of a line of the log about a job."""
     return logs.about(
         job.id, client, job.traceparent or traceparent.current(), op=job.op, texts=len(job.texts), **facts
     )

@@ -48,7 +48,7 @@ class Client(Questions):
     Every method that uses Redis raises Unavailable when Redis does not answer, Overloaded when the lane is full, and
     TooLarge for more than an empty lane takes.
     Options are the fields of `shoal.Options`: normalize, pooling, output, dimensions, prompt_name, truncate,
-    truncation_side, chunk_tokens and chunk_overlap; and those of `shoal.SearchOptions` in a search.
+    truncation_side, chunk_tokens and chunk_overlap; and the fields of `shoal.SearchOptions` in a search.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Client(Questions):
         return cls(**options_from(settings))
 
     def run(self, ask: Callable[[AsyncClient], Awaitable[T]], is_wanted: Callable[[], bool] | None = None) -> T:
-        """Return what the client's event loop is to await, as `client.run(lambda client: client.queue.loads())`.
+        """Return what the asynchronous client answers: `client.run(lambda client: client.queue.loads())`.
 
         It is cancelled if the thread gives up, as by Ctrl-C; with `is_wanted`, which is called about once a second,
         also once that returns False.
@@ -228,7 +228,7 @@ class Client(Questions):
         return self.call(job)
 
     def _started(self) -> _Running:
-        """Return what this process runs; after `close`, anew."""
+        """Return this process's client and thread; start them anew after `close`."""
         process = os.getpid()
         return self._running.get(process) or self._running.setdefault(process, _Running(self._new_client()))
 

@@ -69,7 +69,7 @@ def compress(graph: ov.Model) -> None:
 
 
 def quantise(graph: ov.Model, ranges: Sequence[Range]) -> None:
-    """Round the weights and the activations of every product to 8 bits; `ranges` are those of `find_products`."""
+    """Round the weights and the activations of every product to 8 bits; `ranges` come from `find_products`."""
     for product, found in zip(find_products(graph), ranges, strict=True):
         _quantise(product, found)
 

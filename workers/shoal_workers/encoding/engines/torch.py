@@ -1,4 +1,4 @@
-"""The torch engine, for GPUs: the original weights, in our own pass or in that of Sentence Transformers."""
+"""The torch engine, for GPUs: the original weights, in our own pass or in Sentence Transformers'."""
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
