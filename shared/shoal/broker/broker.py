@@ -50,9 +50,9 @@ class Broker:
         return cls(open_pool(url, answer_s))
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections; threads that wait for an answer get Unavailable."""
         self._connections.drop_idle()
-        self.connection_pool.disconnect()
+        self._connections.shut_down()
 
     def ping(self) -> None:
         """Raise Unavailable if Redis does not answer."""

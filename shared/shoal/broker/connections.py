@@ -5,6 +5,7 @@ redis-py still opens the connections, so passwords, TLS and time limits come fro
 """
 
 import os
+import socket
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -234,6 +235,16 @@ class Connections:
             while True:
                 self.drop(self._idle.pop())
         self._pool.disconnect(inuse_connections=False)
+
+    def shut_down(self) -> None:
+        """End the connections that are in use; the threads that use them fail, and close them.
+
+        To close them here could let such a thread read from the next socket of the process that gets the same number.
+        """
+        for connection in self._pool._get_in_use_connections():  # type: ignore[no-untyped-call]
+            if (sock := connection._sock) is not None:
+                with suppress(OSError):  # it has ended
+                    sock.shutdown(socket.SHUT_RDWR)
 
     def _take(self) -> Any:
         """Return a connection that is open as far as can be told: Redis may have closed an idle one."""
