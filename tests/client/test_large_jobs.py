@@ -92,6 +92,7 @@ def test_of_a_job_of_too_many_bytes_the_beginning_is_taken_from_a_dead_worker_to
     (taken,) = Consumer(broker, queue.keys, "w").take(dict.fromkeys(LANES, 1), takes_suspects=True)
     assert broker.job_bytes == HEAD_BYTES
     assert (len(taken.data), taken.size_bytes) == (HEAD_BYTES, len(large.pack()))
+    broker.close()
     while queue.backlog()["interactive"]:  # "w" is no worker that is alive
         worker.step(block_s=0)
     assert code(queue.wait_result(large.id, 0)) == "too_large"

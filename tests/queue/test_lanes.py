@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -350,9 +351,9 @@ class NotesWaits(Broker):
 
 class TestReplies:
     def test_redis_is_let_wait_for_replies_as_long_as_is_asked(self, queue: Queue) -> None:
-        broker = NotesWaits(queue.broker.connection_pool)
-        assert Inbox(broker, queue.keys.replies("me")).wait(0.05) == []
-        assert broker.waited_s == 0.05
+        with closing(NotesWaits(queue.broker.connection_pool)) as broker:
+            assert Inbox(broker, queue.keys.replies("me")).wait(0.05) == []
+            assert broker.waited_s == 0.05
 
     def test_a_reply_is_read_again_after_an_error(self, queue: Queue) -> None:
         queue.put("interactive", jobs(3))

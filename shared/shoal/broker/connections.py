@@ -132,6 +132,7 @@ class Connections:
     def __init__(self, pool: redis.ConnectionPool):
         self._pool = pool
         self._idle: deque[Any] = deque()
+        self._sent: set[Any] = set()  # those with a command whose answer no thread waits for
         self._set_free()
         self._breaker: CircuitBreaker = pool.connection_kwargs.get("breaker") or CircuitBreaker()
 
@@ -217,10 +218,12 @@ class Connections:
         except BaseException:
             self.drop(connection)
             raise
+        self._sent.add(connection)
         return connection
 
     def receive(self, connection: Any) -> Any:
         """Return the answer to the command that was sent; an error that Redis answers is one. Raises as `ask` does."""
+        self._sent.discard(connection)
         try:
             answer = _answer(connection, {})
         except BaseException:
@@ -237,10 +240,12 @@ class Connections:
         self._pool.disconnect(inuse_connections=False)
 
     def shut_down(self) -> None:
-        """End the connections that are in use; the threads that use them fail, and close them.
+        """Close connections with a command that was sent, and end those in use; the threads that use them close them.
 
-        To close them here could let such a thread read from the next socket of the process that gets the same number.
+        To close these here could let such a thread read from the next socket of the process that gets the same number.
         """
+        while self._sent:
+            self.drop(self._sent.pop())
         for connection in self._pool._get_in_use_connections():  # type: ignore[no-untyped-call]
             if (sock := connection._sock) is not None:
                 with suppress(OSError):  # it has ended
