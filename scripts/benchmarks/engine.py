@@ -22,7 +22,7 @@ from stack import HOME, NATIVE_THREADS, model
 from threadpoolctl import threadpool_limits
 
 from benchmarks.plan import PRECISIONS, Plan, Texts, own_process, say
-from shoal.bench.trial import Figures, Row, Trial
+from benchmarks.trial import Figures, Row, Trial
 from shoal.contract.options import Options
 from shoal.settings import Settings
 from shoal_workers.encoding.encoder import TokenizedText

@@ -13,7 +13,7 @@ from benchmarks.matrix import Lengths, limit_trial
 from benchmarks.plan import PRECISIONS, Plan
 from benchmarks.scenarios import case_of, start_all
 from benchmarks.server import Server
-from shoal.bench.trial import Figures, Row, Trial
+from benchmarks.trial import Figures, Row, Trial
 from shoal_workers.process import processors
 
 #: Connections of each load, and headlines in a forward pass of the bare engine.

@@ -12,8 +12,8 @@ from multiprocessing import get_context
 
 from stack import DATA, Checkout, datasets
 
-from shoal.bench.service import sample
-from shoal.bench.trial import WARM_UP_S, Figures, Row, Trial, interleave
+from benchmarks.trial import WARM_UP_S, Figures, Row, Trial, interleave
+from shoal.cli.bench import sample
 from shoal.errors import ShoalError
 
 #: Words from one start of a text in an article to the next: models see only the beginning of a text, so each start
@@ -86,11 +86,9 @@ class Plan:
     texts: Texts
     runs: int
     seconds: int
-    minutes: float
     peers: Sequence[str]
     checkouts: Sequence[Checkout]
     workers: int
-    vectors: int
     failed: list[str] = field(default_factory=list)
 
     def interleave(self, scenario: str, trials: Iterable[Trial]) -> list[Row]:
