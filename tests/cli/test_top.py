@@ -1,4 +1,4 @@
-"""`shoal top` and `shoal status` in a terminal: what they show, the keys, other sizes, and no terminal."""
+"""`shoal top`: what it shows, the keys, other sizes of the terminal, and no terminal."""
 
 import fcntl
 import io
@@ -191,14 +191,13 @@ class TestTerminal:
             top.press("q")
             assert top.wait() == 0
 
-    def test_status_has_tables_and_colours_unless_they_are_not_wanted(
-        self, pool: dict[str, str], stub: StubWorker
-    ) -> None:
+    def test_there_are_colours_unless_they_are_not_wanted(self, pool: dict[str, str], stub: StubWorker) -> None:
         for variables, has_colours in (({}, True), ({"NO_COLOR": "1"}, False)):
-            with screen("status", **pool, **variables) as status:
-                assert status.wait() == 0
-            assert all(word in status.output for word in ("interactive", "stub"))
-            assert bool(re.search(r"\x1b\[[\d;]*3\dm", status.output)) == has_colours
+            with screen("top", "--every", "600", **pool, **variables) as top:
+                wait_until(lambda top=top: "sort: id" in top.output and "stub" in top.output)  # type: ignore[misc]
+                top.press("q")
+                assert top.wait() == 0
+            assert bool(re.search(r"\x1b\[[\d;]*3\dm", top.output)) == has_colours
 
 
 class TestNoTerminal:

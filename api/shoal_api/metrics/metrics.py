@@ -5,7 +5,7 @@ the sums. The counts of a process stay when it ends.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from glob import glob
 from pathlib import Path
 from threading import Lock
@@ -17,8 +17,9 @@ from prometheus_client.registry import Collector
 
 from shoal import __version__
 from shoal.client.redis.async_client import AsyncClient
+from shoal.viewers.pool_snapshot import PoolSnapshot
 from shoal_api.metrics import workers as worker_metrics
-from shoal_api.metrics.pool import PoolReading, describe
+from shoal_api.metrics.pool import describe
 from shoal_api.metrics.processes import ProcessesCollector
 from shoal_api.metrics.tei import tei_metrics
 
@@ -69,10 +70,10 @@ class Metrics:
         """Return how many texts the processes of this API have found in the cache."""
         return self._cache_counters.num_hits()
 
-    def render(self, pool: PoolReading | None) -> bytes:
-        """Return all metrics in Prometheus's text format, with what was read of the pool."""
+    def render(self, pool: PoolSnapshot | None, memory: Mapping[bytes, bytes] | None) -> bytes:
+        """Return all metrics in Prometheus's text format, with what was read of the pool and of Redis's memory."""
         self._cache_counters.update()
-        families = [*describe(pool), *self._registry.collect()]
+        families = [*describe(pool, memory), *self._registry.collect()]
         text = generate_latest(_Families([*families, *tei_metrics(families)]))
         return text + worker_metrics.render(pool.workers).encode() if pool else text
 

@@ -45,12 +45,13 @@ def top(settings: Settings, url: str | None, key: str | None, every_s: float) ->
 def _over_redis(settings: Settings) -> Iterator["Reader"]:
     from shoal.client.redis.client import Client  # which loads numpy
     from shoal.viewers.pool_history import PoolHistory
+    from shoal.viewers.pool_snapshot import PoolSnapshot
 
     with Client.from_settings(settings) as client:
         history, jobs = PoolHistory(), client.long_jobs
 
         def read() -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:
-            client.run(lambda own: history.sample(own.queue))
+            history.add(client.run(lambda own: PoolSnapshot.take(own.queue)))
             found = [] if jobs.is_empty() else jobs.list(limit=MAX_LONG_JOBS)
             return history.snapshot(), [status.to_map() for status in found]
 

@@ -57,17 +57,6 @@ def pool_tables(pool: _Values, long_jobs: object = (), order: str = "id") -> Gro
     return Group(*parts)
 
 
-def index_table(workers: Mapping[str, _Values]) -> Group:
-    """Return the indexes that workers with these heartbeats serve, and what is wrong with others."""
-    table = _table("index", "documents", "version", left=1)
-    served = {name: about for worker in workers.values() for name, about in worker.get("indexes", {}).items()}
-    for name, about in sorted(served.items()):
-        table.add_row(plain(name), _count(about.get("count")), plain(about.get("version")))
-    wrong = {name: why for worker in workers.values() for name, why in worker.get("index_errors", {}).items()}
-    faults = [Text("index ", "red").append(plain(f"{name}: {why}")) for name, why in sorted(wrong.items())]
-    return Group(*((Text(), table) if served else ()), *faults, Text())
-
-
 def _lanes(pool: _Values) -> Table:
     table = _table("lane", "jobs", "texts", "MB", "oldest", "wait p50", "p95", "max")
     for lane in _maps(pool.get("lanes")):
