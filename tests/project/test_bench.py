@@ -19,7 +19,6 @@ from benchmarks.arrivals import generate, percentiles_ms
 from benchmarks.bars import BARS, Bar, table
 from benchmarks.compare import ratios
 from benchmarks.matrix import NUM_PRODUCTS, Lengths, compile_products
-from benchmarks.plan import seconds_left
 from benchmarks.server import Processes
 from benchmarks.table import tables
 from benchmarks.trial import Row, Trial, interleave, shown
@@ -100,10 +99,6 @@ class TestTrials:
         trials = [trial(case) for case in figures]
         rows = interleave("embed", trials, runs=2, seconds=1, say=lambda _: None)
         assert [(row.case, row.figures) for row in rows] == [("a", {"ms": [5.0]})]
-
-    def test_the_time_left_is_that_of_the_warm_up_and_then_that_of_the_runs_so_far(self) -> None:
-        assert seconds_left([0, 20], runs=5, longer_s=10) == 5 * 30
-        assert seconds_left([0, 20, 60, 80], runs=5, longer_s=10) == 3 * 30
 
 
 class TestTables:
