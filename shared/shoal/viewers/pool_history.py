@@ -48,7 +48,7 @@ _RATES = {
     "tokens_per_s": "tokens",
 }
 _MEASUREMENTS = ("num_workers", *_RATES, "busy", "cache_hit_rate", *TIMINGS)
-_LANE_MEASUREMENTS = ("num_jobs", "oldest_age_s", "wait_p50_s", "wait_p95_s", "wait_max_s")
+_LANE_MEASUREMENTS = ("num_jobs", "wait_p95_s")
 
 
 class PoolHistory:
