@@ -18,32 +18,20 @@ from benchmarks import (
     encoders,
     engine,
     fair,
-    indexes,
-    libraries,
+    formats,
     limits,
-    open_loop,
-    opening,
-    options,
-    paint,
     plot,
     quality,
-    rerank,
     restart,
     scenarios,
-    servers,
-    size,
-    start,
-    versions,
-    viewers,
-    wire,
 )
 from benchmarks.peers import PEERS, target_of
 from benchmarks.plan import Plan, Texts, say
+from benchmarks.table import tables
+from benchmarks.trial import Row
 from stack import Checkout, about_machine
 
-from shoal.bench import wrk
-from shoal.bench.table import tables
-from shoal.bench.trial import Row
+from shoal.cli import wrk
 from shoal.errors import ShoalError
 
 #: What can be measured, in this order; each prints a table.
@@ -52,39 +40,20 @@ SCENARIOS: dict[str, Callable[[Plan], list[Row]]] = {
     "engine": engine.run,
     "embed": scenarios.embed,
     "search": scenarios.search,
-    "wire": wire.run,
-    "batching": scenarios.batching,
-    "open": open_loop.run,
     "fair": fair.run,
     "connections": connections.run,
     "restart": restart.run,
     "pool": scenarios.pool,
     "cache": scenarios.cache,
-    "start": start.run,
     "quality": quality.run,
-    "soak": open_loop.soak,
     "compare": compare.run,
-    "nearest": indexes.nearest,
-    "versions": versions.run,
-    "opening": opening.run,
-    "hundred": opening.run_many,
-    "servers": servers.run,
-    "routes": scenarios.routes,
     "bulk": bulk.run,
-    "rerank": rerank.run,
-    "options": options.run,
-    "size": size.run,
-    "libraries": libraries.run,
-    "viewers": viewers.run,
-    "paint": paint.run,
+    "formats": formats.run,
     "encoders": encoders.run,
 }
 
 #: Scenarios that run only when they are named.
-ON_DEMAND = (
-    *("compare", "nearest", "versions", "opening", "hundred", "servers", "routes", "bulk", "rerank", "options"),
-    *("size", "libraries", "viewers", "paint", "encoders"),
-)
+ON_DEMAND = ("compare", "bulk", "formats", "encoders")
 
 
 def main() -> None:
@@ -110,17 +79,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--against", default="", help=against)
     parser.add_argument("--runs", type=int, default=3, help="runs of each trial, in turns, after a warm-up")
     parser.add_argument("--seconds", type=int, default=8, help="length of a run")
-    parser.add_argument("--minutes", type=float, default=10, help="length of the soak")
     parser.add_argument("--workers", type=int, default=1, help="workers of each server in the scenario compare")
-    parser.add_argument("--vectors", type=int, default=1_000_000, help="documents in nearest, versions, opening, size")
     parser.add_argument("--json", type=Path, help="save every figure here")
     parser.add_argument("--plot", type=Path, help="draw the figures here (.svg or .png)")
     parser.add_argument("--from", dest="read", type=Path, help="measure nothing: print and draw what --json saved")
     args = parser.parse_args()
     if unknown := [name for name in args.scenarios if name not in SCENARIOS]:
         parser.error(f"there is no scenario {unknown[0]!r}: choose of {', '.join(SCENARIOS)}")
-    if min(args.runs, args.seconds, args.workers, args.vectors) < 1 or args.minutes <= 0:
-        parser.error("--runs, --seconds, --minutes, --workers and --vectors must be over 0")
+    if min(args.runs, args.seconds, args.workers) < 1:
+        parser.error("--runs, --seconds and --workers must be over 0")
     named = [name for name in args.against.split(",") if name]
     args.peers = [name for name in named if "/" not in name or "://" in name]
     try:
@@ -136,7 +103,7 @@ def arguments() -> argparse.Namespace:
 def measured(args: argparse.Namespace) -> dict[str, Any]:
     """Run the scenarios; one that cannot be measured does not keep the others from it."""
     texts = Texts.load()
-    plan = Plan(texts, args.runs, args.seconds, args.minutes, args.peers, args.checkouts, args.workers, args.vectors)
+    plan = Plan(texts, args.runs, args.seconds, args.peers, args.checkouts, args.workers)
     command = f"scripts/bench {shlex.join(sys.argv[1:])}".strip()
     about = {**about_machine(), "texts": texts.source, "command": command}
     rows = []

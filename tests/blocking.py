@@ -23,6 +23,7 @@ from shoal.queue.producer import Producer
 from shoal.queue.reply_stream import ReplyStream
 from shoal.queue.unread import UnreadResults
 from shoal.viewers import pool_history
+from shoal.viewers.pool_snapshot import PoolSnapshot
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -163,7 +164,7 @@ class PoolHistory:
 
     def sample(self) -> None:
         """Read the pool once."""
-        run_now(self.asynchronous.sample(self._producer.asynchronous))
+        self.asynchronous.add(run_now(PoolSnapshot.take(self._producer.asynchronous)))
 
     def snapshot(self, since_s: float = 0.0) -> dict[str, Any]:
         """Return what the pool is and does."""

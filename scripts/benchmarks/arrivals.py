@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.bench.trial import STRIDE
+from shoal.cli import wrk
 
 #: Most connections at a time. Requests beyond them wait for a connection, and their latency includes that wait.
 MAX_CONNECTIONS = 1_000
@@ -78,7 +78,7 @@ class Clients:
     """Tasks with a connection each, which send what is due one request after the other."""
 
     def __init__(self, url: str, bodies: Sequence[bytes], seconds: float, seed: int, source: str | None = None):
-        address, first = urlsplit(url), seed * STRIDE % len(bodies)
+        address, first = urlsplit(url), seed * wrk.STRIDE % len(bodies)
         head = f"POST {address.path} HTTP/1.1\r\nhost: {address.netloc}\r\ncontent-type: application/json\r\n".encode()
         requests = [head + b"content-length: %d\r\n\r\n%s" % (len(body), body) for body in bodies]
         self._requests: Iterator[bytes] = cycle([*requests[first:], *requests[:first]])
@@ -146,9 +146,3 @@ def percentiles_ms(times_s: Times) -> dict[str, float]:
         return {}
     found = np.percentile(times_s, PERCENTILES, method="inverted_cdf") * 1_000
     return {f"p{percent} ms": float(value) for percent, value in zip(PERCENTILES, found, strict=True)}
-
-
-def windows_ms(due_s: Times, latencies_s: Times, window_s: float) -> list[dict[str, float]]:
-    """Return the percentiles of the requests that were due in each window, one window after the other."""
-    windows = np.floor_divide(due_s, window_s).astype(int)
-    return [percentiles_ms(latencies_s[windows == n]) for n in range(windows.max(initial=-1) + 1)]

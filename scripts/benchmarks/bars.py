@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from shoal.bench.trial import Row, shown
+from benchmarks.trial import Row, shown
 
 #: The case, the target and the name of a figure.
 Figure = Sequence[str]

@@ -16,7 +16,7 @@ from benchmarks.arrivals import generate, percentiles_ms
 from benchmarks.peers import Target
 from benchmarks.plan import Plan, own_process
 from benchmarks.server import NO_CACHE, Processes, Server
-from shoal.bench.trial import Figures, Row, Trial
+from benchmarks.trial import Figures, Row, Trial
 
 #: Rows of the file, and of the smaller file of the warm-up. 20,000 rows take half a minute on two cores.
 NUM_ROWS, NUM_WARM_UP = 20_000, 2_000

@@ -11,7 +11,7 @@ from benchmarks.indexes import real_index
 from benchmarks.plan import Plan, say
 from benchmarks.scenarios import CACHE, cache_trial, case_of, embed_trials
 from benchmarks.server import NO_CACHE, Server, shoal
-from shoal.bench.trial import Row, Trial, shown
+from benchmarks.trial import Row, Trial, shown
 
 #: Figures to compare, and the better direction of each.
 _FIGURES = {

@@ -10,8 +10,8 @@ from benchmarks.arrivals import generate, percentiles_ms
 from benchmarks.plan import Plan, own_process
 from benchmarks.scenarios import case_of
 from benchmarks.server import Processes, Server, shoal
-from shoal.bench import wrk
-from shoal.bench.trial import STRIDE, Figures, Row, Trial, figures_of
+from benchmarks.trial import Figures, Row, Trial, figures_of
+from shoal.cli import wrk
 
 #: The number of connections from one address, beside that at which the rate is highest.
 MANY, USUAL = 1_000, 64
@@ -43,7 +43,7 @@ def run(plan: Plan) -> list[Row]:
 
 def _many(server: Server, load: wrk.Load, seconds: int, number: int) -> Figures:
     with ThreadPoolExecutor(1) as thread:
-        running = thread.submit(wrk.run, load, LONGER * seconds, number * STRIDE, may_fail=True)
+        running = thread.submit(wrk.run, load, LONGER * seconds, number * wrk.STRIDE, may_fail=True)
         memory_mb = _highest_memory_mb(server.processes, running)
     found = running.result()
     server.processes.wait_until_idle()
@@ -63,7 +63,7 @@ def _other(process: ProcessPoolExecutor, load: wrk.Load, seconds: int, number: i
 def _beside(server: Server, process: ProcessPoolExecutor, load: wrk.Load, seconds: int, number: int) -> Figures:
     seconds *= LONGER
     with ThreadPoolExecutor(1) as thread:
-        running = thread.submit(wrk.run, load, OPENING_S + seconds + 1, number * STRIDE, may_fail=True)
+        running = thread.submit(wrk.run, load, OPENING_S + seconds + 1, number * wrk.STRIDE, may_fail=True)
         time.sleep(OPENING_S)
         figures = _other(process, load, seconds, number)
     server.processes.wait_until_idle()

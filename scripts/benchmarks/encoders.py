@@ -25,7 +25,7 @@ from stack import HOME, NATIVE_THREADS, datasets, model
 
 from benchmarks.encoder_peers import OPENERS, REFERENCE, Embed, prepared, source
 from benchmarks.plan import Plan, say
-from shoal.bench.trial import Figures, Row, Trial
+from benchmarks.trial import Figures, Row, Trial
 from shoal.errors import NotReady
 
 #: Tokens of a text, special ones included; texts of a call; and different texts of each length.

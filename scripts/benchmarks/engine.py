@@ -1,6 +1,6 @@
-"""The engine without queue and HTTP: packed against padded, and the reference for what the service reaches.
+"""The engine without queue and HTTP, which is the reference for what the service reaches.
 
-Each form has a process of its own, as in a worker, and waits while another is measured.
+Each precision has a process of its own, as in a worker, and waits while another is measured.
 """
 
 import os
@@ -10,24 +10,18 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain, cycle
-from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-import openvino as ov
-from numpy.typing import NDArray
-from stack import HOME, NATIVE_THREADS, model
+from stack import NATIVE_THREADS
 from threadpoolctl import threadpool_limits
 
-from benchmarks.plan import PRECISIONS, Plan, Texts, own_process, say
-from shoal.bench.trial import Figures, Row, Trial
+from benchmarks.plan import PRECISIONS, Plan, Texts, own_process
+from benchmarks.trial import Figures, Row, Trial
 from shoal.contract.options import Options
 from shoal.settings import Settings
 from shoal_workers.encoding.encoder import TokenizedText
-from shoal_workers.encoding.tokenizer import Tokenizer
-from shoal_workers.model.model import Model, prepared_folder
 from shoal_workers.process import processors
 from shoal_workers.service.service import open_encoder
 
@@ -42,13 +36,14 @@ SHARE = 0.25
 
 
 def run(plan: Plan) -> list[Row]:
-    """Run packed texts in each precision, and padded ones, in turns."""
+    """Run each precision in turns."""
     with ExitStack() as running:
         engines = [
-            running.enter_context(bare(name.replace("shoal", "packed"), environment.get("SHOAL_PRECISION", "auto")))
+            running.enter_context(
+                bare(name.replace("shoal", "bare engine"), environment.get("SHOAL_PRECISION", "auto"))
+            )
             for name, environment in PRECISIONS.items()
         ]
-        engines.append(running.enter_context(bare("padded", "auto", _padded_graph())))
         by_size = zip(*(engine.headline_trials(plan.texts) for engine in engines), strict=True)
         mixed, case = plan.texts.headlines_and_abstracts, "headlines and abstracts, 32 a pass as they come"
         longer = [engine.trial(case, 32, mixed) for engine in engines]
@@ -89,13 +84,13 @@ class Engine:
 
 
 @contextmanager
-def bare(name: str = "bare engine", precision: str = "auto", graph: Path | None = None) -> Iterator[Engine]:
+def bare(name: str = "bare engine", precision: str = "auto") -> Iterator[Engine]:
     """Start an engine, and end it after the `with`."""
     threads = processors.threads_for(1, processors.available())
     before = dict(os.environ)
     os.environ.update(dict.fromkeys(NATIVE_THREADS, str(threads)))  # the new process reads them as it starts
     with own_process() as process:
-        process.submit(_open, precision, threads, graph).result()
+        process.submit(_open, precision, threads).result()
         for limit in NATIVE_THREADS:
             del os.environ[limit]
         os.environ.update(before)
@@ -106,10 +101,9 @@ def bare(name: str = "bare engine", precision: str = "auto", graph: Path | None 
 _opened: list[Any] = []
 
 
-def _open(precision: str, threads: int, graph: Path | None) -> None:
+def _open(precision: str, threads: int) -> None:
     threadpool_limits(1, user_api="blas")
-    settings = Settings.from_environment(precision=precision)
-    _opened.append(Padded(graph, settings, threads) if graph else open_encoder(settings, threads))
+    _opened.append(open_encoder(Settings.from_environment(precision=precision), threads))
 
 
 def _measure(texts: Sequence[str], size: int, seconds: float) -> dict[str, float]:
@@ -138,67 +132,3 @@ def _timed(call: Callable[[], object], num_texts: int, seconds: float) -> dict[s
         now = time.perf_counter()
         times.append(now - before)
     return {"texts/s": num_texts * len(times) / (now - started), "p50 ms": median(times) * 1_000}
-
-
-class Padded:
-    """A stand-in for the worker's encoder: batches padded to their longest text, as is usual elsewhere.
-
-    It is the original model with its pooling, as it is, in the same engine and precision as ours.
-    """
-
-    def __init__(self, graph: Path, settings: Settings, threads: int):
-        prepared = prepared_folder(settings.home_folder, settings.model)
-        self._tokenizer = Tokenizer(prepared / "tokenizer.json", Model.open(prepared).max_tokens)
-        options = {
-            "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_NUM_THREADS": threads,
-            "INFERENCE_PRECISION_HINT": "bf16" if processors.has_bf16() else "f32",
-            "ENABLE_CPU_PINNING": False,
-        }
-        self._request = ov.Core().compile_model(str(graph), "CPU", options).create_infer_request()
-
-    def embed(self, texts: Sequence[str], *_: object) -> NDArray[np.float32]:
-        """Return finished vectors `[texts, dimension]`, computed in one forward pass."""
-        found = [tokens.ids for tokens in self._tokenizer.encode(texts)]
-        lengths = np.array([len(ids) for ids in found])
-        mask = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
-        ids = np.zeros_like(mask)
-        ids[mask == 1] = np.concatenate(found)
-        self._request.infer({0: ids, 1: mask}, share_inputs=True)
-        return np.array(self._request.get_output_tensor(0).data)
-
-
-def _padded_graph() -> Path:
-    """Return the model's graph on padded texts; export it if it is missing."""
-    graph = HOME / "bench" / f"padded-{model().digest[:8]}" / "graph.xml"
-    if not graph.exists():
-        say(f"engine: exporting the padded graph to {graph}")
-        with own_process() as process:  # which loads torch
-            process.submit(_export, model().source, graph).result()
-    return graph
-
-
-def _export(source: str, graph: Path) -> None:
-    import torch
-
-    from shoal_workers.model.reference import load
-
-    class Whole(torch.nn.Module):
-        """All modules of a Sentence Transformers model as one."""
-
-        def __init__(self, model: Any):
-            super().__init__()
-            self.steps = torch.nn.ModuleList(model)
-
-        def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-            features: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
-            for step in self.steps:
-                features = step(features)
-            vectors: torch.Tensor = features["sentence_embedding"]
-            return vectors
-
-    example = (torch.ones((2, 8), dtype=torch.long), torch.tensor([[1] * 8, [1] * 5 + [0] * 3]))
-    with torch.inference_mode(False):
-        converted = ov.convert_model(Whole(load(source)).eval(), example_input=example)
-    graph.parent.mkdir(parents=True, exist_ok=True)
-    ov.save_model(converted, graph, compress_to_fp16=True)

@@ -12,8 +12,8 @@ from stack import ask
 
 from benchmarks.plan import Plan
 from benchmarks.server import Server, shoal
-from shoal.bench import wrk
-from shoal.bench.trial import STRIDE, Figures, Row, Trial, figures_of
+from benchmarks.trial import Figures, Row, Trial, figures_of
+from shoal.cli import wrk
 
 #: Unanswered jobs of the bulk client at any time: two in the worker's current pass, and two that wait. With more, texts
 #: would come in bursts longer than a run.
@@ -49,7 +49,7 @@ def _run(server: Server, texts: Sequence[str], beside: wrk.Load | None, seconds:
     with _bulk(server.url, texts) as num_done:
         started_s, before = time.monotonic(), sum(num_done)
         if beside:
-            figures = figures_of(wrk.run(beside, seconds, number * STRIDE), 1)
+            figures = figures_of(wrk.run(beside, seconds, number * wrk.STRIDE), 1)
         else:
             time.sleep(seconds)
         rate = (sum(num_done) - before) / (time.monotonic() - started_s)

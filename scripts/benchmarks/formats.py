@@ -1,4 +1,4 @@
-"""The formats of vectors through HTTP: their bytes, the time of an answer, and the time to read it."""
+"""The formats of vectors through HTTP: bytes, the times of an answer and of reading it, and what number types lose."""
 
 import io
 import json
@@ -6,8 +6,11 @@ import random
 import time
 from base64 import b64decode
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from http.client import HTTPConnection, HTTPMessage
+from itertools import islice
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import msgpack
 import numpy as np
@@ -15,16 +18,26 @@ import orjson
 import pyarrow as pa
 from numpy.typing import NDArray
 from safetensors.numpy import load
+from stack import DATA, stack
 
-from shoal.bench.trial import Row
+from benchmarks.plan import Plan, say
+from benchmarks.trial import Row
+from shoal.errors import NotReady
 
 #: Numbers of texts in a request.
 BATCHES = (32, 256)
 
-#: The format that the others are compared with.
+#: The format that most programs read.
 SLOWEST = "JSON, read by `json`"
 
-Vectors = NDArray[np.float32]
+#: Texts that the cache has; texts whose vectors are compared, and how many of them are queries for the rest.
+NUM_CACHED, NUM_COMPARED, NUM_QUERIES = 4_096, 10_000, 500
+
+#: Texts in one request of that comparison.
+COMPARED_AT_ONCE = 500
+
+#: Rounds with texts that the cache has, in times of those with others.
+CACHED_ROUNDS = 10
 
 
 class Answer(NamedTuple):
@@ -52,7 +65,7 @@ class Format(NamedTuple):
         response = connection.getresponse()
         body = response.read()
         if response.status != 200:
-            raise SystemExit(f"{self.path} answered {response.status}: {body[:200].decode()}")
+            raise NotReady(f"{self.path} answered {response.status}: {body[:200].decode()}")
         return Answer(response.headers, body, time.perf_counter() - started_s)
 
 
@@ -96,9 +109,52 @@ FORMATS: dict[str, Format] = {
 }
 
 
-def measure(
-    scenario: str, connection: HTTPConnection, take: Callable[[int], Sequence[str]], num_rounds: int
-) -> list[Row]:
+def run(plan: Plan) -> list[Row]:
+    """Measure all formats with texts that the cache has and with others, and what the number types lose."""
+    if not (DATA / "datasets.py").exists():
+        say("formats: the data folder is missing; name it with SHOAL_DATA")
+        return []
+    known, others = plan.texts.headlines[:NUM_CACHED], iter(plan.texts.headlines[NUM_COMPARED:])
+    with stack() as shoal, closing(HTTPConnection(urlsplit(shoal.url).netloc, timeout=300)) as connection:
+        say("formats: accuracy")
+        rows = accuracy(connection, plan.texts.headlines[:NUM_COMPARED], NUM_QUERIES)
+        say("formats: times")
+        rows += measure("from the cache", connection, lambda size: known[:size], CACHED_ROUNDS * plan.runs)
+        return rows + measure("computed", connection, lambda size: [*islice(others, size)], plan.runs)
+
+
+def accuracy(connection: HTTPConnection, texts: Sequence[str], num_queries: int) -> list[Row]:
+    """Return the mean and least cosine of restored vectors, and the share of the 10 nearest that are found, by type."""
+    exact = _vectors(connection, texts, "float32")
+    expected = _nearest(exact[:num_queries] @ exact[num_queries:].T)
+    found = []
+    for name in ("float16", "int8", "ubinary"):
+        rows = _vectors(connection, texts, name)
+        if name == "ubinary":  # the order of dot products of signs is that of the numbers of equal bits
+            rows = np.unpackbits(rows, axis=1)[:, : exact.shape[1]] * 2.0 - 1
+        rows = rows.astype(np.float32)
+        cosines = (rows * exact).sum(axis=1) / np.linalg.norm(rows, axis=1) / np.linalg.norm(exact, axis=1)
+        near = _nearest(rows[:num_queries] @ rows[num_queries:].T)
+        share = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(expected.tolist(), near.tolist(), strict=True)])
+        figures = {"mean cosine": cosines.mean(), "least cosine": cosines.min(), "of the 10 nearest": share}
+        case = f"{len(texts):,} texts"
+        found.append(Row("formats", case, name, {f"accuracy: {each}": [float(x)] for each, x in figures.items()}))
+    return found
+
+
+def _vectors(connection: HTTPConnection, texts: Sequence[str], number_type: str) -> NDArray[Any]:
+    """Return the vectors of all texts in a number type; int8 ones are restored."""
+    way = Format(read_raw, "application/octet-stream", fields={"output_dtype": number_type})
+    parts = (texts[n : n + COMPARED_AT_ONCE] for n in range(0, len(texts), COMPARED_AT_ONCE))
+    return np.concatenate([read_raw(way.ask(connection, part)) for part in parts])
+
+
+def _nearest(similarity: NDArray[Any]) -> NDArray[Any]:
+    """Return the columns of the 10 largest numbers of each row."""
+    return np.argpartition(-similarity, 10, axis=1)[:, :10]
+
+
+def measure(where: str, connection: HTTPConnection, take: Callable[[int], Sequence[str]], num_rounds: int) -> list[Row]:
     """Return the bytes of each format, and the milliseconds of its answer and of reading it, of each round.
 
     `take` returns so many texts for a request. Each round takes the formats in another order, after one to warm up.
@@ -108,10 +164,11 @@ def measure(
     for _ in range(num_rounds + 1):
         for size, name in order.sample(list(found), len(found)):
             found[size, name].append(_once(FORMATS[name], connection, take(size)))
-    return [
-        Row(scenario, f"{size} vectors", name, {figure: [each[figure] for each in runs[1:]] for figure in runs[0]})
-        for (size, name), runs in found.items()
-    ]
+    rows = []
+    for (size, name), (_, *rounds) in found.items():
+        figures = {figure: [each[figure] for each in rounds] for figure in rounds[0]}
+        rows.append(Row("formats", f"{size} vectors {where}", name, figures))
+    return rows
 
 
 def _once(way: Format, connection: HTTPConnection, texts: Sequence[str]) -> dict[str, float]:

@@ -5,16 +5,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
-from sizing import Costs, Layout, rate
-
 from benchmarks import engine
 from benchmarks.indexes import indexes_of
 from benchmarks.matrix import Lengths, limit_trial
 from benchmarks.plan import PRECISIONS, Plan
 from benchmarks.scenarios import case_of, start_all
 from benchmarks.server import Server
-from shoal.bench.trial import Figures, Row, Trial
-from shoal_workers.process import processors
+from benchmarks.trial import Figures, Row, Trial
 
 #: Connections of each load, and headlines in a forward pass of the bare engine.
 MANY = 64
@@ -42,16 +39,7 @@ def run(plan: Plan) -> list[Row]:
             trials.append(bare.same_trial(f"the same {MANY} headlines each pass", usual))
             trials += [trial for trial in bare.headline_trials(plan.texts) if trial.case.startswith(("1 ", f"{MANY} "))]
         trials += sorted((trial for server in servers for trial in _trials(server, plan)), key=lambda trial: trial.case)
-        rows = [*plan.interleave("limits", trials), _predicted()]
-        return rows + [row for server in servers for row in server.memory_rows("limits")]
-
-
-def _predicted() -> Row:
-    """Return the rate that the simulation of larger machines (docs/sizing.md) gives for this one, in bf16."""
-    threads = processors.threads_for(1, processors.available())
-    layout = Layout(threads, api_processes=1, workers=1, threads=threads)
-    figures = {"requests/s": [rate(Costs(), layout, MANY)]}
-    return Row("limits", f"{case_of(MANY)} x 1 headline", "shoal, predicted", figures)
+        return plan.interleave("limits", trials) + [row for server in servers for row in server.memory_rows("limits")]
 
 
 def _trials(server: Server, plan: Plan) -> Iterator[Trial]:

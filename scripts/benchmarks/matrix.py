@@ -18,7 +18,7 @@ from openvino import opset13 as ops
 from stack import HOME, model
 
 from benchmarks.plan import own_process
-from shoal.bench.trial import Figures, Trial
+from benchmarks.trial import Figures, Trial
 from shoal_workers.encoding.tokenizer import Tokenizer
 from shoal_workers.model.model import prepared_folder
 from shoal_workers.process import processors

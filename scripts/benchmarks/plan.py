@@ -2,18 +2,16 @@
 
 import random
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import pairwise
 from multiprocessing import get_context
 
 from stack import DATA, Checkout, datasets
 
-from shoal.bench.service import sample
-from shoal.bench.trial import WARM_UP_S, Figures, Row, Trial, interleave
+from benchmarks.trial import Figures, Row, Trial, interleave
+from shoal.cli.bench import sample
 from shoal.errors import ShoalError
 
 #: Words from one start of a text in an article to the next: models see only the beginning of a text, so each start
@@ -86,27 +84,16 @@ class Plan:
     texts: Texts
     runs: int
     seconds: int
-    minutes: float
     peers: Sequence[str]
     checkouts: Sequence[Checkout]
     workers: int
-    vectors: int
     failed: list[str] = field(default_factory=list)
 
     def interleave(self, scenario: str, trials: Iterable[Trial]) -> list[Row]:
-        """Run the trials in turns, and say how long that takes.
-
-        A trial that fails is noted in `failed` and not run again; the others go on.
-        """
-        starts_s, trials = list[float](), list(trials)
-        longer_s = len(trials) * max(0, self.seconds - WARM_UP_S)
+        """Run the trials in turns. One that fails is noted in `failed` and not run again; the others go on."""
 
         def guarded(trial: Trial, seconds: int, number: int) -> Figures:
             name = f"{scenario}: {trial.case}, {trial.target}"
-            if trial is trials[0]:
-                starts_s.append(time.monotonic())
-                if number:
-                    say(f"{scenario}: {seconds_left(starts_s, self.runs, longer_s) / 60:.1f} minutes left")
             try:
                 return trial.run(seconds, number) if name not in self.failed else {}
             except (ShoalError, OSError, BrokenExecutor) as error:
@@ -116,16 +103,6 @@ class Plan:
 
         safe = [replace(trial, run=partial(guarded, trial)) for trial in trials]
         return interleave(scenario, safe, self.runs, self.seconds, say)
-
-
-def seconds_left(starts_s: Sequence[float], runs: int, longer_s: float) -> float:
-    """Return how long the runs take that are left, by the times at which the warm-up and those so far began.
-
-    The first run takes `longer_s` more than the warm-up.
-    """
-    warm_up_s, *ended_s = (end - start for start, end in pairwise(starts_s))
-    run_s = sum(ended_s) / len(ended_s) if ended_s else warm_up_s + longer_s
-    return run_s * (runs - len(ended_s))
 
 
 def say(text: str) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from shoal.bench.trial import Row
+from benchmarks.trial import Row
 
 #: Colours of the targets, in their order of appearance; they can be told apart in grey.
 COLOURS = ("#0b3c5d", "#d9822b", "#8a8a8a", "#b8d4e3", "#5a2a27")
@@ -13,14 +13,13 @@ COLOURS = ("#0b3c5d", "#d9822b", "#8a8a8a", "#b8d4e3", "#5a2a27")
 #: drawn.
 PANELS = (
     ("embed", "x 1 headline", "connections, one headline a request", "requests/s"),
-    ("open", "of capacity", "arrival rate, of capacity", "p50 ms"),
     ("search", ", 1 connection", "documents, one connection", "p50 ms"),
     ("pool", "", "workers that wait 20 ms a batch", "requests/s"),
 )
 
 
 def save(rows: Sequence[Row], path: Path) -> bool:
-    """Draw what was measured of embedding, arrival rates, searching and the pool; return False if that is nothing."""
+    """Draw what was measured of embedding, searching and the pool; return False if that is nothing."""
     import matplotlib as mpl
 
     mpl.use("agg")
@@ -47,7 +46,7 @@ def save(rows: Sequence[Row], path: Path) -> bool:
 
 
 def _draw(axis: Any, scenario: str, rows: Sequence[Row], name: str) -> None:
-    """Draw bars of each target, with a line from the lowest to the highest value; or lines over the cases."""
+    """Draw bars of each target, with a line from the lowest to the highest value; of pools, lines over their sizes."""
     cases = list(dict.fromkeys(_tick(scenario, row) for row in rows))
     ticks = list(map(int, cases)) if scenario == "pool" else list(range(len(cases)))
     if scenario in ("embed", "search"):
@@ -64,10 +63,9 @@ def _draw(axis: Any, scenario: str, rows: Sequence[Row], name: str) -> None:
             axis.bar(places, middles, width, color=colour, yerr=errors, label=target, error_kw={"capsize": 2})
     else:
         lines = {
-            each: [row.median(each) for row in rows] for each in ([name, "p99 ms"] if scenario == "open" else [name])
+            name: [row.median(name) for row in rows],
+            "so many times one worker's": [size * rows[0].median(name) for size in ticks],
         }
-        if scenario == "pool":
-            lines["so many times one worker's"] = [size * rows[0].median(name) for size in ticks]
         for colour, (label, values) in zip(COLOURS, lines.items(), strict=False):
             axis.plot(ticks, values, "o-", color=colour, label=label)
     axis.set_xticks(ticks, cases)
@@ -77,4 +75,4 @@ def _draw(axis: Any, scenario: str, rows: Sequence[Row], name: str) -> None:
 def _tick(scenario: str, row: Row) -> str:
     if scenario == "search":
         return f"{int(row.case.split(',')[0].split(' n')[1]):,}"
-    return row.target.split()[0] if scenario == "pool" else row.case.split(" of ")[0].split(" connection")[0]
+    return row.target.split()[0] if scenario == "pool" else row.case.split(" connection")[0]

@@ -10,7 +10,7 @@ from stack import DATA, ask, datasets, index_of
 
 from benchmarks.plan import PRECISIONS, Plan, say
 from benchmarks.server import shoal
-from shoal.bench.trial import Figures, Row
+from benchmarks.trial import Figures, Row
 from shoal.settings import Settings
 from shoal_workers.model.source import find_source
 

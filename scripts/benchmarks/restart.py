@@ -12,8 +12,8 @@ from stack import READY_WITHIN_S, ask, stack
 from benchmarks.peers import Target
 from benchmarks.plan import Plan
 from benchmarks.server import NO_CACHE, Processes, Server
-from shoal.bench import wrk
-from shoal.bench.trial import STRIDE, Figures, Row, Trial
+from benchmarks.trial import Figures, Row, Trial
+from shoal.cli import wrk
 from shoal.errors import NotReady
 
 #: Seconds of the load that do not count: before each measurement, and while the worker is killed.
@@ -33,7 +33,7 @@ def _run(plan: Plan, seconds: int, number: int) -> Figures:
         load = Server(Target("shoal", f"{running.url}/embed"), Processes({})).embed_load(64, plan.texts.alone)
         before, threads = _settled(load, seconds, number), _threads(running.url)
         with ThreadPoolExecutor(1) as thread:
-            under_load = thread.submit(wrk.run, load, KILLING_S, number * STRIDE, may_fail=True)
+            under_load = thread.submit(wrk.run, load, KILLING_S, number * wrk.STRIDE, may_fail=True)
             time.sleep(1)
             os.kill(running.processes["worker 1"], signal.SIGKILL)
             back_s = _wait_for_answer(running.url)
@@ -51,8 +51,8 @@ def _run(plan: Plan, seconds: int, number: int) -> Figures:
 
 def _settled(load: wrk.Load, seconds: int, number: int) -> float:
     """Return the rate of a load that has run for a while."""
-    wrk.run(load, SETTLING_S, number * STRIDE)
-    return wrk.run(load, seconds, number * STRIDE).requests_per_s
+    wrk.run(load, SETTLING_S, number * wrk.STRIDE)
+    return wrk.run(load, seconds, number * wrk.STRIDE).requests_per_s
 
 
 def _threads(url: str) -> int:

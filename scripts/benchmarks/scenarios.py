@@ -1,10 +1,9 @@
-"""The scenarios in which wrk sends requests to servers: embedding, batching, cache, pool, search, quality."""
+"""The scenarios in which wrk sends requests to servers: embedding, cache, pool, search."""
 
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -14,21 +13,14 @@ from stack import ROOT, ask
 
 from benchmarks import engine
 from benchmarks.indexes import indexes_of
-from benchmarks.peers import PATHS, Target, check
+from benchmarks.peers import check
 from benchmarks.plan import PRECISIONS, Plan, say
 from benchmarks.server import Server, peer, shoal
-from shoal.bench.trial import Figures, Row, Trial
+from benchmarks.trial import Figures, Row, Trial
 from shoal_workers.index.index import Index
 
 #: The setting that turns the cache on, and the number of texts that repeat: the warm-up sends each more than once.
 CACHE, NUM_REPEATED = {"SHOAL_CACHE_MB": "64"}, 1_000
-
-#: The settings of each way to form batches. The limit of 50 texts is the one of the published comparison.
-BATCHING = {
-    "batching on": {"SHOAL_MAX_BATCH_TEXTS": "50"},
-    "batching off": {"SHOAL_MAX_BATCH_TEXTS": "1"},
-    "window of 100 ms": {"SHOAL_MAX_BATCH_TEXTS": "50", "SHOAL_MAX_BATCH_WAIT_MS": "100"},
-}
 
 #: Numbers of workers, texts in a batch, seconds that a batch takes, and connections: a full batch for each of 16
 #: workers, and as many texts again in the queue. A worker embeds 100 texts a second, and the load and the API can carry
@@ -84,14 +76,6 @@ def embed_trials(server: Server, plan: Plan, connections: Sequence[int]) -> list
     ]
 
 
-def batching(plan: Plan) -> list[Row]:
-    """Run forty users as fast as they can: batches as they form, no batches, and a window of 100 ms."""
-    with ExitStack() as running:
-        servers = [running.enter_context(shoal(name, environment=settings)) for name, settings in BATCHING.items()]
-        trials = [server.embed_trial("40 users x 1 headline", 40, plan.texts.alone) for server in servers]
-        return plan.interleave("batching", trials)
-
-
 def cache(plan: Plan) -> list[Row]:
     """Run the same thousand headlines again and again, with the cache and without."""
     with shoal("cache on", environment=CACHE) as on, shoal("cache off") as off:
@@ -102,14 +86,6 @@ def cache_trial(server: Server, plan: Plan) -> Trial:
     """Return the load of texts that repeat."""
     case = f"64 connections, {NUM_REPEATED:,} texts that repeat"
     return server.embed_trial(case, 64, plan.texts.alone[:NUM_REPEATED])
-
-
-def routes(plan: Plan) -> list[Row]:
-    """Run our own route for vectors and that of OpenAI in turns, with the cache, so that they are what is measured."""
-    with shoal(environment=CACHE) as server:
-        url, repeated = server.url, plan.texts.alone[:NUM_REPEATED]
-        both = [replace(server, target=Target(path, url + path, kind)) for kind, path in PATHS.items()]
-        return plan.interleave("routes", [each.embed_trial(case_of(n), n, repeated) for n in (1, 16) for each in both])
 
 
 def pool(plan: Plan) -> list[Row]:

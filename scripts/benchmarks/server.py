@@ -15,8 +15,8 @@ import psutil
 from stack import OURS, Checkout, stack
 
 from benchmarks.peers import PEERS, Target, target_of
-from shoal.bench import wrk
-from shoal.bench.trial import STRIDE, Figures, Row, Trial, figures_of
+from benchmarks.trial import Figures, Row, Trial, figures_of
+from shoal.cli import wrk
 
 #: Every scenario but `cache` runs without a cache: the texts of a load repeat, and repeats would flatter us.
 NO_CACHE = {"SHOAL_CACHE_MB": "0"}
@@ -123,7 +123,7 @@ class Server:
 
     def run(self, load: wrk.Load, texts_per_request: int, seconds: int, number: int) -> Figures:
         before = self.processes.cpu_s()
-        measured = wrk.run(load, seconds, number * STRIDE)
+        measured = wrk.run(load, seconds, number * wrk.STRIDE)
         processor_ms = self.processes.ms_a_request(before, measured.num_requests, wrk=measured.cpu_s)
         return {**figures_of(measured, texts_per_request), **processor_ms}
 

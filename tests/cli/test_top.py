@@ -1,4 +1,4 @@
-"""`shoal top` and `shoal status` in a terminal: what they show, the keys, other sizes, and no terminal."""
+"""`shoal top`: what it shows, the keys, other sizes of the terminal, and no terminal."""
 
 import fcntl
 import io
@@ -46,20 +46,22 @@ POOL = {
     "history": {"jobs_per_s": [0.0, 5.0, 10.0], "computed_texts_per_s": [80.0], "cached_texts_per_s": [20.0]},
 }
 
+ODD = {"lanes": 7, "workers": [1], "history": [], "num_dead": "x", "time": None, "long_jobs": 7}
+
 JOB = {"id": "j-1", "status": "running", "kind": "embed_file", "progress": {"step": "embedding", "fraction": 0.5}}
 
 
-def shown(pool: Mapping[str, Any], jobs: object = (), order: str = "id", width: int = 120) -> str:
+def shown(pool: Mapping[str, Any], order: str = "id", width: int = 120) -> str:
     """Return the tables as text."""
     console = Console(width=width, color_system=None, file=io.StringIO())
     with console.capture() as printed:
-        console.print(pool_tables(pool, jobs, order))
+        console.print(pool_tables(pool, order))
     return printed.get()
 
 
 class TestTables:
     def test_they_have_lanes_rates_workers_and_long_jobs(self) -> None:
-        text = shown(POOL, [JOB, JOB | {"id": "j-2", "status": "done"}])
+        text = shown(POOL | {"long_jobs": [JOB, JOB | {"id": "j-2", "status": "done"}]})
         assert re.search(r"interactive +12,345 +3 +5 +1 min 30 s +250 ms +- +-", text)
         assert re.search(r"^10 +- +100 +- +- +- +4 +▁▄█$", text, re.MULTILINE)
         assert re.search(r"b +ready +m +- +- +7\.0 +50 % +- +1,024 MB", text)
@@ -67,18 +69,20 @@ class TestTables:
         assert "j-2" not in text
 
     def test_nothing_that_a_pool_says_speaks_to_the_terminal(self) -> None:
-        text = shown(POOL | {"lanes": [{"lane": HOSTILE}]}, [JOB | {"kind": HOSTILE}])
+        text = shown(POOL | {"lanes": [{"lane": HOSTILE}], "long_jobs": [JOB | {"kind": HOSTILE}]})
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", text)
         assert "[red]x" in text
 
-    @pytest.mark.parametrize("pool", [{}, {"lanes": 7, "workers": [1], "history": [], "num_dead": "x", "time": None}])
+    @pytest.mark.parametrize(
+        "pool", [{}, {"lanes": 7, "workers": [1], "history": [], "num_dead": "x", "time": None, "long_jobs": 7}]
+    )
     def test_what_is_missing_or_odd_is_left_out(self, pool: Mapping[str, Any]) -> None:
-        assert "no worker is alive" in shown(pool, 7)
+        assert "no worker is alive" in shown(pool)
         assert View(pool).render("pool x")
 
     @pytest.mark.parametrize("width", [10, 50, 300])
     def test_no_line_is_wider_than_the_terminal(self, width: int) -> None:
-        text = shown(POOL, [JOB], width=width)
+        text = shown(POOL | {"long_jobs": [JOB]}, width=width)
         assert max(map(len, text.splitlines())) <= width
         assert width < 50 or re.search(r"^inter", text, re.MULTILINE)
 
@@ -191,14 +195,13 @@ class TestTerminal:
             top.press("q")
             assert top.wait() == 0
 
-    def test_status_has_tables_and_colours_unless_they_are_not_wanted(
-        self, pool: dict[str, str], stub: StubWorker
-    ) -> None:
+    def test_there_are_colours_unless_they_are_not_wanted(self, pool: dict[str, str], stub: StubWorker) -> None:
         for variables, has_colours in (({}, True), ({"NO_COLOR": "1"}, False)):
-            with screen("status", **pool, **variables) as status:
-                assert status.wait() == 0
-            assert all(word in status.output for word in ("interactive", "stub"))
-            assert bool(re.search(r"\x1b\[[\d;]*3\dm", status.output)) == has_colours
+            with screen("top", "--every", "600", **pool, **variables) as top:
+                wait_until(lambda top=top: "sort: id" in top.output and "stub" in top.output)  # type: ignore[misc]
+                top.press("q")
+                assert top.wait() == 0
+            assert bool(re.search(r"\x1b\[[\d;]*3\dm", top.output)) == has_colours
 
 
 class TestNoTerminal:

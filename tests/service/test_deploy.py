@@ -113,22 +113,6 @@ def test_prometheus_takes_the_queries_of_the_board(tmp_path: Path) -> None:
     promtool("check", "rules", "board.yml", folder=tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "the following arguments are required: url, minutes"),
-        (("http://127.0.0.1:1", "10"), "http://127.0.0.1:1 does not answer as a Prometheus does"),
-        (("nowhere", "10"), "nowhere does not answer as a Prometheus does"),
-        (("http://127.0.0.1:1", "0"), "minutes must be over 0"),
-    ],
-)
-def test_the_plot_of_the_board_says_what_is_wrong(arguments: tuple[str, ...], message: str) -> None:
-    pytest.importorskip("matplotlib")
-    script = ROOT / "scripts" / "board_plot.py"
-    done = subprocess.run([sys.executable, str(script), *arguments], capture_output=True, text=True)
-    assert (done.returncode > 0, message in done.stderr, "Traceback" in done.stderr) == (True, True, False)
-
-
 def test_compose_takes_the_overlay() -> None:
     if not shutil.which("docker") or subprocess.run(["docker", "compose", "version"], capture_output=True).returncode:
         pytest.skip("there is no docker compose")

@@ -5,7 +5,7 @@ the sums. The counts of a process stay when it ends.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from glob import glob
 from pathlib import Path
 from threading import Lock
@@ -17,8 +17,9 @@ from prometheus_client.registry import Collector
 
 from shoal import __version__
 from shoal.client.redis.async_client import AsyncClient
+from shoal.viewers.pool_snapshot import PoolSnapshot
 from shoal_api.metrics import workers as worker_metrics
-from shoal_api.metrics.pool import PoolReading, describe
+from shoal_api.metrics.pool import describe
 from shoal_api.metrics.processes import ProcessesCollector
 from shoal_api.metrics.tei import tei_metrics
 
@@ -46,7 +47,15 @@ class Metrics:
             registry=own,
         )
         self.errors = Counter("shoal_http_errors", "Requests answered with an error.", ("code",), registry=own)
-        self._cache_counters = CacheCounters(client, own)
+        self._client = client
+        self._lock = Lock()
+        self._num_counted = (0, 0)
+        self._cache_hits = Counter("shoal_cache_hits", "Texts of embeds that the API found in the cache.", registry=own)
+        self._cache_misses = Counter(
+            "shoal_cache_misses",
+            "Texts of embeds that the API did not find in the cache and sent to a worker.",
+            registry=own,
+        )
         build = Gauge(
             "shoal_build_info",
             "The version that runs, as a label.",
@@ -63,16 +72,31 @@ class Metrics:
         series.observe(seconds)
         if num_texts > 1:
             self.batches.labels(route, status).inc()
-        self._cache_counters.update()
+        self._count_lookups()
 
     def num_cache_hits(self) -> float:
         """Return how many texts the processes of this API have found in the cache."""
-        return self._cache_counters.num_hits()
+        self._count_lookups()
+        folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+        if folder is None:
+            return self._num_counted[0]
+        families = MultiProcessCollector.merge(glob(f"{folder}/counter_*.db"))  # type: ignore[no-untyped-call]
+        hits = [sample.value for family in families if family.name == "shoal_cache_hits" for sample in family.samples]
+        return float(sum(hits))
 
-    def render(self, pool: PoolReading | None) -> bytes:
-        """Return all metrics in Prometheus's text format, with what was read of the pool."""
-        self._cache_counters.update()
-        families = [*describe(pool), *self._registry.collect()]
+    def _count_lookups(self) -> None:
+        """Count the lookups since the last time; the client counts its own, without knowing of Prometheus."""
+        with self._lock:
+            counted, before = self._client.num_cached, self._num_counted
+            self._num_counted = counted
+            if counted != before:
+                self._cache_hits.inc(counted[0] - before[0])
+                self._cache_misses.inc(counted[1] - before[1])
+
+    def render(self, pool: PoolSnapshot | None, memory: Mapping[bytes, bytes] | None) -> bytes:
+        """Return all metrics in Prometheus's text format, with what was read of the pool and of Redis's memory."""
+        self._count_lookups()
+        families = [*describe(pool, memory), *self._registry.collect()]
         text = generate_latest(_Families([*families, *tei_metrics(families)]))
         return text + worker_metrics.render(pool.workers).encode() if pool else text
 
@@ -97,37 +121,3 @@ def _register_processes(registry: CollectorRegistry) -> CollectorRegistry | None
     MultiProcessCollector(registry, folder)  # type: ignore[no-untyped-call]
     registry.register(ProcessesCollector(Path(folder)))
     return None
-
-
-class CacheCounters:
-    """The counters of cache lookups by this process's client, which counts without knowing of Prometheus."""
-
-    def __init__(self, client: AsyncClient, registry: CollectorRegistry | None):
-        self._client = client
-        self._lock = Lock()
-        self._num_added = (0, 0)
-        self._hits = Counter("shoal_cache_hits", "Texts of embeds that the API found in the cache.", registry=registry)
-        self._misses = Counter(
-            "shoal_cache_misses",
-            "Texts of embeds that the API did not find in the cache and sent to a worker.",
-            registry=registry,
-        )
-
-    def update(self) -> None:
-        """Add the lookups that the client has counted since the last time."""
-        with self._lock:
-            counted = self._client.num_cached
-            if counted != self._num_added:
-                self._hits.inc(counted[0] - self._num_added[0])
-                self._misses.inc(counted[1] - self._num_added[1])
-                self._num_added = counted
-
-    def num_hits(self) -> float:
-        """Return the hits of this process and of those that share its files."""
-        self.update()
-        folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
-        if folder is None:
-            return self._num_added[0]
-        families = MultiProcessCollector.merge(glob(f"{folder}/counter_*.db"))  # type: ignore[no-untyped-call]
-        hits = [sample.value for family in families if family.name == "shoal_cache_hits" for sample in family.samples]
-        return float(sum(hits))

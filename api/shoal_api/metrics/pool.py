@@ -2,16 +2,12 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Self
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from shoal.client.redis.async_client import AsyncClient
-from shoal.errors import ShoalError
 from shoal.queue.lane import LaneLimits, LaneLoad
-from shoal.queue.unread import UnreadLoad
-from shoal_api.metrics.workers import Heartbeats
+from shoal.queue.producer import Producer
+from shoal.viewers.pool_snapshot import PoolSnapshot
 
 #: The lines of Redis's INFO that are of interest.
 _MEMORY = re.compile(rb"^(used_memory|maxmemory):(\d+)", re.MULTILINE)
@@ -34,45 +30,26 @@ _LANE_GAUGES: tuple[tuple[str, str, Callable[[LaneLoad, LaneLimits], float]], ..
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PoolReading:
-    """The state of a pool, as Redis has it at one moment.
-
-    `memory` has lines of Redis's INFO; it is None where the user may not ask. A reading takes seven round trips,
-    whatever the number of workers.
-    """
-
-    loads: Mapping[str, LaneLoad]
-    limits: LaneLimits
-    unread: UnreadLoad
-    num_dead: int
-    memory: Mapping[bytes, bytes] | None
-    workers: Heartbeats
-
-    @classmethod
-    async def take(cls, client: AsyncClient) -> Self | None:
-        """Read the pool; return None if Redis does not answer."""
-        queue = client.queue
-        try:
-            return cls(
-                await queue.loads(),
-                await queue.limits(),
-                await queue.unread_load(),
-                await queue.num_dead(),
-                await _memory(client),
-                await queue.pool.workers(),
-            )
-        except ShoalError:
-            return None
+async def read_memory(queue: Producer) -> dict[bytes, bytes]:
+    """Return the lines of Redis's INFO that tell its memory. Raises a ShoalError where the user may not ask."""
+    return dict(_MEMORY.findall(await queue.commands.execute("INFO", "memory")))
 
 
-def describe(pool: PoolReading | None) -> Iterator[Metric]:
+def describe(pool: PoolSnapshot | None, memory: Mapping[bytes, bytes] | None) -> Iterator[Metric]:
     """Yield the metrics of Redis and of the lanes and results; without Redis, the one that says so."""
     yield GaugeMetricFamily("shoal_redis_up", "1 if Redis answers, else 0.", int(pool is not None))
     if pool is None:
         return
-    yield from _describe_memory(pool.memory)
-    yield from _describe_lanes(pool.loads, pool.limits)
+    if memory is not None:
+        used, most = int(memory[b"used_memory"]), int(memory[b"maxmemory"])
+        yield GaugeMetricFamily("shoal_redis_memory_bytes", "Memory that Redis has in use.", used)
+        meaning = "Memory that Redis may use; 0: no limit is set."
+        yield GaugeMetricFamily("shoal_redis_max_memory_bytes", meaning, most)
+    for name, text, value_of in _LANE_GAUGES:
+        family = GaugeMetricFamily(name, text, labels=("lane",))
+        for lane, load in pool.loads.items():
+            family.add_metric((lane,), value_of(load, pool.limits))
+        yield family
     yield GaugeMetricFamily("shoal_unread_results", "Results that were not read.", pool.unread.num_results)
     yield GaugeMetricFamily(
         "shoal_unread_result_bytes",
@@ -85,27 +62,3 @@ def describe(pool: PoolReading | None) -> Iterator[Metric]:
         pool.unread.num_bytes / pool.limits.max_unread_bytes,
     )
     yield GaugeMetricFamily("shoal_dead_letters", "Dead letters: jobs that could not be answered.", pool.num_dead)
-
-
-async def _memory(client: AsyncClient) -> dict[bytes, bytes] | None:
-    try:
-        return dict(_MEMORY.findall(await client.queue.commands.execute("INFO", "memory")))
-    except ShoalError:
-        return None
-
-
-def _describe_memory(memory: Mapping[bytes, bytes] | None) -> Iterator[Metric]:
-    if memory is None:
-        return
-    yield GaugeMetricFamily("shoal_redis_memory_bytes", "Memory that Redis has in use.", int(memory[b"used_memory"]))
-    yield GaugeMetricFamily(
-        "shoal_redis_max_memory_bytes", "Memory that Redis may use; 0: no limit is set.", int(memory[b"maxmemory"])
-    )
-
-
-def _describe_lanes(loads: Mapping[str, LaneLoad], limits: LaneLimits) -> Iterator[Metric]:
-    for name, text, value_of in _LANE_GAUGES:
-        family = GaugeMetricFamily(name, text, labels=("lane",))
-        for lane, load in loads.items():
-            family.add_metric((lane,), value_of(load, limits))
-        yield family

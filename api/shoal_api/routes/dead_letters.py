@@ -12,7 +12,7 @@ from shoal_api.enqueue import refuse_idempotency_key
 from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.requests import DeadLetterPath, DeadLettersQuery
 from shoal_api.schema.responses import DeadLetterBody, DeadLetterList, Dropped, Submitted
-from shoal_api.viewers.dead_letter import describe
+from shoal_api.viewers.pool_details import describe
 
 #: Most bytes shown of a job that cannot be read.
 MAX_SHOWN_BYTES = 1_000

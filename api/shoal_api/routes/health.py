@@ -1,5 +1,7 @@
 """GET /health and GET /ready: the liveness of the process, and the readiness of the service."""
 
+from collections import Counter
+
 from flask import Response
 
 from shoal.contract.excerpt import excerpt
@@ -39,7 +41,8 @@ async def num_ready(index: str | None = None) -> int:
     if not pool.workers:
         raise NotReady("no worker is alive: start one with `shoal worker`")
     if not pool.ready:
-        states = pool.describe_states()
+        found = Counter(str(about.get("state", "unknown")) for about in pool.workers.values())
+        states = ", ".join(f"{count} {state}" for state, count in sorted(found.items()))
         raise NotReady(f"none of the {len(pool.workers)} workers alive is ready ({states}): wait, or see their logs")
     wanted = [index] if index else sorted(context().settings.index_folders())
     if missing := [name for name in wanted if name not in pool.indexes]:

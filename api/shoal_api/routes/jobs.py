@@ -25,7 +25,7 @@ from shoal_api.schema.long_jobs import (
 )
 from shoal_api.schema.requests import JobBody, JobPath, ResultQuery
 from shoal_api.schema.responses import Submitted
-from shoal_api.viewers.event_stream import event_stream
+from shoal_api.viewers.event_stream import as_stream, events_of_job
 
 api = Blueprint("jobs", __name__, "submit and fetch", ErrorBody)
 
@@ -63,7 +63,7 @@ async def job_events(path: JobPath) -> Response:
             return await found.in_thread(lambda: describe(found, found.long_jobs.status(job_id))[0])
         return await _short_state(found, job_id)
 
-    response = event_stream(look, found.stopping)
+    response = as_stream(events_of_job(look, found.stopping))
     response.call_on_close(found.access.count_lasting(json_request()))
     return response
 

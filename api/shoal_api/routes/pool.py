@@ -9,7 +9,7 @@ from typing import Any
 
 from flask import Response
 
-from shoal_api.answers.response import sent
+from shoal_api.answers.response import json_line, sent
 from shoal_api.context import Context, context
 from shoal_api.description import Blueprint
 from shoal_api.request import json_request
@@ -41,8 +41,7 @@ async def pool(query: PoolQuery) -> Response:
     """Tell what the lanes hold and the workers do, now and in the last ten minutes."""
     watch = _started_watch(context())
     await _next_sample(watch, 0)
-    view = await watch.view(_client(), query.since)
-    return sent(view.json, "application/json")
+    return sent(json_line(await watch.view(_client(), query.since)), "application/json")
 
 
 @api.get("/v1/pool/events", responses=_EVENTS, openapi_extensions={"parameters": [_LAST_EVENT_ID]})
@@ -65,10 +64,10 @@ async def _events(found: Context, client: str | None, since_s: float) -> AsyncIt
             return
         if number == last:
             continue
-        time_s, line = await watch.view(client, since_s)
-        if time_s != since_s or watch.has_failed:  # else the sample was read before it was counted, and is sent already
-            since_s = time_s
-            yield event("pool", line, str(since_s))
+        view = await watch.view(client, since_s)
+        if view["time"] != since_s or watch.error:  # else the sample was read before it was counted, and sent
+            since_s = view["time"]
+            yield event("pool", json_line(view), str(since_s))
 
 
 async def _next_sample(watch: PoolWatch, number: int) -> int:

@@ -70,13 +70,10 @@ class RecentJob(BaseModel):
 
 
 class LaneHistory(BaseModel):
-    """For each sample a value: what a lane held, and the waits since the heartbeats before."""
+    """For each sample a value: the jobs in a lane, and the wait of 95 % of those since the heartbeats before."""
 
     num_jobs: _Numbers
-    oldest_age_s: _Numbers
-    wait_p50_s: _Numbers
     wait_p95_s: _Numbers
-    wait_max_s: _Numbers = Field(description="Longest wait of the minute before")
 
 
 class LaneHistories(BaseModel):

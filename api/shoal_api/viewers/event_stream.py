@@ -29,11 +29,6 @@ FIRST = b"retry: 1000\n\n"
 _KEEP_ALIVE = b": the job is as before\n\n"
 
 
-def event_stream(read: Callable[[], Awaitable[dict[str, Any]]], stopping: Event) -> StreamedResponse:
-    """Return the stream of a job's events; `read` returns the job as JSON has it, and raises ShoalErrors."""
-    return as_stream(_events(read, stopping))
-
-
 def as_stream(events: AsyncIterator[bytes]) -> StreamedResponse:
     """Return a response to the current request with these events, which no proxy may hold back.
 
@@ -57,8 +52,11 @@ def event(name: str, line: bytes, event_id: str = "") -> bytes:
     return b"%bdata: %b\n" % (head.encode(), line)
 
 
-async def _events(read: Callable[[], Awaitable[dict[str, Any]]], stopping: Event) -> AsyncIterator[bytes]:
-    """Yield an event for each change of the job, and one for its end; end without it if the server stops."""
+async def events_of_job(read: Callable[[], Awaitable[dict[str, Any]]], stopping: Event) -> AsyncIterator[bytes]:
+    """Yield an event for each change of the job, and one for its end; end without it if the server stops.
+
+    `read` returns the job as JSON has it, and raises ShoalErrors.
+    """
     started_s = sent_s = time.monotonic()
     last: dict[str, Any] = {}
     yield FIRST

@@ -4,10 +4,9 @@ from contextlib import suppress
 from typing import Any
 
 from shoal.errors import MissingExtra
-from shoal.queue.blame import DeadLetters
+from shoal.queue.blame import DeadLetter, DeadLetters
 from shoal_api.context import Context
 from shoal_api.long_jobs import long_job
-from shoal_api.viewers import dead_letter
 from shoal_api.viewers.pool_watch import Details
 
 #: Most dead letters and long jobs that are shown.
@@ -21,7 +20,23 @@ async def read_details(found: Context, client: str | None) -> Details:
     """
     letters = await DeadLetters(found.client.queue).newest(MAX_SHOWN) if client is None else []
     long_jobs = await found.in_thread(_long_jobs, found, client)
-    return Details([dead_letter.describe(letter) for letter in letters], long_jobs)
+    return Details(list(map(describe, letters)), long_jobs)
+
+
+def describe(letter: DeadLetter) -> dict[str, Any]:
+    """Return what names a dead letter and its job, without texts, as JSON has it."""
+    outline = letter.outline()
+    return {
+        "id": letter.id,
+        "time": letter.time_s,
+        "job_id": outline.id,
+        "op": outline.op,
+        "num_texts": outline.num_texts,
+        "lane": letter.lane,
+        "deliveries": letter.deliveries,
+        "worker": letter.worker,
+        "reason": letter.reason,
+    }
 
 
 def _long_jobs(found: Context, client: str | None) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -48,11 +47,6 @@ class PoolState:
         """The greatest dimension of the vectors of ready workers; 0 if none is ready."""
         dimensions = [about.get("dimension") for about in self.ready.values()]
         return max((known for known in dimensions if isinstance(known, int)), default=0)
-
-    def describe_states(self) -> str:
-        """Return how many workers are in each state: "1 loading, 2 stalled"."""
-        states = Counter(str(about.get("state", "unknown")) for about in self.workers.values())
-        return ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
 
 
 class PoolReader:

@@ -35,7 +35,7 @@ def serve(
         click.echo(background.stop(settings))
         return
     if sample and not settings.indexes:
-        from shoal.supervisor.sample import with_sample
+        from shoal.supervisor.serve import with_sample
 
         settings = with_sample(settings)
     log = background.detach(settings) if detach else None

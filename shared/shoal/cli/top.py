@@ -1,7 +1,7 @@
 """The command `shoal top`: the pool in a terminal, live."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 #: Longest that an API may take to answer, in seconds.
 ANSWER_S = 5.0
 
-#: Most long jobs that are read.
+#: Most long jobs that are read from Redis.
 MAX_LONG_JOBS = 20
 
 
@@ -45,14 +45,15 @@ def top(settings: Settings, url: str | None, key: str | None, every_s: float) ->
 def _over_redis(settings: Settings) -> Iterator["Reader"]:
     from shoal.client.redis.client import Client  # which loads numpy
     from shoal.viewers.pool_history import PoolHistory
+    from shoal.viewers.pool_snapshot import PoolSnapshot
 
     with Client.from_settings(settings) as client:
         history, jobs = PoolHistory(), client.long_jobs
 
-        def read() -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:
-            client.run(lambda own: history.sample(own.queue))
+        def read() -> Mapping[str, Any]:
+            history.add(client.run(lambda own: PoolSnapshot.take(own.queue)))
             found = [] if jobs.is_empty() else jobs.list(limit=MAX_LONG_JOBS)
-            return history.snapshot(), [status.to_map() for status in found]
+            return history.snapshot() | {"long_jobs": [status.to_map() for status in found]}
 
         yield read
 
@@ -62,9 +63,4 @@ def _over_http(url: str, key: str) -> Iterator["Reader"]:
     from shoal.client.http.client import HttpClient
 
     with HttpClient(url, key, timeout_s=ANSWER_S) as client:
-
-        def read() -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:
-            jobs = client.ask("GET", f"/v1/jobs?limit={MAX_LONG_JOBS}").values()
-            return client.ask("GET", "/v1/pool").values(), jobs.get("jobs", ())
-
-        yield read
+        yield lambda: client.ask("GET", "/v1/pool").values()

@@ -1,14 +1,36 @@
 """`shoal serve`: runs the supervisor, and prints a summary once everything is ready."""
 
+import os
 import signal
+import subprocess
+import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
+from shoal.errors import BadSetting, NotReady
+from shoal.index_folder import CURRENT
 from shoal.settings import Settings
-from shoal.supervisor.pidfile import hold
+from shoal.supervisor.pidfile import hold, make_home
 from shoal.supervisor.supervisor import Supervisor
+
+
+def with_sample(settings: Settings) -> Settings:
+    """Return settings that name the index of sample headlines, after building it unless it is there.
+
+    Raises BadSetting for a home folder whose path cannot be named as an index, and NotReady if there is no index.
+    """
+    make_home(settings)
+    folder = settings.home_folder / "sample"
+    if "," in str(folder):
+        raise BadSetting(f"{settings.home_folder} has a comma, which separates indexes: choose another --home")
+    if not (folder / CURRENT).exists():
+        command = [sys.executable, "-m", "shoal", "index", "build", "--local", "--out", str(folder)]
+        if subprocess.run(command, env=os.environ | settings.to_environment()).returncode:
+            raise NotReady("the sample headlines were not indexed: see the lines above, or name an index with --index")
+    return replace(settings, indexes=f"default={folder}")  # named, as the folder may have an equals sign
 
 
 def serve(settings: Settings, *, query: str | None = None, log: Path | None = None) -> None:

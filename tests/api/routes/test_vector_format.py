@@ -11,7 +11,6 @@ from contextlib import closing
 from http.client import HTTPConnection
 from typing import Any
 
-import formats
 import msgpack
 import numpy as np
 import pyarrow as pa
@@ -410,9 +409,9 @@ def test_the_script_reads_the_same_vectors_in_every_format(url: str) -> None:
         for name, way in measured.FORMATS.items():
             found = way.decode(way.ask(connection, texts))
             assert found.shape[1] == 1 if "ubinary" in name else np.allclose(found, expected, rtol=0, atol=0.02), name
-        rows = measured.measure("formats", connection, lambda size: texts[:size], 1)
+        rows = measured.measure("computed", connection, lambda size: texts[:size], 1)
         assert [row.target for row in rows] == [*measured.FORMATS] * len(measured.BATCHES)
-        assert formats.accuracy(connection, texts, 4)[0].median("least cosine") > 0.999
+        assert measured.accuracy(connection, texts, 4)[0].median("accuracy: least cosine") > 0.999
 
 
 @needs_node

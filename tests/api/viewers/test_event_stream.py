@@ -48,7 +48,7 @@ def blocks(*states: dict[str, Any] | ShoalError, num_looks: int = 1_000) -> list
             raise state
         return state
 
-    response = event_stream.event_stream(look, Stop(num_looks))
+    response = event_stream.as_stream(event_stream.events_of_job(look, Stop(num_looks)))
     assert response.headers["X-Accel-Buffering"] == "no"
 
     async def read() -> bytes:

@@ -2,13 +2,11 @@
 
 import os
 import select
-import signal
 import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,8 +21,11 @@ from shoal.process.printable import printable
 #: Most keys that are read at a time.
 _MAX_KEYS = 64
 
-#: Reads the pool: returns its snapshot and its long jobs, or raises a ShoalError.
-Reader = Callable[[], tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]]
+#: Longest time until the screen is drawn again, perhaps in another size of the terminal, in seconds.
+_DRAW_EVERY_S = 0.5
+
+#: Reads the pool: returns its snapshot with its long jobs, or raises a ShoalError.
+Reader = Callable[[], Mapping[str, Any]]
 
 
 @dataclass(slots=True)
@@ -32,7 +33,6 @@ class View:
     """The state of the pool as it was read last, and how it is looked at."""
 
     pool: Mapping[str, Any] = field(default_factory=dict)
-    long_jobs: Sequence[Mapping[str, Any]] = ()
     trouble: str = ""
     order: str = "id"
     is_paused: bool = False
@@ -48,6 +48,13 @@ class View:
             names = list(ORDERS)
             self.order = names[(names.index(self.order) + 1) % len(names)]
 
+    def read(self, read: Reader) -> None:
+        """Read the pool; what was read last stays where that fails."""
+        try:
+            self.pool, self.trouble = read(), ""
+        except ShoalError as error:
+            self.trouble = error.line
+
     def render(self, name: str) -> Group:
         """Return the screen."""
         now = time.strftime("%H:%M:%S", time.localtime(self.pool.get("time", 0))) if self.pool.get("time") else ""
@@ -55,60 +62,29 @@ class View:
         head.append("  paused" if self.is_paused else "", "yellow")
         keys = Text(f"q quit   p {'go on' if self.is_paused else 'pause'}   s sort: {self.order}", "dim")
         trouble = [Text(printable(self.trouble), "red")] if self.trouble else []
-        return Group(head, *trouble, Text(), pool_tables(self.pool, self.long_jobs, self.order), Text(), keys)
+        return Group(head, *trouble, Text(), pool_tables(self.pool, self.order), Text(), keys)
 
 
 def print_pool(read: Reader) -> None:
     """Print the pool once."""
-    Console().print(pool_tables(*read()))
+    Console().print(pool_tables(read()))
 
 
 def watch_pool(name: str, read: Reader, every_s: float) -> None:
     """Show the pool until the user ends it."""
-    view, due_s = View(), 0.0
-    with _keys(sys.stdin.fileno()) as wait, Live(screen=True, auto_refresh=False) as live:
-        while not view.has_ended:
-            if time.monotonic() >= due_s and not view.is_paused:
-                _update(view, read)
-                due_s = time.monotonic() + every_s
-            live.update(view.render(name), refresh=True)
-            for key in wait(None if view.is_paused else max(0.0, due_s - time.monotonic())):
-                view.press(key)
-
-
-def _update(view: View, read: Reader) -> None:
-    """Read the pool; what was read last stays where that fails."""
-    try:
-        view.pool, view.long_jobs = read()
-        view.trouble = ""
-    except ShoalError as error:
-        view.trouble = error.line
-
-
-@contextmanager
-def _keys(terminal: int) -> Iterator[Callable[[float | None], list[str]]]:
-    """Give a function that waits for keys: for a number of seconds or for ever, or until the terminal has another size.
-
-    It returns the keys that were pressed; an empty one if the terminal is gone.
-    """
+    view, due_s, terminal = View(), 0.0, sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    earlier = signal.signal(signal.SIGWINCH, lambda *_: None)
-    earlier_writer = signal.set_wakeup_fd(writer)
-
-    def wait(timeout_s: float | None) -> list[str]:
-        ready, _, _ = select.select([terminal, reader], [], [], timeout_s)
-        if reader in ready:
-            os.read(reader, _MAX_KEYS)
-        return list(os.read(terminal, _MAX_KEYS).decode(errors="ignore")) or [""] if terminal in ready else []
-
     try:
         tty.setcbreak(terminal)
-        yield wait
+        with Live(screen=True, auto_refresh=False) as live:
+            while not view.has_ended:
+                if time.monotonic() >= due_s and not view.is_paused:
+                    view.read(read)
+                    due_s = time.monotonic() + every_s
+                live.update(view.render(name), refresh=True)
+                left_s = _DRAW_EVERY_S if view.is_paused else max(0.0, due_s - time.monotonic())
+                if select.select([terminal], [], [], min(_DRAW_EVERY_S, left_s))[0]:
+                    for key in os.read(terminal, _MAX_KEYS).decode(errors="ignore") or [""]:
+                        view.press(key)
     finally:
         termios.tcsetattr(terminal, termios.TCSADRAIN, before)
-        signal.set_wakeup_fd(earlier_writer)
-        signal.signal(signal.SIGWINCH, earlier)
-        os.close(reader)
-        os.close(writer)

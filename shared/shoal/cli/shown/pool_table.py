@@ -1,7 +1,6 @@
 """The state of a pool as tables for a terminal: its lanes, rates, workers and long jobs."""
 
 from collections.abc import Callable, Iterable, Mapping
-from itertools import chain
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -49,23 +48,12 @@ _NUM_BARS = 20
 _BAR_WIDTH = 20
 
 
-def pool_tables(pool: _Values, long_jobs: object = (), order: str = "id") -> Group:
-    """Return the tables of a snapshot of a pool, as `PoolHistory` makes it, and of its long jobs that go on."""
+def pool_tables(pool: _Values, order: str = "id") -> Group:
+    """Return the tables of a pool as `GET /v1/pool` has it; of its long jobs, those that go on."""
     parts: list[RenderableType] = [_lanes(pool), Text(), _rates(pool), Text(), _workers(pool, order)]
-    if found := [job for job in _maps(long_jobs) if job.get("status") in ("queued", "running", "paused")]:
+    if found := [job for job in _maps(pool.get("long_jobs")) if job.get("status") in ("queued", "running", "paused")]:
         parts += [Text(), _long_jobs(found)]
     return Group(*parts)
-
-
-def index_table(workers: Mapping[str, _Values]) -> Group:
-    """Return the indexes that workers with these heartbeats serve, and what is wrong with others."""
-    table = _table("index", "documents", "version", left=1)
-    served = {name: about for worker in workers.values() for name, about in worker.get("indexes", {}).items()}
-    for name, about in sorted(served.items()):
-        table.add_row(plain(name), _count(about.get("count")), plain(about.get("version")))
-    wrong = {name: why for worker in workers.values() for name, why in worker.get("index_errors", {}).items()}
-    faults = [Text("index ", "red").append(plain(f"{name}: {why}")) for name, why in sorted(wrong.items())]
-    return Group(*((Text(), table) if served else ()), *faults, Text())
 
 
 def _lanes(pool: _Values) -> Table:
@@ -205,5 +193,5 @@ def _time(seconds: float) -> str:
 def _sparkline(values: object) -> str:
     """Return the last values of a history as bars, of which the highest is the largest value."""
     numbers = [_number(value) for value in (values if isinstance(values, list) else [])][-_NUM_BARS:]
-    most = max(chain(numbers, (0.0,)))
+    most = max([0.0, *numbers])
     return "".join(_BARS[int(number / most * (len(_BARS) - 1))] if most else _BARS[0] for number in numbers)

@@ -15,6 +15,9 @@ from shoal.errors import MissingExtra, NotReady
 #: Longest wait of wrk for one answer before it counts as an error.
 _TIMEOUT_S = 60
 
+#: Number of requests by which each run begins later in the texts, so that no run repeats the one before.
+STRIDE = 4_001
+
 #: Beginning of the line of wrk's output that has the numbers as JSON.
 _MARK = "measured: "
 

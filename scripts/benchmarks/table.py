@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from shoal.bench.trial import Row, shown
+from benchmarks.trial import Row, shown
 
 
 def tables(rows: Iterable[Row]) -> str:

@@ -3,15 +3,11 @@
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
-from shoal.bench import wrk
+from shoal.cli import wrk
 
 #: Longest warm-up before the runs that count.
 WARM_UP_S = 2
-
-#: Number of requests by which each run begins later in the texts, so that no run repeats the one before.
-STRIDE = 4_001
 
 #: The figures of one run by name. Figures named `group: column` stand in a table for the group.
 Figures = Mapping[str, float]
@@ -61,11 +57,6 @@ def interleave(
     return [_row(scenario, trial, of_trial) for trial, of_trial in zip(trials, found, strict=True) if of_trial]
 
 
-def load_trial(case: str, target: str, load: wrk.Load, texts_per_request: int = 1) -> Trial:
-    """Return a trial that sends a load and measures its rate and its latencies."""
-    return Trial(case, target, partial(_run_load, load, texts_per_request))
-
-
 def figures_of(measured: wrk.Measured, texts_per_request: int) -> Figures:
     """Return the rate and latencies of a run as figures."""
     return {
@@ -81,10 +72,6 @@ def shown(value: float) -> str:
     """Return a number as text: no decimals from 100 on, two from 1 on, three below."""
     digits = 0 if abs(value) >= 100 or value == int(value) else 2 if abs(value) >= 1 else 3
     return f"{value:,.{digits}f}"
-
-
-def _run_load(load: wrk.Load, texts_per_request: int, seconds: int, number: int) -> Figures:
-    return figures_of(wrk.run(load, seconds, number * STRIDE), texts_per_request)
 
 
 def _row(scenario: str, trial: Trial, found: Sequence[Figures]) -> Row:

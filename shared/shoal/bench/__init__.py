@@ -1,1 +1,0 @@
-"""Benchmarks: loads, trials and their figures. Imports the contract alone."""
