@@ -1,4 +1,4 @@
-"""Measures the formats of vectors through HTTP, with a stack of its own: docs/formats.md has what it found."""
+"""Measures the formats of vectors through HTTP, with a stack of its own: docs/experiments.md has what it found."""
 
 import argparse
 import gc

@@ -47,7 +47,7 @@ def run(plan: Plan) -> list[Row]:
 
 
 def _predicted() -> Row:
-    """Return the rate that the simulation of larger machines (docs/sizing.md) gives for this one, in bf16."""
+    """Return the rate that the simulation of larger machines (docs/experiments.md) gives for this one, in bf16."""
     threads = processors.threads_for(1, processors.available())
     layout = Layout(threads, api_processes=1, workers=1, threads=threads)
     figures = {"requests/s": [rate(Costs(), layout, MANY)]}
