@@ -27,6 +27,7 @@ def table(name: str, heading: str) -> dict[str, list[str]]:
 def agree(name: str, heading: str, rows: Iterable[Sequence[str]]) -> None:
     """Fail the test unless the table has exactly these rows; `scripts/tables` writes them into the page instead."""
     text = read(name)
+    assert text.count(f"\n| {heading} |") == 1
     start = text.index(f"\n| {heading} |") + 1
     stop = re.compile(r"(\|.*\n)+").match(text, start).end()  # type: ignore[union-attr]
     head = text[start:stop].splitlines()[:2]
