@@ -403,7 +403,7 @@ def test_readers_of_the_page_read(url: str, code: str) -> None:
 
 @pytest.mark.parametrize("number_type", NUMBER_TYPES[:3])
 def test_the_reader_of_raw_bytes_restores_int8(url: str, number_type: str) -> None:
-    code, names = snippets("python")[1].replace('"int8"', f'"{number_type}"'), dict[str, Any]()
+    code, names = snippets("python")[0].replace('"int8"', f'"{number_type}"'), dict[str, Any]()
     exec(code.replace("http://localhost:8080", url), names)
     assert is_close(names["vectors"], code)
 
