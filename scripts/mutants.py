@@ -23,7 +23,7 @@ from mutation_run.mutant import Mutant, StaleFault, mutants_of, planted
 from mutation_run.tree import NO_TESTS, PASSED, TOO_LONG, Tree
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs/mutants.md"
+PAGE = ROOT / "scripts/mutants.md"
 
 #: Time for which tests of a mutant wait for an event, instead of minutes.
 PATIENCE_S = 5.0

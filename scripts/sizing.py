@@ -1,7 +1,7 @@
 """A simulation of larger machines: the requests a second that API processes, Redis and workers reach on so many cores.
 
 A discrete-event model with costs that were measured on two cores. Work that is ready shares the cores evenly. It knows
-no memory bandwidth, no second socket and no network: docs/sizing.md says what that means.
+no memory bandwidth, no second socket and no network: docs/experiments.md says what that means.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from itertools import count
 class Costs:
     """Processor time in milliseconds: of a request of one headline, and of a pass of one thread of the engine.
 
-    They are of the engine avx512 in bf16, on two cores of Zen 4. docs/sizing.md says which run measured each.
+    They are of the engine avx512 in bf16, on two cores of Zen 4. docs/experiments.md says which run measured each.
     """
 
     load: float = 0.059
@@ -157,7 +157,7 @@ def rate(costs: Costs, layout: Layout, connections: int, seconds: float = 2.0) -
 #: Least milliseconds that Redis works for a request, reached when one round trip carries many jobs.
 BEST_REDIS = 0.04
 
-#: The layouts of docs/sizing.md.
+#: The layouts of docs/experiments.md.
 LAYOUTS = (
     Layout(2, 1, 1, 2),
     Layout(2, 1, 2, 1),

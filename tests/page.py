@@ -1,11 +1,14 @@
 """The pages of documentation, as tests read them."""
 
+import os
 import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
 ROOT = Path(__file__).parent.parent
-ERRORS = "docs/errors.md"
+ERRORS = "docs/http.md"
+BAD_INPUT = "tests/bulk/bad_input.md"
 
 
 def read(name: str) -> str:
@@ -21,8 +24,22 @@ def table(name: str, heading: str) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in rows}
 
 
+def agree(name: str, heading: str, rows: Iterable[Sequence[str]]) -> None:
+    """Fail the test unless the table has exactly these rows; `scripts/tables` writes them into the page instead."""
+    text = read(name)
+    assert text.count(f"\n| {heading} |") == 1
+    start = text.index(f"\n| {heading} |") + 1
+    stop = re.compile(r"(\|.*\n)+").match(text, start).end()  # type: ignore[union-attr]
+    head = text[start:stop].splitlines()[:2]
+    lines = [*head, *("| " + " | ".join(cells) + " |" for cells in rows)]
+    wanted = text[:start] + "\n".join(lines) + "\n" + text[stop:]
+    if "WRITE_TABLES" in os.environ:
+        (ROOT / name).write_text(wanted, "utf-8")
+    assert read(name) == wanted
+
+
 class BadInput(NamedTuple):
-    """A row of the page's table of bad input."""
+    """A row of the table of bad input."""
 
     answer: str
     message: str
@@ -31,7 +48,7 @@ class BadInput(NamedTuple):
     @classmethod
     def row(cls, name: str) -> Self:
         """Return the row of that name."""
-        return cls(*table(ERRORS, "Input")[name])
+        return cls(*table(BAD_INPUT, "Input")[name])
 
     @property
     def status(self) -> int:

@@ -149,7 +149,7 @@ class Peer:
 
 _BASELINES = ROOT / "scripts" / "baselines"
 
-#: The peers by name, each as fast as we could make it without changing it: `docs/performance.md` says what was tried.
+#: The peers by name, each as fast as we could make it without changing it: `docs/experiments.md` says what was tried.
 PEERS = {
     peer.name: peer
     for peer in (

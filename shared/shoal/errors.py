@@ -1,6 +1,6 @@
 """All errors, one level below `ShoalError`.
 
-Each class has a stable `code`, the same on the wire, in HTTP bodies, metrics and logs. `docs/errors.md` lists the codes
+Each class has a stable `code`, the same on the wire, in HTTP bodies, metrics and logs. `docs/http.md` lists the codes
 with their remedies, and `shoal_api.errors` maps them to HTTP statuses.
 """
 

@@ -1,4 +1,4 @@
-"""Bad input gets the answer that docs/errors.md says, word for word, and the service goes on as before."""
+"""Bad input gets the answer that bad_input.md says, word for word, and the service goes on as before."""
 
 import json
 import shutil

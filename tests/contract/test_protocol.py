@@ -40,13 +40,13 @@ import shoal_workers.operations.work
 from shoal import operations
 from shoal.contract.jobs import LANES
 from shoal.contract.keys import LANE_KEYS, Keys
-from shoal.contract.options import OPTION_NAMES, Options
+from shoal.contract.options import OPTION_NAMES
 from shoal.contract.replies import STATUSES, TIMINGS, Reply
 from shoal.errors import ShoalError, UnknownJob
 from shoal.operations import OPERATIONS
 from shoal.operations.map_options import MAP_DEFAULTS
 from shoal.operations.search import MAX_K
-from shoal.operations.search_options import SEARCH_DEFAULTS, SEARCH_NAMES
+from shoal.operations.search_options import SEARCH_NAMES
 from shoal.queue import scripts
 from shoal.queue.answer import Answer
 from shoal.queue.lane import LaneLimits
@@ -123,6 +123,12 @@ def table(heading: str, section: str = "") -> dict[str, list[str]]:
     body = body.split(f"\n| {heading} |", 1)[1].split("\n\n", 1)[0]
     rows = [line.strip("| ").split(" | ") for line in body.splitlines()[2:]]
     return {first.strip("`"): [cell.strip() for cell in rest] for first, *rest in rows}
+
+
+def codes_of_replies() -> set[str]:
+    """The codes that an error of a reply can have."""
+    listed = PAGE.split("A reply can have these codes:")[1].partition(". ")[0]
+    return set(re.findall(r"`(\w+)`", listed))
 
 
 def fits(value: object, words: str) -> bool:
@@ -800,7 +806,7 @@ def test_messages_on_the_wire_name_no_types_of_python(worker: Worker) -> None:
     assert len(packed) == num_jobs
     errors = [reply["error"] for data in packed if "error" in (reply := msgpack.unpackb(data))]
     assert len(errors) > num_jobs / 2
-    assert {error["code"] for error in errors} <= table("Code").keys()
+    assert {error["code"] for error in errors} <= codes_of_replies()
     assert [error["message"] for error in errors if PYTHON_WORDS.search(error["message"])] == []
 
 
@@ -850,14 +856,15 @@ def test_every_code_is_listed() -> None:
     modules.append(shoal_workers.index.serving.open_indexes)
     known = {value for module in modules for value in vars(module).values() if inspect.isclass(value)}
     codes = {kind.code for kind in known if issubclass(kind, ShoalError)}
-    assert table("Code").keys() == {*REFUSED, *OTHER_CODES} == codes - NOT_IN_REPLIES | {"cancelled"}  # by the script
+    assert codes_of_replies() == {*REFUSED, *OTHER_CODES} == codes - NOT_IN_REPLIES | {"cancelled"}  # by the script
 
 
 def test_every_field_of_a_job_is_listed() -> None:
+    """Options are on the page of HTTP, and named here."""
     rows = table("Field", "The job")
-    assert rows.keys() == {"v", *JOB_NAMES, *OPTION_NAMES}
-    classes = (*OPERATIONS.values(), Options)
-    defaults = {item.name: item.default for kind in classes for item in fields(kind)}
+    assert rows.keys() == {"v", *JOB_NAMES}
+    assert [name for name in OPTION_NAMES if f"`{name}`" not in PAGE] == []
+    defaults = {item.name: item.default for kind in OPERATIONS.values() for item in fields(kind)}
     for name, (kind, default, _) in rows.items():
         if default != "required":
             value = json.loads(default.strip("`").replace("nil", "null"))
@@ -865,13 +872,13 @@ def test_every_field_of_a_job_is_listed() -> None:
             assert fits(value, kind)
 
 
-@pytest.mark.parametrize(("heading", "defaults"), [("Option", SEARCH_DEFAULTS), ("Option of a map", MAP_DEFAULTS)])
-def test_every_option_of_a_search_and_a_map_is_listed(heading: str, defaults: dict[str, Any]) -> None:
-    rows = table(heading, "The job")
-    assert rows.keys() == defaults.keys()
+def test_every_option_of_a_map_is_listed() -> None:
+    """The options of a search are on the page of HTTP."""
+    rows = table("Option of a map", "The job")
+    assert rows.keys() == MAP_DEFAULTS.keys()
     for name, (kind, default, _) in rows.items():
         value = json.loads(default.strip("`").replace("nil", "null"))
-        assert value == defaults[name]
+        assert value == MAP_DEFAULTS[name]
         assert fits(value, kind)
 
 

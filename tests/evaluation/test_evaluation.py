@@ -325,7 +325,7 @@ class TestCommands:
         noise = [np.random.default_rng(n).random(100).tolist() for n in range(50)]
         settings = [{"setting": "", "options": {}, "values": {"nDCG@10": dict(enumerate(each))}} for each in noise]
         (tmp_path / "tuning.json").write_text(json.dumps({"settings": settings}))
-        (program,) = re.findall(r"```python\n(.*?)```", read("docs/evaluation.md"), re.DOTALL)
+        (program,) = re.findall(r"```python\n(.*?)```", read("docs/search.md").split("### Tune")[1], re.DOTALL)
         said = subprocess.check_output([sys.executable, "-c", program], cwd=tmp_path, text=True)
         best, expected = map(float, re.findall(r"\d+\.\d", said))
         assert best > 55
@@ -333,7 +333,7 @@ class TestCommands:
 
     def test_the_page_tunes_a_search(self, shoal: CliRunner, beir: Path) -> None:
         """Its first command tries the modes, its program says which is best, and its second one reranks that."""
-        page = read("docs/evaluation.md").split("## Tune")[1]
+        page = read("docs/search.md").split("### Tune")[1]
         modes, rerank = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
         (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
         environment = os.environ | {name: str(value) for name, value in shoal.env.items()}

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from conftest import TESTS
-from page import table
 
 ROOT = TESTS.parent
 FOLDERS = {"shoal": "shared", "shoal_api": "api", "shoal_workers": "workers"}
@@ -469,14 +468,6 @@ class TestRooms:
         own = set(room.split("."))
         names = {other: [part for part in parts if part not in own] or parts[-1:] for other, parts in others.items()}
         assert [other for other in names if not any(re.search(rf"\b{name}\b", text) for name in names[other])] == []
-
-    def test_the_architecture_page_has_them_with_their_imports(self) -> None:
-        rows = {room.strip("`"): cells for room, cells in table("docs/architecture.md", "room").items()}
-        rooms = {name: max((r for r in rows if f"{name}.".startswith(f"{r}.")), key=len) for name in modules()}
-        found: dict[str, set[str]] = {room: set() for room in rows}
-        for name in rooms.keys() - {"shoal.__main__"}:
-            found[rooms[name]] |= {rooms[other] for other in imported(name) & rooms.keys()} - {rooms[name]}
-        assert {room: set(re.findall(r"`([\w.]+)`", imports)) for room, (_, imports) in rows.items()} == found
 
 
 class TestLibraries:

@@ -6,7 +6,7 @@ import pytest
 from conftest import TESTS
 from sizing import Costs, Layout, lines, rate
 
-PAGE = TESTS.parent / "docs" / "sizing.md"
+PAGE = TESTS.parent / "docs" / "experiments.md"
 
 #: Requests a second that were measured on two cores with 64 connections.
 MEASURED = 865

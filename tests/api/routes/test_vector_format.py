@@ -34,10 +34,15 @@ from shoal_api.answers.vector_format import ARROW, FORMATS, JSON, OFFERED
 
 pytest_plugins = ["api_fixtures"]
 
-PAGE = "docs/formats.md"
+PAGE = "docs/http.md"
 TEXTS = ["a storm", "rain in the sea", ""]
 VECTORS = np.array([vector_of(text) for text in TEXTS])
 TOKENS = [4, 6, 2]
+
+
+def section(heading: str) -> str:
+    """Return the section of the page on formats with that heading."""
+    return read(PAGE).split(f"\n### {heading}\n")[1].partition("\n##")[0]
 
 
 def read_msgpack(response: TestResponse) -> dict[str, NDArray[Any]]:
@@ -188,7 +193,7 @@ class TestFormats:
             for method, about in methods.items():
                 content = about["responses"].get("200", {}).get("content", {}).keys()
                 described |= {f"{method.upper()} {path}"} if content == {JSON, *FORMATS} else set()
-        assert set(re.findall(r"`((?:GET|POST) /[^`?]*)`", read(PAGE).partition("## Arrays")[0])) == described
+        assert set(re.findall(r"`((?:GET|POST) /[^`?]*)`", section("Media types"))) == described
 
     def test_the_page_has_them(self) -> None:
         cells = "".join(table(PAGE, "`Accept`"))
@@ -371,7 +376,7 @@ def url(make_app: MakeApp, stub: StubWorker) -> Iterator[str]:
 
 def snippets(language: str) -> list[str]:
     """Return the readers of the page in that language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", read(PAGE), re.MULTILINE | re.DOTALL)
+    return re.findall(rf"^```{language}\n(.*?)^```", section("Readers"), re.MULTILINE | re.DOTALL)
 
 
 EXAMPLE = np.array([vector_of("a text"), vector_of("another")])
@@ -396,8 +401,8 @@ def test_readers_of_the_page_read(url: str, code: str) -> None:
 
 
 @pytest.mark.parametrize("number_type", NUMBER_TYPES[:3])
-def test_the_reader_of_json_restores_int8(url: str, number_type: str) -> None:
-    code, names = snippets("python")[0].replace('"float32"', f'"{number_type}"'), dict[str, Any]()
+def test_the_reader_of_raw_bytes_restores_int8(url: str, number_type: str) -> None:
+    code, names = snippets("python")[0].replace('"int8"', f'"{number_type}"'), dict[str, Any]()
     exec(code.replace("http://localhost:8080", url), names)
     assert is_close(names["vectors"], code)
 

@@ -21,7 +21,7 @@ LEAST_CANDIDATES = 2 * MAX_RANKED
 #: candidate may differ from the query's.
 NUM_PROBED, PROBED_HIT = 1_000, 10
 
-#: Rows from which on an approximate search is quicker than an exact one (docs/large-indexes.md).
+#: Rows from which on an approximate search is quicker than an exact one (docs/experiments.md).
 LEAST_ROWS = 300_000
 
 

@@ -31,7 +31,7 @@ NUM_SAMPLED, NUM_NEIGHBOURS = 200, 10
 #: Share of these neighbours that must lie in the cells that are read, and share whose bits must be near enough.
 MIN_IN_CELLS, MIN_NEAR = 0.99, 0.998
 
-#: Least margin of cells. Queries of another kind than the documents need as much (docs/large-indexes.md).
+#: Least margin of cells. Queries of another kind than the documents need as much (docs/indexes.md).
 LEAST_MARGIN = 0.3
 
 
