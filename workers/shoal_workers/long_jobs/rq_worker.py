@@ -247,8 +247,5 @@ class LongJobWorker(Worker):
     def unsubscribe(self) -> None:
         """Nothing was subscribed to."""
 
-    def procline(self, message: Any) -> None:
-        """Leave the name of the process as it is."""
-
     def _set_ip_address(self, connection: Any) -> None:
         self.ip_address = "unknown"
