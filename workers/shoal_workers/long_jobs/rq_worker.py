@@ -6,6 +6,7 @@ listens to no commands, calls no callbacks, and sends no webhooks of RQ.
 """
 
 import logging
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -156,6 +157,8 @@ class LongJobWorker(Worker):
         """Start the process of a job; signals wait until it has its own handlers."""
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
         super().fork_work_horse(job, queue)
+        with suppress(OSError):  # as the process itself does: whichever is first, its group is never this worker's
+            os.setpgid(self.horse_pid, self.horse_pid)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
     def get_heartbeat_ttl(self, job: Any, working_time: float = 0.0) -> int:
