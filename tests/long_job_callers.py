@@ -7,10 +7,10 @@ import redis
 from api_stub import MakeApp
 from flask import Flask
 from flask.testing import FlaskClient
+from long_job_tasks import queue_names
 from werkzeug.test import TestResponse
 
 from shoal.contract.keys import Keys
-from shoal.long_jobs.rq_queue import queue_names
 from shoal_api.access import api_keys
 
 

@@ -10,9 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from shoal.contract.keys import Keys
 from shoal.errors import InvalidRequest, Unavailable
 from shoal.long_jobs.kind import KINDS as SHIPPED
-from shoal.long_jobs.kind import Kind
+from shoal.long_jobs.kind import QUEUES, Kind
+from shoal.long_jobs.rq_job import queue_name
 from shoal.long_task import Report, TaskProgress
 from shoal.settings import Settings
 from shoal_workers.long_jobs.runner import Runner
@@ -70,6 +72,11 @@ def ignore(arguments: Mapping[str, Any], job_id: str, report: Report) -> None:
     """Report nothing for as long as there is no file `go`."""
     while not (Path(arguments["folder"]) / "go").exists():
         time.sleep(0.01)
+
+
+def queue_names(keys: Keys) -> list[str]:
+    """Return the names of the pool's queues in RQ, in the order of `QUEUES`."""
+    return [queue_name(keys.root, name) for name in QUEUES]
 
 
 TASKS = {task.__name__: task for task in (count, fail, refuse, recover, ignore)}

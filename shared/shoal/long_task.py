@@ -23,6 +23,6 @@ class TaskProgress:
     step: str = ""
 
 
-#: The call with which a long job reports its progress, at least once a second while it works. It raises Paused or
-#: Cancelled to stop the job. A job keeps in its output folder all that it needs to go on when it is started again.
+#: The call with which a long job reports its progress, at least once a second while it works. A job keeps in its output
+#: folder all that it needs to go on when it is started again: its process may be killed at any moment.
 Report = Callable[[TaskProgress], None]

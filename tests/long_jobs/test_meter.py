@@ -1,7 +1,7 @@
 """The rate of a long job and the time that is left."""
 
 from shoal.long_task import TaskProgress
-from shoal_workers.long_jobs.meter import Meter
+from shoal_workers.long_jobs.progress_log import Meter
 
 
 def test_what_was_done_before_a_job_was_resumed_took_no_time_now() -> None:

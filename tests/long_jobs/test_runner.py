@@ -13,12 +13,11 @@ import psutil
 import pytest
 import redis
 from conftest import PATIENCE_S, TESTS, RedisServer, wait_until
-from long_job_tasks import KINDS, TEXT
+from long_job_tasks import KINDS, TEXT, queue_names
 from process import environment
 from rq.job import Job
 
 from shoal.long_jobs.long_jobs import LongJobs
-from shoal.long_jobs.rq_queue import queue_names
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.long_jobs.status import LongJobStatus
 from shoal.settings import Settings
@@ -124,7 +123,7 @@ def test_a_full_redis_is_waited_for(place: Place, is_full_at_start: bool) -> Non
     place.connection.config_set("maxmemory", 1)
     if is_full_at_start:
         place.start()
-    wait_until(lambda: place.log.count("waiting for Redis: Redis has no memory left") == 2)
+    wait_until(lambda: place.log.count("waiting for Redis: Redis has no memory left") == 3)
     place.connection.config_set("maxmemory", 0)
     place.let_go()
     place.wait(place.submit("count", rows=1), "done")
@@ -195,7 +194,7 @@ import signal
 from shoal.settings import Settings
 from shoal_workers.long_jobs.runner import Runner
 signal.signal(signal.SIGTERM, lambda *_: None)
-Runner(Settings(redis_url="redis://127.0.0.1:1"), {})._work(["queue"], parent=-1)
+Runner(Settings(redis_url="redis://127.0.0.1:1"), {})._work("queue", parent=-1)
 """
 
 

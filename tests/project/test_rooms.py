@@ -312,11 +312,11 @@ HOMES = {
     "rq": {
         "shoal.long_jobs.rq_job",
         "shoal.long_jobs.rq_jobs",
-        "shoal.long_jobs.rq_queue",
-        "shoal_workers.long_jobs.job_process",
         "shoal_workers.long_jobs.maintenance",
+        "shoal_workers.long_jobs.progress_log",
         "shoal_workers.long_jobs.rq_worker",
         "shoal_workers.long_jobs.runnable_job",
+        "shoal_workers.long_jobs.runner",
         "shoal_workers.long_jobs.schedules",
     },
     "opentelemetry": {"shoal.process.spans"},

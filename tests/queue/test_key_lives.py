@@ -17,13 +17,14 @@ from shoal.contract.jobs import LANES
 from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
 from shoal.long_jobs.kind import KINDS
-from shoal.long_jobs.long_jobs import new_job_id
+from shoal.long_jobs.long_jobs import LongJobs, new_job_id
 from shoal.long_jobs.rq_jobs import RqJobs
 from shoal.long_jobs.submission import Submission
 from shoal.operations import Embed
 from shoal.queue.answer import Answer
 from shoal.queue.blame import DeadLetter
 from shoal.queue.pool import Membership
+from shoal.settings import Settings
 from shoal_api.access.api_keys import ApiKey
 from shoal_api.access.rate_limit import RateLimits
 from shoal_workers.process.crash_report import CrashReports
@@ -140,13 +141,13 @@ def limited(queue: Queue) -> None:
 def listed(queue: Queue) -> None:
     """Submit a long job."""
     jobs = RqJobs(queue.broker.library_client(), queue.keys, KINDS)
-    jobs.submit(KINDS["embed_file"], Submission("embed_file", {}), "once", new_job_id())
+    jobs.put(Submission("embed_file", {}), new_job_id(), "once")
 
 
 def deleted(queue: Queue) -> None:
     """Delete a build that was cancelled."""
-    jobs, job_id = RqJobs(queue.broker.library_client(), queue.keys, KINDS), new_job_id()
-    jobs.submit(KINDS["build_index"], Submission("build_index", {}), "", job_id)
+    jobs = LongJobs(Settings(key_prefix=queue.keys.prefix, pool=queue.keys.pool), broker=queue.broker)
+    job_id = jobs.submit("build_index", {})
     jobs.cancel(job_id)
     jobs.delete(job_id)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 _DAY_S = 86_400
 
 
-#: The queues: that of long work, that of quick work, and that of webhooks, which are sent while no quick work waits.
+#: The queues: of long work, of quick work, and of webhooks. A runner has a worker of its own for each.
 QUEUES = (LONG, QUICK, WEBHOOKS) = ("long", "quick", "webhooks")
 
 

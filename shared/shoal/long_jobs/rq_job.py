@@ -1,24 +1,25 @@
-"""A long job as RQ keeps it.
+"""A long job as RQ keeps it, and the steps from one state to another.
 
-RQ keeps a job as a hash with the name of a function, its arguments, and further fields that name more functions. All
-of them can be written by any program that reaches these keys of Redis. So a job is read here by its plain fields
-alone: its kind and arguments in msgpack, its states, times and progress. Nothing in it is unpickled or imported, the
-time limits are those of the kind, and callbacks, webhooks, dependencies and repetitions of RQ do not exist.
+Any program that reaches Redis may have written RQ's keys. So a job is read by the fields that long jobs have, and a
+hash in which one of them is wrong is no job. Nothing is unpickled or imported, time limits and retries are those of
+the kind, and callbacks, webhooks, dependencies and repetitions of RQ do not exist.
 """
 
 import re
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from rq.exceptions import NoSuchJobError
 from rq.job import Job, JobStatus
-from rq.utils import now
+from rq.queue import Queue
+from rq.results import Result
+from rq.utils import now, str_to_date
 
-from shoal.contract.excerpt import excerpt
-from shoal.errors import MalformedJob, ShoalError
-from shoal.long_jobs.job_fields import JobFields
-from shoal.long_jobs.kind import Kind
+from shoal.contract import wire
+from shoal.errors import ShoalError
+from shoal.long_jobs.kind import WEBHOOK, Kind
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.long_jobs.status import ENDED, LongJobStatus, Progress, Status
 from shoal.long_jobs.submission import Submission
@@ -30,12 +31,12 @@ if TYPE_CHECKING:
 #: An id of a long job, as RQ takes it.
 JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
-#: The field of a job's hash that says what its submitter wants of it: PAUSE or CANCEL.
+#: Most bytes of a submission.
+MAX_BYTES = 2**20
+
+#: The field of a job's hash that says what its submitter wants of it while it runs: PAUSE or CANCEL.
 WANTED = "shoal_wanted"
 PAUSE, CANCEL = "pause", "cancel"
-
-#: The field that has the id of the job which sends the webhook of the job's end.
-TOLD_BY = "shoal_told_by"
 
 #: The state in RQ's words, and in those of clients.
 STATUS_OF: Mapping[JobStatus, Status] = {
@@ -49,174 +50,210 @@ STATUS_OF: Mapping[JobStatus, Status] = {
     JobStatus.CANCELED: "cancelled",
 }
 
-#: The kind of a job that cannot be read: it fails at once.
-_UNKNOWN = Kind("unknown", timeout_s=60, failure_ttl_s=86_400, retry_after_s=())
-
 
 class LongJob(Job):
-    """A long job as RQ handles it."""
+    """A long job as RQ handles it. Methods that take a pipeline add their commands to that transaction."""
 
     kinds: ClassVar[Mapping[str, Kind]] = {}
-    #: What the submitter wants of the job: PAUSE, CANCEL or nothing.
-    wanted: str = ""
-    #: The id of the job that sends the webhook, once the job has ended.
-    told_by: str = ""
+    submission: Submission
+    kind: Kind
+    #: What the submitter wants of the job while it runs: PAUSE, CANCEL or nothing.
+    wanted = ""
 
     def __init__(self, id: str | None = None, connection: Any = None, serializer: Any = None):
         super().__init__(id, connection=connection, serializer=MsgpackSerializer)
 
-    @property
-    def submission(self) -> Submission:
-        """The submission; raises MalformedJob, InvalidText or TooLarge if the bytes hold none."""
-        return Submission.unpack(self.data)
+    @classmethod
+    def new(cls, submission: Submission, job_id: str, root: str, connection: Any) -> Self:
+        """Return a new job of the pool with this root of keys; it is in no queue yet."""
+        job = cast(Self, cls.create(submission.kind, kwargs=submission.to_map(), connection=connection, id=job_id))
+        job._obey(submission)
+        job.origin = queue_name(root, job.kind.queue)
+        job.renew_retries()
+        return job
 
-    @property
-    def kind(self) -> Kind:
-        """The kind of the job; that of a job which cannot be read is `unknown`."""
-        try:
-            return self.kinds.get(self.submission.kind, _UNKNOWN)
-        except ShoalError:
-            return _UNKNOWN
+    # Reading
 
     def refresh(self) -> None:
-        """Read the job again. Raises NoSuchJobError if its key is missing, or holds another type than a hash."""
+        """Read the job again. Raises NoSuchJobError if its key is missing, or has no long job."""
         (values,) = _hashes(self.connection, [self.key])
         self.restore(values)
 
     @classmethod
     def fetch_many(cls, job_ids: Iterable[str], connection: Any, serializer: Any = None) -> list[Job | None]:
         """Return the jobs with these ids; None for an id without one."""
-        jobs: list[Job | None] = [cls(job_id, connection) for job_id in job_ids]
-        for n, values in enumerate(_hashes(connection, [job.key for job in jobs if job])):
-            try:
-                jobs[n].restore(values)  # type: ignore[union-attr]
-            except NoSuchJobError:
-                jobs[n] = None
-        return jobs
+        jobs = [cls(job_id, connection) for job_id in job_ids]
+        found = _hashes(connection, [job.key for job in jobs])
+        return [job if job._is_in(values) else None for job, values in zip(jobs, found, strict=True)]
 
-    def restore(self, raw_data: Mapping[bytes, bytes]) -> None:
-        """Take the fields of the job's hash that long jobs have. Raises NoSuchJobError for a hash without a job."""
-        if b"data" not in raw_data:
-            raise NoSuchJobError(f"No such job: {self.key}")
-        fields = JobFields(raw_data)
-        self.data = fields.data()
-        self._status = _status(fields.text("status"))
-        self.origin, self.worker_name = fields.text("origin"), fields.text("worker_name") or None
-        self.created_at = fields.time("created_at") or now()
-        self.enqueued_at, self.started_at = fields.time("enqueued_at"), fields.time("started_at")
-        self.ended_at, self.last_heartbeat = fields.time("ended_at"), fields.time("last_heartbeat")
-        self.meta, self.wanted, self.told_by = fields.meta(), fields.text(WANTED), fields.text(TOLD_BY)
-        self._obey(self.kind)
-        self.retries_left = min(fields.count("retries_left"), len(self.kind.retry_after_s))
+    def restore(self, raw_data: Any) -> None:
+        """Take the fields of the job's hash. Raises NoSuchJobError for a hash that is not as this class writes it."""
+        if not self._is_in(raw_data):
+            raise NoSuchJobError(f"{self.key} has no long job")
+
+    def _is_in(self, values: Any) -> bool:
+        """Return True and take the values if they are those of a long job."""
+        try:
+            texts = {name: values.get(name.encode(), b"").decode() for name in _TEXTS}
+            times = {name: str_to_date(texts[name]) if texts[name] else None for name in _TIMES}
+            self.data = zlib.decompressobj().decompress(values[b"data"], MAX_BYTES)
+            self._obey(Submission.unpack(self.data))
+            self.meta = MsgpackSerializer.loads(meta) if (meta := values.get(b"meta")) else {}
+            self.retries_left = min(int(texts["retries_left"] or 0), len(self.kind.retry_after_s))
+            self._status = JobStatus(texts["status"])
+        except (ShoalError, LookupError, ValueError, zlib.error):
+            return False
+        self.created_at = times["created_at"] or now()
+        self.enqueued_at, self.started_at, self.ended_at = (times[name] for name in _TIMES[1:])
+        self.origin, self.worker_name, self.wanted = texts["origin"], texts["worker_name"] or None, texts[WANTED]
+        return self._status in STATUS_OF and isinstance(self.meta, dict) and wire.is_json(self.meta)
+
+    def _obey(self, submission: Submission) -> None:
+        """Take the limits of the kind; one that is unknown here, as of a later release, fails when it is done."""
+        self.submission, self.description = submission, submission.kind
+        self.kind = kind = self.kinds.get(submission.kind, Kind(submission.kind))
+        self.timeout, self.result_ttl, self.failure_ttl = kind.timeout_s, kind.result_ttl_s, kind.failure_ttl_s
+        self.retry_intervals = list(kind.retry_after_s)
+
+    @property
+    def status(self) -> Status:
+        """The state as clients see it."""
+        return STATUS_OF[self._status]
+
+    @property
+    def webhook_id(self) -> str:
+        """The id of the job that sends the webhook of the job's end."""
+        return f"{self.id}-webhook"
 
     @property
     def about(self) -> dict[str, Any]:
-        """The job as a log line says which it is; of a job that cannot be read, its id alone."""
-        try:
-            given = self.submission
-        except ShoalError:
-            return logs.about(self.id)
-        return logs.about(self.id, given.client, given.traceparent, kind=self.kind.name)
+        """The job as a log line says which it is."""
+        given = self.submission
+        return logs.about(self.id, given.client, given.traceparent, kind=given.kind)
 
-    @property
-    def traceparent(self) -> str | None:
-        """The trace that the job belongs to."""
-        try:
-            return self.submission.traceparent
-        except ShoalError:
-            return None
-
-    def _obey(self, kind: Kind) -> None:
-        self.timeout, self.result_ttl, self.failure_ttl = kind.timeout_s, kind.result_ttl_s, kind.failure_ttl_s
-        self.retry_intervals = list(kind.retry_after_s) or None
-        self.description = kind.name
-
-    def _deserialize_data(self) -> None:
-        submission = self.submission
-        self._func_name, self._instance, self._args = submission.kind, None, []
-        self._kwargs = submission.to_map()
-
-    @property
-    def func(self) -> None:
-        """No function: the runner has a table of them."""
-        return
-
-    def exchange(self, worker: str) -> str | None:
-        """Save the progress of a job that the worker does; return as `write_while` does."""
-        values: Any = {"meta": self.serializer.dumps(self.meta), "retries_left": self.retries_left or 0}
-        return self.write_while(
-            JobStatus.STARTED, lambda pipeline, _: pipeline.hset(self.key, mapping=values), worker=worker
+    def describe(self) -> LongJobStatus:
+        """Return all that clients see of the job but its result and webhook."""
+        error, ended_at = self.meta.get("error"), self.ended_at if self.status in ENDED else None
+        return LongJobStatus(
+            self.id,
+            self.submission.kind,
+            self.status,
+            self.submission.arguments,
+            self.created_at.timestamp(),
+            self.started_at.timestamp() if self.started_at else None,
+            ended_at.timestamp() if ended_at else None,
+            Progress.from_map(self.meta.get("progress")),
+            error={str(k): str(v) for k, v in error.items()} if isinstance(error, dict) else None,
+            worker=self.worker_name or "",
+            client=self.submission.client,
         )
 
-    def write_while(
-        self, status: JobStatus, write: Callable[["Pipeline", str], object], *, worker: str | None = None
-    ) -> str | None:
-        """Write in one transaction if the job has the status, and is the worker's if one is named.
+    def result_if_done(self) -> Any:
+        """Return the newest result of a job that is done; None if another program wrote it."""
+        try:
+            value = self.return_value(refresh=True) if self.status == "done" else None
+        except (ShoalError, LookupError, ValueError, zlib.error):
+            return None
+        return value if wire.is_json(value) else None
 
-        `write` adds to the transaction; it takes the pipeline and what the submitter wants: PAUSE, CANCEL or nothing.
-        It is called again if the job changes meanwhile. Return what the submitter wants, or None if nothing was
-        written. Raises redis-py's errors.
+    # Steps from one state to another
+
+    def change(
+        self, write: Callable[["Pipeline"], object], status: JobStatus | None = None, worker: str | None = None
+    ) -> bool:
+        """Read the job and write in one transaction; return True if it is in `status`, and the worker's, if given.
+
+        `write` adds to the transaction, and is called again if the job changes meanwhile. Raises redis-py's errors.
         """
 
         def attempt(pipeline: "Pipeline") -> Any:
-            found: Any = pipeline.hmget(self.key, ["status", "worker_name", WANTED])
+            values = pipeline.hgetall(self.key)
             pipeline.multi()
-            if found[0] != status.value.encode() or worker not in (None, (found[1] or b"").decode(errors="replace")):
-                return None
-            wanted = found[2].decode() if found[2] in (PAUSE.encode(), CANCEL.encode()) else ""
-            write(pipeline, wanted)
-            return wanted
+            if not self._is_in(values) or status not in (None, self._status) or worker not in (None, self.worker_name):
+                return False
+            write(pipeline)
+            return True
 
-        answer: Any = self.connection.transaction(attempt, self.key, value_from_callable=True)
-        return None if answer is None else str(answer)
+        return bool(self.connection.transaction(attempt, self.key, value_from_callable=True))
 
-    def set_error(self, error: ShoalError | None) -> None:
-        """Keep the error with the progress; it is saved with it."""
-        self.meta.pop("error", None)
-        if error is not None:
-            self.meta["error"] = {"code": error.code, "message": error.message}
+    def want(self, wish: str, pipeline: "Pipeline") -> None:
+        """Ask the worker of the running job to pause or cancel it, or with an empty wish to let it go on."""
+        pipeline.hset(self.key, WANTED, wish)
+
+    def enqueue(self, pipeline: "Pipeline", *, at_front: bool = False) -> None:
+        """Let a job that does not run be done as soon as a runner has time."""
+        queue = self._leave(pipeline)
+        self.enqueued_at, self._status = now(), JobStatus.QUEUED
+        self.save(pipeline)
+        pipeline.sadd(queue.redis_queues_keys, queue.key)
+        queue.push_job_id(self.id, pipeline, at_front)
 
     def renew_retries(self) -> None:
         """Let the job be tried again as often as a new one."""
         self.retries_left = len(self.kind.retry_after_s)
 
-    def retry(self, queue: Any, pipeline: "Pipeline") -> None:
-        """Add the next try to the transaction; RQ's own method writes the status before it."""
+    def try_later(self, pipeline: "Pipeline") -> None:
+        """Let the job be tried again after the pause of its kind; RQ's own method writes the status before it."""
         pause_s = self.get_retry_interval()
         self.retries_left = (self.retries_left or 0) - 1
         if pause_s:
-            queue.schedule_job(self, now() + timedelta(seconds=pause_s), pipeline=pipeline)
+            self._leave(pipeline).schedule_job(self, now() + timedelta(seconds=pause_s), pipeline)
         else:
-            queue._enqueue_job(self, pipeline=pipeline, at_front=self.enqueue_at_front_on_retry)
+            self.enqueue(pipeline, at_front=True)
 
-    def describe(self, result: Any = None) -> LongJobStatus:
-        """Return the state of a job as clients see it.
+    def park(self, pipeline: "Pipeline") -> None:
+        """Keep a job that does not run until it is resumed."""
+        queue = self._leave(pipeline)
+        self.set_status(JobStatus.DEFERRED, pipeline)
+        queue.deferred_job_registry.add(self, pipeline=pipeline)
 
-        Raises MalformedJob, InvalidText or TooLarge for a job that another program wrote.
-        """
-        submission, status = self.submission, STATUS_OF.get(self.get_status(refresh=False))
-        if status is None:
-            raise MalformedJob(f"job {excerpt(self.id)} has a status that long jobs do not have")
-        error = self.meta.get("error")
-        return LongJobStatus(
-            self.id,
-            submission.kind,
-            status,
-            submission.arguments,
-            self.created_at.timestamp(),
-            self.started_at.timestamp() if self.started_at else None,
-            self.ended_at.timestamp() if self.ended_at and status in ENDED else None,
-            Progress.from_map(self.meta.get("progress")),
-            result,
-            {str(k): str(v) for k, v in error.items()} if isinstance(error, dict) else None,
-            self.worker_name or "",
-            submission.client,
-        )
+    def drop(self, pipeline: "Pipeline") -> None:
+        """Mark a job that does not run as cancelled, and forget it after the time for which a failure is kept."""
+        queue = self._leave(pipeline)
+        self.ended_at, self._status = now(), JobStatus.CANCELED
+        self.save(pipeline)
+        queue.canceled_job_registry.add(self, self.kind.failure_ttl_s, pipeline)
+        pipeline.expire(self.key, self.kind.failure_ttl_s)
+        self.announce_end(pipeline)
+
+    def forget(self, pipeline: "Pipeline") -> None:
+        """Remove all that is kept of a job that has ended, but the outcome of its webhook."""
+        self._leave(pipeline)
+        pipeline.delete(self.key, Result.get_key(self.id), self.execution_registry.key)  # type: ignore[no-untyped-call]
+
+    def announce_end(self, pipeline: "Pipeline") -> None:
+        """Put the job that sends the webhook, if the submitter named one; its id says of which job it is."""
+        if url := self.submission.webhook:
+            given = Submission(WEBHOOK.name, {"url": url, "id": self.id})
+            self.new(given, self.webhook_id, self.origin.rpartition(":")[0], self.connection).enqueue(pipeline)
+
+    def _leave(self, pipeline: "Pipeline") -> Queue:
+        """Remove the job from the places where one in its state may be; return its queue."""
+        queue = Queue(self.origin, self.connection, job_class=type(self), serializer=MsgpackSerializer)
+        for key in (queue.key, queue.intermediate_queue_key):
+            pipeline.lrem(key, 0, self.id)
+        registries = {
+            JobStatus.SCHEDULED: queue.scheduled_job_registry,
+            JobStatus.DEFERRED: queue.deferred_job_registry,
+            JobStatus.FINISHED: queue.finished_job_registry,
+            JobStatus.FAILED: queue.failed_job_registry,
+            JobStatus.CANCELED: queue.canceled_job_registry,
+        }
+        if (registry := registries.get(self._status)) is not None:
+            pipeline.zrem(registry.key, self.id)
+        pipeline.hdel(self.key, WANTED)
+        pipeline.persist(self.key)
+        return queue
 
 
 def job_class_of(kinds: Mapping[str, Kind], base: type[LongJob] = LongJob, **values: Any) -> type[LongJob]:
     """Return the class of jobs of these kinds, with further values that `base` takes."""
     return type(base.__name__, (base,), {"kinds": kinds, "__module__": base.__module__, **values})
+
+
+def queue_name(root: str, queue: str) -> str:
+    """Return the name in RQ of one of `QUEUES` of the pool with this root of keys."""
+    return f"{root}:{queue}"
 
 
 def _hashes(connection: Any, keys: Iterable[str]) -> list[Mapping[bytes, bytes]]:
@@ -231,9 +268,5 @@ def _hashes(connection: Any, keys: Iterable[str]) -> list[Mapping[bytes, bytes]]
     return [{} if isinstance(answer, Exception) else answer for answer in answers]
 
 
-def _status(word: str) -> JobStatus:
-    """Return the state that a word stands for; CREATED, which no long job is in, for any other word."""
-    try:
-        return JobStatus(word)
-    except ValueError:
-        return JobStatus.CREATED
+_TIMES = ("created_at", "enqueued_at", "started_at", "ended_at")
+_TEXTS = (*_TIMES, "status", "origin", "worker_name", "retries_left", WANTED)

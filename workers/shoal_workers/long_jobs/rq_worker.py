@@ -1,78 +1,75 @@
 """A worker of RQ for long jobs: a process that takes them from its queue and has each done by a process of its own.
 
-What RQ's worker would do because Redis says so, it does not: it listens to no commands, calls no callbacks, and sends
-no webhooks of RQ.
+A job is stopped by the end of its process. It keeps all that it needs to go on, so a pause, a cancellation and the stop
+of the runner are no other cases than a crash. What RQ's worker would do because Redis says so, this one does not: it
+listens to no commands, calls no callbacks, and sends no webhooks of RQ.
 """
 
 import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from rq.exceptions import NoSuchJobError, StopRequested
-from rq.job import JobStatus
+from rq.exceptions import StopRequested
+from rq.job_lifecycle import format_exc_info
+from rq.queue import Queue
+from rq.timeouts import JobTimeoutException
 from rq.utils import now
-from rq.worker import WorkerStatus
+from rq.worker import Worker, WorkerStatus
 from rq.worker_registration import register
 
 from shoal.broker.broker import Broker
+from shoal.contract.traceparent import continued, format_traceparent
 from shoal.errors import Internal, ShoalError
 from shoal.long_jobs.rq_job import CANCEL, PAUSE, WANTED
-from shoal.long_jobs.rq_queue import LongQueue
 from shoal.long_jobs.serializer import MsgpackSerializer
-from shoal_workers.long_jobs.job_process import STOPS, JobProcess
+from shoal.process import logs
+from shoal.process.parent_death import die_with_parent
 from shoal_workers.long_jobs.maintenance import Maintenance
+from shoal_workers.long_jobs.progress_log import ProgressLog
+from shoal_workers.long_jobs.runnable_job import TEMPORARY_ERRORS
 
 if TYPE_CHECKING:
     from shoal.process.spans import Tracer
 
 log = logging.getLogger(__name__)
 
-#: Pause between two signs of life of a job's process, and the time after which it counts as dead.
-HEARTBEAT_S, ALIVE_S = 2, 8
+#: The signals that tell a worker to end.
+STOPS = (signal.SIGTERM, signal.SIGINT)
 
-#: Time for which a worker is listed that gives no sign of life.
-LISTED_S = 15
+#: Pause between two signs of life of a job's process, after which it is also stopped if it is to; and the time after
+#: which it counts as dead.
+HEARTBEAT_S, ALIVE_S = 1, 8
 
-#: Longest that a job which is told to stop goes on, until its next report; then its process is killed.
-STOP_WITHIN_S = 6.0
+#: Longest wait for a job, after which the worker gives a sign of life; time for which it is listed without one.
+TAKE_S, LISTED_S = 2, 15
 
 
-class LongJobWorker(JobProcess):
-    """A worker for some queues, the first before the others.
+class LongJobWorker(Worker):
+    """A worker for a queue. It does one job at a time, each in a process that it starts and watches."""
 
-    It does one job at a time, each in a process that it starts and watches.
-    """
-
-    log_result_lifespan = False
     max_connection_wait_time = 2.0
+    dequeue_timeout = TAKE_S
 
     def __init__(
-        self,
-        queues: Sequence[LongQueue],
-        name: str,
-        broker: Broker,
-        open_tracer: "Callable[[], Tracer | None]" = lambda: None,
+        self, queue: Queue, name: str, broker: Broker, open_tracer: "Callable[[], Tracer | None]" = lambda: None
     ):
         super().__init__(
-            queues,
+            [queue],
             name=name,
-            connection=queues[0].connection,
-            job_class=queues[0].job_class,
-            queue_class=LongQueue,
+            connection=queue.connection,
+            job_class=queue.job_class,
             serializer=MsgpackSerializer,
             job_monitoring_interval=HEARTBEAT_S,
             maintenance_interval=1,
             log_job_description=False,
         )
-        self.broker, self.open_tracer, self.birth_date = broker, open_tracer, now()
-        self._maintenance = [Maintenance(queue) for queue in queues]
-        self._told_to_stop_s = 0.0
-        self._stop_ignored_since_s = 0.0  # a pause or a cancellation of the job under way
-        self._has_killed = False  # the process of the job under way, as it ignored that
+        self._broker, self._open_tracer, self.birth_date = broker, open_tracer, now()
+        self._maintenance = Maintenance(queue)
+        self._is_stopped = False  # the job under way, by this worker
         self._last_fault = ""
 
     # Taking jobs
@@ -88,15 +85,15 @@ class LongJobWorker(JobProcess):
             try:
                 while not self._stop_requested:
                     self.check_for_suspension(burst=False)
-                    if found := self.dequeue_job_and_maintain_ttl(self.dequeue_timeout):
+                    try:
+                        found = self.dequeue_job_and_maintain_ttl(self.dequeue_timeout)
+                    except ValueError:  # the entry is no id; the maintenance drops it
+                        continue
+                    if found:
                         self.execute_job(*found)
             finally:
-                self.teardown()
-
-    @property
-    def dequeue_timeout(self) -> int:
-        """Longest wait for a job, after which the queue is maintained."""
-        return HEARTBEAT_S
+                with suppress(ShoalError), self._broker.translated():
+                    self.teardown()  # type: ignore[no-untyped-call]
 
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
         """Say that the worker is alive, in all the keys that tell it: Redis may have lost them.
@@ -118,119 +115,132 @@ class LongJobWorker(JobProcess):
         self.heartbeat()
 
     def run_maintenance_tasks(self) -> None:
-        """Maintain the queues; what another program wrote there must not stop this worker."""
+        """Maintain the queue; what another program wrote there must not stop this worker."""
         self.last_cleaned_at = now()  # type: ignore[assignment]
         fault = ""
         try:
-            with self.broker.translated():
-                for maintenance in self._maintenance:
-                    maintenance.run()
+            with self._broker.translated():
+                self._maintenance.run()
         except ShoalError as error:
             fault = error.message
-        except ValueError as error:
-            fault = type(error).__name__
         if fault and fault != self._last_fault:
             log.error("the maintenance of the queue %s failed (%s)", self.queues[0].name, fault)
         self._last_fault = fault
 
-    def execute_job(self, job: Any, queue: Any) -> None:
-        """Have the job done, unless it is to be paused or cancelled, or does not wait: it may be queued twice."""
-
-        def obey(pipeline: Any, wanted: str) -> None:
-            if wanted:
-                queue.place(job, wanted, pipeline)
-
-        wanted = job.write_while(JobStatus.QUEUED, obey)
-        if wanted is None:
-            self.connection.lrem(queue.intermediate_queue_key, 0, job.id)
-        elif not wanted:
-            log.info("the long job begins", extra=job.about)
-            super().execute_job(job, queue)
-
-    def get_heartbeat_ttl(self, job: Any, working_time: float = 0.0) -> int:
-        """Return the time after which a job counts as abandoned if its worker gives no sign of life."""
-        return ALIVE_S
-
-    # Watching the process of a job
-
-    def fork_work_horse(self, job: Any, queue: Any) -> None:
-        """Start the process of a job; signals wait until it can handle them."""
-        self._stop_ignored_since_s, self._has_killed = 0.0, False
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
-        super().fork_work_horse(job, queue)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
-
-    def maintain_heartbeats(self, job: Any, execution: Any) -> None:
-        """Say that the process of the job is alive; end it if it does not stop, or if another runner has the job."""
-        if self._stop_requested:
-            self._tell_process()
-            if time.monotonic() - self._told_to_stop_s > STOP_WITHIN_S:
-                self.kill_horse()
-        with suppress(ShoalError), self.broker.translated():
-            super().maintain_heartbeats(job, execution)
-            if self.connection.zscore(job.started_job_registry.key, execution.composite_key) is None:
-                log.warning("another runner has the long job, as Redis did not hear of this one", extra=job.about)
-                self.kill_horse()
-            if self._ignores_stop(job):
-                self._has_killed = True
-                log.warning("the process of the long job is killed, as it did not stop when told to", extra=job.about)
-                self.kill_horse()
-
-    def _ignores_stop(self, job: Any) -> bool:
-        """Return True if the job was paused or cancelled so long ago that its process should have noticed."""
-        if self.connection.hget(job.key, WANTED) not in (PAUSE.encode(), CANCEL.encode()):
-            self._stop_ignored_since_s = 0.0
-            return False
-        self._stop_ignored_since_s = self._stop_ignored_since_s or time.monotonic()
-        return time.monotonic() - self._stop_ignored_since_s > STOP_WITHIN_S
-
-    def handle_job_failure(
-        self, job: Any, queue: Any, started_job_registry: Any = None, exc_string: str = "", execution: Any = None
-    ) -> None:
-        """Let a job whose process died go on, be tried again or fail, if it is still this worker's."""
-        try:
-            job.refresh()
-        except NoSuchJobError:
-            return
-        job.origin, job.ended_at, job.enqueue_at_front_on_retry = queue.name, now(), True
-        retries_left = job.retries_left
-
-        def end(pipeline: Any, wanted: str) -> None:
-            if wanted or self._stop_requested or self._has_killed:
-                queue.place(job, wanted, pipeline)
-                return
-            job.retries_left = retries_left
-            job.set_error(Internal("the process of the job was killed, perhaps because there was no memory left"))
-            queue.retry_or_fail(job, exc_string, pipeline)
-
-        if self.end_run(job, execution, end) and not (self._stop_requested or self._has_killed):
-            level, again = (logging.WARNING, ", which is tried again") if retries_left else (logging.ERROR, "")
-            log.log(level, "the process of the long job was killed%s", again, extra=job.about)
-
-    # Stopping
+    def request_stop(self, signum: Any, frame: Any) -> None:
+        """End the worker: at once if it has no job, else when the process of the job has ended."""
+        self._stop_requested = True
+        if self.get_state() != WorkerStatus.BUSY:
+            raise StopRequested
 
     @property
     def is_told_to_stop(self) -> bool:
         """Return True once a signal told the worker to stop."""
         return self._stop_requested
 
-    def request_stop(self, signum: Any, frame: Any) -> None:
-        """End the worker: at once if it has no job, else when the job has stopped at its next report."""
-        self._stop_requested = True
-        self._told_to_stop_s = self._told_to_stop_s or time.monotonic()
-        if self.get_state() != WorkerStatus.BUSY:
-            raise StopRequested
-        self._tell_process()
+    # Watching the process of a job
 
-    def _tell_process(self) -> None:
-        if self.horse_pid:
-            with suppress(ProcessLookupError):
-                os.kill(self.horse_pid, signal.SIGTERM)
+    def execute_job(self, job: Any, queue: Queue) -> None:
+        """Have the job done by a process of its own, if it waits in this queue: it may be queued twice."""
+        execution = job.begin(self.name, ALIVE_S) if job.origin == queue.name else None
+        if execution is None:
+            self.connection.lrem(queue.intermediate_queue_key, 0, job.id)
+            return
+        log.info("the long job begins", extra=job.about)
+        self.executions[execution.id], self._is_stopped = execution, False
+        self.set_state(WorkerStatus.BUSY)
+        self.fork_work_horse(job, queue)
+        self.monitor_work_horse(job, queue, execution)
+        self.set_state(WorkerStatus.IDLE)
 
-    def teardown(self) -> None:
-        """Take the worker off the list, if Redis is there."""
-        with suppress(ShoalError), self.broker.translated():
-            super().teardown()  # type: ignore[no-untyped-call]
+    def fork_work_horse(self, job: Any, queue: Queue) -> None:
+        """Start the process of a job; signals wait until it has its own handlers."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+        super().fork_work_horse(job, queue)
+        with suppress(OSError):  # as the process itself does: whichever is first, its group is never this worker's
+            os.setpgid(self.horse_pid, self.horse_pid)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+
+    def get_heartbeat_ttl(self, job: Any, working_time: float = 0.0) -> int:
+        """Return the time after which a job counts as abandoned if its worker gives no sign of life."""
+        return ALIVE_S
+
+    def maintain_heartbeats(self, job: Any, execution: Any) -> None:
+        """Say that the process of the job is alive; end it if it is to stop, or if another runner has the job."""
+        is_to_stop = self._stop_requested
+        with suppress(ShoalError), self._broker.translated():
+            super().maintain_heartbeats(job, execution)
+            worker, wanted = self.connection.hmget(job.key, "worker_name", WANTED)
+            is_to_stop = is_to_stop or worker != self.name.encode() or wanted in (PAUSE.encode(), CANCEL.encode())
+        if is_to_stop:
+            self._is_stopped = True
+            self.kill_horse()
+
+    def handle_job_failure(
+        self, job: Any, queue: Queue, started_job_registry: Any = None, exc_string: str = "", execution: Any = None
+    ) -> None:
+        """Let a job whose process was killed go on, or be tried again if this worker did not kill it."""
+        with self._broker.translated():
+            if self._is_stopped:
+                job.break_off(self.name, execution, None)
+                log.info("the long job is stopped", extra=job.about)
+                return
+            error = Internal("the process of the job was killed, perhaps because there was no memory left")
+            if job.break_off(self.name, execution, error, trace=exc_string):
+                self._log_failure(job, "the process of the long job was killed")
+
+    # In the process of a job
+
+    def setup_work_horse_signals(self) -> None:
+        """Let the process of a job end with its worker, and when it is told to."""
+        die_with_parent(signal.SIGKILL, self.pid or 0)
+        super().setup_work_horse_signals()  # type: ignore[no-untyped-call]
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+
+    def perform_job(self, job: Any, queue: Queue, execution: Any) -> bool:
+        """Do the job, and write how it ended. Raises Unavailable or Overloaded if that cannot be written."""
+        progress = ProgressLog(job, self.name, self._broker.translated)
+        with self._traced(job), self._broker.translated():
+            try:
+                with self.death_penalty_class(job.timeout, JobTimeoutException, job_id=job.id):
+                    result = job.do(progress.report)
+                progress.save()
+            except ShoalError as error:
+                progress.save()
+                passes = isinstance(error, TEMPORARY_ERRORS)
+                trace = format_exc_info((type(error), error, error.__traceback__))
+                if job.break_off(self.name, execution, error, passes=passes, trace=trace):
+                    where = f" ({logs.places(error)})" if error.code == Internal.code else ""
+                    self._log_failure(job, f"the long job failed: {error.message}{where} [{error.code}]")
+            else:
+                if job.succeed(self.name, execution, result):
+                    log.info("the long job is done", extra=job.about)
+        return True
+
+    @contextmanager
+    def _traced(self, job: Any) -> Iterator[None]:
+        """Have what the job does belong to the trace of its submitter, with a span of this run if spans are on."""
+        given = job.submission
+        tracer = self._open_tracer()
+        if tracer is None:
+            with continued(given.traceparent):
+                yield
+            return
+        with closing(tracer):
+            facts = {"shoal.job_id": job.id, "shoal.kind": given.kind}
+            span = tracer.begin("long job", "CONSUMER", given.traceparent, time.time_ns(), facts)
+            with continued(format_traceparent(span.get_span_context())):
+                yield
+            if isinstance(error := job.meta.get("error"), dict):
+                tracer.fail(span, str(error.get("code")))
+            span.end()
+
+    def _log_failure(self, job: Any, words: str) -> None:
+        """Log a failure, as an error if the job is not tried again."""
+        if job.status in ("failed", "cancelled"):
+            log.error(words, extra=job.about)
+        else:
+            log.warning("%s, which is tried again", words, extra=job.about)
 
     # What RQ would do, and long jobs do without
 
@@ -239,12 +249,6 @@ class LongJobWorker(JobProcess):
 
     def unsubscribe(self) -> None:
         """Nothing was subscribed to."""
-
-    def clean_group_registries(self) -> None:
-        """There are no groups."""
-
-    def procline(self, message: Any) -> None:
-        """Leave the name of the process as it is."""
 
     def _set_ip_address(self, connection: Any) -> None:
         self.ip_address = "unknown"

@@ -1,9 +1,12 @@
-"""A long job that can be done: the function of its kind, and the errors with which it may end."""
+"""A long job that can be done: the function of its kind, and how a run of it ends."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from rq.executions import Execution
+from rq.job import JobStatus
 from rq.timeouts import JobTimeoutException
+from rq.utils import now
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import (
@@ -20,9 +23,11 @@ from shoal.errors import (
     Timeout,
     Unavailable,
 )
-from shoal.long_jobs.rq_job import LongJob
+from shoal.long_jobs.rq_job import CANCEL, PAUSE, LongJob
 from shoal.long_task import Report
-from shoal_workers.long_jobs.control import JobControl
+
+if TYPE_CHECKING:
+    from redis.client import Pipeline
 
 #: The function of a kind of job: takes the arguments, the id of the job and the call to report progress; returns the
 #: result, a map.
@@ -34,42 +39,100 @@ TEMPORARY_ERRORS = (Unavailable, Overloaded, NotReady, Timeout, Expired, FolderB
 
 
 class RunnableJob(LongJob):
-    """A long job in a runner, which has a table of functions."""
+    """A long job in a runner, which has a table of functions.
+
+    A run is ended by the process that does the job, by the worker that watches it, or by another worker: by the one of
+    them that finds the job still running and the worker's. The others write nothing.
+    """
 
     functions: ClassVar[Mapping[str, Task]] = {}
     #: Makes a message one for clients, which need not know the folders of the runner.
     public: ClassVar[Callable[[str], str]] = str
-    control: JobControl
 
-    def _execute(self) -> Any:
-        """Do the job. Raises ShoalErrors alone, with their messages and without what they were caused by."""
-        submission = self.submission
-        function = self.functions.get(submission.kind)
+    def begin(self, worker: str, alive_s: int) -> Execution | None:
+        """Make the job that waits the worker's; return None if it does not wait, as when it is queued twice."""
+        begun: list[Execution] = []
+
+        def write(pipeline: "Pipeline") -> None:
+            self._leave(pipeline)
+            begun[:] = [Execution.create(self, alive_s, pipeline, worker)]
+            self.prepare_for_execution(worker, pipeline)
+
+        return begun[0] if self.change(write, JobStatus.QUEUED) else None
+
+    def do(self, report: Report) -> Any:
+        """Return the result. Raises ShoalErrors alone, with their messages and without what they were caused by."""
+        function = self.functions.get(self.kind.name)
         if function is None:
-            raise MalformedJob(f"there is no long job called {excerpt(submission.kind)}")
-        self.set_error(None)
+            raise MalformedJob(f"this runner knows no long job called {excerpt(self.kind.name)}: upgrade it")
         try:
-            result = function(submission.arguments, self.id, self.control.report)
+            return function(self.submission.arguments, self.id, report)
         except (Exception, JobTimeoutException) as error:
-            raise _translated(error, self).with_traceback(error.__traceback__) from None
-        self.control.save()
-        return result
+            raise self._translated(error).with_traceback(error.__traceback__) from None
 
-    def set_error(self, error: ShoalError | None) -> None:
-        """Keep the error with the progress, without the folders of this machine; it is saved with it."""
-        super().set_error(error)
-        if error is not None:
-            self.meta["error"]["message"] = type(self).public(error.message)
+    def succeed(self, worker: str, execution: Execution, result: Any) -> bool:
+        """End a run with its result; return False if the job is not the worker's any more."""
 
+        def write(pipeline: "Pipeline") -> None:
+            self.ended_at, self._result = now(), result
+            self.meta.pop("error", None)  # of an earlier try
+            pipeline.hset(self.key, "meta", self.serializer.dumps(self.meta))
+            self._handle_success(self.result_ttl, pipeline, worker, execution.id, execution.created_at, self.ended_at)
+            self.cleanup(self.result_ttl, pipeline, remove_from_queue=False)
+            self.announce_end(pipeline)
 
-def _translated(error: Exception, job: LongJob) -> ShoalError:
-    """Return the error that is kept: no message of another library, which may repeat a text."""
-    if isinstance(error, ShoalError):
-        return error
-    if isinstance(error, JobTimeoutException):
-        return Timeout(f"the job took longer than {job.timeout} s, the limit of its kind")
-    if isinstance(error, OSError) and error.errno in DiskFull.ERRNOS:
-        return DiskFull(f"no room to write {error.filename or 'the output'}: make some, and retry the job")
-    if isinstance(error, OSError) and error.filename:
-        return FileError(f"{error.filename} cannot be used ({error.strerror}): check its name and permissions")
-    return Internal(f"{type(error).__name__} in the job: the log of the runner has its traceback")
+        return self._end(worker, execution, write)
+
+    def break_off(
+        self, worker: str, execution: Execution, error: ShoalError | None, *, passes: bool = True, trace: str = ""
+    ) -> bool:
+        """End a run that was stopped, or that has an error; return False if the job is not the worker's any more.
+
+        The job is paused or cancelled if its submitter wants that, and tried again after an error that passes.
+        """
+
+        def write(pipeline: "Pipeline") -> None:
+            if error is not None:
+                self.ended_at = now()
+                self.meta["error"] = {"code": error.code, "message": type(self).public(error.message)}
+                pipeline.hset(self.key, "meta", self.serializer.dumps(self.meta))
+            if self.wanted == CANCEL:
+                self.drop(pipeline)
+            elif error is not None and not (passes and self.should_retry):
+                self.set_status(JobStatus.FAILED, pipeline)
+                self._handle_failure(trace or error.message, pipeline, worker)
+                self.announce_end(pipeline)
+            elif self.wanted == PAUSE:
+                self.park(pipeline)
+            elif error is not None:
+                self.try_later(pipeline)
+            else:
+                self.enqueue(pipeline, at_front=True)
+
+        return self._end(worker, execution, write)
+
+    def _end(self, worker: str, execution: Execution, write: Callable[["Pipeline"], None]) -> bool:
+        """Write the end of a run if the job is still the worker's, and forget the execution."""
+
+        def end(pipeline: "Pipeline") -> None:
+            execution.delete(self, pipeline)
+            write(pipeline)
+
+        is_ended = self.change(end, JobStatus.STARTED, worker)
+        if not is_ended:
+            with self.connection.pipeline() as pipeline:
+                execution.delete(self, pipeline)
+                pipeline.execute()
+        return is_ended
+
+    def _translated(self, error: BaseException) -> ShoalError:
+        """Return the error that is kept: no message of another library, which may repeat a text."""
+        if isinstance(error, ShoalError):
+            return error
+        if isinstance(error, JobTimeoutException):
+            return Timeout(f"the job took longer than {self.timeout} s, the limit of its kind")
+        if isinstance(error, OSError) and error.errno in DiskFull.ERRNOS:
+            return DiskFull(f"no room to write {error.filename or 'the output'}: make some, and retry the job")
+        if isinstance(error, OSError) and error.filename:
+            return FileError(f"{error.filename} cannot be used ({error.strerror}): check its name and permissions")
+        return Internal(f"{type(error).__name__} in the job: the log of the runner has its traceback")

@@ -15,24 +15,26 @@ from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from rq.queue import Queue
+
 from shoal.broker.broker import Broker
 from shoal.errors import BadSetting, Overloaded, Unavailable
-from shoal.long_jobs.kind import KINDS, Kind
+from shoal.long_jobs.kind import KINDS, LONG, QUICK, WEBHOOKS, Kind
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.public_status import public_text
-from shoal.long_jobs.rq_job import job_class_of
-from shoal.long_jobs.rq_queue import LongQueue, queue_names
+from shoal.long_jobs.rq_job import job_class_of, queue_name
+from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.process.parent_death import die_with_parent
 from shoal.process.tracing import load, open_tracer
 from shoal.settings import Settings
 from shoal_workers.long_jobs.cancelled_builds import CancelledBuilds
-from shoal_workers.long_jobs.rq_worker import LongJobWorker
+from shoal_workers.long_jobs.rq_worker import STOPS, LongJobWorker
 from shoal_workers.long_jobs.runnable_job import RunnableJob, Task
 from shoal_workers.long_jobs.tasks import functions
 
 log = logging.getLogger(__name__)
 
-#: Longest time for the workers to end: their jobs stop at the next report, and are killed 6 s later.
+#: Longest time for the workers to end: they kill the processes of their jobs within 1 s.
 STOP_WITHIN_S = 10.0
 
 #: Longest that Redis may take to answer a worker, in seconds.
@@ -46,20 +48,18 @@ QUIET_S = 15.0
 
 _LOOK_EVERY_S = 0.2
 
-_STOPS = (signal.SIGTERM, signal.SIGINT)
-
 
 @dataclass(slots=True)
 class _Place:
-    """A place for a worker of some queues, and the process that has it."""
+    """A place for a worker of a queue, and the process that has it."""
 
-    queues: Sequence[str]
+    queue: str
     process: BaseProcess | None = None
     due_s: float = 0.0
 
 
 class Runner:
-    """The runner of a pool: `settings.long_jobs` workers for long jobs, and one for quick ones and webhooks.
+    """The runner of a pool: `settings.long_jobs` workers for long jobs, one for quick ones and one for webhooks.
 
     `tasks` and `kinds` are the functions of the kinds, and the kinds themselves. Raises BadSetting for 0 long jobs.
     """
@@ -72,7 +72,6 @@ class Runner:
     ):
         if not settings.long_jobs:
             raise BadSetting("long_jobs is 0: a runner takes at least 1, as no job would begin otherwise")
-        long, *others = queue_names(settings.keys)
         self._settings = settings
         self._job_class = job_class_of(
             kinds,
@@ -81,7 +80,7 @@ class Runner:
             public=partial(public_text, settings=settings),
         )
         self._kinds = kinds
-        self._places = [_Place(names) for names in (*[[long]] * settings.long_jobs, others)]
+        self._places = [_Place(queue) for queue in (*[LONG] * settings.long_jobs, QUICK, WEBHOOKS)]
         self._stopping = threading.Event()
 
     def run(self) -> None:
@@ -98,7 +97,7 @@ class Runner:
 
                 allowed = self._settings.private_host_names()
                 chores.append(schedules.read(Path(path).expanduser(), jobs, self._kinds, allowed).submit_due)
-            for number in _STOPS:
+            for number in STOPS:
                 signal.signal(number, lambda *_: self._stopping.set())
             log.info("this runner does %d long jobs at a time", self._settings.long_jobs)
             try:
@@ -114,39 +113,39 @@ class Runner:
                     place.process.close()
                     place.process, place.due_s = None, time.monotonic() + RESTART_AFTER_S
                 if place.process is None and time.monotonic() >= place.due_s:
-                    place.process = self._start(place.queues)
+                    place.process = self._start(place.queue)
             for chore in chores:
                 chore()
             self._stopping.wait(_LOOK_EVERY_S)
 
-    def _start(self, queues: Sequence[str]) -> BaseProcess:
+    def _start(self, queue: str) -> BaseProcess:
         """Fork a worker, which shares the memory of what is loaded; signals wait until it can handle them."""
         parent = os.getpid()
-        process = multiprocessing.get_context("fork").Process(target=self._work, args=(queues, parent))
-        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+        process = multiprocessing.get_context("fork").Process(target=self._work, args=(queue, parent))
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
         try:
             process.start()
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
         return process
 
-    def _work(self, names: Sequence[str], parent: int) -> None:
-        """Do the jobs of some queues, in a process of its own."""
+    def _work(self, name: str, parent: int) -> None:
+        """Do the jobs of a queue, in a process of its own."""
         _exit_when_told()  # first of all: until then the handlers are the runner's, after which a process goes on
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
         die_with_parent(signal.SIGTERM, parent)
         quiet_until_s = 0.0
         with closing(Broker.connect(self._settings.redis_address, ANSWER_S)) as broker:
-            client = broker.library_client()
-            queues = [LongQueue(name, client, job_class=self._job_class) for name in names]
+            place = queue_name(self._settings.keys.root, name)
+            queue = Queue(place, broker.library_client(), job_class=self._job_class, serializer=MsgpackSerializer)
+            tracer = partial(open_tracer, self._settings, "jobs")
             while True:
                 _exit_when_told()
-                _wait_for(broker)
-                name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
                 worker = None
                 try:
                     with broker.translated():
-                        worker = LongJobWorker(queues, name, broker, partial(open_tracer, self._settings, "jobs"))
+                        own = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+                        worker = LongJobWorker(queue, own, broker, tracer)
                         return worker.run()
                 except (Unavailable, Overloaded) as error:
                     _exit_when_told()
@@ -172,20 +171,5 @@ class Runner:
 
 def _exit_when_told() -> None:
     """End this process at once when it is told to: it has no job."""
-    for number in _STOPS:
+    for number in STOPS:
         signal.signal(number, lambda *_: os._exit(0))
-
-
-def _wait_for(broker: Broker) -> None:
-    """Return when Redis answers."""
-    is_logged = False
-    while True:
-        try:
-            broker.ping()
-        except Unavailable as error:
-            if not is_logged:
-                log.warning("waiting for Redis: %s", error.message)
-            is_logged = True
-            time.sleep(0.5)
-        else:
-            return
