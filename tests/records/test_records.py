@@ -305,6 +305,13 @@ class TestColumns:
         assert len(found) == 5_000
         assert source.fraction == 1.0
 
+    def test_maps_are_lists_of_pairs(self, save: Callable[[dict[str, Any]], Path]) -> None:
+        sizes = pyarrow.array([[("w", 1), ("h", 2)], [("w", 3)], None], pyarrow.map_(pyarrow.string(), pyarrow.int32()))
+        path = save({"text": ["one", "two", "three"], "size": sizes})
+        assert [row.fields["size"] for row in Source(path)] == [[["w", 1], ["h", 2]], [["w", 3]], None]
+        large = pyarrow.array([[("w", "x" * (MAX_ROW_BYTES + 1))], [("w", "x")]], pyarrow.map_("string", "string"))
+        assert rows(save({"text": ["one", "two"], "size": large})) == [1, "two"]
+
     def test_bad_rows_are_left_out(self, save: Callable[[dict[str, Any]], Path]) -> None:
         assert rows(save({"text": ["one", None, " ", "two"]})) == ["one", 2, 3, "two"]
         words = pyarrow.array([b"one", b"\xff", b"two"])

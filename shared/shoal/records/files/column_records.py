@@ -126,6 +126,9 @@ def _num_bytes(array: Any) -> int:
         return least + int(compute.sum(lengths).as_py() or 0)
     if types.is_struct(kind):
         return least + sum(map(_num_bytes, array.flatten()))
+    if types.is_map(kind):
+        first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        return least + sum(_num_bytes(values.slice(first, last - first)) for values in (array.keys, array.items))
     if types.is_nested(kind):
         return least + _num_bytes(array.flatten())
     if types.is_string_view(kind) or types.is_binary_view(kind):

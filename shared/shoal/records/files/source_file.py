@@ -180,10 +180,6 @@ class _StoredFile(io.RawIOBase):
         """Return True if the store can go to a position."""
         return bool(self._file.seekable())
 
-    def tell(self) -> int:
-        """Return the position of the next byte."""
-        return int(self._file.tell())
-
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Go to a position."""
         return int(self._file.seek(offset, whence))

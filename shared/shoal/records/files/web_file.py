@@ -70,10 +70,6 @@ class WebFile(io.RawIOBase):
         """Return True if the server says how large the file is, and sends parts of it."""
         return self.size_bytes is not None and self._sends_parts
 
-    def tell(self) -> int:
-        """Return the position of the next byte."""
-        return self._position
-
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Go to a position; the next read asks the server for the part that begins there."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size_bytes or 0}[whence] + offset
