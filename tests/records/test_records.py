@@ -336,12 +336,16 @@ class TestColumns:
         ended = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True)
         assert "it has over 8,388,608 bytes" in ended.stdout or "BadDocument" in ended.stderr, ended.stderr[-500:]
 
-    def test_a_small_file_of_a_terabyte_of_rows_is_refused(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("last", [b"valid", b"\xff"])
+    def test_a_small_file_of_a_terabyte_of_rows_is_refused(self, tmp_path: Path, last: bytes) -> None:
         numbers = pyarrow.repeat(pyarrow.scalar(0, "int32"), 10**6)
         texts = pyarrow.DictionaryArray.from_arrays(numbers, pyarrow.array(["x" * 10**6]))
+        words = pyarrow.array([b""] * (10**6 - 1) + [last])
+        words = pyarrow.Array.from_buffers(pyarrow.string(), len(words), words.buffers())
+        batch = pyarrow.record_batch([texts, words], names=["text", "word"])
         options = pyarrow.ipc.IpcWriteOptions(compression="zstd")
-        with pyarrow.ipc.new_file(tmp_path / "a.arrow", pyarrow.schema({"text": texts.type}), options=options) as file:
-            file.write_batch(pyarrow.record_batch([texts], names=["text"]))
+        with pyarrow.ipc.new_file(tmp_path / "a.arrow", batch.schema, options=options) as file:
+            file.write_batch(batch)
         assert (tmp_path / "a.arrow").stat().st_size < 100_000
         with pytest.raises(BadDocument, match="times as many: if they are right, unpack the file"):
             sum(1 for _ in Source(tmp_path / "a.arrow").rows())

@@ -87,7 +87,7 @@ def _pieces(batches: Iterator[Any], file: SourceFile, place: Place, kind: str) -
                 yield found
             else:
                 for row in range(piece.num_rows):
-                    yield [_record(piece.slice(row, 1), is_valid, place.at(first + row))]
+                    yield [_record(piece.slice(row, 1), is_valid, file, place.at(first + row))]
             first += piece.num_rows
 
 
@@ -101,12 +101,15 @@ def _is_valid(batch: Any) -> bool:
     return True
 
 
-def _record(row: Any, is_valid: bool, where: str) -> Record | BadDocument:
-    """Return the only row of a batch."""
+def _record(row: Any, is_valid: bool, file: SourceFile, where: str) -> Record | BadDocument:
+    """Return the only row of a batch; one of a batch that is not valid is checked and counted by itself."""
     try:
         if not is_valid:
             row.validate(full=True)
-        if sum(map(_num_bytes, row.columns)) > MAX_ROW_BYTES:
+        size = sum(map(_num_bytes, row.columns))
+        if not is_valid:
+            file.count_unpacked(1, size, where)
+        if size > MAX_ROW_BYTES:
             return too_long(where)
         found: Record = row.to_pylist()[0]
         return found
