@@ -1,6 +1,5 @@
 """The text of a web page. Needs selectolax."""
 
-from collections.abc import Iterator
 from typing import Any
 
 from shoal.extraction.decoding import decode
@@ -44,30 +43,35 @@ def extract_html(data: bytes) -> Extracted:
 
 
 def _text(root: Any) -> str:
-    paragraphs = "".join(_marked(root)).split(_PARAGRAPH)
-    lines = ([" ".join(line.split()).strip(_KEPT[-1]) for line in paragraph.split(_LINE)] for paragraph in paragraphs)
-    text = "\n\n".join(filter(None, ("\n".join(filter(None, each)) for each in lines)))
+    paragraphs = []
+    for paragraph in _marked(root).split(_PARAGRAPH):
+        lines = [" ".join(line.split()).strip(_KEPT[-1]) for line in paragraph.split(_LINE) if not line.isspace()]
+        if text := "\n".join(filter(None, lines)):
+            paragraphs.append(text)
+    text = "\n\n".join(paragraphs)
     for mark, character in zip(_KEPT, _WHITE_SPACE, strict=True):
         text = text.replace(mark, character)
     return text.strip()
 
 
-def _marked(root: Any) -> Iterator[str]:
-    """Yield the texts and marks of an element. No step depends on how deep elements are nested."""
-    node, is_done, num_pre = root, False, 0
+def _marked(root: Any) -> str:
+    """Return the texts and marks of an element. No step depends on how deep elements are nested."""
+    parts: list[str] = []
+    node, is_done, num_pre, root_id = root, False, 0, root.mem_id
     while True:
         tag, child = node.tag, None
         if tag == "-text":
-            yield node.text(deep=False).translate(_KEEP) if num_pre else node.text(deep=False)
+            text = node.text(deep=False)
+            parts.append(text.translate(_KEEP) if num_pre else text)
         elif tag not in _LEFT_OUT:
-            yield _MARKS.get(tag, "")
+            parts.append(_MARKS.get(tag, ""))
             child = None if is_done else node.first_child
             if tag == "pre":
                 num_pre += bool(child) - is_done
         if child:
             node = child
             continue
-        if node.mem_id == root.mem_id:
-            return
+        if node.mem_id == root_id:
+            return "".join(parts)
         following = node.next
         node, is_done = (following, False) if following else (node.parent, True)
