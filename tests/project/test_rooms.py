@@ -307,7 +307,7 @@ HOMES = {
     "msgpack": {"shoal.contract.wire", "shoal.contract.outline"},
     "redis": {"shoal.broker"},
     "fsspec": {"shoal.records.files.source_file", "shoal_workers.index.store.store"},
-    "backports": {"shoal.records.files.compression"},
+    "backports": {"shoal.records.files.text_lines"},
     "httpx2": {"shoal.client.http.deadline", "shoal.client.http.session"},
     "rq": {
         "shoal.long_jobs.rq_job",

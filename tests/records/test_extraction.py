@@ -254,11 +254,6 @@ class TestTheReader:
         ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S)
         assert ended.stdout.split("\n")[:2] == ["rain", "(60, 60)"], ended.stderr
 
-    @pytest.mark.parametrize("answer", [b"[]", b"{", b"1", b'{"text": 1, "title": ""}', b"[" * 10**5, b'{"text": "a"}'])
-    def test_an_answer_that_no_reader_makes_is_refused(self, answer: bytes) -> None:
-        with pytest.raises(UnreadableFile, match="its reader did not answer as one does"):
-            text_reader._extracted(answer)
-
     def test_a_package_that_is_missing_is_named(self) -> None:
         text_reader.check_installed("markdown")
         for kind, package in (("html", "selectolax"), ("pdf", "pypdf")):

@@ -305,6 +305,13 @@ class TestColumns:
         assert len(found) == 5_000
         assert source.fraction == 1.0
 
+    def test_maps_are_lists_of_pairs(self, save: Callable[[dict[str, Any]], Path]) -> None:
+        sizes = pyarrow.array([[("w", 1), ("h", 2)], [("w", 3)], None], pyarrow.map_(pyarrow.string(), pyarrow.int32()))
+        path = save({"text": ["one", "two", "three"], "size": sizes})
+        assert [row.fields["size"] for row in Source(path)] == [[["w", 1], ["h", 2]], [["w", 3]], None]
+        large = pyarrow.array([[("w", "x" * (MAX_ROW_BYTES + 1))], [("w", "x")]], pyarrow.map_("string", "string"))
+        assert rows(save({"text": ["one", "two"], "size": large})) == [1, "two"]
+
     def test_bad_rows_are_left_out(self, save: Callable[[dict[str, Any]], Path]) -> None:
         assert rows(save({"text": ["one", None, " ", "two"]})) == ["one", 2, 3, "two"]
         words = pyarrow.array([b"one", b"\xff", b"two"])
@@ -329,12 +336,16 @@ class TestColumns:
         ended = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True)
         assert "it has over 8,388,608 bytes" in ended.stdout or "BadDocument" in ended.stderr, ended.stderr[-500:]
 
-    def test_a_small_file_of_a_terabyte_of_rows_is_refused(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("last", [b"valid", b"\xff"])
+    def test_a_small_file_of_a_terabyte_of_rows_is_refused(self, tmp_path: Path, last: bytes) -> None:
         numbers = pyarrow.repeat(pyarrow.scalar(0, "int32"), 10**6)
         texts = pyarrow.DictionaryArray.from_arrays(numbers, pyarrow.array(["x" * 10**6]))
+        words = pyarrow.array([b""] * (10**6 - 1) + [last])
+        words = pyarrow.Array.from_buffers(pyarrow.string(), len(words), words.buffers())
+        batch = pyarrow.record_batch([texts, words], names=["text", "word"])
         options = pyarrow.ipc.IpcWriteOptions(compression="zstd")
-        with pyarrow.ipc.new_file(tmp_path / "a.arrow", pyarrow.schema({"text": texts.type}), options=options) as file:
-            file.write_batch(pyarrow.record_batch([texts], names=["text"]))
+        with pyarrow.ipc.new_file(tmp_path / "a.arrow", batch.schema, options=options) as file:
+            file.write_batch(batch)
         assert (tmp_path / "a.arrow").stat().st_size < 100_000
         with pytest.raises(BadDocument, match="times as many: if they are right, unpack the file"):
             sum(1 for _ in Source(tmp_path / "a.arrow").rows())

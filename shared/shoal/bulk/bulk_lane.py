@@ -15,14 +15,11 @@ from shoal.queue.dispatcher import Pending
 
 LANE = "bulk"
 
-#: Longest time between two calls of `waiting` while an answer is waited for, in seconds.
+#: Time between two calls of `waiting`, and before a lane that was full, or Redis, is tried again, in seconds.
 WAITING_EVERY_S = 0.5
 
 #: Seconds without an answer, though a worker is alive, after which it is looked if Redis has lost jobs.
 SEND_AGAIN_S = 60.0
-
-#: Pause before a lane that was full, or Redis, is tried again, in seconds.
-RETRY_S = 1.0
 
 
 @dataclass(slots=True)
@@ -66,12 +63,13 @@ class BulkLane:
                 if not self._waits_for_worker() and time.monotonic() - silent_since > self._send_again_s:
                     self._send_lost(sent)
                     silent_since = time.monotonic()
-            except Overloaded:
-                self._pause(RETRY_S, "waiting for room in the lane")
-                self._send_refused(sent)
-            except Unavailable:
-                self._pause(RETRY_S, "waiting for Redis")
-                self._send_refused(sent)
+            except (Overloaded, Unavailable) as refusal:
+                reason = "room in the lane" if isinstance(refusal, Overloaded) else "Redis"
+                self._waiting(f"waiting for {reason}")
+                time.sleep(WAITING_EVERY_S)
+                for each in sent:
+                    if isinstance(each.pending.error(), Overloaded | Unavailable):  # others are raised in their turn
+                        each.pending = self._call(each.job)
 
     def _call(self, job: Job) -> Pending[Reply]:
         return self._client.run(partial(_call, job))
@@ -85,18 +83,6 @@ class BulkLane:
             return True
         self._waiting("waiting for a worker" if is_alone else "embedding")
         return is_alone
-
-    def _pause(self, seconds: float, reason: str) -> None:
-        until = time.monotonic() + seconds
-        while (left_s := until - time.monotonic()) > 0:
-            self._waiting(reason)
-            time.sleep(min(left_s, WAITING_EVERY_S))
-
-    def _send_refused(self, sent: Sequence[SentJob]) -> None:
-        """Send the jobs again that were refused, or whose answers Redis was too long away for."""
-        for each in sent:
-            if isinstance(each.pending.error(), Overloaded | Unavailable):  # `reply` raises others in their turn
-                each.pending = self._call(each.job)
 
     def _send_lost(self, sent: Sequence[SentJob]) -> None:
         """Send the jobs again, as new ones, that have no answer and are in their lane no longer.

@@ -72,7 +72,7 @@ def embed_file(request: BulkRequest, client: Client, report: Report, settings: S
             manifest = begun.without_damaged(folder.path)
         folder.save(manifest)
         with BadRows(folder.path / BAD_ROWS, manifest.num_bad) as bad_rows:
-            return _Run(request, client, report, source, folder, manifest, served, bad_rows).finish()
+            return _Run(request, client, report, source, folder, manifest, served, bad_rows, manifest.num_rows).finish()
 
 
 def _manifest(request: BulkRequest, source: Source, model: ServedModel) -> Manifest:
@@ -91,47 +91,41 @@ def _manifest(request: BulkRequest, source: Source, model: ServedModel) -> Manif
     )
 
 
+@dataclass
 class _Run:
-    """One run of a bulk embedding."""
+    """One run of a bulk embedding.
 
-    def __init__(
-        self,
-        request: BulkRequest,
-        client: Client,
-        report: Report,
-        source: Source,
-        folder: OutputFolder,
-        manifest: Manifest,
-        served: str,
-        bad_rows: BadRows,
-    ):
-        self._request = request
-        self._client = client
-        self._report_to = report
-        self._source = source
-        self._folder = folder
-        self._manifest = manifest
-        self._served = served  # the name that the workers give the model; the manifest keeps that of the first run
-        self._bad_rows = bad_rows
-        self._num_rows = manifest.num_rows  # that are written, or known to be bad
-        self._num_read = 0
+    `served` is the name that the workers give the model; the manifest keeps the one of the first run. `num_rows` are
+    written, or known to be bad.
+    """
+
+    request: BulkRequest
+    client: Client
+    report_to: Report
+    source: Source
+    folder: OutputFolder
+    manifest: Manifest
+    served: str
+    bad_rows: BadRows
+    num_rows: int
+    num_read: int = 0
 
     def finish(self) -> BulkResult:
         """Write the parts that are missing, and return the result."""
-        manifest, options = self._manifest, self._request.job_options()
+        manifest, options = self.manifest, self.request.job_options()
         if not manifest.is_complete:
-            stream = JobStream(self._client, options, self._served, manifest.dimension, self._report)
+            stream = JobStream(self.client, options, self.served, manifest.dimension, self._report)
             with (
                 closing(self._rows_left()) as rows,
                 closing(stream.embed(groups(rows, manifest.part_rows, options))) as answered,
             ):
                 while part := self._write_part(answered):
                     self._check_unchanged()
-                    self._save(parts=(*self._manifest.parts, part))
+                    self._save(parts=(*self.manifest.parts, part))
             self._check_unchanged()
-            if self._num_rows and self._num_rows == self._bad_rows.num:
+            if self.num_rows and self.num_rows == self.bad_rows.num:
                 raise BadDocument(
-                    f"none of the {self._num_rows:,} rows can be embedded; the first: {self._bad_rows.first[0]}"
+                    f"none of the {self.num_rows:,} rows can be embedded; the first: {self.bad_rows.first[0]}"
                 )
             self._save(is_complete=True)
         self._report("done", 1.0)
@@ -139,75 +133,75 @@ class _Run:
 
     def _rows_left(self) -> Generator[Row, None, None]:
         """Yield the rows of the source after those of finished parts."""
-        for row in self._source.rows(self._report_reading):
-            self._num_read += 1
-            if self._num_read > self._manifest.num_rows:
+        for row in self.source.rows(self._report_reading):
+            self.num_read += 1
+            if self.num_read > self.manifest.num_rows:
                 # Without its fields, which no vector needs: a window of rows with large ones would fill the memory.
                 yield Document(row.id, row.text, {}, row.number) if isinstance(row, Document) else row
-            elif self._num_read % _SKIPPED_AT_A_TIME == 1:
+            elif self.num_read % _SKIPPED_AT_A_TIME == 1:
                 self._report_reading()
-        if self._num_read < self._manifest.num_rows:
-            raise BadDocument(f"{self._request.source} has fewer rows than before: write to another folder")
+        if self.num_read < self.manifest.num_rows:
+            raise BadDocument(f"{self.request.source} has fewer rows than before: write to another folder")
 
     def _write_part(self, answered: Iterator[Group]) -> Part | None:
         """Write the next part and return it; None if there are no rows left."""
         if (first := next(answered, None)) is None:
             return None
-        manifest, first_row, num_bad = self._manifest, self._num_rows, self._bad_rows.num
-        with self._folder.part(len(manifest.parts), manifest.format, manifest.dimension) as files:
+        manifest, first_row, num_bad = self.manifest, self.num_rows, self.bad_rows.num
+        with self.folder.part(len(manifest.parts), manifest.format, manifest.dimension) as files:
             for group in chain([first], answered):
                 self._write(group, files)
                 self._report("embedding")
-                if self._num_rows - first_row == manifest.part_rows:
+                if self.num_rows - first_row == manifest.part_rows:
                     break
-            self._bad_rows.sync()
-            checksums, sizes = self._folder.finish_part(files)
-        return Part(first_row, self._num_rows - first_row, self._bad_rows.num - num_bad, checksums, sizes)
+            self.bad_rows.sync()
+            checksums, sizes = self.folder.finish_part(files)
+        return Part(first_row, self.num_rows - first_row, self.bad_rows.num - num_bad, checksums, sizes)
 
     def _write(self, group: Group, files: PartFile) -> None:
         ids, num_documents = [], 0
         for row in group.rows:
             if isinstance(row, BadRow):
-                self._bad_rows.add(row)
+                self.bad_rows.add(row)
                 continue
             if error := group.errors.get(num_documents):
-                self._bad_rows.add(BadRow(row.number, f"{self._source.place.at(row.number)}: {error.message}"))
+                self.bad_rows.add(BadRow(row.number, f"{self.source.place.at(row.number)}: {error.message}"))
             else:
                 ids.append(row.id)
             num_documents += 1
         if group.vectors is not None:
             files.write(ids, group.vectors)
-        self._num_rows += len(group.rows)
+        self.num_rows += len(group.rows)
 
     def _check_unchanged(self) -> None:
         """Raise InvalidRequest or ModelMismatch if the source or the model is another than at the start.
 
         Raises NotReady if only some workers have another model: the part is then made again.
         """
-        now = replace(self._manifest, source=self._source.fingerprint())
+        now = replace(self.manifest, source=self.source.fingerprint())
         with suppress(Unavailable):
-            if model := served_model(self._client):
+            if model := served_model(self.client):
                 now = replace(now, model=model.name, digest=model.digest, fingerprint=model.fingerprint)
-        self._manifest.check_same(now, self._folder.path)
+        self.manifest.check_same(now, self.folder.path)
 
     def _save(self, **changes: Any) -> None:
-        self._manifest = replace(self._manifest, **changes)
-        self._folder.save(self._manifest)
+        self.manifest = replace(self.manifest, **changes)
+        self.folder.save(self.manifest)
 
     def _report_reading(self) -> None:
         """Report a step of its own while rows of finished parts are skipped, as they take no time of an embedding."""
-        self._report("reading" if self._num_read <= self._manifest.num_rows else "embedding")
+        self._report("reading" if self.num_read <= self.manifest.num_rows else "embedding")
 
     def _report(self, step: str, fraction: float | None = None) -> None:
-        shown, bad = fraction or self._source.fraction, self._bad_rows
-        if shown and self._num_rows < self._num_read:  # read, and not answered yet
-            shown *= self._num_rows / self._num_read
-        self._report_to(TaskProgress(self._num_rows, bad.num, bad.first, shown, step))
+        shown, bad = fraction or self.source.fraction, self.bad_rows
+        if shown and self.num_rows < self.num_read:  # read, and not answered yet
+            shown *= self.num_rows / self.num_read
+        self.report_to(TaskProgress(self.num_rows, bad.num, bad.first, shown, step))
 
     def _result(self) -> BulkResult:
-        manifest, bad = self._manifest, self._bad_rows
+        manifest, bad = self.manifest, self.bad_rows
         return BulkResult(
-            out=self._request.out,
+            out=self.request.out,
             rows=manifest.num_rows,
             num_vectors=manifest.num_rows - bad.num,
             num_bad=bad.num,

@@ -35,12 +35,16 @@ class OutputFolder:
             path.mkdir(parents=True, exist_ok=True)
             lock = os.open(path, os.O_RDONLY)
             try:
-                _lock(lock, path)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 folder = cls(path)
                 folder._refuse_others()
                 yield folder
             finally:
                 os.close(lock)
+        except BlockingIOError as error:
+            raise FolderBusy(
+                f"another process writes into {path}: wait until it has ended, or name another folder"
+            ) from error
         except OSError as error:
             if error.errno not in DiskFull.ERRNOS:
                 name, why = error.filename or path, error.strerror or error
@@ -110,12 +114,3 @@ class OutputFolder:
             os.fsync(folder)
         finally:
             os.close(folder)
-
-
-def _lock(lock: int, path: Path) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise FolderBusy(
-            f"another process writes into {path}: wait until it has ended, or name another folder"
-        ) from error

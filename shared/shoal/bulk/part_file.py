@@ -1,7 +1,6 @@
 """The files of one part, in the formats that a folder of vectors may have, written row by row in constant memory."""
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
@@ -29,29 +28,30 @@ SUFFIXES = {
 }
 
 
-class PartFile(ABC):
+class PartFile:
     """The files of a part while they are written; `paths` are those of the endings of the format, in order."""
 
     def __init__(self, paths: Sequence[Path], dimension: int):
         self.paths = paths
         self.dimension = dimension
         self.num_rows = 0
+        self._files: list[BinaryIO] = [path.open("wb") for path in paths]
 
     def write(self, ids: Sequence[str], vectors: NDArray[np.float32]) -> None:
         """Append rows: their ids, and their vectors `[rows, dimension]`."""
         self._write(ids, np.ascontiguousarray(vectors, "<f4"))
         self.num_rows += len(ids)
 
-    @abstractmethod
-    def _write(self, ids: Sequence[str], vectors: NDArray[np.float32]) -> None: ...
-
-    @abstractmethod
     def finish(self) -> None:
         """Write what is left."""
 
-    @abstractmethod
     def close(self) -> None:
         """Close the files; they are whole only after `finish`."""
+        for file in self._files:
+            file.close()
+
+    def _write(self, ids: Sequence[str], vectors: NDArray[np.float32]) -> None:
+        raise NotImplementedError
 
 
 class _RawPart(PartFile):
@@ -59,29 +59,17 @@ class _RawPart(PartFile):
 
     def __init__(self, paths: Sequence[Path], dimension: int):
         super().__init__(paths, dimension)
-        vectors, ids = paths
-        self._vectors: BinaryIO = vectors.open("wb")
-        self._ids: BinaryIO = ids.open("wb")
-        self._vectors.write(bytes(_HEADER_BYTES))
+        self._files[0].write(bytes(_HEADER_BYTES))
 
     def _write(self, ids: Sequence[str], vectors: NDArray[np.float32]) -> None:
-        self._vectors.write(vectors.tobytes())
-        self._ids.writelines(f"{_json(id_)}\n".encode() for id_ in ids)
+        self._files[0].write(vectors.tobytes())
+        self._files[1].writelines(_line(id_) for id_ in ids)
 
     def finish(self) -> None:
-        self._vectors.seek(0)
-        self._vectors.write(self._header())
+        """Write the header."""
+        self._files[0].seek(0)
+        self._files[0].write(self._header())
 
-    def close(self) -> None:
-        self._vectors.close()
-        self._ids.close()
-
-    @abstractmethod
-    def _header(self) -> bytes:
-        """Return the header, of `_HEADER_BYTES`."""
-
-
-class _SafetensorsPart(_RawPart):
     def _header(self) -> bytes:
         shape = [self.num_rows, self.dimension]
         about = {"dtype": "F32", "shape": shape, "data_offsets": [0, 4 * shape[0] * shape[1]]}
@@ -102,19 +90,9 @@ class _NpyPart(_RawPart):
 class _JsonlPart(PartFile):
     """An object a line, with `id` and `vector`."""
 
-    def __init__(self, paths: Sequence[Path], dimension: int):
-        super().__init__(paths, dimension)
-        self._file: BinaryIO = paths[0].open("wb")
-
     def _write(self, ids: Sequence[str], vectors: NDArray[np.float32]) -> None:
-        for id_, vector in zip(ids, vectors.tolist(), strict=True):
-            self._file.write(f"{_json({'id': id_, 'vector': vector})}\n".encode())
-
-    def finish(self) -> None:
-        pass
-
-    def close(self) -> None:
-        self._file.close()
+        rows = zip(ids, vectors.tolist(), strict=True)
+        self._files[0].writelines(_line({"id": id_, "vector": vector}) for id_, vector in rows)
 
 
 class _ParquetPart(PartFile):
@@ -124,8 +102,7 @@ class _ParquetPart(PartFile):
         super().__init__(paths, dimension)
         pa = self._pa = _pyarrow()
         self._schema = pa.schema([("id", pa.string()), ("vector", pa.list_(pa.float32(), dimension))])
-        self._file = paths[0].open("wb")
-        self._writer = pa.parquet.ParquetWriter(self._file, self._schema, compression="none", use_dictionary=False)
+        self._writer = pa.parquet.ParquetWriter(self._files[0], self._schema, compression="none", use_dictionary=False)
         self._ids: list[str] = []
         self._vectors: list[NDArray[np.float32]] = []
 
@@ -142,17 +119,19 @@ class _ParquetPart(PartFile):
         self._ids, self._vectors = [], []
 
     def finish(self) -> None:
+        """Write the rows that are held, and the end of the table."""
         if self._ids:
             self._flush()
         self._writer.close()
 
     def close(self) -> None:
+        """Close the file."""
         self._writer.is_open = False  # else its end would write to the file of an unfinished part
-        self._file.close()
+        super().close()
 
 
 _CLASSES: dict[str, type[PartFile]] = {
-    "safetensors": _SafetensorsPart,
+    "safetensors": _RawPart,
     "npy": _NpyPart,
     "parquet": _ParquetPart,
     "jsonl": _JsonlPart,
@@ -179,5 +158,5 @@ def _pyarrow() -> Any:
     return pyarrow
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+def _line(value: Any) -> bytes:
+    return f"{json.dumps(value, ensure_ascii=False)}\n".encode()

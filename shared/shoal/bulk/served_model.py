@@ -10,13 +10,13 @@ from shoal.client.redis.client import Client
 from shoal.errors import NotReady, Unavailable
 from shoal.long_task import Report, TaskProgress
 
+_START_ALIKE = "start all with the same model and settings"
+
 #: Fields of a heartbeat on which a worker's vectors depend, and the remedy where workers differ in one.
 _CAUSES = {
     "precision": "set SHOAL_PRECISION to the same, such as f32, for all",
     "engine": "set SHOAL_ENGINE to the same for all",
-    "max_tokens": "start all with the same model and settings",
-    "pooling": "start all with the same model and settings",
-    "prompts": "start all with the same model and settings",
+    **dict.fromkeys(("max_tokens", "pooling", "prompts"), _START_ALIKE),
 }
 
 
@@ -61,15 +61,12 @@ def check_same_vectors(workers: Collection[Mapping[str, Any]]) -> None:
 
 def _differences(workers: Collection[Mapping[str, Any]]) -> str:
     """Return in words what makes the vectors of workers differ, and the remedy."""
-    found = {name: {_words(about.get(name)) for about in workers} for name in _CAUSES}
     for name, remedy in _CAUSES.items():
-        if len(found[name]) > 1:
-            return f"different {name.replace('_', ' ')} ({'; '.join(sorted(found[name]))}): {remedy}"
+        values = [about.get(name) for about in workers]
+        found = {", ".join(map(str, value)) if isinstance(value, list) else str(value) for value in values}
+        if len(found) > 1:
+            return f"different {name.replace('_', ' ')} ({'; '.join(sorted(found))}): {remedy}"
     return "different files of the model, such as another tokenizer: prepare it anew on all machines"
-
-
-def _words(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def check_one_model(workers: Collection[Mapping[str, Any]]) -> None:

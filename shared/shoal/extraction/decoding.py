@@ -1,6 +1,7 @@
 """The encodings of text files and web pages."""
 
 import codecs
+import contextlib
 import re
 
 from shoal.extraction.kinds import UnreadableFile
@@ -14,16 +15,17 @@ _DECLARED = re.compile(
     rb"""<(?:meta\b[^>]{0,200}?\bcharset|\?xml\b[^>]{0,100}?\bencoding)\s*=\s*["']?\s*([\w:.-]{1,40})""", re.IGNORECASE
 )
 
-#: The encodings that browsers know, by the names that Python has for them. Python has others that run code or unpack.
-_KNOWN = {
-    *("utf-8", "cp866", "koi8-r", "koi8-u", "mac-roman", "cp874", "gb2312", "gbk", "gb18030", "big5", "big5hkscs"),
-    *("euc_jp", "iso2022_jp", "shift_jis", "cp932", "euc_kr", "cp949", "johab"),
-    *(f"iso8859-{part}" for part in (2, 3, 4, 5, 6, 7, 8, 10, 13, 14, 15, 16)),
-    *(f"cp125{page}" for page in range(9)),
-}
+#: The encodings that browsers know, by the names that Python has for them, beside those of the next table.
+_KNOWN = re.compile(
+    r"utf-8|cp866|koi8-[ru]|mac-roman|cp874|gbk|gb18030|big5|big5hkscs|euc_jp|iso2022_jp|shift_jis|cp932|euc_kr|cp949|"
+    r"johab|iso8859-([2-8]|10|1[3-6])|cp125[0-8]"
+)
 
-#: Encodings that browsers read as another one.
-_READ_AS = {"iso8859-1": "cp1252", "ascii": "cp1252", "iso8859-9": "cp1254", "iso8859-11": "cp874", "gb2312": "gbk"}
+#: Encodings that browsers read as another one. A declaration in ASCII is in no page of UTF-16.
+_READ_AS = {
+    **{"iso8859-1": "cp1252", "ascii": "cp1252", "iso8859-9": "cp1254", "iso8859-11": "cp874", "gb2312": "gbk"},
+    **dict.fromkeys(("utf-16", "utf-16-le", "utf-16-be"), "utf-8"),
+}
 
 
 def decode(data: bytes, may_declare: bool = False) -> str:
@@ -31,8 +33,8 @@ def decode(data: bytes, may_declare: bool = False) -> str:
 
     Raises UnreadableFile for an unknown encoding, and for bytes that are not of it.
     """
-    mark, encoding = next(((m, e) for m, e in _BYTE_ORDER_MARKS.items() if data.startswith(m)), (b"", ""))
-    encoding = encoding or (_declared(data) if may_declare else "") or "utf-8"
+    mark = next(filter(data.startswith, _BYTE_ORDER_MARKS), b"")
+    encoding = _BYTE_ORDER_MARKS.get(mark) or (_declared(data) if may_declare else "utf-8")
     try:
         text = data[len(mark) :].decode(encoding)
     except UnicodeDecodeError as error:
@@ -47,18 +49,13 @@ def decode(data: bytes, may_declare: bool = False) -> str:
 
 
 def _declared(data: bytes) -> str:
-    """Return Python's name of the encoding that a page declares; empty if it declares none."""
-    found = _DECLARED.search(data[:DECLARED_BYTES])
-    if not found:
-        return ""
-    label = found[1].decode("ascii", "replace")
-    try:
-        name = codecs.lookup(label).name
-    except LookupError:
-        name = ""
-    if name.startswith("utf-16"):  # the declaration is ASCII, so the page is not
+    """Return Python's name of the encoding that a page declares; UTF-8 if it declares none."""
+    if not (found := _DECLARED.search(data[:DECLARED_BYTES])):
         return "utf-8"
+    label, name = found[1].decode("ascii", "replace"), ""
+    with contextlib.suppress(LookupError):
+        name = codecs.lookup(label).name
     name = _READ_AS.get(name, name)
-    if name not in _KNOWN:
+    if not _KNOWN.fullmatch(name):
         raise UnreadableFile(f"it declares the encoding {label}, which is not known: convert it to UTF-8")
     return name

@@ -5,32 +5,26 @@ from typing import Any
 from shoal.extraction.decoding import decode
 from shoal.extraction.kinds import Extracted, one_line
 
-#: Elements that begin and end a line.
-_BLOCKS = {
-    *("address", "article", "aside", "blockquote", "body", "br", "caption", "center", "dd", "details"),
-    *("div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4"),
-    *("h5", "h6", "header", "hr", "legend", "li", "main", "ol", "option", "p", "pre", "section", "summary"),
-    *("table", "tbody", "tfoot", "thead", "tr", "ul"),
-}
+#: Marks that no text has, while one is made: the ends of lines and paragraphs, and the white space of `pre` elements.
+_LINE, _PARAGRAPH, *_KEPT = map(chr, range(0xFDD0, 0xFDD5))
+_WHITE_SPACE = " \t\n"
+_KEEP = str.maketrans(dict(zip(_WHITE_SPACE, _KEPT, strict=True)))
 
-#: Elements that end a paragraph.
-_PARAGRAPHS = {
-    *("article", "blockquote", "dl", "figure", "h1", "h2", "h3", "h4", "h5", "h6", "ol", "p", "pre"),
-    *("section", "table", "ul"),
+#: The marks of elements that begin and end a line or a paragraph, or have a blank before them.
+_MARKS = {
+    **dict.fromkeys(("address", "aside", "body", "br", "caption", "center", "dd", "details", "div", "dt"), _LINE),
+    **dict.fromkeys(("fieldset", "figcaption", "form", "header", "hr", "legend", "li", "main", "option"), _LINE),
+    **dict.fromkeys(("summary", "tbody", "tfoot", "thead", "tr"), _LINE),
+    **dict.fromkeys(("article", "blockquote", "dl", "figure", "h1", "h2", "h3", "h4", "h5", "h6"), _PARAGRAPH),
+    **dict.fromkeys(("ol", "p", "pre", "section", "table", "ul"), _PARAGRAPH),
+    **dict.fromkeys(("td", "th"), " "),
 }
-
-#: Elements with a blank before them.
-_CELLS = frozenset(("td", "th"))
 
 #: Elements without a text of the page: programs, pictures, and what leads to other pages.
 _LEFT_OUT = {
-    *("audio", "button", "canvas", "datalist", "dialog", "embed", "footer", "head", "iframe", "input"),
-    *("math", "nav", "noscript", "object", "script", "select", "style", "svg", "template", "textarea"),
-    *("title", "video"),
+    *("audio", "button", "canvas", "datalist", "dialog", "embed", "footer", "head", "iframe", "input", "math", "nav"),
+    *("noscript", "object", "script", "select", "style", "svg", "template", "textarea", "title", "video"),
 }
-
-#: Elements that hold the text proper, if there is one alone of them in a page.
-_MAIN = ("main", "article")
 
 
 def extract_html(data: bytes) -> Extracted:
@@ -42,72 +36,42 @@ def extract_html(data: bytes) -> Extracted:
     from selectolax.lexbor import LexborHTMLParser
 
     page = LexborHTMLParser(decode(data, may_declare=True))
-    titles = [node.text() for tag in ("title", "h1") if (node := page.css_first(tag))]
-    title = next((title for title in map(one_line, titles) if title), "")
-    for tag in _MAIN:
-        found = page.css(tag)
-        if len(found) == 1 and (text := _text(found[0])):
-            return Extracted(text, title)
-    return Extracted(_text(page.body) if page.body else "", title)
+    titles = [one_line(node.text()) for tag in ("title", "h1") if (node := page.css_first(tag))]
+    found = [nodes[0] for tag in ("main", "article") if len(nodes := page.css(tag)) == 1]
+    texts = (_text(node) for node in (*found, page.body) if node)
+    return Extracted(next(filter(None, texts), ""), next(filter(None, titles), ""))
 
 
 def _text(root: Any) -> str:
-    """Return the text of an element. No step depends on how deep elements are nested."""
-    lines = _Lines()
-    node, is_done = root, False
+    paragraphs = []
+    for paragraph in _marked(root).split(_PARAGRAPH):
+        lines = [" ".join(line.split()).strip(_KEPT[-1]) for line in paragraph.split(_LINE) if not line.isspace()]
+        if text := "\n".join(filter(None, lines)):
+            paragraphs.append(text)
+    text = "\n\n".join(paragraphs)
+    for mark, character in zip(_KEPT, _WHITE_SPACE, strict=True):
+        text = text.replace(mark, character)
+    return text.strip()
+
+
+def _marked(root: Any) -> str:
+    """Return the texts and marks of an element. No step depends on how deep elements are nested."""
+    parts: list[str] = []
+    node, is_done, num_pre, root_id = root, False, 0, root.mem_id
     while True:
-        tag = node.tag
-        if is_done:
-            lines.end(tag)
-        elif tag == "-text":
-            lines.add(node.text(deep=False))
-        elif tag and tag not in _LEFT_OUT:
-            lines.begin(tag)
-            if child := node.first_child:
-                node = child
-                continue
-            lines.end(tag)
-        if node.mem_id == root.mem_id:
-            return str(lines)
+        tag, child = node.tag, None
+        if tag == "-text":
+            text = node.text(deep=False)
+            parts.append(text.translate(_KEEP) if num_pre else text)
+        elif tag not in _LEFT_OUT:
+            parts.append(_MARKS.get(tag, ""))
+            child = None if is_done else node.first_child
+            if tag == "pre":
+                num_pre += bool(child) - is_done
+        if child:
+            node = child
+            continue
+        if node.mem_id == root_id:
+            return "".join(parts)
         following = node.next
         node, is_done = (following, False) if following else (node.parent, True)
-
-
-class _Lines:
-    """The lines of a text while it is put together. White space is one blank, but within `pre` elements."""
-
-    def __init__(self) -> None:
-        self._num_pre = 0
-        self._lines: list[str] = []
-        self._parts: list[str] = []
-
-    def add(self, text: str) -> None:
-        """Add text to the line under way."""
-        self._parts.append(text)
-
-    def begin(self, tag: str) -> None:
-        """Note the beginning of an element."""
-        if tag in _BLOCKS:
-            self._break(tag in _PARAGRAPHS)
-        elif tag in _CELLS:
-            self._parts.append(" ")
-        self._num_pre += tag == "pre"
-
-    def end(self, tag: str) -> None:
-        """Note the end of an element."""
-        if tag in _BLOCKS:
-            self._break(tag in _PARAGRAPHS)
-        self._num_pre -= tag == "pre"
-
-    def _break(self, is_paragraph: bool) -> None:
-        line = "".join(self._parts)
-        self._parts = []
-        line = line.strip("\n") if self._num_pre else " ".join(line.split())
-        if line:
-            self._lines.append(line)
-        if is_paragraph and self._lines and self._lines[-1]:
-            self._lines.append("")
-
-    def __str__(self) -> str:
-        self._break(is_paragraph=False)
-        return "\n".join(self._lines).strip()

@@ -21,6 +21,9 @@ PACKAGES = {"html": "selectolax", "pdf": "pypdf"}
 #: Most bytes of a file, and of the text that is taken out of it.
 MAX_FILE_BYTES, MAX_TEXT_BYTES = 256 * 2**20, 8 * 2**20
 
+#: Most memory that reading a file takes, in bytes, and the exit code of a reader that needs more.
+MAX_MEMORY_BYTES, OUT_OF_MEMORY = 2**30, 12
+
 #: Most seconds of processor time for reading a PDF file, which may have thousands of pages, and for any other file.
 MAX_PDF_S, MAX_OTHER_S = 120, 10
 

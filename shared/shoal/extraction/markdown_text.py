@@ -15,7 +15,7 @@ _DEFINITION = re.compile(r" {0,3}\[[^\]\[]{1,200}\]:[ \t]+\S{1,2000}")
 _LINK = re.compile(r"!?\[([^\]\[\n]{0,500})\](?:\([^()\n]{0,2000}\)|\[[^\]\[\n]{0,200}\])")
 _TAG = re.compile(r"</?[A-Za-z][^<>\n]{0,500}>")
 _EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|_{1,3}|`{1,2})(?=\S)([^*_`\n]{1,500}?)(?<=\S)\1(?!\w)")
-_TITLE = re.compile(r"title:(.*)")
+_TITLE = re.compile(r"^title:(.*)", re.MULTILINE)
 
 
 def extract_markdown(data: bytes) -> Extracted:
@@ -23,23 +23,14 @@ def extract_markdown(data: bytes) -> Extracted:
 
     Raises UnreadableFile.
     """
-    front, body = _front_matter(decode(data).replace("\r\n", "\n"))
-    titles = [_unquoted(found[1].strip(" \t")) for line in front if (found := _TITLE.match(line))]
-    lines = list(_lines(_without_comments(body).split("\n")))
-    titles += [text for text, is_heading in lines if is_heading]
-    text = "\n".join(text for text, _ in lines)
-    return Extracted(re.sub(r"\n{3,}", "\n\n", text).strip(), next((t for t in map(one_line, titles) if t), ""))
-
-
-def _front_matter(text: str) -> tuple[list[str], str]:
-    """Return the lines of the front matter, which are between two lines of hyphens, and what follows it."""
+    text, front = decode(data).replace("\r\n", "\n"), ""
     if text.startswith("---\n") and (end := text.find("\n---\n", 3)) >= 0:
-        return text[4:end].split("\n"), text[end + 5 :]
-    return [], text
-
-
-def _unquoted(title: str) -> str:
-    return title[title.startswith(('"', "'")) : len(title) - title.endswith(('"', "'"))]
+        front, text = text[4:end], text[end + 5 :]
+    titles = [found[1].strip(" \t").strip("\"'") for found in _TITLE.finditer(front)]
+    lines = list(_lines(_without_comments(text).split("\n")))
+    titles += [line for line, is_heading in lines if is_heading]
+    text = re.sub(r"\n{3,}", "\n\n", "\n".join(line for line, _ in lines))
+    return Extracted(text.strip(), next(filter(None, map(one_line, titles)), ""))
 
 
 def _without_comments(text: str) -> str:

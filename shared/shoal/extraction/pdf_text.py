@@ -2,7 +2,6 @@
 
 import io
 import re
-from typing import Any
 
 from shoal.extraction.kinds import MAX_TEXT_BYTES, Extracted, UnreadableFile, one_line
 
@@ -22,18 +21,14 @@ def extract_pdf(data: bytes) -> Extracted:
         is_locked = True
     if is_locked:
         raise UnreadableFile("it is encrypted: save it without a password")
-    title = (reader.metadata and reader.metadata.title) or ""
-    text = "\n\n".join(_pages(reader)).strip()
-    if not text and len(reader.pages):
-        raise UnreadableFile("there is no text in it: if its pages are pictures, run OCR on it first")
-    return Extracted(_DIVIDED.sub("", text), one_line(str(title)))
-
-
-def _pages(reader: Any) -> list[str]:
     pages, size = [], 0
     for page in reader.pages:
         pages.append(page.extract_text().strip())
         size += len(pages[-1])
         if size > MAX_TEXT_BYTES:  # the rest would only take time
             raise UnreadableFile(f"it has over {MAX_TEXT_BYTES:,} characters of text: cut it into several files")
-    return pages
+    text = "\n\n".join(pages).strip()
+    if pages and not text:
+        raise UnreadableFile("there is no text in it: if its pages are pictures, run OCR on it first")
+    title = (reader.metadata and reader.metadata.title) or ""
+    return Extracted(_DIVIDED.sub("", text), one_line(str(title)))

@@ -27,8 +27,12 @@ class BadRows:
         self.first: tuple[str, ...] = ()
         path.touch()
         with path.open("r+b") as file:
-            for _ in range(num_kept):
-                self._count(_bad_row(path, file.readline()))
+            try:
+                for _ in range(num_kept):
+                    values = json.loads(file.readline())
+                    self._count(BadRow(int(values["row"]), str(values["reason"])))
+            except (ValueError, KeyError, TypeError) as error:
+                raise FileError(f"{path} has fewer rows than were left out: write to another folder") from error
             file.truncate(file.tell())
         self._file = path.open("a", encoding="utf-8")
 
@@ -60,11 +64,3 @@ class BadRows:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _bad_row(path: Path, line: bytes) -> BadRow:
-    try:
-        values = json.loads(line)
-        return BadRow(int(values["row"]), str(values["reason"]))
-    except (ValueError, KeyError, TypeError) as error:
-        raise FileError(f"{path} has fewer rows than were left out: write to another folder") from error

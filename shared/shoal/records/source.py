@@ -12,12 +12,11 @@ from shoal.errors import BadDocument, InvalidRequest
 from shoal.extraction.kinds import KINDS
 from shoal.extraction.text_reader import TextReader
 from shoal.records.document import RESERVED_NAMES, BadRow, Document, DocumentColumns
-from shoal.records.file_documents import read_document, read_folder
 from shoal.records.files.column_records import read_arrow, read_parquet
-from shoal.records.files.compression import ENDINGS
 from shoal.records.files.source_file import fingerprint, is_url, name_of, open_file, path_of, shown
+from shoal.records.files.text_lines import PACKED_ENDINGS
 from shoal.records.files.text_records import read_csv, read_jsonl, read_tsv, read_txt
-from shoal.records.folder import folder_fingerprint, kind_of, list_files
+from shoal.records.folder import folder_fingerprint, kind_of, list_files, read_document, read_folder
 from shoal.records.record import Place, Reader, Record, listed
 from shoal.records.source_rules import SourceRules
 from shoal.settings import DEFAULTS
@@ -132,25 +131,24 @@ class Source:
         self, waiting: Callable[[], object], read_files: "ReadFiles | None"
     ) -> Generator[tuple[int, Record | BadDocument], None, None]:
         if self.is_folder:
-            yield from self._folder_records(waiting, read_files)
+            folder = Path(self.path)
+            files, number = list_files(folder, self._rules), 0
+            self._part = lambda: number / len(files) if files else None
+            for number, record in enumerate(read_folder(folder, files, self._rules, waiting, read_files), 1):
+                yield number, record
             return
         with open_file(self.path, self._rules) as file:
             self._part = lambda: file.fraction()  # which a reader may replace
             if self._read:
                 yield from self._read(file, self.place)
             elif self._kind:
+                found: Record | BadDocument
                 with TextReader() as reader:
-                    found = read_document(file, self.place.path, self._kind, reader, waiting)
-                yield 1, found if isinstance(found, BadDocument) else {"id": self.name, **found}
-
-    def _folder_records(
-        self, waiting: Callable[[], object], read_files: "ReadFiles | None"
-    ) -> Iterator[tuple[int, Record | BadDocument]]:
-        folder = Path(self.path)
-        files, num_done = list_files(folder, self._rules), 0
-        self._part = lambda: num_done / len(files) if files else None
-        for num_done, record in enumerate(read_folder(folder, files, self._rules, waiting, read_files), 1):
-            yield num_done, record
+                    try:
+                        found = {"id": self.name, **read_document(file, self.place.path, self._kind, reader, waiting)}
+                    except BadDocument as error:
+                        found = error
+                yield 1, found
 
     def _where(self, number: int, document_id: str | None) -> str:
         if self._read or (self.is_folder and document_id is None):
@@ -183,7 +181,11 @@ _TEXT_READERS: dict[str, Reader] = {".csv": read_csv, ".tsv": read_tsv, ".jsonl"
 
 #: The reader of each format, and the word for the number of a record in it, by the ending of the file's name.
 _READERS: dict[str, tuple[Reader, str]] = {
-    **{f"{ending}{packed}": (read, "line") for packed in ("", *ENDINGS) for ending, read in _TEXT_READERS.items()},
+    **{
+        f"{ending}{packed}": (read, "line")
+        for packed in ("", *PACKED_ENDINGS)
+        for ending, read in _TEXT_READERS.items()
+    },
     ".parquet": (read_parquet, "row"),
     ".arrow": (read_arrow, "row"),
     ".feather": (read_arrow, "row"),

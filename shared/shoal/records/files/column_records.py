@@ -1,16 +1,18 @@
 """Records of files of columns: .parquet, and Arrow's .arrow and .feather. Needs pyarrow, from the `parquet` extra."""
 
+import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
+from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, FileError, MissingExtra
 from shoal.process.extra import install_command
 from shoal.process.memory_limit import limited_memory
-from shoal.records.files.arrow_values import check_types, num_bytes
 from shoal.records.files.source_file import BLOCK_BYTES, SourceFile
 from shoal.records.record import MAX_ROW_BYTES, Place, Record, Records, refuse_duplicate_columns, too_long
 
-#: Most rows of a .parquet file that are taken at a time, and about the most bytes of them.
+#: Most rows that are taken at a time, and about the most bytes of them.
 BATCH_ROWS, BATCH_BYTES = 1_024, 16 * 2**20
 
 #: The first bytes of an Arrow file, which has its list of batches at its end; an Arrow stream has none.
@@ -19,14 +21,13 @@ _ARROW_FILE = b"ARROW1"
 #: The types of .parquet's byte arrays that may be read as the numbers of repeated values.
 _REPEATABLE = {"STRING", "JSON", "ENUM", "NONE"}
 
+#: Types whose values may be repeated in ways of which the size is not known.
+_REFUSED = re.compile(
+    r"run_end_encoded<|union<|list_view<|dictionary<values=(fixed_size_binary|\w+_view|\w*list|struct|map|extension)"
+)
+
 #: Most memory that reading takes, in bytes. A small file may hold a page or a record batch of any size.
 MAX_MEMORY_BYTES = 2**30
-
-#: The names of the columns of a file, and its record batches; in place of a row that is invalid, its error.
-_Table = tuple[list[str], Iterator[Any]]
-
-#: Rows in sequence, with an error in place of each that is bad.
-_Piece = list[Record | BadDocument]
 
 
 def read_parquet(file: SourceFile, place: Place) -> Records:
@@ -45,20 +46,21 @@ def read_arrow(file: SourceFile, place: Place) -> Records:
     return _rows(_arrow, file, place, "Arrow")
 
 
-def _rows(table: Callable[[SourceFile, Place], _Table], file: SourceFile, place: Place, kind: str) -> Records:
+def _rows(batches: Callable[[SourceFile, Place], Iterator[Any]], file: SourceFile, place: Place, kind: str) -> Records:
     try:
         import pyarrow
         import pyarrow.compute  # which cannot be loaded when the memory is nearly used up
     except ImportError as error:
         raise MissingExtra(f"reading {kind} needs pyarrow; run: {install_command('parquet')}") from error
     pyarrow.allocate_buffer(1)  # at first the pool sets a GiB aside, which counts as taken
-    number = 0
+    number, pieces = 0, _pieces(batches(file, place), file, place, kind)
     try:
-        with limited_memory(MAX_MEMORY_BYTES):
-            names, batches = table(file, place)
-        refuse_duplicate_columns(place.at(1), names)
-        for records in _within_memory(_pieces(batches, file, place)):
-            for record in records:
+        while True:
+            with limited_memory(MAX_MEMORY_BYTES, pyarrow.total_allocated_bytes):
+                piece = next(pieces, None)
+            if piece is None:
+                return
+            for record in piece:
                 number += 1
                 yield number, record
     except MemoryError as error:
@@ -70,62 +72,87 @@ def _rows(table: Callable[[SourceFile, Place], _Table], file: SourceFile, place:
         raise BadDocument(f"{place.at(number + 1)}: not readable as {kind}: {error}; write it again") from error
 
 
-def _within_memory(pieces: Iterator[_Piece]) -> Iterator[_Piece]:
-    """Yield the pieces; raise MemoryError for one that takes too much memory while it is made."""
-    import pyarrow
-
-    while True:
-        with limited_memory(MAX_MEMORY_BYTES, pyarrow.total_allocated_bytes):
-            piece = next(pieces, None)
-        if piece is None:
-            return
-        yield piece
-
-
-def _pieces(batches: Iterator[Any], file: SourceFile, place: Place) -> Iterator[_Piece]:
-    """Yield the rows of the batches, a few at a time."""
-    number = 0
+def _pieces(batches: Iterator[Any], file: SourceFile, place: Place, kind: str) -> Iterator[list[Record | BadDocument]]:
+    """Yield the rows of the batches, a few at a time: at once where none is large or bad, else one by one."""
+    first = 1
     for batch in batches:
-        if isinstance(batch, ValueError):
-            number += 1
-            yield [_unreadable(place.at(number), batch)]
-            continue
+        is_valid = kind == "parquet" or _is_valid(batch)
         for start in range(0, batch.num_rows, BATCH_ROWS):
-            piece = batch.slice(start, BATCH_ROWS)
-            yield from _records(piece, file, place, number + 1)
-            number += piece.num_rows
+            piece, found = batch.slice(start, BATCH_ROWS), None
+            with suppress(ValueError, OverflowError):  # such as a string that is not UTF-8
+                if is_valid:
+                    file.count_unpacked(piece.num_rows, size := sum(map(_num_bytes, piece.columns)), place.at(first))
+                    found = piece.to_pylist() if size <= MAX_ROW_BYTES else None
+            if found is not None:
+                yield found
+            else:
+                for row in range(piece.num_rows):
+                    yield [_record(piece.slice(row, 1), is_valid, file, place.at(first + row))]
+            first += piece.num_rows
 
 
-def _records(batch: Any, file: SourceFile, place: Place, first: int) -> Iterator[_Piece]:
-    """Yield the rows of a batch: at once where none is large or bad, else one by one."""
+def _is_valid(batch: Any) -> bool:
+    """Return False if some rows of a batch are invalid: Arrow takes the places of values from the file as they are."""
+    batch.validate()
     try:
-        file.count_unpacked(batch.num_rows, size := num_bytes(batch), place.at(first))
-        found = batch.to_pylist() if size <= MAX_ROW_BYTES else None
-    except (ValueError, OverflowError):
-        found = None  # such as a string that is not UTF-8
-    if found is not None:
-        yield found
-        return
-    for row in range(batch.num_rows):
-        yield [_record(batch.slice(row, 1), place.at(first + row))]
+        batch.validate(full=True)
+    except ValueError:
+        return False
+    return True
 
 
-def _record(row: Any, where: str) -> Record | BadDocument:
-    """Return the only row of a batch."""
+def _record(row: Any, is_valid: bool, file: SourceFile, where: str) -> Record | BadDocument:
+    """Return the only row of a batch; one of a batch that is not valid is checked and counted by itself."""
     try:
-        if num_bytes(row) > MAX_ROW_BYTES:
+        if not is_valid:
+            row.validate(full=True)
+        size = sum(map(_num_bytes, row.columns))
+        if not is_valid:
+            file.count_unpacked(1, size, where)
+        if size > MAX_ROW_BYTES:
             return too_long(where)
         found: Record = row.to_pylist()[0]
         return found
     except (ValueError, OverflowError) as error:
-        return _unreadable(where, error)
+        return BadDocument(f"{where}: a value cannot be read: {error}; correct it")
 
 
-def _unreadable(where: str, error: Exception) -> BadDocument:
-    return BadDocument(f"{where}: a value cannot be read: {error}; correct it")
+def _num_bytes(array: Any) -> int:
+    """Return about the bytes that the values of an array take when repeated ones are written out."""
+    from pyarrow import binary, compute, large_binary, large_string, string, types
+
+    kind, least = array.type, 8 * len(array)
+    if hasattr(array, "storage"):
+        return _num_bytes(array.storage)
+    if types.is_dictionary(kind) and kind.value_type in (string(), large_string(), binary(), large_binary()):
+        lengths = compute.binary_length(array.dictionary).take(array.indices)
+        return least + int(compute.sum(lengths).as_py() or 0)
+    if types.is_struct(kind):
+        return least + sum(map(_num_bytes, array.flatten()))
+    if types.is_map(kind):
+        first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        return least + sum(_num_bytes(values.slice(first, last - first)) for values in (array.keys, array.items))
+    if types.is_nested(kind):
+        return least + _num_bytes(array.flatten())
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        # A view of a text is 16 bytes, of which the first 4 are its length.
+        views = memoryview(array.buffers()[1]).cast("i")
+        return least + sum(views[4 * array.offset : 4 * (array.offset + len(array)) : 4])
+    return max(least, int(array.nbytes))
 
 
-def _parquet(file: SourceFile, place: Place) -> _Table:
+def _check_columns(schema: Any, place: Place) -> None:
+    """Raise BadDocument for two columns of one name, and for values that may be repeated by numbers alone."""
+    refuse_duplicate_columns(place.at(1), schema.names)
+    for field in schema:
+        if _REFUSED.search(str(field.type)):
+            raise BadDocument(
+                f"{place.at(1)}: the column {excerpt(field.name)} is of the type {excerpt(str(field.type))}, which is "
+                "not read: convert it, or leave it out"
+            )
+
+
+def _parquet(file: SourceFile, place: Place) -> Iterator[Any]:
     from pyarrow import parquet
 
     _need_positions(file, place)
@@ -139,11 +166,7 @@ def _parquet(file: SourceFile, place: Place) -> _Table:
     found = parquet.ParquetFile(
         file.stream, buffer_size=BLOCK_BYTES, pre_buffer=False, read_dictionary=repeatable or None
     )
-    check_types(found.schema_arrow, place)
-    return found.schema_arrow.names, _parquet_batches(found, file)
-
-
-def _parquet_batches(found: Any, file: SourceFile) -> Iterator[Any]:
+    _check_columns(found.schema_arrow, place)
     groups = [found.metadata.row_group(n) for n in range(found.metadata.num_row_groups)]
     row_bytes = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
     num_rows, num_done = found.metadata.num_rows, 0
@@ -155,40 +178,18 @@ def _parquet_batches(found: Any, file: SourceFile) -> Iterator[Any]:
         num_done += batch.num_rows
 
 
-def _arrow(file: SourceFile, place: Place) -> _Table:
+def _arrow(file: SourceFile, place: Place) -> Iterator[Any]:
     from pyarrow import ipc
 
     if file.stream.peek(len(_ARROW_FILE)).startswith(_ARROW_FILE):
         _need_positions(file, place)
         found = ipc.open_file(file.stream)
-        check_types(found.schema, place)
-        return found.schema.names, _validated(found.get_batch(n) for n in range(found.num_record_batches))
-    stream = ipc.open_stream(file.stream)
-    check_types(stream.schema, place)
-    return stream.schema.names, _validated(iter(stream))
-
-
-def _validated(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield the batches, after a look at the places of their values: Arrow takes these from the file as they are.
-
-    A batch with an invalid row is yielded row by row, with an error in place of each that is invalid.
-    """
-    for batch in batches:
-        batch.validate()
-        try:
-            batch.validate(full=True)
-        except ValueError:
-            yield from map(_valid_or_error, (batch.slice(row, 1) for row in range(batch.num_rows)))
-        else:
-            yield batch
-
-
-def _valid_or_error(row: Any) -> Any:
-    try:
-        row.validate(full=True)
-    except ValueError as error:
-        return error
-    return row
+        _check_columns(found.schema, place)
+        yield from map(found.get_batch, range(found.num_record_batches))
+    else:
+        stream = ipc.open_stream(file.stream)
+        _check_columns(stream.schema, place)
+        yield from stream
 
 
 def _need_positions(file: SourceFile, place: Place) -> None:

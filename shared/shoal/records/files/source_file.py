@@ -150,23 +150,21 @@ class _StoredFile(io.RawIOBase):
     """A file in a store that fsspec opens, whose errors are of any kind: here they become FileError."""
 
     def __init__(self, url: str):
-        self._url = url
+        self._name = excerpt(shown(url))
         if "::" in url:
-            raise InvalidRequest(f"{excerpt(shown(url))} has a double colon: name one file, not a chain of them")
+            raise InvalidRequest(f"{self._name} has a double colon: name one file, not a chain of them")
         try:
             from fsspec.core import url_to_fs
         except ImportError as error:
-            raise MissingExtra(
-                f"reading {excerpt(shown(url))} needs fsspec; run: {install_command('remote')}"
-            ) from error
+            raise MissingExtra(f"reading {self._name} needs fsspec; run: {install_command('remote')}") from error
         try:
             store, place = url_to_fs(url)
             about = store.info(place)
             self._file: Any = store.open(place, "rb", block_size=4 * BLOCK_BYTES)
         except ImportError as error:
-            raise MissingExtra(f"{excerpt(shown(url))} cannot be read: {error}") from error
+            raise MissingExtra(f"{self._name} cannot be read: {error}") from error
         except FileNotFoundError as error:
-            raise InvalidRequest(f"there is no file {excerpt(shown(url))}: check its name") from error
+            raise InvalidRequest(f"there is no file {self._name}: check its name") from error
         except Exception as error:
             raise self._failure(error) from error
         self.size_bytes: int | None = about.get("size")
@@ -179,10 +177,6 @@ class _StoredFile(io.RawIOBase):
     def seekable(self) -> bool:
         """Return True if the store can go to a position."""
         return bool(self._file.seekable())
-
-    def tell(self) -> int:
-        """Return the position of the next byte."""
-        return int(self._file.tell())
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Go to a position."""
@@ -205,4 +199,4 @@ class _StoredFile(io.RawIOBase):
 
     def _failure(self, error: Exception) -> ShoalError:
         reason = f"{type(error).__name__}: {error}"
-        return FileError(f"{excerpt(shown(self._url))} cannot be read ({reason:.200}): check its name and your access")
+        return FileError(f"{self._name} cannot be read ({reason:.200}): check its name and your access")

@@ -1,13 +1,19 @@
 """Lines of text files, packed or not: numbered, and skipped while they are read where they are too long."""
 
+import gzip
 import io
+import sys
+import zlib
 from collections.abc import Generator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from shoal.errors import BadDocument
-from shoal.records.files.compression import faults, unpacked
+from shoal.errors import BadDocument, MissingExtra
+from shoal.process.extra import install_command
 from shoal.records.files.source_file import SourceFile, name_of
 from shoal.records.record import MAX_ROW_BYTES, Place, too_long
+
+#: The endings of the names of packed files. Python has zstd from 3.14 on; before, it comes from the extra `zstd`.
+PACKED_ENDINGS = (".gz", ".zst")
 
 #: The first bytes of UTF-16, as they come through the decoder.
 _UTF_16 = ("\udcff\udcfe", "\udcfe\udcff")
@@ -35,11 +41,11 @@ class Line(NamedTuple):
 def read_lines(file: SourceFile, place: Place) -> Generator[Line, None, None]:
     """Yield the lines of a UTF-8 file.
 
-    Raises BadDocument if a packed file is damaged, for UTF-16, and for over `MAX_BLANK_CHARS`
-    of blank lines.
+    Raises BadDocument if a packed file is damaged, for UTF-16, and for over `MAX_BLANK_CHARS` of blank lines, and
+    MissingExtra.
     """
     number, num_blank, name = 0, 0, name_of(place.path).lower()
-    packed = unpacked(file.stream, name)
+    packed, faults = _unpacked(file.stream, name)
     # Invalid bytes come through as surrogates, so that the number of their line is known.
     with packed, io.TextIOWrapper(packed, ENCODING, "surrogateescape", newline="") as text:
         try:
@@ -54,12 +60,28 @@ def read_lines(file: SourceFile, place: Place) -> Generator[Line, None, None]:
                     blank = f"over {MAX_BLANK_CHARS:,} characters of blank lines end here"
                     raise BadDocument(f"{place.at(number)}: {blank}: is the file text?")
                 yield _checked(text, line, number, place) if _is_doubtful(line) else Line(number, line)
-        except faults(name) as error:
+        except faults as error:
             kind = name.rpartition(".")[2].replace("gz", "gzip").replace("zst", "zstd")
             raise BadDocument(
                 f"{place.at(number + 1)}: not readable as {kind}: {error}; the {number:,} lines before it were "
                 "read: pack the file again"
             ) from error
+
+
+def _unpacked(stream: "io.BufferedReader[Any]", name: str) -> tuple[Any, tuple[type[Exception], ...]]:
+    """Return a stream that unpacks a file as the ending of its name says, and what it raises for damaged data."""
+    if name.endswith(".gz"):
+        return gzip.GzipFile(fileobj=stream), (EOFError, gzip.BadGzipFile, zlib.error)
+    if not name.endswith(".zst"):
+        return stream, ()
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        try:
+            from backports import zstd
+        except ImportError as error:
+            raise MissingExtra(f"reading .zst needs backports.zstd; run: {install_command('zstd')}") from error
+    return zstd.ZstdFile(stream), (EOFError, zstd.ZstdError)
 
 
 def _is_doubtful(line: str) -> bool:

@@ -6,7 +6,6 @@ import math
 from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from typing import Any
 
 from shoal.contract.excerpt import excerpt
 from shoal.contract.wire import MAX_DEPTH
@@ -26,6 +25,9 @@ MAX_BRACKETS = 100_000
 
 #: Memory that a line of a row takes beside its characters, in bytes.
 LINE_BYTES = 150
+
+#: The cells of each row that is not blank, or what is wrong with it, each with the number of its first line.
+_Rows = Generator[tuple[int, list[str] | BadDocument], None, None]
 
 
 def read_txt(file: SourceFile, place: Place) -> Records:
@@ -50,21 +52,25 @@ def read_jsonl(file: SourceFile, place: Place) -> Records:
 
 def read_csv(file: SourceFile, place: Place) -> Records:
     """Yield the rows of a table of comma-separated cells, which may be quoted."""
-    return _table(file, place)
+    return _table(_rows(file, place), place)
 
 
 def read_tsv(file: SourceFile, place: Place) -> Records:
     """Yield the rows of a table of tab-separated cells, in which quotes have no meaning."""
-    return _table(file, place, delimiter="\t", quoting=csv.QUOTE_NONE)
+    return _table(_rows_without_quotes(file, place), place)
 
 
-def _table(file: SourceFile, place: Place, **dialect: Any) -> Records:
-    with closing(_rows(file, place, **dialect)) as rows:
+def _table(found: _Rows, place: Place) -> Records:
+    with closing(found) as rows:
         line, header = next(rows, (1, []))
         if isinstance(header, BadDocument):
             raise header
         refuse_duplicate_columns(place.at(line), header)
-        _refuse_another_separator(place.at(line), header)
+        if len(header) == 1 and (";" in header[0] or "\t" in header[0]):
+            raise BadDocument(
+                f"{place.at(line)}: the header is one column, {excerpt(header[0])}; "
+                "separate cells by commas in a .csv file, by tabs in a .tsv file"
+            )
         for line, cells in rows:
             if isinstance(cells, BadDocument):
                 yield line, cells
@@ -75,86 +81,65 @@ def _table(file: SourceFile, place: Place, **dialect: Any) -> Records:
                 yield line, dict(zip(header, cells, strict=True))
 
 
-def _refuse_another_separator(where: str, header: list[str]) -> None:
-    """Raise BadDocument for a header that is one cell with semicolons or tabs in it, as from another separator."""
-    if len(header) == 1 and (";" in header[0] or "\t" in header[0]):
-        raise BadDocument(
-            f"{where}: the header is one column, {excerpt(header[0])}; "
-            "separate cells by commas in a .csv file, by tabs in a .tsv file"
-        )
+def _rows_without_quotes(file: SourceFile, place: Place) -> _Rows:
+    with closing(read_lines(file, place)) as lines:
+        for number, line, error in lines:
+            if error or (line := line.rstrip("\r\n")):
+                yield number, error or line.split("\t")
 
 
-def _rows(file: SourceFile, place: Place, **dialect: Any) -> Generator[tuple[int, list[str] | BadDocument], None, None]:
-    """Yield the rows that are not blank, or what is wrong with them, each with the number of its first line."""
+class _OpenQuote(csv.Error):
+    """Error of a row that does not end."""
+
+
+def _rows(file: SourceFile, place: Place) -> _Rows:
+    """Yield the rows that may be quoted.
+
+    A quote that is not closed makes a row of all lines after it: but for the first, they are read again.
+    """
     csv.field_size_limit(MAX_ROW_BYTES)  # of the whole process, which has no lower limit to keep
-    with closing(read_lines(file, place)) as found:
-        lines = _LinesOfRows(found, place)
-        reader = csv.reader(lines, strict=True, **dialect)
+    with closing(read_lines(file, place)) as lines:
+        again: deque[Line] = deque()
+        num_open_quotes = 0
         while True:
-            lines.begin_row()
+            row: list[Line] = []
+            found: list[str] | BadDocument
             try:
-                cells = next(reader)
+                found = next(csv.reader(_lines_of_row(row, again, lines), strict=True))
             except StopIteration:
                 return
             except csv.Error as error:
-                yield lines.row[0].number, lines.end_row(error)
-            else:
-                if cells:
-                    yield lines.row[0].number, lines.error or cells
-
-
-class _LinesOfRows(Iterator[str]):
-    """The lines that a reader of rows takes, with those of the row under way, whose errors wait for its end."""
-
-    def __init__(self, lines: Iterator[Line], place: Place):
-        self._lines = lines
-        self._place = place
-        self._again: deque[Line] = deque()
-        self._num_bytes = 0
-        self._num_open_quotes = 0
-        self._has_ended = False
-        self.row: list[Line] = []
-        self.error: BadDocument | None = None
-
-    def begin_row(self) -> None:
-        """Forget the lines of the former row."""
-        self.row, self.error, self._num_bytes = [], None, 0
-
-    def __next__(self) -> str:
-        try:
-            line = self._again.popleft() if self._again else next(self._lines)
-        except StopIteration:
-            self._has_ended = True
-            raise
-        self.row.append(line)
-        self._num_bytes += len(line.text) + LINE_BYTES * (len(self.row) > 1)
-        self.error = self.error or line.error
-        if self._num_bytes > MAX_ROW_BYTES or (line.error and not line.text):
-            raise csv.Error(f"it has over {MAX_ROW_BYTES:,} bytes, the most of a row")
-        if line.error:
-            return line.text.encode(errors="replace").decode().replace("\0", " ")
-        return line.text
-
-    def end_row(self, error: csv.Error) -> BadDocument:
-        """Return what is wrong with the row under way.
-
-        A quote that is not closed makes a row of all lines after it: but for the first, they are read again. Raises
-        BadDocument for too many of them.
-        """
-        first, *others = self.row
-        where = self._place.at(first.number)
-        if others and (self._has_ended or self._num_bytes > MAX_ROW_BYTES):
-            self._num_open_quotes += 1
-            if self._num_open_quotes > MAX_OPEN_QUOTES:
+                (first, *others), where = row, place.at(row[0].number)
+                if isinstance(error, _OpenQuote) and others:
+                    num_open_quotes += 1
+                    again.extendleft(reversed(others))
+                    row, found = [first], BadDocument(f"{where}: a quote is not closed; close it, or double it")
+                else:
+                    until = f" in lines {first.number} to {others[-1].number}" if others else ""
+                    found = BadDocument(f"{where}: {error}{until}; is a quote not closed, or not doubled?")
+            if num_open_quotes > MAX_OPEN_QUOTES:
                 raise BadDocument(
-                    f"{where}: over {MAX_OPEN_QUOTES} quotes are not closed: double those that are part of a text, or "
-                    "save the table as .tsv, in which quotes have no meaning"
+                    f"{place.at(row[0].number)}: over {MAX_OPEN_QUOTES} quotes are not closed: double those that are "
+                    "part of a text, or save the table as .tsv, in which quotes have no meaning"
                 )
-            self._again.extendleft(reversed(others))
-            self._has_ended = False
-            return first.error or BadDocument(f"{where}: a quote is not closed; close it, or double it")
-        until = f" in lines {first.number} to {others[-1].number}" if others else ""
-        return self.error or BadDocument(f"{where}: {error}{until}; is a quote not closed, or not doubled?")
+            if found:
+                errors = [line.error for line in row if line.error]
+                yield row[0].number, errors[0] if errors else found
+
+
+def _lines_of_row(row: list[Line], again: deque[Line], lines: Iterator[Line]) -> Iterator[str]:
+    """Yield the lines that a reader asks for until its row is whole, and add them to `row`."""
+    num_bytes = 0
+    while line := again.popleft() if again else next(lines, None):
+        row.append(line)
+        num_bytes += len(line.text) + LINE_BYTES * (len(row) > 1)
+        if num_bytes > MAX_ROW_BYTES:
+            raise _OpenQuote
+        if line.error and not line.text:
+            raise csv.Error
+        yield line.text.encode(errors="replace").decode().replace("\0", " ") if line.error else line.text
+    if row:
+        raise _OpenQuote("the file ends within it")
 
 
 def _json_object(where: str, line: str) -> Record | BadDocument:

@@ -70,10 +70,6 @@ class WebFile(io.RawIOBase):
         """Return True if the server says how large the file is, and sends parts of it."""
         return self.size_bytes is not None and self._sends_parts
 
-    def tell(self) -> int:
-        """Return the position of the next byte."""
-        return self._position
-
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Go to a position; the next read asks the server for the part that begins there."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size_bytes or 0}[whence] + offset
@@ -147,28 +143,26 @@ class WebFile(io.RawIOBase):
             raise self._failure("it has changed since it was opened")
 
     def _next(self, url: str, location: str) -> str:
-        """Return the address to which a redirect leads."""
+        """Return the address to which a redirect leads. Users may name private hosts, and servers may not."""
         target = urljoin(url, location)
+        redirected = f"{without_query(self.url)} is redirected to"
         if urlsplit(url).scheme == "https" and urlsplit(target).scheme != "https":
-            raise AddressNotAllowed(f"{without_query(self.url)} is redirected to an address without TLS: name another")
+            raise AddressNotAllowed(f"{redirected} an address without TLS: name another")
+        redirected = f"{redirected} {excerpt(without_query(target))}"
         if self._root_urls and not is_below(target, self._root_urls):
             raise PathNotAllowed(
-                f"{without_query(self.url)} is redirected to {excerpt(without_query(target))}, which is below none of "
-                "the URLs that long jobs may use: name another source, or add the beginning of that URL to SHOAL_ROOTS"
+                f"{redirected}, which is below none of the URLs that long jobs may use: name another source, or add "
+                "the beginning of that URL to SHOAL_ROOTS"
             )
         if urlsplit(target).hostname != urlsplit(self.url).hostname:
-            self._check_public(target)
+            try:
+                check_address(target, ())
+            except AddressNotAllowed as error:
+                raise AddressNotAllowed(
+                    f"{redirected}, which leads into a private network: name that address as the source, if it is "
+                    "allowed"
+                ) from error
         return target
-
-    def _check_public(self, target: str) -> None:
-        """Raise AddressNotAllowed for a host that is not public: users may name private hosts, and servers may not."""
-        try:
-            check_address(target, ())
-        except AddressNotAllowed as error:
-            raise AddressNotAllowed(
-                f"{without_query(self.url)} is redirected to {excerpt(without_query(target))}, which leads into a "
-                "private network: name that address as the source, if it is allowed"
-            ) from error
 
     def _failure(self, reason: str) -> FileError:
         return FileError(f"{without_query(self.url)} cannot be read ({reason}): check that it is there, and try again")
