@@ -21,7 +21,7 @@ from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.document_encoder import ModelInfo, Waiting, no_wait
 from shoal_workers.index.index import Index
-from shoal_workers.index.vectors.search_threads import SearchThreads
+from shoal_workers.index.vectors.search import SearchThreads
 from shoal_workers.model.model import prepared_folder
 from shoal_workers.process import processors
 

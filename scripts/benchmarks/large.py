@@ -15,9 +15,8 @@ from stack import HOME, model
 
 from benchmarks.indexes import KINDS, NUM_MADE, Vectors
 from benchmarks.plan import say
+from shoal_workers.index.build.cells import about_cells, find_margins, write_inverted_file
 from shoal_workers.index.build.document_encoder import ModelInfo
-from shoal_workers.index.build.steps.cell_step import about_cells, find_margins, write_inverted_file
-from shoal_workers.index.build.steps.map_step import write_map
 from shoal_workers.index.files.array_file import open_array, save_array, write_header
 from shoal_workers.index.files.columns import Column, save_columns
 from shoal_workers.index.files.hash_table import HashTable, hash_of
@@ -35,6 +34,7 @@ from shoal_workers.index.files.manifest import (
     checksum,
 )
 from shoal_workers.index.lexical.lexical_file import write_lexical
+from shoal_workers.index.map.map_axes import write_map
 from shoal_workers.index.vectors.inverted_file import InvertedFile
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
 from shoal_workers.index.versions import make_current

@@ -1,5 +1,6 @@
-"""Opening indexes: a large one by the first and the next worker of a machine, its memory, and a hundred small ones."""
+"""Opening indexes: a large one, its memory, and a hundred small ones."""
 
+import hashlib
 import json
 import os
 import re
@@ -27,7 +28,6 @@ from shoal.operations import Search
 from shoal.operations.search_options import SearchOptions
 from shoal.records.source import Source
 from shoal_workers.index.build.builder import build
-from shoal_workers.index.files.verified_files import VerifiedFiles
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.serving.open_indexes import OpenIndexes
 
@@ -55,9 +55,8 @@ def run(plan: Plan) -> list[Row]:
     large = _large(plan.vectors, plan.texts.headlines, real_index(plan.texts))
     case = f"{plan.vectors:,} documents with words and fields"
     openings = {
-        "first worker": partial(_open, large, is_first=True),
-        "next worker": partial(_open, large),
-        "next worker, nothing in memory": partial(_open, large, is_cold=True),
+        "files in memory": partial(_open, large),
+        "nothing in memory": partial(_open, large, is_cold=True),
     }
     trials = [Trial(case, name, opening) for name, opening in openings.items()]
     trials.append(Trial(f"{case}, {WORKERS} workers", "shoal", partial(_hold, large, plan.texts.headlines)))
@@ -106,24 +105,20 @@ def _documents(headlines: Sequence[str]) -> Iterator[dict[str, object]]:
 # One large index
 
 
-def _open(folder: Path, _: int, __: int, is_first: bool = False, is_cold: bool = False) -> Figures:
-    with own_process() as process:
-        if not is_first:
-            process.submit(_opened, folder, False).result()
-    if is_cold:
-        for path in current_version(folder).iterdir():
-            with path.open("rb") as file:
+def _open(folder: Path, _: int, __: int, is_cold: bool = False) -> Figures:
+    for path in current_version(folder).iterdir():
+        with path.open("rb") as file:
+            if is_cold:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            else:
+                hashlib.file_digest(file, "sha256")
     with own_process() as process:
-        return process.submit(_opened, folder, is_first).result()
+        return process.submit(_opened, folder).result()
 
 
-def _opened(folder: Path, is_first: bool) -> Figures:
+def _opened(folder: Path) -> Figures:
     """Open the index for a first search, and compare what is left; meanwhile this thread looks at the clock."""
-    records = folder.parent.parent / "verified-files"
-    if is_first:
-        shutil.rmtree(records, ignore_errors=True)
-    indexes = OpenIndexes({}, folder.parent, model(), verified=VerifiedFiles(records))
+    indexes = OpenIndexes({}, folder.parent, model())
     started = time.perf_counter()
     indexes.look(time.monotonic())
     listed_s = time.perf_counter() - started

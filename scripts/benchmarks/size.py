@@ -18,13 +18,11 @@ from shoal.contract.options import Options
 from shoal.operations import Search
 from shoal.operations.search_options import SearchOptions
 from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.index.build.steps.cell_step import find_margins, make_cells
+from shoal_workers.index.build.cells import find_margins, make_cells
 from shoal_workers.index.index import Index
 from shoal_workers.index.vectors.approximate_search import ApproximateSearch
-from shoal_workers.index.vectors.batch_search import batch_top_k
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
-from shoal_workers.index.vectors.search import ExactSearch
-from shoal_workers.index.vectors.search_threads import SearchThreads
+from shoal_workers.index.vectors.search import ExactSearch, SearchThreads, batch_top_k
 from shoal_workers.model.model import prepared_folder
 from shoal_workers.process import processors
 

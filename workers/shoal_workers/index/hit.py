@@ -6,9 +6,9 @@ import numpy as np
 
 from shoal.operations import Search
 from shoal.operations.search_options import SNIPPET_CHARS
-from shoal_workers.index.scoring import Scoring
+from shoal_workers.index.query import Query
+from shoal_workers.index.ranker import Scoring
 from shoal_workers.index.search.live_documents import LiveDocuments
-from shoal_workers.index.search.query import Query
 from shoal_workers.index.vectors.ranking import Place
 
 if TYPE_CHECKING:

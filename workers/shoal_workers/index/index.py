@@ -27,20 +27,17 @@ from shoal_workers.index.files.manifest import (
     VECTORS,
     Manifest,
 )
-from shoal_workers.index.files.verified_files import VerifiedFiles
 from shoal_workers.index.lexical.lexical_index import LexicalIndex
 from shoal_workers.index.map.document_map import DocumentMap
 from shoal_workers.index.map_answer import answer_map
-from shoal_workers.index.ranked_search import RankedSearch, SearchAnswer
+from shoal_workers.index.ranked_search import RankedSearch, SearchAnswer, SecondStage
 from shoal_workers.index.search.fields import Fields
 from shoal_workers.index.search.live_documents import LiveDocuments
-from shoal_workers.index.second_stage import SecondStage
 from shoal_workers.index.vectors.approximate_search import ApproximateSearch
 from shoal_workers.index.vectors.inverted_file import InvertedFile
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
-from shoal_workers.index.vectors.search import ExactSearch, TopK, merged
-from shoal_workers.index.vectors.search_threads import ONE_THREAD, SearchThreads
-from shoal_workers.index.vectors.shared_products import SharedProducts
+from shoal_workers.index.vectors.search import ONE_THREAD, ExactSearch, SearchThreads, TopK, merged
+from shoal_workers.index.vectors.upper_bounds import SharedProducts
 from shoal_workers.model.model import Model
 
 #: Names that a version may have: none leads to another folder.
@@ -89,18 +86,16 @@ class Index:
         return index
 
     @classmethod
-    def open_version(
-        cls, version: Path, threads: SearchThreads = ONE_THREAD, verified: VerifiedFiles | None = None
-    ) -> Self:
+    def open_version(cls, version: Path, threads: SearchThreads = ONE_THREAD) -> Self:
         """Open the version in a folder; its `files` that are large have yet to be compared with their checksums.
 
-        Files that are `verified` are not compared. Raises IndexCorrupt.
+        Raises IndexCorrupt.
         """
         manifest = Manifest.read(version)
         for name in manifest.checksums:
             if not (version / name).resolve().is_relative_to(version.parent.resolve()):
                 raise IndexCorrupt(f"{version / name} leads out of {version.parent}: build the index again")
-        files = FileCheck(version, manifest.checksums, verified)
+        files = FileCheck(version, manifest.checksums)
         files.check_small()
         return cls(version, manifest, files, threads)
 

@@ -8,7 +8,7 @@ import numpy as np
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
 from shoal.operations import Map
-from shoal_workers.index.map.map_points import points_of
+from shoal_workers.index.map.document_map import points_of
 from shoal_workers.index.ranked_search import SearchAnswer
 from shoal_workers.index.search.live_documents import LiveDocuments
 

@@ -9,23 +9,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.contract.options import Options
 from shoal.errors import InvalidRequest
 from shoal.operations import Search
 from shoal.operations.search_fields import parse_facets
 from shoal.operations.search_filter import parse_filter
 from shoal_workers.index.hit import Hits
-from shoal_workers.index.job_queries import queries_of
-from shoal_workers.index.ranker import Ranker
-from shoal_workers.index.scoring import Scoring
+from shoal_workers.index.query import Query, queries_of
+from shoal_workers.index.ranker import Ranker, Scoring
 from shoal_workers.index.search.diversity import most_diverse, pool_size
 from shoal_workers.index.search.facets import count_facet
 from shoal_workers.index.search.fields import HIT_NAMES, Fields, Selection
 from shoal_workers.index.search.grouping import GroupKeys, Lead, leads_of, members_of
 from shoal_workers.index.search.pages import Pages
-from shoal_workers.index.search.query import Query
 from shoal_workers.index.search.selection import select
 from shoal_workers.index.vectors.ranking import Place, Ranking
-from shoal_workers.index.vectors.shared_products import SharedProducts
+from shoal_workers.index.vectors.upper_bounds import SharedProducts
 
 if TYPE_CHECKING:
     from shoal_workers.index.index import Index
@@ -34,6 +33,9 @@ Item = TypeVar("Item")
 
 #: The rows of an approximate search for each row of an exact one that takes as long, about.
 APPROXIMATE_SHARE = 8
+
+#: The options with which pairs are read: those of the job are about its queries.
+PAIR_OPTIONS = Options()
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,3 +280,33 @@ class RankedSearch:
         """Return what the reranker scores for a document of a list: the text of the query and that of the document."""
         text = (self._options.rerank or {}).get("query") or "\n".join(query.texts)
         return text, str(self._index.document_of(place.row, self._live)["text"])
+
+
+class SecondStage:
+    """The documents that a search has found, and `pairs` of a query and a text of them to be scored, list by list.
+
+    It is made as `RankedSearch.find` finds, and raises the same.
+    """
+
+    def __init__(self, ranked: RankedSearch):
+        self._ranked = ranked
+        self._lists = ranked.find()
+        self.pairs = [
+            ranked.pair(found.query, place) for found in self._lists for group in found.groups for place in group
+        ]
+
+    def answer(self, scores: Sequence[float]) -> SearchAnswer:
+        """Return the answer to the search, by the scores of all pairs."""
+        following = iter(scores)
+        lists = [
+            found._replace(groups=[_rescored(group, following) for group in found.groups]) for found in self._lists
+        ]
+        for found in lists:
+            found.groups.sort(key=lambda group: -group[0].score)
+        return self._ranked.answer(lists)
+
+
+def _rescored(group: Sequence[Place], scores: Iterator[float]) -> list[Place]:
+    """Return the documents of a group in the order of their next scores."""
+    places = [Place(place.row, next(scores), place.score) for place in group]
+    return sorted(places, key=lambda place: -place.score)

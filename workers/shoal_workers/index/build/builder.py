@@ -14,19 +14,16 @@ from shoal.errors import DiskFull
 from shoal.long_task import Report, TaskProgress
 from shoal.records.read_files import ReadFiles
 from shoal.records.source import Source
+from shoal_workers.index.build.cells import write_cells
 from shoal_workers.index.build.chunks import Cutter
 from shoal_workers.index.build.document_encoder import DocumentEncoder, ModelInfo
-from shoal_workers.index.build.former_version import FormerVersion, find_former_version
+from shoal_workers.index.build.duplicates import write_near_duplicates
+from shoal_workers.index.build.folding import IndexChanges, collect_changes
+from shoal_workers.index.build.former_version import FormerVersion, find_former_version, find_unchanged
+from shoal_workers.index.build.reading import read_source, write_columns
 from shoal_workers.index.build.scratch import SCRATCH, STATE, BuildState, drop_scratch, open_scratch
-from shoal_workers.index.build.steps.cell_step import write_cells
-from shoal_workers.index.build.steps.column_step import write_columns
-from shoal_workers.index.build.steps.folding import IndexChanges, collect_changes
-from shoal_workers.index.build.steps.map_step import write_map
-from shoal_workers.index.build.steps.near_duplicates import write_near_duplicates
-from shoal_workers.index.build.steps.reading import read_source
-from shoal_workers.index.build.steps.validation import check_retrieval
-from shoal_workers.index.build.steps.vectors import EMBEDDED, VectorPlan, embed_texts, write_vectors
-from shoal_workers.index.build.unchanged import find_unchanged
+from shoal_workers.index.build.validation import check_retrieval
+from shoal_workers.index.build.vectors import EMBEDDED, VectorPlan, embed_texts, write_vectors
 from shoal_workers.index.files.durable_file import replace_file, sync_files, sync_folder
 from shoal_workers.index.files.hash_table import HashTable
 from shoal_workers.index.files.manifest import (
@@ -41,6 +38,7 @@ from shoal_workers.index.files.manifest import (
     checksum,
 )
 from shoal_workers.index.lexical.lexical_file import write_lexical
+from shoal_workers.index.map.map_axes import write_map
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
 from shoal_workers.index.versions import changing, current_name, make_current, remove_old, was_published
 

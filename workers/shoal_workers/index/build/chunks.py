@@ -15,7 +15,7 @@ from shoal.records.document import Document
 from shoal_workers.encoding.chunking import Chunker, open_chunker
 from shoal_workers.encoding.tokenizer import Tokenizer
 from shoal_workers.index.build.document_encoder import ModelInfo
-from shoal_workers.index.files.json_lines import to_line
+from shoal_workers.index.files.documents import to_line
 from shoal_workers.model.model import Model, prepared_folder
 from shoal_workers.model.source import find_source, transformer_folder
 

@@ -2,7 +2,7 @@
 
 import json
 import mmap
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,9 @@ from shoal.errors import IndexCorrupt, InvalidText
 from shoal_workers.index.files.array_file import open_array
 from shoal_workers.index.files.hash_table import HashTable, hash_of
 from shoal_workers.index.files.manifest import DOCUMENTS, IDS, OFFSETS
+
+#: `json.dumps` would make an encoder for each object, which takes as long as reading it.
+_to_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class Documents:
@@ -92,3 +95,22 @@ def _is_document(value: Any, line: bytes) -> bool:
     if not isinstance(value, dict) or type(value.get("id")) is not str or type(value.get("text")) is not str:
         return False
     return line.count(b"[") + line.count(b"{") <= wire.MAX_DEPTH or wire.is_json(value)
+
+
+def to_line(values: dict[str, Any]) -> bytes:
+    """Return an object as a line."""
+    return f"{_to_json(values)}\n".encode()
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file. Raises ValueError for a line that is no JSON."""
+    with path.open("rb") as file:
+        yield from map(json.loads, file)
+
+
+def keep_lines(path: Path, is_kept: NDArray[np.bool_]) -> None:
+    """Remove the other lines from a file, in one step; `is_kept` is `[lines]`."""
+    scratch = path.with_name(f"{path.name}.kept")
+    with path.open("rb") as old, scratch.open("wb") as new:
+        new.writelines(line for line, kept in zip(old, is_kept, strict=True) if kept)
+    scratch.replace(path)

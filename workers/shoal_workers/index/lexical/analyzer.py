@@ -41,7 +41,6 @@ class Analyzer:
     """
 
     def __init__(self, language: str):
-        self.language = language
         self._terms = _Terms(STOP_WORDS.get(language, frozenset()), _stemmer(language))
 
     def terms(self, text: str) -> NDArray[np.uint64]:

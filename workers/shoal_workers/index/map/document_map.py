@@ -1,14 +1,18 @@
 """The map of a version: the place of each document, and of those that were added since it was built."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.operations.map_options import MapOptions
 from shoal_workers.index.files.array_file import open_array
 from shoal_workers.index.files.manifest import MAP_PLACES
+from shoal_workers.index.map.field_codes import field_codes
 from shoal_workers.index.map.map_axes import PLACES_PER_UNIT, MapAxes
+from shoal_workers.index.search.fields import Fields
 from shoal_workers.index.search.live_documents import LiveDocuments
 
 
@@ -73,3 +77,26 @@ def in_units(places: NDArray[np.int16]) -> list[list[float]]:
     """Return places in units, as plain numbers: vectors of length 1 are at most 2 of them from the centre."""
     numbers: list[list[float]] = (places / np.float64(PLACES_PER_UNIT)).round(5).tolist()
     return numbers
+
+
+def points_of(
+    document_map: DocumentMap, options: MapOptions, live: LiveDocuments, read_fields: Callable[[], Fields]
+) -> dict[str, Any]:
+    """Return the points of a map. Raises InvalidRequest for a field that the index has not."""
+    rows = document_map.sample(options.max_points, live)
+    field = None
+    if options.field is not None:
+        codes, legend = field_codes(options.field, read_fields(), rows)
+        field = {**legend, "codes": _packed(codes, "uint8")}
+    return {
+        "places_per_unit": PLACES_PER_UNIT,
+        "rows": _packed(document_map.numbers_of(rows, live), "uint32"),
+        "places": _packed(document_map.places_at(rows, live), "int16"),
+        "field": field,
+    }
+
+
+def _packed(array: NDArray[Any], dtype: str) -> dict[str, Any]:
+    """Return a map of the raw little-endian bytes with their dtype and shape."""
+    numbers = array.astype(np.dtype(dtype).newbyteorder("<"))
+    return {"dtype": dtype, "shape": list(numbers.shape), "data": numbers.tobytes()}

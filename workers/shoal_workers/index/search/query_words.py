@@ -7,8 +7,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal_workers.index.lexical.lexical_index import MAX_QUERY_CHARS, LexicalIndex, QueryTerms
-from shoal_workers.index.lexical.live_terms import LiveTerms
+from shoal_workers.index.lexical.lexical_index import MAX_QUERY_CHARS, LexicalIndex, LiveTerms, QueryTerms
 from shoal_workers.index.lexical.snippet import snippet
 from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.vectors.fused_search import Prior

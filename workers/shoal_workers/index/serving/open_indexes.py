@@ -14,16 +14,14 @@ from shoal.changes.change_log import START, ChangeLog
 from shoal.contract.excerpt import excerpt
 from shoal.errors import IndexCorrupt, Overloaded, ShoalError, Unavailable, UnknownIndex
 from shoal.settings import Settings
-from shoal_workers.index.files.verified_files import VerifiedFiles
 from shoal_workers.index.index import Index, current_version
-from shoal_workers.index.search.cursor import Cursor
+from shoal_workers.index.search.pages import Cursor
 from shoal_workers.index.serving.change_follower import ChangeFollower
-from shoal_workers.index.serving.description import described_with_changes
 from shoal_workers.index.serving.index_folders import IndexFolders
 from shoal_workers.index.serving.pinned_versions import PinnedVersions
-from shoal_workers.index.serving.served_version import Failure, ServedVersion
+from shoal_workers.index.serving.served_version import Failure, ServedVersion, described_with_changes
 from shoal_workers.index.serving.version_opener import VersionOpener
-from shoal_workers.index.vectors.search_threads import SearchThreads
+from shoal_workers.index.vectors.search import SearchThreads
 from shoal_workers.model.model import Model
 
 log = logging.getLogger(__name__)
@@ -44,11 +42,11 @@ class OpenIndexes(Mapping[str, Index]):
 
     They are those of `folders`, and those in the folders inside `home`, each by the name of its folder. An index is
     opened when it is searched, by a thread of its own, and closed once it was not for `idle_s`; one that `folders`
-    name is open from the beginning, and a version that follows another one is opened before it takes its place. Files
-    that are `verified` are not compared with their checksums. A version is searched once all changes in `change_log`
-    that were made since it was built are applied. A search ends with the version that it began with, and the memory of
-    an old version is given back after that. Large searches are divided among `threads`. If indexes inside `home`
-    `are_copies`, their keeper is told of those that are found damaged. `stopping` is set when the worker ends.
+    name is open from the beginning, and a version that follows another one is opened before it takes its place. A
+    version is searched once all changes in `change_log` that were made since it was built are applied. A search ends
+    with the version that it began with, and the memory of an old version is given back after that. Large searches are
+    divided among `threads`. If indexes inside `home` `are_copies`, their keeper is told of those that are found
+    damaged. `stopping` is set when the worker ends.
     """
 
     def __init__(
@@ -59,13 +57,12 @@ class OpenIndexes(Mapping[str, Index]):
         threads: int = 1,
         change_log: ChangeLog | None = None,
         idle_s: float = math.inf,
-        verified: VerifiedFiles | None = None,
         are_copies: bool = False,
     ):
         self._folders = IndexFolders(folders, home, are_copies)
         self._threads = SearchThreads(threads)
         follower = ChangeFollower(change_log) if change_log else None
-        self._opener = VersionOpener(model, self._threads, follower, verified)
+        self._opener = VersionOpener(model, self._threads, follower)
         self._idle_s = idle_s
         self._executor = ThreadPoolExecutor(MAX_OPENED_TOGETHER, "open-index")
         self._pinned = PinnedVersions(self._opener.open_pinned, self._executor)
@@ -90,10 +87,8 @@ class OpenIndexes(Mapping[str, Index]):
         IndexCorrupt or IndexMismatch if none of the indexes that the settings name can be served.
         """
         folders, idle_s = settings.index_folders(), settings.index_idle_minutes * 60 or math.inf
-        verified = VerifiedFiles(settings.home_folder / "verified-files")
-        verified.forget_removed()
         are_copies = bool(settings.index_store)
-        indexes = cls(folders, settings.served_folder, model, threads, change_log, idle_s, verified, are_copies)
+        indexes = cls(folders, settings.served_folder, model, threads, change_log, idle_s, are_copies)
         stopping = stopping or Event()
         is_first = True
         while is_first or (indexes._waiting and not stopping.wait(LOOK_EVERY_S)):

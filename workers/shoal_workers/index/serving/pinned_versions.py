@@ -8,7 +8,7 @@ from threading import Lock
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
 from shoal_workers.index.index import VERSION, Index
-from shoal_workers.index.serving.lazy_version import LazyVersion
+from shoal_workers.index.serving.served_version import LazyVersion
 
 #: Time for which a version stays open after a page of it was asked for, in seconds.
 PINNED_S = 60.0

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import IndexCorrupt, IndexMismatch
-from shoal_workers.index.files.verified_files import VerifiedFiles
 from shoal_workers.index.index import Index
 from shoal_workers.index.serving.change_follower import ChangeFollower
 from shoal_workers.index.serving.pinned_versions import not_kept
-from shoal_workers.index.vectors.search_threads import SearchThreads
+from shoal_workers.index.vectors.search import SearchThreads
 from shoal_workers.model.model import Model
 
 log = logging.getLogger(__name__)
@@ -21,8 +20,7 @@ log = logging.getLogger(__name__)
 class VersionOpener:
     """Opens versions for a worker with a model, and applies the changes that `follower` reads. Thread-safe.
 
-    Files that are `verified` are not compared with their checksums. One thread at a time applies changes: the one that
-    holds the lock `following`.
+    One thread at a time applies changes: the one that holds the lock `following`.
     """
 
     def __init__(
@@ -30,13 +28,11 @@ class VersionOpener:
         model: Model,
         threads: SearchThreads,
         follower: ChangeFollower | None = None,
-        verified: VerifiedFiles | None = None,
     ):
         self.model = model
         self.following = threading.Lock()
         self._threads = threads
         self._follower = follower
-        self._verified = verified
 
     def open(self, name: str, folder: Path) -> Index:
         """Open a version as it was built, and read what its first search would wait for.
@@ -44,7 +40,7 @@ class VersionOpener:
         Raises IndexCorrupt and IndexMismatch.
         """
         started = time.perf_counter()
-        index = Index.open_version(folder, self._threads, self._verified)
+        index = Index.open_version(folder, self._threads)
         index.check_model(self.model)
         index.warm_up()
         log.info("index %s: opened version %s in %.3f s", name, folder.name, time.perf_counter() - started)

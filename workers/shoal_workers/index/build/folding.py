@@ -19,9 +19,9 @@ from shoal.changes.change import Change
 from shoal.changes.change_log import START, ChangeLog
 from shoal.errors import IndexCorrupt, IndexNotFound, Overloaded, Unavailable
 from shoal_workers.index.build.scratch import BuildState
+from shoal_workers.index.files.documents import keep_lines, read_lines, to_line
 from shoal_workers.index.files.durable_file import sync_files
 from shoal_workers.index.files.hash_table import HashTable, hash_of
-from shoal_workers.index.files.json_lines import keep_lines, read_lines, to_line
 from shoal_workers.index.files.manifest import CHANGES, Manifest, checksum
 from shoal_workers.index.versions import list_versions
 
