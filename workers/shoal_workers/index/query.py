@@ -40,11 +40,6 @@ def fused(queries: Sequence[Query]) -> Query:
     )
 
 
-def away_from(query: Query, negative: NDArray[np.float32]) -> Query:
-    """Return the query, turned away from the mean of `negative`, `[vectors, dimension]`."""
-    return replace(query, vector=normalised(query.vector - NEGATIVE_WEIGHT * negative.mean(axis=0)))
-
-
 def normalised(vector: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the vector with length 1; one of zeros stays as it is."""
     exact = vector.astype(np.float64)
@@ -63,7 +58,8 @@ def queries_of(job: Search, vectors: NDArray[np.float32], index: "Index", live: 
     if search.fuse:
         queries = [fused(queries)]
     if search.num_negative:
-        queries = [away_from(query, vectors[num_positive:]) for query in queries]
+        away = NEGATIVE_WEIGHT * vectors[num_positive:].mean(axis=0)
+        queries = [replace(query, vector=normalised(query.vector - away)) for query in queries]
     return queries
 
 

@@ -6,7 +6,6 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shoal.operations.search_fields import parse_boosts, parse_sort
 from shoal.operations.search_options import SearchOptions
@@ -17,10 +16,9 @@ from shoal_workers.index.search.fields import Selection
 from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.search.pages import Pages
 from shoal_workers.index.search.query_words import ALPHA, QueryWords
-from shoal_workers.index.vectors.approximate_search import ApproximateSearch
 from shoal_workers.index.vectors.fused_search import Prior
 from shoal_workers.index.vectors.ranking import Ranked
-from shoal_workers.index.vectors.search import ExactSearch, merged
+from shoal_workers.index.vectors.search import merged
 from shoal_workers.index.vectors.upper_bounds import SharedProducts
 
 if TYPE_CHECKING:
@@ -29,13 +27,12 @@ if TYPE_CHECKING:
 #: Most queries whose words are kept while a job is searched for: each has a number for each document.
 MAX_KEPT_WORDS = 32
 
-_NO_SCORES: NDArray[np.float32] = np.empty(0, np.float32)
 
+class Ranker:
+    """Ranks the documents of one job's lists, in a version with the changes of one moment.
 
-class Scoring:
-    """The parts of the scores of one job's lists, in a version with the changes of one moment.
-
-    `selection` returns the documents that may be in the list of a query.
+    `selection` returns the documents that may be in the list of a query, and `shared` has the products for the texts of
+    several jobs. It `is_approximate` once a ranking may lack documents.
     """
 
     def __init__(
@@ -45,23 +42,27 @@ class Scoring:
         options: SearchOptions,
         pages: Pages,
         selection: Callable[[Query], Selection],
+        shared: SharedProducts | None,
     ):
+        self.is_approximate = False
         self._index = index
         self._live = live
         self._options = options
         self._pages = pages
         self._selection = selection
+        self._shared = shared
         self._words: dict[Query, QueryWords] = {}
         self._last: tuple[Query | None, Prior | None] = (None, None)
 
-    def prior(self, query: Query) -> Prior | None:
-        """Return the part of the scores that words and boosts have; None where cosines are the scores.
+    # Scores
 
-        That of the query that was asked for last is kept.
-        """
-        if self._last[0] is not query:
-            self._last = query, self._with_boosts(self._prior_of_words(query))
-        return self._last[1]
+    def words(self, query: Query) -> QueryWords:
+        """Return the words of the texts of a query; raise IndexMismatch if the index knows no words."""
+        if query not in self._words:
+            if len(self._words) == MAX_KEPT_WORDS:
+                del self._words[next(iter(self._words))]
+            self._words[query] = QueryWords.of(query.texts, self._index.lexical, self._live)
+        return self._words[query]
 
     @cached_property
     def boosts(self) -> Boosts:
@@ -81,53 +82,29 @@ class Scoring:
             return 0.0
         return self.words(query).best(*self._selection(query))
 
-    def words(self, query: Query) -> QueryWords:
-        """Return the words of the texts of a query; raise IndexMismatch if the index knows no words."""
-        if query not in self._words:
-            if len(self._words) == MAX_KEPT_WORDS:
-                del self._words[next(iter(self._words))]
-            self._words[query] = QueryWords.of(query.texts, self._index.lexical, self._live)
-        return self._words[query]
+    def _prior(self, query: Query) -> Prior | None:
+        """Return the part of the scores that words and boosts have; None where cosines are the scores.
 
-    def _with_boosts(self, prior: Prior | None) -> Prior | None:
-        if self._options.boost is None:
-            return prior
-        if prior is None:
-            return Prior(1.0, *self.boosts)
-        return Prior(prior.weight, prior.of_version + self.boosts.rows, prior.of_added + self.boosts.added)
-
-    def _prior_of_words(self, query: Query) -> Prior | None:
-        """Return the part of the scores that the words of a query have; None where cosines are the scores."""
-        if self._options.mode == "dense" or (self._options.mode == "hybrid" and not query.texts):
-            return None
+        That of the query that was asked for last is kept.
+        """
+        if self._last[0] is query:
+            return self._last[1]
+        prior = None
         if self._options.mode == "lexical":
-            return self.words(query).lexical_prior()
-        alpha = ALPHA if self._options.alpha is None else self._options.alpha
-        return self.words(query).hybrid_prior(alpha, self.best_bm25(query))
+            words = self.words(query)
+            prior = Prior(0.0, words.of_version, words.of_added)
+        elif self._options.mode == "hybrid" and query.texts:
+            alpha = ALPHA if self._options.alpha is None else self._options.alpha
+            prior = self.words(query).hybrid_prior(alpha, self.best_bm25(query))
+        if self._options.boost is not None:
+            rows, added = self.boosts
+            if prior:
+                rows, added = prior.of_version + rows, prior.of_added + added
+            prior = Prior(prior.weight if prior else 1.0, rows, added)
+        self._last = query, prior
+        return prior
 
-
-class Ranker:
-    """Ranks the documents of one job's lists, in a version with the changes of one moment.
-
-    `shared` has the products for the texts of several jobs. It `is_approximate` once a ranking may lack documents.
-    """
-
-    def __init__(
-        self,
-        index: "Index",
-        live: LiveDocuments,
-        options: SearchOptions,
-        pages: Pages,
-        scoring: Scoring,
-        shared: SharedProducts | None,
-    ):
-        self.is_approximate = False
-        self._index = index
-        self._live = live
-        self._options = options
-        self._pages = pages
-        self._scoring = scoring
-        self._shared = shared
+    # Ranking
 
     def find(self, query: Query, selection: Selection) -> Callable[[int], Ranked]:
         """Return the function that finds the best documents: by score, or by fields where the search sorts by these."""
@@ -143,28 +120,21 @@ class Ranker:
 
     def _best(self, query: Query, selection: Selection, num: int) -> Ranked:
         """Return the documents of highest score, best first; of equal scores, the lower row comes first."""
-        if prior := self._scoring.prior(query):
-            return self._fused(query, prior, selection, num)
-        vector = query.vector[None]
-        found = self._search_of(selection).top_k(vector, num, eligible=selection.rows)
-        if self._live.ids:
-            added = self._live.top_k(vector, num, selection.added)
-            found = merged(found, added, self._index.manifest.count, num)
-        return Ranked(found.rows[0], found.scores[0])
-
-    def _search_of(self, selection: Selection) -> ExactSearch | ApproximateSearch:
-        """Return the search for the rows of a selection: the approximate one, where that is quicker and wanted."""
-        approximate = None if self._options.exact else self._index.approximate_search
-        if approximate is None or not approximate.is_quicker(int(np.count_nonzero(selection.rows))):
-            return self._index.exact_search
-        self.is_approximate = True
-        return approximate
-
-    def _fused(self, query: Query, prior: Prior, selection: Selection, num: int) -> Ranked:
-        index, weight = self._index, prior.weight
-        found = index.exact_search.top_fused(query.vector, num, weight, prior.of_version, selection.rows, self._shared)
-        if self._live.ids:
-            added = self._live.top_fused(query.vector, num, weight, prior.of_added, selection.added)
+        index, live, vector, rows = self._index, self._live, query.vector, selection.rows
+        if prior := self._prior(query):
+            found = index.exact_search.top_fused(vector, num, prior.weight, prior.of_version, rows, self._shared)
+        else:
+            approximate = None if self._options.exact else index.approximate_search
+            if approximate and approximate.is_quicker(int(np.count_nonzero(rows))):
+                self.is_approximate = True
+                found = approximate.top_k(vector[None], num, rows)
+            else:
+                found = index.exact_search.top_k(vector[None], num, eligible=rows)
+        if live.ids:
+            if prior:
+                added = live.top_fused(vector, num, prior.weight, prior.of_added, selection.added)
+            else:
+                added = live.top_k(vector[None], num, selection.added)
             found = merged(found, added, index.manifest.count, num)
         return Ranked(found.rows[0], found.scores[0])
 
@@ -172,9 +142,7 @@ class Ranker:
         """Return the documents of a selection that may reach the least score: all that do, and some more."""
         if (least := self._options.min_score) is None:
             return selection
-        weight, of_version, _ = self._scoring.prior(query) or Prior(
-            1.0, np.zeros_like(selection.rows, np.float32), _NO_SCORES
-        )
+        weight, of_version, _ = self._prior(query) or (1.0, np.zeros_like(selection.rows, np.float32), None)
         rows = self._index.exact_search.may_reach(least, query.vector, weight, of_version, selection.rows)
         return Selection(rows, selection.added)
 

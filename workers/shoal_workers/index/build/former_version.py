@@ -1,4 +1,4 @@
-"""The version that was built last: a build takes from it the vectors of texts that have not changed."""
+"""Versions that are there before a build: the one whose vectors it takes, and the one that it would only repeat."""
 
 import json
 import logging

@@ -33,7 +33,11 @@ class Documents:
         self._offsets = open_array(folder / OFFSETS, np.int64, (count + 1,))
         self._lines = _map(folder / DOCUMENTS)
         self._ids = HashTable.open(folder, IDS, count) if has_ids else None
-        self._check_offsets()
+        offsets, end = self._offsets, len(self._lines)
+        if offsets[0] != 0 or offsets[-1] != end or not (offsets[1:] > offsets[:-1]).all():
+            raise IndexCorrupt(
+                f"{folder / OFFSETS} does not say where the documents in {DOCUMENTS} begin: build the index again"
+            )
 
     def document(self, row: int) -> dict[str, Any]:
         """Return the document of a row: its `id`, `text` and other fields.
@@ -74,13 +78,6 @@ class Documents:
             raise IndexCorrupt(
                 f"an id in {self._folder / DOCUMENTS} cannot be read ({type(error).__name__}): build the index again"
             ) from error
-
-    def _check_offsets(self) -> None:
-        offsets, end = self._offsets, len(self._lines)
-        if offsets[0] != 0 or offsets[-1] != end or not (offsets[1:] > offsets[:-1]).all():
-            raise IndexCorrupt(
-                f"{self._folder / OFFSETS} does not say where the documents in {DOCUMENTS} begin: build the index again"
-            )
 
 
 def _map(path: Path) -> mmap.mmap:

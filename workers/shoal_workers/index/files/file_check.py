@@ -55,14 +55,9 @@ class FileCheck:
                 if not is_wanted():
                     return False
                 digest.update(memoryview(piece)[:size])
-        check_digest(path, digest.hexdigest(), self._checksums[name])
+        if (found := digest.hexdigest()) != (expected := self._checksums[name]):
+            raise IndexCorrupt(
+                f"{path} is not what was built (checksum {found[:8]}…, not {expected[:8]}…): build the index again"
+            )
         self._unchecked.remove(name)
         return True
-
-
-def check_digest(path: Path, found: str, expected: str) -> None:
-    """Raise IndexCorrupt unless a file has the checksum that is expected."""
-    if found != expected:
-        raise IndexCorrupt(
-            f"{path} is not what was built (checksum {found[:8]}…, not {expected[:8]}…): build the index again"
-        )

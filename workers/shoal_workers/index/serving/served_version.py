@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from shoal.errors import IndexCorrupt, ShoalError
 from shoal_workers.index.files.columns import read_kinds
+from shoal_workers.index.files.file_check import FileCheck
 from shoal_workers.index.files.manifest import FIELDS, MANIFEST, Manifest
 from shoal_workers.index.index import Index, check_model
 from shoal_workers.model.model import Model
@@ -87,36 +88,26 @@ def without_folder(error: ShoalError, name: str, folder: Path) -> ShoalError:
     return type(error)(message)
 
 
-def description_of(folder: Path, manifest: Manifest) -> dict[str, Any]:
-    """Return the description of a version as it was built. Raises IndexCorrupt."""
-    fields = told_fields(read_kinds(folder)) if FIELDS in manifest.files else {}
-    return _described(manifest, fields, manifest.count, 0, manifest.changes_through)
-
-
-def described_with_changes(index: Index) -> dict[str, Any]:
-    """Return the description of an opened version with the changes since it was built."""
+def description_of(index: Index) -> dict[str, Any]:
+    """Return the description of an opened version, as a worker's heartbeat has it, with the changes since its build."""
     live = index.live
-    return _described(index.manifest, told_fields(index.kinds), index.count, len(live.changed), live.position)
-
-
-def told_fields(kinds: Mapping[str, str]) -> dict[str, str]:
-    """Return the kinds of the first fields, as many as there is room for in a heartbeat."""
-    told: dict[str, str] = {}
-    num_chars = 0
-    for name, kind in kinds.items():
-        num_chars += len(name)
-        if len(told) == MAX_FIELDS or num_chars > MAX_NAME_CHARS:
-            break
-        told[name] = kind
-    return told
+    return _described(index.manifest, index.kinds, index.count, len(live.changed), live.position)
 
 
 def _described(
-    manifest: Manifest, fields: Mapping[str, str], count: int, num_changes: int, changes_through: str
+    manifest: Manifest, kinds: Mapping[str, str], count: int, num_changes: int, changes_through: str
 ) -> dict[str, Any]:
+    """Return the description of a version with the kinds of the first fields, as many as there is room for."""
+    fields: dict[str, str] = {}
+    num_chars = 0
+    for name, kind in kinds.items():
+        num_chars += len(name)
+        if len(fields) == MAX_FIELDS or num_chars > MAX_NAME_CHARS:
+            break
+        fields[name] = kind
     named = {name: getattr(manifest, name) for name in _TOLD}
     changes = {"num_changes": num_changes, "changes_through": changes_through}
-    return {"count": count, **named, **changes, "fields": dict(fields)}
+    return {"count": count, **named, **changes, "fields": fields}
 
 
 class Failure(NamedTuple):
@@ -140,8 +131,9 @@ class Failure(NamedTuple):
 class ServedVersion(LazyVersion):
     """A version that is served. `failure` says why it must not be searched, and is None for one that may be.
 
-    `check_at`, on the monotonic clock, is the time of the next check of its files. Raises IndexCorrupt for a version
-    without one of its files, and IndexMismatch for one of another model.
+    `check_at`, on the monotonic clock, is the time of the next check of its files, and `check` the last one: where that
+    found a wrong file, it begins with that when it goes on. Raises IndexCorrupt for a version without one of its files,
+    and IndexMismatch for one of another model.
     """
 
     def __init__(
@@ -160,14 +152,16 @@ class ServedVersion(LazyVersion):
                 raise IndexCorrupt(f"{folder / file} cannot be read (there is no such file): build the index again")
         self.failure: Failure | None = None
         self.check_at = 0.0
-        self._closed = description_of(folder, self.manifest)
+        self.check: FileCheck | None = None
         self._seen = self.manifest.changes_through
+        kinds = read_kinds(folder) if FIELDS in self.manifest.files else {}
+        self._closed = _described(self.manifest, kinds, self.manifest.count, 0, self._seen)
 
     @property
     def description(self) -> dict[str, Any]:
         """Its description in a heartbeat."""
         index = self.opened
-        return described_with_changes(index) if index else self._closed
+        return description_of(index) if index else self._closed
 
     @property
     def fault(self) -> str:
@@ -190,11 +184,6 @@ class ServedVersion(LazyVersion):
         self.failure = failure
         self.close()
 
-    def repair(self, index: Index, now: float) -> None:
-        """Let it be searched again, in a version that was opened anew."""
-        self.keep(index, now)
-        self.failure = None
-
     def close_unused(self, now: float, idle_s: float) -> bool:
         """Close it if it was not used for `idle_s` and can be opened again; return True if it was closed."""
         index = self.opened
@@ -202,6 +191,6 @@ class ServedVersion(LazyVersion):
             return False
         if not (self.folder / MANIFEST).exists():  # its files were removed: they are searched as long as it is open
             return False
-        self._closed = described_with_changes(index)
+        self._closed = description_of(index)
         self.close()
         return True

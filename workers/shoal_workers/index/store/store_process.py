@@ -1,7 +1,8 @@
 """The process that uses the store of indexes: nothing else waits for a store that hangs, or loads its packages.
 
 `python -m shoal_workers.index.store.store_process PARENT COMMAND …`, with the settings in the environment, is that
-process. It writes a dot at every step, and the error with which it ends as commands do.
+process. It writes a dot at every step, and the error with which it ends as commands do. A thread of each worker has it
+copy, on one worker of a machine at a time.
 """
 
 import fcntl
@@ -141,7 +142,7 @@ def main(parent: str, command: str, *names: str) -> int:
             check_protocol(settings.index_store)
         elif command in ("publish", "upload", "renew"):
             folder, store = settings.index_home_folder / names[0], IndexStore.open(settings.index_store)
-            upload(folder, store, _Dots(), is_published=command == "publish", is_anew=command == "renew")
+            upload(folder, store, _dots(), is_published=command == "publish", is_anew=command == "renew")
         else:
             _copy(settings)
     except ShoalError as error:
@@ -156,25 +157,26 @@ def main(parent: str, command: str, *names: str) -> int:
 def _copy(settings: Settings) -> None:
     """Upload what the store lacks, and keep the copies up to date until the process is killed, or the store fails."""
     os.nice(NICENESS)
-    dots, store = _Dots(), IndexStore.open(settings.index_store)
-    upload_missing(settings.index_home_folder, store, dots)
-    copies = Copies(store, settings.index_copies_folder, dots)
+    tick, store = _dots(), IndexStore.open(settings.index_store)
+    upload_missing(settings.index_home_folder, store, tick)
+    copies = Copies(store, settings.index_copies_folder, tick)
     while True:
         copies.look(time.monotonic())
-        dots()
+        tick()
         time.sleep(LOOK_EVERY_S)
 
 
-class _Dots:
-    """Lines with a dot for the process's parent, not too many of them."""
+def _dots() -> Callable[[], None]:
+    """Return a call that writes a line with a dot for the process's parent, but not too many of them."""
+    next_s = 0.0
 
-    def __init__(self) -> None:
-        self._next_s = 0.0
-
-    def __call__(self) -> None:
-        if (now_s := time.monotonic()) >= self._next_s:
+    def tick() -> None:
+        nonlocal next_s
+        if (now_s := time.monotonic()) >= next_s:
             print(".", flush=True)
-            self._next_s = now_s + DOT_EVERY_S
+            next_s = now_s + DOT_EVERY_S
+
+    return tick
 
 
 @contextmanager

@@ -3,6 +3,10 @@
 Inverted files are those of Jégou, Douze and Schmid, "Product Quantization for Nearest Neighbor Search", PAMI 2011. In
 place of a fixed number of cells, a search reads those whose centroids score nearly as high as the nearest one: few for
 a query like the documents, and many for one that is far from all of them.
+
+Each row has one bit for each of its codes: its sign. Of two vectors, the share of the bits that differ estimates the
+angle between them, as Charikar, "Similarity Estimation Techniques from Rounding Algorithms", STOC 2002, says; the
+directions of codes are turned at random for that.
 """
 
 import math

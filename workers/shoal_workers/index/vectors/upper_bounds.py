@@ -1,4 +1,7 @@
-"""Upper bounds of the scores of many vectors for some queries, and the rows whose bounds reach a threshold."""
+"""Upper bounds of the scores of many vectors for some queries, and the rows whose bounds reach a threshold.
+
+One pass over the codes for several queries takes little longer than one for a single query, as each code is read once.
+"""
 
 import math
 from collections.abc import Callable, Iterable
@@ -73,7 +76,9 @@ class UpperBounds:
         rows: NDArray[np.int64] | None = None,
     ):
         count = len(codes) if rows is None else len(rows)
-        num_blocks, self._num_groups = _blocks_and_groups(count, len(queries))
+        most_groups = max(1, MAX_BLOCK // (GROUP * len(queries)))
+        num_blocks = math.ceil(count / (GROUP * most_groups))
+        self._num_groups = math.ceil(count / (GROUP * num_blocks))
         self._block = GROUP * self._num_groups
         self._codes = codes
         self._rows = rows
@@ -126,13 +131,6 @@ def _reached_by(bounds: NDArray[np.int32], k: int) -> NDArray[np.int32]:
     """Return the `k`-th highest bound of each column."""
     position = len(bounds) - k
     return np.asarray(np.partition(bounds, position, axis=0)[position])
-
-
-def _blocks_and_groups(count: int, num_queries: int) -> tuple[int, int]:
-    """Return the number of blocks, and of groups in each, for `count` rows."""
-    most_groups = max(1, MAX_BLOCK // (GROUP * num_queries))
-    num_blocks = math.ceil(count / (GROUP * most_groups))
-    return num_blocks, math.ceil(count / (GROUP * num_blocks))
 
 
 class Products(NamedTuple):
