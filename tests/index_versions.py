@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.records.document import Document
-from shoal_workers.index.build.steps.map_step import write_map
 from shoal_workers.index.files.array_file import save_array
 from shoal_workers.index.files.columns import save_columns
 from shoal_workers.index.files.field_values import DocumentFields
@@ -31,6 +30,7 @@ from shoal_workers.index.files.manifest import (
 )
 from shoal_workers.index.index import current_version
 from shoal_workers.index.lexical.lexical_file import write_lexical
+from shoal_workers.index.map.map_axes import write_map
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
 from shoal_workers.index.versions import make_current
 

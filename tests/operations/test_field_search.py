@@ -27,7 +27,7 @@ from shoal.records.document import Document
 from shoal_workers.index.index import Index
 from shoal_workers.index.ranked_search import SearchAnswer
 from shoal_workers.index.search.boosts import boosts_of
-from shoal_workers.index.search.cursor import Cursor
+from shoal_workers.index.search.pages import Cursor
 
 Vectors = NDArray[np.float32]
 

@@ -20,8 +20,8 @@ from shoal.operations import Search
 from shoal.operations.search_options import SearchOptions
 from shoal.records.document import Document
 from shoal_workers.index.index import Index
-from shoal_workers.index.search.cursor import Cursor
-from shoal_workers.index.search.query import NEGATIVE_WEIGHT
+from shoal_workers.index.query import NEGATIVE_WEIGHT
+from shoal_workers.index.search.pages import Cursor
 
 Hit = dict[str, Any]
 

@@ -322,7 +322,7 @@ HOMES = {
     "opentelemetry": {"shoal.process.spans"},
     "rich": {"shoal.cli.shown.pool_screen", "shoal.cli.shown.pool_table"},
     "Stemmer": {"shoal_workers.index.lexical.analyzer"},
-    "numkong": {"shoal_workers.index.vectors.upper_bounds", "shoal_workers.index.build.steps.cell_step"},
+    "numkong": {"shoal_workers.index.vectors.upper_bounds", "shoal_workers.index.build.cells"},
     "openvino": {
         "shoal_workers.encoding.engines.calibration",
         "shoal_workers.encoding.engines.int8",

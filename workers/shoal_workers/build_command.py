@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shoal.client.redis.client import Client
     from shoal_workers.index.build.builder import BuildResult
     from shoal_workers.index.build.document_encoder import DocumentEncoder
-    from shoal_workers.index.build.steps.folding import IndexChanges
+    from shoal_workers.index.build.folding import IndexChanges
     from shoal_workers.index.long_tasks import BuildIndex
 
 #: Sample headlines that come with Shoal.

@@ -42,10 +42,10 @@ from shoal.records.source import Source
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.document_encoder import ModelInfo, Waiting, no_wait
+from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.build.local_encoder import GROUP, LocalEncoder
 from shoal_workers.index.build.scratch import SCRATCH, STATE
-from shoal_workers.index.build.steps.folding import IndexChanges
-from shoal_workers.index.build.steps.vectors import EMBEDDED, SYNC_EVERY
+from shoal_workers.index.build.vectors import EMBEDDED, SYNC_EVERY
 from shoal_workers.index.files.manifest import BAD_ROWS, DOCUMENTS, FILES, MANIFEST, QUANTISED
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.versions import HISTORY, rollback

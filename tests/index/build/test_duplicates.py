@@ -18,9 +18,8 @@ from test_chunked_index import LONG, cutter_of
 from shoal.records.source import Source
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import build
-from shoal_workers.index.build.duplicates import word_hash
+from shoal_workers.index.build.duplicates import LEAST_COSINE, NearestEarlier, near_by_bits, word_hash
 from shoal_workers.index.build.local_encoder import LocalEncoder
-from shoal_workers.index.build.steps.near_duplicates import LEAST_COSINE, NearestEarlier, near_by_bits
 from shoal_workers.index.files.manifest import DUPLICATES, NEAR_DUPLICATES
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.vectors.quantisation import QuantisedVectors

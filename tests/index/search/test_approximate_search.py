@@ -22,19 +22,17 @@ from shoal.operations.search_options import SearchOptions
 from shoal.records.document import Document
 from shoal.records.source import Source
 from shoal_workers.index.build.builder import build
+from shoal_workers.index.build.cells import find_margins, make_cells
 from shoal_workers.index.build.document_encoder import ModelInfo, Waiting, no_wait
-from shoal_workers.index.build.steps.cell_step import find_margins, make_cells
 from shoal_workers.index.files.array_file import save_array
 from shoal_workers.index.files.manifest import BINARY, CELL_FILES, CELL_STARTS, MANIFEST, MAX_MARGIN, Manifest, checksum
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.ranked_search import SearchAnswer
 from shoal_workers.index.vectors.approximate_search import LEAST_ROWS, ApproximateSearch
-from shoal_workers.index.vectors.binary_codes import binary, hamming, hamming_in_numpy
-from shoal_workers.index.vectors.inverted_file import FAR, InvertedFile, Reading
+from shoal_workers.index.vectors.inverted_file import FAR, InvertedFile, Reading, binary, hamming, hamming_in_numpy
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
 from shoal_workers.index.vectors.ranking import MAX_RANKED
-from shoal_workers.index.vectors.search import ExactSearch
-from shoal_workers.index.vectors.search_threads import SearchThreads
+from shoal_workers.index.vectors.search import ExactSearch, SearchThreads
 
 DIMENSION, COUNT = 16, 30_000
 

@@ -29,7 +29,7 @@ from shoal_workers.index.index import Index
 from shoal_workers.index.lexical.analyzer import Analyzer
 from shoal_workers.index.lexical.snippet import snippet
 from shoal_workers.index.ranked_search import RankedSearch
-from shoal_workers.index.scoring import MAX_KEPT_WORDS
+from shoal_workers.index.ranker import MAX_KEPT_WORDS
 from shoal_workers.index.search.query_words import ALPHA
 from shoal_workers.loop.worker import Worker
 
@@ -180,7 +180,7 @@ def test_the_words_of_few_queries_are_kept_at_a_time(tmp_path: Path, mode: str) 
     job = Search(texts, search=SearchOptions(mode=mode, explain=True, snippet={}))
     search = RankedSearch(index, job, vectors)
     found = search.answer(search.find()).hits
-    assert len(search._scoring._words) == MAX_KEPT_WORDS
+    assert len(search._ranker._words) == MAX_KEPT_WORDS
     alone = [
         found_by(index, [text], vector[None], 5, mode=mode, explain=True, snippet={})[0]
         for text, vector in zip(texts, vectors, strict=True)

@@ -15,11 +15,8 @@ from shoal.contract.languages import LANGUAGES, NO_LANGUAGE
 from shoal.errors import IndexCorrupt, IndexMismatch, InvalidRequest
 from shoal_workers.index.files.manifest import DOCUMENTS, LEXICAL, POSTINGS, STARTS
 from shoal_workers.index.lexical.analyzer import Analyzer, find_language, has_stemmer
-from shoal_workers.index.lexical.bm25 import IMPACT_STEP, K1, B
-from shoal_workers.index.lexical.lexical_file import write_lexical
-from shoal_workers.index.lexical.lexical_index import MAX_QUERY_CHARS, LexicalIndex
-from shoal_workers.index.lexical.live_terms import LiveTerms
-from shoal_workers.index.lexical.runs import Runs
+from shoal_workers.index.lexical.lexical_file import Runs, write_lexical
+from shoal_workers.index.lexical.lexical_index import IMPACT_STEP, K1, MAX_QUERY_CHARS, B, LexicalIndex, LiveTerms
 from shoal_workers.index.lexical.stop_words import STOP_WORDS
 from shoal_workers.index.lexical.words import find_words, split_words
 from shoal_workers.index.long_tasks import BuildIndex
@@ -147,7 +144,7 @@ class TestScores:
         runs = Runs(tmp_path / "runs", Analyzer(NO_LANGUAGE))
         for texts in (["b a a", "", "a"], ["", ""], ["c a b c c"]):
             runs.add(texts)
-        found = [row for part in runs.parts(num_parts) for row in zip(*(array.tolist() for array in part), strict=True)]
+        found = [row for part in runs.parts(num_parts) for row in part.tolist()]
         assert found == sorted(found)
         assert sorted(found, key=lambda row: row[1:]) == found or {row[1:] for row in found} == {
             *((0, 1), (0, 2), (2, 1), (5, 1), (5, 3))

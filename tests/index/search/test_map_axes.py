@@ -8,10 +8,9 @@ from changes import unit_vectors
 from numpy.typing import NDArray
 
 from shoal.errors import IndexCorrupt
-from shoal_workers.index.build.steps.map_step import write_map
 from shoal_workers.index.files.array_file import open_array
 from shoal_workers.index.files.manifest import MAP_AXES, MAP_PLACES
-from shoal_workers.index.map.map_axes import CHUNK, PLACES_PER_UNIT, SAMPLE, MapAxes, main_directions
+from shoal_workers.index.map.map_axes import CHUNK, PLACES_PER_UNIT, SAMPLE, MapAxes, main_directions, write_map
 
 
 def clustered(count: int, dimension: int, seed: int = 0) -> NDArray[np.float32]:

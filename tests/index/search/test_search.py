@@ -10,12 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from numpy.typing import NDArray
 
-from shoal_workers.index.vectors.batch_search import batch_top_k
 from shoal_workers.index.vectors.quantisation import CACHE_LINE, NUM_TAIL_CODES, QuantisationBasis, QuantisedVectors
-from shoal_workers.index.vectors.search import MAX_BOUNDS, ExactSearch, TopK
-from shoal_workers.index.vectors.search_threads import SearchThreads
-from shoal_workers.index.vectors.shared_products import MAX_QUERIES, SharedProducts
-from shoal_workers.index.vectors.upper_bounds import Buffer
+from shoal_workers.index.vectors.search import MAX_BOUNDS, ExactSearch, SearchThreads, TopK, batch_top_k
+from shoal_workers.index.vectors.upper_bounds import MAX_QUERIES, Buffer, SharedProducts
 
 Vectors = NDArray[np.float32]
 

@@ -28,7 +28,7 @@ from shoal.settings import Settings
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
-from shoal_workers.index.serving import change_follower
+from shoal_workers.index.serving import version_opener
 from shoal_workers.index.serving.index_watch import follow, watched
 from shoal_workers.index.serving.open_indexes import OpenIndexes
 from shoal_workers.loop.worker import Worker
@@ -452,7 +452,7 @@ def test_an_index_whose_changes_fail_stops_no_other_one(
         return rows_of(index, ids)
 
     monkeypatch.setattr(Index, "rows_of", fail)
-    monkeypatch.setattr(change_follower.log, "exception", lambda *words: said.append(words))
+    monkeypatch.setattr(version_opener.log, "exception", lambda *words: said.append(words))
     indexes.follow()
     assert len(said) == 1
     assert "a" in ids(indexes[second])

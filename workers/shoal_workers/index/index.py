@@ -27,20 +27,16 @@ from shoal_workers.index.files.manifest import (
     VECTORS,
     Manifest,
 )
-from shoal_workers.index.files.verified_files import VerifiedFiles
 from shoal_workers.index.lexical.lexical_index import LexicalIndex
 from shoal_workers.index.map.document_map import DocumentMap
-from shoal_workers.index.map_answer import answer_map
-from shoal_workers.index.ranked_search import RankedSearch, SearchAnswer
+from shoal_workers.index.ranked_search import RankedSearch, SearchAnswer, SecondStage
 from shoal_workers.index.search.fields import Fields
 from shoal_workers.index.search.live_documents import LiveDocuments
-from shoal_workers.index.second_stage import SecondStage
 from shoal_workers.index.vectors.approximate_search import ApproximateSearch
 from shoal_workers.index.vectors.inverted_file import InvertedFile
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
-from shoal_workers.index.vectors.search import ExactSearch, TopK, merged
-from shoal_workers.index.vectors.search_threads import ONE_THREAD, SearchThreads
-from shoal_workers.index.vectors.shared_products import SharedProducts
+from shoal_workers.index.vectors.search import ONE_THREAD, ExactSearch, SearchThreads, merged
+from shoal_workers.index.vectors.upper_bounds import SharedProducts
 from shoal_workers.model.model import Model
 
 #: Names that a version may have: none leads to another folder.
@@ -70,7 +66,7 @@ class Index:
         self._documents = Documents(folder, count, IDS in manifest.files)
         self.columns = Columns.open(folder, count) if FIELDS in manifest.files else None
         self._converted = {name: kind for name, kind in self.kinds.items() if kind in ("number", "boolean")}
-        self._lexical, self._lexical_error = self._open_lexical()
+        self._lexical = self._open_lexical()
         self._map = DocumentMap.open(folder, count, dimension) if MAP_PLACES in manifest.files else None
         self.live = self.unchanged()
         self._fields: tuple[LiveDocuments, Fields | None] = (self.live, None)
@@ -89,18 +85,16 @@ class Index:
         return index
 
     @classmethod
-    def open_version(
-        cls, version: Path, threads: SearchThreads = ONE_THREAD, verified: VerifiedFiles | None = None
-    ) -> Self:
+    def open_version(cls, version: Path, threads: SearchThreads = ONE_THREAD) -> Self:
         """Open the version in a folder; its `files` that are large have yet to be compared with their checksums.
 
-        Files that are `verified` are not compared. Raises IndexCorrupt.
+        Raises IndexCorrupt.
         """
         manifest = Manifest.read(version)
         for name in manifest.checksums:
             if not (version / name).resolve().is_relative_to(version.parent.resolve()):
                 raise IndexCorrupt(f"{version / name} leads out of {version.parent}: build the index again")
-        files = FileCheck(version, manifest.checksums, verified)
+        files = FileCheck(version, manifest.checksums)
         files.check_small()
         return cls(version, manifest, files, threads)
 
@@ -130,13 +124,14 @@ class Index:
 
     def unchanged(self) -> LiveDocuments:
         """Return the changes of the version as it was built."""
-        return LiveDocuments.none(self.manifest.changes_through, self.manifest.dimension, self._lexical)
+        lexical = None if isinstance(self._lexical, ShoalError) else self._lexical
+        return LiveDocuments.none(self.manifest.changes_through, self.manifest.dimension, lexical)
 
     @property
     def lexical(self) -> LexicalIndex:
         """The words of its documents. Raises IndexMismatch or NotReady where there are none that can be searched."""
-        if self._lexical is None:
-            raise type(self._lexical_error)(self._lexical_error.message)
+        if isinstance(self._lexical, ShoalError):
+            raise type(self._lexical)(self._lexical.message)
         return self._lexical
 
     @property
@@ -148,17 +143,17 @@ class Index:
             )
         return self._map
 
-    def _open_lexical(self) -> tuple[LexicalIndex | None, ShoalError]:
+    def _open_lexical(self) -> LexicalIndex | ShoalError:
         """Return the lexical index, or the reason why there is none."""
         if LEXICAL not in self.manifest.files:
             reason = (
                 "was built before Shoal knew the words of documents: build the index again, or search with mode dense"
             )
-            return None, IndexMismatch(f"version {self.manifest.version} {reason}")
+            return IndexMismatch(f"version {self.manifest.version} {reason}")
         try:
-            return LexicalIndex.open(self.folder, self.manifest.count), IndexMismatch("")
+            return LexicalIndex.open(self.folder, self.manifest.count)
         except (IndexMismatch, NotReady) as error:
-            return None, type(error)(error.message)
+            return type(error)(error.message)  # a copy: the frames of the first one would keep files open
 
     def _open_approximate(self, quantised: QuantisedVectors, threads: SearchThreads) -> ApproximateSearch | None:
         """Return the approximate search, if the version was built for it."""
@@ -188,14 +183,6 @@ class Index:
         num_rows = self.manifest.count - len(live.hidden_rows)
         return approximate if approximate and approximate.is_quicker(num_rows) else None
 
-    def _top_k(self, queries: NDArray[np.float32], k: int, live: LiveDocuments) -> TopK:
-        """Return the best rows of the version that are not hidden."""
-        if (approximate := self._approximate_at(live)) is None:
-            return self.exact_search.top_k(queries, k, live.hidden_rows)
-        eligible = np.ones(self.manifest.count, bool)
-        eligible[live.hidden_rows] = False
-        return approximate.top_k(queries, k, eligible)
-
     def search(self, queries: NDArray[np.float32], k: int) -> list[list[dict[str, Any]]]:
         """Return the `k` documents of highest cosine for each of `[queries, dimension]` normalised vectors, best first.
 
@@ -205,7 +192,12 @@ class Index:
         """
         live = self.live
         with self._telling_corruption():
-            found = self._top_k(queries, k, live)
+            if (approximate := self._approximate_at(live)) is None:
+                found = self.exact_search.top_k(queries, k, live.hidden_rows)
+            else:
+                eligible = np.ones(self.manifest.count, bool)
+                eligible[live.hidden_rows] = False
+                found = approximate.top_k(queries, k, eligible)
         if live.ids:
             found = merged(found, live.top_k(queries, k), self.manifest.count, k)
         return [self._hits(*of_query, live) for of_query in zip(*found, strict=True)]
@@ -233,9 +225,25 @@ class Index:
     def answer_map(self, job: Map) -> SearchAnswer:
         """Return the answer to a job for the map: its points, or documents at some of them.
 
-        Raises InvalidRequest for a field or a row that the index has not, and IndexMismatch for one without a map.
+        Documents that were replaced or deleted since are left out. Raises InvalidRequest for a field or a row that the
+        index has not, and IndexMismatch for one without a map.
         """
-        return answer_map(self, job)
+        live, map_rows = self.live, job.map.map_rows
+        if map_rows is None:
+            return SearchAnswer([], map=self.map.points(job.map, live, lambda: self.fields_at(live)))
+        if job.map.index_version != self.manifest.version:
+            raise InvalidRequest(
+                f"map_rows are of version {excerpt(job.map.index_version)}, and {self.manifest.version} is served: "
+                "ask for the map again"
+            )
+        num_rows = self.manifest.count + live.num_ever_added
+        for number, map_row in enumerate(map_rows):
+            if map_row >= num_rows:
+                raise InvalidRequest(f"map_rows[{number}] is {map_row:,}: the map has rows from 0 to {num_rows - 1:,}")
+        found = zip(map_rows, self.map.rows_of(np.array(map_rows), live).tolist(), strict=True)
+        return SearchAnswer(
+            [[self.document_of(row, live) | {"map_row": map_row} for map_row, row in found if row >= 0]]
+        )
 
     def find(
         self,

@@ -21,7 +21,7 @@ from shoal.settings import DEFAULTS, Settings
 from shoal_workers.index.build.builder import BuildResult, build
 from shoal_workers.index.build.chunks import Cutter
 from shoal_workers.index.build.document_encoder import DocumentEncoder
-from shoal_workers.index.build.steps.folding import IndexChanges
+from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.files.field_kinds import KINDS
 from shoal_workers.index.files.field_values import MAX_COLUMNS, OTHER_FIELDS
 from shoal_workers.index.versions import delete, list_versions, publish, rollback

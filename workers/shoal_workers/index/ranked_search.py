@@ -9,23 +9,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.contract.options import Options
 from shoal.errors import InvalidRequest
 from shoal.operations import Search
 from shoal.operations.search_fields import parse_facets
 from shoal.operations.search_filter import parse_filter
 from shoal_workers.index.hit import Hits
-from shoal_workers.index.job_queries import queries_of
+from shoal_workers.index.query import Query, queries_of
 from shoal_workers.index.ranker import Ranker
-from shoal_workers.index.scoring import Scoring
 from shoal_workers.index.search.diversity import most_diverse, pool_size
 from shoal_workers.index.search.facets import count_facet
 from shoal_workers.index.search.fields import HIT_NAMES, Fields, Selection
-from shoal_workers.index.search.grouping import GroupKeys, Lead, leads_of, members_of
+from shoal_workers.index.search.grouping import GroupKeys, leads_of, members_of
 from shoal_workers.index.search.pages import Pages
-from shoal_workers.index.search.query import Query
 from shoal_workers.index.search.selection import select
 from shoal_workers.index.vectors.ranking import Place, Ranking
-from shoal_workers.index.vectors.shared_products import SharedProducts
+from shoal_workers.index.vectors.upper_bounds import SharedProducts
 
 if TYPE_CHECKING:
     from shoal_workers.index.index import Index
@@ -34,6 +33,9 @@ Item = TypeVar("Item")
 
 #: The rows of an approximate search for each row of an exact one that takes as long, about.
 APPROXIMATE_SHARE = 8
+
+#: The options with which pairs are read: those of the job are about its queries.
+PAIR_OPTIONS = Options()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +89,7 @@ class RankedSearch:
         self._vectors = vectors
         self._pages = Pages(job, index.manifest.version, index.manifest.count, self._live.packed)
         self._going_on = going_on
-        self._scoring = Scoring(index, self._live, job.search, self._pages, self._selection)
-        self._ranker = Ranker(index, self._live, job.search, self._pages, self._scoring, shared)
+        self._ranker = Ranker(index, self._live, job.search, self._pages, self._selection, shared)
         self._group_field = index.group_field if job.search.group_by is None else job.search.group_by
 
     def find(self) -> list[HitList]:
@@ -127,19 +128,15 @@ class RankedSearch:
 
     def answer(self, lists: Sequence[HitList]) -> SearchAnswer:
         """Return the answer that has the best hits of these lists. Raises IndexCorrupt."""
-        has_pages, hits = self._options.cursor is not None, Hits(self._index, self._live, self._job, self._scoring)
+        has_pages, hits = self._options.cursor is not None, Hits(self._index, self._live, self._job, self._ranker)
         return SearchAnswer(
             [[hits.hit(found.query, place) for place in self._best(found.groups)] for found in self._each(lists)],
             [found.cursor for found in lists] if has_pages else None,
             [self._selection(f.query).num for f in self._each(lists)] if has_pages or self._options.facets else None,
             [self._facets(found) for found in self._each(lists)] if self._options.facets else None,
             self._ranker.is_approximate,
-            self._map_places(lists) if self._options.map_place else None,
+            self._index.map.places_of(np.array([f.query.vector for f in lists])) if self._options.map_place else None,
         )
-
-    def _map_places(self, lists: Sequence[HitList]) -> list[list[float]]:
-        """Return the place of the query of each list on the map. Raises IndexMismatch for a version without one."""
-        return self._index.map.places_of(np.array([found.query.vector for found in lists]))
 
     def _each(self, lists: Iterable[Item]) -> Iterator[Item]:
         """Yield the items of lists of hits, and tell before each that the search goes on."""
@@ -182,27 +179,26 @@ class RankedSearch:
             is_other = np.array([added_id not in query.excluded_ids for added_id in self._live.ids], bool)
             found = Selection(rows, found.added & is_other)
         if self._options.mode == "lexical":
-            words = self._scoring.words(query)
+            words = self._ranker.words(query)
             found = Selection(found.rows & (words.of_version > 0), found.added & (words.of_added > 0))
         return found
 
     def _facets(self, found: HitList) -> dict[str, Any]:
-        """Return how many of the best documents, or of all that may be in the list, have each value of some fields."""
+        """Return how many of the best documents, or of all that may be in the list, have each value of some fields.
+
+        Pages, groups, reranking and diversity make no difference.
+        """
         if self._options.facets_top_n is not None:
-            return self._count(self._best_of(found.ranking, self._options.facets_top_n))
+            count = self._index.manifest.count
+            is_best = np.zeros(count + len(self._live.ids), bool)
+            is_best[[place.row for place in islice(self._places(found.ranking), self._options.facets_top_n)]] = True
+            return self._count(Selection(is_best[:count], is_best[count:]))
         selection = self._selection(found.query)
         return self._facets_of_all if selection is self._eligible else self._count(selection)
 
     @cached_property
     def _facets_of_all(self) -> dict[str, Any]:
         return self._count(self._eligible)
-
-    def _best_of(self, ranking: Ranking, num: int) -> Selection:
-        """Return the best documents of a list; pages, groups, reranking and diversity make no difference."""
-        count = self._index.manifest.count
-        is_best = np.zeros(count + len(self._live.ids), bool)
-        is_best[[place.row for place in islice(self._places(ranking), num)]] = True
-        return Selection(is_best[:count], is_best[count:])
 
     def _count(self, selection: Selection) -> dict[str, Any]:
         names = parse_facets(self._options.facets)
@@ -216,11 +212,12 @@ class RankedSearch:
         num_before = before.num_shown if before else 0
         num_ranked = max(num_before + num + (before is not None), self._options.facets_top_n or 0)
         ranking = Ranking(self._ranker.find(query, self._selection(query)), num_ranked)
-        leads = self._pages.rest(lambda: self._leads(ranking))
+        key_of = self._group_keys.key if self._group_field else lambda row: row
+        leads = self._pages.rest(lambda: leads_of(self._places(ranking), key_of))
         shown = list(islice(leads, num))
         has_more = before is not None and next(leads, None) is not None
         end = (
-            self._pages.end(shown[-1].place, num_before + len(shown), self._scoring.best_bm25(query))
+            self._pages.end(shown[-1].place, num_before + len(shown), self._ranker.best_bm25(query))
             if has_more
             else None
         )
@@ -238,10 +235,6 @@ class RankedSearch:
         if (least := self._options.min_score) is None or self._options.sort is not None:
             return ranking
         return takewhile(lambda place: place.score >= least, ranking)
-
-    def _leads(self, ranking: Ranking) -> Iterator[Lead]:
-        """Return an iterator over the groups of a list, or over its documents where they are not grouped."""
-        return leads_of(self._places(ranking), self._group_keys.key if self._group_field else lambda row: row)
 
     @cached_property
     def _group_keys(self) -> GroupKeys:
@@ -278,3 +271,28 @@ class RankedSearch:
         """Return what the reranker scores for a document of a list: the text of the query and that of the document."""
         text = (self._options.rerank or {}).get("query") or "\n".join(query.texts)
         return text, str(self._index.document_of(place.row, self._live)["text"])
+
+
+class SecondStage:
+    """The documents that a search has found, and `pairs` of a query and a text of them to be scored, list by list.
+
+    It is made as `RankedSearch.find` finds, and raises the same.
+    """
+
+    def __init__(self, ranked: RankedSearch):
+        self._ranked = ranked
+        self._lists = ranked.find()
+        self.pairs = [
+            ranked.pair(found.query, place) for found in self._lists for group in found.groups for place in group
+        ]
+
+    def answer(self, scores: Sequence[float]) -> SearchAnswer:
+        """Return the answer to the search, by the scores of all pairs."""
+        following = iter(scores)
+        lists = []
+        for found in self._lists:
+            groups = [[Place(place.row, next(following), place.score) for place in group] for group in found.groups]
+            for group in groups:
+                group.sort(key=lambda place: -place.score)
+            lists.append(found._replace(groups=sorted(groups, key=lambda group: -group[0].score)))
+        return self._ranked.answer(lists)

@@ -1,36 +1,38 @@
-"""The ranking of the documents that may be in a list of hits: by score, or by fields."""
+"""The scores of the documents that may be in a list of hits, and their ranking: by score, or by fields."""
 
+import time
 from collections.abc import Callable
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal.operations.search_fields import parse_sort
+from shoal.operations.search_fields import parse_boosts, parse_sort
 from shoal.operations.search_options import SearchOptions
-from shoal_workers.index.scoring import Scoring
+from shoal_workers.index.query import Query
+from shoal_workers.index.search.boosts import Boosts, boosts_of
 from shoal_workers.index.search.field_order import FieldOrder
 from shoal_workers.index.search.fields import Selection
 from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.search.pages import Pages
-from shoal_workers.index.search.query import Query
-from shoal_workers.index.vectors.approximate_search import ApproximateSearch
+from shoal_workers.index.search.query_words import ALPHA, QueryWords
 from shoal_workers.index.vectors.fused_search import Prior
 from shoal_workers.index.vectors.ranking import Ranked
-from shoal_workers.index.vectors.search import ExactSearch, merged
-from shoal_workers.index.vectors.shared_products import SharedProducts
+from shoal_workers.index.vectors.search import merged
+from shoal_workers.index.vectors.upper_bounds import SharedProducts
 
 if TYPE_CHECKING:
     from shoal_workers.index.index import Index
 
-_NO_SCORES: NDArray[np.float32] = np.empty(0, np.float32)
+#: Most queries whose words are kept while a job is searched for: each has a number for each document.
+MAX_KEPT_WORDS = 32
 
 
 class Ranker:
     """Ranks the documents of one job's lists, in a version with the changes of one moment.
 
-    `shared` has the products for the texts of several jobs. It `is_approximate` once a ranking may lack documents.
+    `selection` returns the documents that may be in the list of a query, and `shared` has the products for the texts of
+    several jobs. It `is_approximate` once a ranking may lack documents.
     """
 
     def __init__(
@@ -39,7 +41,7 @@ class Ranker:
         live: LiveDocuments,
         options: SearchOptions,
         pages: Pages,
-        scoring: Scoring,
+        selection: Callable[[Query], Selection],
         shared: SharedProducts | None,
     ):
         self.is_approximate = False
@@ -47,8 +49,62 @@ class Ranker:
         self._live = live
         self._options = options
         self._pages = pages
-        self._scoring = scoring
+        self._selection = selection
         self._shared = shared
+        self._words: dict[Query, QueryWords] = {}
+        self._last: tuple[Query | None, Prior | None] = (None, None)
+
+    # Scores
+
+    def words(self, query: Query) -> QueryWords:
+        """Return the words of the texts of a query; raise IndexMismatch if the index knows no words."""
+        if query not in self._words:
+            if len(self._words) == MAX_KEPT_WORDS:
+                del self._words[next(iter(self._words))]
+            self._words[query] = QueryWords.of(query.texts, self._index.lexical, self._live)
+        return self._words[query]
+
+    @cached_property
+    def boosts(self) -> Boosts:
+        """The numbers that boosts add to the scores."""
+        before, fields = self._pages.before, self._index.fields_at(self._live)
+        return boosts_of(parse_boosts(self._options.boost), fields, before.now if before else time.time())
+
+    def best_bm25(self, query: Query) -> float:
+        """Return the BM25 score of which those of a hybrid search are parts; 0 where it has none.
+
+        It is the best one of the list, on later pages that of the first one: else the order could change.
+        """
+        before = self._pages.before
+        if before and before.num_shown:
+            return before.best_bm25
+        if self._options.mode != "hybrid" or not query.texts:
+            return 0.0
+        return self.words(query).best(*self._selection(query))
+
+    def _prior(self, query: Query) -> Prior | None:
+        """Return the part of the scores that words and boosts have; None where cosines are the scores.
+
+        That of the query that was asked for last is kept.
+        """
+        if self._last[0] is query:
+            return self._last[1]
+        prior = None
+        if self._options.mode == "lexical":
+            words = self.words(query)
+            prior = Prior(0.0, words.of_version, words.of_added)
+        elif self._options.mode == "hybrid" and query.texts:
+            alpha = ALPHA if self._options.alpha is None else self._options.alpha
+            prior = self.words(query).hybrid_prior(alpha, self.best_bm25(query))
+        if self._options.boost is not None:
+            rows, added = self.boosts
+            if prior:
+                rows, added = prior.of_version + rows, prior.of_added + added
+            prior = Prior(prior.weight if prior else 1.0, rows, added)
+        self._last = query, prior
+        return prior
+
+    # Ranking
 
     def find(self, query: Query, selection: Selection) -> Callable[[int], Ranked]:
         """Return the function that finds the best documents: by score, or by fields where the search sorts by these."""
@@ -64,28 +120,21 @@ class Ranker:
 
     def _best(self, query: Query, selection: Selection, num: int) -> Ranked:
         """Return the documents of highest score, best first; of equal scores, the lower row comes first."""
-        if prior := self._scoring.prior(query):
-            return self._fused(query, prior, selection, num)
-        vector = query.vector[None]
-        found = self._search_of(selection).top_k(vector, num, eligible=selection.rows)
-        if self._live.ids:
-            added = self._live.top_k(vector, num, selection.added)
-            found = merged(found, added, self._index.manifest.count, num)
-        return Ranked(found.rows[0], found.scores[0])
-
-    def _search_of(self, selection: Selection) -> ExactSearch | ApproximateSearch:
-        """Return the search for the rows of a selection: the approximate one, where that is quicker and wanted."""
-        approximate = None if self._options.exact else self._index.approximate_search
-        if approximate is None or not approximate.is_quicker(int(np.count_nonzero(selection.rows))):
-            return self._index.exact_search
-        self.is_approximate = True
-        return approximate
-
-    def _fused(self, query: Query, prior: Prior, selection: Selection, num: int) -> Ranked:
-        index, weight = self._index, prior.weight
-        found = index.exact_search.top_fused(query.vector, num, weight, prior.of_version, selection.rows, self._shared)
-        if self._live.ids:
-            added = self._live.top_fused(query.vector, num, weight, prior.of_added, selection.added)
+        index, live, vector, rows = self._index, self._live, query.vector, selection.rows
+        if prior := self._prior(query):
+            found = index.exact_search.top_fused(vector, num, prior.weight, prior.of_version, rows, self._shared)
+        else:
+            approximate = None if self._options.exact else index.approximate_search
+            if approximate and approximate.is_quicker(int(np.count_nonzero(rows))):
+                self.is_approximate = True
+                found = approximate.top_k(vector[None], num, rows)
+            else:
+                found = index.exact_search.top_k(vector[None], num, eligible=rows)
+        if live.ids:
+            if prior:
+                added = live.top_fused(vector, num, prior.weight, prior.of_added, selection.added)
+            else:
+                added = live.top_k(vector[None], num, selection.added)
             found = merged(found, added, index.manifest.count, num)
         return Ranked(found.rows[0], found.scores[0])
 
@@ -93,9 +142,7 @@ class Ranker:
         """Return the documents of a selection that may reach the least score: all that do, and some more."""
         if (least := self._options.min_score) is None:
             return selection
-        weight, of_version, _ = self._scoring.prior(query) or Prior(
-            1.0, np.zeros_like(selection.rows, np.float32), _NO_SCORES
-        )
+        weight, of_version, _ = self._prior(query) or (1.0, np.zeros_like(selection.rows, np.float32), None)
         rows = self._index.exact_search.may_reach(least, query.vector, weight, of_version, selection.rows)
         return Selection(rows, selection.added)
 

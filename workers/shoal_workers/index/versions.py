@@ -110,7 +110,7 @@ def rollback(folder: Path, digest: str | None = None, key: str = "") -> str:
     """
     with changing(folder):
         current, there = current_name(folder), {version.name for version in list_versions(folder)}
-        match _words(folder / ROLLBACK):
+        match _read(folder / ROLLBACK).split():
             case [done, before, after] if done == key and before != current:
                 return after
         earlier = [name for name in _history(folder, current) if name != current and name in there]
@@ -141,7 +141,7 @@ def make_current(folder: Path, name: str) -> None:
     The caller holds the lock of `changing`.
     """
     now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-    times = dict(line.split(" ", 1) for line in _lines(folder))
+    times = _published(folder)
     earlier = [other for other in _history(folder, current_name(folder)) if other != name and (folder / other).is_dir()]
     lines = [*(f"{other} {times.get(other, '-')}" for other in earlier), f"{name} {now}"]
     replace_file(folder / HISTORY, "\n".join(lines) + "\n")
@@ -150,7 +150,7 @@ def make_current(folder: Path, name: str) -> None:
 
 def was_published(folder: Path, name: str) -> bool:
     """Return True if a version was published, and no other one since it was rolled back."""
-    return name in [line.split(" ", 1)[0] for line in _lines(folder)]
+    return name in _published(folder)
 
 
 def remove_old(folder: Path, built: str, num_kept: int) -> None:
@@ -211,24 +211,22 @@ def current_name(folder: Path) -> str | None:
 
 def _history(folder: Path, current: str | None) -> list[str]:
     """Return the versions that were published, in their order, up to the current one."""
-    names = [line.split(" ", 1)[0] for line in _lines(folder)]
+    names = list(_published(folder))
     if current in names:
         return names[: names.index(current) + 1]
     return [*names, current] if current else names
 
 
-def _words(path: Path) -> list[str]:
-    try:
-        return path.read_text("utf-8").split()
-    except (OSError, UnicodeDecodeError):
-        return []
+def _published(folder: Path) -> dict[str, str]:
+    """Return the times at which versions were published, by their names."""
+    return dict(line.split(" ", 1) for line in _read(folder / HISTORY).splitlines() if " " in line)
 
 
-def _lines(folder: Path) -> list[str]:
+def _read(path: Path) -> str:
     try:
-        return [line for line in (folder / HISTORY).read_text("utf-8").splitlines() if " " in line]
+        return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError):
-        return []
+        return ""
 
 
 def _remove(version: Path) -> None:

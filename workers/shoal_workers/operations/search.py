@@ -21,10 +21,9 @@ from shoal.queue.delivery import Delivery
 from shoal_workers.encoding.pipeline import Pipeline
 from shoal_workers.encoding.reranker import sigmoid
 from shoal_workers.index.index import Index
-from shoal_workers.index.ranked_search import SearchAnswer
-from shoal_workers.index.second_stage import PAIR_OPTIONS, SecondStage
+from shoal_workers.index.ranked_search import PAIR_OPTIONS, SearchAnswer, SecondStage
 from shoal_workers.index.serving.open_indexes import find_index
-from shoal_workers.index.vectors.shared_products import SharedProducts
+from shoal_workers.index.vectors.upper_bounds import SharedProducts
 from shoal_workers.operations.work import Work
 from shoal_workers.process.watchdog import Progress
 

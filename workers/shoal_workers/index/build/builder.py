@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -14,19 +14,16 @@ from shoal.errors import DiskFull
 from shoal.long_task import Report, TaskProgress
 from shoal.records.read_files import ReadFiles
 from shoal.records.source import Source
+from shoal_workers.index.build.cells import write_cells
 from shoal_workers.index.build.chunks import Cutter
 from shoal_workers.index.build.document_encoder import DocumentEncoder, ModelInfo
-from shoal_workers.index.build.former_version import FormerVersion, find_former_version
+from shoal_workers.index.build.duplicates import write_near_duplicates
+from shoal_workers.index.build.folding import IndexChanges, collect_changes
+from shoal_workers.index.build.former_version import FormerVersion, find_former_version, find_unchanged
+from shoal_workers.index.build.reading import read_source, write_columns
 from shoal_workers.index.build.scratch import SCRATCH, STATE, BuildState, drop_scratch, open_scratch
-from shoal_workers.index.build.steps.cell_step import write_cells
-from shoal_workers.index.build.steps.column_step import write_columns
-from shoal_workers.index.build.steps.folding import IndexChanges, collect_changes
-from shoal_workers.index.build.steps.map_step import write_map
-from shoal_workers.index.build.steps.near_duplicates import write_near_duplicates
-from shoal_workers.index.build.steps.reading import read_source
-from shoal_workers.index.build.steps.validation import check_retrieval
-from shoal_workers.index.build.steps.vectors import EMBEDDED, VectorPlan, embed_texts, write_vectors
-from shoal_workers.index.build.unchanged import find_unchanged
+from shoal_workers.index.build.validation import check_retrieval
+from shoal_workers.index.build.vectors import EMBEDDED, VectorPlan, embed_texts, write_vectors
 from shoal_workers.index.files.durable_file import replace_file, sync_files, sync_folder
 from shoal_workers.index.files.hash_table import HashTable
 from shoal_workers.index.files.manifest import (
@@ -41,6 +38,7 @@ from shoal_workers.index.files.manifest import (
     checksum,
 )
 from shoal_workers.index.lexical.lexical_file import write_lexical
+from shoal_workers.index.map.map_axes import write_map
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
 from shoal_workers.index.versions import changing, current_name, make_current, remove_old, was_published
 
@@ -126,11 +124,10 @@ def build(
             collect_changes(folder, state, out, changes, drop_changes_before)
             read_source(folder, state, source, skips_bad, report, cutter, _read_before(out, source, reuses))
         fields = write_columns(folder, state, kinds or {}, report)
-        if reuses and (unchanged := _leave_unchanged(out, folder, state, encoder.model, report)):
-            return replace(unchanged, fields=fields)
-        result = replace(_fill(folder, state, source.name, former, encoder, report), fields=fields)
-        report(_progress(state, "publishing"))
-        _keep_result(folder, key, result)
+        version = _Version(folder, state, source.name, encoder, report, fields)
+        if reuses and (unchanged := version.leave_unchanged(out)):
+            return unchanged
+        result = version.fill(former)
         return replace(result, is_published=_publish(out, state.version, publishes, num_kept, began_from))
 
 
@@ -188,126 +185,114 @@ def _built_before(out: Path, key: str) -> BuildResult | None:
     return None
 
 
-def _keep_result(folder: Path, key: str, result: BuildResult) -> None:
-    """Write the result of a build that has a key beside its version, which needs nothing else of the build any more."""
-    if key:
-        replace_file(folder / BUILD, json.dumps({"key": key, "result": asdict(result)}))
-    (folder / EMBEDDED).unlink(missing_ok=True)
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """The version that is built in `folder` from a source of that name, once its documents and columns are there."""
 
+    folder: Path
+    state: BuildState
+    source: str
+    encoder: DocumentEncoder
+    report: Report
+    fields: dict[str, dict[str, Any]]
 
-def _leave_unchanged(
-    out: Path, folder: Path, state: BuildState, model: ModelInfo, report: Report
-) -> BuildResult | None:
-    """End a build that would only repeat the current version: return its result; None for any other build."""
-    found = find_unchanged(out, folder, state, model, partial(report, _progress(state, "comparing")))
-    if found is None:
-        return None
-    version, manifest = found
-    drop_scratch(folder)
-    with (version / NEAR_DUPLICATES).open("rb") as file:
-        num_near = sum(1 for _ in file)
-    result = _result(state, 0, state.count, num_near)
-    return replace(result, version=version.name, model=manifest.model, is_published=True, is_unchanged=True)
+    def leave_unchanged(self, out: Path) -> BuildResult | None:
+        """End a build that would only repeat the current version: return its result; None for any other build."""
+        going_on = partial(self._tell, "comparing")
+        found = find_unchanged(out, self.folder, self.state, self.encoder.model, going_on)
+        if found is None:
+            return None
+        version, manifest = found
+        drop_scratch(self.folder)
+        with (version / NEAR_DUPLICATES).open("rb") as file:
+            num_near = sum(1 for _ in file)
+        result = self._result(0, self.state.count, num_near)
+        return replace(result, version=version.name, model=manifest.model, is_published=True, is_unchanged=True)
 
+    def fill(self, former: FormerVersion | None) -> BuildResult:
+        """Write the files of the version beside its documents, from where an interrupted build has come to."""
+        folder, state, encoder, model = self.folder, self.state, self.encoder, self.encoder.model
+        write_lexical(folder, state.count, state.arguments["language"], partial(self._tell, "indexing words"))
+        plan = VectorPlan.make(HashTable.open(folder, HASHES, state.count), former)
+        _check_room(folder, state.count, len(plan.new_rows), model.dimension)
+        embed_texts(folder, state, plan, encoder, self.report)
+        vectors = write_vectors(folder, plan, model.dimension, former, partial(self._tell, "copying"))
+        width = QuantisedVectors.write(folder, vectors, partial(self._tell, "quantising"))
+        quantised = QuantisedVectors.open(folder, state.count, model.dimension, width)
+        write_map(folder, vectors, partial(self._tell, "mapping"))
+        telling = partial(self._tell, "finding near duplicates")
+        num_near = write_near_duplicates(folder, vectors, quantised.codes, telling)
+        cells = {}
+        if state.arguments["approximate"]:
+            cells = write_cells(folder, vectors, quantised, partial(self._tell, "comparing"))
+        checked = partial(self._tell, "validating")
+        found_share = check_retrieval(folder, state.version, vectors, quantised, encoder, self._tell, checked)
+        self._write_manifest(width, len(plan.new_rows), cells)
+        result = self._result(len(plan.new_rows), int((plan.taken_from >= 0).sum()), num_near)
+        result = replace(result, model=model.name, found_share=found_share)
+        if key := state.arguments["key"]:
+            replace_file(folder / BUILD, json.dumps({"key": key, "result": asdict(result)}))
+        (folder / EMBEDDED).unlink(missing_ok=True)
+        return result
 
-def _result(state: BuildState, num_embedded: int, num_reused: int, num_near_duplicates: int) -> BuildResult:
-    """Return the result of a build that has read its documents, without its model."""
-    names = ("version", "count", "num_bad", "first_bad", "num_changed", "num_lost", "num_documents", "num_duplicates")
-    return BuildResult(
-        **{name: getattr(state, name) for name in names},
-        model="",
-        num_embedded=num_embedded,
-        num_reused=num_reused,
-        num_repeated=state.count - num_reused - num_embedded,
-        num_near_duplicates=num_near_duplicates,
-        found_share=None,
-    )
+    def _tell(self, step: str, fraction: float = 1.0) -> None:
+        """Report the part of a step that is done."""
+        self.report(TaskProgress(self.state.num_rows, self.state.num_bad, self.state.first_bad, fraction, step))
 
+    def _result(self, num_embedded: int, num_reused: int, num_near_duplicates: int) -> BuildResult:
+        """Return the result of a build, without its model."""
+        state = self.state
+        return BuildResult(
+            version=state.version,
+            model="",
+            count=state.count,
+            num_embedded=num_embedded,
+            num_reused=num_reused,
+            num_repeated=state.count - num_reused - num_embedded,
+            num_bad=state.num_bad,
+            first_bad=state.first_bad,
+            num_changed=state.num_changed,
+            found_share=None,
+            num_lost=state.num_lost,
+            num_documents=state.num_documents,
+            num_duplicates=state.num_duplicates,
+            num_near_duplicates=num_near_duplicates,
+            fields=self.fields,
+        )
 
-def _fill(
-    folder: Path,
-    state: BuildState,
-    source: str,
-    former: FormerVersion | None,
-    encoder: DocumentEncoder,
-    report: Report,
-) -> BuildResult:
-    """Write the files of a version beside its documents, from where an interrupted build has come to."""
-    write_lexical(folder, state.count, state.arguments["language"], _part_of("indexing words", state, report))
-    plan = VectorPlan.make(HashTable.open(folder, HASHES, state.count), former)
-    _check_room(folder, state.count, len(plan.new_rows), encoder.model.dimension)
-    embed_texts(folder, state, plan, encoder, report)
-    vectors = write_vectors(folder, plan, encoder.model.dimension, former, _part_of("copying", state, report))
-    width = QuantisedVectors.write(folder, vectors, _part_of("quantising", state, report))
-    quantised = QuantisedVectors.open(folder, state.count, encoder.model.dimension, width)
-    write_map(folder, vectors, _part_of("mapping", state, report))
-    num_near = write_near_duplicates(
-        folder, vectors, quantised.codes, _part_of("finding near duplicates", state, report)
-    )
-    cells = {}
-    if state.arguments["approximate"]:
-        cells = write_cells(folder, vectors, quantised, _part_of("comparing", state, report))
-    checked, waiting = _part_of("validating", state, report), lambda reason: report(_progress(state, reason))
-    found_share = check_retrieval(folder, state.version, vectors, quantised, encoder, waiting, checked)
-    _finish(folder, state, source, encoder.model, width, len(plan.new_rows), cells, report)
-    result = _result(state, len(plan.new_rows), int((plan.taken_from >= 0).sum()), num_near)
-    return replace(result, model=encoder.model.name, found_share=found_share)
-
-
-def _finish(
-    folder: Path,
-    state: BuildState,
-    source: str,
-    model: ModelInfo,
-    quantised_width: int,
-    num_embedded: int,
-    cells: dict[str, Any],
-    report: Report,
-) -> None:
-    """Write the manifest and make all files of the version safe on the disk."""
-    checksums = {}
-    for name in FILES + (CELL_FILES if cells else ()):
-        report(_progress(state, "publishing"))
-        checksums[name] = checksum(folder / name)
-    manifest = Manifest(
-        version=state.version,
-        built_at=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
-        source=source,
-        model=model.name,
-        digest=model.digest,
-        pooling=model.pooling,
-        dimension=model.dimension,
-        count=state.count,
-        quantised_width=quantised_width,
-        checksums=checksums,
-        prompt=model.prompt,
-        num_embedded=num_embedded,
-        num_bad=state.num_bad,
-        num_changed=state.num_changed,
-        num_lost=state.num_lost,
-        changes_through=state.changes_through,
-        fingerprint=model.fingerprint,
-        **_about_documents(state),
-        **cells,
-    )
-    manifest.save(folder)
-    sync_files(folder)
-
-
-def _about_documents(state: BuildState) -> dict[str, Any]:
-    """Return what the manifest says of documents, their ids and their chunks."""
-    chunk_tokens, overlap = state.arguments["chunks"] or (0, 0)
-    numbers = {"num_documents": state.num_documents, "ids_are_positions": state.ids_are_positions}
-    return {"chunk_tokens": chunk_tokens, "chunk_overlap": overlap, **numbers}
-
-
-def _progress(state: BuildState, step: str) -> TaskProgress:
-    return TaskProgress(state.num_rows, state.num_bad, state.first_bad, 1.0, step)
-
-
-def _part_of(step: str, state: BuildState, report: Report) -> Callable[[float], None]:
-    """Return a call that reports the part of a step that is done."""
-    return lambda part: report(replace(_progress(state, step), fraction=part))
+    def _write_manifest(self, quantised_width: int, num_embedded: int, cells: dict[str, Any]) -> None:
+        """Write the manifest and make all files of the version safe on the disk."""
+        state, model = self.state, self.encoder.model
+        checksums, (chunk_tokens, chunk_overlap) = {}, state.arguments["chunks"] or (0, 0)
+        for name in FILES + (CELL_FILES if cells else ()):
+            self._tell("publishing")
+            checksums[name] = checksum(self.folder / name)
+        manifest = Manifest(
+            version=state.version,
+            built_at=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+            source=self.source,
+            model=model.name,
+            digest=model.digest,
+            pooling=model.pooling,
+            dimension=model.dimension,
+            count=state.count,
+            quantised_width=quantised_width,
+            checksums=checksums,
+            prompt=model.prompt,
+            num_embedded=num_embedded,
+            num_bad=state.num_bad,
+            num_changed=state.num_changed,
+            num_lost=state.num_lost,
+            changes_through=state.changes_through,
+            fingerprint=model.fingerprint,
+            chunk_tokens=chunk_tokens,
+            chunk_overlap=chunk_overlap,
+            num_documents=state.num_documents,
+            ids_are_positions=state.ids_are_positions,
+            **cells,
+        )
+        manifest.save(self.folder)
+        sync_files(self.folder)
 
 
 def _check_room(folder: Path, count: int, num_new: int, dimension: int) -> None:

@@ -15,7 +15,7 @@ from shoal.records.document import Document
 from shoal_workers.encoding.chunking import Chunker, open_chunker
 from shoal_workers.encoding.tokenizer import Tokenizer
 from shoal_workers.index.build.document_encoder import ModelInfo
-from shoal_workers.index.files.json_lines import to_line
+from shoal_workers.index.files.documents import to_line
 from shoal_workers.model.model import Model, prepared_folder
 from shoal_workers.model.source import find_source, transformer_folder
 
@@ -33,8 +33,8 @@ class Cutter:
     """Cuts documents into chunks of at most `chunk_tokens` tokens, of which neighbours share at most `overlap`."""
 
     def __init__(self, chunker: Chunker, chunk_tokens: int, overlap: int):
-        self.chunk_tokens = chunk_tokens
-        self.overlap = overlap
+        #: The most tokens of a chunk, and the most that two neighbours share.
+        self.sizes = [chunk_tokens, overlap]
         self._chunker = chunker
 
     @classmethod
@@ -53,11 +53,6 @@ class Cutter:
             raise ModelMismatch(f"{path} cannot be read ({error!s:.200}): fetch the model again") from error
         prompt = found.prompt_for(model.prompt or None, DOCUMENT_PROMPTS)
         return cls(open_chunker(tokenizer, found.name, options, prompt), options.chunk_tokens, options.chunk_overlap)
-
-    @property
-    def sizes(self) -> list[int]:
-        """The most tokens of a chunk, and the most that two neighbours share."""
-        return [self.chunk_tokens, self.overlap]
 
     def cut(self, document: Document) -> list[Document]:
         """Return the chunks of a document.

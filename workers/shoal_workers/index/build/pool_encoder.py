@@ -16,7 +16,7 @@ from shoal.contract.options import Options
 from shoal.errors import IndexMismatch, NotReady, Unavailable
 from shoal.records.document import Document
 from shoal_workers.index.build.document_encoder import ModelInfo, Waiting, document_prompt, no_wait
-from shoal_workers.index.build.steps.vectors import SYNC_EVERY
+from shoal_workers.index.build.vectors import SYNC_EVERY
 
 #: Jobs from one look at what the pool serves to the next.
 JOBS_A_CHECK = 64

@@ -135,7 +135,15 @@ def _lock(folder: Path) -> int:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(lock)
-            raise IndexBusy(_who_builds(folder)) from None
+            found = _read_state(folder)
+            by = (
+                f", by process {found.process} since {found.since} from {found.arguments.get('source')}"
+                if found
+                else ""
+            )
+            raise IndexBusy(
+                f"{folder.parent} is being built already{by}: wait until that build has ended, or stop it"
+            ) from None
         if _is_at(lock, folder):
             return lock
         os.close(lock)
@@ -147,12 +155,6 @@ def _is_at(lock: int, folder: Path) -> bool:
         return os.path.samestat(os.fstat(lock), folder.lstat())
     except FileNotFoundError:
         return False
-
-
-def _who_builds(folder: Path) -> str:
-    found = _read_state(folder)
-    by = f", by process {found.process} since {found.since} from {found.arguments.get('source')}" if found else ""
-    return f"{folder.parent} is being built already{by}: wait until that build has ended, or stop it"
 
 
 def _state_of(folder: Path, arguments: dict[str, Any]) -> BuildState:

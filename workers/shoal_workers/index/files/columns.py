@@ -203,13 +203,10 @@ class _Shape:
     def arrays(self) -> list[tuple["np.dtype[Any]", tuple[int, ...]]]:
         """The types and shapes of the arrays, in the order of the file."""
         starts, codes = (np.dtype("<i8"), (self.num_terms + 1,)), (1 + self.is_list, self.count)
-        is_keyword = self.kind == "keyword"
-        terms: list[Any] = [starts, (np.dtype("u1"), (self.num_bytes,))] if is_keyword else [self._terms]
+        terms: list[Any] = [starts, (np.dtype("u1"), (self.num_bytes,))]
+        if self.kind != "keyword":
+            terms = [(np.dtype(TERM_TYPES[self.kind]), (self.num_terms,))]
         return [*terms, starts, (np.dtype("<i4"), (self.num_postings,)), (np.dtype("<i4"), codes)]
-
-    @property
-    def _terms(self) -> tuple["np.dtype[Any]", tuple[int, ...]]:
-        return np.dtype(TERM_TYPES[self.kind]), (self.num_terms,)
 
     @property
     def size(self) -> int:

@@ -2,7 +2,7 @@
 
 import json
 import mmap
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,9 @@ from shoal.errors import IndexCorrupt, InvalidText
 from shoal_workers.index.files.array_file import open_array
 from shoal_workers.index.files.hash_table import HashTable, hash_of
 from shoal_workers.index.files.manifest import DOCUMENTS, IDS, OFFSETS
+
+#: `json.dumps` would make an encoder for each object, which takes as long as reading it.
+_to_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class Documents:
@@ -30,7 +33,11 @@ class Documents:
         self._offsets = open_array(folder / OFFSETS, np.int64, (count + 1,))
         self._lines = _map(folder / DOCUMENTS)
         self._ids = HashTable.open(folder, IDS, count) if has_ids else None
-        self._check_offsets()
+        offsets, end = self._offsets, len(self._lines)
+        if offsets[0] != 0 or offsets[-1] != end or not (offsets[1:] > offsets[:-1]).all():
+            raise IndexCorrupt(
+                f"{folder / OFFSETS} does not say where the documents in {DOCUMENTS} begin: build the index again"
+            )
 
     def document(self, row: int) -> dict[str, Any]:
         """Return the document of a row: its `id`, `text` and other fields.
@@ -72,13 +79,6 @@ class Documents:
                 f"an id in {self._folder / DOCUMENTS} cannot be read ({type(error).__name__}): build the index again"
             ) from error
 
-    def _check_offsets(self) -> None:
-        offsets, end = self._offsets, len(self._lines)
-        if offsets[0] != 0 or offsets[-1] != end or not (offsets[1:] > offsets[:-1]).all():
-            raise IndexCorrupt(
-                f"{self._folder / OFFSETS} does not say where the documents in {DOCUMENTS} begin: build the index again"
-            )
-
 
 def _map(path: Path) -> mmap.mmap:
     try:
@@ -92,3 +92,22 @@ def _is_document(value: Any, line: bytes) -> bool:
     if not isinstance(value, dict) or type(value.get("id")) is not str or type(value.get("text")) is not str:
         return False
     return line.count(b"[") + line.count(b"{") <= wire.MAX_DEPTH or wire.is_json(value)
+
+
+def to_line(values: dict[str, Any]) -> bytes:
+    """Return an object as a line."""
+    return f"{_to_json(values)}\n".encode()
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file. Raises ValueError for a line that is no JSON."""
+    with path.open("rb") as file:
+        yield from map(json.loads, file)
+
+
+def keep_lines(path: Path, is_kept: NDArray[np.bool_]) -> None:
+    """Remove the other lines from a file, in one step; `is_kept` is `[lines]`."""
+    scratch = path.with_name(f"{path.name}.kept")
+    with path.open("rb") as old, scratch.open("wb") as new:
+        new.writelines(line for line, kept in zip(old, is_kept, strict=True) if kept)
+    scratch.replace(path)

@@ -41,7 +41,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self, get_origin, get_type_hints
+from typing import Self, get_origin, get_type_hints
 
 from shoal.changes.change_log import POSITION, START
 from shoal.contract.excerpt import excerpt
@@ -153,7 +153,8 @@ class Manifest:
         try:
             fields = json.loads((folder / MANIFEST).read_text("utf-8"))
             if (layout := dict(fields).get("layout")) not in list(FILES_OF):
-                raise ValueError(_other_layout(layout))
+                named = "an older layout" if layout is None else f"layout {excerpt(layout)}"
+                raise ValueError(f"the index has {named}, this version of Shoal reads layout {LAYOUT}")
             manifest = cls(**fields)
             manifest._check_types()
             manifest._check_values()
@@ -208,8 +209,3 @@ def checksum(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise IndexCorrupt(f"{path} cannot be read ({error.strerror}): build the index again") from error
-
-
-def _other_layout(layout: Any) -> str:
-    named = "an older layout" if layout is None else f"layout {excerpt(layout)}"
-    return f"the index has {named}, this version of Shoal reads layout {LAYOUT}"

@@ -41,16 +41,11 @@ class Analyzer:
     """
 
     def __init__(self, language: str):
-        self.language = language
         self._terms = _Terms(STOP_WORDS.get(language, frozenset()), _stemmer(language))
 
     def terms(self, text: str) -> NDArray[np.uint64]:
         """Return the terms of a text in its order, with repetitions."""
         return np.fromiter(chain.from_iterable(map(self._terms.__getitem__, split_words(text))), np.uint64)
-
-    def terms_of(self, word: str) -> tuple[int, ...]:
-        """Return the terms of a word: none for a stop word."""
-        return self._terms[word]
 
     def places(self, text: str) -> Iterator[tuple[int, int, int]]:
         """Yield start, stop and term of each word of a text that is no stop word."""
@@ -72,18 +67,16 @@ class _Terms(dict[str, tuple[int, ...]]):
         self._stem = stem
 
     def __missing__(self, word: str) -> tuple[int, ...]:
-        terms = self._find(word)
+        if is_unspaced(word):
+            terms = tuple(map(_hash_of, parts_of(word)))
+        else:
+            term = normalised(word[:MAX_CHARS])
+            terms = () if term in self._stop_words else (_hash_of(without_accents(self._stem(term))),)
         if len(word) <= _MAX_KEPT_CHARS:
             if len(self) >= _MAX_KEPT:
                 self.clear()
             self[word] = terms
         return terms
-
-    def _find(self, word: str) -> tuple[int, ...]:
-        if is_unspaced(word):
-            return tuple(map(_hash_of, parts_of(word)))
-        term = normalised(word[:MAX_CHARS])
-        return () if term in self._stop_words else (_hash_of(without_accents(self._stem(term))),)
 
 
 def find_language(texts: Iterator[str]) -> str:

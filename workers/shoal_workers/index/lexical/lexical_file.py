@@ -4,21 +4,18 @@ Memory is that of one run or of one part of the merge, whatever the number of do
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from shoal_workers.index.files.array_file import save_array, write_header
-from shoal_workers.index.files.json_lines import read_lines
+from shoal_workers.index.files.documents import read_lines
 from shoal_workers.index.files.manifest import DOCUMENTS, IMPACTS, LEXICAL, POSTINGS, STARTS, TERMS
 from shoal_workers.index.lexical.analyzer import NUM_SAMPLED, Analyzer, find_language
-from shoal_workers.index.lexical.bm25 import impacts
-from shoal_workers.index.lexical.lexical_index import VERSION
-from shoal_workers.index.lexical.runs import Runs
+from shoal_workers.index.lexical.lexical_index import VERSION, impacts
 
 #: Documents whose terms are counted at a time, and the characters of theirs that end a run earlier.
 _DOCUMENTS_AT_ONCE, _CHARS_AT_ONCE = 16_384, 2**23
@@ -28,6 +25,9 @@ _MERGED_AT_ONCE = 2**23
 
 #: The file of the runs, in the folder of a build.
 _RUNS = "postings.runs"
+
+#: A posting of a run: how often a document has a term.
+_RECORD = np.dtype([("term", "<u8"), ("row", "<i4"), ("count", "<i4")])
 
 
 def write_lexical(folder: Path, count: int, language: str | None, report: Callable[[float], object]) -> None:
@@ -43,7 +43,7 @@ def write_lexical(folder: Path, count: int, language: str | None, report: Callab
             report(0.7 * len(runs.lengths) / count)
         num_terms = _merge(runs, folder, lambda part: report(0.7 + 0.3 * part))
     finally:
-        runs.remove()
+        runs.path.unlink()
     about = {
         "version": VERSION,
         "language": language,
@@ -77,26 +77,79 @@ def _groups(texts: Iterator[str]) -> Iterator[list[str]]:
         yield group
 
 
+class Runs:
+    """Postings in a file, in runs that are each ordered by term; `lengths` are the numbers of the documents' terms."""
+
+    def __init__(self, path: Path, analyzer: Analyzer):
+        self.path = path
+        self.lengths: NDArray[np.int32] = np.empty(0, np.int32)
+        self._analyzer = analyzer
+        self._sizes: list[int] = []
+        path.write_bytes(b"")
+
+    @property
+    def average_length(self) -> float:
+        """The mean number of terms of a document, at least 1."""
+        return max(1.0, float(self.lengths.mean()))
+
+    @property
+    def num_postings(self) -> int:
+        """The number of postings in all runs."""
+        return sum(self._sizes)
+
+    def add(self, texts: list[str]) -> None:
+        """Count the terms of the next documents."""
+        found = [self._analyzer.terms(text) for text in texts]
+        lengths = np.array([len(of_text) for of_text in found], np.int32)
+        first_row = len(self.lengths)
+        rows = np.repeat(np.arange(first_row, first_row + len(texts), dtype=np.int32), lengths)
+        terms = np.concatenate(found)
+        order = np.argsort(terms, kind="stable")
+        terms, rows = terms[order], rows[order]
+        is_first = np.ones(len(terms), bool)
+        is_first[1:] = (terms[1:] != terms[:-1]) | (rows[1:] != rows[:-1])
+        firsts = np.flatnonzero(is_first)
+        records = np.empty(len(firsts), _RECORD)
+        records["term"], records["row"] = terms[firsts], rows[firsts]
+        records["count"] = np.diff(np.append(firsts, len(terms)))
+        with self.path.open("ab") as file:
+            file.write(records.tobytes())
+        self._sizes.append(len(records))
+        self.lengths = np.concatenate([self.lengths, lengths])
+
+    def parts(self, num_parts: int) -> Iterator[NDArray[np.void]]:
+        """Yield all postings, ordered by term and then by row, in `num_parts` parts of about the same size."""
+        places = np.cumsum([0, *self._sizes]) * _RECORD.itemsize
+        runs = [
+            np.memmap(self.path, _RECORD, "r", place, (size,))
+            for place, size in zip(places.tolist(), self._sizes, strict=False)
+            if size
+        ]
+        limits = [part * 2**64 // num_parts for part in range(1, num_parts)]
+        ends = [np.append(np.searchsorted(run["term"], np.array(limits, np.uint64)), len(run)).tolist() for run in runs]
+        starts = [0] * len(runs)
+        for part in range(num_parts):
+            pieces = [run[start : end[part]] for run, start, end in zip(runs, starts, ends, strict=True)]
+            starts = [end[part] for end in ends]
+            records = np.concatenate([np.empty(0, _RECORD), *pieces])
+            yield records[np.argsort(records["term"], kind="stable")]
+
+
 def _merge(runs: Runs, folder: Path, report: Callable[[float], object]) -> int:
     """Write the terms and their postings; return the number of terms."""
     num_parts = 1 + runs.num_postings // _MERGED_AT_ONCE
-    terms: list[NDArray[np.uint64]] = []
-    sizes: list[NDArray[np.int64]] = []
+    terms, sizes = [np.empty(0, np.uint64)], [np.zeros(1, np.int64)]
     with (folder / POSTINGS).open("wb") as rows_file, (folder / IMPACTS).open("wb") as impacts_file:
         write_header(rows_file, np.int32, (runs.num_postings,))
         write_header(impacts_file, np.uint8, (runs.num_postings,))
         for part, postings in enumerate(runs.parts(num_parts)):
             report(part / num_parts)
-            of_part, sizes_of_part = np.unique(postings.terms, return_counts=True)
+            of_part, sizes_of_part = np.unique(postings["term"], return_counts=True)
             terms.append(of_part)
             sizes.append(sizes_of_part)
-            rows_file.write(postings.rows.tobytes())
-            lengths = runs.lengths[postings.rows]
-            impacts_file.write(impacts(postings.counts, lengths, runs.average_length).tobytes())
-    save_array(folder / TERMS, _joined(terms, np.uint64))
-    save_array(folder / STARTS, np.concatenate([np.zeros(1, np.int64), np.cumsum(_joined(sizes, np.int64))]))
+            rows_file.write(postings["row"].tobytes())
+            lengths = runs.lengths[postings["row"]]
+            impacts_file.write(impacts(postings["count"], lengths, runs.average_length).tobytes())
+    save_array(folder / TERMS, np.concatenate(terms))
+    save_array(folder / STARTS, np.cumsum(np.concatenate(sizes)))
     return sum(map(len, terms))
-
-
-def _joined(arrays: Sequence[NDArray[Any]], dtype: DTypeLike) -> NDArray[Any]:
-    return np.concatenate([np.empty(0, dtype), *arrays])

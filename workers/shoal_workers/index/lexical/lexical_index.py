@@ -1,8 +1,14 @@
-"""The lexical index of a version: which of its documents have a term, and the impact of the term in each."""
+"""The lexical index of a version: which of its documents have a term, and the impact of the term in each.
+
+Documents are scored by BM25 (Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework"): the score is the
+sum, over the terms of the query, of the weight of the term, which is the larger the fewer documents have it, times its
+impact: the larger the more often the document has it, and the shorter the document.
+"""
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -15,7 +21,12 @@ from shoal.errors import IndexCorrupt, IndexMismatch
 from shoal_workers.index.files.array_file import open_array
 from shoal_workers.index.files.manifest import IMPACTS, LEXICAL, POSTINGS, STARTS, TERMS
 from shoal_workers.index.lexical.analyzer import Analyzer
-from shoal_workers.index.lexical.bm25 import impacts, weights
+
+#: The parameters, as Lucene and Elasticsearch have them: saturation by repeated terms, and influence of the length.
+K1, B = 1.2, 0.75
+
+#: An impact is a whole number of these steps, and at most 255.
+IMPACT_STEP = (K1 + 1) / 255
 
 #: Version of the terms and the impacts, raised by one whenever a text gets other ones.
 VERSION = 1
@@ -26,6 +37,15 @@ MAX_QUERY_CHARS = 8_192
 #: Most postings that are read for a query, for each document and at least: of a query with more, the terms that are in
 #: most documents do not count.
 POSTINGS_PER_DOCUMENT, LEAST_POSTINGS = 8, 2**20
+
+
+def impacts(
+    counts: NDArray[np.integer], lengths: NDArray[np.integer] | int, average_length: float
+) -> NDArray[np.uint8]:
+    """Return the impacts of terms that documents of so many terms have so often, in steps; none is 0."""
+    norm = K1 * (1 - B + B * np.asarray(lengths, np.float64) / average_length)
+    exact = counts * (K1 + 1) / (counts + norm)
+    return np.clip(np.rint(exact / IMPACT_STEP), 1, 255).astype(np.uint8)
 
 
 class QueryTerms(NamedTuple):
@@ -42,29 +62,21 @@ class DocumentTerms(NamedTuple):
     impacts: NDArray[np.uint8]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class LexicalIndex:
     """The postings of a version, mapped into memory: `terms` in ascending order and the postings of each. Thread-safe.
 
-    Documents that were added since are weighed with the statistics of the version.
+    The postings of term `n` are the `rows` that have it, int32, and its `impacts` there, uint8, from `starts[n]` to
+    `starts[n + 1]`. Documents that were added since are weighed with the statistics of the version.
     """
 
-    def __init__(
-        self,
-        count: int,
-        analyzer: Analyzer,
-        average_length: float,
-        terms: NDArray[np.uint64],
-        starts: NDArray[np.int64],
-        rows: NDArray[np.int32],
-        impacts: NDArray[np.uint8],
-    ):
-        self.count = count
-        self.analyzer = analyzer
-        self._average_length = average_length
-        self._terms = terms
-        self._starts = starts
-        self._rows = rows
-        self._impacts = impacts
+    count: int
+    analyzer: Analyzer
+    average_length: float
+    terms: NDArray[np.uint64]
+    starts: NDArray[np.int64]
+    rows: NDArray[np.int32]
+    impacts: NDArray[np.uint8]
 
     @classmethod
     def open(cls, folder: Path, count: int) -> Self:
@@ -88,11 +100,6 @@ class LexicalIndex:
             open_array(folder / IMPACTS, np.uint8, (num_postings,)),
         )
 
-    @property
-    def language(self) -> str:
-        """The language of the documents."""
-        return self.analyzer.language
-
     def weigh(self, texts: Iterable[str]) -> QueryTerms:
         """Return the terms of the texts of a query; a term that comes twice weighs twice."""
         found = np.concatenate(
@@ -101,7 +108,9 @@ class LexicalIndex:
         terms, counts = np.unique(found, return_counts=True)
         _, sizes = self._find(terms)
         kept = np.sort(_affordable(sizes, max(LEAST_POSTINGS, POSTINGS_PER_DOCUMENT * self.count)))
-        return QueryTerms(terms[kept], counts[kept] * weights(sizes[kept], self.count))
+        num_with = sizes[kept]
+        of_one_step = np.log1p((self.count - num_with + 0.5) / (num_with + 0.5)) * IMPACT_STEP
+        return QueryTerms(terms[kept], counts[kept] * of_one_step)
 
     def scores(self, query: QueryTerms) -> NDArray[np.float32]:
         """Return the BM25 scores of all documents, float32 `[count]`; 0 for a document without the terms.
@@ -113,7 +122,7 @@ class LexicalIndex:
         try:
             for start, size, weight in zip(starts.tolist(), sizes.tolist(), query.weights.tolist(), strict=True):
                 part = slice(start, start + size)
-                found[self._rows[part]] += self._impacts[part] * np.float32(weight)
+                found[self.rows[part]] += self.impacts[part] * np.float32(weight)
         except IndexError as error:
             raise IndexCorrupt(f"postings have rows over {self.count:,}: build the index again") from error
         return found
@@ -125,30 +134,30 @@ class LexicalIndex:
         while (is_open := low < high).any():  # all lists of postings are halved at a time
             middle = (low + high) // 2
             is_before = is_open.copy()
-            is_before[is_open] = self._rows[middle[is_open]] < row
+            is_before[is_open] = self.rows[middle[is_open]] < row
             low = np.where(is_before, middle + 1, low)
             high = np.where(is_open & ~is_before, middle, high)
         found = np.zeros(len(terms), np.uint8)
         has_it = low < starts + sizes
-        has_it[has_it] = self._rows[low[has_it]] == row
-        found[has_it] = self._impacts[low[has_it]]
+        has_it[has_it] = self.rows[low[has_it]] == row
+        found[has_it] = self.impacts[low[has_it]]
         return found
 
     def document_terms(self, text: str) -> DocumentTerms:
         """Return the terms of a document that is not in the version."""
         found = self.analyzer.terms(text)
         terms, counts = np.unique(found, return_counts=True)
-        return DocumentTerms(terms, impacts(counts, len(found), self._average_length))
+        return DocumentTerms(terms, impacts(counts, len(found), self.average_length))
 
     def _find(self, terms: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return where the postings of terms begin, and how many there are."""
-        places = np.searchsorted(self._terms, terms)
+        places = np.searchsorted(self.terms, terms)
         is_known = np.zeros(len(terms), bool)
-        inside = places < len(self._terms)
-        is_known[inside] = self._terms[places[inside]] == terms[inside]
+        inside = places < len(self.terms)
+        is_known[inside] = self.terms[places[inside]] == terms[inside]
         places[~is_known] = 0
-        starts = self._starts[places]
-        ends = self._starts[np.minimum(places + 1, len(self._starts) - 1)]
+        starts = self.starts[places]
+        ends = self.starts[np.minimum(places + 1, len(self.starts) - 1)]
         return starts, np.where(is_known, ends - starts, 0)
 
 
@@ -173,3 +182,43 @@ def _read(path: Path) -> dict[str, Any]:
         return about
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise IndexCorrupt(f"{path} cannot be read ({error!s:.200}): build the index again") from error
+
+
+class LiveTerms:
+    """The postings of added documents, which are weighed with the statistics of the version. Never changed."""
+
+    def __init__(self, lexical: LexicalIndex, documents: Sequence[DocumentTerms] = ()):
+        self._lexical = lexical
+        self._documents = documents
+        sizes = [len(document.terms) for document in documents]
+        terms = np.concatenate([np.empty(0, np.uint64), *(document.terms for document in documents)])
+        order = np.argsort(terms, kind="stable")
+        self._terms = terms[order]
+        self._rows = np.repeat(np.arange(len(documents)), sizes)[order]
+        self._impacts = np.concatenate([np.empty(0, np.uint8), *(document.impacts for document in documents)])[order]
+
+    def after(self, added: Sequence[str], kept: Sequence[int]) -> Self:
+        """Return the terms after more documents with these texts.
+
+        Of the documents and the added ones after them, those at the places `kept` stay, in this order.
+        """
+        documents = [*self._documents, *map(self._lexical.document_terms, added)]
+        return type(self)(self._lexical, [documents[place] for place in kept])
+
+    def scores(self, query: QueryTerms) -> NDArray[np.float32]:
+        """Return the BM25 scores of the documents, float32 `[added]`."""
+        found = np.zeros(len(self._documents), np.float32)
+        starts, ends = (np.searchsorted(self._terms, query.terms, side) for side in ("left", "right"))
+        for start, end, weight in zip(starts.tolist(), ends.tolist(), query.weights.tolist(), strict=True):
+            found[self._rows[start:end]] += self._impacts[start:end] * np.float32(weight)
+        return found
+
+    def impacts_in(self, place: int, terms: NDArray[np.uint64]) -> NDArray[np.uint8]:
+        """Return the impacts of terms in an added document, uint8 `[terms]`; 0 for those that it does not have."""
+        document = self._documents[place]
+        places = np.searchsorted(document.terms, terms)
+        found = np.zeros(len(terms), np.uint8)
+        has_it = places < len(document.terms)
+        has_it[has_it] = document.terms[places[has_it]] == terms[has_it]
+        found[has_it] = document.impacts[places[has_it]]
+        return found

@@ -1,14 +1,18 @@
 """The map of a version: the place of each document, and of those that were added since it was built."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.operations.map_options import MapOptions
 from shoal_workers.index.files.array_file import open_array
 from shoal_workers.index.files.manifest import MAP_PLACES
+from shoal_workers.index.map.field_codes import field_codes
 from shoal_workers.index.map.map_axes import PLACES_PER_UNIT, MapAxes
+from shoal_workers.index.search.fields import Fields
 from shoal_workers.index.search.live_documents import LiveDocuments
 
 
@@ -24,24 +28,29 @@ class DocumentMap:
         """Map the files of a version with `count` documents into memory. Raises IndexCorrupt."""
         return cls(open_array(folder / MAP_PLACES, np.int16, (count, 2)), MapAxes.open(folder, dimension))
 
-    def sample(self, max_points: int, live: LiveDocuments) -> NDArray[np.int64]:
-        """Return the rows of at most `max_points` documents, evenly spread and always the same, in ascending order.
+    def points(self, options: MapOptions, live: LiveDocuments, read_fields: Callable[[], Fields]) -> dict[str, Any]:
+        """Return the points of the map, as a worker answers them: places, rows and the codes of a field.
 
-        Added documents follow those of the version. Those that were deleted are left out.
+        They are of at most `max_points` documents, evenly spread and always the same; those that were deleted are left
+        out. The `rows` are numbers by which documents are asked for, and which stay those of the same documents also
+        if some are changed: the rows of the version, and after those the numbers of added documents. Raises
+        InvalidRequest for a field that the index has not.
         """
         num_rows = len(self._places) + len(live.ids)
-        num_points = min(max_points, num_rows)
-        rows = np.arange(num_points) * num_rows // num_points
-        return np.setdiff1d(rows, live.hidden_rows, assume_unique=True)
-
-    def numbers_of(self, rows: NDArray[np.int64], live: LiveDocuments) -> NDArray[np.int64]:
-        """Return the numbers by which documents are asked for: those of other documents, also if some are changed.
-
-        They are the rows of the version, and after those the numbers of added documents.
-        """
+        num_points = min(options.max_points, num_rows)
+        rows = np.setdiff1d(np.arange(num_points) * num_rows // num_points, live.hidden_rows, assume_unique=True)
+        field = None
+        if options.field is not None:
+            codes, legend = field_codes(options.field, read_fields(), rows)
+            field = {**legend, "codes": _packed(codes, "uint8")}
         numbers, is_added = rows.copy(), rows >= len(self._places)
         numbers[is_added] = len(self._places) + live.numbers[rows[is_added] - len(self._places)]
-        return numbers
+        return {
+            "places_per_unit": PLACES_PER_UNIT,
+            "rows": _packed(numbers, "uint32"),
+            "places": _packed(self.places_at(rows, live), "int16"),
+            "field": field,
+        }
 
     def rows_of(self, numbers: NDArray[np.int64], live: LiveDocuments) -> NDArray[np.int64]:
         """Return the rows of documents by these numbers; -1 for those that are gone."""
@@ -73,3 +82,9 @@ def in_units(places: NDArray[np.int16]) -> list[list[float]]:
     """Return places in units, as plain numbers: vectors of length 1 are at most 2 of them from the centre."""
     numbers: list[list[float]] = (places / np.float64(PLACES_PER_UNIT)).round(5).tolist()
     return numbers
+
+
+def _packed(array: NDArray[Any], dtype: str) -> dict[str, Any]:
+    """Return a map of the raw little-endian bytes with their dtype and shape."""
+    numbers = array.astype(np.dtype(dtype).newbyteorder("<"))
+    return {"dtype": dtype, "shape": list(numbers.shape), "data": numbers.tobytes()}

@@ -4,6 +4,7 @@ Documents that are alike lie near each other on the map, as far as two direction
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -12,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import IndexCorrupt
-from shoal_workers.index.files.array_file import open_array, save_array
-from shoal_workers.index.files.manifest import MAP_AXES
+from shoal_workers.index.files.array_file import open_array, save_array, write_header
+from shoal_workers.index.files.manifest import MAP_AXES, MAP_PLACES
 
 #: The places of a map are whole numbers of this many to a unit: no vector of length 1 is over 2 from the centre.
 PLACES_PER_UNIT = 2**14 - 1
@@ -86,3 +87,17 @@ def main_directions(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
         nearest = int(np.argmax(shares >= shares.max() - NEAR))
         directions[n] = space[nearest] / math.sqrt(shares[nearest])
     return directions
+
+
+def write_map(folder: Path, vectors: NDArray[np.float32], report: Callable[[float], object]) -> None:
+    """Write the axes of the map and the places of `vectors`, `[count, dimension]`, into the folder of a build.
+
+    The vectors are read once. `report` is called with the part that is done.
+    """
+    axes = MapAxes.fit(vectors)
+    axes.save(folder)
+    with (folder / MAP_PLACES).open("wb") as file:
+        write_header(file, np.int16, (len(vectors), 2))
+        for start in range(0, len(vectors), CHUNK):
+            report(start / len(vectors))
+            file.write(axes.places(vectors[start : start + CHUNK]).tobytes())

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from shoal.changes.change import MAX_LENGTH, Change
 from shoal.contract import wire
-from shoal_workers.index.lexical.lexical_index import LexicalIndex
-from shoal_workers.index.lexical.live_terms import LiveTerms
+from shoal_workers.index.lexical.lexical_index import LexicalIndex, LiveTerms
 from shoal_workers.index.vectors.fused_search import order_of, scores_of
 from shoal_workers.index.vectors.quantisation import SCORE_ERROR
 from shoal_workers.index.vectors.search import MAX_BOUNDS, TopK, best_of

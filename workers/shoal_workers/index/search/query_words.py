@@ -7,8 +7,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal_workers.index.lexical.lexical_index import MAX_QUERY_CHARS, LexicalIndex, QueryTerms
-from shoal_workers.index.lexical.live_terms import LiveTerms
+from shoal_workers.index.lexical.lexical_index import MAX_QUERY_CHARS, LexicalIndex, LiveTerms, QueryTerms
 from shoal_workers.index.lexical.snippet import snippet
 from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.vectors.fused_search import Prior
@@ -35,16 +34,12 @@ class QueryWords:
         of_added = live.terms.scores(terms) if live.terms and live.ids else np.zeros(len(live.ids), np.float32)
         return cls(texts, lexical, terms, lexical.scores(terms), of_added, live.terms)
 
-    def lexical_prior(self) -> Prior:
-        """Return what makes BM25 the score."""
-        return Prior(0.0, self.of_version, self.of_added)
-
     def best(self, eligible: NDArray[np.bool_], added: NDArray[np.bool_]) -> float:
         """Return the best BM25 score of the eligible documents of the version and the added ones; 0 without words."""
         return max(_highest(self.of_version, eligible), _highest(self.of_added, added))
 
     def hybrid_prior(self, alpha: float, best: float) -> Prior:
-        """Return what makes `alpha` * cosine + (1 - `alpha`) * BM25 / `best` the score.
+        """Return the prior of the score `alpha` * cosine + (1 - `alpha`) * BM25 / `best`.
 
         Where no document has a word of the query, `best` is 0, and the score is the cosine.
         """

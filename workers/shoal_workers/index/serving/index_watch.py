@@ -6,9 +6,8 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 
 from shoal_workers.index.serving.open_indexes import LOOK_EVERY_S, OpenIndexes
 
@@ -24,7 +23,7 @@ _LOWEST_PRIORITY = 19
 @contextmanager
 def watched(indexes: OpenIndexes) -> Iterator[None]:
     """Look for new versions, apply changes and compare checksums while the context lasts, in a thread each."""
-    threads = [threading.Thread(target=partial(run, indexes), daemon=True) for run in (_look, follow, _check)]
+    threads = [threading.Thread(target=run, args=(indexes,), daemon=True) for run in (_look, follow, _check)]
     for thread in threads:
         thread.start()
     try:
@@ -36,29 +35,26 @@ def watched(indexes: OpenIndexes) -> Iterator[None]:
 
 
 def _look(indexes: OpenIndexes) -> None:
-    while not indexes.stopping.wait(LOOK_EVERY_S):
-        try:
-            indexes.look(time.monotonic())
-        except Exception:  # any: without this thread, no new version would ever be served
-            log.exception("looking for new versions of indexes failed")
+    _repeat(indexes, LOOK_EVERY_S, lambda: indexes.look(time.monotonic()))
 
 
 def follow(indexes: OpenIndexes) -> None:
     """Apply changes until the worker ends."""
     # Workers that were started together are not to read a change at the same moment: Redis serves one at a time.
     indexes.stopping.wait(random.uniform(0, FOLLOW_EVERY_S))  # noqa: S311
-    while not indexes.stopping.wait(FOLLOW_EVERY_S):
-        try:
-            indexes.follow()
-        except Exception:  # any: without this thread, no change would ever be applied
-            log.exception("following the changes of indexes failed")
+    _repeat(indexes, FOLLOW_EVERY_S, indexes.follow)
 
 
 def _check(indexes: OpenIndexes) -> None:
     if sys.platform == "linux":  # where a thread has a priority of its own: nothing is to wait for checksums
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
-    while not indexes.stopping.wait(LOOK_EVERY_S):
+    _repeat(indexes, LOOK_EVERY_S, lambda: indexes.check_files(time.monotonic()))
+
+
+def _repeat(indexes: OpenIndexes, every_s: float, step: Callable[[], object]) -> None:
+    """Take a step again and again until the worker ends."""
+    while not indexes.stopping.wait(every_s):
         try:
-            indexes.check_files(time.monotonic())
-        except Exception:  # any: without this thread, no index that has failed would ever be tried again
-            log.exception("comparing the files of indexes with their checksums failed")
+            step()
+        except Exception:  # any: without this thread, nothing would ever be served, applied or checked any more
+            log.exception("the indexes could not be brought up to date")

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,18 +13,17 @@ from typing import Any, Self
 
 from shoal.changes.change_log import START, ChangeLog
 from shoal.contract.excerpt import excerpt
-from shoal.errors import IndexCorrupt, Overloaded, ShoalError, Unavailable, UnknownIndex
+from shoal.errors import IndexCorrupt, IndexNotFound, Overloaded, ShoalError, Unavailable, UnknownIndex
+from shoal.index_folder import CURRENT
 from shoal.settings import Settings
-from shoal_workers.index.files.verified_files import VerifiedFiles
 from shoal_workers.index.index import Index, current_version
-from shoal_workers.index.search.cursor import Cursor
-from shoal_workers.index.serving.change_follower import ChangeFollower
-from shoal_workers.index.serving.description import described_with_changes
-from shoal_workers.index.serving.index_folders import IndexFolders
+from shoal_workers.index.search.pages import Cursor
 from shoal_workers.index.serving.pinned_versions import PinnedVersions
-from shoal_workers.index.serving.served_version import Failure, ServedVersion
+from shoal_workers.index.serving.served_version import Failure, ServedVersion, description_of
 from shoal_workers.index.serving.version_opener import VersionOpener
-from shoal_workers.index.vectors.search_threads import SearchThreads
+from shoal_workers.index.store.copies import read_errors, tell_damage
+from shoal_workers.index.store.upload import is_index_name
+from shoal_workers.index.vectors.search import SearchThreads
 from shoal_workers.model.model import Model
 
 log = logging.getLogger(__name__)
@@ -44,11 +44,11 @@ class OpenIndexes(Mapping[str, Index]):
 
     They are those of `folders`, and those in the folders inside `home`, each by the name of its folder. An index is
     opened when it is searched, by a thread of its own, and closed once it was not for `idle_s`; one that `folders`
-    name is open from the beginning, and a version that follows another one is opened before it takes its place. Files
-    that are `verified` are not compared with their checksums. A version is searched once all changes in `change_log`
-    that were made since it was built are applied. A search ends with the version that it began with, and the memory of
-    an old version is given back after that. Large searches are divided among `threads`. If indexes inside `home`
-    `are_copies`, their keeper is told of those that are found damaged. `stopping` is set when the worker ends.
+    name is open from the beginning, and a version that follows another one is opened before it takes its place. A
+    version is searched once all changes in `change_log` that were made since it was built are applied. A search ends
+    with the version that it began with, and the memory of an old version is given back after that. Large searches are
+    divided among `threads`. If indexes inside `home` `are_copies`, their keeper is told of those that are found
+    damaged. `stopping` is set when the worker ends.
     """
 
     def __init__(
@@ -59,13 +59,11 @@ class OpenIndexes(Mapping[str, Index]):
         threads: int = 1,
         change_log: ChangeLog | None = None,
         idle_s: float = math.inf,
-        verified: VerifiedFiles | None = None,
         are_copies: bool = False,
     ):
-        self._folders = IndexFolders(folders, home, are_copies)
+        self._folders, self._home, self._are_copies = folders, home, are_copies
         self._threads = SearchThreads(threads)
-        follower = ChangeFollower(change_log) if change_log else None
-        self._opener = VersionOpener(model, self._threads, follower, verified)
+        self._opener = VersionOpener(model, self._threads, change_log)
         self._idle_s = idle_s
         self._executor = ThreadPoolExecutor(MAX_OPENED_TOGETHER, "open-index")
         self._pinned = PinnedVersions(self._opener.open_pinned, self._executor)
@@ -90,10 +88,8 @@ class OpenIndexes(Mapping[str, Index]):
         IndexCorrupt or IndexMismatch if none of the indexes that the settings name can be served.
         """
         folders, idle_s = settings.index_folders(), settings.index_idle_minutes * 60 or math.inf
-        verified = VerifiedFiles(settings.home_folder / "verified-files")
-        verified.forget_removed()
         are_copies = bool(settings.index_store)
-        indexes = cls(folders, settings.served_folder, model, threads, change_log, idle_s, verified, are_copies)
+        indexes = cls(folders, settings.served_folder, model, threads, change_log, idle_s, are_copies)
         stopping = stopping or Event()
         is_first = True
         while is_first or (indexes._waiting and not stopping.wait(LOOK_EVERY_S)):
@@ -129,7 +125,7 @@ class OpenIndexes(Mapping[str, Index]):
         """By the name of each index whose current version or changes are not served, the message that says why."""
         faults = {name: fault for name, served in self._served.items() if (fault := served.fault)}
         failures = {name: failure.public_error.message for name, failure in self._failures.items()}
-        return self._folders.copy_errors() | faults | failures
+        return read_errors(self._home) | faults | failures
 
     def describe(self) -> dict[str, dict[str, Any]]:
         """Return the description of each index that can be searched, by its name; none is opened for that."""
@@ -160,8 +156,7 @@ class OpenIndexes(Mapping[str, Index]):
         """
         self._pinned.close_unused(now)
         served, failures = {}, {}
-        former = [version.folder.parent for version in self._served.values()]
-        for name, folder in self._folders.find(former).items():
+        for name, folder in self._find_folders().items():
             version, failure = self._current(name, folder, now)
             if version:
                 served[name] = version
@@ -169,7 +164,10 @@ class OpenIndexes(Mapping[str, Index]):
                 failures[name] = failure
         with self._opener.following:  # else a change that was found in the version before might be missing for a while
             self._waiting = self._catch_up(served, failures, now)
-            self._switch(served, failures)
+            # Old versions are kept until the next look: a search under way, if it had the last hold on one, would have
+            # to give back its memory before it answers, which takes milliseconds for a large index.
+            self._replaced = [version for name, version in self._served.items() if served.get(name) is not version]
+            self._served, self._failures = served, failures
         for version in self._served.values():
             if version.close_unused(now, self._idle_s):
                 log.info("index %s is closed: no search has used it for a while", version.name)
@@ -182,17 +180,9 @@ class OpenIndexes(Mapping[str, Index]):
         served = list(self._served.values())
         opened = [(version.name, index) for version in served if (index := version.opened)]
         positions = self._opener.follow([*opened, *self._pinned.opened()])
-        if positions is None:
-            return
         for version in served:
-            if version.is_to_follow(positions.get(version.name, START)):
+            if positions is not None and version.is_to_follow(positions.get(version.name, START)):
                 version.use(time.monotonic())
-
-    def _switch(self, served: dict[str, ServedVersion], failures: dict[str, Failure]) -> None:
-        # Old versions are kept until the next look: a search under way, if it had the last hold on one, would have to
-        # give back its memory before it answers, which takes milliseconds for a large index.
-        self._replaced = [version for name, version in self._served.items() if served.get(name) is not version]
-        self._served, self._failures = served, failures
 
     def check_files(self, now: float) -> None:
         """Compare the large files of all versions that are open with their checksums.
@@ -210,6 +200,7 @@ class OpenIndexes(Mapping[str, Index]):
                 self._check(version, index, now)
 
     def _check(self, version: ServedVersion, index: Index, now: float) -> None:
+        version.check = index.files
         try:
             index.files.check_rest(partial(self._needs_check, version))
         except ShoalError as error:
@@ -221,20 +212,38 @@ class OpenIndexes(Mapping[str, Index]):
     def _repair(self, version: ServedVersion, now: float) -> None:
         """Try again a version that could not be opened, or had a wrong file: all its files are compared first."""
         try:
+            if version.check:  # the wrong file first: to read all files every ten seconds would keep the disk busy
+                version.check.check_rest(partial(self._needs_check, version))
             index = self._opener.open(version.name, version.folder)
+            version.check = index.files
             index.files.check_rest(partial(self._needs_check, version))
             if index.files.is_done:
                 with self._opener.following:
                     self._opener.catch_up(version.name, index)
-                    version.repair(index, now)
+                    version.keep(index, now)
+                    version.failure = None
         except ShoalError as error:
             version.withdraw(self._failed_version(version, error, now))
         except OSError as error:
             unread = IndexCorrupt(f"{error.filename} cannot be read ({error.strerror}): build the index again")
             version.withdraw(self._failed_version(version, unread, now))
 
+    def _find_folders(self) -> dict[str, Path]:
+        """Return the folder of each index by its name: those of the settings go before those inside `home`."""
+        try:
+            inside = {folder.name: folder for folder in self._home.iterdir() if _is_index(folder)}
+        except (FileNotFoundError, NotADirectoryError):
+            inside = {}
+        except OSError:  # a shared folder may not answer for a while
+            served = {name: version.folder.parent for name, version in self._served.items()}
+            inside = {name: folder for name, folder in served.items() if folder.parent == self._home}
+        return {**inside, **self._folders}
+
     def _current(self, name: str, folder: Path, now: float) -> tuple[ServedVersion | None, Failure | None]:
-        """Return the version to serve, and the reason if that is not the current one."""
+        """Return the version to serve, and the reason if that is not the current one.
+
+        A version that follows another one, or that the settings name, is opened.
+        """
         former, failure, version = self._served.get(name), self._failures.get(name), None
         try:
             version = current_version(folder)
@@ -243,17 +252,14 @@ class OpenIndexes(Mapping[str, Index]):
                     return known, None
             if failure and failure.version == version and now < failure.retry_at:
                 return former, failure
-            return self._serve(name, version, now), None
+            opened = ServedVersion(name, version, self._opener.model, self._open, self._executor)
+            if former or name in self._folders:
+                opened.keep(self._opener.open(name, version), now)
+            count = f"{opened.manifest.count:,}"
+            log.info("index %s: version %s of %s documents", name, opened.manifest.version, count)
+            return opened, None
         except ShoalError as error:
             return former, self._failed(name, folder, version, error, now)
-
-    def _serve(self, name: str, folder: Path, now: float) -> ServedVersion:
-        """Return the version in a folder, which is opened if it follows another one or if the settings name it."""
-        version = ServedVersion(name, folder, self._opener.model, self._open, self._executor)
-        if name in self._served or name in self._folders.named:
-            version.keep(self._opener.open(name, folder), now)
-        log.info("index %s: version %s of %s documents", name, version.manifest.version, f"{version.manifest.count:,}")
-        return version
 
     def _catch_up(
         self, served: dict[str, ServedVersion], failures: dict[str, Failure], now: float
@@ -282,17 +288,14 @@ class OpenIndexes(Mapping[str, Index]):
         return self._failed(version.name, version.folder.parent, version.folder, error, now)
 
     def _failed(self, name: str, folder: Path, version: Path | None, error: ShoalError, now: float) -> Failure:
-        if self._message_of(name) != error.message:
+        served = self._served.get(name)
+        former = self._failures.get(name) or (served.failure if served else None)
+        if not former or former.error.message != error.message:
             log.warning("index %s: %s", name, error.message)
-        self._folders.note(name, error)
+        if self._are_copies and name not in self._folders and isinstance(error, IndexCorrupt | IndexNotFound):
+            tell_damage(self._home, name)
         # A copy of the error, because its frames would keep the files of the version open.
         return Failure(type(error)(error.message), name, folder, version, now + RETRY_AFTER_S)
-
-    def _message_of(self, name: str) -> str:
-        """Return why the index is not served, as the log has it already; empty if it is."""
-        served = self._served.get(name)
-        failure = self._failures.get(name) or (served.failure if served else None)
-        return failure.error.message if failure else ""
 
     def _open(self, name: str, folder: Path) -> Index:
         """Open a version that is served, with its changes; note if it cannot be searched."""
@@ -332,4 +335,17 @@ def describe(indexes: Mapping[str, Index]) -> dict[str, dict[str, Any]]:
     """Return the description of each index that can be searched, by its name."""
     if isinstance(indexes, OpenIndexes):
         return indexes.describe()
-    return {name: described_with_changes(index) for name, index in indexes.items()}
+    return {name: description_of(index) for name, index in indexes.items()}
+
+
+def _is_index(folder: Path) -> bool:
+    """Return True for the folder of an index, with a name by which it can be served."""
+    if not is_index_name(folder.name):
+        return False
+    try:
+        os.stat(folder / CURRENT)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:  # reading it will say why
+        return True
+    return True

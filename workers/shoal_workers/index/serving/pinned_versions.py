@@ -8,7 +8,7 @@ from threading import Lock
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
 from shoal_workers.index.index import VERSION, Index
-from shoal_workers.index.serving.lazy_version import LazyVersion
+from shoal_workers.index.serving.served_version import LazyVersion
 
 #: Time for which a version stays open after a page of it was asked for, in seconds.
 PINNED_S = 60.0
@@ -38,7 +38,14 @@ class PinnedVersions:
         with self._lock:
             pinned = self._versions.get((name, version))
             if pinned is None:
-                self._make_room(version)
+                if len(self._versions) >= MAX_PINNED:  # those that could not be opened make room
+                    self._versions = {key: one for key, one in self._versions.items() if one.is_used}
+                if len(self._versions) >= MAX_PINNED:
+                    raise InvalidRequest(
+                        f"cursor is of version {excerpt(version)} of the index, and the worker has {MAX_PINNED} other "
+                        "versions that are served no more open for pages: begin with an empty cursor, or try again in "
+                        "a minute"
+                    )
                 pinned = self._versions[name, version] = LazyVersion(
                     name, folder / version, self._open_version, self._openers
                 )
@@ -50,17 +57,6 @@ class PinnedVersions:
             kept = {key: version for key, version in self._versions.items() if now - version.used_at < PINNED_S}
             closed, self._versions = self._versions, kept
         del closed
-
-    def _make_room(self, version: str) -> None:
-        """Forget versions that could not be opened if all places are taken. Raises InvalidRequest if none was."""
-        if len(self._versions) < MAX_PINNED:
-            return
-        self._versions = {key: pinned for key, pinned in self._versions.items() if pinned.is_used}
-        if len(self._versions) >= MAX_PINNED:
-            raise InvalidRequest(
-                f"cursor is of version {excerpt(version)} of the index, and the worker has {MAX_PINNED} other versions "
-                "that are served no more open for pages: begin with an empty cursor, or try again in a minute"
-            )
 
     def opened(self) -> list[tuple[str, Index]]:
         """Return the versions that are open, each with the name of its index."""

@@ -1,16 +1,113 @@
 """The version of an index that a worker serves: known by its manifest, and open while it is searched."""
 
-from collections.abc import Callable
-from concurrent.futures import Executor
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
 from shoal.errors import IndexCorrupt, ShoalError
-from shoal_workers.index.files.manifest import MANIFEST, Manifest
+from shoal_workers.index.files.columns import read_kinds
+from shoal_workers.index.files.file_check import FileCheck
+from shoal_workers.index.files.manifest import FIELDS, MANIFEST, Manifest
 from shoal_workers.index.index import Index, check_model
-from shoal_workers.index.serving.description import described_with_changes, description_of
-from shoal_workers.index.serving.lazy_version import LazyVersion, without_folder
 from shoal_workers.model.model import Model
+
+#: Fields of the manifest that are told.
+_TOLD = ("version", "built_at", "model", "digest", "dimension", "prompt", "ids_are_positions")
+
+#: Most fields of documents whose kinds are told, and most characters of their names together.
+MAX_FIELDS, MAX_NAME_CHARS = 100, 4_096
+
+
+class LazyVersion:
+    """The version in `folder` of the index `name`, opened or not. Thread-safe.
+
+    `open_version` opens it, in a thread of `openers`. `used_at`, on the monotonic clock, is when it was used last.
+    """
+
+    def __init__(self, name: str, folder: Path, open_version: Callable[[str, Path], Index], openers: Executor):
+        self.name = name
+        self.folder = folder
+        self.used_at = 0.0
+        self._open_version = open_version
+        self._openers = openers
+        self._lock = Lock()
+        self._opening: Future[Index] | None = None
+
+    def use(self, now: float) -> "Future[Index]":
+        """Return the opened version, or what becomes it: it is opened if need be. `now` is on the monotonic clock.
+
+        The result raises what opening raises; the next use then tries again.
+        """
+        with self._lock:
+            self.used_at = now
+            if not self._opening or not self.is_used:
+                self._opening = self._openers.submit(self._open)
+            return self._opening
+
+    def keep(self, index: Index, now: float) -> None:
+        """Use this opened version from now on."""
+        (opened := Future[Index]()).set_result(index)
+        with self._lock:
+            self.used_at, self._opening = now, opened
+
+    def close(self) -> None:
+        """Forget the opened version: its memory is given back when the last search in it has ended."""
+        with self._lock:
+            self._opening = None
+
+    @property
+    def is_used(self) -> bool:
+        """True if it is open, or is being opened."""
+        opening = self._opening
+        return opening is not None and not (opening.done() and opening.exception())
+
+    @property
+    def opened(self) -> Index | None:
+        """The opened version, if it is open."""
+        opening = self._opening
+        return opening.result() if opening and opening.done() and not opening.exception() else None
+
+    def _open(self) -> Index:
+        try:
+            return self._open_version(self.name, self.folder)
+        except ShoalError as error:
+            failure = without_folder(error, self.name, self.folder.parent)
+        raise failure
+
+
+def without_folder(error: ShoalError, name: str, folder: Path) -> ShoalError:
+    """Return the error of the index `name` in a folder with its name in place of the folder, which is no client's.
+
+    It is a copy, because the frames of the first one would keep files of the version open.
+    """
+    message = error.message
+    for path in (folder, folder.resolve()):
+        message = message.replace(str(path), name)
+    return type(error)(message)
+
+
+def description_of(index: Index) -> dict[str, Any]:
+    """Return the description of an opened version, as a worker's heartbeat has it, with the changes since its build."""
+    live = index.live
+    return _described(index.manifest, index.kinds, index.count, len(live.changed), live.position)
+
+
+def _described(
+    manifest: Manifest, kinds: Mapping[str, str], count: int, num_changes: int, changes_through: str
+) -> dict[str, Any]:
+    """Return the description of a version with the kinds of the first fields, as many as there is room for."""
+    fields: dict[str, str] = {}
+    num_chars = 0
+    for name, kind in kinds.items():
+        num_chars += len(name)
+        if len(fields) == MAX_FIELDS or num_chars > MAX_NAME_CHARS:
+            break
+        fields[name] = kind
+    named = {name: getattr(manifest, name) for name in _TOLD}
+    changes = {"num_changes": num_changes, "changes_through": changes_through}
+    return {"count": count, **named, **changes, "fields": fields}
 
 
 class Failure(NamedTuple):
@@ -34,8 +131,9 @@ class Failure(NamedTuple):
 class ServedVersion(LazyVersion):
     """A version that is served. `failure` says why it must not be searched, and is None for one that may be.
 
-    `check_at`, on the monotonic clock, is the time of the next check of its files. Raises IndexCorrupt for a version
-    without one of its files, and IndexMismatch for one of another model.
+    `check_at`, on the monotonic clock, is the time of the next check of its files, and `check` the last one: where that
+    found a wrong file, it begins with that when it goes on. Raises IndexCorrupt for a version without one of its files,
+    and IndexMismatch for one of another model.
     """
 
     def __init__(
@@ -54,14 +152,16 @@ class ServedVersion(LazyVersion):
                 raise IndexCorrupt(f"{folder / file} cannot be read (there is no such file): build the index again")
         self.failure: Failure | None = None
         self.check_at = 0.0
-        self._closed = description_of(folder, self.manifest)
+        self.check: FileCheck | None = None
         self._seen = self.manifest.changes_through
+        kinds = read_kinds(folder) if FIELDS in self.manifest.files else {}
+        self._closed = _described(self.manifest, kinds, self.manifest.count, 0, self._seen)
 
     @property
     def description(self) -> dict[str, Any]:
         """Its description in a heartbeat."""
         index = self.opened
-        return described_with_changes(index) if index else self._closed
+        return description_of(index) if index else self._closed
 
     @property
     def fault(self) -> str:
@@ -84,11 +184,6 @@ class ServedVersion(LazyVersion):
         self.failure = failure
         self.close()
 
-    def repair(self, index: Index, now: float) -> None:
-        """Let it be searched again, in a version that was opened anew."""
-        self.keep(index, now)
-        self.failure = None
-
     def close_unused(self, now: float, idle_s: float) -> bool:
         """Close it if it was not used for `idle_s` and can be opened again; return True if it was closed."""
         index = self.opened
@@ -96,6 +191,6 @@ class ServedVersion(LazyVersion):
             return False
         if not (self.folder / MANIFEST).exists():  # its files were removed: they are searched as long as it is open
             return False
-        self._closed = described_with_changes(index)
+        self._closed = description_of(index)
         self.close()
         return True

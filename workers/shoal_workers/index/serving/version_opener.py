@@ -1,42 +1,44 @@
-"""The opening of versions, with the changes that were made since they were built."""
+"""The opening of versions, and the changes since they were built: read from their logs in Redis, and applied."""
 
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from weakref import WeakKeyDictionary, WeakSet
 
+from shoal.changes.change import Change
+from shoal.changes.change_log import START, ChangeLog, Entry
 from shoal.contract.excerpt import excerpt
-from shoal.errors import IndexCorrupt, IndexMismatch
-from shoal_workers.index.files.verified_files import VerifiedFiles
+from shoal.errors import IndexCorrupt, IndexMismatch, MalformedJob, Overloaded, ShoalError, Unavailable
 from shoal_workers.index.index import Index
-from shoal_workers.index.serving.change_follower import ChangeFollower
 from shoal_workers.index.serving.pinned_versions import not_kept
-from shoal_workers.index.vectors.search_threads import SearchThreads
+from shoal_workers.index.vectors.search import SearchThreads
 from shoal_workers.model.model import Model
 
 log = logging.getLogger(__name__)
 
+#: Most changes that are applied together: the documents that were added before are copied each time.
+CHANGES_AT_ONCE = 256
+
+#: Bytes of changes after which they are applied, as they take memory twice meanwhile.
+BYTES_AT_ONCE = 4 * 2**20
+
 
 class VersionOpener:
-    """Opens versions for a worker with a model, and applies the changes that `follower` reads. Thread-safe.
+    """Opens versions for a worker with a model, and applies the changes in `change_log`, if there is one. Thread-safe.
 
-    Files that are `verified` are not compared with their checksums. One thread at a time applies changes: the one that
-    holds the lock `following`.
+    One thread at a time applies changes: the one that holds the lock `following`.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        threads: SearchThreads,
-        follower: ChangeFollower | None = None,
-        verified: VerifiedFiles | None = None,
-    ):
+    def __init__(self, model: Model, threads: SearchThreads, change_log: ChangeLog | None = None):
         self.model = model
         self.following = threading.Lock()
         self._threads = threads
-        self._follower = follower
-        self._verified = verified
+        self._log = change_log
+        self._seen: WeakKeyDictionary[Index, str] = WeakKeyDictionary()
+        self._failed: WeakSet[Index] = WeakSet()
+        self._is_away = False
 
     def open(self, name: str, folder: Path) -> Index:
         """Open a version as it was built, and read what its first search would wait for.
@@ -44,7 +46,7 @@ class VersionOpener:
         Raises IndexCorrupt and IndexMismatch.
         """
         started = time.perf_counter()
-        index = Index.open_version(folder, self._threads, self._verified)
+        index = Index.open_version(folder, self._threads)
         index.check_model(self.model)
         index.warm_up()
         log.info("index %s: opened version %s in %.3f s", name, folder.name, time.perf_counter() - started)
@@ -70,20 +72,97 @@ class VersionOpener:
             raise
         return index
 
-    def catch_up(self, name: str, index: Index) -> None:
-        """Apply all changes that were made since a version was built; the caller holds `following`.
-
-        Raises Unavailable, Overloaded and IndexCorrupt.
-        """
-        if self._follower:
-            self._follower.catch_up(name, index)
-
     def follow(self, opened: Sequence[tuple[str, Index]]) -> dict[str, str] | None:
-        """Apply the changes of these indexes since the last time; return the position of the last one of each log.
+        """Apply what was appended to the logs of these indexes, given by name, since the last time.
 
-        Return None while Redis is away, or where no changes are followed.
+        Return the position of the last change of each log. While Redis is away, all stay as they are; return None.
         """
-        if not self._follower:
+        if not self._log:
             return None
-        with self.following:
-            return self._follower.follow(opened)
+        try:
+            with self.following:
+                positions = self._log.positions()
+                for name, index in opened:
+                    if (position := positions.get(name, START)) != self._seen.get(index, START):
+                        self._follow(name, index, position)
+            self._is_away = False
+            return positions
+        except (Unavailable, Overloaded) as error:
+            level = logging.DEBUG if self._is_away else logging.WARNING
+            log.log(level, "changes of indexes are not read: %s", error.message)
+            self._is_away = True
+            return None
+
+    def _follow(self, name: str, index: Index, position: str) -> None:
+        try:
+            self.catch_up(name, index)
+            if index in self._failed:
+                return  # the log is read again until it is one
+        except (Unavailable, Overloaded):
+            raise
+        except ShoalError as error:
+            self._fail(name, index, error.message)
+        except Exception:  # any: the changes of other indexes are to be applied
+            log.exception("index %s: its changes cannot be applied", name)
+            self._fail(name, index, "the log of the worker has the error")
+        self._seen[index] = position
+
+    def catch_up(self, name: str, index: Index) -> None:
+        """Apply the changes that were appended since those that the index has; the caller holds `following`.
+
+        If the log does not have these, as when Redis has lost its data, apply all since the version was built. A change
+        that cannot be applied is left out, and the index has the reason. Raises Unavailable, Overloaded, and
+        IndexCorrupt if the ids of the version cannot be read.
+        """
+        if not self._log:
+            return
+        is_anew = index in self._failed
+        try:
+            live = index.unchanged() if is_anew else index.live
+            tail = self._log.since(name, live.position)
+            if not tail.has_position and not is_anew:
+                is_anew, live = True, index.unchanged()
+                tail = self._log.since(name, live.position)
+            if is_anew:
+                index.change_fault = ""
+            for group in _groups(tail.entries):
+                changes = (change for entry in group if (change := _usable(name, index, entry)))
+                live = live.after(changes, group[-1].position, index.rows_of)
+                if not is_anew:  # else documents that are found would be missing until all changes are read again
+                    index.live = live
+            index.live = live
+            self._failed.discard(index)
+        except MalformedJob as error:  # the log is no log
+            self._fail(name, index, error.message)
+
+    def _fail(self, name: str, index: Index, reason: str) -> None:
+        """Note that the changes of an index cannot be followed: next time, all are applied anew."""
+        self._failed.add(index)
+        _report(name, index, reason)
+
+
+def _groups(entries: Iterator[Entry]) -> Iterator[list[Entry]]:
+    """Yield entries in groups that are small enough to be in memory."""
+    group: list[Entry] = []
+    for entry in entries:
+        group.append(entry)
+        if len(group) == CHANGES_AT_ONCE or entry.size - group[0].size > BYTES_AT_ONCE:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _usable(name: str, index: Index, entry: Entry) -> Change | None:
+    try:
+        return entry.change_for(index.manifest.digest, index.manifest.dimension)
+    except ShoalError as error:
+        _report(name, index, error.message)
+        return None
+
+
+def _report(name: str, index: Index, reason: str) -> None:
+    message = f"changes of {name} are not searched: {reason}; build the index"
+    if message != index.change_fault:
+        log.warning("%s", message)
+    index.change_fault = message

@@ -20,10 +20,10 @@ from shoal.errors import DiskFull, FileError, IndexCorrupt, IndexNotFound, Shoal
 from shoal.index_folder import CURRENT
 from shoal_workers.index.files.durable_file import replace_file, sync_folder
 from shoal_workers.index.files.manifest import MANIFEST, Manifest, checksum
-from shoal_workers.index.index import VERSION, current_version
+from shoal_workers.index.index import VERSION
 from shoal_workers.index.store.store import STORE, IndexStore, shown
 from shoal_workers.index.store.upload import MAX_CURRENT_BYTES, MAX_MANIFEST_BYTES, is_index_name
-from shoal_workers.index.versions import changing, make_current, remove_old
+from shoal_workers.index.versions import changing, current_name, make_current, remove_old
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class Copies:
                 self._forget(name, now)
             elif failure and failure.version == version and now < failure.retry_at:
                 return
-            elif version != _copied_version(self._folder / name):
+            elif version != current_name(self._folder / name):
                 self._copy(name, version)
             elif (self._folder / name / DAMAGED).exists():
                 self._mend(name, version)
@@ -176,16 +176,22 @@ class Copies:
         sizes: dict[str, int] = {}
         for file, expected in manifest.checksums.items():
             self._tick()
-            if not (scratch / file).exists() or checksum(scratch / file) != expected:
-                sizes[file] = self._size(f"{where}/{file}")
-        _check_room(folder, sum(sizes.values()))
+            if (scratch / file).exists() and checksum(scratch / file) == expected:
+                continue
+            if (size := self._store.size(f"{where}/{file}")) is None:
+                raise IndexCorrupt(f"{shown(f'{where}/{file}')} is missing: {_REMEDY}")
+            sizes[file] = size
+        if (needed := sum(sizes.values())) > (free := shutil.disk_usage(folder).free):
+            raise DiskFull(
+                f"the version to copy takes {needed:,} bytes, and {folder} has {free:,} free: free some space"
+            )
         for file, size in sizes.items():
             self._download_file(f"{where}/{file}", scratch / file, size, manifest.checksums[file])
         sync_folder(scratch)
         shutil.rmtree(folder / version, ignore_errors=True)  # what an interrupted removal left
         scratch.rename(folder / version)
         sync_folder(folder)
-        return sum(sizes.values())
+        return needed
 
     def _manifest(self, scratch: Path, where: str) -> Manifest:
         """Download the manifest of a version."""
@@ -197,12 +203,6 @@ class Copies:
         if manifest.version != Path(where).name:
             raise IndexCorrupt(f"{shown(where)} is another version by its manifest: build the index again")
         return manifest
-
-    def _size(self, path: str) -> int:
-        size = self._store.size(path)
-        if size is None:
-            raise IndexCorrupt(f"{shown(path)} is missing: {_REMEDY}")
-        return size
 
     def _download_file(self, path: str, to: Path, size_bytes: int, expected: str) -> None:
         digest = hashlib.sha256()
@@ -265,19 +265,6 @@ def save_errors(folder: Path, errors: Mapping[str, str]) -> None:
     if errors != read_errors(folder):
         with suppress(OSError):
             replace_file(folder / ERRORS, json.dumps(errors))
-
-
-def _copied_version(folder: Path) -> str | None:
-    try:
-        return current_version(folder).name
-    except (IndexNotFound, IndexCorrupt):
-        return None
-
-
-def _check_room(folder: Path, needed: int) -> None:
-    """Raise DiskFull if there is no room for `needed` bytes."""
-    if needed > (free := shutil.disk_usage(folder).free):
-        raise DiskFull(f"the version to copy takes {needed:,} bytes, and {folder} has {free:,} free: free some space")
 
 
 @contextmanager

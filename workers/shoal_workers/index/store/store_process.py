@@ -1,25 +1,29 @@
 """The process that uses the store of indexes: nothing else waits for a store that hangs, or loads its packages.
 
 `python -m shoal_workers.index.store.store_process PARENT COMMAND …`, with the settings in the environment, is that
-process. It writes a dot at every step, and the error with which it ends as commands do.
+process. It writes a dot at every step, and the error with which it ends as commands do. A thread of each worker has it
+copy, on one worker of a machine at a time.
 """
 
+import fcntl
 import logging
 import os
 import selectors
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from shoal.errors import FileError, IndexCorrupt, Internal, ShoalError, Unavailable, parse
+from shoal.errors import Cancelled, FileError, IndexCorrupt, Internal, ShoalError, Unavailable, parse
 from shoal.process import logs
 from shoal.process.parent_death import die_with_parent
 from shoal.settings import Settings
-from shoal_workers.index.store.copies import Copies
+from shoal_workers.index.store.copies import Copies, copied_names, save_errors
 from shoal_workers.index.store.store import IndexStore, check_protocol
 from shoal_workers.index.store.upload import upload, upload_missing
 
@@ -39,6 +43,15 @@ NICENESS = 10
 
 #: Longest last line that is read.
 _MAX_LINE_BYTES = 4_096
+
+#: The file whose lock the worker of this machine has that copies; the others wait until it ends.
+LOCK = ".lock"
+
+#: Pause before the process that copies is started again, in seconds.
+RESTART_AFTER_S = 10.0
+
+#: Time without a failure after which the next one is logged although it is the same.
+QUIET_S = 120.0
 
 
 def check_store(settings: Settings) -> None:
@@ -129,7 +142,7 @@ def main(parent: str, command: str, *names: str) -> int:
             check_protocol(settings.index_store)
         elif command in ("publish", "upload", "renew"):
             folder, store = settings.index_home_folder / names[0], IndexStore.open(settings.index_store)
-            upload(folder, store, _Dots(), is_published=command == "publish", is_anew=command == "renew")
+            upload(folder, store, _dots(), is_published=command == "publish", is_anew=command == "renew")
         else:
             _copy(settings)
     except ShoalError as error:
@@ -144,25 +157,87 @@ def main(parent: str, command: str, *names: str) -> int:
 def _copy(settings: Settings) -> None:
     """Upload what the store lacks, and keep the copies up to date until the process is killed, or the store fails."""
     os.nice(NICENESS)
-    dots, store = _Dots(), IndexStore.open(settings.index_store)
-    upload_missing(settings.index_home_folder, store, dots)
-    copies = Copies(store, settings.index_copies_folder, dots)
+    tick, store = _dots(), IndexStore.open(settings.index_store)
+    upload_missing(settings.index_home_folder, store, tick)
+    copies = Copies(store, settings.index_copies_folder, tick)
     while True:
         copies.look(time.monotonic())
-        dots()
+        tick()
         time.sleep(LOOK_EVERY_S)
 
 
-class _Dots:
-    """Lines with a dot for the process's parent, not too many of them."""
+def _dots() -> Callable[[], None]:
+    """Return a call that writes a line with a dot for the process's parent, but not too many of them."""
+    next_s = 0.0
 
-    def __init__(self) -> None:
-        self._next_s = 0.0
-
-    def __call__(self) -> None:
-        if (now_s := time.monotonic()) >= self._next_s:
+    def tick() -> None:
+        nonlocal next_s
+        if (now_s := time.monotonic()) >= next_s:
             print(".", flush=True)
-            self._next_s = now_s + DOT_EVERY_S
+            next_s = now_s + DOT_EVERY_S
+
+    return tick
+
+
+@contextmanager
+def kept_copies(settings: Settings) -> Iterator[None]:
+    """Keep the copies of the store's indexes up to date while the context lasts; do nothing if there is no store.
+
+    Raises FileError if there can be no folder for the copies.
+    """
+    if not settings.index_store:
+        yield
+        return
+    try:
+        settings.index_copies_folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(settings.index_copies_folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise FileError(
+            f"{settings.index_copies_folder} cannot be written ({error.strerror}), but copies of the indexes in the "
+            "store go there: check its permissions, or set SHOAL_HOME"
+        ) from error
+    stopping = threading.Event()
+    thread = threading.Thread(target=_keep, args=(settings, lock, stopping), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()
+        os.close(lock)
+
+
+def _keep(settings: Settings, lock: int, stopping: threading.Event) -> None:
+    """Run the process that copies whenever this worker has the lock, which that process holds with it."""
+
+    def check_stop() -> None:
+        if stopping.is_set():
+            raise Cancelled("the worker stops")
+
+    while not _takes(lock):
+        if stopping.wait(LOOK_EVERY_S):
+            return
+    folder, message, failed_at = settings.index_copies_folder, "", 0.0
+    while not stopping.is_set():
+        try:
+            run_store_process(settings, "copy", report=check_stop, keeps_open=[lock])
+        except Cancelled:
+            return
+        except Exception as error:  # any: without this thread, no new version would ever be served
+            if str(error) != message or time.monotonic() - failed_at > QUIET_S:
+                log.warning("%s; the copies of indexes are served", error)
+            message, failed_at = str(error), time.monotonic()
+            with suppress(OSError):
+                save_errors(folder, dict.fromkeys(copied_names(folder), message))
+        stopping.wait(RESTART_AFTER_S)
+
+
+def _takes(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

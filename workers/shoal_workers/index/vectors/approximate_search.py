@@ -7,12 +7,10 @@ or less. A query that is far from all documents then has more candidates than on
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal_workers.index.vectors.binary_codes import binary, expected_distance
-from shoal_workers.index.vectors.inverted_file import InvertedFile, Reading
+from shoal_workers.index.vectors.inverted_file import InvertedFile, Reading, binary, expected_distance
 from shoal_workers.index.vectors.quantisation import QuantisationBasis
 from shoal_workers.index.vectors.ranking import MAX_RANKED
-from shoal_workers.index.vectors.search import ExactSearch, TopK
-from shoal_workers.index.vectors.search_threads import ONE_THREAD, SearchThreads
+from shoal_workers.index.vectors.search import ONE_THREAD, ExactSearch, SearchThreads, TopK
 
 #: Least rows that are searched exactly: a ranking is never longer than half of them.
 LEAST_CANDIDATES = 2 * MAX_RANKED

@@ -30,14 +30,6 @@ class Prior(NamedTuple):
     of_added: NDArray[np.float32]
 
 
-def fused_scores(
-    vectors: NDArray[np.float32], query: NDArray[np.float32], weight: float, prior: NDArray[np.float32] | None
-) -> NDArray[np.float32]:
-    """Return the scores of vectors `[rows, dimension]` with these priors, float32 `[rows]`; without, their cosines."""
-    cosines: NDArray[np.float32] = np.vecdot(vectors, query)
-    return cosines if prior is None else np.float32(weight) * cosines + prior
-
-
 class FusedCandidates:
     """The rows whose scores can reach a threshold: none is higher than `upper`, float32 `[rows]`, plus `slack`."""
 
@@ -91,11 +83,11 @@ def scores_of(
     rows: NDArray[np.intp],
     query: NDArray[np.float32],
     weight: float,
-    prior: NDArray[np.float32] | None,
+    prior: NDArray[np.float32],
 ) -> NDArray[np.float32]:
     """Return the scores of some rows; `prior` is theirs, float32 `[rows]`."""
-    if prior is not None and not weight:  # no vector counts
+    if not weight:  # no vector counts
         return prior
-    parts = [slice(start, start + _MAX_SCORED) for start in range(0, len(rows), _MAX_SCORED)]
-    found = [fused_scores(vectors[rows[part]], query, weight, None if prior is None else prior[part]) for part in parts]
-    return np.concatenate([np.empty(0, np.float32), *found])
+    parts = [rows[start : start + _MAX_SCORED] for start in range(0, len(rows), _MAX_SCORED)]
+    cosines = np.concatenate([np.empty(0, np.float32), *(np.vecdot(vectors[part], query) for part in parts)])
+    return np.float32(weight) * cosines + prior

@@ -1,18 +1,17 @@
 """Exact search: upper bounds tell which vectors can be among the k of highest score, and only these are scored."""
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal_workers.index.vectors.fused_search import FusedCandidates, order_of, scores_of
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
-from shoal_workers.index.vectors.search_threads import ONE_THREAD, SearchThreads
-from shoal_workers.index.vectors.shared_products import SharedProducts
-from shoal_workers.index.vectors.upper_bounds import NO_ROWS, Buffer, Candidates, UpperBounds
+from shoal_workers.index.vectors.upper_bounds import NO_ROWS, Buffer, Candidates, SharedProducts, UpperBounds
 
 #: Most upper bounds held at a time, to limit memory: 16 MiB.
 MAX_BOUNDS = 2**22
@@ -23,6 +22,28 @@ MAX_COPIED_SHARE = 1 / 8
 
 #: Most vectors scored at a time: copies of so many stay in the processor's cache.
 MAX_SCORED = 2**8
+
+
+class SearchThreads:
+    """Threads for the searches of all indexes of a process, whose number may change. Thread-safe.
+
+    They sleep in between: those of BLAS would spin and take processors from the next forward pass.
+    """
+
+    def __init__(self, number: int = 1):
+        self.resize(number)
+
+    def resize(self, number: int) -> None:
+        """Divide the next searches among `number` threads. Searches that are under way keep theirs."""
+        self._map: Any = ThreadPoolExecutor(number, "search").map if number > 1 else map
+
+    def map(self, function: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
+        """Call the function for each, as `map` does."""
+        return self._map(function, *arguments)  # type: ignore[no-any-return]
+
+
+#: The calling thread alone.
+ONE_THREAD = SearchThreads()
 
 
 class TopK(NamedTuple):
@@ -224,3 +245,36 @@ def merged(found: TopK, added: TopK, count: int, k: int) -> TopK:
     scores = np.concatenate([found.scores, added.scores], axis=1)
     best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     return TopK(np.take_along_axis(rows, best, axis=1), np.take_along_axis(scores, best, axis=1))
+
+
+def batch_top_k(
+    vectors: NDArray[np.float32],
+    quantised: QuantisedVectors,
+    queries: NDArray[np.float32],
+    k: int,
+    report: Callable[[float], object] = lambda _: None,
+    max_bounds: int = MAX_BOUNDS,
+) -> TopK:
+    """Find the `k` of `vectors`, `[count, dimension]`, of highest score for each query, as `ExactSearch.top_k` does.
+
+    `report` is called with the part of the vectors that is read. At most `max_bounds` upper bounds are held at a time,
+    and at least `k` for each query. Raises IndexError if the quantised copy is not of these vectors.
+    """
+    count, k = len(vectors), min(k, len(vectors))
+    if not len(queries):
+        return TopK(np.empty((0, k), np.intp), np.empty((0, k), np.float32))
+    codes, encoded, buffer = quantised.codes, quantised.basis.encode_queries(queries), Buffer()
+    num_rows = max(k, max_bounds // len(queries))
+    pairs = np.empty(0, np.intp)
+    for start in range(0, count, num_rows):
+        report(start / count)
+        bounds = UpperBounds(codes[start : start + num_rows], encoded.codes, buffer)
+        if not start:
+            found = best_of(vectors, bounds.candidates(bounds.reached_by_k(k)), queries, k)
+        # A row that scores at least the current k-th score has an upper bound of at least that score.
+        candidates = bounds.candidates(encoded.thresholds(found.scores[:, -1]))
+        added = candidates.queries * count + candidates.rows + start
+        owners, rows = np.divmod(np.union1d(pairs, added), count)
+        found = best_of(vectors, Candidates(rows, owners), queries, k)
+        pairs = (np.arange(len(queries))[:, None] * count + found.rows).ravel()
+    return found

@@ -1,4 +1,7 @@
-"""Upper bounds of the scores of many vectors for some queries, and the rows whose bounds reach a threshold."""
+"""Upper bounds of the scores of many vectors for some queries, and the rows whose bounds reach a threshold.
+
+One pass over the codes for several queries takes little longer than one for a single query, as each code is read once.
+"""
 
 import math
 from collections.abc import Callable, Iterable
@@ -7,6 +10,8 @@ from typing import Any, NamedTuple
 import numkong
 import numpy as np
 from numpy.typing import NDArray
+
+from shoal_workers.index.vectors.quantisation import QuantisedQueries, QuantisedVectors
 
 #: Rows in a group. The highest bound of each group is kept, and only groups whose highest bound reaches a threshold are
 #: looked into.
@@ -22,6 +27,12 @@ NO_ROWS: NDArray[np.int64] = np.empty(0, np.int64)
 LOWEST = int(np.iinfo(np.int32).min)
 
 Map = Callable[[Callable[[int], None], Iterable[int]], Iterable[None]]
+
+#: Most queries of a pass: the products of a row with all of them fill a cache line.
+MAX_QUERIES = 16
+
+#: Most products held at a time, to limit memory: 16 MiB.
+MAX_PRODUCTS = 2**22
 
 
 class Candidates(NamedTuple):
@@ -65,7 +76,9 @@ class UpperBounds:
         rows: NDArray[np.int64] | None = None,
     ):
         count = len(codes) if rows is None else len(rows)
-        num_blocks, self._num_groups = _blocks_and_groups(count, len(queries))
+        most_groups = max(1, MAX_BLOCK // (GROUP * len(queries)))
+        num_blocks = math.ceil(count / (GROUP * most_groups))
+        self._num_groups = math.ceil(count / (GROUP * num_blocks))
         self._block = GROUP * self._num_groups
         self._codes = codes
         self._rows = rows
@@ -120,8 +133,35 @@ def _reached_by(bounds: NDArray[np.int32], k: int) -> NDArray[np.int32]:
     return np.asarray(np.partition(bounds, position, axis=0)[position])
 
 
-def _blocks_and_groups(count: int, num_queries: int) -> tuple[int, int]:
-    """Return the number of blocks, and of groups in each, for `count` rows."""
-    most_groups = max(1, MAX_BLOCK // (GROUP * num_queries))
-    num_blocks = math.ceil(count / (GROUP * most_groups))
-    return num_blocks, math.ceil(count / (GROUP * num_blocks))
+class Products(NamedTuple):
+    """The products of all codes with those of one query, int32 `[count]`, and the query as codes."""
+
+    products: NDArray[np.int32]
+    query: QuantisedQueries
+
+
+class SharedProducts:
+    """The products for some `queries`, float32 `[queries, dimension]`, a few queries at a time. For one thread.
+
+    Those that were asked for last lie in `buffer`, which nothing else may use meanwhile.
+    """
+
+    def __init__(self, quantised: QuantisedVectors, queries: NDArray[np.float32], buffer: Buffer, run: Map):
+        self._quantised = quantised
+        self._queries = queries
+        self._buffer = buffer
+        self._run = run
+        self._places = {query.tobytes(): place for place, query in enumerate(queries)}
+        self._at_once = max(1, min(MAX_QUERIES, MAX_PRODUCTS // len(quantised.codes)))
+        self._start = -1
+
+    def of(self, query: NDArray[np.float32]) -> Products | None:
+        """Return the products for one of the queries, until the next call; None for another one."""
+        if (place := self._places.get(query.tobytes())) is None:
+            return None
+        if (start := place - place % self._at_once) != self._start:
+            self._start = start
+            self._codes = self._quantised.basis.encode_queries(self._queries[start : start + self._at_once])
+            self._bounds = UpperBounds(self._quantised.codes, self._codes.codes, self._buffer, self._run)
+        number = place - start
+        return Products(self._bounds.products(len(self._quantised.codes), number), self._codes.one(number))

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from shoal.errors import IndexCorrupt
 from shoal_workers.index.build.document_encoder import DocumentEncoder, Waiting
-from shoal_workers.index.build.steps.vectors import read_texts
-from shoal_workers.index.vectors.batch_search import batch_top_k
+from shoal_workers.index.build.vectors import read_texts
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
+from shoal_workers.index.vectors.search import batch_top_k
 
 #: Part of the documents in the sample, and least and most documents in it.
 SHARE, LEAST, MOST = 0.005, 20, 1_000

@@ -4,9 +4,11 @@ Rows that cannot be indexed are found here, and documents are cut into chunks.
 """
 
 import json
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Mapping
 from contextlib import closing, nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,17 +22,53 @@ from shoal.records.document import BadRow, Document
 from shoal.records.read_files import ReadFiles
 from shoal.records.source import Source
 from shoal_workers.index.build.chunks import Cutter
-from shoal_workers.index.build.copied import Copied
 from shoal_workers.index.build.duplicates import word_hash, write_duplicates
 from shoal_workers.index.build.scratch import BuildState
 from shoal_workers.index.files.array_file import save_array
+from shoal_workers.index.files.columns import save_columns
+from shoal_workers.index.files.documents import keep_lines, read_lines, to_line
 from shoal_workers.index.files.durable_file import sync_files
-from shoal_workers.index.files.hash_table import HashTable, hash_of
-from shoal_workers.index.files.json_lines import keep_lines, read_lines, to_line
+from shoal_workers.index.files.field_values import DocumentFields
+from shoal_workers.index.files.hash_table import HASH_BYTES, HashTable, hash_of
 from shoal_workers.index.files.manifest import BAD_ROWS, CHANGES, DOCUMENTS, HASHES, IDS, OFFSETS
 
 #: Rows read from one report of progress to the next, and most characters that are cut into chunks meanwhile.
 REPORT_EVERY, REPORT_CHARS = 4_096, 2**19
+
+
+class Copied:
+    """Rows that were copied: the sizes of their lines in the file, their numbers in the source, and hashes.
+
+    The rows of a document follow each other. They have its number, the hash of its id, and that of its words.
+    """
+
+    def __init__(self) -> None:
+        self.sizes = array("q")
+        self.numbers = array("q")
+        self.hashes = bytearray()
+        self.id_hashes = bytearray()
+        self.word_hashes = bytearray()
+
+    def add(self, row: Document, line: bytes, word_hash: bytes) -> None:
+        """Note a document, or a chunk of one, that was copied as a line; `word_hash` is that of the whole document."""
+        self.sizes.append(len(line))
+        self.numbers.append(row.number)
+        self.hashes += hash_of(row.text)
+        self.id_hashes += hash_of(row.id)
+        self.word_hashes += word_hash
+
+    def keep(self, is_kept: NDArray[np.bool_]) -> None:
+        """Forget all but these rows."""
+        self.sizes = array("q", np.array(self.sizes)[is_kept].tobytes())
+        self.numbers = array("q", np.array(self.numbers)[is_kept].tobytes())
+        self.hashes, self.id_hashes, self.word_hashes = (
+            bytearray(np.frombuffer(hashes, np.uint8).reshape(-1, HASH_BYTES)[is_kept].tobytes())
+            for hashes in (self.hashes, self.id_hashes, self.word_hashes)
+        )
+
+    def offsets(self) -> NDArray[np.int64]:
+        """Return where each line begins, and the end of the last; int64 `[count + 1]`."""
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.sizes, dtype=np.int64)])
 
 
 def read_source(
@@ -69,8 +107,9 @@ def read_source(
     HashTable.of(copied.hashes).save(folder, HASHES)
     ids = HashTable.of(copied.id_hashes)
     ids.save(folder, IDS)
-    state.num_duplicates = write_duplicates(folder, copied)
-    state.num_documents = int((ids.first_rows() == np.arange(state.count)).sum())
+    is_first = ids.first_rows() == np.arange(state.count)
+    state.num_documents = int(is_first.sum())
+    state.num_duplicates = write_duplicates(folder, copied.word_hashes, is_first)
     sync_files(folder)  # a state that counts documents is a promise that they are there, also after a power failure
     state.save(folder)
 
@@ -193,3 +232,26 @@ def _fold(folder: Path, copied: Copied, is_kept: NDArray[np.bool_], cutter: Cutt
 
 def _line(document: Document) -> bytes:
     return to_line({"id": document.id, "text": document.text, **document.fields})
+
+
+def write_columns(
+    folder: Path, state: BuildState, kinds: Mapping[str, str], report: Report
+) -> dict[str, dict[str, Any]]:
+    """Write the columns of the documents in the folder of a build; return the kinds of the fields as they were found.
+
+    `kinds` are those of some fields; the others get the kind that all their values have. Memory grows by the distinct
+    strings of all fields, and by 8 to 12 bytes a value. Raises BadDocument for a value of another kind than the one
+    given.
+    """
+    fields = DocumentFields(kinds)
+    for number, document in enumerate(read_lines(folder / DOCUMENTS), 1):
+        fields.add(document)
+        if number % REPORT_EVERY == 0:
+            fraction = number / state.count
+            report(TaskProgress(state.num_rows, state.num_bad, state.first_bad, fraction, "reading fields"))
+    found = fields.kinds_found()
+    try:
+        save_columns(folder, fields.columns(), fields.num_left_out)
+    except BadDocument as error:
+        raise BadDocument(f"{folder.parent}: {error.message}") from error
+    return found

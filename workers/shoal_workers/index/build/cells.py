@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from shoal_workers.index.files.array_file import save_array
 from shoal_workers.index.files.manifest import CELL_BITS, CELL_ROWS, CELL_STARTS, CENTROIDS
-from shoal_workers.index.vectors.batch_search import batch_top_k
-from shoal_workers.index.vectors.binary_codes import WORD, binary, expected_distance
-from shoal_workers.index.vectors.inverted_file import InvertedFile
+from shoal_workers.index.vectors.inverted_file import WORD, InvertedFile, binary, expected_distance
 from shoal_workers.index.vectors.quantisation import TINY, QuantisationBasis, QuantisedVectors
+from shoal_workers.index.vectors.search import batch_top_k
 
 #: Most cells, and the average rows of a cell in an index with fewer cells.
 MAX_CELLS, ROWS_A_CELL = 4_096, 250

@@ -19,9 +19,9 @@ from shoal.changes.change import Change
 from shoal.changes.change_log import START, ChangeLog
 from shoal.errors import IndexCorrupt, IndexNotFound, Overloaded, Unavailable
 from shoal_workers.index.build.scratch import BuildState
+from shoal_workers.index.files.documents import keep_lines, read_lines, to_line
 from shoal_workers.index.files.durable_file import sync_files
 from shoal_workers.index.files.hash_table import HashTable, hash_of
-from shoal_workers.index.files.json_lines import keep_lines, read_lines, to_line
 from shoal_workers.index.files.manifest import CHANGES, Manifest, checksum
 from shoal_workers.index.versions import list_versions
 
@@ -97,11 +97,13 @@ def collect_changes(
 def _all_changes(out: Path, changes: IndexChanges | None) -> Iterator[tuple[str, Iterable[dict[str, Any]] | None]]:
     """Yield the changes that the current version has, then those since; each with the position up to which they are."""
     position = START
-    if version := _former(out):
-        position = version.manifest.changes_through
-        yield position, read_lines(version.folder / CHANGES) if CHANGES in version.manifest.files else ()
+    former = _former(out)
+    if former:
+        folder, manifest = former
+        position = manifest.changes_through
+        yield position, read_lines(folder / CHANGES) if CHANGES in manifest.files else ()
     for n, change in enumerate(changes.since(position) if changes else ()):
-        if not (n or version):
+        if not (n or former):
             log.warning(
                 "index %s: there is no version, and changes that Redis has of an index of that name are folded in; "
                 "--drop-changes-before TIME leaves those out that were made before",
@@ -110,16 +112,8 @@ def _all_changes(out: Path, changes: IndexChanges | None) -> Iterator[tuple[str,
         yield change
 
 
-@dataclass(frozen=True, slots=True)
-class _Former:
-    """A version whose changes can be read."""
-
-    folder: Path
-    manifest: Manifest
-
-
-def _former(out: Path) -> _Former | None:
-    """Return the current version, or if its changes cannot be read, the newest one of which they can.
+def _former(out: Path) -> tuple[Path, Manifest] | None:
+    """Return the folder of the current version, or if its changes cannot be read, of the newest one of which they can.
 
     Any version will do, as Redis has the changes since for each.
     """
@@ -134,7 +128,7 @@ def _former(out: Path) -> _Former | None:
             expected = version.manifest.checksums.get(CHANGES)
             if expected and checksum(version.folder / CHANGES) != expected:
                 raise IndexCorrupt(f"{version.folder / CHANGES} is not what was built")
-            return _Former(version.folder, version.manifest)
+            return version.folder, version.manifest
         except IndexCorrupt as error:
             log.warning("the changes of a former version are not folded in: %s", error.message)
     return None

@@ -1,5 +1,7 @@
 """The queries of a job that searches: a vector for each list of hits, made of texts, given vectors and documents."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,10 +11,39 @@ from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
 from shoal.operations import Search
 from shoal_workers.index.search.live_documents import LiveDocuments
-from shoal_workers.index.search.query import Query, away_from, fused, normalised
 
 if TYPE_CHECKING:
     from shoal_workers.index.index import Index
+
+#: Weight of the texts that hits must not be like, against 1 for the query.
+NEGATIVE_WEIGHT = 0.5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Query:
+    """The question of one list of hits: a vector of length 1, float32 `[dimension]`, or of zeros, and its texts.
+
+    Documents whose ids are `excluded_ids` are no hits of it.
+    """
+
+    vector: NDArray[np.float32]
+    texts: tuple[str, ...] = ()
+    excluded_ids: tuple[str, ...] = ()
+
+
+def fused(queries: Sequence[Query]) -> Query:
+    """Return one query for all of them together: a hit is near to their mean."""
+    return Query(
+        normalised(np.mean([query.vector for query in queries], axis=0)),
+        tuple(text for query in queries for text in query.texts),
+        tuple(excluded for query in queries for excluded in query.excluded_ids),
+    )
+
+
+def normalised(vector: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the vector with length 1; one of zeros stays as it is."""
+    exact = vector.astype(np.float64)
+    return (exact / max(float(np.linalg.norm(exact)), 1e-12)).astype(np.float32)
 
 
 def queries_of(job: Search, vectors: NDArray[np.float32], index: "Index", live: LiveDocuments) -> list[Query]:
@@ -27,7 +58,8 @@ def queries_of(job: Search, vectors: NDArray[np.float32], index: "Index", live: 
     if search.fuse:
         queries = [fused(queries)]
     if search.num_negative:
-        queries = [away_from(query, vectors[num_positive:]) for query in queries]
+        away = NEGATIVE_WEIGHT * vectors[num_positive:].mean(axis=0)
+        queries = [replace(query, vector=normalised(query.vector - away)) for query in queries]
     return queries
 
 
