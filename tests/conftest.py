@@ -394,7 +394,7 @@ def tiny_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (folder.parent / "tiny.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
-            command = [sys.executable, "-W", "ignore", str(Path(__file__).parent / "tiny_model.py"), str(folder)]
+            command = [sys.executable, "-W", "ignore", str(TESTS / "shared/models/tiny_model.py"), str(folder)]
             subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
     return folder / "model"
 

@@ -44,7 +44,7 @@ from shoal_workers.service.service import about
 ACL = ROOT / "docs" / "redis-users.acl"
 
 #: A producer in JavaScript, and what it finds: see there.
-PRODUCER = TESTS / "producer.mjs"
+PRODUCER = TESTS / "shared/clients/producer.mjs"
 FOUND = {
     "replies": ["done", "done", "done", "failed", "cancelled"],
     "put": [True] * 3,
@@ -178,7 +178,7 @@ class Runner(Process):
 
     def __init__(self, log: Path, **settings: Any):
         self.log = log
-        command = [sys.executable, str(TESTS / "long_job_tasks.py")]
+        command = [sys.executable, str(TESTS / "shared/pool/long_job_tasks.py")]
         env = environment(**settings) | {"PYTHONPATH": os.pathsep.join(sys.path)}
         with log.open("ab") as output:
             self._process = subprocess.Popen(command, env=env, stdout=output, stderr=output)

@@ -18,7 +18,7 @@ from javascript import NODE, needs_node
 pytest_plugins = ["api_fixtures", "client_fixtures"]
 
 #: Programs with the plainest calls, and the package.json of what `scripts/test-clients` installs with npm.
-PROGRAMS = TESTS / "clients"
+PROGRAMS = TESTS / "shared/clients"
 
 #: Where it installs them.
 PACKAGES = Path(os.environ.get("TEST_JAVASCRIPT_CLIENTS", "/nowhere")) / "node_modules"

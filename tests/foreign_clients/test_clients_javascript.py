@@ -115,7 +115,7 @@ def test_an_error_has_the_services_words(url: str, package: str) -> None:
 
 
 def test_the_page_has_each_package_with_the_version_that_is_tested() -> None:
-    package = json.loads((ROOT / "tests/clients/package.json").read_text("utf-8"))
+    package = json.loads((ROOT / "tests/shared/clients/package.json").read_text("utf-8"))
     versions = {name: version for name, (version, _) in rows().items()}
     assert versions.items() <= package["dependencies"].items()
     assert versions.keys() == PROGRAMS.keys()

@@ -23,7 +23,7 @@ from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.long_jobs.status import LongJobStatus
 from shoal.settings import Settings
 
-SCRIPT = TESTS / "long_job_tasks.py"
+SCRIPT = TESTS / "shared/pool/long_job_tasks.py"
 
 
 def grandchildren(runner: psutil.Popen) -> list[psutil.Process]:

@@ -63,7 +63,7 @@ def originals(torch_reference: None, reranker_source: Path, tmp_path_factory: py
     folder = tmp_path_factory.mktemp("originals")
     shutil.copytree(reranker_source, folder / "bert")
     (folder / "pairs.json").write_text(json.dumps(PAIRS))
-    script = TESTS / "reranker_reference.py"
+    script = TESTS / "shared/models/reranker_reference.py"
     arguments = [script, folder / "pairs.json", folder / "bert", folder / "roberta"]
     command = [sys.executable, "-W", "ignore", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -62,7 +62,7 @@ class Workers:
             process.wait()
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        program = TESTS / "poisoned_worker.py"
+        program = TESTS / "shared/pool/poisoned_worker.py"
         with self._log.open("ab") as log:
             return subprocess.Popen([sys.executable, str(program)], env=self._environment, stdout=log, stderr=log)
 

@@ -34,7 +34,7 @@ MIN_COSINE, MAX_ERROR = 0.99999, 1e-4
 def models(torch_reference: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of random models, one for each name."""
     folder = tmp_path_factory.mktemp("models")
-    script = TESTS / "random_models.py"
+    script = TESTS / "shared/models/random_models.py"
     done = subprocess.run([sys.executable, "-W", "ignore", script, folder], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return folder

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple, Self
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[3]
 ERRORS = "docs/errors.md"
 
 
