@@ -87,9 +87,11 @@ ignore_syncs()
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A fixture is made once for all cases of a property, and a busy machine is no fault of the code.
+# A fixture is made once for all cases of a property, and a busy machine is no fault of the code. `scripts/test-all`
+# tries as many cases as hypothesis does by itself, 100.
 _always = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-settings.register_profile("suite", _always, derandomize=True, database=None)
+settings.register_profile("wide", _always, derandomize=True, database=None)
+settings.register_profile("suite", settings.get_profile("wide"), max_examples=25)
 settings.register_profile("explore", _always)
 settings.load_profile("suite")
 

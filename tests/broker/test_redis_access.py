@@ -126,6 +126,7 @@ class TestUrl:
     def test_what_is_shown_of_one(self, url: str, safe: str) -> None:
         assert shown(url) == safe
 
+    @pytest.mark.wide
     def test_no_command_shows_the_password(
         self, locked: RedisServer, tiny_source: Path, tiny_model: Path, home: Path, tmp_path: Path
     ) -> None:

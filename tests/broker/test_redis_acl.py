@@ -315,6 +315,7 @@ def use_api(caller: Caller, admin: Caller, limited: Caller) -> None:
     assert admin.ask("DELETE", f"/v1/dead/{letter['id']}")[0] == 404
 
 
+@pytest.mark.wide
 def test_each_user_may_do_what_it_does_and_nothing_else(
     place: Place, tiny_source: Path, home: Path, index_folder: Path, tmp_path: Path
 ) -> None:
@@ -354,6 +355,7 @@ def test_each_user_may_do_what_it_does_and_nothing_else(
         assert sorted(watch.used[user] - {"auth"} | RARE.get(user, set())) == sorted(allowed[user]), user
 
 
+@pytest.mark.wide
 def test_the_runner_may_do_what_it_does(place: Place, tmp_path: Path) -> None:
     runner_url = place.api.replace("shoal-api:api", "shoal-jobs:jobs")
     url = place.worker.replace("shoal-worker:worker", "shoal-api:api")

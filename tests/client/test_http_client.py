@@ -20,6 +20,7 @@ from tcp_proxy import Proxy
 
 from shoal import Client, HttpClient
 from shoal.client.http.messages import RequestLimits
+from shoal.contract.keys import Keys
 from shoal.contract.options import Options
 from shoal.errors import (
     Cancelled,
@@ -276,15 +277,18 @@ class Service(NamedTuple):
     slow_key: str
 
 
-@pytest.fixture
-def service(settings: Settings, stub: StubWorker, tmp_path: Path) -> Iterator[Service]:
+@pytest.fixture(scope="module")
+def service(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """An API, which has a stub worker."""
-    file, port = tmp_path / "keys", free_port()
-    keys = api_keys.add(file, "fast", "user", ""), api_keys.add(file, "slow", "user", "2/second")
-    pool = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
-    with Process(tmp_path / "log", "api", "--port", port, api_keys_file=file, **pool) as process:
+    folder, port, pool = tmp_path_factory.mktemp("service"), free_port(), Keys("test", "service")
+    keys = [api_keys.add(folder / "keys", name, "user", rate) for name, rate in (("fast", ""), ("slow", "2/second"))]
+    stub = StubWorker(redis_server.url, pool)
+    stub.start()
+    settings = {"redis_url": redis_server.url, "key_prefix": pool.prefix, "pool": pool.pool}
+    with Process(folder / "log", "api", "--port", port, api_keys_file=folder / "keys", **settings) as process:
         wait_until(lambda: "http" in process.output)
         yield Service(f"http://127.0.0.1:{port}", *keys)
+    stub.stop()
 
 
 class TestService:

@@ -94,6 +94,7 @@ def opened(originals: Path, name: str, tmp_path_factory: pytest.TempPathFactory)
 # The model
 
 
+@pytest.mark.wide
 def test_scores_are_those_of_sentence_transformers(opened: Reranker, originals: Path, name: str) -> None:
     raw = expected(originals, name, "raw")
     assert np.ptp(raw) > 1
@@ -101,11 +102,13 @@ def test_scores_are_those_of_sentence_transformers(opened: Reranker, originals: 
     assert sigmoid(opened.score(PAIRS)) == pytest.approx(expected(originals, name, "scores"), abs=MAX_ERROR)
 
 
+@pytest.mark.wide
 def test_a_pair_alone_has_the_score_that_it_has_among_others(opened: Reranker, originals: Path, name: str) -> None:
     alone = np.concatenate([opened.score([pair]) for pair in PAIRS])
     assert alone == pytest.approx(expected(originals, name, "raw"), abs=MAX_ERROR)
 
 
+@pytest.mark.wide
 def test_pairs_may_lose_their_beginning(opened: Reranker, originals: Path, name: str) -> None:
     texts = [TokenizedText(tokens) for tokens in opened.tokenize(PAIRS, "left")]
     opened.encode(texts)
@@ -114,6 +117,7 @@ def test_pairs_may_lose_their_beginning(opened: Reranker, originals: Path, name:
     assert [text.tokens.truncated for text in texts] == [max(map(len, pair)) > 100 for pair in PAIRS]
 
 
+@pytest.mark.wide
 def test_the_torch_engine_makes_the_same_scores(
     torch_reference: None, reranker: Reranker, reranker_source: Path, home: Path
 ) -> None:
@@ -432,8 +436,14 @@ def test_the_command_prepares_both_models(tiny_source: Path, reranker_source: Pa
     assert [Model.open(folder).is_reranker for folder in folders] == [False, True]
 
 
-@pytest.mark.parametrize("name", ["ms-marco-minilm", "cross-encoder/ms-marco-MiniLM-L6-v2"])
-@pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize(
+    ("name", "is_there"),
+    [
+        ("ms-marco-minilm", True),
+        pytest.param("cross-encoder/ms-marco-MiniLM-L6-v2", True, marks=pytest.mark.wide),
+        pytest.param("ms-marco-minilm", False, marks=pytest.mark.wide),
+    ],
+)
 def test_a_reranker_is_had_by_its_short_name(
     tiny_source: Path, reranker_source: Path, tmp_path: Path, name: str, is_there: bool
 ) -> None:
@@ -465,6 +475,7 @@ def test_the_summary_names_the_reranker(
     assert f"ready:  1 worker with {model} on openvino f32, reranker {name}, index default" in capsys.readouterr().out
 
 
+@pytest.mark.wide
 def test_a_worker_that_is_killed_in_the_middle_of_reranks_loses_nothing(
     home: Path, tiny_source: Path, reranker_source: Path, tmp_path: Path, keys: Keys, redis_url: str, client: Client
 ) -> None:

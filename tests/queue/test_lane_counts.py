@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from queues import Queue
 
@@ -95,7 +95,6 @@ ACTIONS = st.one_of(
 )
 
 
-@settings(max_examples=60)
 @given(st.lists(SIZES, min_size=3, max_size=6), st.lists(ACTIONS, max_size=25))
 def test_the_counts_are_those_of_what_is_in_the_lane(
     queue: Queue, sizes: list[int], actions: list[tuple[str, Any]]
