@@ -64,8 +64,8 @@ def assert_all_answered(callers: Callers) -> None:
 
 @pytest.mark.usefixtures("stub")
 class TestApi:
-    @pytest.mark.parametrize("num_processes", [1, 2])
-    @pytest.mark.parametrize("keeps", [True, False])
+    @pytest.mark.parametrize("num_processes", [1, pytest.param(2, marks=pytest.mark.wide)])
+    @pytest.mark.parametrize("keeps", [pytest.param(True, marks=pytest.mark.wide), False])
     def test_it_answers_every_request_that_was_sent(self, start_api: StartApi, num_processes: int, keeps: bool) -> None:
         api, port = start_api(api_processes=num_processes)
         wait_until(lambda: listens(port))
@@ -86,6 +86,7 @@ class TestApi:
             assert kept.recv(1) == b""
         assert api.wait() == 0
 
+    @pytest.mark.wide
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
     def test_further_signals_change_nothing(self, start_api: StartApi, number: signal.Signals) -> None:
         api, port = start_api()
@@ -98,6 +99,7 @@ class TestApi:
             callers.join()
         assert_all_answered(callers)
 
+    @pytest.mark.wide
     def test_it_ends_when_it_is_told_so_while_it_starts(self, start_api: StartApi) -> None:
         api, _ = start_api()
         wait_until(lambda: "listening on" in api.output)  # its process was not started yet
@@ -186,6 +188,7 @@ class TestDrain:
             drain_with(lambda: accepted.recv(100), idle_s=-1)
 
 
+@pytest.mark.wide
 class TestWorkers:
     @pytest.fixture
     def start_worker(
@@ -216,6 +219,7 @@ class TestWorkers:
                 worker.terminate()
 
 
+@pytest.mark.wide
 class TestStack:
     def test_it_answers_every_request_that_was_sent(
         self, home: Path, tiny_model: Path, tiny_source: Path, tmp_path: Path, settings: Settings
@@ -255,6 +259,7 @@ class TestDisconnects:
             stub.resume()
             assert stays.recv(65_536).startswith(b"HTTP/1.1 200")
 
+    @pytest.mark.wide
     def test_a_client_whose_request_came_while_the_api_was_stopped_has_not_gone(
         self, start_api: StartApi, stub: StubWorker, client: Client
     ) -> None:
