@@ -125,21 +125,8 @@ class TestSameAsClient:
         submitted = http.submit("search", queries, k=3, **options).result().hits
         assert submitted == ([expected] if isinstance(queries, str) or options.get("fuse") else expected)
 
-    def test_pages_of_a_search(self, http: HttpClient, client: Client) -> None:
-        first = http.find("storm", k=2, cursor="")
-        assert first.totals == client.find("storm", k=2, cursor="").totals
-        assert first.cursors is not None
-        second = http.find("storm", k=2, cursor=first.cursors[0])
-        assert [*(first.hits or [[]])[0], *(second.hits or [[]])[0]] == client.search("storm", k=4)
-
-    def test_a_submit_with_a_key_is_the_job_that_was_put_first(self, http: HttpClient) -> None:
-        first = http.submit("embed", "storm", idempotency_key="one")
-        assert http.submit("embed", "storm", idempotency_key="one").id == first.id
-        assert http.submit("embed", "storm").id != http.submit("embed", "storm").id != first.id
-
-    @pytest.mark.parametrize(
-        "call",
-        [
+    def test_errors(self, http: HttpClient, client: Client) -> None:
+        calls: list[Callable[[Any], Any]] = [
             lambda c: c.embed([]),
             lambda c: c.embed(["storm", 5]),
             lambda c: c.embed("storm", pooling="last"),
@@ -168,14 +155,13 @@ class TestSameAsClient:
             lambda c: c.job("unknown").status(),
             lambda c: c.job("unknown").result(),
             lambda c: c.job("unknown").cancel(),
-        ],
-    )
-    def test_errors(self, http: HttpClient, client: Client, call: Callable[[Any], Any]) -> None:
-        with pytest.raises(ShoalError) as expected:
-            call(client)
-        with pytest.raises(type(expected.value)) as found:
-            call(http)
-        assert found.value.message == expected.value.message
+        ]
+        for number, call in enumerate(calls):
+            with pytest.raises(ShoalError) as expected:
+                call(client)
+            with pytest.raises(type(expected.value)) as found:
+                call(http)
+            assert found.value.message == expected.value.message, number
 
 
 class TestLimits:

@@ -215,6 +215,7 @@ class TestSeveralProcesses:
         assert 0.9 * min(before, after) <= found <= 1.1 * max(before, after)
         assert several.scrape("shoal_build_info") == 1
 
+    @pytest.mark.wide
     def test_one_that_dies_is_replaced_and_what_it_counted_stays(self, start_server: StartServer) -> None:
         several = Several(start_server(api_processes=2))
         wait_until(lambda: embed(several) and len(several.have_answered()) == 2)
@@ -232,6 +233,7 @@ class TestSeveralProcesses:
         assert not folder.exists()
         assert not any(map(is_running, pids))
 
+    @pytest.mark.wide
     def test_they_go_when_the_one_that_started_them_is_killed(self, start_server: StartServer) -> None:
         several = Several(start_server(api_processes=2))
         wait_until(lambda: embed(several) and len(several.have_answered()) == 2)

@@ -84,6 +84,7 @@ def test_golden_vectors_are_for_their_weights_and_pooling_alone() -> None:
         assert parity.golden_vectors(replace(model, **change)) is None
 
 
+@pytest.mark.wide
 def test_processes_that_need_a_model_at_once_have_it_prepared_once(source: Path, tmp_path: Path) -> None:
     processes = [run(PREPARE, tmp_path, source) for _ in range(3)]
     results = [process.communicate() for process in processes]
@@ -92,6 +93,7 @@ def test_processes_that_need_a_model_at_once_have_it_prepared_once(source: Path,
     assert sum("preparing" in errors for _, errors in results) == 1
 
 
+@pytest.mark.wide
 def test_what_a_killed_process_left_is_not_taken_for_a_model(source: Path, tmp_path: Path) -> None:
     folder = prepared_folder(tmp_path, str(source))
     left = folder.with_name(f".{folder.name}.new")
