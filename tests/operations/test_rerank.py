@@ -15,11 +15,9 @@ import numpy as np
 import openvino
 import pytest
 from click.testing import CliRunner
-from conftest import TESTS, wait_until
+from conftest import TESTS
 from numpy.typing import NDArray
-from process import Process
 from queues import Queue, drive
-from test_worker_process import NUM_JOBS, assert_all_done, num_pending, suspend_at_work
 
 from shoal import Client, operations
 from shoal.cli.main import main
@@ -473,27 +471,3 @@ def test_the_summary_names_the_reranker(
     print_summary(Settings(redis_url=redis_url, key_prefix=keys.prefix, pool=keys.pool))
     model, name = worker.encoder.model.name, reranker.model.name
     assert f"ready:  1 worker with {model} on openvino f32, reranker {name}, index default" in capsys.readouterr().out
-
-
-@pytest.mark.wide
-def test_a_worker_that_is_killed_in_the_middle_of_reranks_loses_nothing(
-    home: Path, tiny_source: Path, reranker_source: Path, tmp_path: Path, keys: Keys, redis_url: str, client: Client
-) -> None:
-    settings = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool, "home": home, "threads": 1}
-    settings |= {"model": tiny_source, "reranker": reranker_source, "precision": "f32"}
-
-    def rerank() -> str:
-        return client.submit("rerank", DOCUMENTS * 40, query=QUERY, lane="bulk").id
-
-    with Process(tmp_path / "worker.log", "worker", **settings) as first:
-        wait_until(client.pool.ready)
-        (about,) = client.pool.ready().values()
-        assert about["reranker"] == str(reranker_source)
-        job_ids = suspend_at_work(client, first, lambda: [rerank() for _ in range(NUM_JOBS)])
-        first.kill()
-    assert num_pending(client) > 0
-    with Process(tmp_path / "worker.log", "worker", **settings) as second:
-        assert_all_done(client, job_ids)
-        results = [client.job(job_id).result() for job_id in job_ids]
-        assert {scores(result).tobytes() for result in results} == {scores(results[0]).tobytes()}
-        second.terminate()

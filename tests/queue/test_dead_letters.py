@@ -8,7 +8,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from api_stub import MakeApp, StubWorker, error_of
+from api_stub import StubWorker, error_of
 from blocking import DeadLetters, commands_of
 from click.testing import CliRunner, Result
 from conftest import PATIENCE_S, RedisServer
@@ -208,22 +208,6 @@ class TestOverHttp:
         stub.resume()
         assert api.get(f"{first.headers['Location']}/result?wait=20").get_json()["status"] == "done"
         assert submit("k").get_json() == {"id": first.get_json()["id"], "status": "done"}
-
-    @pytest.mark.usefixtures("stub")
-    def test_an_embed_that_does_not_wait_takes_one_too(self, api: FlaskClient) -> None:
-        headers = {"Idempotency-Key": "k", "Prefer": "respond-async"}
-        ids = {api.post("/embed", json={"inputs": "storm"}, headers=headers).get_json()["id"] for _ in range(3)}
-        assert len(ids) == 1
-
-    def test_a_full_lane_says_when_to_come_back(self, make_app: MakeApp, stub: StubWorker) -> None:
-        stub.pause()
-        stub.announce(texts_per_s=0.5)
-        api = make_app(max_backlog=10).test_client()
-        refused = [api.post("/v1/jobs", json={"op": "embed", "inputs": ["storm"]}) for _ in range(11)][-1]
-        assert refused.status_code == 429
-        assert 1 <= int(refused.headers["Retry-After"]) <= 60
-        assert "try again in" in refused.get_json()["error"]["message"]
-        stub.resume()
 
 
 def test_the_bytes_of_a_job_stay_what_they_were(queue: Queue) -> None:

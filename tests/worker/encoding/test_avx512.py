@@ -179,7 +179,7 @@ def test_bits_are_not_counted_in_arrays_with_gaps() -> None:
 @needs_kernel
 class TestVectors:
     @pytest.mark.parametrize("precision", COSINES)
-    @pytest.mark.parametrize("sizes", SIZES)
+    @pytest.mark.parametrize("sizes", [SIZES[0], *(pytest.param(sizes, marks=pytest.mark.wide) for sizes in SIZES[1:])])
     def test_they_are_near_those_of_openvino_in_f32(self, sizes: Sizes, precision: str) -> None:
         made, offset = transformer(sizes), NUM_POSITIONS * (sizes.types - 1)
         found = run(opened(made, precision), texts(), offset=offset)
