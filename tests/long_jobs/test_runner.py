@@ -202,6 +202,7 @@ Runner(Settings(redis_url="redis://127.0.0.1:1"), {})._work(["queue"], parent=-1
 """
 
 
+@pytest.mark.wide
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process outlives a parent that is killed")
 def test_a_worker_ends_if_its_runner_was_killed_before_it_began() -> None:
     path = os.pathsep.join(sys.path)

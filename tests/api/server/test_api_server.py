@@ -50,7 +50,7 @@ class TestServing:
         status, body, _ = server.ask("POST", "/embed", iter([b'{"inputs": "', b"x" * 1_000, b'"}']))
         assert (status, body["error"]["code"]) == (413, "too_large")
 
-    @pytest.mark.parametrize("api_processes", [1, 2])
+    @pytest.mark.parametrize("api_processes", [1, pytest.param(2, marks=pytest.mark.wide)])
     def test_the_host_may_be_a_name_of_several_addresses(self, start_api: StartApi, api_processes: int) -> None:
         server = start_api(host="localhost", api_processes=api_processes)
         addresses = find_addresses("localhost", free_port())
@@ -70,7 +70,7 @@ class TestServing:
 
 
 class TestStopping:
-    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.wide)])
     def test_requests_in_flight_are_answered(
         self, start_api: StartApi, stub: StubWorker, settings: Settings, number: signal.Signals
     ) -> None:
