@@ -51,7 +51,12 @@ WORDS = ("storm", "europe", "climate", "change", "rain", "market", "falls", "ris
 #: Files that take long for the number of their tests, the longest last.
 SLOW_FILES = (
     "test_redis_restart",
+    "test_store_process",
+    "test_api_security",
+    "test_api_server",
+    "test_stop",
     "test_runner",
+    "test_encoder",
     "test_chaos",
     "test_supervisor",
     "test_watch",
