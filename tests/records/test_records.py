@@ -171,6 +171,7 @@ def test_a_table_with_many_open_quotes_is_not_read_on(write: Write) -> None:
         sum(isinstance(row, BadRow) for row in found)
 
 
+@pytest.mark.wide
 @counts_memory
 def test_lines_after_an_open_quote_take_little_memory(write: Write) -> None:
     path = write("a.csv", 'text\none\n"open\n' + "x\n" * 700_000)

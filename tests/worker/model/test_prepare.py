@@ -69,6 +69,7 @@ def test_a_wait_for_another_process_that_prepares_the_model_is_said(tmp_path: Pa
     assert process.returncode == 0
 
 
+@pytest.mark.wide
 @pytest.mark.usefixtures("torch_reference")
 def test_the_golden_vectors_are_those_of_sentence_transformers(tmp_path: Path) -> None:
     path = tmp_path / "vectors.npy"
