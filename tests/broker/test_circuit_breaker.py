@@ -210,6 +210,7 @@ def test_those_who_wait_get_their_answer_if_it_is_back_at_once(api: Api, stub: S
     assert statuses == {200}
 
 
+@pytest.mark.wide
 def test_outages_leave_nothing_behind(api: Api, stub: StubWorker) -> None:
     bodies = [{"inputs": f"text {n}"} for n in range(8)]
 

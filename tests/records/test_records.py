@@ -321,6 +321,7 @@ class TestColumns:
         del values
         assert peak_mb(path, "sum(1 for _ in source.rows())") < 180
 
+    @pytest.mark.wide
     def test_a_row_that_nearly_fills_the_memory_ends_in_a_sentence(self, tmp_path: Path) -> None:
         """In a process of its own, as pyarrow loads parts of itself when they are used first."""
         numbers = pyarrow.ListArray.from_arrays(pyarrow.array([0, 50_000_000], "int32"), pyarrow.repeat(0, 50_000_000))
