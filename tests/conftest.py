@@ -51,7 +51,12 @@ WORDS = ("storm", "europe", "climate", "change", "rain", "market", "falls", "ris
 #: Files that take long for the number of their tests, the longest last.
 SLOW_FILES = (
     "test_redis_restart",
+    "test_store_process",
+    "test_api_security",
+    "test_api_server",
+    "test_stop",
     "test_runner",
+    "test_encoder",
     "test_chaos",
     "test_supervisor",
     "test_watch",
@@ -87,9 +92,11 @@ ignore_syncs()
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A fixture is made once for all cases of a property, and a busy machine is no fault of the code.
+# A fixture is made once for all cases of a property, and a busy machine is no fault of the code. `scripts/test-all`
+# tries as many cases as hypothesis does by itself, 100.
 _always = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-settings.register_profile("suite", _always, derandomize=True, database=None)
+settings.register_profile("wide", _always, derandomize=True, database=None)
+settings.register_profile("suite", settings.get_profile("wide"), max_examples=25)
 settings.register_profile("explore", _always)
 settings.load_profile("suite")
 
@@ -394,7 +401,7 @@ def tiny_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (folder.parent / "tiny.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
-            command = [sys.executable, "-W", "ignore", str(Path(__file__).parent / "tiny_model.py"), str(folder)]
+            command = [sys.executable, "-W", "ignore", str(TESTS / "shared/models/tiny_model.py"), str(folder)]
             subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
     return folder / "model"
 

@@ -93,7 +93,8 @@ class Tree:
         (self._folder / "tmp").mkdir(exist_ok=True)
         # A tiny model that one run has made serves all, as it does for the processes of one run.
         os.environ |= {"TEST_PATIENCE_S": str(patience_s), "PYTEST_XDIST_WORKER": "gw0", "CI": "1"}
-        options = ["-x", "-q", "--tb=line", "-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist"]
+        options = ["-x", "-q", "--tb=line", "-m", "not wide"]
+        options += ["-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist"]
         options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of plugins that are imported already
         code = 3
         try:

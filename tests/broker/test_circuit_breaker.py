@@ -97,7 +97,11 @@ class Api:
         return sum(one.num_threads() for one in processes), sum(one.num_fds() for one in processes)
 
 
-HOW = pytest.mark.parametrize("how", ["killed", "hung", "swallowed"])
+def lost(quick: str) -> pytest.MarkDecorator:
+    """Return a mark by which a test loses Redis in each way; only one of them is not wide."""
+    ways = ("killed", "hung", "swallowed")
+    marks = {way: () if way == quick else pytest.mark.wide for way in ways}
+    return pytest.mark.parametrize("how", [pytest.param(way, marks=marks[way]) for way in ways])
 
 
 @pytest.fixture
@@ -140,7 +144,7 @@ def api(own_redis: RedisServer, proxy: Proxy, stub: StubWorker, tmp_path: Path) 
         yield api
 
 
-@HOW
+@lost("killed")
 def test_every_route_says_so_and_goes_on_by_itself(api: Api, how: str) -> None:
     job_id = api.ask("POST", "/v1/jobs", {"op": "embed", "inputs": "storm"})[1]["id"]
     api.lose(how)
@@ -156,7 +160,7 @@ def test_every_route_says_so_and_goes_on_by_itself(api: Api, how: str) -> None:
     assert "shoal_redis_up 1.0" in api.ask("GET", "/metrics")[1]
 
 
-@HOW
+@lost("hung")
 def test_those_who_come_together_need_not_wait_for_each_other(api: Api, how: str) -> None:
     bodies = [{"inputs": f"text {n}"} for n in range(64)]
     with ThreadPoolExecutor(64) as pool:
@@ -167,7 +171,7 @@ def test_those_who_come_together_need_not_wait_for_each_other(api: Api, how: str
     wait_until(api.answers)
 
 
-@HOW
+@lost("swallowed")
 def test_those_who_wait_are_told(api: Api, stub: StubWorker, how: str) -> None:
     stub.pause()
     lost = threading.Event()
@@ -206,6 +210,7 @@ def test_those_who_wait_get_their_answer_if_it_is_back_at_once(api: Api, stub: S
     assert statuses == {200}
 
 
+@pytest.mark.wide
 def test_outages_leave_nothing_behind(api: Api, stub: StubWorker) -> None:
     bodies = [{"inputs": f"text {n}"} for n in range(8)]
 

@@ -126,6 +126,7 @@ class TestUrl:
     def test_what_is_shown_of_one(self, url: str, safe: str) -> None:
         assert shown(url) == safe
 
+    @pytest.mark.wide
     def test_no_command_shows_the_password(
         self, locked: RedisServer, tiny_source: Path, tiny_model: Path, home: Path, tmp_path: Path
     ) -> None:
@@ -191,7 +192,8 @@ class TestTls:
     def url(self, server: RedisServer, files: Path, name: str) -> str:
         """Return the URL for a client with the certificate of that name."""
         options = f"ssl_ca_certs={files}/ca.pem&ssl_certfile={files}/{name}.pem&ssl_keyfile={files}/{name}.key"
-        return f"rediss://127.0.0.1:{server.port}/0?{options}"
+        patience = f"socket_timeout={PATIENCE_S}&socket_connect_timeout={PATIENCE_S}"
+        return f"rediss://127.0.0.1:{server.port}/0?{options}&{patience}"
 
     def test_with_certificates_on_both_sides(self, server: RedisServer, use: Use) -> None:
         assert use(server.url) == "queued"

@@ -44,7 +44,7 @@ from shoal_workers.service.service import about
 ACL = ROOT / "docs" / "redis-users.acl"
 
 #: A producer in JavaScript, and what it finds: see there.
-PRODUCER = TESTS / "producer.mjs"
+PRODUCER = TESTS / "shared/clients/producer.mjs"
 FOUND = {
     "replies": ["done", "done", "done", "failed", "cancelled"],
     "put": [True] * 3,
@@ -178,7 +178,7 @@ class Runner(Process):
 
     def __init__(self, log: Path, **settings: Any):
         self.log = log
-        command = [sys.executable, str(TESTS / "long_job_tasks.py")]
+        command = [sys.executable, str(TESTS / "shared/pool/long_job_tasks.py")]
         env = environment(**settings) | {"PYTHONPATH": os.pathsep.join(sys.path)}
         with log.open("ab") as output:
             self._process = subprocess.Popen(command, env=env, stdout=output, stderr=output)
@@ -315,6 +315,7 @@ def use_api(caller: Caller, admin: Caller, limited: Caller) -> None:
     assert admin.ask("DELETE", f"/v1/dead/{letter['id']}")[0] == 404
 
 
+@pytest.mark.wide
 def test_each_user_may_do_what_it_does_and_nothing_else(
     place: Place, tiny_source: Path, home: Path, index_folder: Path, tmp_path: Path
 ) -> None:
@@ -354,6 +355,7 @@ def test_each_user_may_do_what_it_does_and_nothing_else(
         assert sorted(watch.used[user] - {"auth"} | RARE.get(user, set())) == sorted(allowed[user]), user
 
 
+@pytest.mark.wide
 def test_the_runner_may_do_what_it_does(place: Place, tmp_path: Path) -> None:
     runner_url = place.api.replace("shoal-api:api", "shoal-jobs:jobs")
     url = place.worker.replace("shoal-worker:worker", "shoal-api:api")

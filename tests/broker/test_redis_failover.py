@@ -86,6 +86,7 @@ def has(server: RedisServer, jobs: list[Handle]) -> list[Handle]:
         return [job for job in jobs if connection.exists(Keys().record(job.id))]
 
 
+@pytest.mark.wide
 @pytest.mark.usefixtures("workers")
 class TestWithWorkers:
     def test_all_that_was_accepted_and_replicated_is_answered(self, pair: Pair) -> None:
@@ -161,6 +162,7 @@ class TestLoss:
             pair.fail_over()
             assert has(pair.replica, [*safe, *late]) == safe
 
+    @pytest.mark.wide
     def test_min_replicas_bounds_it(self, pair: Pair) -> None:
         with redis.Redis.from_url(pair.primary.url) as admin, Client(pair.url) as client:
             admin.config_set("min-replicas-to-write", 1)

@@ -148,6 +148,7 @@ def test_workers_look_for_jobs_of_dead_ones(admin: "redis.Redis", queue: Queue) 
     assert taken.deaths == 1
 
 
+@pytest.mark.wide
 def test_the_service_refuses_stays_ready_and_recovers(
     own_redis: RedisServer, admin: "redis.Redis", tiny_source: Path, home: Path, tmp_path: Path
 ) -> None:

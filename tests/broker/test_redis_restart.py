@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from signal import SIGKILL
 
+import pytest
 import redis
 from conftest import RedisServer, wait_until
 from index_versions import publish_version
@@ -15,6 +16,8 @@ from queues import queue_of
 from service import Response, Service, service
 
 from shoal import Client
+
+pytestmark = pytest.mark.wide
 
 NUM_KILLS = 3
 

@@ -108,6 +108,7 @@ def documents(out: Path) -> dict[str, str]:
     return {row["id"]: row["text"] for row in map(index.document, range(index.manifest.count))}
 
 
+@pytest.mark.wide
 def test_the_command_builds_a_folder_again_until_it_is_stopped(tmp_path: Path, tiny_source: Path, home: Path) -> None:
     folder, out = tmp_path / "docs", tmp_path / "index"
     folder.mkdir()

@@ -20,6 +20,7 @@ from tcp_proxy import Proxy
 
 from shoal import Client, HttpClient
 from shoal.client.http.messages import RequestLimits
+from shoal.contract.keys import Keys
 from shoal.contract.options import Options
 from shoal.errors import (
     Cancelled,
@@ -124,21 +125,8 @@ class TestSameAsClient:
         submitted = http.submit("search", queries, k=3, **options).result().hits
         assert submitted == ([expected] if isinstance(queries, str) or options.get("fuse") else expected)
 
-    def test_pages_of_a_search(self, http: HttpClient, client: Client) -> None:
-        first = http.find("storm", k=2, cursor="")
-        assert first.totals == client.find("storm", k=2, cursor="").totals
-        assert first.cursors is not None
-        second = http.find("storm", k=2, cursor=first.cursors[0])
-        assert [*(first.hits or [[]])[0], *(second.hits or [[]])[0]] == client.search("storm", k=4)
-
-    def test_a_submit_with_a_key_is_the_job_that_was_put_first(self, http: HttpClient) -> None:
-        first = http.submit("embed", "storm", idempotency_key="one")
-        assert http.submit("embed", "storm", idempotency_key="one").id == first.id
-        assert http.submit("embed", "storm").id != http.submit("embed", "storm").id != first.id
-
-    @pytest.mark.parametrize(
-        "call",
-        [
+    def test_errors(self, http: HttpClient, client: Client) -> None:
+        calls: list[Callable[[Any], Any]] = [
             lambda c: c.embed([]),
             lambda c: c.embed(["storm", 5]),
             lambda c: c.embed("storm", pooling="last"),
@@ -167,14 +155,13 @@ class TestSameAsClient:
             lambda c: c.job("unknown").status(),
             lambda c: c.job("unknown").result(),
             lambda c: c.job("unknown").cancel(),
-        ],
-    )
-    def test_errors(self, http: HttpClient, client: Client, call: Callable[[Any], Any]) -> None:
-        with pytest.raises(ShoalError) as expected:
-            call(client)
-        with pytest.raises(type(expected.value)) as found:
-            call(http)
-        assert found.value.message == expected.value.message
+        ]
+        for number, call in enumerate(calls):
+            with pytest.raises(ShoalError) as expected:
+                call(client)
+            with pytest.raises(type(expected.value)) as found:
+                call(http)
+            assert found.value.message == expected.value.message, number
 
 
 class TestLimits:
@@ -276,15 +263,18 @@ class Service(NamedTuple):
     slow_key: str
 
 
-@pytest.fixture
-def service(settings: Settings, stub: StubWorker, tmp_path: Path) -> Iterator[Service]:
+@pytest.fixture(scope="module")
+def service(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """An API, which has a stub worker."""
-    file, port = tmp_path / "keys", free_port()
-    keys = api_keys.add(file, "fast", "user", ""), api_keys.add(file, "slow", "user", "2/second")
-    pool = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
-    with Process(tmp_path / "log", "api", "--port", port, api_keys_file=file, **pool) as process:
+    folder, port, pool = tmp_path_factory.mktemp("service"), free_port(), Keys("test", "service")
+    keys = [api_keys.add(folder / "keys", name, "user", rate) for name, rate in (("fast", ""), ("slow", "2/second"))]
+    stub = StubWorker(redis_server.url, pool)
+    stub.start()
+    settings = {"redis_url": redis_server.url, "key_prefix": pool.prefix, "pool": pool.pool}
+    with Process(folder / "log", "api", "--port", port, api_keys_file=folder / "keys", **settings) as process:
         wait_until(lambda: "http" in process.output)
         yield Service(f"http://127.0.0.1:{port}", *keys)
+    stub.stop()
 
 
 class TestService:

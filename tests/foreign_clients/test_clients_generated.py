@@ -18,7 +18,7 @@ from javascript import NODE, needs_node
 pytest_plugins = ["api_fixtures", "client_fixtures"]
 
 #: Programs with the plainest calls, and the package.json of what `scripts/test-clients` installs with npm.
-PROGRAMS = TESTS / "clients"
+PROGRAMS = TESTS / "shared/clients"
 
 #: Where it installs them.
 PACKAGES = Path(os.environ.get("TEST_JAVASCRIPT_CLIENTS", "/nowhere")) / "node_modules"
@@ -93,6 +93,7 @@ def saved(url: str, tmp_path: Path) -> Path:
     return tmp_path / "openapi.json"
 
 
+@pytest.mark.wide
 @needs_node
 @pytest.mark.skipif(not PACKAGES.exists(), reason="needs the packages of scripts/test-clients")
 def test_a_typescript_client(url: str, saved: Path, tmp_path: Path) -> None:
@@ -107,6 +108,7 @@ def test_a_typescript_client(url: str, saved: Path, tmp_path: Path) -> None:
     assert (status, num_scores, id_length > 0) == (200, 1, True)
 
 
+@pytest.mark.wide
 @pytest.mark.skipif(not GENERATOR.exists(), reason="needs openapi-python-client, which scripts/test-clients installs")
 def test_a_python_client(url: str, saved: Path, tmp_path: Path) -> None:
     (tmp_path / "config.yml").write_text("post_hooks: []\n")

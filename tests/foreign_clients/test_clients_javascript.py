@@ -98,6 +98,7 @@ def run(url: str, package: str, call: str, model: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.wide
 @needs_node
 @pytest.mark.parametrize("package", PROGRAMS)
 def test_the_vectors_are_shoals_own(served: Any, url: str, model: str, package: str) -> None:
@@ -107,6 +108,7 @@ def test_the_vectors_are_shoals_own(served: Any, url: str, model: str, package: 
     check_same(run(url, package, PROGRAMS[package][1], model), expected)
 
 
+@pytest.mark.wide
 @needs_node
 @pytest.mark.parametrize("package", FAILURES)
 def test_an_error_has_the_services_words(url: str, package: str) -> None:
@@ -115,7 +117,7 @@ def test_an_error_has_the_services_words(url: str, package: str) -> None:
 
 
 def test_the_page_has_each_package_with_the_version_that_is_tested() -> None:
-    package = json.loads((ROOT / "tests/clients/package.json").read_text("utf-8"))
+    package = json.loads((ROOT / "tests/shared/clients/package.json").read_text("utf-8"))
     versions = {name: version for name, (version, _) in rows().items()}
     assert versions.items() <= package["dependencies"].items()
     assert versions.keys() == PROGRAMS.keys()

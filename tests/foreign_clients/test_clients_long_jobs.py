@@ -171,6 +171,7 @@ def current(versions: list[dict[str, Any]]) -> str:
     return str(version)
 
 
+@pytest.mark.wide
 @pytest.mark.usefixtures("runner")
 def test_a_runner_does_all_of_it(client: AnyClient, source: Path, tmp_path: Path) -> None:
     job, seen = bulk(client, source, source.with_suffix(".vectors")), list[str]()

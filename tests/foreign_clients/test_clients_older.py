@@ -9,6 +9,8 @@ from client_reference import Reference, check_same
 
 pytest_plugins = ["client_fixtures"]
 
+pytestmark = pytest.mark.wide
+
 TEXTS = ["storm in europe", "market falls", "the rain " * 40]
 #: The prompt of the tiny model for queries.
 QUERY = "storm "

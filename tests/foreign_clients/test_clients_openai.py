@@ -12,7 +12,7 @@ pytest_plugins = ["client_fixtures"]
 
 openai = pytest.importorskip("openai")
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # those of the clients are not ours
+pytestmark = [pytest.mark.wide, pytest.mark.filterwarnings("ignore")]  # those of the clients are not ours
 
 TEXTS = ["storm in europe", "", "market falls", "the rain " * 40]
 #: More than a request to OpenAI may have.

@@ -15,7 +15,7 @@ ollama = pytest.importorskip("ollama")
 cohere = pytest.importorskip("cohere")
 httpx = pytest.importorskip("httpx")
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # those of the clients are not ours
+pytestmark = [pytest.mark.wide, pytest.mark.filterwarnings("ignore")]  # those of the clients are not ours
 
 TEXTS = ["storm in europe", "market falls", "the rain " * 40]
 #: The prompt of the tiny model for queries.

@@ -11,6 +11,8 @@ from page import table
 
 pytest_plugins = ["client_fixtures"]
 
+pytestmark = pytest.mark.wide
+
 pytest.importorskip("openai")
 
 TEXTS = ["storm in europe", "market falls"]

@@ -13,7 +13,7 @@ pytest_plugins = ["client_fixtures"]
 
 httpx = pytest.importorskip("httpx")
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # those of the clients are not ours
+pytestmark = [pytest.mark.wide, pytest.mark.filterwarnings("ignore")]  # those of the clients are not ours
 
 QUERY = "storm in europe"
 TEXTS = ["market falls", "the storm rises", "rain and change " * 40, "", "a change of climate"]

@@ -26,6 +26,8 @@ expect = sync_api.expect
 
 pytest_plugins = ["browser_fixtures"]
 
+pytestmark = pytest.mark.wide
+
 #: Words that mean something to shells, to JSON and to Python.
 ODD = """storm's "europe" $HOME `id` \\n {0} %s é 洪水"""
 

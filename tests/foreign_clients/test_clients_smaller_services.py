@@ -8,6 +8,8 @@ from client_reference import Reference, check_same
 
 pytest_plugins = ["client_fixtures"]
 
+pytestmark = pytest.mark.wide
+
 httpx = pytest.importorskip("httpx")
 
 TEXTS = ["storm in europe", "market falls", "the rain " * 40]

@@ -13,7 +13,7 @@ pytest_plugins = ["client_fixtures"]
 tei_client = pytest.importorskip("tei_client")
 hub = pytest.importorskip("huggingface_hub")
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # those of the clients are not ours
+pytestmark = [pytest.mark.wide, pytest.mark.filterwarnings("ignore")]  # those of the clients are not ours
 
 TEXTS = ["storm in europe", "market falls", "the rain " * 40]
 

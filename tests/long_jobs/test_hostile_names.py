@@ -56,6 +56,7 @@ def test_status_without_a_terminal(pool: dict[str, str]) -> None:
     assert f"    index {SHOWN}: {SHOWN}" in found
 
 
+@pytest.mark.wide
 @pytest.mark.usefixtures("named")
 def test_top_without_a_terminal(pool: dict[str, str]) -> None:
     found = lines("top", **pool)
@@ -79,6 +80,7 @@ def test_dead_letters(pool: dict[str, str], queue: Queue) -> None:
     assert shown[-4:] == ["line 1", first, *rest, "line 2"]
 
 
+@pytest.mark.wide
 def test_long_jobs(pool: dict[str, str], settings: Settings, rq: Rq) -> None:
     with LongJobs(settings) as jobs:
         job_id = jobs.submit("embed_file", {"source": HOSTILE, "out": "x"}, client=HOSTILE)

@@ -22,7 +22,7 @@ from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.long_jobs.status import LongJobStatus
 from shoal.settings import Settings
 
-SCRIPT = TESTS / "long_job_tasks.py"
+SCRIPT = TESTS / "shared/pool/long_job_tasks.py"
 
 
 def grandchildren(runner: psutil.Popen) -> list[psutil.Process]:
@@ -115,6 +115,7 @@ def place(own_redis: RedisServer, tmp_path: Path) -> Iterator[Place]:
     place.close()
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("is_full_at_start", [True, False])
 def test_a_full_redis_is_waited_for(place: Place, is_full_at_start: bool) -> None:
     if not is_full_at_start:
@@ -170,7 +171,9 @@ def test_a_job_that_runs_is_paused_resumed_and_cancelled(place: Place) -> None:
     assert place.numbers == list(range(10))
 
 
-@pytest.mark.parametrize("whom", ["runner", "worker", "job"])
+@pytest.mark.parametrize(
+    "whom", ["worker", *(pytest.param(whom, marks=pytest.mark.wide) for whom in ("runner", "job"))]
+)
 def test_a_job_goes_on_when_a_process_was_killed(place: Place, whom: str) -> None:
     job_id = place.submit("count", rows=6)
     place.let_go(3)
@@ -198,6 +201,7 @@ Runner(Settings(redis_url="redis://127.0.0.1:1"), {})._work("queue", parent=-1)
 """
 
 
+@pytest.mark.wide
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process outlives a parent that is killed")
 def test_a_worker_ends_if_its_runner_was_killed_before_it_began() -> None:
     path = os.pathsep.join(sys.path)
@@ -205,6 +209,7 @@ def test_a_worker_ends_if_its_runner_was_killed_before_it_began() -> None:
     assert subprocess.run(command, env=environment() | {"PYTHONPATH": path}, timeout=PATIENCE_S).returncode == 0
 
 
+@pytest.mark.wide
 def test_a_job_goes_on_when_the_machine_was_killed(place: Place) -> None:
     job_id = place.submit("count", rows=6)
     place.let_go(3)
@@ -221,6 +226,7 @@ def test_a_job_goes_on_when_the_machine_was_killed(place: Place) -> None:
     assert place.numbers == list(range(6))
 
 
+@pytest.mark.wide
 def test_no_worker_outlives_a_runner_that_is_killed_without_redis(place: Place) -> None:
     job_id = place.submit("count", rows=6)
     runner = place.start()
@@ -234,6 +240,7 @@ def test_no_worker_outlives_a_runner_that_is_killed_without_redis(place: Place) 
     place.server.start()
 
 
+@pytest.mark.wide
 def test_a_job_goes_on_while_redis_is_started_again(place: Place) -> None:
     job_id = place.submit("count", rows=6)
     place.let_go(2)
@@ -251,6 +258,7 @@ def test_a_job_goes_on_while_redis_is_started_again(place: Place) -> None:
     assert place.numbers == list(range(6))
 
 
+@pytest.mark.wide
 def test_a_runner_that_is_stopped_leaves_its_job_to_the_next(place: Place) -> None:
     job_id = place.submit("count", rows=6)
     place.let_go(3)
@@ -300,6 +308,7 @@ def test_a_job_is_tried_again_a_few_times(place: Place, dies: bool) -> None:
     assert len((place.folder / "tries").read_text().splitlines()) == 8
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("is_busy", [False, True])
 def test_after_redis_has_lost_its_data_the_runner_is_alive_again_and_does_jobs(place: Place, is_busy: bool) -> None:
     place.start()
@@ -313,6 +322,7 @@ def test_after_redis_has_lost_its_data_the_runner_is_alive_again_and_does_jobs(p
     assert place.jobs.num_runners() == 1
 
 
+@pytest.mark.wide
 def test_rqs_own_tools_show_the_jobs(place: Place) -> None:
     for _ in range(2):
         place.submit("count", rows=5)
@@ -332,6 +342,7 @@ def test_rqs_own_tools_show_the_jobs(place: Place) -> None:
     place.wait(failed, "failed")
 
 
+@pytest.mark.wide
 def test_one_that_does_not_notice_a_pause_is_killed_and_goes_on_later(place: Place) -> None:
     job_id = place.submit("ignore")
     process = place.process_of(place.start())
@@ -344,6 +355,7 @@ def test_one_that_does_not_notice_a_pause_is_killed_and_goes_on_later(place: Pla
     place.wait(job_id, "done")
 
 
+@pytest.mark.wide
 def test_one_that_does_not_stop_is_killed_and_goes_on_later(place: Place) -> None:
     job_id = place.submit("ignore")
     runner = place.start()

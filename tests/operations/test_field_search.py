@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from changes import unit_vectors
 from field_documents import BOOSTS, DOCUMENTS, FILTERS, KINDS, SORTS, Fields, in_order, matches
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from index_versions import make_older, write_version
 from numpy.typing import NDArray
@@ -79,7 +79,6 @@ class Made:
         return [{"id": one.id, "score": score, "text": one.text, **one.fields} for one, score in found]
 
 
-@settings(max_examples=150)
 @given(
     st.lists(DOCUMENTS, min_size=2, max_size=40),
     st.none() | FILTERS,

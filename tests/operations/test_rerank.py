@@ -15,11 +15,9 @@ import numpy as np
 import openvino
 import pytest
 from click.testing import CliRunner
-from conftest import TESTS, wait_until
+from conftest import TESTS
 from numpy.typing import NDArray
-from process import Process
 from queues import Queue, drive
-from test_worker_process import NUM_JOBS, assert_all_done, num_pending, suspend_at_work
 
 from shoal import Client, operations
 from shoal.cli.main import main
@@ -63,7 +61,7 @@ def originals(torch_reference: None, reranker_source: Path, tmp_path_factory: py
     folder = tmp_path_factory.mktemp("originals")
     shutil.copytree(reranker_source, folder / "bert")
     (folder / "pairs.json").write_text(json.dumps(PAIRS))
-    script = TESTS / "reranker_reference.py"
+    script = TESTS / "shared/models/reranker_reference.py"
     arguments = [script, folder / "pairs.json", folder / "bert", folder / "roberta"]
     command = [sys.executable, "-W", "ignore", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -94,6 +92,7 @@ def opened(originals: Path, name: str, tmp_path_factory: pytest.TempPathFactory)
 # The model
 
 
+@pytest.mark.wide
 def test_scores_are_those_of_sentence_transformers(opened: Reranker, originals: Path, name: str) -> None:
     raw = expected(originals, name, "raw")
     assert np.ptp(raw) > 1
@@ -101,11 +100,13 @@ def test_scores_are_those_of_sentence_transformers(opened: Reranker, originals: 
     assert sigmoid(opened.score(PAIRS)) == pytest.approx(expected(originals, name, "scores"), abs=MAX_ERROR)
 
 
+@pytest.mark.wide
 def test_a_pair_alone_has_the_score_that_it_has_among_others(opened: Reranker, originals: Path, name: str) -> None:
     alone = np.concatenate([opened.score([pair]) for pair in PAIRS])
     assert alone == pytest.approx(expected(originals, name, "raw"), abs=MAX_ERROR)
 
 
+@pytest.mark.wide
 def test_pairs_may_lose_their_beginning(opened: Reranker, originals: Path, name: str) -> None:
     texts = [TokenizedText(tokens) for tokens in opened.tokenize(PAIRS, "left")]
     opened.encode(texts)
@@ -114,6 +115,7 @@ def test_pairs_may_lose_their_beginning(opened: Reranker, originals: Path, name:
     assert [text.tokens.truncated for text in texts] == [max(map(len, pair)) > 100 for pair in PAIRS]
 
 
+@pytest.mark.wide
 def test_the_torch_engine_makes_the_same_scores(
     torch_reference: None, reranker: Reranker, reranker_source: Path, home: Path
 ) -> None:
@@ -432,8 +434,14 @@ def test_the_command_prepares_both_models(tiny_source: Path, reranker_source: Pa
     assert [Model.open(folder).is_reranker for folder in folders] == [False, True]
 
 
-@pytest.mark.parametrize("name", ["ms-marco-minilm", "cross-encoder/ms-marco-MiniLM-L6-v2"])
-@pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize(
+    ("name", "is_there"),
+    [
+        ("ms-marco-minilm", True),
+        pytest.param("cross-encoder/ms-marco-MiniLM-L6-v2", True, marks=pytest.mark.wide),
+        pytest.param("ms-marco-minilm", False, marks=pytest.mark.wide),
+    ],
+)
 def test_a_reranker_is_had_by_its_short_name(
     tiny_source: Path, reranker_source: Path, tmp_path: Path, name: str, is_there: bool
 ) -> None:
@@ -463,26 +471,3 @@ def test_the_summary_names_the_reranker(
     print_summary(Settings(redis_url=redis_url, key_prefix=keys.prefix, pool=keys.pool))
     model, name = worker.encoder.model.name, reranker.model.name
     assert f"ready:  1 worker with {model} on openvino f32, reranker {name}, index default" in capsys.readouterr().out
-
-
-def test_a_worker_that_is_killed_in_the_middle_of_reranks_loses_nothing(
-    home: Path, tiny_source: Path, reranker_source: Path, tmp_path: Path, keys: Keys, redis_url: str, client: Client
-) -> None:
-    settings = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool, "home": home, "threads": 1}
-    settings |= {"model": tiny_source, "reranker": reranker_source, "precision": "f32"}
-
-    def rerank() -> str:
-        return client.submit("rerank", DOCUMENTS * 40, query=QUERY, lane="bulk").id
-
-    with Process(tmp_path / "worker.log", "worker", **settings) as first:
-        wait_until(client.pool.ready)
-        (about,) = client.pool.ready().values()
-        assert about["reranker"] == str(reranker_source)
-        job_ids = suspend_at_work(client, first, lambda: [rerank() for _ in range(NUM_JOBS)])
-        first.kill()
-    assert num_pending(client) > 0
-    with Process(tmp_path / "worker.log", "worker", **settings) as second:
-        assert_all_done(client, job_ids)
-        results = [client.job(job_id).result() for job_id in job_ids]
-        assert {scores(result).tobytes() for result in results} == {scores(results[0]).tobytes()}
-        second.terminate()

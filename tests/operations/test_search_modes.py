@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from changes import unit_vectors
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from made_documents import DIMENSION, Made, Vectors, apply, fields_of, made_of, near_ties, open_made
 
@@ -100,7 +100,6 @@ def searches(draw: st.DrawFn, documents: list[Document], pool: Vectors) -> tuple
     return job, pool[chosen].reshape(len(chosen), DIMENSION)
 
 
-@settings(max_examples=150)
 @given(st.data())
 def test_a_search_with_options_finds_what_scoring_all_documents_finds(data: st.DataObject) -> None:
     seed, count = data.draw(st.integers(0, 1_000)), data.draw(st.integers(1, 70))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from changes import unit_vectors
 from field_documents import BOOSTS, DOCUMENTS, FILTERS, KINDS, Fields, matches
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from index_versions import write_version
 from made_documents import DIMENSION, Made, Vectors, near_ties
@@ -143,7 +143,6 @@ def jobs(draw: st.DrawFn, ids: list[str]) -> tuple[Search, Vectors]:
     return job, pool[: len(job.texts)].reshape(len(job.texts), DIMENSION)
 
 
-@settings(max_examples=200)
 @given(st.data())
 def test_hits_are_those_of_scoring_all_documents(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -156,7 +155,6 @@ def test_hits_are_those_of_scoring_all_documents(data: st.DataObject) -> None:
         assert scene.index.answer(job, vectors).hits == expected
 
 
-@settings(max_examples=100)
 @given(st.data(), st.sampled_from([0.0, 0.3, 0.8, 1.0]))
 def test_diverse_hits_are_the_best_choice_of_all_documents(data: st.DataObject, diversity: float) -> None:
     with tempfile.TemporaryDirectory() as folder:

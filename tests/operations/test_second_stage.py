@@ -428,6 +428,7 @@ def test_a_suspect_is_alone_in_each_pass(queue: Queue, encoder: Encoder, reranke
     assert set(suspects.seen[:of_suspect]) == {1}
 
 
+@pytest.mark.wide
 def test_a_worker_that_is_killed_in_the_middle_loses_nothing(
     home: Path,
     tiny_source: Path,

@@ -186,6 +186,7 @@ def processes(
         assert runner.terminate() == 0, runner.output
 
 
+@pytest.mark.wide
 def test_no_process_logs_a_text_or_a_secret_and_each_job_has_a_line(
     processes: tuple[Service, str], tmp_path: Path
 ) -> None:

@@ -255,6 +255,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
         yield collector
 
 
+@pytest.mark.wide
 def test_processes_share_one_trace_from_the_caller_to_the_reply(
     collector: Collector, settings: Settings, tiny_source: Path, home: Path, index_folder: Path, tmp_path: Path
 ) -> None:
@@ -319,6 +320,7 @@ def test_a_collector_that_is_away_fails_nothing(
             assert queue.redis.xlen(queue.keys.replies("me")) == 20
 
 
+@pytest.mark.wide
 def test_without_opentelemetry_a_process_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "opentelemetry").mkdir()
     (tmp_path / "opentelemetry" / "__init__.py").touch()  # a package that has nothing in it
@@ -331,6 +333,7 @@ def test_without_opentelemetry_a_process_says_what_to_install(tmp_path: Path, mo
         assert done.stderr.endswith(" [missing_extra]\n")
 
 
+@pytest.mark.wide
 def test_nothing_of_spans_is_loaded_where_they_are_off() -> None:
     """redis-py loads OpenTelemetry's metrics by itself, where they are installed."""
     script = (

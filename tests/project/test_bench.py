@@ -339,6 +339,7 @@ def test_memory_and_processor_time_are_told_by_process() -> None:
     assert all(sizes["resident"] > sizes["private"] >= sizes["written"] > 0 for sizes in memory.values())
 
 
+@pytest.mark.wide
 def test_the_waiting_worker_answers_as_a_worker_does(
     redis_url: str, keys: Keys, client: Client, tiny_source: Path, tiny_model: Path, home: Path
 ) -> None:
@@ -354,6 +355,7 @@ def test_the_waiting_worker_answers_as_a_worker_does(
     assert np.all(vectors[0] == vectors[1])
 
 
+@pytest.mark.wide
 @needs_wrk
 def test_scripts_bench_prints_and_saves_what_it_measured(tiny_source: Path, home: Path, tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "scripts" / "bench.py")]
@@ -379,6 +381,7 @@ def test_an_unknown_scenario_is_named() -> None:
 
 
 class TestShoalBench:
+    @pytest.mark.wide
     @needs_wrk
     def test_a_running_service_is_measured(
         self, redis_server: RedisServer, tiny_source: Path, index_folder: Path, home: Path, tmp_path: Path

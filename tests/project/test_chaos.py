@@ -33,6 +33,7 @@ from shoal_workers.index.index import Index
 CASE = Case(1, "good", "handle", "embed", ("storm in europe",), "interactive", 0.0)
 
 
+@pytest.mark.wide
 def test_nothing_is_lost_while_everything_breaks(
     tiny_source: Path, tiny_model: Path, home: Path, redis_url: str, tmp_path: Path
 ) -> None:

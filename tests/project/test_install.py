@@ -76,6 +76,7 @@ def test_variables_that_are_meant_for_other_projects_do_not_reach_pip(folder: Pa
     assert "PIP_TARGET" not in variables
 
 
+@pytest.mark.wide
 def test_a_named_python_replaces_another_one(folder: Path) -> None:
     output, _ = start(folder).communicate()
     assert output == ""

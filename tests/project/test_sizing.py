@@ -28,5 +28,6 @@ def test_what_is_done_one_at_a_time_is_the_limit() -> None:
     assert rate(costs, Layout(96, 16, 36, 2), 1_000) == pytest.approx(2_000, rel=0.05)
 
 
+@pytest.mark.wide
 def test_the_page_shows_what_the_simulation_prints() -> None:
     assert "\n".join(lines(64)) in PAGE.read_text()

@@ -1,9 +1,6 @@
 """Dead letters: listed, shown, retried and dropped, by a program, over HTTP and from the command line."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -11,8 +8,9 @@ from typing import Any
 
 import msgpack
 import pytest
-from api_stub import MakeApp, StubWorker, error_of
+from api_stub import StubWorker, error_of
 from blocking import DeadLetters, commands_of
+from click.testing import CliRunner, Result
 from conftest import PATIENCE_S, RedisServer
 from flask.testing import FlaskClient
 from page import read
@@ -20,6 +18,7 @@ from queues import Queue, queue_of, set_limits
 
 import shoal.queue.consumer
 from shoal import Client
+from shoal.cli.main import main
 from shoal.contract.jobs import LANES, Job
 from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
@@ -27,11 +26,14 @@ from shoal.errors import MalformedJob, Overloaded, UnknownJob
 from shoal.operations import Embed, Search
 from shoal.queue.answer import Answer
 from shoal.queue.blame import MAX_LISTED_BYTES, DeadLetter
-from shoal.queue.consumer import MAX_DEAD_BYTES, MAX_DEAD_LETTERS
+from shoal.queue.consumer import MAX_DEAD_LETTERS
 from shoal.queue.lane import LaneLimits
 from shoal.queue.producer import Producer
 
 pytest_plugins = ["api_fixtures"]
+
+#: Bytes of all letters in the tests of that limit.
+MAX_BYTES = 50_000
 
 
 def bury(queue: Queue, data: bytes, reason: str = "poisoned: why", trace: str = "line 1") -> str:
@@ -167,10 +169,9 @@ class TestHttp:
 
 
 class TestCommands:
-    def shoal(self, queue: Queue, redis_url: str, *words: str) -> "subprocess.CompletedProcess[str]":
+    def shoal(self, queue: Queue, redis_url: str, *words: str) -> Result:
         settings = {"SHOAL_REDIS_URL": redis_url, "SHOAL_KEY_PREFIX": queue.keys.prefix, "SHOAL_POOL": queue.keys.pool}
-        command = [sys.executable, "-m", "shoal", "dead", *words]
-        return subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, timeout=PATIENCE_S)
+        return CliRunner(env=settings).invoke(main, ["dead", *words])
 
     def test_list_show_retry_and_drop(self, queue: Queue, redis_url: str) -> None:
         first = bury(queue, Search(["stürm \n x"], id="mine").pack())
@@ -189,7 +190,7 @@ class TestCommands:
         assert queue.backlog()["bulk"] == 1
         assert self.shoal(queue, redis_url, "drop", second).stdout == f"{second} is gone\n"
         missing = self.shoal(queue, redis_url, "show", second)
-        assert (missing.returncode, "[unknown_job]" in missing.stderr) == (1, True)
+        assert (missing.exit_code, "[unknown_job]" in missing.stderr) == (1, True)
 
 
 class TestOverHttp:
@@ -207,22 +208,6 @@ class TestOverHttp:
         stub.resume()
         assert api.get(f"{first.headers['Location']}/result?wait=20").get_json()["status"] == "done"
         assert submit("k").get_json() == {"id": first.get_json()["id"], "status": "done"}
-
-    @pytest.mark.usefixtures("stub")
-    def test_an_embed_that_does_not_wait_takes_one_too(self, api: FlaskClient) -> None:
-        headers = {"Idempotency-Key": "k", "Prefer": "respond-async"}
-        ids = {api.post("/embed", json={"inputs": "storm"}, headers=headers).get_json()["id"] for _ in range(3)}
-        assert len(ids) == 1
-
-    def test_a_full_lane_says_when_to_come_back(self, make_app: MakeApp, stub: StubWorker) -> None:
-        stub.pause()
-        stub.announce(texts_per_s=0.5)
-        api = make_app(max_backlog=10).test_client()
-        refused = [api.post("/v1/jobs", json={"op": "embed", "inputs": ["storm"]}) for _ in range(11)][-1]
-        assert refused.status_code == 429
-        assert 1 <= int(refused.headers["Retry-After"]) <= 60
-        assert "try again in" in refused.get_json()["error"]["message"]
-        stub.resume()
 
 
 def test_the_bytes_of_a_job_stay_what_they_were(queue: Queue) -> None:
@@ -247,17 +232,18 @@ def test_they_are_limited_in_number(queue: Queue, monkeypatch: pytest.MonkeyPatc
     assert listed(queue) == ids[:1:-1]
 
 
-def test_they_are_limited_in_bytes(queue: Queue) -> None:
-    data = b"x" * (MAX_DEAD_BYTES // 5)  # with the other fields of a letter, there is room for 4
+def test_they_are_limited_in_bytes(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shoal.queue.consumer, "MAX_DEAD_BYTES", MAX_BYTES)
+    data = b"x" * (MAX_BYTES // 5)  # with the other fields of a letter, there is room for 4
     ids = [bury(queue, data) for _ in range(7)]
     assert listed(queue) == ids[:2:-1]
-    ids.append(bury(queue, b"x" * 2 * MAX_DEAD_BYTES))
+    ids.append(bury(queue, b"x" * 2 * MAX_BYTES))
     assert listed(queue) == ids[-1:]
 
 
 @pytest.mark.parametrize("how", ["drop", "retry"])
 def test_a_letter_that_is_gone_leaves_room_for_another(queue: Queue, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shoal.queue.consumer, "MAX_DEAD_BYTES", 50_000)
+    monkeypatch.setattr(shoal.queue.consumer, "MAX_DEAD_BYTES", MAX_BYTES)
     job = Embed(["x" * 10_000])
     kept = [bury(queue, job.pack()) for _ in range(3)]
     for _ in range(6):
@@ -275,7 +261,7 @@ def test_a_letter_that_is_gone_leaves_room_for_another(queue: Queue, how: str, m
 def test_letters_that_were_deleted_by_hand_count_no_longer(
     queue: Queue, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shoal.queue.consumer, "MAX_DEAD_BYTES", 50_000)
+    monkeypatch.setattr(shoal.queue.consumer, "MAX_DEAD_BYTES", MAX_BYTES)
     data = Embed(["x" * 10_000]).pack()
     kept = [bury(queue, data) for _ in range(4)]
     if how == "all letters were deleted":

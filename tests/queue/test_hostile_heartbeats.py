@@ -95,6 +95,7 @@ def test_everything_that_shows_the_pool_goes_on(app: Flask, stub: StubWorker) ->
     assert {worker["id"] for worker in look(app)["workers"]} == names
 
 
+@pytest.mark.wide
 def test_the_commands_go_on(settings: Settings, stub: StubWorker) -> None:
     pool: dict[str, Any] = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
     found = dict(beats())

@@ -383,7 +383,8 @@ def test_a_job_is_answered_once_wherever_connections_break(redis_url: str) -> No
         for script in (*vars(shoal.queue.consumer).values(), *vars(shoal.queue.producer).values()):
             if isinstance(script, Script):
                 connection.script_load(script.text)  # else who comes first has more round trips, in which to break
-    profile = settings(max_examples=40, stateful_step_count=25, suppress_health_check=list(HealthCheck))
+    num_examples = settings().max_examples // 3  # each is of many steps
+    profile = settings(max_examples=num_examples, stateful_step_count=25, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(Jobs, settings=profile)
 
 

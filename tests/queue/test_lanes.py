@@ -70,7 +70,13 @@ class TestFairness:
         taken = [one.key for _ in range(20) for one in take(queue, 7) if one.client == "one"]
         assert taken == [job.id for job in put]
 
-    @pytest.mark.parametrize(("sizes", "room"), [((1, 40), 80), ((1, 1), 16), ((1, 1_000), 48), ((5, 3), 1)])
+    @pytest.mark.parametrize(
+        ("sizes", "room"),
+        [
+            ((1, 40), 80),
+            *(pytest.param(*case, marks=pytest.mark.wide) for case in [((1, 1), 16), ((1, 1_000), 48), ((5, 3), 1)]),
+        ],
+    )
     def test_between_two_floods_texts_are_shared(self, queue: Queue, sizes: tuple[int, int], room: int) -> None:
         for n, size in enumerate(sizes):
             queue.put("bulk", jobs(4_000 // size, size), client=f"flood {n}")

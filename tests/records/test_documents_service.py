@@ -153,6 +153,7 @@ def test_the_clients_do_the_same(place: Running) -> None:
             assert news.delete(["new", "other"]) == 2
 
 
+@pytest.mark.wide
 def test_the_commands_do_the_same(place: Running, tmp_path: Path) -> None:
     (path := tmp_path / "late.jsonl").write_text('{"id": "late", "headline": "falls rises falls", "topic": "sea"}\n')
     said = place.command("index", "add", "news", str(path), "--text-column", "headline")
@@ -167,6 +168,7 @@ def test_the_commands_do_the_same(place: Running, tmp_path: Path) -> None:
     assert 'no column is called "id"' in refused.stderr
 
 
+@pytest.mark.wide
 @needs_node
 def test_a_program_in_javascript_does_it_with_the_page_alone(place: Running) -> None:
     command = [NODE, "--input-type=module", "--eval", JAVASCRIPT, place.url]

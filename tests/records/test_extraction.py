@@ -149,6 +149,7 @@ class TestPdfFiles:
     def test_a_file_that_cannot_be_read_says_why(self, reader: TextReader, data: bytes, reason: str) -> None:
         assert reason in fault(reader, "pdf", data)
 
+    @pytest.mark.wide
     def test_a_bomb_of_packed_pages_is_refused(self, reader: TextReader) -> None:
         pages = pdf_of([b"(" + b"a" * 80_000_000 + b") Tj"], packed=True)
         assert len(pages) < 10**6

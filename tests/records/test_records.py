@@ -171,6 +171,7 @@ def test_a_table_with_many_open_quotes_is_not_read_on(write: Write) -> None:
         sum(isinstance(row, BadRow) for row in found)
 
 
+@pytest.mark.wide
 @counts_memory
 def test_lines_after_an_open_quote_take_little_memory(write: Write) -> None:
     path = write("a.csv", 'text\none\n"open\n' + "x\n" * 700_000)
@@ -327,6 +328,7 @@ class TestColumns:
         del values
         assert peak_mb(path, "sum(1 for _ in source.rows())") < 180
 
+    @pytest.mark.wide
     def test_a_row_that_nearly_fills_the_memory_ends_in_a_sentence(self, tmp_path: Path) -> None:
         """In a process of its own, as pyarrow loads parts of itself when they are used first."""
         numbers = pyarrow.ListArray.from_arrays(pyarrow.array([0, 50_000_000], "int32"), pyarrow.repeat(0, 50_000_000))

@@ -17,6 +17,8 @@ from shoal import Client
 from shoal.changes.change import Change
 from shoal.records.document import Document
 
+pytestmark = pytest.mark.wide
+
 NEW, DELETED = "climate rises rain", "storm europe"
 
 

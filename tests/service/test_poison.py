@@ -24,6 +24,8 @@ from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.intake.blame import MAX_DEATHS
 from shoal_workers.process.watchdog import EXIT_STALLED
 
+pytestmark = pytest.mark.wide
+
 NUM_GOOD, NUM_WORKERS = 100, 3
 
 #: What a dead letter says of each harm, in its reason and in its traceback; and how the process ends, if it does.
@@ -62,7 +64,7 @@ class Workers:
             process.wait()
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        program = TESTS / "poisoned_worker.py"
+        program = TESTS / "shared/pool/poisoned_worker.py"
         with self._log.open("ab") as log:
             return subprocess.Popen([sys.executable, str(program)], env=self._environment, stdout=log, stderr=log)
 

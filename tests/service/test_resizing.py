@@ -176,6 +176,7 @@ def test_a_worker_runs_passes_aside_as_soon_as_it_can(queue: Queue, encoder: Enc
     assert "aside" in {what for what, _ in watched.passes}
 
 
+@pytest.mark.wide
 def test_engines_that_were_replaced_give_their_memory_back(encoder: Encoder) -> None:
     one, process = own(encoder), psutil.Process()
     resizing = Resizing(1, [one], lambda _: None)

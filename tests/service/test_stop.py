@@ -7,10 +7,10 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
+from api_process import StartApi
 from api_stub import StubWorker
 from callers import Callers
 from conftest import PATIENCE_S, free_port, wait_until
@@ -27,24 +27,6 @@ from shoal_api.server.sockets import HAS_TCP_INFO, connections_on
 pytest_plugins = ["api_fixtures"]
 
 NUM_CALLERS = 16
-
-StartApi = Callable[..., tuple[Process, int]]
-
-
-@pytest.fixture
-def start_api(settings: Settings, tmp_path: Path) -> Iterator[StartApi]:
-    """Return a function that starts `shoal api` on a free port and does not wait for it."""
-    started: list[Process] = []
-
-    def start(**changes: Any) -> tuple[Process, int]:
-        port = free_port()
-        where = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
-        started.append(Process(tmp_path / "api.log", "api", "--port", port, **where | changes))
-        return started[-1], port
-
-    yield start
-    for process in started:
-        process.kill()
 
 
 def listens(port: int) -> bool:
@@ -64,45 +46,45 @@ def assert_all_answered(callers: Callers) -> None:
 
 @pytest.mark.usefixtures("stub")
 class TestApi:
-    @pytest.mark.parametrize("num_processes", [1, 2])
-    @pytest.mark.parametrize("keeps", [True, False])
+    @pytest.mark.parametrize("num_processes", [1, pytest.param(2, marks=pytest.mark.wide)])
+    @pytest.mark.parametrize("keeps", [pytest.param(True, marks=pytest.mark.wide), False])
     def test_it_answers_every_request_that_was_sent(self, start_api: StartApi, num_processes: int, keeps: bool) -> None:
-        api, port = start_api(api_processes=num_processes)
-        wait_until(lambda: listens(port))
-        with Callers(port, NUM_CALLERS, keeps=keeps) as callers:
+        api = start_api(api_processes=num_processes)
+        with Callers(api.port, NUM_CALLERS, keeps=keeps) as callers:
             wait_until(lambda: callers.num_answered > 5 * NUM_CALLERS)
-            assert api.terminate() == 0
+            assert api.process.terminate() == 0
             callers.join()
         assert_all_answered(callers)
 
     def test_answers_while_it_stops_say_that_the_connection_ends(self, start_api: StartApi) -> None:
-        api, port = start_api()
-        wait_until(lambda: listens(port))
-        with closing(socket.create_connection(("127.0.0.1", port))) as kept:
+        api = start_api()
+        with closing(api.send()) as kept:
             assert "connection: close" not in ask_ready(kept)
-            api.send(signal.SIGTERM)
+            api.process.send(signal.SIGTERM)
             while "connection: close" not in ask_ready(kept):  # one request after the other, while the server drains
                 pass
             assert kept.recv(1) == b""
-        assert api.wait() == 0
+        assert api.process.wait() == 0
 
+    @pytest.mark.wide
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
     def test_further_signals_change_nothing(self, start_api: StartApi, number: signal.Signals) -> None:
-        api, port = start_api()
-        wait_until(lambda: listens(port))
-        with Callers(port, NUM_CALLERS) as callers:
+        api = start_api()
+        with Callers(api.port, NUM_CALLERS) as callers:
             wait_until(lambda: callers.num_answered > 5 * NUM_CALLERS)
             for _ in range(5):
-                api.send(number)
-            assert api.wait() == 0
+                api.process.send(number)
+            assert api.process.wait() == 0
             callers.join()
         assert_all_answered(callers)
 
-    def test_it_ends_when_it_is_told_so_while_it_starts(self, start_api: StartApi) -> None:
-        api, _ = start_api()
-        wait_until(lambda: "listening on" in api.output)  # its process was not started yet
-        assert api.terminate() == 0
-        assert "Traceback" not in api.output
+    @pytest.mark.wide
+    def test_it_ends_when_it_is_told_so_while_it_starts(self, settings: Settings, tmp_path: Path) -> None:
+        where = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
+        with Process(tmp_path / "api.log", "api", "--port", free_port(), **where) as api:
+            wait_until(lambda: "listening on" in api.output)  # its process was not started yet
+            assert api.terminate() == 0
+            assert "Traceback" not in api.output
 
 
 def ask_ready(connection: socket.socket) -> str:
@@ -186,6 +168,7 @@ class TestDrain:
             drain_with(lambda: accepted.recv(100), idle_s=-1)
 
 
+@pytest.mark.wide
 class TestWorkers:
     @pytest.fixture
     def start_worker(
@@ -199,11 +182,11 @@ class TestWorkers:
     def test_all_are_replaced_one_after_the_other(
         self, start_api: StartApi, start_worker: Callable[[], Process], client: Client
     ) -> None:
-        _, port = start_api()
+        api = start_api()
         workers = [start_worker() for _ in range(3)]
         try:
-            wait_until(lambda: listens(port) and len(client.pool.ready()) == 3)
-            with Callers(port, NUM_CALLERS) as callers:
+            wait_until(lambda: len(client.pool.ready()) == 3)
+            with Callers(api.port, NUM_CALLERS) as callers:
                 for n in range(3):
                     answered = callers.num_answered
                     wait_until(lambda before=answered: callers.num_answered > before + NUM_CALLERS)  # type: ignore[misc]
@@ -216,6 +199,7 @@ class TestWorkers:
                 worker.terminate()
 
 
+@pytest.mark.wide
 class TestStack:
     def test_it_answers_every_request_that_was_sent(
         self, home: Path, tiny_model: Path, tiny_source: Path, tmp_path: Path, settings: Settings
@@ -239,10 +223,9 @@ class TestDisconnects:
     def test_the_job_of_a_client_that_disconnects_is_withdrawn(
         self, start_api: StartApi, stub: StubWorker, client: Client
     ) -> None:
-        _, port = start_api()
-        wait_until(lambda: listens(port))
+        api = start_api()
         stub.pause()
-        gone, stays = (socket.create_connection(("127.0.0.1", port)) for _ in range(2))
+        gone, stays = (api.send() for _ in range(2))
         with closing(gone), closing(stays):
             send(gone, "one text")
             wait_until(lambda: queue_of(client).backlog()["interactive"] == 1)
@@ -255,14 +238,15 @@ class TestDisconnects:
             stub.resume()
             assert stays.recv(65_536).startswith(b"HTTP/1.1 200")
 
+    @pytest.mark.wide
     def test_a_client_whose_request_came_while_the_api_was_stopped_has_not_gone(
         self, start_api: StartApi, stub: StubWorker, client: Client
     ) -> None:
-        api, port = start_api()
-        wait_until(lambda: listens(port))
+        api = start_api()
         stub.pause()
-        processes = [psutil.Process(api.pid), *psutil.Process(api.pid).children(recursive=True)]
-        with closing(socket.create_connection(("127.0.0.1", port))) as stays:
+        first = psutil.Process(api.process.pid)
+        processes = [first, *first.children(recursive=True)]
+        with closing(api.send()) as stays:
             for process in processes:
                 process.suspend()
             send(stays, "one text")

@@ -144,6 +144,7 @@ def serves_mine(client: Client) -> bool:
     return any("mine" in about["indexes"] for about in client.pool.ready().values())
 
 
+@pytest.mark.wide
 def test_two_services_on_a_machine(settings: dict[str, Any], home: Path, tmp_path: Path) -> None:
     own = {name: settings[name] for name in ("model", "precision", "threads")}
     places = [tmp_path / name for name in ("first", "second = one")]
@@ -213,6 +214,7 @@ def test_redis_stops_last_and_the_api_first(tmp_path: Path) -> None:
     assert ended.read_text().splitlines() == ["api", "jobs", "worker 1", "worker 2", "redis"]
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_stops_everything(settings: dict[str, Any], tmp_path: Path, number: signal.Signals) -> None:
     with Process(tmp_path / "log", "serve", "--workers", 2, "--try", "rain", **settings) as stack:
@@ -236,6 +238,7 @@ def test_a_summary_that_gets_no_answer_is_printed_all_the_same(
     assert "\nstop:   Ctrl-C" in printed
 
 
+@pytest.mark.wide
 def test_it_stops_although_its_output_is_read_no_more(settings: dict[str, Any]) -> None:
     command = [sys.executable, "-m", "shoal", "serve"]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
@@ -248,6 +251,7 @@ def test_it_stops_although_its_output_is_read_no_more(settings: dict[str, Any]) 
     assert running(settings) == []
 
 
+@pytest.mark.wide
 def test_a_stop_while_the_model_is_prepared_ends_that_too(settings: dict[str, Any], tmp_path: Path) -> None:
     settings["home"] = tmp_path / "empty"
     folder = prepared_folder(settings["home"], str(settings["model"]))
@@ -261,6 +265,7 @@ def test_a_stop_while_the_model_is_prepared_ends_that_too(settings: dict[str, An
         assert running(settings) == []
 
 
+@pytest.mark.wide
 def test_it_is_ready_once_its_own_workers_are(settings: dict[str, Any], client: Client, tmp_path: Path) -> None:
     Pool(queue_of(client).broker, client.keys, alive_s=3_600).announce("a", {"state": "ready", "indexes": {}})
     settings |= {"home": tmp_path / "empty", "indexes": ""}
@@ -277,6 +282,7 @@ def test_it_is_ready_once_its_own_workers_are(settings: dict[str, Any], client: 
             assert stack.terminate() == 0
 
 
+@pytest.mark.wide
 def test_ctrl_c_ends_a_start_in_the_background(settings: dict[str, Any], tmp_path: Path) -> None:
     settings["home"] = tmp_path / "empty"
     folder = prepared_folder(settings["home"], str(settings["model"]))
@@ -310,6 +316,7 @@ def test_the_summary_speaks_of_own_workers_and_not_of_a_foreign_one(
     assert "index news" in said
 
 
+@pytest.mark.wide
 def test_without_a_worker_the_summary_says_so(settings: dict[str, Any], tmp_path: Path) -> None:
     with Process(tmp_path / "log", "serve", "--workers", 0, **settings) as stack:
         wait_until(lambda: "curl" in stack.output)
@@ -317,6 +324,7 @@ def test_without_a_worker_the_summary_says_so(settings: dict[str, Any], tmp_path
         assert stack.terminate() == 0
 
 
+@pytest.mark.wide
 def test_its_processes_do_not_outlive_it(settings: dict[str, Any], tmp_path: Path) -> None:
     with Process(tmp_path / "log", "serve", **settings) as stack:
         wait_until(lambda: "curl" in stack.output)
@@ -340,6 +348,7 @@ def test_a_missing_index_is_said_before_anything_starts(settings: dict[str, Any]
     assert done.stderr.splitlines()[-1].startswith("shoal: /nowhere holds no index")
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("changed", "code"),
     [

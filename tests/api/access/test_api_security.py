@@ -7,9 +7,8 @@ import re
 import resource
 import socket
 import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -17,13 +16,13 @@ from urllib.parse import quote
 
 import psutil
 import pytest
+from api_process import Answer, ApiProcess, StartApi
 from api_stub import MakeApp, StubWorker, error_of
 from conftest import PATIENCE_S, free_port, wait_until
-from process import FewFiles, Process, run
+from process import FewFiles, run
 from service import service
 
 from shoal.contract.keys import Keys
-from shoal.settings import Settings
 from shoal_api.access import api_keys
 from shoal_api.access.access_control import MAX_CONNECTIONS
 from shoal_api.request import MAX_BRACKETS
@@ -34,71 +33,10 @@ pytest_plugins = ["api_fixtures"]
 GOOD = {"inputs": "storm"}
 
 
-class Api:
-    """`shoal api`, and hostile requests to it."""
-
-    def __init__(self, process: Process, port: int):
-        self.process = process
-        self.port = port
-
-    def ask(
-        self, method: str, path: str, body: Any = None, source: str = "127.0.0.1", **headers: str
-    ) -> http.client.HTTPResponse:
-        """Send one request and return its response, which is read to its end."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S, source_address=(source, 0))
-        with closing(connection):
-            named = {name.replace("_", "-"): value for name, value in headers.items()}
-            connection.request(method, path, body if body is None else json.dumps(body), named)
-            response = connection.getresponse()
-            response.read()
-            return response
-
-    def send(self, data: bytes) -> socket.socket:
-        """Return a connection on which the data was sent."""
-        connection = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S)
-        connection.sendall(data)
-        return connection
-
-    def begin(self, size_bytes: int = 1_000) -> socket.socket:
-        """Return a connection on which the headers of a request were sent, and not its body."""
-        return self.send(b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % size_bytes)
-
-    def listens(self) -> bool:
-        """Return True if the server takes connections."""
-        try:
-            self.send(b"").close()
-        except ConnectionRefusedError:
-            return False
-        return True
-
-    @property
-    def server(self) -> psutil.Process:
-        """The process that answers."""
-        (server,) = psutil.Process(self.process.pid).children()
-        return server
-
-    def num_connections(self) -> int:
-        """Return the number of the server's connections."""
-        connections = self.server.net_connections("tcp")
-        return len([c for c in connections if c.status == "ESTABLISHED" and c.laddr.port == self.port])
-
-
-StartApi = Callable[..., Api]
-
-
-@pytest.fixture
-def start_api(settings: Settings, tmp_path: Path) -> Iterator[StartApi]:
-    """Return a function that starts servers on free ports."""
-    with ExitStack() as stack:
-
-        def start(kind: type[Process] = Process, **changes: Any) -> Api:
-            port = free_port()
-            where = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
-            api = Api(stack.enter_context(kind(tmp_path / "log", "api", "--port", port, **where | changes)), port)
-            wait_until(api.listens)
-            return api
-
-        yield start
+def num_connections(api: ApiProcess) -> int:
+    """Return the number of the server's connections."""
+    connections = api.server.net_connections("tcp")
+    return len([c for c in connections if c.status == "ESTABLISHED" and c.laddr.port == api.port])
 
 
 def is_closed(connection: socket.socket) -> bool:
@@ -112,7 +50,7 @@ def is_closed(connection: socket.socket) -> bool:
 class Tricklers:
     """Connections that send the bodies of their requests byte by byte, and the thread that sends."""
 
-    def __init__(self, api: Api, number: int):
+    def __init__(self, api: ApiProcess, number: int):
         self.num_refused = 0
         self._open = {api.begin() for _ in range(number)}
         self._stopped = threading.Event()
@@ -155,14 +93,14 @@ class Tricklers:
         return True
 
 
-def wait_for_headers_to_time_out(api: Api, times: int) -> None:
+def wait_for_headers_to_time_out(api: ApiProcess, times: int) -> None:
     """Return after so many times `receive_timeout_s`."""
     for _ in range(times):
         with closing(api.send(b"GET /")) as connection:
             wait_until(lambda: is_closed(connection))
 
 
-def being_answered(pool: ThreadPoolExecutor, api: Api, stub: StubWorker) -> "Future[http.client.HTTPResponse]":
+def being_answered(pool: ThreadPoolExecutor, api: ApiProcess, stub: StubWorker) -> "Future[Answer]":
     """Return a request that the server has received whole; one that came too slowly, and was cut off, is sent again."""
     while True:
         asking = pool.submit(api.ask, "POST", "/embed", GOOD)
@@ -182,7 +120,7 @@ class TestSlowCallers:
             answers = [api.ask("POST", "/embed", GOOD, source="127.0.0.2").status for _ in range(50)]
             assert answers == [200] * 50
             api.server.suspend()  # it finds the next request and the end of the others at the same time
-        wait_until(lambda: api.num_connections() == 0)
+        wait_until(lambda: num_connections(api) == 0)
         body = json.dumps(GOOD).encode()
         with closing(api.begin(len(body))) as connection:
             connection.sendall(body)
@@ -195,7 +133,7 @@ class TestSlowCallers:
         with Tricklers(api, 10) as tricklers:
             wait_until(lambda: tricklers.num_open == 0)
             assert tricklers.num_refused == 0
-        wait_until(lambda: api.num_connections() == 0)
+        wait_until(lambda: num_connections(api) == 0)
 
     def test_a_body_that_stops_is_cut_off_while_others_wait_for_their_answers(
         self, start_api: StartApi, stub: StubWorker
@@ -220,18 +158,14 @@ class TestSlowCallers:
 
     def test_an_answer_that_its_client_does_not_read_is_cut_off(self, start_api: StartApi) -> None:
         api = start_api(receive_timeout_s=0.4)
-        with closing(socket.socket()) as connection:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-            connection.connect(("127.0.0.1", api.port))
-            connection.sendall(b"GET /docs/swagger/js/swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20)
-            wait_until(lambda: api.num_connections() == 1)
-            wait_until(lambda: api.num_connections() == 0)
+        asked = b"GET /docs/swagger/js/swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20
+        with closing(api.send_to_slow_reader(asked)):
+            wait_until(lambda: num_connections(api) == 1)
+            wait_until(lambda: num_connections(api) == 0)
 
-    @pytest.mark.usefixtures("stub")
-    def test_200_connections_of_one_client_are_served(self, start_api: StartApi) -> None:
-        api = start_api()
+    def test_200_connections_of_one_client_are_served(self, shared_api: ApiProcess) -> None:
         with ThreadPoolExecutor(200) as pool:
-            answers = list(pool.map(lambda _: api.ask("POST", "/embed", GOOD).status, range(400)))
+            answers = list(pool.map(lambda _: shared_api.ask("POST", "/embed", GOOD).status, range(400)))
         assert answers == [200] * 400
 
     def test_it_asks_the_system_for_as_many_files_as_its_connections_take(self, start_api: StartApi) -> None:
@@ -242,11 +176,10 @@ class TestSlowCallers:
 
 
 class TestSizes:
-    def test_headers_have_a_limit(self, start_api: StartApi) -> None:
-        api = start_api()
-        assert api.ask("GET", "/health", x="y" * (MAX_HEADER_BYTES // 2)).status == 200
-        assert api.ask("GET", "/health", x="y" * 4 * MAX_HEADER_BYTES).status == 431
-        assert api.ask("GET", "/health", **{f"x{n}": "y" for n in range(200)}).status == 431
+    def test_headers_have_a_limit(self, shared_api: ApiProcess) -> None:
+        assert shared_api.ask("GET", "/health", x="y" * (MAX_HEADER_BYTES // 2)).status == 200
+        assert shared_api.ask("GET", "/health", x="y" * 4 * MAX_HEADER_BYTES).status == 431
+        assert shared_api.ask("GET", "/health", **{f"x{n}": "y" for n in range(200)}).status == 431
 
     def test_a_body_in_chunks_without_end_is_refused(self, start_api: StartApi) -> None:
         api, chunk = start_api(max_request_bytes=10_000), b"1000\r\n" + b"x" * 4_096 + b"\r\n"
@@ -254,9 +187,8 @@ class TestSizes:
         with closing(api.send(head + 25 * chunk)) as connection:
             assert connection.recv(65_536).startswith(b"HTTP/1.1 413 ")
 
-    def test_a_body_that_ends_early_is_no_request(self, start_api: StartApi) -> None:
-        api = start_api()
-        with closing(api.begin(15)) as connection:
+    def test_a_body_that_ends_early_is_no_request(self, shared_api: ApiProcess) -> None:
+        with closing(shared_api.begin(15)) as connection:
             connection.sendall(b'{"inputs": "a"')
             connection.shutdown(socket.SHUT_WR)
             assert is_closed(connection) or connection.recv(65_536) == b""
@@ -290,8 +222,7 @@ class TestStarting:
 
 
 class TestHeaders:
-    def test_every_answer_has_those_that_keep_browsers_careful(self, start_api: StartApi) -> None:
-        api = start_api()
+    def test_every_answer_has_those_that_keep_browsers_careful(self, shared_api: ApiProcess) -> None:
         for method, path in (
             ("GET", "/"),
             ("GET", "/nowhere"),
@@ -299,24 +230,23 @@ class TestHeaders:
             ("POST", "/embed"),
             ("GET", "/metrics"),
         ):
-            headers = api.ask(method, path).headers
+            headers = shared_api.ask(method, path).headers
             assert headers["X-Content-Type-Options"] == "nosniff"
             assert headers["Referrer-Policy"] == "no-referrer"
             assert headers["Cache-Control"] == "no-store"
             assert headers["Content-Security-Policy"] == "default-src 'none'; frame-ancestors 'none'"
             assert not re.search(r"\d|[Pp]ython", headers["Server"])
 
-    def test_the_page_may_run_its_own_scripts_only(self, start_api: StartApi) -> None:
-        api = start_api()
-        headers = api.ask("GET", "/docs/swagger").headers
+    def test_the_page_may_run_its_own_scripts_only(self, shared_api: ApiProcess) -> None:
+        headers = shared_api.ask("GET", "/docs/swagger").headers
         policy = headers.get_all("Content-Security-Policy") or []
         assert len(policy) == 1
         assert "frame-ancestors 'none'" in policy[0]
         (scripts,) = re.findall(r"script-src ([^;]*)", policy[0])
         assert re.fullmatch(r"'self' 'sha256-[\w+/]{43}='", scripts)
-        file = api.ask("GET", "/docs/swagger/js/swagger-ui-bundle.js")
+        file = shared_api.ask("GET", "/docs/swagger/js/swagger-ui-bundle.js")
         assert (file.status, file.headers["X-Content-Type-Options"]) == (200, "nosniff")
-        again = api.ask("GET", "/docs/swagger/js/swagger-ui-bundle.js", if_none_match=file.headers["ETag"])
+        again = shared_api.ask("GET", "/docs/swagger/js/swagger-ui-bundle.js", if_none_match=file.headers["ETag"])
         assert again.status == 304
 
 
@@ -329,9 +259,8 @@ class TestOtherSites:
         "access_control_request_headers": "authorization,content-type",
     }
 
-    def test_none_may_by_default(self, start_api: StartApi) -> None:
-        api = start_api()
-        headers = api.ask("OPTIONS", "/embed", **self.PREFLIGHT).headers
+    def test_none_may_by_default(self, shared_api: ApiProcess) -> None:
+        headers = shared_api.ask("OPTIONS", "/embed", **self.PREFLIGHT).headers
         assert not [name for name in headers if name.lower().startswith("access-control")]
 
     def test_one_that_is_named_may_send_a_key_and_read_what_it_cost(

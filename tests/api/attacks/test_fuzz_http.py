@@ -34,6 +34,8 @@ from shoal_api.schema.errors import STATUS, ErrorBody
 
 pytest_plugins = ["api_fixtures", "long_job_fixtures"]
 
+pytestmark = pytest.mark.wide
+
 #: A good body for each route that takes one.
 BODIES: dict[str, dict[str, Any]] = {
     "/embed": {"inputs": ["storm", "rain"], "normalize": True, "output": "vector", "dimensions": 2, "truncate": True},

@@ -21,12 +21,15 @@ from service import Service, service
 
 from shoal_api.access import api_keys
 
-pytestmark = pytest.mark.skipif(find_spec("schemathesis") is None, reason="schemathesis is not installed")
+pytestmark = [
+    pytest.mark.wide,
+    pytest.mark.skipif(find_spec("schemathesis") is None, reason="schemathesis is not installed"),
+]
 
 #: Cases that are drawn for a route, for each unit of `FACTOR`: fewer in the test suite, where they are always the same.
 DRAWN_PER_ROUTE = 1 if FACTOR == 1 else 2
 
-HERE = TESTS
+HERE = TESTS / "shared/cases"
 
 
 @pytest.fixture(params=["with keys"] if FACTOR == 1 else ["with keys", "without keys"])

@@ -8,6 +8,8 @@ expect = sync_api.expect
 
 pytest_plugins = ["browser_fixtures"]
 
+pytestmark = pytest.mark.wide
+
 
 def test_texts_are_compared(open_page: OpenPage, page_url: str) -> None:
     page = open_page(f"{page_url}#compare")

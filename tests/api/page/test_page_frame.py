@@ -23,6 +23,8 @@ expect = sync_api.expect
 
 pytest_plugins = ["browser_fixtures"]
 
+pytestmark = pytest.mark.wide
+
 
 def test_without_a_worker_it_says_so(open_page: OpenPage, listen: Listen, make_app: MakeApp) -> None:
     page = open_page(f"{listen(make_app())}/")

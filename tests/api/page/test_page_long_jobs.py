@@ -21,7 +21,7 @@ sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 expect = sync_api.expect
 
 pytest_plugins = ["browser_fixtures", "long_job_fixtures"]
-pytestmark = pytest.mark.usefixtures("rq")
+pytestmark = [pytest.mark.wide, pytest.mark.usefixtures("rq")]
 
 #: Rows of a file that no runner embeds before a test looks at it.
 NUM_ROWS = 50_000

@@ -25,6 +25,8 @@ expect = sync_api.expect
 
 pytest_plugins = ["browser_fixtures"]
 
+pytestmark = pytest.mark.wide
+
 #: A phone.
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 

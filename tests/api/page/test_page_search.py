@@ -26,6 +26,8 @@ expect = sync_api.expect
 
 pytest_plugins = ["browser_fixtures"]
 
+pytestmark = pytest.mark.wide
+
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 
 

@@ -140,7 +140,7 @@ class TestModels:
 
 
 def test_a_full_lane_says_when_to_come_again(make_app: MakeApp) -> None:
-    api = make_app(max_backlog_texts=2, request_timeout_s=0.01).test_client()
+    api = make_app(max_backlog_texts=2).test_client()
     api.post("/v1/jobs", json={"op": "embed", "inputs": ["a", "b"]})
     response = embed(api, input=["a", "b"])
     assert error_of(response, 429)[:2] == ("rate_limit_error", "overloaded")

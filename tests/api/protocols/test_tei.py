@@ -189,7 +189,7 @@ def test_what_the_model_cannot_do_is_refused(api: FlaskClient, path: str) -> Non
 
 class TestOverloaded:
     def test_a_full_lane_says_when_to_come_again(self, make_app: MakeApp) -> None:
-        api = make_app(max_backlog_texts=2, request_timeout_s=0.01).test_client()
+        api = make_app(max_backlog_texts=2).test_client()
         api.post("/v1/jobs", json={"op": "embed", "inputs": ["a", "b"]})
         response = api.post("/", json={"inputs": ["a", "b"]})
         assert tei_error_of(response, 429)[0] == "Overloaded"

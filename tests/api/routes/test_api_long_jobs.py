@@ -183,7 +183,6 @@ class TestState:
         assert len(api.get("/v1/jobs?limit=2").get_json()["jobs"]) == 2
         assert error_of(api.get("/v1/jobs?limit=1001"), 422)
 
-    @pytest.mark.parametrize("job_id", ["none", "0" * 24, "..%2f..", "%00", "a" * 1_000, "*", "é"])
     @pytest.mark.parametrize(
         ("method", "path"),
         [
@@ -192,9 +191,10 @@ class TestState:
             ("DELETE", ""),
         ],
     )
-    def test_an_unknown_one_is_not_found(self, api: FlaskClient, method: str, path: str, job_id: str) -> None:
-        code = error_of(api.open(f"/v1/jobs/{job_id}{path}", method=method), 404)[0]
-        assert code in ("unknown_job", "not_found")
+    def test_an_unknown_one_is_not_found(self, api: FlaskClient, method: str, path: str) -> None:
+        for job_id in ("none", "0" * 24, "..%2f..", "%00", "a" * 1_000, "*", "é"):
+            code = error_of(api.open(f"/v1/jobs/{job_id}{path}", method=method), 404)[0]
+            assert code in ("unknown_job", "not_found"), job_id
 
     @pytest.mark.parametrize(
         "fields",

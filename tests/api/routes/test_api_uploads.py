@@ -1,7 +1,6 @@
 """Files as the bodies of requests, and the files of results, over HTTP."""
 
 import fcntl
-import http.client
 import json
 import os
 import resource
@@ -17,10 +16,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from api_process import ApiProcess, StartApi
 from api_stub import MakeApp, StubWorker, error_of
-from conftest import PATIENCE_S, free_port, wait_until
+from conftest import wait_until
 from flask import Flask
 from flask.testing import FlaskClient
 from long_job_callers import Rq, submit, submitted
@@ -505,52 +504,32 @@ class TestResult:
         api.delete(place)
 
 
-class Server:
-    """`shoal api` with a short time for each piece of an upload."""
-
-    def __init__(self, process: Process, port: int):
-        self.process = process
-        self.port = port
-
-    def begin(self, num_bytes: int, path: str = "/v1/bulk?name=a.txt") -> socket.socket:
-        """Send the headers of an upload."""
-        connection = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S)
-        connection.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {num_bytes}\r\n\r\n".encode())
-        return connection
-
-
 @pytest.fixture
-def server(settings: Settings, tmp_path: Path) -> Iterator[Server]:
-    """Return a server."""
-    port = free_port()
-    own = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
-    with Process(tmp_path / "log", "api", port=port, home=settings.home, receive_timeout_s=3.0, **own) as process:
-        wait_until(lambda: _listens(port))
-        yield Server(process, port)
+def server(start_api: StartApi, settings: Settings) -> ApiProcess:
+    """Return a server with a short time for each piece of an upload."""
+    return start_api(home=settings.home, receive_timeout_s=3.0)
 
 
-def _listens(port: int) -> bool:
-    with suppress(OSError), closing(socket.create_connection(("127.0.0.1", port))):
-        return True
-    return False
+def begin(server: ApiProcess, num_bytes: int) -> socket.socket:
+    """Send the headers of an upload."""
+    return server.begin(num_bytes, "/v1/bulk?name=a.txt")
 
 
 class TestServer:
-    def test_a_large_file_takes_no_memory_and_longer_than_a_request_may(self, server: Server, jobs: Path) -> None:
-        (api,) = psutil.Process(server.process.pid).children()
+    def test_a_large_file_takes_no_memory_and_longer_than_a_request_may(self, server: ApiProcess, jobs: Path) -> None:
         piece, num_pieces = b"some words\n" * 95_326, 64
-        before = api.memory_info().rss
-        with closing(server.begin(len(piece) * num_pieces)) as connection:
+        before = server.server.memory_info().rss
+        with closing(begin(server, len(piece) * num_pieces)) as connection:
             for _ in range(num_pieces):
                 connection.sendall(piece)
             assert connection.recv(65_536).startswith(b"HTTP/1.1 202 ")
-        assert api.memory_info().rss - before < 24 * MB
+        assert server.server.memory_info().rss - before < 24 * MB
         (path,) = jobs.glob("*/a.txt")
         assert path.stat().st_size == len(piece) * num_pieces
 
-    def test_one_that_goes_on_is_not_cut_off_and_one_that_stalls_is(self, server: Server, jobs: Path) -> None:
+    def test_one_that_goes_on_is_not_cut_off_and_one_that_stalls_is(self, server: ApiProcess, jobs: Path) -> None:
         piece = b"x" * 65_536
-        with closing(server.begin(len(piece) * 200)) as slow, closing(server.begin(len(piece) * 200)) as stalled:
+        with closing(begin(server, len(piece) * 200)) as slow, closing(begin(server, len(piece) * 200)) as stalled:
             stalled.sendall(piece)
             num_sent = 0
             stalled.settimeout(0.1)
@@ -562,15 +541,15 @@ class TestServer:
             assert slow.recv(65_536).startswith(b"HTTP/1.1 202 ")
         wait_until(lambda: len(list(jobs.iterdir())) == 1)
 
-    def test_one_whose_client_goes_leaves_nothing(self, server: Server, jobs: Path) -> None:
-        with closing(server.begin(1_000_000)) as connection:
+    def test_one_whose_client_goes_leaves_nothing(self, server: ApiProcess, jobs: Path) -> None:
+        with closing(begin(server, 1_000_000)) as connection:
             connection.sendall(b"x" * 200_000)
             wait_until(lambda: any(jobs.glob("*/.upload")))
         wait_until(lambda: not any(jobs.iterdir()))
 
-    def test_a_stop_waits_for_no_stream_and_no_upload(self, server: Server, jobs: Path) -> None:
+    def test_a_stop_waits_for_no_stream_and_no_upload(self, server: ApiProcess, jobs: Path) -> None:
         place = _submit(server)
-        with closing(server.begin(1_000_000)) as connection, ThreadPoolExecutor(1) as pool:
+        with closing(begin(server, 1_000_000)) as connection, ThreadPoolExecutor(1) as pool:
             watching = pool.submit(_watch, server, place)
             connection.sendall(b"x" * 200_000)
             wait_until(lambda: any(jobs.glob("*/.upload")))
@@ -592,17 +571,15 @@ def _is_closed(connection: socket.socket) -> bool:
         return True
 
 
-def _submit(server: Server) -> str:
-    with closing(server.begin(1)) as connection:
+def _submit(server: ApiProcess) -> str:
+    with closing(begin(server, 1)) as connection:
         connection.sendall(b"x")
         answer = connection.recv(65_536).decode()
         return next(line.partition(": ")[2] for line in answer.split("\r\n") if line.lower().startswith("location"))
 
 
-def _watch(server: Server, place: str) -> str:
-    with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S)) as connection:
-        connection.request("GET", f"{place}/events")
-        return connection.getresponse().read().decode()
+def _watch(server: ApiProcess, place: str) -> str:
+    return str(server.ask("GET", f"{place}/events").body, "utf-8")
 
 
 class TestRunner:

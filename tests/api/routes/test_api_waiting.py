@@ -353,14 +353,12 @@ REFUSED: list[tuple[str, Any, int, str, str]] = [
 
 
 @pytest.mark.usefixtures("stub")
-@pytest.mark.parametrize(("path", "body", "status", "code", "words"), REFUSED, ids=range(len(REFUSED)))
-def test_bad_input_is_refused_in_words(
-    api: FlaskClient, path: str, body: Any, status: int, code: str, words: str
-) -> None:
-    response = api.post(path, data=body) if isinstance(body, bytes) else api.post(path, json=body)
-    found, message = error_of(response, status)
-    assert found == code
-    assert words in message
+def test_bad_input_is_refused_in_words(api: FlaskClient) -> None:
+    for number, (path, body, status, code, words) in enumerate(REFUSED):
+        response = api.post(path, data=body) if isinstance(body, bytes) else api.post(path, json=body)
+        found, message = error_of(response, status)
+        assert (number, found) == (number, code)
+        assert words in message, number
 
 
 def test_a_wrong_value_is_not_echoed_at_length(api: FlaskClient) -> None:

@@ -1,24 +1,21 @@
 """`shoal api` as a process of its own."""
 
 import asyncio
-import http.client
 import json
 import shutil
 import signal
-import socket
 import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import psutil
 import pytest
+from api_process import ApiProcess, StartApi
 from api_stub import COUNTERS, MakeApp, StubWorker, vector_of
-from conftest import PATIENCE_S, free_port, wait_until
-from process import Process, run
+from conftest import free_port, wait_until
+from process import run
 from prometheus_client.parser import text_string_to_metric_families
 from queues import Queue
 
@@ -30,92 +27,41 @@ from shoal_api.server.rsgi import RsgiServer
 pytest_plugins = ["api_fixtures"]
 
 
-class Server:
-    """`shoal api`, and requests to it."""
-
-    def __init__(self, process: Process, port: int, host: str = "127.0.0.1"):
-        self.process = process
-        self.port = port
-        self._host = host
-
-    def connect(self) -> http.client.HTTPConnection:
-        """Return a connection, which stays open from one request to the next."""
-        return http.client.HTTPConnection(self._host, self.port, timeout=PATIENCE_S)
-
-    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Send one request and return the status and body of its response."""
-        with closing(self.connect()) as connection:
-            connection.request(method, path, body)
-            response = connection.getresponse()
-            return response.status, json.loads(response.read())
-
-    def listens(self) -> bool:
-        """Return True if the server takes connections."""
-        try:
-            socket.create_connection((self._host, self.port)).close()
-        except ConnectionRefusedError:
-            return False
-        return True
-
-
-StartServer = Callable[..., Server]
-
-
-@pytest.fixture
-def start_server(settings: Settings, tmp_path: Path) -> Iterator[StartServer]:
-    """Return a function that starts servers on free ports."""
-    started: list[Process] = []
-
-    def start(**changes: Any) -> Server:
-        port = free_port()
-        where = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
-        started.append(Process(tmp_path / "log", "api", "--port", port, **where | changes))
-        server = Server(started[-1], port, changes.get("host", "127.0.0.1"))
-        wait_until(server.listens)
-        return server
-
-    yield start
-    for process in started:
-        process.terminate()
-        process.kill()
-
-
 @pytest.mark.usefixtures("stub")
 class TestServing:
-    def test_it_answers_on_one_connection(self, start_server: StartServer) -> None:
-        with closing(start_server().connect()) as connection:
+    def test_it_answers_on_one_connection(self, shared_api: ApiProcess) -> None:
+        with closing(shared_api.connect()) as connection:
             for n in range(3):
                 connection.request("POST", "/embed", json.dumps({"inputs": f"text {n}"}))
                 sock, response = connection.sock, connection.getresponse()
                 assert json.loads(response.read()) == [pytest.approx(vector_of(f"text {n}").tolist())]
                 assert connection.sock is sock
 
-    def test_it_answers_many_at_a_time(self, start_server: StartServer) -> None:
-        server = start_server()
+    def test_it_answers_many_at_a_time(self, shared_api: ApiProcess) -> None:
         with ThreadPoolExecutor(64) as pool:
-            bodies = [json.dumps({"inputs": f"text {n}"}) for n in range(300)]
-            answers = list(pool.map(lambda body: server.ask("POST", "/embed", body), bodies))
+            bodies = [{"inputs": f"text {n}"} for n in range(300)]
+            answers = list(pool.map(lambda body: shared_api.ask("POST", "/embed", body)[:2], bodies))
         assert answers == [(200, [pytest.approx(vector_of(f"text {n}").tolist())]) for n in range(300)]
 
-    def test_a_body_over_the_limit_is_refused(self, start_server: StartServer) -> None:
-        server = start_server(max_request_bytes=1_000)
-        status, body = server.ask("POST", "/embed", b" " * 1_001)
+    def test_a_body_over_the_limit_is_refused(self, start_api: StartApi) -> None:
+        server = start_api(max_request_bytes=1_000)
+        status, body, _ = server.ask("POST", "/embed", b" " * 1_001)
         assert (status, body["error"]["code"]) == (413, "too_large")
-        status, body = server.ask("POST", "/embed", iter([b'{"inputs": "', b"x" * 1_000, b'"}']))
+        status, body, _ = server.ask("POST", "/embed", iter([b'{"inputs": "', b"x" * 1_000, b'"}']))
         assert (status, body["error"]["code"]) == (413, "too_large")
 
-    @pytest.mark.parametrize("api_processes", [1, 2])
-    def test_the_host_may_be_a_name_of_several_addresses(self, start_server: StartServer, api_processes: int) -> None:
-        server = start_server(host="localhost", api_processes=api_processes)
+    @pytest.mark.parametrize("api_processes", [1, pytest.param(2, marks=pytest.mark.wide)])
+    def test_the_host_may_be_a_name_of_several_addresses(self, start_api: StartApi, api_processes: int) -> None:
+        server = start_api(host="localhost", api_processes=api_processes)
         addresses = find_addresses("localhost", free_port())
         assert len(psutil.Process(server.process.pid).children()) == api_processes * len(addresses)
         for address in addresses:
-            wait_until(Server(server.process, server.port, address).listens)
+            wait_until(ApiProcess(server.process, server.port, address).listens)
         assert server.process.output.count("listening on") == len(addresses)
         assert server.process.terminate() == 0
 
-    def test_its_log_has_no_line_for_a_request(self, start_server: StartServer) -> None:
-        server = start_server()
+    def test_its_log_has_no_line_for_a_request(self, start_api: StartApi) -> None:
+        server = start_api()
         server.ask("POST", "/embed", b'{"inputs": "a secret text"}')
         server.ask("POST", "/embed", b'{"inputs": "a secret text"')
         lines = server.process.output.splitlines()
@@ -124,11 +70,11 @@ class TestServing:
 
 
 class TestStopping:
-    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.wide)])
     def test_requests_in_flight_are_answered(
-        self, start_server: StartServer, stub: StubWorker, settings: Settings, number: signal.Signals
+        self, start_api: StartApi, stub: StubWorker, settings: Settings, number: signal.Signals
     ) -> None:
-        server, queue = start_server(), Queue.connect(settings.redis_url, settings.keys)
+        server, queue = start_api(), Queue.connect(settings.redis_url, settings.keys)
         stub.pause()
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(server.ask, "POST", "/embed", b'{"inputs": "a"}')
@@ -140,14 +86,14 @@ class TestStopping:
         assert server.process.wait() == 0
         queue.close()
 
-    def test_nothing_is_left_when_it_is_killed(self, start_server: StartServer) -> None:
-        server = start_server()
+    def test_nothing_is_left_when_it_is_killed(self, start_api: StartApi) -> None:
+        server = start_api()
         assert server.ask("GET", "/health")[0] == 200
         server.process.kill()
         wait_until(lambda: not server.listens())
 
-    def test_idle_connections_do_not_hold_it(self, start_server: StartServer) -> None:
-        server = start_server()
+    def test_idle_connections_do_not_hold_it(self, start_api: StartApi) -> None:
+        server = start_api()
         with closing(server.connect()) as connection:
             connection.request("GET", "/health")
             connection.getresponse().read()
@@ -157,7 +103,7 @@ class TestStopping:
 class Several:
     """A server of several processes, seen from outside."""
 
-    def __init__(self, server: Server):
+    def __init__(self, server: ApiProcess):
         self.server = server
         self._process = psutil.Process(server.process.pid)
 
@@ -197,8 +143,8 @@ class Several:
 
 @pytest.mark.usefixtures("stub")
 class TestSeveralProcesses:
-    def test_they_share_the_requests_and_count_as_one(self, start_server: StartServer) -> None:
-        several = Several(start_server(api_processes=2))
+    def test_they_share_the_requests_and_count_as_one(self, start_api: StartApi) -> None:
+        several = Several(start_api(api_processes=2))
         wait_until(lambda: embed(several) and len(several.have_answered()) == 2)
         assert several.have_answered() == several.pids()
         before = several.num_counted()
@@ -215,8 +161,9 @@ class TestSeveralProcesses:
         assert 0.9 * min(before, after) <= found <= 1.1 * max(before, after)
         assert several.scrape("shoal_build_info") == 1
 
-    def test_one_that_dies_is_replaced_and_what_it_counted_stays(self, start_server: StartServer) -> None:
-        several = Several(start_server(api_processes=2))
+    @pytest.mark.wide
+    def test_one_that_dies_is_replaced_and_what_it_counted_stays(self, start_api: StartApi) -> None:
+        several = Several(start_api(api_processes=2))
         wait_until(lambda: embed(several) and len(several.have_answered()) == 2)
         before, dead = several.num_counted(), min(several.pids())
         psutil.Process(dead).kill()
@@ -224,16 +171,17 @@ class TestSeveralProcesses:
         wait_until(lambda: embed(several) and several.pids() <= several.have_answered())
         assert several.num_counted() > before
 
-    def test_they_stop_together_and_leave_nothing(self, start_server: StartServer) -> None:
-        several = Several(start_server(api_processes=2))
+    def test_they_stop_together_and_leave_nothing(self, start_api: StartApi) -> None:
+        several = Several(start_api(api_processes=2))
         wait_until(lambda: embed(several) and len(several.have_answered()) == 2)
         pids, folder = several.pids(), several.counts()[0].parent
         assert several.server.process.terminate() == 0
         assert not folder.exists()
         assert not any(map(is_running, pids))
 
-    def test_they_go_when_the_one_that_started_them_is_killed(self, start_server: StartServer) -> None:
-        several = Several(start_server(api_processes=2))
+    @pytest.mark.wide
+    def test_they_go_when_the_one_that_started_them_is_killed(self, start_api: StartApi) -> None:
+        several = Several(start_api(api_processes=2))
         wait_until(lambda: embed(several) and len(several.have_answered()) == 2)
         pids, folder = several.pids(), several.counts()[0].parent
         several.server.process.kill()
@@ -257,8 +205,8 @@ def embed(several: Several) -> bool:
 
 
 class TestRefusingToStart:
-    def test_a_port_in_use_is_named(self, start_server: StartServer) -> None:
-        server = start_server()
+    def test_a_port_in_use_is_named(self, start_api: StartApi) -> None:
+        server = start_api()
         result = run("api", "--port", server.port)
         assert result.returncode == 1
         assert f"127.0.0.1:{server.port} is taken" in result.stderr

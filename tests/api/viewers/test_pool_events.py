@@ -2,20 +2,19 @@
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, closing
-from http.client import HTTPConnection, HTTPResponse
+from http.client import HTTPResponse
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
+from api_process import ApiProcess, StartApi
 from api_stub import MakeApp, StubWorker, error_of
 from conftest import PATIENCE_S, RedisServer, free_port, wait_until
 from flask import Flask
 from long_job_callers import Rq
-from process import Process
 from queues import Queue
 from test_access_control import Keys as KeysFile
 from test_dead_letters import bury
@@ -37,6 +36,9 @@ pytest_plugins = ["api_fixtures", "long_job_fixtures"]
 
 #: A script that a browser would run if a page took it for HTML.
 SCRIPT = "<script>alert(1)</script>"
+
+#: A request for the events.
+EVENTS = b"GET /v1/pool/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @pytest.fixture
@@ -321,52 +323,26 @@ class TestViewers:
         assert "goes on after an error: IndexError" in caplog.text
 
 
-class LiveServer:
-    """`shoal api`, and streams of its pool."""
-
-    def __init__(self, process: Process, port: int):
-        self.process = process
-        self.port = port
-
-    def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, Any]:
-        """Send a request and return the status and the body of its answer."""
-        with closing(HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)) as connection:
-            connection.request(method, path, body)
-            response = connection.getresponse()
-            return response.status, json.loads(response.read())
-
-    def listens(self) -> bool:
-        """Return True if it answers."""
-        try:
-            return self.ask("GET", "/health")[0] == 200
-        except OSError:
-            return False
-
-    def open_stream(self) -> HTTPResponse:
-        """Return a stream of the pool whose headers were read."""
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
-        connection.request("GET", "/v1/pool/events")
-        response = connection.getresponse()
-        connection.close()  # the response keeps the socket
-        return response
-
-
 @pytest.fixture
-def live(settings: Settings, tmp_path: Path) -> Iterator[LiveServer]:
+def live(start_api: StartApi) -> ApiProcess:
     """Return an API that is a process, and cuts off who does not read for a second."""
-    port = free_port()
-    where = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
-    with Process(tmp_path / "log", "api", "--port", port, receive_timeout_s=1.0, **where) as process:
-        server = LiveServer(process, port)
-        wait_until(server.listens)
-        yield server
+    return start_api(receive_timeout_s=1.0)
+
+
+def open_stream(live: ApiProcess) -> HTTPResponse:
+    """Return a stream of the pool whose headers were read."""
+    connection = live.connect()
+    connection.request("GET", "/v1/pool/events")
+    response = connection.getresponse()
+    connection.close()  # the response keeps the socket
+    return response
 
 
 @pytest.mark.usefixtures("stub")
 class TestLive:
-    def test_several_viewers_get_the_same_events(self, live: LiveServer) -> None:
+    def test_several_viewers_get_the_same_events(self, live: ApiProcess) -> None:
         with ExitStack() as stack:
-            streams = [stack.enter_context(closing(live.open_stream())) for _ in range(5)]
+            streams = [stack.enter_context(closing(open_stream(live))) for _ in range(5)]
             events = [read_event(stream) for stream in streams]
             while len(times := {event["time"] for event in events}) > 1:
                 events = [
@@ -378,21 +354,21 @@ class TestLive:
             assert live.ask("POST", "/embed", b'{"inputs": "storm"}')[0] == 200
         assert live.process.terminate() == 0
 
-    def test_a_stop_does_not_wait_for_viewers(self, live: LiveServer) -> None:
-        with closing(live.open_stream()) as stream:
+    def test_a_stop_does_not_wait_for_viewers(self, live: ApiProcess) -> None:
+        with closing(open_stream(live)) as stream:
             read_event(stream)
             assert live.process.terminate() == 0
             assert stream.read() is not None
 
-    def test_viewers_who_do_not_read_or_have_gone_make_room(self, live: LiveServer, stub: StubWorker) -> None:
+    def test_viewers_who_do_not_read_or_have_gone_make_room(self, live: ApiProcess, stub: StubWorker) -> None:
         for n in range(20):  # so that an event fills the buffers of a connection soon
             stub.pool.announce(f"w{n}", {"state": "ready", "model": "m" * 50_000})
         with ExitStack() as stack:
             for _ in range(MAX_VIEWERS):
-                stack.enter_context(closing(open_silent(live.port)))
+                stack.enter_context(closing(live.send_to_slow_reader(EVENTS)))
             assert live.ask("POST", "/embed", b'{"inputs": "storm"}')[0] == 200
             while not is_refused(live):  # some were cut off before all had come
-                stack.enter_context(closing(open_silent(live.port)))
+                stack.enter_context(closing(live.send_to_slow_reader(EVENTS)))
             wait_until(lambda: not is_refused(live))
         assert live.process.terminate() == 0
 
@@ -405,16 +381,7 @@ def read_event(stream: HTTPResponse) -> dict[str, Any]:
     return found
 
 
-def open_silent(port: int) -> socket.socket:
-    """Ask for the events, and read nothing of them."""
-    viewer = socket.socket()
-    viewer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-    viewer.connect(("127.0.0.1", port))
-    viewer.sendall(b"GET /v1/pool/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    return viewer
-
-
-def is_refused(live: LiveServer) -> bool:
+def is_refused(live: ApiProcess) -> bool:
     """Return True if there is no room for another viewer."""
-    with closing(live.open_stream()) as stream:
+    with closing(open_stream(live)) as stream:
         return stream.status == 429

@@ -376,6 +376,7 @@ class TestWhatCannotBeBuilt:
         with pytest.raises(BadDocument, match="there are no documents in it"):
             build(source([]), out, MadeVectors())
 
+    @pytest.mark.wide
     def test_memory_for_documents_of_one_id_is_small(self, out: Path, tmp_path: Path) -> None:
         path, count = tmp_path / "bad.jsonl", 20_000
         path.write_text('{"id": "a", "text": "storm"}\n' * count)

@@ -380,6 +380,7 @@ def test_every_version_shows_all_changes(changes: IndexChanges, source: Source, 
             assert found == wanted
 
 
+@pytest.mark.wide
 def test_memory_for_changes_is_small(changes: IndexChanges, source: Source, out: Path) -> None:
     """A few are in memory at a time: they are read some 256 KiB at a time."""
     for n in range(50):

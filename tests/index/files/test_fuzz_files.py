@@ -43,6 +43,8 @@ from shoal_workers.index.files.manifest import DOCUMENTS, FILES, MANIFEST, OFFSE
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.model.model import Model
 
+pytestmark = pytest.mark.wide
+
 zstd = import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
 #: Bytes that are unusual or invalid in JSON.

@@ -172,8 +172,10 @@ def test_it_is_exact_among_its_candidates(margin: float, bit_margin: float, k: i
         assert (found.scores[n] == expected.scores[0]).all()
 
 
-@pytest.mark.parametrize("kind", [mixtures, random])
-@pytest.mark.parametrize("allowed", [lambda rows: rows >= 0, lambda rows: rows % 3 == 0])
+@pytest.mark.parametrize("kind", [pytest.param(mixtures, marks=pytest.mark.wide), random])
+@pytest.mark.parametrize(
+    "allowed", [lambda rows: rows >= 0, pytest.param(lambda rows: rows % 3 == 0, marks=pytest.mark.wide)]
+)
 def test_the_candidates_have_the_nearest_neighbours(kind: Any, allowed: Any) -> None:
     """The queries are others than those by which the margin was found. Random vectors are the hardest."""
     vectors, queries = np.split(kind(60_200, 64), [60_000])

@@ -47,6 +47,7 @@ def search(service: Service, index: str) -> Callable[[int], object]:
     return ask
 
 
+@pytest.mark.wide
 def test_every_search_reaches_a_worker_that_serves_the_index(
     settings: dict[str, Any], client: Client, index_folder: Path, tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ def errors(client: Client) -> list[str]:
     return [about["index_errors"].get("news", "") for about in client.pool.ready().values()]
 
 
+@pytest.mark.wide
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_workers_switch_under_load(
     home: Path, tiny_model: Path, tiny_source: Path, tmp_path: Path, client: Client, redis_url: str, index_folder: Path

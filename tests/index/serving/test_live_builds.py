@@ -81,6 +81,7 @@ def news(client: Client, redis_url: str, home: Path, tiny_source: Path, tmp_path
         yield news
 
 
+@pytest.mark.wide
 def test_builds_fold_in_what_was_added_and_deleted(news: News, client: Client) -> None:
     news.change({"new": "climate rises", WORDS[0]: "rain falls"}, [WORDS[1]], 100.0)
     last = news.change({"newer": "europe market"}, [], 200.0)

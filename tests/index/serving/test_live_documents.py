@@ -62,6 +62,7 @@ def test_a_search_finds_what_an_index_of_the_documents_would_find(data: st.DataO
             assert found == open_made(Path(folder) / "v2", made).search(queries, k)
 
 
+@pytest.mark.wide
 def test_many_changes_of_a_large_index(tmp_path: Path) -> None:
     pool = unit_vectors(12_000, 64)
     made = made_of(9_000, pool)
@@ -84,6 +85,7 @@ def test_added_documents_that_differ_by_rounding_alone(tmp_path: Path) -> None:
     assert index.search(queries, 10) == by_scoring_all(made, queries, 10)
 
 
+@pytest.mark.wide
 def test_all_but_one_of_many_are_deleted(tmp_path: Path) -> None:
     pool = unit_vectors(5_000, 32)
     made = made_of(5_000, pool)

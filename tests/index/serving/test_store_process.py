@@ -150,6 +150,7 @@ class TestKeptCopies:
         assert [path.name for path in settings.index_copies_folder.iterdir() if path.is_dir()] == ["news"]
         assert (settings.index_home_folder / "news" / UPLOADED).read_text() == "v1\n"
 
+    @pytest.mark.wide
     def test_they_follow_the_store(self, settings: Settings, news: Path, index_folder: Path) -> None:
         upload_index(settings, news, is_published=True)
         with kept_copies(settings):
@@ -178,6 +179,7 @@ class TestKeptCopies:
         with kept_copies(settings):
             wait_until(lambda: copied_version(settings) == "v2")
 
+    @pytest.mark.wide
     def test_a_store_that_is_away_is_told_with_each_copy(self, settings: Settings, news: Path, tmp_path: Path) -> None:
         upload_index(settings, news, is_published=True)
         with kept_copies(settings):

@@ -179,7 +179,7 @@ def test_bits_are_not_counted_in_arrays_with_gaps() -> None:
 @needs_kernel
 class TestVectors:
     @pytest.mark.parametrize("precision", COSINES)
-    @pytest.mark.parametrize("sizes", SIZES)
+    @pytest.mark.parametrize("sizes", [SIZES[0], *(pytest.param(sizes, marks=pytest.mark.wide) for sizes in SIZES[1:])])
     def test_they_are_near_those_of_openvino_in_f32(self, sizes: Sizes, precision: str) -> None:
         made, offset = transformer(sizes), NUM_POSITIONS * (sizes.types - 1)
         found = run(opened(made, precision), texts(), offset=offset)
@@ -325,6 +325,7 @@ def test_a_pass_is_not_closed_while_another_thread_waits_for_it() -> None:
 
 @needs_kernel
 class TestThreads:
+    @pytest.mark.wide
     def test_passes_run_beside_each_other(self) -> None:
         pool = opened(transformer(SIZES[4]), "int8")
         packing, _ = join(texts() * 10)
@@ -347,6 +348,7 @@ class TestThreads:
         done = subprocess.run(command, capture_output=True, text=True)
         assert (done.returncode, done.stderr, done.stdout) == (0, "", "the child computes the same\n")
 
+    @pytest.mark.wide
     def test_there_may_be_no_more_threads(self) -> None:
         command = [sys.executable, "-c", MANY_THREADS]
         done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": PATH})

@@ -121,7 +121,10 @@ def body_size(tokenizer: Tokenizer, text: str) -> int:
 
 
 @pytest.mark.parametrize("text", ODD.values(), ids=ODD)
-@pytest.mark.parametrize(("size", "overlap"), [(1, 0), (5, 2), (46, 0), (46, 23)])
+@pytest.mark.parametrize(
+    ("size", "overlap"),
+    [(5, 2), (46, 23), pytest.param(1, 0, marks=pytest.mark.wide), pytest.param(46, 0, marks=pytest.mark.wide)],
+)
 def test_chunks_of_odd_texts_cover_them(tokenizer: Tokenizer, text: str, size: int, overlap: int) -> None:
     check(tokenizer, text, size, overlap)
 

@@ -131,6 +131,7 @@ class TestEngine:
             Encoder.open(folder, "openvino", "f32", threads)
         cached_file(folder)
 
+    @pytest.mark.wide
     def test_workers_that_start_together_all_start(self, folder: Path) -> None:
         command = [sys.executable, "-c", OPEN, str(folder)]
         workers = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(NUM_STARTS)]

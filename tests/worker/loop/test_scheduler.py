@@ -9,7 +9,7 @@ from zlib import crc32
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import shoal_workers.loop.preemption
@@ -299,7 +299,6 @@ def test_long_texts_do_not_get_more_than_their_share(low: str) -> None:
     assert tokens[low] / tokens[INTERACTIVE] == pytest.approx(SHARES[low], rel=0.25)
 
 
-@settings(max_examples=20)
 @given(
     st.lists(st.sampled_from(list(SHARES)), min_size=2, max_size=3, unique=True),
     st.lists(st.integers(5, 90), min_size=1, max_size=12),

@@ -34,7 +34,7 @@ MIN_COSINE, MAX_ERROR = 0.99999, 1e-4
 def models(torch_reference: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of random models, one for each name."""
     folder = tmp_path_factory.mktemp("models")
-    script = TESTS / "random_models.py"
+    script = TESTS / "shared/models/random_models.py"
     done = subprocess.run([sys.executable, "-W", "ignore", script, folder], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return folder
@@ -55,6 +55,7 @@ def run(transformer: Transformer, expected: ExpectedOutputs, numbers: list[int])
     return expected.errors(numbers, spans, compiled(packing)[0])
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("name", NAMES)
 def test_token_vectors_and_scores_are_those_of_transformers(models: Path, name: str) -> None:
     expected, transformer = ExpectedOutputs(models / name), read(models / name)
@@ -66,16 +67,19 @@ def test_token_vectors_and_scores_are_those_of_transformers(models: Path, name: 
     assert len(expected.texts[longest]) == transformer.num_positions
 
 
+@pytest.mark.wide
 def test_every_architecture_and_every_name_is_tested(models: Path) -> None:
     assert {path.name for path in models.iterdir() if path.is_dir()} == set(NAMES)
     assert {name.partition(",")[0] for name in NAMES} == set(architecture.ARCHITECTURES)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("name", NAMES)
 def test_the_torch_engines_pass_computes_the_same(models: Path, name: str) -> None:
     assert json.loads((models / "packed.json").read_text())[name] < MAX_ERROR
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("how", ["cls", "mean", "max"])
 def test_pooled_vectors_are_those_of_transformers(models: Path, how: str) -> None:
     expected, transformer = ExpectedOutputs(models / "roberta"), read(models / "roberta")
@@ -117,6 +121,7 @@ FAULTS: dict[str, tuple[str, Callable[[Transformer], Transformer]]] = {
 }
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_are_found(models: Path, fault: str) -> None:
     name, planted = FAULTS[fault]
@@ -125,6 +130,7 @@ def test_planted_faults_are_found(models: Path, fault: str) -> None:
     assert error > MAX_ERROR
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -145,6 +151,7 @@ def test_a_setting_that_changes_the_arithmetic_is_unsupported(models: Path, name
     assert architecture.find_unsupported(config | {name: value}).startswith(f"{name} is ")
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
@@ -213,6 +220,7 @@ def test_numbers_that_are_not_finite_are_refused(tmp_path: Path, number: float) 
         weights.read(tmp_path)
 
 
+@pytest.mark.wide
 def test_damaged_weights_are_refused(models: Path, tmp_path: Path) -> None:
     data = (models / "bert" / weights.FILE).read_bytes()
     for part in (data[:-1], data[:100], b"", b"\xff" * 8 + data[8:], data + b"x"):
@@ -271,6 +279,7 @@ def test_weights_in_parts_must_be_there_and_beside_their_index(tmp_path: Path) -
             weights.read(tmp_path)
 
 
+@pytest.mark.wide
 def test_layer_norms_by_their_old_names_are_read(models: Path) -> None:
     config = json.loads((models / "bert" / "config.json").read_text())
     tensors = weights.read(models / "bert")

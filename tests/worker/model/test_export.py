@@ -21,6 +21,8 @@ from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.model.model import Model
 from shoal_workers.model.prepare import prepare
 
+pytestmark = pytest.mark.wide
+
 TEXTS = ["", "storm", "rain in europe and a change of climate", "the market falls in the rain " * 9]
 
 #: Makes a model with random weights, of an architecture that Shoal does not compute itself, and its vectors.

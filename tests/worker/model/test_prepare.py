@@ -69,6 +69,7 @@ def test_a_wait_for_another_process_that_prepares_the_model_is_said(tmp_path: Pa
     assert process.returncode == 0
 
 
+@pytest.mark.wide
 @pytest.mark.usefixtures("torch_reference")
 def test_the_golden_vectors_are_those_of_sentence_transformers(tmp_path: Path) -> None:
     path = tmp_path / "vectors.npy"
@@ -84,6 +85,7 @@ def test_golden_vectors_are_for_their_weights_and_pooling_alone() -> None:
         assert parity.golden_vectors(replace(model, **change)) is None
 
 
+@pytest.mark.wide
 def test_processes_that_need_a_model_at_once_have_it_prepared_once(source: Path, tmp_path: Path) -> None:
     processes = [run(PREPARE, tmp_path, source) for _ in range(3)]
     results = [process.communicate() for process in processes]
@@ -92,6 +94,7 @@ def test_processes_that_need_a_model_at_once_have_it_prepared_once(source: Path,
     assert sum("preparing" in errors for _, errors in results) == 1
 
 
+@pytest.mark.wide
 def test_what_a_killed_process_left_is_not_taken_for_a_model(source: Path, tmp_path: Path) -> None:
     folder = prepared_folder(tmp_path, str(source))
     left = folder.with_name(f".{folder.name}.new")

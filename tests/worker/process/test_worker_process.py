@@ -126,6 +126,7 @@ def test_killed_under_load_it_loses_nothing(start: Start, client: Client) -> Non
         second.terminate()
 
 
+@pytest.mark.wide
 @pytest.mark.skipif(available() < 2, reason="needs two processors")
 def test_the_next_worker_has_the_threads_of_a_killed_one(start: Start, client: Client) -> None:
     with start(threads=0) as first:
@@ -137,6 +138,7 @@ def test_the_next_worker_has_the_threads_of_a_killed_one(start: Start, client: C
         assert announced[second.pid] == int(available())
 
 
+@pytest.mark.wide
 @pytest.mark.skipif(available() < 2, reason="needs two processors")
 def test_a_worker_takes_the_threads_of_one_that_dies(start: Start, client: Client) -> None:
     with start(threads=0) as first:
@@ -154,6 +156,7 @@ def threads_by_pid(client: Client) -> dict[int, int]:
     return {about["pid"]: about["threads"] for about in client.pool.ready().values()}
 
 
+@pytest.mark.wide
 def test_redis_restarts_in_the_middle(start: Start, own_redis: RedisServer, keys: Keys) -> None:
     with (
         Client(own_redis.url, key_prefix=keys.prefix, pool=keys.pool) as client,
@@ -169,6 +172,7 @@ def test_redis_restarts_in_the_middle(start: Start, own_redis: RedisServer, keys
         assert process.terminate() == 0
 
 
+@pytest.mark.wide
 def test_redis_comes_after_the_worker(start: Start, own_redis: RedisServer, keys: Keys) -> None:
     own_redis.stop()
     with start(redis_url=own_redis.url) as process:
@@ -179,6 +183,7 @@ def test_redis_comes_after_the_worker(start: Start, own_redis: RedisServer, keys
         assert process.terminate() == 0
 
 
+@pytest.mark.wide
 def test_it_stops_while_redis_is_away(start: Start, own_redis: RedisServer) -> None:
     own_redis.stop()
     with start(redis_url=own_redis.url) as process:
@@ -186,6 +191,7 @@ def test_it_stops_while_redis_is_away(start: Start, own_redis: RedisServer) -> N
         assert process.terminate() == 0
 
 
+@pytest.mark.wide
 def test_a_worker_serves_more_indexes_than_it_may_open_files_at_first(
     start: Start, client: Client, index_folder: Path, tmp_path: Path
 ) -> None:

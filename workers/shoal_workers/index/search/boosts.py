@@ -67,7 +67,7 @@ def _shares_of_terms(boost: Boost, column: Column, fields: Fields, now: float) -
         return np.asarray(np.exp2(-np.abs(terms - origin) / half_life))
     least, largest = _range(boost.field, fields)
     span = largest / 2 - least / 2  # half of it: float64 may not hold all of it
-    return np.clip((terms / 2 - least / 2) / (span or 1.0), 0, 1)
+    return np.clip((terms / 2 - least / 2) / (span or 0.5), 0, 1)  # of equal values, a larger one by 1 has all
 
 
 def _origin(boost: Boost, now: float) -> float:

@@ -1,14 +1,17 @@
 """Fixtures for the tests of the HTTP front end: applications on a real Redis, and a stub worker."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from api_process import ApiProcess, StartApi
 from api_stub import MakeApp, StubWorker
-from conftest import PATIENCE_S
+from conftest import PATIENCE_S, RedisServer, free_port, wait_until
 from flask.testing import FlaskClient
+from process import Process
 from queues import Queue, set_limits
 
 from shoal.contract.keys import Keys
@@ -59,4 +62,34 @@ def stub(redis_url: str, keys: Keys) -> Iterator[StubWorker]:
     stub = StubWorker(redis_url, keys)
     stub.start()
     yield stub
+    stub.stop()
+
+
+@pytest.fixture
+def start_api(settings: Settings, tmp_path: Path) -> Iterator[StartApi]:
+    """Return a function that starts servers of the test's own pool, and waits until they take connections."""
+    with ExitStack() as stack:
+
+        def start(kind: type[Process] = Process, **changes: Any) -> ApiProcess:
+            port = free_port()
+            where = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
+            process = stack.enter_context(kind(tmp_path / "api.log", "api", "--port", port, **where | changes))
+            api = ApiProcess(process, port, changes.get("host", "127.0.0.1"))
+            wait_until(api.listens)
+            return api
+
+        yield start
+
+
+@pytest.fixture(scope="module")
+def shared_api(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiProcess]:
+    """Return a server with a stub worker, for all tests of a module that change neither."""
+    keys, port = Keys("test", f"shared-{free_port()}"), free_port()
+    stub = StubWorker(redis_server.url, keys)
+    stub.start()
+    settings = {"redis_url": redis_server.url, "key_prefix": keys.prefix, "pool": keys.pool}
+    with Process(tmp_path_factory.mktemp("shared") / "api.log", "api", "--port", port, **settings) as process:
+        api = ApiProcess(process, port)
+        wait_until(api.listens)
+        yield api
     stub.stop()

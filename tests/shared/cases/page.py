@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[3]
 ERRORS = "docs/http.md"
 BAD_INPUT = "tests/bulk/bad_input.md"
 

@@ -1,0 +1,80 @@
+"""`shoal api` in a process of its own, as tests start it and ask it."""
+
+import json
+import socket
+from collections.abc import Callable
+from contextlib import closing
+from http.client import HTTPConnection, HTTPMessage
+from typing import Any, NamedTuple
+
+import psutil
+from conftest import PATIENCE_S
+from process import Process
+
+#: Starts a server on a free port, with other settings where they are given.
+StartApi = Callable[..., "ApiProcess"]
+
+
+class Answer(NamedTuple):
+    """The answer to a request, its body read to the end."""
+
+    status: int
+    body: Any
+    headers: HTTPMessage
+
+
+class ApiProcess:
+    """A server, and requests to it."""
+
+    def __init__(self, process: Process, port: int, host: str = "127.0.0.1"):
+        self.process = process
+        self.port = port
+        self._host = host
+
+    @property
+    def server(self) -> psutil.Process:
+        """The process that answers."""
+        (server,) = psutil.Process(self.process.pid).children()
+        return server
+
+    def connect(self, source: str = "") -> HTTPConnection:
+        """Return a connection, which stays open from one request to the next; it may come from a certain address."""
+        address = (source, 0) if source else None
+        return HTTPConnection(self._host, self.port, timeout=PATIENCE_S, source_address=address)
+
+    def ask(self, method: str, path: str, body: Any = None, source: str = "", **headers: str) -> Answer:
+        """Send a request and return its answer; a map is sent as JSON, and JSON is read."""
+        with closing(self.connect(source)) as connection:
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, path, json.dumps(body) if isinstance(body, dict) else body, named)
+            response = connection.getresponse()
+            data = response.read()
+        is_json = response.headers.get_content_subtype() == "json"
+        return Answer(response.status, json.loads(data) if is_json else data, response.headers)
+
+    def send(self, data: bytes = b"") -> socket.socket:
+        """Return a connection on which the data was sent."""
+        connection = socket.create_connection((self._host, self.port), timeout=PATIENCE_S)
+        connection.sendall(data)
+        return connection
+
+    def begin(self, num_bytes: int = 1_000, path: str = "/embed") -> socket.socket:
+        """Return a connection on which the headers of a request were sent, and not its body."""
+        return self.send(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {num_bytes}\r\n\r\n".encode())
+
+    def send_to_slow_reader(self, data: bytes) -> socket.socket:
+        """Return a connection on which the data was sent, and whose kernel keeps little of an answer."""
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        connection.settimeout(PATIENCE_S)
+        connection.connect((self._host, self.port))
+        connection.sendall(data)
+        return connection
+
+    def listens(self) -> bool:
+        """Return True if the server takes connections."""
+        try:
+            self.send().close()
+        except ConnectionRefusedError:
+            return False
+        return True
