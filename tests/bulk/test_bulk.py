@@ -443,6 +443,15 @@ class TestRefused:
         with pytest.raises(InvalidRequest, match=r"holds other files, such as rows.jsonl, and no manifest.json"):
             embed_file(request_for(source, tmp_path), client, ignore)
 
+    @pytest.mark.parametrize("values", [{"digest": 5}, {"is_complete": "false"}, {"options": []}, {"dimension": "8"}])
+    def test_a_manifest_with_a_value_of_another_type(
+        self, source: Path, tmp_path: Path, client: Client, undisturbed: object, values: dict[str, Any]
+    ) -> None:
+        manifest = tmp_path / "undisturbed" / "manifest.json"
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | values))
+        with pytest.raises(FileError, match=r"manifest.json cannot be read"):
+            embed_file(request_for(source, tmp_path / "undisturbed"), client, ignore)
+
     def test_a_damaged_manifest(self, source: Path, tmp_path: Path, client: Client, undisturbed: object) -> None:
         for damage in ("", "[]", '{"layout": 2}', '{"layout": 1, "parts": [3]}', '{"layout": 1, "parts": []}'):
             (tmp_path / "undisturbed" / "manifest.json").write_text(damage)

@@ -19,7 +19,7 @@ from shoal.errors import FolderBusy, IndexBusy, IndexNotFound, InvalidRequest, S
 from shoal.long_jobs.kind import KINDS
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.public_status import public_text
-from shoal.long_jobs.rq_job import job_class_of
+from shoal.long_jobs.rq_job import RUN, job_class_of
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.long_task import TaskProgress
 from shoal.settings import Settings
@@ -42,7 +42,7 @@ class Run:
         self.translated = broker.translated
         self.job: Any = fetch(queue, job_id)
         self.execution: Any = self.job.begin(worker.name, ALIVE_S)
-        self.progress = ProgressLog(self.job, worker.name, broker.translated)
+        self.progress = ProgressLog(self.job, self.execution.id if self.execution else "", broker.translated)
 
     def succeed(self) -> bool:
         """End it with a result."""
@@ -124,6 +124,22 @@ def test_a_failure_is_an_error_only_if_the_job_is_not_tried_again(
     run.die()
     (record,) = (record for record in caplog.records if record.levelno > logging.INFO)
     assert (record.levelname, "tried again" in record.getMessage()) == (level, bool(retries_left))
+
+
+def test_a_run_is_not_ended_by_what_remains_of_an_earlier_one_of_the_same_worker(pool: Pool) -> None:
+    old = pool.begin("worker")
+    pool.put_back()
+    new = pool.begin("worker")
+    old.die()
+    assert pool.status == "running"
+    assert new.succeed()
+
+
+def test_a_job_that_ended_names_no_run(pool: Pool) -> None:
+    run = pool.begin("worker")
+    assert pool.fields()[RUN.encode()] == run.execution.id.encode()
+    run.fail(Unavailable("away"))
+    assert RUN.encode() not in pool.fields()
 
 
 @pytest.mark.parametrize("end", ["report", "succeed", "fail", "refuse", "stop", "die"])

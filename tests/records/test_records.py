@@ -451,6 +451,17 @@ class TestStores:
         assert found["name"] == "a.csv.gz"
         assert found == source.fingerprint()
 
+    def test_one_over_sftp_tells_its_position_and_not_where_it_went(
+        self, store: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store.pipe("/bucket/a.csv", b"text\none\ntwo\n")
+        opened = store.open("/bucket/a.csv")
+        go_to = opened.seek
+        monkeypatch.setattr(type(opened), "seek", lambda self, *place: go_to(*place) and None)
+        source = Source("memory://bucket/a.csv")
+        assert len(list(source)) == 2
+        assert source.fraction == 1
+
     def test_parquet_is_read_from_its_end(self, store: Any, tmp_path: Path) -> None:
         from pyarrow import parquet
 

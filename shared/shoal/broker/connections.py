@@ -244,8 +244,9 @@ class Connections:
 
         To close these here could let such a thread read from the next socket of the process that gets the same number.
         """
-        while self._sent:
-            self.drop(self._sent.pop())
+        with suppress(KeyError):
+            while True:
+                self.drop(self._sent.pop())
         for connection in self._pool._get_in_use_connections():  # type: ignore[no-untyped-call]
             if (sock := connection._sock) is not None:
                 with suppress(OSError):  # it has ended

@@ -82,8 +82,16 @@ class Manifest:
             if (layout := values.get("layout")) != LAYOUT:
                 raise ValueError(f"it has layout {excerpt(layout)}, this version of Shoal reads {LAYOUT}")
             manifest = cls(**values | {"parts": tuple(Part(**part) for part in values["parts"])})
-            if not isinstance(manifest.source, dict) or not isinstance(manifest.num_rows - manifest.num_bad, int):
-                raise TypeError("a value has another type")
+            maps = [
+                manifest.source,
+                manifest.options,
+                *(files for part in manifest.parts for files in (part.checksums, part.sizes)),
+            ]
+            texts = [manifest.format, manifest.model, manifest.digest, manifest.fingerprint]
+            numbers = [manifest.num_rows - manifest.num_bad, manifest.dimension]
+            for values, kind in ((maps, dict), (texts, str), (numbers, int), ([manifest.is_complete], bool)):
+                if not all(type(value) is kind for value in values):
+                    raise TypeError("a value has another type")
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise FileError(f"{folder / MANIFEST} cannot be read ({error!s:.200}): write to another folder") from error
         return manifest

@@ -13,7 +13,7 @@ KINDS = {
 }
 
 #: Version of the texts that are taken out of files, raised by one whenever a file gets another one.
-TEXTS_VERSION = 1
+TEXTS_VERSION = 2
 
 #: The packages that kinds need, which the extra `documents` has.
 PACKAGES = {"html": "selectolax", "pdf": "pypdf"}

@@ -9,6 +9,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from itertools import chain
 from multiprocessing.connection import Connection, Pipe
+from threading import Timer
 from typing import Self
 
 from shoal.errors import MissingExtra
@@ -27,6 +28,12 @@ from shoal.process.extra import install_command
 
 #: Interval at which a caller hears that a file is still being read, in seconds.
 WAITING_EVERY_S = 0.5
+
+#: Time for an answer that has begun, in seconds; then its process is killed, which a hostile file may have taken over.
+ANSWER_S = 10.0
+
+#: Most characters of an answer that says what is wrong with a file.
+MAX_ERROR_CHARS = 1_000
 
 
 class TextReader:
@@ -61,7 +68,7 @@ class TextReader:
             raise UnreadableFile(_reason(self.close()))
         error, text, title = answer
         if error:
-            raise UnreadableFile(error)
+            raise UnreadableFile(error[:MAX_ERROR_CHARS])
         return Extracted(text, title)
 
     def close(self) -> int:
@@ -95,11 +102,16 @@ class TextReader:
                 self._connection.send_bytes(piece)
 
     def _receive(self) -> list[str] | None:
-        """Return what is wrong with the file, its text and its title; None if the process has ended."""
+        """Return what is wrong with the file, its text and its title; None if the process has ended meanwhile."""
+        limit = Timer(ANSWER_S, self._process.kill if self._process else bool)
+        limit.start()
         try:
             return [self._connection.recv_bytes(MAX_TEXT_BYTES).decode(errors="replace") for _ in range(3)]
         except (EOFError, OSError):
             return None
+        finally:
+            limit.cancel()
+            limit.join()
 
     def __enter__(self) -> Self:
         return self

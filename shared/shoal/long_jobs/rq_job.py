@@ -38,6 +38,9 @@ MAX_BYTES = 2**20
 WANTED = "shoal_wanted"
 PAUSE, CANCEL = "pause", "cancel"
 
+#: The field of a running job's hash that says which run has it, by the id of its execution.
+RUN = "shoal_run"
+
 #: The state in RQ's words, and in those of clients.
 STATUS_OF: Mapping[JobStatus, Status] = {
     JobStatus.QUEUED: "queued",
@@ -59,6 +62,8 @@ class LongJob(Job):
     kind: Kind
     #: What the submitter wants of the job while it runs: PAUSE, CANCEL or nothing.
     wanted = ""
+    #: The id of the execution that has the job while it runs; empty for a run of an earlier release.
+    run = ""
 
     def __init__(self, id: str | None = None, connection: Any = None, serializer: Any = None):
         super().__init__(id, connection=connection, serializer=MsgpackSerializer)
@@ -106,6 +111,7 @@ class LongJob(Job):
         self.created_at = times["created_at"] or now()
         self.enqueued_at, self.started_at, self.ended_at = (times[name] for name in _TIMES[1:])
         self.origin, self.worker_name, self.wanted = texts["origin"], texts["worker_name"] or None, texts[WANTED]
+        self.run = texts[RUN]
         return self._status in STATUS_OF and isinstance(self.meta, dict) and wire.is_json(self.meta)
 
     def _obey(self, submission: Submission) -> None:
@@ -152,16 +158,16 @@ class LongJob(Job):
         """Return the newest result of a job that is done; None if another program wrote it."""
         try:
             value = self.return_value(refresh=True) if self.status == "done" else None
-        except (ShoalError, LookupError, ValueError, zlib.error):
+        except (ShoalError, LookupError, ValueError, OverflowError, zlib.error):
             return None
         return value if wire.is_json(value) else None
 
     # Steps from one state to another
 
     def change(
-        self, write: Callable[["Pipeline"], object], status: JobStatus | None = None, worker: str | None = None
+        self, write: Callable[["Pipeline"], object], status: JobStatus | None = None, run: str | None = None
     ) -> bool:
-        """Read the job and write in one transaction; return True if it is in `status`, and the worker's, if given.
+        """Read the job and write in one transaction; return True if it is in `status`, and `run` has it, if given.
 
         `write` adds to the transaction, and is called again if the job changes meanwhile. Raises redis-py's errors.
         """
@@ -169,7 +175,9 @@ class LongJob(Job):
         def attempt(pipeline: "Pipeline") -> Any:
             values = pipeline.hgetall(self.key)
             pipeline.multi()
-            if not self._is_in(values) or status not in (None, self._status) or worker not in (None, self.worker_name):
+            if not self._is_in(values) or status not in (None, self._status):
+                return False
+            if run is not None and self.run not in ("", run):
                 return False
             write(pipeline)
             return True
@@ -225,7 +233,10 @@ class LongJob(Job):
         """Put the job that sends the webhook, if the submitter named one; its id says of which job it is."""
         if url := self.submission.webhook:
             given = Submission(WEBHOOK.name, {"url": url, "id": self.id})
-            self.new(given, self.webhook_id, self.origin.rpartition(":")[0], self.connection).enqueue(pipeline)
+            sender = self.new(given, self.webhook_id, self.origin.rpartition(":")[0], self.connection)
+            pipeline.delete(sender.key)  # of an earlier end of the job, which may be tried again later
+            sender._status = JobStatus.SCHEDULED
+            sender.enqueue(pipeline)
 
     def _leave(self, pipeline: "Pipeline") -> Queue:
         """Remove the job from the places where one in its state may be; return its queue."""
@@ -241,7 +252,7 @@ class LongJob(Job):
         }
         if (registry := registries.get(self._status)) is not None:
             pipeline.zrem(registry.key, self.id)
-        pipeline.hdel(self.key, WANTED)
+        pipeline.hdel(self.key, WANTED, RUN)
         pipeline.persist(self.key)
         return queue
 
@@ -269,4 +280,4 @@ def _hashes(connection: Any, keys: Iterable[str]) -> list[Mapping[bytes, bytes]]
 
 
 _TIMES = ("created_at", "enqueued_at", "started_at", "ended_at")
-_TEXTS = (*_TIMES, "status", "origin", "worker_name", "retries_left", WANTED)
+_TEXTS = (*_TIMES, "status", "origin", "worker_name", "retries_left", WANTED, RUN)

@@ -5,8 +5,8 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from rq.exceptions import NoSuchJobError
-from rq.queue import Queue
-from rq.worker_registration import get_keys
+from rq.job import Job
+from rq.worker_registration import WORKERS_BY_QUEUE_KEY
 
 from shoal.contract.excerpt import excerpt
 from shoal.contract.keys import Keys
@@ -95,7 +95,8 @@ class RqJobs:
             ids = [job_id for name in names if (job_id := _id_in(name))]
             jobs = self._job_class.fetch_many(ids, self._connection)
             found += [job.describe() for job in jobs if isinstance(job, LongJob)]
-            gone = [job_id for job_id, job in zip(ids, jobs, strict=True) if job is None]
+            unread = [job_id for job_id, job in zip(ids, jobs, strict=True) if job is None]
+            gone = [job_id for job_id in unread if not self._connection.exists(Job.key_for(job_id))]
             if gone:
                 self._connection.zrem(key, *gone)
             first += len(names) - len(gone)
@@ -110,7 +111,7 @@ class RqJobs:
 
     def num_runners(self) -> int:
         """Return how many runners are alive: each has one worker for quick jobs."""
-        names = get_keys(Queue(queue_name(self._keys.root, QUICK), self._connection))
+        names = self._connection.smembers(WORKERS_BY_QUEUE_KEY % queue_name(self._keys.root, QUICK))
         return sum(self._connection.exists(name) for name in names)
 
     def _list(self, job: LongJob, pipeline: "Pipeline") -> None:

@@ -27,6 +27,10 @@ def written_at(about: Mapping[str, Any]) -> float | None:
     return float(time_s) if isinstance(time_s, int | float) and 0 < time_s < 2**40 else None
 
 
+#: The fields of a heartbeat of which work is the difference.
+_MEASURED = ("written_at", "counters", "waits", "batches")
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """The work of a worker in the `seconds` between two heartbeats.
@@ -74,10 +78,11 @@ class WorkerMeter:
             return
         beats = [beat for beat in self._beats if beat["written_at"] < now_s]
         num_old = sum(beat["written_at"] <= now_s - WINDOW_S for beat in beats)
-        self._beats = [*beats[max(0, num_old - 1) :], about]
+        measured = {name: about[name] for name in _MEASURED if name in about}  # the rest may take megabytes
+        self._beats = [*beats[max(0, num_old - 1) :], measured]
         if len(self._beats) > 1:
-            self.last = Work.between(self._beats[-2], about)
-            self.minute = Work.between(self._beats[0], about)
+            self.last = Work.between(self._beats[-2], measured)
+            self.minute = Work.between(self._beats[0], measured)
 
 
 def _since(before: Mapping[str, Any], now: Mapping[str, Any], field: str, name: str) -> Histogram:

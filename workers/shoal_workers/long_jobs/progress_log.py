@@ -20,16 +20,16 @@ EVERY_S = 0.5
 
 
 class ProgressLog:
-    """The progress of one run of a job by a worker."""
+    """The progress of one run of a job, which the id of its execution names."""
 
     def __init__(
         self,
         job: LongJob,
-        worker: str,
+        run: str,
         translated: Callable[[], AbstractContextManager[None]],
         clock: Callable[[], float] = time.monotonic,
     ):
-        self._job, self._worker = job, worker
+        self._job, self._run = job, run
         self._translated = translated
         self._clock = clock
         self._meter = Meter(clock())
@@ -45,7 +45,7 @@ class ProgressLog:
             self.save()
 
     def save(self) -> None:
-        """Write what was reported last, unless another worker has the job or Redis is away."""
+        """Write what was reported last, unless another run has the job or Redis is away."""
         if (latest := self._latest) is None:
             return
 
@@ -60,7 +60,7 @@ class ProgressLog:
             pipeline.hset(self._job.key, mapping=values)
 
         with suppress(ShoalError), self._translated():
-            if self._job.change(write, JobStatus.STARTED, self._worker):
+            if self._job.change(write, JobStatus.STARTED, self._run):
                 self._most_rows = max(self._most_rows, latest.rows)
 
 

@@ -24,7 +24,7 @@ from rq.worker_registration import register
 from shoal.broker.broker import Broker
 from shoal.contract.traceparent import continued, format_traceparent
 from shoal.errors import Internal, ShoalError
-from shoal.long_jobs.rq_job import CANCEL, PAUSE, WANTED
+from shoal.long_jobs.rq_job import CANCEL, PAUSE, RUN, WANTED
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.process import logs
 from shoal.process.parent_death import die_with_parent
@@ -53,6 +53,7 @@ class LongJobWorker(Worker):
 
     max_connection_wait_time = 2.0
     dequeue_timeout = TAKE_S
+    connection_timeout = 2 * TAKE_S  # RQ's 12 s are longer than a job's process may give no sign of life
 
     def __init__(
         self, queue: Queue, name: str, broker: Broker, open_tracer: "Callable[[], Tracer | None]" = lambda: None
@@ -121,8 +122,8 @@ class LongJobWorker(Worker):
         try:
             with self._broker.translated():
                 self._maintenance.run()
-        except ShoalError as error:
-            fault = error.message
+        except (ShoalError, ValueError) as error:
+            fault = str(error)
         if fault and fault != self._last_fault:
             log.error("the maintenance of the queue %s failed (%s)", self.queues[0].name, fault)
         self._last_fault = fault
@@ -170,11 +171,13 @@ class LongJobWorker(Worker):
         is_to_stop = self._stop_requested
         with suppress(ShoalError), self._broker.translated():
             super().maintain_heartbeats(job, execution)
-            worker, wanted = self.connection.hmget(job.key, "worker_name", WANTED)
-            is_to_stop = is_to_stop or worker != self.name.encode() or wanted in (PAUSE.encode(), CANCEL.encode())
+            run, wanted = self.connection.hmget(job.key, RUN, WANTED)
+            is_to_stop = is_to_stop or run != execution.id.encode() or wanted in (PAUSE.encode(), CANCEL.encode())
         if is_to_stop:
             self._is_stopped = True
             self.kill_horse()
+        if self.should_run_maintenance_tasks:  # all workers may have long jobs, and another one may have died
+            self.run_maintenance_tasks()
 
     def handle_job_failure(
         self, job: Any, queue: Queue, started_job_registry: Any = None, exc_string: str = "", execution: Any = None
@@ -199,7 +202,7 @@ class LongJobWorker(Worker):
 
     def perform_job(self, job: Any, queue: Queue, execution: Any) -> bool:
         """Do the job, and write how it ended. Raises Unavailable or Overloaded if that cannot be written."""
-        progress = ProgressLog(job, self.name, self._broker.translated)
+        progress = ProgressLog(job, execution.id, self._broker.translated)
         with self._traced(job), self._broker.translated():
             try:
                 with self.death_penalty_class(job.timeout, JobTimeoutException, job_id=job.id):

@@ -23,7 +23,7 @@ from shoal.errors import (
     Timeout,
     Unavailable,
 )
-from shoal.long_jobs.rq_job import CANCEL, PAUSE, LongJob
+from shoal.long_jobs.rq_job import CANCEL, PAUSE, RUN, LongJob
 from shoal.long_task import Report
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class RunnableJob(LongJob):
     """A long job in a runner, which has a table of functions.
 
     A run is ended by the process that does the job, by the worker that watches it, or by another worker: by the one of
-    them that finds the job still running and the worker's. The others write nothing.
+    them that finds the job still in this run. The others write nothing.
     """
 
     functions: ClassVar[Mapping[str, Task]] = {}
@@ -56,6 +56,7 @@ class RunnableJob(LongJob):
         def write(pipeline: "Pipeline") -> None:
             self._leave(pipeline)
             begun[:] = [Execution.create(self, alive_s, pipeline, worker)]
+            pipeline.hset(self.key, RUN, begun[0].id)
             self.prepare_for_execution(worker, pipeline)
 
         return begun[0] if self.change(write, JobStatus.QUEUED) else None
@@ -71,7 +72,7 @@ class RunnableJob(LongJob):
             raise self._translated(error).with_traceback(error.__traceback__) from None
 
     def succeed(self, worker: str, execution: Execution, result: Any) -> bool:
-        """End a run with its result; return False if the job is not the worker's any more."""
+        """End a run with its result; return False if another run has the job by now."""
 
         def write(pipeline: "Pipeline") -> None:
             self.ended_at, self._result = now(), result
@@ -81,12 +82,12 @@ class RunnableJob(LongJob):
             self.cleanup(self.result_ttl, pipeline, remove_from_queue=False)
             self.announce_end(pipeline)
 
-        return self._end(worker, execution, write)
+        return self._end(execution, write)
 
     def break_off(
         self, worker: str, execution: Execution, error: ShoalError | None, *, passes: bool = True, trace: str = ""
     ) -> bool:
-        """End a run that was stopped, or that has an error; return False if the job is not the worker's any more.
+        """End a run that was stopped, or that has an error; return False if another run has the job by now.
 
         The job is paused or cancelled if its submitter wants that, and tried again after an error that passes.
         """
@@ -109,16 +110,16 @@ class RunnableJob(LongJob):
             else:
                 self.enqueue(pipeline, at_front=True)
 
-        return self._end(worker, execution, write)
+        return self._end(execution, write)
 
-    def _end(self, worker: str, execution: Execution, write: Callable[["Pipeline"], None]) -> bool:
-        """Write the end of a run if the job is still the worker's, and forget the execution."""
+    def _end(self, execution: Execution, write: Callable[["Pipeline"], None]) -> bool:
+        """Write the end of a run if it still has the job, and forget the execution."""
 
         def end(pipeline: "Pipeline") -> None:
             execution.delete(self, pipeline)
             write(pipeline)
 
-        is_ended = self.change(end, JobStatus.STARTED, worker)
+        is_ended = self.change(end, JobStatus.STARTED, execution.id)
         if not is_ended:
             with self.connection.pipeline() as pipeline:
                 execution.delete(self, pipeline)

@@ -182,6 +182,10 @@ class _StoredFile(io.RawIOBase):
         """Go to a position."""
         return int(self._file.seek(offset, whence))
 
+    def tell(self) -> int:
+        """Return the position, which `seek` does not for a file over SFTP."""
+        return int(self._file.tell())
+
     def readinto(self, buffer: Any) -> int:
         """Read into the buffer and return the number of bytes; 0 at the end of the file."""
         try:
