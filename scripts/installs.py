@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 SOURCE = "/path/to/shoal"
 
-#: What must run after an installation, by its extra, or by nothing: those that are quick to install.
+#: The command that must run after an installation, by its extra, or without one; only extras that install quickly.
 CHECKS = {
     "": "import shoal; shoal.Client",
     "[http]": "import shoal; shoal.HttpClient",

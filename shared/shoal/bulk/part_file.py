@@ -16,7 +16,7 @@ from shoal.process.extra import install_command
 #: Bytes before the vectors of a .safetensors or .npy file. It is written last, as it has the number of rows.
 _HEADER_BYTES = 128
 
-#: Rows of a row group of a .parquet file, which are held in memory until there are so many.
+#: Rows of a row group of a .parquet file; they are held in memory until the group is full.
 _GROUP_ROWS = 2_048
 
 #: The endings of the files of a part, by the name of the format.

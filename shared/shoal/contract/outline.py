@@ -13,7 +13,7 @@ from shoal.errors import InvalidRequest
 #: Most bytes of the header of a list in msgpack.
 _MAX_HEADER_BYTES = 5
 
-#: Most bytes of a field's name or value that are looked at: longer ones are none of those that an outline has.
+#: Most bytes of a field's name or value that are looked at: an outline has no longer ones.
 _MAX_STRING_BYTES = 256
 
 _FIELDS = ("id", "reply_to", "op", "traceparent")

@@ -13,7 +13,7 @@ from shoal.evaluation.collection import Collection
 from shoal.evaluation.setting import Setting
 from shoal.process.progress import Progress
 
-#: Queries of a call. Those that a reranker reads the hits of take long.
+#: Queries of a call, and of a call whose hits a reranker reads, which takes long.
 QUERIES_PER_CALL, QUERIES_PER_RERANK = 32, 4
 
 #: Queries that are timed, spread over the collection, and how many times each.

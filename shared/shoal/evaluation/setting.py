@@ -11,7 +11,7 @@ from shoal.contract.options import OPTION_NAMES
 from shoal.errors import InvalidRequest
 from shoal.operations.search_options import SEARCH_NAMES
 
-#: The options of a search but those that make other lists of hits than one for each query.
+#: The options of a search that leave one list of hits for each query.
 _ALLOWED = {*OPTION_NAMES, *SEARCH_NAMES} - {"cursor", "fuse", "like", "num_negative", "vectors"}
 
 _WORD = re.compile(r"([\w.]+)=(.*?)(?=\s+[\w.]+=|\s*$)", re.DOTALL)

@@ -9,7 +9,7 @@ from shoal.contract.options import Options
 from shoal.errors import InvalidRequest
 from shoal.operations.map_options import WHOLE_MAP, MapOptions
 
-#: The points of a map count as this many texts in a lane: reading them takes a worker about as long as so many short
+#: The points of a map count as this many texts in a lane: a worker reads them in the time of so many short
 #: texts.
 TEXTS_PER_MAP = 16
 

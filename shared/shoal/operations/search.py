@@ -28,7 +28,7 @@ MAX_JOB_ROWS = 2**27
 #: such lists at a time, and other jobs do not wait long.
 TEXTS_PER_PASS = 4
 
-#: So many hits of a list count as a text in a lane: reading them, with snippets or explained, takes a worker longer.
+#: Hits of a list that count as a text in a lane: with snippets or explained, a worker reads them no faster.
 HITS_PER_TEXT = 100
 
 #: The options with which a list goes over all documents again.

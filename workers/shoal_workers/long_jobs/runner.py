@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 #: Longest time for the workers to end: they kill the processes of their jobs within 1 s.
 STOP_WITHIN_S = 10.0
 
-#: Longest that Redis may take to answer a worker, in seconds.
+#: Longest that Redis may take to answer a worker, in seconds, until RQ sets the worker's `connection_timeout`.
 ANSWER_S = 2.0
 
 #: Pause before a worker that ended is started again.
