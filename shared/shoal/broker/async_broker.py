@@ -9,13 +9,14 @@ from typing import Any
 
 import redis
 from hiredis import pack_command
-from redis.exceptions import NoScriptError
+from redis.exceptions import MovedError, NoScriptError
 
 from shoal.broker.async_connection import AsyncConnection, ConnectionMaker
 from shoal.broker.broker import checked, outcome_of, translate
 from shoal.broker.connections import (
     LARGE_BYTES,
     MAX_LARGE_WAIT_S,
+    MAX_MOVES,
     MAX_WAIT_S,
     SMALL_BYTES,
     all_in_use,
@@ -90,14 +91,24 @@ class AsyncBroker:
             return []
         packed = [pack_command(tuple(command)) for command in commands]
         data = packed[0] if len(packed) == 1 else b"".join(packed)
+        for _ in range(MAX_MOVES):
+            try:
+                return await self._send(data, len(packed), block_s)
+            except MovedError as error:  # nothing was done
+                if self._maker.primary:
+                    self._maker.primary.note_move(error)
+                self._drop_idle()
+        return await self._send(data, len(packed), block_s)
+
+    async def _send(self, data: bytes, num_answers: int, block_s: float) -> list[Any]:
         try:
             if block_s or len(data) > SMALL_BYTES:
-                return await self._ask_alone(data, len(packed), block_s)
+                return await self._ask_alone(data, num_answers, block_s)
             self._maker.breaker.check()
             connection = self._shared
             if connection is None or not connection.is_open():
                 connection = await self._open_shared()
-            return await connection.ask(data, len(packed))
+            return await connection.ask(data, num_answers)
         except redis.RedisError as error:
             if isinstance(error, redis.ReadOnlyError):
                 self._drop_idle()  # after a failover they lead to the former primary

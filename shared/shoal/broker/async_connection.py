@@ -19,6 +19,7 @@ from redis.backoff import NoBackoff
 
 from shoal.broker.circuit_breaker import CircuitBreaker
 from shoal.broker.connections import ANSWER_S, read_url, readable_url, refused, sending_s
+from shoal.broker.primary import Primary
 
 #: Seconds for which an answer may still be read after its time limit: if other work has held up the event loop, the
 #: limit is noticed before the answer that came meanwhile.
@@ -184,6 +185,7 @@ class ConnectionMaker:
             self.max_connections = int(self._options.pop("max_connections"))
             self._class = _CLASSES[self._options.pop("connection_class")]
             self._answer_s = float(self._options["socket_timeout"])
+            self.primary: Primary | None = self._options.pop("primary")
             self._class(**self._options)  # refuses options that it does not know
 
     async def open(self) -> AsyncConnection:
@@ -195,6 +197,8 @@ class ConnectionMaker:
         started = time.monotonic()
         opened = self._class(**self._options)
         try:
+            if self.primary:
+                opened.host, opened.port = await asyncio.to_thread(self.primary.find)
             await opened.connect()  # type: ignore[no-untyped-call]
             await opened.send_command("PING", check_health=False)
             await opened.read_response()  # of a Redis that has no room it is the error
@@ -202,6 +206,8 @@ class ConnectionMaker:
             await opened.disconnect(nowait=True)
             if isinstance(error, redis.RedisError):
                 self.breaker.record_no_connection(error, started)
+                if self.primary:
+                    self.primary.note_silence((opened.host, opened.port))
             raise
         writer = cast(asyncio.StreamWriter, opened._writer)
         opened._reader = opened._writer = None  # else it closes them when it goes

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 import redis
-from redis.exceptions import NoScriptError
+from redis.exceptions import AskError, ClusterDownError, MovedError, NoScriptError, TryAgainError
 
 from shoal.broker.blocked_command import BlockedCommand
 from shoal.broker.connections import ANSWER_S, Connections, open_pool
@@ -24,6 +24,7 @@ _REMEDIES = {
     "wrongtype": "another program wrote a key of Shoal's: delete it (docs/protocol.md names the keys)",
     "last possible id": "another program wrote a key of Shoal's: delete it (docs/protocol.md names the keys)",
     "misconf": "it cannot write to its disk: make room there",
+    "non local key": "the pool's slot moves to another node; this goes on by itself once it has moved",
     "max number of clients": "raise its maxclients, or start fewer processes",
     "permissions to": "the rules of this user are too narrow: docs/redis-users.acl has what Shoal needs",
     "executing the script can't": "the rules of this user are too narrow: docs/redis-users.acl has what Shoal needs",
@@ -31,6 +32,14 @@ _REMEDIES = {
     "authenticat": "put the password into the Redis URL, or name a file that has it by ?password_file=",
     "noauth": "put the password into the Redis URL, or name a file that has it by ?password_file=",
     "the password_file": "check its path in the Redis URL, and its permissions",
+}
+
+#: Errors of a cluster whose nodes change, and the remedy. Nothing was done.
+_CLUSTER_REMEDIES: dict[type[redis.RedisError], str] = {
+    MovedError: "another node has the pool's keys now; this goes on by itself",
+    AskError: "the pool's slot moves to another node; this goes on by itself once it has moved",
+    TryAgainError: "the pool's slot moves to another node; this goes on by itself once it has moved",
+    ClusterDownError: "no node has the pool's slot; this goes on by itself once a replica is promoted",
 }
 
 
@@ -109,6 +118,9 @@ class Broker:
         """Translate redis-py's errors."""
         try:
             yield
+        except MovedError as error:  # of a library, or of a command that was waiting
+            self._connections.follow(error)
+            raise translate(error) from error
         except redis.RedisError as error:
             raise translate(error) from error
 
@@ -128,6 +140,9 @@ def outcome_of(answer: Any) -> Any:
 
 def translate(error: redis.RedisError) -> ShoalError:
     """Return the error in Shoal's terms, with the remedy if Redis said why it refuses."""
+    for kind, remedy in _CLUSTER_REMEDIES.items():
+        if isinstance(error, kind):
+            return Unavailable(f"the cluster refuses ({error}): {remedy}")
     words = str(error).casefold()
     if "when used memory > 'maxmemory'" in words:
         return Overloaded(f"Redis has no memory left for this ({error}): try again later")

@@ -14,6 +14,8 @@ import redis
 from redis.connection import AbstractConnection
 from redis.utils import SENTINEL
 
+from shoal.broker.primary import Primary
+
 #: Time between two attempts while Redis is away.
 TRY_EVERY_S = 0.1
 
@@ -105,8 +107,9 @@ class CircuitBreaker:
 class _Watched(AbstractConnection):
     """A connection that reports its outcomes to a circuit breaker, and does not open while the breaker is open."""
 
-    def __init__(self, *, breaker: CircuitBreaker, **options: Any):
+    def __init__(self, *, breaker: CircuitBreaker, primary: Primary | None = None, **options: Any):
         self.breaker = breaker
+        self._primary = primary
         super().__init__(**options)
 
     def connect(self) -> None:
@@ -114,9 +117,13 @@ class _Watched(AbstractConnection):
         self.breaker.check()
         started = time.monotonic()
         try:
+            if self._primary and self._sock is None:
+                self.host, self.port = self._primary.find()
             super().connect()  # type: ignore[no-untyped-call]
         except redis.RedisError as error:
             self.breaker.record_no_connection(error, started)
+            if self._primary:
+                self._primary.note_silence((self.host, self.port))
             raise
 
     def read_response(self, *args: Any, timeout: Any = SENTINEL, **options: Any) -> Any:

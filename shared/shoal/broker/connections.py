@@ -17,9 +17,11 @@ import redis
 from hiredis import pack_command
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
+from redis.exceptions import MovedError
 from redis.retry import Retry
 
 from shoal.broker.circuit_breaker import WATCHED, CircuitBreaker
+from shoal.broker.primary import Primary, split_url
 from shoal.errors import Unavailable
 
 #: Longest that one command blocks in Redis: after it a stop or a broken connection is noticed.
@@ -45,6 +47,9 @@ LARGE_BYTES, MAX_LARGE_WAIT_S = 2**20, 30.0
 
 #: Most connections of a process. A caller holds one for the time of a round trip, so few are in use at a time.
 MAX_CONNECTIONS = 64
+
+#: How often a command is sent to another node of a cluster that has the keys now.
+MAX_MOVES = 4
 
 #: Least connections that a process must be allowed, if it holds one of them for long.
 MIN_WITH_SPARE = 8
@@ -97,14 +102,16 @@ def open_pool(url: str, answer_s: float = ANSWER_S) -> redis.ConnectionPool:
 def read_url(url: str, answer_s: float) -> dict[str, Any]:
     """Return the options of a connection, with redis-py's class of it for threads as `connection_class`.
 
-    The option `?password_file=<path>` of a URL names a file with the password.
+    `primary` is among them if the URL names Sentinels or the nodes of a cluster. The option `?password_file=<path>` of
+    a URL names a file with the password.
     """
+    url, primary = split_url(url, answer_s)
     options = parse_url(url)  # type: ignore[no-untyped-call]
     if path := options.pop("password_file", None):
         options["credential_provider"] = PasswordFile(path, options.pop("username", None))
     limits = {"socket_timeout": answer_s, "socket_connect_timeout": answer_s}
     values: dict[str, Any] = _OPTIONS | limits | {"connection_class": redis.Connection} | options | _ANSWERS
-    return values
+    return values | {"primary": primary}
 
 
 @contextmanager
@@ -113,14 +120,19 @@ def readable_url() -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, redis.RedisError) as error:
-        remedy = "write redis://host:port/db or rediss://…, with special characters of a password as %XX"
+        remedy = (
+            "write redis://host:port/db, redis+sentinel://host:port,host:port/service/db or redis+cluster://host:port,"
+            "host:port, with rediss for TLS and special characters of a password as %XX"
+        )
         raise Unavailable(f"the Redis URL cannot be read ({type(error).__name__}): {remedy}") from None
 
 
 def shown(url: str) -> str:
     """Return the URL as it may be printed: without user, password and options."""
+    scheme, _, rest = url.partition("://")
+    if "+" in scheme:
+        return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"
     options = parse_url(url)  # type: ignore[no-untyped-call]
-    scheme = url.partition(":")[0]
     if "path" in options:
         return f"{scheme}://{options['path']}"
     return f"{scheme}://{options.get('host', 'localhost')}:{options.get('port', 6379)}/{options.get('db', 0)}"
@@ -135,6 +147,7 @@ class Connections:
         self._sent: set[Any] = set()  # those with a command whose answer no thread waits for
         self._set_free()
         self._breaker: CircuitBreaker = pool.connection_kwargs.get("breaker") or CircuitBreaker()
+        self._primary: Primary = pool.connection_kwargs.get("primary") or Primary()
 
     def check(self) -> None:
         """Raise redis.ConnectionError at once while Redis is away; let one thread pass from time to time, to try."""
@@ -149,7 +162,17 @@ class Connections:
         packed = _pack(commands)
         num_bytes = sum(map(len, packed))
         with self._turn(num_bytes), self.reserved():
+            for _ in range(MAX_MOVES):
+                try:
+                    return self._ask(self._take(), packed, num_bytes, len(commands), block_s)
+                except MovedError as error:  # nothing was done
+                    self.follow(error)
             return self._ask(self._take(), packed, num_bytes, len(commands), block_s)
+
+    def follow(self, error: MovedError) -> None:
+        """Connect to the node that has the keys from now on, as another one has said."""
+        self._primary.note_move(error)
+        self.drop_idle()
 
     @contextmanager
     def _turn(self, num_bytes: int) -> Iterator[None]:
@@ -321,7 +344,9 @@ def _answer(connection: Any, limit: Mapping[str, float]) -> Any:
 
 
 def refused(error: redis.ResponseError) -> redis.ResponseError:
-    """Return an error that Redis answers; raise redis.ReadOnlyError if a replica does."""
+    """Return an error that Redis answers; raise it if it says that another Redis is the primary."""
+    if isinstance(error, MovedError):
+        raise error
     if "read only replica" in str(error):
         raise redis.ReadOnlyError(str(error)) from error  # Redis 6.2 gives a script's error no class of its own
     return error
