@@ -2,14 +2,17 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from signal import SIGKILL
 
 import pytest
 from conftest import wait_until
+from load import Load
+from process import Process
 from redis_groups import Cluster, Watched, ask, cluster, watched
 
+from shoal import Client
 from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.async_connection import ConnectionMaker
 from shoal.broker.broker import Broker
@@ -160,3 +163,31 @@ def test_a_url_is_shown_without_its_password() -> None:
     shown_url = "rediss+sentinel://a:1,b:2/service/0"
     assert shown("rediss+sentinel://user:s@cret@a:1,b:2/service/0?sentinel_password=x") == shown_url
     assert shown("redis+cluster://:secret@[::1]:7000,b") == "redis+cluster://[::1]:7000,b"
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("kind", ["sentinels", "cluster"])
+def test_workers_and_clients_go_on_after_a_failover(kind: str, tiny_source: Path, home: Path, tmp_path: Path) -> None:
+    """All that was replicated is answered, and all that is accepted afterwards."""
+    with ExitStack() as stack:
+        group: Watched | Cluster = stack.enter_context(
+            watched(tmp_path / "redis") if kind == "sentinels" else cluster(tmp_path / "redis")
+        )
+        settings = {"redis_url": group.url, "model": tiny_source, "home": home, "cache_mb": 0}
+        workers = [stack.enter_context(Process(tmp_path / f"{n}.log", "worker", **settings)) for n in range(2)]
+        client = stack.enter_context(Client(group.url))
+        wait_until(lambda: len(client.pool.ready()) == 2)
+        primary = group.owner_of(KEY) if isinstance(group, Cluster) else group.primary
+        with Load(client) as load:
+            wait_until(lambda: len(load.accepted) > 200)
+            with ask(primary) as connection:
+                known = list(load.accepted)
+                assert connection.wait(1, 10_000) == 1
+            primary.stop(SIGKILL)
+            load.finish_submitting()
+            num_before = len(load.accepted)
+            wait_until(lambda: len(load.accepted) > num_before + 200)
+        load.check(known)
+        load.check(load.accepted[num_before:])
+        assert {error.code for error in load.errors} <= {"unavailable"}
+        assert [worker.terminate() for worker in workers] == [0, 0]

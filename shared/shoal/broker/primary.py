@@ -6,6 +6,7 @@ All keys of a pool lie in one slot, so a pool needs one node of a cluster.
 import re
 from collections import deque
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -43,12 +44,14 @@ class Sentinels(Primary):
     """The Sentinels of a primary, by the name of its service. Each new connection asks them."""
 
     def __init__(self, nodes: list[Address], service: str, options: Mapping[str, Any]):
+        self._nodes = nodes
         self._service = service
-        self._sentinel = Sentinel(nodes, sentinel_kwargs=dict(options))  # type: ignore[no-untyped-call]
+        self._options = dict(options)
 
     def find(self) -> Address:
         """Return the address that the first Sentinel names which knows the primary and sees it alive."""
-        host, port = self._sentinel.discover_master(self._service)  # type: ignore[no-untyped-call]
+        with closing(Sentinel(self._nodes, sentinel_kwargs=self._options)) as sentinel:  # type: ignore[no-untyped-call]
+            host, port = sentinel.discover_master(self._service)
         return str(host), int(port)
 
 

@@ -131,7 +131,7 @@ def ask(server: RedisServer) -> "redis.Redis":
 
 
 def _new(folder: Path) -> Path:
-    folder.mkdir()
+    folder.mkdir(parents=True)
     return folder
 
 
