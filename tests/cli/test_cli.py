@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from socket import gethostname
 from types import SimpleNamespace
 from typing import Any
 
@@ -256,6 +257,13 @@ def test_status_lists_lanes_and_workers(shoal: CliRunner, client: Client) -> Non
         "w1 ready tiny openvino bf16: default (1,234)\n    index news: v2/vectors.npy is not what was built\n"
         in printed
     )
+
+
+def test_status_tells_by_its_exit_code_if_a_worker_of_this_machine_is_alive(shoal: CliRunner, client: Client) -> None:
+    pool = Pool(client.broker, client.keys, alive_s=3_600)
+    for host, code in (("another", 1), (gethostname(), 0)):
+        pool.announce("w1", {"state": "ready", "host": host})
+        assert shoal.invoke(main, ["status", "--this-worker"]).exit_code == code
 
 
 def test_redis_that_does_not_answer(shoal: CliRunner) -> None:

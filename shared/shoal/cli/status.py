@@ -1,5 +1,8 @@
 """The command `shoal status`."""
 
+import sys
+from socket import gethostname
+
 import click
 
 from shoal.cli.options import REDIS_SETTINGS, settings_options
@@ -13,14 +16,17 @@ _COMPUTES = ("state", "model", "engine", "precision")
 
 
 @click.command()
+@click.option("--this-worker", is_flag=True, help="End with 1 unless a worker of this machine or container is alive.")
 @settings_options(*REDIS_SETTINGS)
-def status(settings: Settings) -> None:
+def status(settings: Settings, this_worker: bool) -> None:
     """Show the workers alive, their indexes and how many jobs wait.
 
     Indexes are shown with what is wrong with them.
     """
     with Client.from_settings(settings) as client:
         pool = client.run(lambda own: PoolSnapshot.take(own.queue))
+    if this_worker:
+        sys.exit(gethostname() not in {about.get("host") for about in pool.workers.values()})
     for lane, load in pool.loads.items():
         echo(f"lane {lane}: {load.num_jobs:,} unanswered jobs, {load.num_texts:,} texts")
     echo(f"results not read: {pool.unread.num_results:,}, {pool.unread.num_bytes:,} bytes")
