@@ -17,7 +17,6 @@ from benchmarks import (
     encoders,
     engine,
     fair,
-    limits,
     plot,
     quality,
     scenarios,
@@ -33,7 +32,7 @@ from shoal.errors import ShoalError
 
 #: What can be measured, in this order; each prints a table.
 SCENARIOS: dict[str, Callable[[Plan], list[Row]]] = {
-    "limits": limits.run,
+    "peers": scenarios.beside_peers,
     "engine": engine.run,
     "embed": scenarios.embed,
     "search": scenarios.search,

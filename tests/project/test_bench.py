@@ -17,7 +17,6 @@ import psutil
 import pytest
 from benchmarks.arrivals import generate, percentiles_ms
 from benchmarks.compare import ratios
-from benchmarks.matrix import NUM_PRODUCTS, Lengths, compile_products
 from benchmarks.server import Processes
 from benchmarks.table import tables
 from benchmarks.trial import Row, Trial, interleave, shown
@@ -34,7 +33,6 @@ from shoal.cli.main import main
 from shoal.cli.wrk import Measured
 from shoal.contract.keys import Keys
 from shoal.errors import BadSetting, NotReady
-from shoal_workers.process.processors import available, has_bf16, threads_for
 
 needs_wrk = pytest.mark.skipif(not shutil.which("wrk"), reason="wrk is not installed")
 
@@ -128,21 +126,6 @@ class TestTables:
             "1.23",
             "0.012",
         ]
-
-
-class TestMatrixProducts:
-    @pytest.mark.parametrize("precision", ["auto", "int8"])
-    def test_they_are_computed_in_the_precision_that_they_are_a_limit_of(self, precision: str) -> None:
-        compiled, num_side_by_side = compile_products(precision, 64)
-        assert num_side_by_side == threads_for(1, available())
-        nodes = [node.get_rt_info() for node in compiled.get_runtime_model().get_ordered_ops()]
-        found = [about["runtimePrecision"].astype(str) for about in nodes if "FullyC" in about["layerType"].astype(str)]
-        expected = "u8" if precision == "int8" else "bf16" if has_bf16() else "f32"
-        assert found == [expected] * NUM_PRODUCTS
-
-    def test_the_usual_texts_have_as_many_tokens_as_the_average_ones(self) -> None:
-        lengths = Lengths([3, 3, 9, 9, 5, 8, 6, 6, 1])
-        assert lengths.usual(2) == slice(6, 8)  # 12 tokens, where two average texts have 11.1
 
 
 class TestCheckouts:
