@@ -11,18 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import (
-    bars,
     bulk,
     compare,
     connections,
     encoders,
     engine,
     fair,
-    formats,
-    limits,
     plot,
     quality,
-    restart,
     scenarios,
 )
 from benchmarks.peers import PEERS, target_of
@@ -36,28 +32,26 @@ from shoal.errors import ShoalError
 
 #: What can be measured, in this order; each prints a table.
 SCENARIOS: dict[str, Callable[[Plan], list[Row]]] = {
-    "limits": limits.run,
+    "peers": scenarios.beside_peers,
     "engine": engine.run,
     "embed": scenarios.embed,
     "search": scenarios.search,
     "fair": fair.run,
     "connections": connections.run,
-    "restart": restart.run,
     "pool": scenarios.pool,
     "cache": scenarios.cache,
     "quality": quality.run,
     "compare": compare.run,
     "bulk": bulk.run,
-    "formats": formats.run,
     "encoders": encoders.run,
 }
 
 #: Scenarios that run only when they are named.
-ON_DEMAND = ("compare", "bulk", "formats", "encoders")
+ON_DEMAND = ("compare", "bulk", "encoders")
 
 
 def main() -> None:
-    """Print Markdown: the machine, a table for each scenario, and the numbers to reach."""
+    """Print Markdown: the machine, and a table for each scenario."""
     args = arguments()
     report = json.loads(args.read.read_text()) if args.read else measured(args)
     rows = [Row(**row) for row in report["rows"]]
@@ -122,7 +116,7 @@ def document(about: dict[str, str], rows: Sequence[Row]) -> str:
     sections = {
         name: tables(row for row in rows if row.scenario == name) for name in dict.fromkeys(r.scenario for r in rows)
     }
-    sections |= {"Ours over theirs": compare.ratios(rows), "Numbers to reach": bars.table(rows)}
+    sections |= {"Ours over theirs": compare.ratios(rows)}
     parts = [f"## {title}\n\n{text}" for title, text in sections.items() if text]
     return "\n\n".join(["\n".join(f"- {name}: {text}" for name, text in about.items()), *parts])
 

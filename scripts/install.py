@@ -38,7 +38,6 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
     "serve": (["api", "workers", "jobs", "embedded", "top"], []),
     "export": (["export"], []),
     "test": (["documents", "http", "parquet", "remote", "tracing", "zstd"], ["test"]),
-    "tracing": (["tracing"], []),
     "lint": ([], ["lint"]),
     "bench": ([], ["bench"]),
     "clients": ([], ["clients"]),

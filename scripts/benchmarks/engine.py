@@ -21,7 +21,6 @@ from benchmarks.plan import PRECISIONS, Plan, Texts, own_process
 from benchmarks.trial import Figures, Row, Trial
 from shoal.contract.options import Options
 from shoal.settings import Settings
-from shoal_workers.encoding.encoder import TokenizedText
 from shoal_workers.process import processors
 from shoal_workers.service.service import open_encoder
 
@@ -66,14 +65,6 @@ class Engine:
         """Return a trial of texts of mixed length, sorted and cut into batches."""
         return self.trial("mixed lengths, sorted", 0, texts.mixed(NUM_SORTED))
 
-    def same_trial(self, case: str, texts: Sequence[str]) -> Trial:
-        """Return a trial of passes over the same texts, which were tokenized before: no shape changes."""
-
-        def run(seconds: int, _: int) -> Figures:
-            return self.process.submit(_measure_same, texts, seconds * SHARE).result()
-
-        return Trial(case, self.name, run)
-
     def trial(self, case: str, size: int, texts: Sequence[str]) -> Trial:
         """Return a trial of calls with `size` texts, each of one forward pass; with 0, of calls with all texts."""
 
@@ -113,13 +104,6 @@ def _measure(texts: Sequence[str], size: int, seconds: float) -> dict[str, float
     size = size or len(texts)
     parts = cycle([texts[n : n + size] for n in range(0, len(texts) - size + 1, size)])
     return _timed(lambda: engine.embed(next(parts), Options(), "", bucketing), size, seconds)
-
-
-def _measure_same(texts: Sequence[str], seconds: float) -> dict[str, float]:
-    """Return texts a second and the median time of a pass over all texts; tokenizing does not count."""
-    (engine,) = _opened
-    tokens = engine.tokenize(texts)
-    return _timed(lambda: engine.encode([TokenizedText(of_text) for of_text in tokens]), len(texts), seconds)
 
 
 def _timed(call: Callable[[], object], num_texts: int, seconds: float) -> dict[str, float]:

@@ -2,8 +2,9 @@
 
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -33,6 +34,9 @@ SIZES = (20_000, 200_000, 1_000_000)
 #: Queries, and hits of each, to compare with exact search.
 NUM_QUERIES, K = 100, 10
 
+#: Runs with long texts take this many times as long as others, as they get only a few dozen answers a second.
+LONGER = 2
+
 #: Texts of mixed lengths: enough that a run does not come round to the same ones soon.
 NUM_MIXED = 3_000
 
@@ -51,6 +55,30 @@ def embed(plan: Plan) -> list[Row]:
         of_engine = [*bare.headline_trials(plan.texts), bare.sorted_trial(plan.texts)]
         rows = plan.interleave("embed", [*chain.from_iterable(loads), *of_engine])
         return rows + [row for server in servers for row in server.memory_rows("embed")]
+
+
+def beside_peers(plan: Plan) -> list[Row]:
+    """Run the loads of the first table of docs/performance.md on Shoal and every peer, beside the bare engine."""
+    with ExitStack() as running:
+        servers = start_all(plan, running, indexes_of(SIZES[:1], plan.texts))
+        loads = sorted(
+            (trial for server in servers for trial in _peer_trials(server, plan)), key=lambda each: each.case
+        )
+        for name, environment in PRECISIONS.items():
+            engine_name, precision = name.replace("shoal", "bare engine"), environment.get("SHOAL_PRECISION", "auto")
+            bare = running.enter_context(engine.bare(engine_name, precision))
+            loads += [trial for trial in bare.headline_trials(plan.texts) if trial.case.startswith(("1 ", "64 "))]
+        return plan.interleave("peers", loads) + [row for server in servers for row in server.memory_rows("peers")]
+
+
+def _peer_trials(server: Server, plan: Plan) -> Iterator[Trial]:
+    alone, mixed = plan.texts.alone, [[text] for text in plan.texts.headlines_and_abstracts]
+    yield server.embed_trial("64 connections x 1 headline", 64, alone)
+    trial = server.embed_trial("64 connections x 1 headline or abstract", 64, mixed)
+    yield replace(trial, run=lambda seconds, number: trial.run(LONGER * seconds, number))
+    if server.url:  # it is ours
+        yield server.embed_trial("1 connection x 1 headline", 1, alone)
+        yield server.search_trial(f"1 connection x 1 search of {SIZES[0]:,}", 1, alone, f"n{SIZES[0]}")
 
 
 def start_all(plan: Plan, running: ExitStack, indexes: Mapping[str, Path] | None = None) -> list[Server]:

@@ -13,14 +13,13 @@ from typing import Any
 import msgpack
 import pytest
 from api_stub import MakeApp, StubWorker
-from collector import Collector, Received, collecting, tree
+from collector import Collector, collecting
 from conftest import running, wait_until
 from flask import Flask
 from flask.testing import FlaskClient
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from page import ROOT
 from process import Process, run
 from queues import Queue
 from service import service
@@ -40,7 +39,6 @@ from shoal_workers.loop.worker import Worker
 
 pytest_plugins = ["api_fixtures"]
 
-COLLECTOR = ROOT / "scripts" / "collector.py"
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 CALLER = f"00-{TRACE}-00f067aa0ba902b7-01"
@@ -287,17 +285,6 @@ def test_processes_share_one_trace_from_the_caller_to_the_reply(
     steps = {span.name: span for span in collector.spans if span.parent_id == search.span_id}
     assert steps.keys() == {"queue", "tokenize", "encode", "search", "reply"}
     assert all(step.end_ns <= search.end_ns for step in steps.values())
-
-
-def test_the_collector_prints_no_name_that_a_terminal_obeys() -> None:
-    span = Received("a\x1b[2J", "b\nc", TRACE, "1", "", 0, 1_000_000, {}, "d\x9b")
-    assert list(tree([span])) == [f"trace {TRACE}", r"     0.00 ms      1.00 ms  b\nc  (a\u001b[2J)  error d\u009b"]
-
-
-@pytest.mark.parametrize(("port", "message"), [("70000", "port 70000 cannot be used"), ("x", "invalid int value")])
-def test_the_collector_says_what_is_wrong_with_its_port(port: str, message: str) -> None:
-    done = subprocess.run([sys.executable, str(COLLECTOR), port], capture_output=True, text=True)
-    assert (done.returncode > 0, message in done.stderr, "Traceback" in done.stderr) == (True, True, False)
 
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["refuses", "hangs"])

@@ -16,9 +16,7 @@ import numpy as np
 import psutil
 import pytest
 from benchmarks.arrivals import generate, percentiles_ms
-from benchmarks.bars import BARS, Bar, table
 from benchmarks.compare import ratios
-from benchmarks.matrix import NUM_PRODUCTS, Lengths, compile_products
 from benchmarks.server import Processes
 from benchmarks.table import tables
 from benchmarks.trial import Row, Trial, interleave, shown
@@ -35,7 +33,6 @@ from shoal.cli.main import main
 from shoal.cli.wrk import Measured
 from shoal.contract.keys import Keys
 from shoal.errors import BadSetting, NotReady
-from shoal_workers.process.processors import available, has_bf16, threads_for
 
 needs_wrk = pytest.mark.skipif(not shutil.which("wrk"), reason="wrk is not installed")
 
@@ -129,69 +126,6 @@ class TestTables:
             "1.23",
             "0.012",
         ]
-
-
-#: Texts a second that matrix products allow, by precision.
-LIMITS = {"": 2_000.0, " int8": 4_000.0}
-
-
-class TestBars:
-    def test_pass_miss_and_not_measured(self) -> None:
-        case = "64 connections x 1 headline"
-        figures = {"requests/s": [1_400.0], "p50 ms": [40.0], "p99 ms": [90.0]}
-        rows = [Row(scenario, case, "shoal", figures) for scenario in ("limits", "embed")]
-        rows.append(Row("limits", case, "baseline", {"requests/s": [200.0]}))
-        lines = table(rows).splitlines()[2:]
-        assert "| 64 connections, over the FastAPI baseline | ≥ 7 | 7 | pass |" in lines
-        assert "| embed, 64 connections: p99 over p50 | ≤ 2 | 2.25 | miss |" in lines
-        assert "| 64 connections, over Infinity | ≥ 5 |  | not measured |" in lines
-
-    def test_what_was_not_run_has_no_table(self) -> None:
-        assert table([Row("another", "a", "shoal", {"p50 ms": [1.0]})]) == ""
-
-    @pytest.mark.parametrize("bar", BARS, ids=lambda bar: bar.what)
-    def test_each_can_be_missed(self, bar: Bar) -> None:
-        worst = float("-inf") if bar.least is not None else float("inf")
-        assert not bar.is_met_by(worst)
-        assert bar.is_met_by(bar.least if bar.least is not None else bar.most or 0.0)
-
-    def test_a_request_that_fails_in_one_run_of_five_is_a_miss(self) -> None:
-        case = "1,000 connections x 1 headline"
-        figures = {"failed": [0.0, 0.0, 2.0, 0.0, 0.0], "memory of the API in MB": [90.0, 95.0, 201.0, 90.0, 90.0]}
-        lines = table([Row("connections", case, "shoal", figures)]).splitlines()
-        assert "| 1,000 connections of one address: requests that failed | ≤ 0 | 2 | miss |" in lines
-        assert "| 1,000 connections of one address: memory of the API | ≤ 200 MB | 201 MB | miss |" in lines
-
-    def test_a_share_of_the_limit_is_of_the_same_precision(self) -> None:
-        case, products = "64 connections x 1 headline", "matrix products"
-        rows = [Row("limits", products, f"machine{name}", {"texts/s": [rate]}) for name, rate in LIMITS.items()]
-        rows += [Row("limits", case, f"shoal{name}", {"requests/s": [1_000.0]}) for name in LIMITS]
-        lines = table(rows).splitlines()
-        assert "| 64 connections, of the limit that matrix products set | ≥ 0.55 | 0.500 | miss |" in lines
-        assert "| 64 connections, int8, of the limit that its matrix products set | ≥ 0.36 | 0.250 | miss |" in lines
-
-    def test_shares_are_of_the_best_batch(self) -> None:
-        rows = [
-            Row("embed", "8 connections x 32 headlines", "shoal", {"texts/s": [1_800.0]}),
-            Row("embed", "64 headlines a pass", "bare engine", {"texts/s": [2_000.0]}),
-            Row("embed", "128 headlines a pass", "bare engine", {"texts/s": [1_900.0]}),
-        ]
-        assert [line for line in table(rows).splitlines() if "| ≥ 90 % | 90 % | pass |" in line]
-
-
-class TestMatrixProducts:
-    @pytest.mark.parametrize("precision", ["auto", "int8"])
-    def test_they_are_computed_in_the_precision_that_they_are_a_limit_of(self, precision: str) -> None:
-        compiled, num_side_by_side = compile_products(precision, 64)
-        assert num_side_by_side == threads_for(1, available())
-        nodes = [node.get_rt_info() for node in compiled.get_runtime_model().get_ordered_ops()]
-        found = [about["runtimePrecision"].astype(str) for about in nodes if "FullyC" in about["layerType"].astype(str)]
-        expected = "u8" if precision == "int8" else "bf16" if has_bf16() else "f32"
-        assert found == [expected] * NUM_PRODUCTS
-
-    def test_the_usual_texts_have_as_many_tokens_as_the_average_ones(self) -> None:
-        lengths = Lengths([3, 3, 9, 9, 5, 8, 6, 6, 1])
-        assert lengths.usual(2) == slice(6, 8)  # 12 tokens, where two average texts have 11.1
 
 
 class TestCheckouts:
@@ -368,7 +302,6 @@ def test_scripts_bench_prints_and_saves_what_it_measured(tiny_source: Path, home
     )
     assert measured.returncode == 0, measured.stderr
     assert "| 64 connections, 1,000 texts that repeat | cache on |" in measured.stdout
-    assert re.search(r"\| (pass|miss) \|$", measured.stdout.rstrip())  # which of the two, the machine decides
     again = subprocess.run([*command, "--from", saved], capture_output=True, text=True, check=True)
     assert again.stdout == measured.stdout
 
