@@ -21,9 +21,10 @@ from chaos_run.audit import Audit
 from chaos_run.cases import WORDS, Outcomes, draw
 from chaos_run.clients import Clients
 from chaos_run.deployment import NUM_WORKERS, Deployment
-from chaos_run.faults import KINDS, Breaker, schedule
+from chaos_run.faults import KINDS, Breaker, kinds_of, schedule
 from chaos_run.hostile import Hostile
 from chaos_run.recovery import Recovery
+from chaos_run.redis_group import GROUPS
 from stack import HOME
 
 from shoal.errors import Overloaded
@@ -89,13 +90,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="draws the jobs and the faults")
     parser.add_argument("--jobs", type=int, default=20_000, help="how many are asked")
     parser.add_argument("--seconds", type=float, default=600, help="over how long")
-    parser.add_argument("--faults", default="; ".join(KINDS), help=f"kinds to do, of: {'; '.join(KINDS)}")
+    parser.add_argument("--redis", choices=("alone", *GROUPS), default="alone", help="one Redis, or a group")
+    parser.add_argument("--faults", default="", help=f"kinds to do, of: {'; '.join(KINDS)}")
     parser.add_argument("--every", type=float, default=1.5, help="seconds from fault to fault on average")
     parser.add_argument("--fsync", choices=("always", "everysec"), default="always", help="Redis's appendfsync")
     parser.add_argument("--model", default=Settings().model, help="model to serve, prepared under SHOAL_HOME")
     parser.add_argument("--json", type=Path, help="save the table here")
     args = parser.parse_args()
-    args.faults = [name.strip() for name in args.faults.split(";") if name.strip()]
+    args.redis = args.redis.replace("alone", "")
+    args.faults = [name.strip() for name in args.faults.split(";") if name.strip()] or kinds_of(args.redis)
     if unknown := set(args.faults) - KINDS.keys():
         parser.error(f"there is no fault {unknown.pop()!r}: choose of {'; '.join(KINDS)}")
     return args
@@ -122,15 +125,15 @@ class Run:
         )
         encoder = open_encoder(settings, len(os.sched_getaffinity(0)))
         answers = Answers(encoder, _index(folder, encoder), self.cases)
-        self.deployment = Deployment(folder, replace(settings, indexes=str(folder / "index")), args.fsync)
+        self.deployment = Deployment(folder, replace(settings, indexes=str(folder / "index")), args.fsync, args.redis)
         self.clients = Clients(self.deployment, answers, self.outcomes, self.cases)
         self.hostile = Hostile(self.deployment.api_ports.values(), args.seed, args.seconds)
         self.recovery = Recovery(self.deployment)
         self.calm_s = SHARE_CALM * args.seconds
         faults = schedule(args.seed, self.calm_s, args.seconds, args.every, args.faults)
         self.breaker = Breaker(self.deployment, faults, self.recovery)
-        connection, computed = self.deployment.connect(answer_s=GIVE_UP_S), self.deployment.computed
-        self.checks = Audit(connection, settings.keys, computed, answers, self.outcomes, self.cases)
+        computed = self.deployment.computed
+        self.checks = Audit(None, settings.keys, computed, answers, self.outcomes, self.cases)
         #: Memory in MB by process before the first fault and after the last one; Redis's own is without expiring keys.
         self.before_mb: dict[str, float] = {}
         self.after_mb: dict[str, float] = {}
@@ -140,6 +143,7 @@ class Run:
         """Start everything, then ask and break until every client has its answers, or none has had one for long."""
         self.deployment.start()
         self.recovery.start()
+        self.checks.redis = self.deployment.connect(answer_s=GIVE_UP_S)
         redis_mb = self.checks.used_memory_mb()
         self.clients.start()
         self.hostile.start()
@@ -165,6 +169,8 @@ class Run:
 
     def audit(self) -> None:
         """Wait until nothing is left to do, and check that all is as promised."""
+        self.deployment.wait_until_ready()
+        self.checks.redis = self.deployment.connect(answer_s=GIVE_UP_S)
         until = time.monotonic() + GIVE_UP_S
         while self._is_unanswered() and time.monotonic() < until:
             self._check_processes()

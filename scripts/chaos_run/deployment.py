@@ -15,6 +15,7 @@ from stack import NATIVE_THREADS, SHOAL, free_port, is_ready, logged
 
 from chaos_run.clock import set_clock
 from chaos_run.proxy import Link
+from chaos_run.redis_group import RedisGroup
 from shoal.broker import embedded
 from shoal.errors import NotReady
 from shoal.settings import Settings
@@ -96,17 +97,24 @@ class Process:
 class Deployment:
     """The processes, their links and their logs, all under one folder."""
 
-    def __init__(self, folder: Path, settings: Settings, fsync: str):
+    def __init__(self, folder: Path, settings: Settings, fsync: str, group: str = ""):
         self.folder = folder
         self.computed = folder / "computed.bin"
         redis_port = free_port()
         self.settings = replace(settings, redis_url=f"redis://127.0.0.1:{redis_port}/0", redis_port=redis_port)
         workers = [f"worker {n + 1}" for n in range(NUM_WORKERS)]
         self.api_ports = {f"api {n + 1}": free_port() for n in range(NUM_APIS)}
-        self.links = {name: Link(redis_port) for name in (*workers, *self.api_ports, PRODUCERS)}
         commands = {name: self._worker_command(name) for name in workers}
         commands |= {name: [*SHOAL, "api"] for name in self.api_ports}
-        commands["redis"] = [*embedded.command(self.settings), "--appendfsync", fsync]
+        #: The group of Redis servers, if it is no single one; processes reach it without links.
+        self.group = RedisGroup(group, folder, settings.keys.root) if group else None
+        self.links: dict[str, Link] = {}
+        if self.group:
+            self.settings = replace(settings, redis_url=self.group.url)
+            commands |= self.group.commands()
+        else:
+            self.links = {name: Link(redis_port) for name in (*workers, *self.api_ports, PRODUCERS)}
+            commands["redis"] = [*embedded.command(self.settings), "--appendfsync", fsync]
         self.processes = {name: self._process(name, command) for name, command in commands.items()}
 
     def _worker_command(self, name: str) -> list[str]:
@@ -124,22 +132,26 @@ class Deployment:
 
     def _process(self, name: str, command: list[str]) -> Process:
         settings, log = self.settings, self.folder / f"{name.replace(' ', '-')}.log"
-        if name in self.links:
+        if name.startswith(("worker", "api")):
             settings = replace(settings, redis_url=self.url_of(name), port=self.api_ports.get(name, settings.port))
         environment = settings.to_environment() | dict.fromkeys(NATIVE_THREADS, str(settings.threads))
         return Process(Service(name, logged(command, log), environment))
 
     def url_of(self, link: str) -> str:
         """Return the Redis URL that leads through the link."""
-        return f"redis://127.0.0.1:{self.links[link].port}/0"
+        return self.group.url if self.group else f"redis://127.0.0.1:{self.links[link].port}/0"
 
     def connect(self, answer_s: float) -> redis.Redis:
         """Return a connection to Redis that nothing breaks but Redis itself; an answer may take `answer_s` seconds."""
+        if self.group:
+            return self.group.connect(answer_s)
         return redis.Redis.from_url(self.settings.redis_url, socket_timeout=answer_s, protocol=2)
 
     def start(self) -> None:
         """Start everything and wait until every API counts all workers as ready. Raises NotReady."""
-        for process in reversed(self.processes.values()):
+        for name, process in reversed(self.processes.items()):
+            if self.group and name == f"api {NUM_APIS}":  # the last process before those of Redis
+                self.group.form()
             process.service.start()
         self.wait_until_ready()
 

@@ -12,6 +12,7 @@ from random import Random
 from chaos_run.deployment import NUM_APIS, NUM_WORKERS, PRODUCERS, Deployment
 from chaos_run.proxy import MODES, Link
 from chaos_run.recovery import Recovery
+from chaos_run.redis_group import RedisGroup
 
 #: For each kind of fault: how many a deck of faults has, and the least and most seconds that it lasts. Some stops of a
 #: worker are shorter and some longer than the 3 s after which a worker counts as dead. Of a fault of Redis, the seconds
@@ -37,7 +38,29 @@ KINDS: dict[str, tuple[int, float, float]] = {
     "tear": (2, 0.3, 1.0),
     "clock ahead": (2, 5.0, 20.0),
     "clock behind": (2, 5.0, 20.0),
+    # Of a group of Redis servers alone.
+    "kill primary": (3, 0.5, 4.0),
+    "switch primary": (2, 0, 0),
+    "move slot": (2, 0, 0),
+    "move slot key by key": (1, 0, 0),
 }
+
+#: Kinds of faults of each group of Redis servers: its own, and those of other processes than Redis and the links.
+_OF_GROUPS = {
+    "sentinels": ("kill primary", "switch primary"),
+    "cluster": ("kill primary", "switch primary", "move slot"),
+}
+
+
+def kinds_of(group: str) -> list[str]:
+    """Return the kinds of faults that a deployment with this group of Redis servers may have, or with a single one."""
+    own = [kind for kind in KINDS if kind.endswith("primary") or kind.startswith("move")]
+    others = [kind for kind in KINDS if kind not in own]
+    if not group:
+        return others
+    own = [kind for kind in own if kind.startswith(_OF_GROUPS[group])]
+    return [kind for kind in others if kind not in MODES and not kind.endswith("redis")] + own
+
 
 #: Seconds without another fault before and after `kill worker, alone`: what happens then is caused by that kill.
 CALM_S, ALONE_S = 4.5, 7.0
@@ -146,7 +169,24 @@ class Breaker:
         """Do the fault; return False if what it breaks is broken already."""
         if fault.kind in _SIGNS:
             return self._break_clock(fault)
+        if self._deployment.group and fault.target == "redis":
+            return self._fail_over(fault, self._deployment.group)
         return self._break_links(fault) if fault.kind in MODES else self._break_process(fault)
+
+    def _fail_over(self, fault: Fault, group: RedisGroup) -> bool:
+        """Have another server of the group become the primary; return False while the group is not complete."""
+        if not group.is_complete():
+            return False
+        if fault.kind.startswith("move"):
+            group.move(key_by_key=fault.kind.endswith("key by key"))
+        elif fault.kind == "switch primary":
+            group.switch()
+        else:
+            with group.in_step() as name:
+                process = self._deployment.processes[name]
+                process.told_to, process.told_s, process.restart_after_s = "kill", time.monotonic(), fault.seconds
+                process.send(signal.SIGKILL)
+        return True
 
     def _break_clock(self, fault: Fault) -> bool:
         if any(other.kind in _SIGNS and other.target == fault.target for _, other in self._open):

@@ -5,6 +5,8 @@ from typing import Any
 import msgpack
 import numpy as np
 import redis
+from redis.cluster import ClusterNode
+from redis.sentinel import Sentinel
 
 from chaos_run.answers import K
 from chaos_run.cases import Case
@@ -19,7 +21,7 @@ class Plain:
     """A producer that uses the documented script and keys. Thread-safe. Every method raises redis.RedisError."""
 
     def __init__(self, url: str, settings: Settings):
-        self._redis: Any = redis.Redis.from_url(url, socket_timeout=6, socket_connect_timeout=2)
+        self._redis = _client(url)
         self._root = settings.keys.root
         self._put: Any = None
         self.close = self._redis.close
@@ -67,6 +69,19 @@ class Plain:
         outcome = msgpack.unpackb(self._put([self._root], [msgpack.packb(arguments, use_bin_type=False)]))
         if outcome["status"] != "ok":
             raise redis.RedisError(f"refused: {outcome}")
+
+
+def _client(url: str) -> Any:
+    """Return redis-py's own client for one Redis, for a primary that Sentinels watch, or for a cluster."""
+    limits = {"socket_timeout": 6, "socket_connect_timeout": 2}
+    kind, _, rest = url.partition("://")
+    names, _, service = rest.partition("/")
+    if "+" not in kind:
+        return redis.Redis.from_url(url, **limits)
+    nodes = [(host, int(port)) for host, _, port in (name.partition(":") for name in names.split(","))]
+    if kind.endswith("sentinel"):
+        return Sentinel(nodes, sentinel_kwargs=limits).master_for(service, **limits)
+    return redis.RedisCluster(startup_nodes=[ClusterNode(*node) for node in nodes], **limits)
 
 
 def _job(case: Case, job_id: str, **fields: Any) -> bytes:

@@ -1,7 +1,8 @@
 """The time that jobs of a killed worker wait until another one has them, or has answered them."""
 
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Event, Thread
 from typing import Any
@@ -67,9 +68,8 @@ class Recovery:
     def __init__(self, deployment: Deployment):
         self._kills: list[Kill] = []
         self._hindered: list[tuple[float, float]] = []  # from when and until when faults hinder workers
-        self._redis: Any = deployment.connect(answer_s=2)
+        self._deployment = deployment
         self._keys = deployment.settings.keys
-        self._pool = Pool(Broker(self._redis.connection_pool), self._keys)
         self._ids: dict[int, str] = {}
         self._stopped = Event()
         self._thread = Thread(target=self._run, daemon=True)
@@ -110,13 +110,28 @@ class Recovery:
         return num_faults == 1 and kill.fewest_alive >= NUM_WORKERS - 1
 
     def _run(self) -> None:
+        self._connect()
         while not self._stopped.wait(LOOK_EVERY_S):
-            with suppress(redis.RedisError, ShoalError):  # Redis is away
+            with suppress(redis.RedisError, ShoalError), self._reconnecting():  # Redis is away
                 alive = self._pool.alive()
                 for kill in list(self._kills):
                     if kill.all.ended_s is None and (worker := self._ids.get(kill.pid)):
                         self._look(kill, worker, alive)
                 self._ids |= {about["pid"]: worker for worker, about in self._pool.workers().items()}
+
+    @contextmanager
+    def _reconnecting(self) -> Iterator[None]:
+        """Connect to the primary anew after an error: it may be another server now."""
+        try:
+            yield
+        except (redis.RedisError, ShoalError):
+            self._redis.close()
+            self._connect()
+            raise
+
+    def _connect(self) -> None:
+        self._redis: Any = self._deployment.connect(answer_s=2)
+        self._pool = Pool(Broker(self._redis.connection_pool), self._keys)
 
     def _look(self, kill: Kill, worker: str, alive: set[str]) -> None:
         if kill.interactive.ended_s is None:

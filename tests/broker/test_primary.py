@@ -92,13 +92,16 @@ def test_while_a_slot_is_moved_key_by_key_the_pool_is_away_and_nothing_is_writte
         new.cluster("SETSLOT", slot, "IMPORTING", names[0])
         old.cluster("SETSLOT", slot, "MIGRATING", names[1])
         old.execute_command("MIGRATE", "127.0.0.1", target.port, KEY, 0, 5_000)
-        with pytest.raises(Unavailable, match="the pool's slot moves to another node"):
-            broker.run(SET, [KEY], {"value": "lost"})
+        with Client(nodes.url) as client:
+            for act in (lambda: broker.run(SET, [KEY], {"value": "lost"}), lambda: client.submit("embed", "storm")):
+                with pytest.raises(Unavailable, match="the pool's slot moves to another node"):
+                    act()
         while keys := old.cluster("GETKEYSINSLOT", slot, 100):
             old.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", *keys)
         for connection in (new, old):
             connection.cluster("SETSLOT", slot, "NODE", names[1])
         assert broker.execute("GET", KEY) == b"kept"
+        assert new.scan(match=f"{Keys().root}*")[1] == [KEY]
 
 
 def test_a_command_that_waits_in_a_node_which_loses_the_pool_fails_and_the_next_one_goes_on(tmp_path: Path) -> None:

@@ -1,0 +1,188 @@
+"""A Redis that fails over: a primary that Sentinels watch, or a cluster of which one node has the pool."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import redis
+from stack import free_port
+
+from shoal.broker import embedded
+from shoal.supervisor.wait import wait_until
+
+#: The kinds of groups, with the number of servers of each.
+GROUPS = {"sentinels": 3, "cluster": 6}
+
+SERVICE, NUM_SENTINELS, NUM_SLOTS = "shoal", 3, 16_384
+
+#: Longest that a group may take until it is complete, and replicas until they have all that a primary has.
+COMPLETE_WITHIN_S, IN_STEP_WITHIN_S = 60.0, 3.0
+
+#: How long a primary takes no writes while it is left. A longer pause of a Redis that is killed costs nothing.
+PAUSE_MS = 10_000
+
+
+class RedisGroup:
+    """The servers of a group by name, and what makes another one of them the primary of the pool, losing nothing."""
+
+    def __init__(self, kind: str, folder: Path, key: str):
+        self._kind, self._folder, self._key = kind, folder, key
+        self.ports = {f"redis {n + 1}": free_port() for n in range(GROUPS[kind])}
+        self._sentinel_ports = [free_port() for _ in range(NUM_SENTINELS if kind == "sentinels" else 0)]
+
+    @property
+    def url(self) -> str:
+        """The URL that Shoal is given."""
+        ports = self._sentinel_ports or self.ports.values()
+        nodes = ",".join(f"127.0.0.1:{port}" for port in ports)
+        return f"redis+sentinel://{nodes}/{SERVICE}" if self._sentinel_ports else f"redis+cluster://{nodes}"
+
+    def commands(self) -> dict[str, list[str]]:
+        """Return the command of each server, the Sentinels first."""
+        program, first = embedded.find_server(), next(iter(self.ports.values()))
+        found = {}
+        for n, port in enumerate(self._sentinel_ports, 1):
+            config = self._new(f"sentinel-{n}") / "sentinel.conf"
+            config.write_text(
+                f"port {port}\nbind 127.0.0.1\nsentinel monitor {SERVICE} 127.0.0.1 {first} 2\n"
+                f"sentinel down-after-milliseconds {SERVICE} 1000\nsentinel failover-timeout {SERVICE} 4000\n"
+            )
+            found[f"sentinel {n}"] = [program, str(config), "--sentinel"]
+        for name, port in self.ports.items():
+            options = {"port": port, "bind": "127.0.0.1", "dir": self._new(name.replace(" ", "-")), "save": ""}
+            options |= {"appendonly": "yes", "repl-diskless-sync-delay": 0, "maxmemory-policy": "noeviction"}
+            if self._kind == "cluster":
+                options |= {"cluster-enabled": "yes", "cluster-node-timeout": 1_500}
+            else:  # a primary that was replaced, and was not told yet, takes no writes
+                options |= {"min-replicas-to-write": 1, "min-replicas-max-lag": 1}
+                options |= {"replicaof": f"127.0.0.1 {first}"} if port != first else {}
+            found[name] = [program, *(str(part) for item in options.items() for part in (f"--{item[0]}", item[1]))]
+        return found
+
+    def _new(self, name: str) -> Path:
+        (folder := self._folder / name).mkdir()
+        return folder
+
+    def form(self) -> None:
+        """Make a group of the servers, which have begun, and wait until it is complete. Raises NotReady."""
+        wait_until("every Redis", self._all_answer, COMPLETE_WITHIN_S)
+        if self._kind == "cluster":
+            self._join()
+        wait_until(f"the {self._kind}", self.is_complete, COMPLETE_WITHIN_S)
+
+    def _all_answer(self) -> bool:
+        with suppress(redis.RedisError):
+            for port in (*self.ports.values(), *self._sentinel_ports):
+                with _client(port) as client:
+                    client.ping()
+            return True
+        return False
+
+    def _join(self) -> None:
+        """Make a cluster: the first half of the servers are primaries, the others a replica of each."""
+        clients = [_client(port) for port in self.ports.values()]
+        ids, half = [client.cluster("MYID") for client in clients], len(clients) // 2
+        for number, client in enumerate(clients):
+            client.cluster("SET-CONFIG-EPOCH", number + 1)
+        for client in clients[1:]:
+            client.cluster("MEET", "127.0.0.1", next(iter(self.ports.values())))
+        for number, client in enumerate(clients[:half]):
+            client.cluster("ADDSLOTS", *range(NUM_SLOTS * number // half, NUM_SLOTS * (number + 1) // half))
+        for client in clients:
+            wait_until("the nodes", lambda: len(client.cluster("NODES")) == len(clients), COMPLETE_WITHIN_S)  # noqa: B023
+        for client, primary in zip(clients[half:], ids, strict=False):
+            client.cluster("REPLICATE", primary)
+        for client in clients:
+            client.close()
+
+    def is_complete(self) -> bool:
+        """Return True if every server runs and every primary has a replica in step."""
+        try:
+            for port in self._sentinel_ports:
+                with _client(port) as client:
+                    about = client.sentinel_master(SERVICE)
+                    if about["num-other-sentinels"] != NUM_SENTINELS - 1 or about["num-slaves"] != len(self.ports) - 1:
+                        return False
+            return self._all_answer() and all(self._is_in_step(port) for port in self.ports.values())
+        except redis.RedisError:
+            return False
+
+    def _is_in_step(self, port: int) -> bool:
+        with _client(port) as client:
+            about = client.info("replication")
+            if self._kind == "cluster" and client.cluster("INFO")["cluster_state"] != "ok":
+                return False
+            if about["role"] == "slave":
+                return bool(about["master_link_status"] == "up")
+            return bool(about["connected_slaves"])
+
+    def primary(self) -> str:
+        """Return the name of the server that has the pool's keys, as those that run say."""
+        port = self._primary_port()
+        return next(name for name, each in self.ports.items() if each == port)
+
+    def _primary_port(self) -> int:
+        for asked in self._sentinel_ports or self.ports.values():
+            with suppress(redis.ConnectionError, redis.TimeoutError), _client(asked) as client:
+                if self._sentinel_ports:
+                    return int(client.sentinel_get_master_addr_by_name(SERVICE)[1])
+                slot = client.cluster("KEYSLOT", self._key)
+                return int(next(node[1] for first, last, node, *_ in client.cluster("SLOTS") if first <= slot <= last))
+        raise redis.ConnectionError("no server of the group answers")
+
+    def connect(self, answer_s: float) -> "redis.Redis":
+        """Return a connection to the server that has the pool's keys now."""
+        return redis.Redis(port=self._primary_port(), socket_timeout=answer_s, protocol=2)
+
+    @contextmanager
+    def in_step(self) -> Iterator[str]:
+        """Yield the name of the primary, which takes no writes for a while, once its replicas have all that it has."""
+        name = self.primary()
+        with _client(self.ports[name]) as client:
+            client.client_pause(PAUSE_MS, all=False)
+            offset = client.info("replication")["master_repl_offset"]
+            wait_until("the replicas", lambda: self._have(client, offset), IN_STEP_WITHIN_S)
+            yield name
+
+    def _have(self, primary: Any, offset: int) -> bool:
+        """Return True if all replicas have what the primary had written by then."""
+        about = primary.info("replication")
+        return all(about[f"slave{n}"]["offset"] >= offset for n in range(about["connected_slaves"]))
+
+    def switch(self) -> None:
+        """Have a replica take over from the primary, which goes on as a replica."""
+        with self.in_step() as name:
+            if self._sentinel_ports:
+                with _client(self._sentinel_ports[0]) as client:
+                    client.execute_command("SENTINEL", "FAILOVER", SERVICE)
+            else:
+                with _client(self.ports[name]) as client:
+                    own = client.cluster("MYID")
+                    nodes = client.cluster("NODES")
+                replica = next(address for address, about in nodes.items() if about["master_id"] == own)
+                with _client(int(replica.rpartition(":")[2].partition("@")[0])) as client:
+                    client.cluster("FAILOVER")
+
+    def move(self, key_by_key: bool) -> None:
+        """Move the pool's slot to another primary of the cluster: at once, as Valkey 9 does, or key by key."""
+        source = self._primary_port()
+        with _client(source) as old:
+            slot, own, nodes = old.cluster("KEYSLOT", self._key), old.cluster("MYID"), old.cluster("NODES")
+            primaries = {about["node_id"]: address for address, about in nodes.items() if about["flags"] == "master"}
+            target = next(node for node in primaries if node != own)
+            port = int(primaries[target].rpartition(":")[2].partition("@")[0])
+            if not key_by_key:
+                old.execute_command("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", target)
+                return
+            with _client(port) as new:
+                new.cluster("SETSLOT", slot, "IMPORTING", own)
+                old.cluster("SETSLOT", slot, "MIGRATING", target)
+                while keys := old.cluster("GETKEYSINSLOT", slot, 500):
+                    old.execute_command("MIGRATE", "127.0.0.1", port, "", 0, 5_000, "KEYS", *keys)
+                new.cluster("SETSLOT", slot, "NODE", target)
+                old.cluster("SETSLOT", slot, "NODE", target)
+
+
+def _client(port: int) -> Any:
+    return redis.Redis(port=port, socket_timeout=10, decode_responses=True)
