@@ -1,5 +1,6 @@
 """A producer made of docs/protocol.md alone: a Redis client, and the script that workers keep in Redis."""
 
+from functools import cached_property
 from typing import Any
 
 import msgpack
@@ -21,10 +22,17 @@ class Plain:
     """A producer that uses the documented script and keys. Thread-safe. Every method raises redis.RedisError."""
 
     def __init__(self, url: str, settings: Settings):
-        self._redis = _client(url)
+        self._url = url
         self._root = settings.keys.root
         self._put: Any = None
-        self.close = self._redis.close
+
+    @cached_property
+    def _redis(self) -> Any:
+        return _client(self._url)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._redis.close()
 
     def put(self, case: Case, deadline: float | None = None) -> str:
         """Put the case and return its id: it is one job however often it is put."""
