@@ -22,9 +22,13 @@ from shoal.errors import IndexMismatch, ModelMismatch, NotReady, Paused
 from shoal.queue.lane import LaneLimits
 from shoal.settings import variable
 from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.index.build.document_encoder import ModelInfo
-from shoal_workers.index.build.local_encoder import LocalEncoder
-from shoal_workers.index.build.pool_encoder import PoolEncoder, served_digest, served_model_info
+from shoal_workers.index.build.document_encoder import (
+    LocalEncoder,
+    ModelInfo,
+    PoolEncoder,
+    served_digest,
+    served_model_info,
+)
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.versions import list_versions
 from shoal_workers.loop.worker import Worker

@@ -51,7 +51,6 @@ SAMPLE = Path(__file__).parent / "sample" / "headlines.csv"
     metavar="NAME=KIND",
     help="Kind of a field: keyword, number, date, boolean or stored. [default: the one that all its values have]",
 )
-@click.option("--approximate", is_flag=True, help="Let searches look at the documents near a query alone.")
 @click.option("--full", is_flag=True, help="Build in any case, and embed all texts anew.")
 @click.option(
     "--drop-changes-before",
@@ -139,7 +138,7 @@ def _build_here(settings: Settings, request: "BuildIndex", folder: Path, local: 
 
 def _tell(result: "BuildResult", folder: Path) -> None:
     """Print what a build has done."""
-    from shoal_workers.index.files.manifest import BAD_ROWS, DUPLICATES, NEAR_DUPLICATES
+    from shoal_workers.index.files.manifest import BAD_ROWS
 
     chunks = "" if result.count == result.num_documents else f" in {result.count:,} chunks"
     if result.is_unchanged:
@@ -156,16 +155,6 @@ def _tell(result: "BuildResult", folder: Path) -> None:
         click.echo(f"changes of {result.num_changed:,} ids are folded in")
     if result.num_lost:
         click.echo("some changes are not in Redis any more, or cannot be read: they are lost (see above)", err=True)
-    if result.num_duplicates:
-        duplicates = folder / result.version / DUPLICATES
-        click.echo(
-            f"{result.num_duplicates:,} documents have the words of an earlier one: {duplicates} lists them", err=True
-        )
-    if result.num_near_duplicates:
-        near, rows = folder / result.version / NEAR_DUPLICATES, "chunks" if chunks else "documents"
-        click.echo(
-            f"{result.num_near_duplicates:,} {rows} nearly say what an earlier one says: {near} lists them", err=True
-        )
     if result.num_bad:
         bad_rows = folder / result.version / BAD_ROWS
         click.echo(f"{result.num_bad:,} rows were left out: {bad_rows} lists them", err=True)
@@ -218,7 +207,7 @@ def _client(settings: Settings, local: bool) -> Iterator["Client | None"]:
 @contextmanager
 def _encoder(settings: Settings, client: "Client | None") -> Iterator["DocumentEncoder"]:
     """Give the encoder of a build: the pool, if a worker is ready, or a model in this process."""
-    from shoal_workers.index.build.pool_encoder import PoolEncoder, served_model_info
+    from shoal_workers.index.build.document_encoder import PoolEncoder, served_model_info
 
     if client and (model := served_model_info(client)):
         if settings.model not in (DEFAULTS.model, model.name):
@@ -229,7 +218,7 @@ def _encoder(settings: Settings, client: "Client | None") -> Iterator["DocumentE
         click.echo(f"the pool embeds the texts ({model.name})", err=True)
         yield PoolEncoder(client, model)
         return
-    from shoal_workers.index.build.local_encoder import LocalEncoder
+    from shoal_workers.index.build.document_encoder import LocalEncoder
     from shoal_workers.process import processors
     from shoal_workers.service.service import open_encoder
 

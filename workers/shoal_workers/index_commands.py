@@ -139,7 +139,7 @@ def _pool(settings: Settings, folder: Path) -> Iterator[str | None]:
     What is done then has Redis forget the changes that all versions of the index have.
     """
     from shoal.client.redis.client import Client
-    from shoal_workers.index.build.pool_encoder import served_digest
+    from shoal_workers.index.build.document_encoder import served_digest
 
     with Client.from_settings(settings) as client:
         digest, changes = None, None

@@ -41,11 +41,10 @@ from shoal.long_task import TaskProgress
 from shoal.records.source import Source
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import build
-from shoal_workers.index.build.document_encoder import ModelInfo, Waiting, no_wait
+from shoal_workers.index.build.document_encoder import GROUP, SYNC_EVERY, LocalEncoder, ModelInfo, Waiting, no_wait
 from shoal_workers.index.build.folding import IndexChanges
-from shoal_workers.index.build.local_encoder import GROUP, LocalEncoder
 from shoal_workers.index.build.scratch import SCRATCH, STATE
-from shoal_workers.index.build.vectors import EMBEDDED, SYNC_EVERY
+from shoal_workers.index.build.vectors import EMBEDDED
 from shoal_workers.index.files.manifest import BAD_ROWS, DOCUMENTS, FILES, MANIFEST, QUANTISED
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.versions import HISTORY, rollback
@@ -149,8 +148,6 @@ class TestAnIndex:
                 "indexing words",
                 "embedding",
                 "quantising",
-                "mapping",
-                "finding near duplicates",
                 "validating",
                 "publishing",
             )
@@ -495,7 +492,6 @@ class TestAnUnchangedSource:
             {"reuses": False},
             {"kinds": {"n": "keyword"}},
             {"language": "english"},
-            {"approximate": True},
             {"encoder": MadeVectors(fingerprint="f2")},
         ],
         ids=lambda options: next(iter(options)),
@@ -508,6 +504,19 @@ class TestAnUnchangedSource:
         again = build(source(["storm", "rain"]), out, **others)
         assert not again.is_unchanged
         assert current_version(out).name == again.version != first.version
+
+    def test_a_version_with_cells_and_a_map_of_an_earlier_release_is_served_and_stays(
+        self, source: Write, out: Path
+    ) -> None:
+        build(source(["storm", "rain"]), out, MadeVectors())
+        version = current_version(out)
+        manifest = json.loads((version / MANIFEST).read_text())
+        manifest |= {"layout": 6, "num_cells": 1, "cell_margin": 0.3, "bit_margin": 9.0, "num_candidates": 0}
+        manifest["checksums"] |= {"centroids.npy": "f" * 64, "map-places.npy": "f" * 64}
+        (version / MANIFEST).write_text(json.dumps(manifest))
+        index = Index.open(out)
+        assert index.search(index.vectors[1:], 1)[0][0]["text"] == "rain"
+        assert build(source(["storm", "rain"]), out, MadeVectors()).is_unchanged
 
     @pytest.mark.parametrize("name", [QUANTISED, DOCUMENTS])
     def test_a_damaged_version_is_built_again(self, source: Write, out: Path, name: str) -> None:

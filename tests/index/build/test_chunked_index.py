@@ -24,9 +24,8 @@ from shoal.settings import Settings
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.chunks import Cutter
-from shoal_workers.index.build.document_encoder import ModelInfo
+from shoal_workers.index.build.document_encoder import LocalEncoder, ModelInfo
 from shoal_workers.index.build.folding import IndexChanges
-from shoal_workers.index.build.local_encoder import LocalEncoder
 from shoal_workers.index.files.manifest import BAD_ROWS
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.long_tasks import BuildIndex, build_index

@@ -27,8 +27,7 @@ from shoal.records.source import Source
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.build.scratch import SCRATCH
-from shoal_workers.index.files.documents import read_lines
-from shoal_workers.index.files.hash_table import HashTable, hash_of
+from shoal_workers.index.files.documents import HashTable, hash_of, read_lines
 from shoal_workers.index.files.manifest import CHANGES, DOCUMENTS, FILES, IDS, MANIFEST, Manifest
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.versions import list_versions, publish, rollback

@@ -245,7 +245,6 @@ class TestLongTasks:
         [
             (lambda: BuildIndex("news", 5), "source is 5"),  # type: ignore[arg-type]
             (lambda: BuildIndex("news", "a.csv", full="yes"), 'full is "yes"'),  # type: ignore[arg-type]
-            (lambda: BuildIndex("news", "a.csv", approximate=1), "approximate is 1"),  # type: ignore[arg-type]
             (
                 lambda: BuildIndex("news", "a.csv", drop_changes_before=True),
                 "drop_changes_before is true: it takes a time",

@@ -41,8 +41,7 @@ class BuildIndex:
     built last has. Changes of the index that were made before `drop_changes_before`, in Unix seconds, are forgotten.
     With `chunk_tokens`, documents are cut into chunks of at most so many tokens, of which neighbours share at most
     `chunk_overlap`, and each chunk is a row of the index. `field_kinds` are the kinds of some fields, as "year=number".
-    `language` is that of the documents' words; without it, it is found. Searches of an `approximate` index
-    look at the documents near the query alone.
+    `language` is that of the documents' words; without it, it is found.
     Raises InvalidRequest for a value that a field does not take.
     """
 
@@ -58,12 +57,11 @@ class BuildIndex:
     chunk_tokens: int | None = None
     chunk_overlap: int = 0
     field_kinds: Sequence[str] = ()
-    approximate: bool = False
 
     def __post_init__(self) -> None:
         _check_kinds(self, ("name", "source", "on_bad"), str)
         _check_kinds(self, ("text_column", "id_column"), (str, type(None)))
-        _check_kinds(self, ("publish", "full", "approximate"), bool)
+        _check_kinds(self, ("publish", "full"), bool)
         before = self.drop_changes_before
         if before is not None and (type(before) not in (int, float) or not math.isfinite(before)):
             raise InvalidRequest(f"drop_changes_before is {excerpt(before)}: it takes a time in Unix seconds")
@@ -176,7 +174,6 @@ def build_index(
         drop_changes_before=request.drop_changes_before,
         kinds=request.kinds(),
         language=request.language,
-        approximate=request.approximate,
         cutter=Cutter.open(settings.home_folder, encoder.model, request.options()),
     )
 
