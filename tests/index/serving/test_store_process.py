@@ -18,9 +18,8 @@ from shoal.settings import Settings
 from shoal_workers.index.files.manifest import DOCUMENTS
 from shoal_workers.index.index import Index
 from shoal_workers.index.store.copies import read_errors
-from shoal_workers.index.store.store import check_protocol
+from shoal_workers.index.store.store import UPLOADED, check_protocol
 from shoal_workers.index.store.store_process import check_store, kept_copies, run_store_process, upload_index
-from shoal_workers.index.store.upload import UPLOADED
 from shoal_workers.index.versions import make_current
 
 
