@@ -79,7 +79,7 @@ class TestWhenItBuilds:
         assert scene.after(2, 2) == [2]
         assert scene.told == ["bad_document"]
 
-    def test_what_is_wrong_with_the_command_ends_it(self) -> None:
+    def test_what_is_wrong_with_the_command_ends_it_at_the_first_build(self) -> None:
         scene = Scene()
         scene.errors = [ModelNotFound("no model")]
         with pytest.raises(ModelNotFound):
@@ -87,8 +87,7 @@ class TestWhenItBuilds:
         scene = Scene()
         assert scene.after(1) == [1]
         scene.errors = [ModelNotFound("no model")]
-        assert scene.after(2, 2) == [2]
-        assert scene.told == ["model_not_found"]
+        assert (scene.after(2, 2), scene.told) == ([2], ["model_not_found"])
 
     def test_a_source_that_is_away_for_a_while(self) -> None:
         scene = Scene()
