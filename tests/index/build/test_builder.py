@@ -127,8 +127,6 @@ class TestAnIndex:
         ]
         assert (result.count, result.num_embedded, result.num_repeated, result.found_share) == (5, 4, 1, 1.0)
         assert index.manifest.prompt == "document"
-
-    def test_embeds_each_text_with_the_prompt_of_documents(self, encoder: Encoder) -> None:
         model = replace(encoder.model, prompts={"document": "rain "})
         (vectors,) = LocalEncoder(Encoder(model, encoder.tokenizer, encoder.engine)).embed(["storm"])
         assert (vectors == encoder.embed(["rain storm"], Options(), "")).all()
@@ -143,15 +141,8 @@ class TestAnIndex:
             (GROUP, GROUP / (GROUP + 3)),
             (GROUP + 3, 1),
         ]
-        assert list(dict.fromkeys(report.step for report in reports)) == [
-            *(
-                "indexing words",
-                "embedding",
-                "quantising",
-                "validating",
-                "publishing",
-            )
-        ]
+        steps = ["indexing words", "embedding", "quantising", "validating", "publishing"]
+        assert list(dict.fromkeys(report.step for report in reports)) == steps
         assert index.document(GROUP + 2)["id"] == f"d{GROUP + 2}"
         assert index.vectors[-1] == pytest.approx(encoder.embed([texts[-1]], Options(), "")[0], abs=1e-5)
 

@@ -65,10 +65,10 @@ class Scene:
         return Index.open(self.stored).folder.name
 
     @property
-    def served(self) -> str | None:
-        """The version of the copy, as its documents say, after a check of all of its files."""
+    def served(self) -> str:
+        """The version of the copy, as its documents say, after a check of all of its files; empty without one."""
         folder = self.copied / "news"
-        return str(Index.open(folder).document(0)["version"]) if (folder / CURRENT).exists() else None
+        return str(Index.open(folder).document(0)["version"]) if (folder / CURRENT).exists() else ""
 
     @property
     def error(self) -> str:
@@ -225,7 +225,7 @@ class TestUpload:
 class TestCopies:
     def test_a_copy_follows_the_store(self, scene: Scene) -> None:
         scene.look()
-        assert scene.served is None
+        assert scene.served == ""
         for name in ("v1", "v2", "v3"):
             scene.publish(name) if name != "v1" else None
             scene.send()

@@ -268,49 +268,36 @@ class _Version:
     def _result(self, num_embedded: int, num_reused: int) -> BuildResult:
         state = self.state
         return BuildResult(
-            version=state.version,
             model=self.encoder.model.name,
-            count=state.count,
             num_embedded=num_embedded,
             num_reused=num_reused,
             num_repeated=state.count - num_reused - num_embedded,
-            num_bad=state.num_bad,
             first_bad=state.first_bad,
-            num_changed=state.num_changed,
             found_share=None,
-            num_lost=state.num_lost,
-            num_documents=state.num_documents,
+            **state.counts(),
         )
 
     def _write_manifest(self, quantised_width: int, num_embedded: int) -> None:
         """Write the manifest and make all files of the version safe on the disk."""
-        state, model = self.state, self.encoder.model
-        checksums, (chunk_tokens, chunk_overlap) = {}, state.arguments["chunks"] or (0, 0)
+        state, checksums = self.state, {}
         for name in FILES:
             self._tell("publishing")
             checksums[name] = checksum(self.folder / name)
+        model = asdict(self.encoder.model)
+        chunk_tokens, chunk_overlap = state.arguments["chunks"] or (0, 0)
         manifest = Manifest(
-            version=state.version,
             built_at=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
             source=self.source.name,
-            model=model.name,
-            digest=model.digest,
-            pooling=model.pooling,
-            dimension=model.dimension,
-            count=state.count,
+            model=model.pop("name"),
             quantised_width=quantised_width,
             checksums=checksums,
-            prompt=model.prompt,
             num_embedded=num_embedded,
-            num_bad=state.num_bad,
-            num_changed=state.num_changed,
-            num_lost=state.num_lost,
             changes_through=state.changes_through,
-            fingerprint=model.fingerprint,
             chunk_tokens=chunk_tokens,
             chunk_overlap=chunk_overlap,
-            num_documents=state.num_documents,
             ids_are_positions=state.ids_are_positions,
+            **model,
+            **state.counts(),
         )
         manifest.save(self.folder)
         sync_files(self.folder)

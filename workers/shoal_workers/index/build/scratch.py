@@ -67,6 +67,11 @@ class BuildState:
     num_embedded: int = 0
     ids_are_positions: bool = False
 
+    def counts(self) -> dict[str, Any]:
+        """Return the version and the numbers that its manifest and the result of the build have too."""
+        names = ("version", "count", "num_documents", "num_bad", "num_changed", "num_lost")
+        return {name: getattr(self, name) for name in names}
+
     def save(self, folder: Path) -> None:
         """Write the state into the folder of the build, in one step."""
         replace_file(folder / STATE, json.dumps(asdict(self)))
