@@ -28,7 +28,7 @@ my-index/<version>/changes.jsonl     one line for each change that the source do
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar, Self, get_origin, get_type_hints
 
@@ -66,6 +66,9 @@ LAYOUT = 5
 #: The files that are read of each layout. Versions of layout 2 have no hashes, so no build takes vectors from them.
 #: Versions before layout 5 cannot be filtered, and know no words. Versions of layout 6 have further files.
 FILES_OF = {2: FILES[:6], 3: FILES[:7], 4: FILES[:9], LAYOUT: FILES, 6: FILES}
+
+#: Fields of manifests of earlier releases, about approximate search.
+_FORMER_FIELDS = ("num_candidates", "num_cells", "cell_margin", "candidate_share", "bit_margin")
 
 #: Largest number in a manifest, which fits into msgpack and the columns of numpy.
 MAX_NUMBER = 2**63 - 1
@@ -120,7 +123,7 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read the manifest of the version in `folder`; fields and files of other releases are ignored.
+        """Read the manifest of the version in `folder`; fields and files of earlier releases are ignored.
 
         Raises IndexCorrupt if it cannot be read, contradicts itself, or is of another layout.
         """
@@ -132,7 +135,7 @@ class Manifest:
             if lost := set(FILES_OF[layout]) - dict(found["checksums"]).keys():
                 raise ValueError(f"checksums lack {', '.join(sorted(lost))}")
             found["checksums"] = {name: str(found["checksums"][name]) for name in FILES_OF[layout]}
-            manifest = cls(**{field.name: found[field.name] for field in fields(cls) if field.name in found})
+            manifest = cls(**{name: value for name, value in found.items() if name not in _FORMER_FIELDS})
             manifest._check()
             return manifest
         except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
