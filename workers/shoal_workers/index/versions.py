@@ -74,17 +74,19 @@ class Version:
 
 
 def list_versions(folder: Path) -> list[Version]:
-    """Return the versions of the index in `folder`, the one that was built last first.
+    """Return the versions of the index in `folder` as `find_versions` does. Raises IndexNotFound if there are none."""
+    if not (versions := find_versions(folder)):
+        raise IndexNotFound(f"{folder} holds no index: build one with `shoal index build SOURCE --out {folder}`")
+    return versions
 
-    One that is removed meanwhile is left out. Raises IndexNotFound if there are none.
-    """
+
+def find_versions(folder: Path) -> list[Version]:
+    """Return the versions in `folder`, the one that was built last first; one that is removed meanwhile is left out."""
     current = current_name(folder)
     versions = []
     for path in folder.glob(f"[!.]*/{MANIFEST}"):
         with suppress(FileNotFoundError):
             versions.append(Version.read(path.parent, path.parent.name == current))
-    if not versions:
-        raise IndexNotFound(f"{folder} holds no index: build one with `shoal index build SOURCE --out {folder}`")
     return sorted(versions, key=lambda version: (version.name[:16], version.built_ns), reverse=True)
 
 

@@ -16,12 +16,12 @@ import numpy as np
 
 from shoal.changes.change import Change
 from shoal.changes.change_log import START, ChangeLog
-from shoal.errors import IndexCorrupt, IndexNotFound, Overloaded, Unavailable
+from shoal.errors import IndexCorrupt, Overloaded, Unavailable
 from shoal_workers.index.build.scratch import BuildState
 from shoal_workers.index.files.documents import HashTable, hash_of, keep_lines, read_lines, to_line
 from shoal_workers.index.files.durable_file import sync_files
 from shoal_workers.index.files.manifest import CHANGES, Manifest, checksum
-from shoal_workers.index.versions import list_versions
+from shoal_workers.index.versions import find_versions
 
 log = logging.getLogger(__name__)
 
@@ -52,10 +52,7 @@ class IndexChanges:
 
     def forget_folded(self, out: Path) -> None:
         """Let Redis forget the changes that all versions of the index in `out` have; it may do so later as well."""
-        try:
-            versions = list_versions(out)
-        except IndexNotFound:
-            return
+        versions = find_versions(out)
         # One that cannot be read now may be readable again, and needs any of them.
         kept = [version.manifest.changes_through if version.manifest else START for version in versions]
         current = next((version.manifest for version in versions if version.is_current), None)
@@ -123,11 +120,7 @@ def _former(out: Path) -> tuple[Path, Manifest] | None:
 
     Any version will do, as Redis has the changes since for each.
     """
-    try:
-        versions = list_versions(out)
-    except IndexNotFound:
-        return None
-    for version in sorted(versions, key=lambda version: not version.is_current):
+    for version in sorted(find_versions(out), key=lambda version: not version.is_current):
         try:
             if version.manifest is None:
                 raise IndexCorrupt(version.error or f"{version.folder} cannot be read")

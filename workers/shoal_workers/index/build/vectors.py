@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound
+from shoal.errors import IndexCorrupt, IndexMismatch
 from shoal.long_task import Report, TaskProgress
 from shoal_workers.index.build.document_encoder import SYNC_EVERY, DocumentEncoder, ModelInfo, Waiting
 from shoal_workers.index.build.scratch import BuildState
@@ -22,7 +22,7 @@ from shoal_workers.index.files.documents import HashTable
 from shoal_workers.index.files.manifest import DOCUMENTS, HASHES, OFFSETS, VECTORS, Manifest, checksum
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
 from shoal_workers.index.vectors.search import batch_top_k
-from shoal_workers.index.versions import list_versions
+from shoal_workers.index.versions import find_versions
 
 log = logging.getLogger(__name__)
 
@@ -55,11 +55,7 @@ class FormerVersion:
         Versions of layout 2, which have no hashes, versions with a damaged file, and versions of another fingerprint,
         or of none, are left out.
         """
-        try:
-            versions = list_versions(out)
-        except IndexNotFound:
-            return None
-        for version in versions:
+        for version in find_versions(out):
             if not (manifest := version.manifest) or HASHES not in manifest.files:
                 continue
             folder, found = version.folder, model_of(manifest)
