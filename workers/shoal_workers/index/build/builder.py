@@ -12,7 +12,6 @@ from typing import Any
 
 from shoal.errors import DiskFull, IndexCorrupt, IndexNotFound
 from shoal.long_task import Report, TaskProgress
-from shoal.records.read_files import ReadFiles
 from shoal.records.source import Source
 from shoal_workers.index.build.chunks import Cutter
 from shoal_workers.index.build.document_encoder import DocumentEncoder
@@ -41,7 +40,6 @@ from shoal_workers.index.files.manifest import (
     LAYOUT,
     LEXICAL,
     MANIFEST,
-    READ_FILES,
     Manifest,
     checksum,
 )
@@ -104,16 +102,12 @@ def build(
 ) -> BuildResult:
     """Build a version of the index in `out`, and make it the current one if it `publishes`.
 
-    It is not published if another version became the current one while it was built, as by a rollback. Where it
-    `reuses`, texts that the version built last has are not embedded again, and a build that would only repeat the
-    current version leaves that. A build that was interrupted goes on when it is started again with the same arguments,
-    of which `key` is any word; if a version was built with the same key, which is not empty, it is that one. `num_kept`
-    versions stay. With `skips_bad`, bad rows are left out; with a `cutter`, rows are chunks. Kinds of fields that
-    `kinds` does not have are found.
-
-    The version has all changes of the current version, and those of the index since, which `changes` has; without it,
-    these are left to later builds. Those made before `drop_changes_before`, in Unix seconds, are forgotten. Redis keeps
-    those that the version has until `changes.forget_folded` is called.
+    It is not published if another version became the current one meanwhile, as by a rollback. Where it `reuses`, texts
+    that the version built last has are not embedded again, and a build that would only repeat the current version
+    leaves that. A build that was interrupted goes on when it is started again with the same arguments, of which `key`
+    is any word; if a version was built with the same key, which is not empty, it is that one. `num_kept` versions stay.
+    With `skips_bad`, bad rows are left out; with a `cutter`, rows are chunks. The version has all changes of the
+    current version, and the `changes` since, if they are given, but for changes made before `drop_changes_before`.
     Raises BadDocument, DiskFull, IndexBusy while another build of the index runs, IndexCorrupt for a version that fails
     its validation, what `report` raises, and the errors of the encoder. The current version then stays.
     """
@@ -121,43 +115,22 @@ def build(
     if built := _built_before(out, key):
         return replace(built, is_published=_publish(out, built.version, publishes, num_kept, began_from))
     former = FormerVersion.find(out, encoder.model) if reuses else None
-    arguments = {
-        "layout": LAYOUT,
-        "source": source.place.path,
-        "columns": [source.text_column, source.id_column],
-        "skips_bad": skips_bad,
-        "fingerprint": source.fingerprint(),
-        "model": asdict(encoder.model),
-        "former": former.name if former else None,
-        "drop_changes_before": drop_changes_before,
-        "key": key,
-        "kinds": dict(kinds or {}),
-        "language": language,
-        "chunks": cutter.sizes if cutter else None,
-    }
-    try:
-        with open_scratch(out, arguments) as (folder, state):
-            version = _Version(folder, state, source, encoder, report)
-            if not state.count:
-                collect_changes(folder, state, out, changes, drop_changes_before)
-                read_files = ReadFiles(out / READ_FILES) if source.is_folder else None
-                if read_files and not reuses:
-                    read_files.forget()
-                read_source(folder, state, source, skips_bad, report, cutter, read_files)
-            fields = write_columns(folder, state, kinds or {}, report)
-            if reuses and (unchanged := version.find_unchanged(out)):
-                (folder / STATE).unlink()  # first, so that no other build goes on
-                shutil.rmtree(folder, ignore_errors=True)
-                return replace(unchanged, fields=fields)
-            result = version.fill(former, fields)
-            return replace(result, is_published=_publish(out, state.version, publishes, num_kept, began_from))
-    except OSError as error:
-        if error.errno not in DiskFull.ERRNOS:
-            raise
-        raise DiskFull(
-            f"no room to build an index in {out} ({error.strerror}): free some space and start the build again, which "
-            "then goes on; an index there is unchanged"
-        ) from error
+    arguments: dict[str, Any] = {"layout": LAYOUT, "source": source.place.path, "fingerprint": source.fingerprint()}
+    arguments |= {"columns": [source.text_column, source.id_column], "skips_bad": skips_bad, "kinds": dict(kinds or {})}
+    arguments |= {"language": language, "chunks": cutter.sizes if cutter else None, "model": asdict(encoder.model)}
+    arguments |= {"former": former and former.name, "drop_changes_before": drop_changes_before, "key": key}
+    with open_scratch(out, arguments) as (folder, state):
+        version = _Version(folder, state, source, encoder, report)
+        if not state.count:
+            collect_changes(folder, state, out, changes, drop_changes_before)
+            read_source(folder, state, source, skips_bad, report, cutter, reuses)
+        fields = write_columns(folder, state, kinds or {}, report)
+        if reuses and (unchanged := version.find_unchanged(out)):
+            (folder / STATE).unlink()  # first, so that no other build goes on
+            shutil.rmtree(folder, ignore_errors=True)
+            return replace(unchanged, fields=fields)
+        result = version.fill(former, fields)
+        return replace(result, is_published=_publish(out, state.version, publishes, num_kept, began_from))
 
 
 def _built_before(out: Path, key: str) -> BuildResult | None:

@@ -28,7 +28,7 @@ from shoal_workers.index.files.columns import save_columns
 from shoal_workers.index.files.documents import HASH_BYTES, HashTable, hash_of, keep_lines, read_lines, to_line
 from shoal_workers.index.files.durable_file import sync_files
 from shoal_workers.index.files.field_values import DocumentFields
-from shoal_workers.index.files.manifest import BAD_ROWS, CHANGES, DOCUMENTS, HASHES, IDS, OFFSETS
+from shoal_workers.index.files.manifest import BAD_ROWS, CHANGES, DOCUMENTS, HASHES, IDS, OFFSETS, READ_FILES
 
 #: Rows read from one report of progress to the next, and most characters that are cut into chunks meanwhile.
 REPORT_EVERY, REPORT_CHARS = 4_096, 2**19
@@ -40,17 +40,20 @@ def read_source(
     source: Source,
     skips_bad: bool,
     report: Report,
-    cutter: Cutter | None = None,
-    read_files: ReadFiles | None = None,
+    cutter: Cutter | None,
+    reuses: bool,
 ) -> None:
     """Copy the documents of the source into the folder of a build, fold in the changes that are there, and count them.
 
-    Files of a folder that are in `read_files`, which is closed, are not read again. With a `cutter`, each chunk of a
-    document is a row of the index. With `skips_bad`, bad rows and documents with the id of an earlier one are left out
+    Where it `reuses`, files of a folder that have not changed since the build before are not read again. With a
+    `cutter`, each chunk of a document is a row of the index. With `skips_bad`, bad rows and documents with the id of an earlier one are left out
     and listed in a file. Memory grows by some 70 bytes a row of the index. Raises BadDocument for the first bad row
     otherwise, and if no document is left. Raises InvalidRequest for a change of an id that is a position.
     """
+    read_files = ReadFiles(folder.parent / READ_FILES) if source.is_folder else None
     with BadRows(folder / BAD_ROWS) as bad, read_files or nullcontext():
+        if read_files and not reuses:
+            read_files.forget()
         reading = _Reading(folder, state, source, bad if skips_bad else None, report, cutter)
         reading.copy(read_files)
         is_kept = reading.leave_repeated_out()

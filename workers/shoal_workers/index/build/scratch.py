@@ -16,6 +16,7 @@ from typing import Any
 from shoal.errors import (
     BadDocument,
     Cancelled,
+    DiskFull,
     FileError,
     IndexBusy,
     IndexCorrupt,
@@ -81,21 +82,31 @@ class BuildState:
 def open_scratch(out: Path, arguments: dict[str, Any]) -> Iterator[tuple[Path, BuildState]]:
     """Give the folder for the next version of the index in `out`, locked, and the state of the build in it.
 
-    The folder is removed after an error that ends the build for good. Raises IndexBusy while another build has it.
+    The folder is removed after an error that ends the build for good. Raises IndexBusy while another build has it, and
+    DiskFull where the build has no room.
     """
-    out.mkdir(parents=True, exist_ok=True)
+    lock = None
     folder = out / SCRATCH
-    lock = _lock(folder)
     try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock = _lock(folder)
         yield folder, _begin(folder, arguments)
+    except OSError as error:
+        if error.errno not in DiskFull.ERRNOS:
+            raise
+        raise DiskFull(
+            f"no room to build an index in {out} ({error.strerror}): free some space and start the build again, which "
+            "then goes on; an index there is unchanged"
+        ) from error
     except _FINAL:
-        if _is_at(lock, folder):
+        if lock is not None and _is_at(lock, folder):
             shutil.rmtree(folder, ignore_errors=True)
             with suppress(OSError):  # it has other files
                 out.rmdir()
         raise
     finally:
-        os.close(lock)
+        if lock is not None:
+            os.close(lock)
 
 
 def remove_interrupted(out: Path, is_unwanted: Callable[[str], bool]) -> None:
