@@ -60,14 +60,10 @@ class TestWhenItBuilds:
     def test_again_after_an_error_that_may_pass(self, error: ShoalError) -> None:
         scene = Scene()
         scene.errors = [error, error]
-        assert scene.after(1) == [1]
-        assert scene.after(1, 1) == []
-        scene.now_s += RETRY_S
-        assert scene.after(1, 1) == [1]
-        scene.now_s += RETRY_S
-        assert scene.after(1, 1) == [1]
-        scene.now_s += RETRY_S
-        assert scene.after(1, 1) == []
+        assert scene.after(1, 1, 1) == [1]
+        for built in ([1], [1], []):
+            scene.now_s += RETRY_S
+            assert scene.after(1, 1) == built
         assert scene.told == [error.code] * 2
 
     def test_a_bad_document_is_built_again_only_after_a_change(self) -> None:

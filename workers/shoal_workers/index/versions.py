@@ -74,7 +74,7 @@ class Version:
 
 
 def list_versions(folder: Path) -> list[Version]:
-    """Return the versions of the index in `folder` as `find_versions` does. Raises IndexNotFound if there are none."""
+    """Return what `find_versions` does. Raises IndexNotFound if there are no versions."""
     if not (versions := find_versions(folder)):
         raise IndexNotFound(f"{folder} holds no index: build one with `shoal index build SOURCE --out {folder}`")
     return versions

@@ -46,9 +46,10 @@ def read_source(
     """Copy the documents of the source into the folder of a build, fold in the changes that are there, and count them.
 
     Where it `reuses`, files of a folder that have not changed since the build before are not read again. With a
-    `cutter`, each chunk of a document is a row of the index. With `skips_bad`, bad rows and documents with the id of an earlier one are left out
-    and listed in a file. Memory grows by some 70 bytes a row of the index. Raises BadDocument for the first bad row
-    otherwise, and if no document is left. Raises InvalidRequest for a change of an id that is a position.
+    `cutter`, each chunk of a document is a row of the index. With `skips_bad`, bad rows and documents with the id of an
+    earlier one are left out and listed in a file. Memory grows by some 70 bytes a row of the index. Raises BadDocument
+    for the first bad row otherwise, and if no document is left, and InvalidRequest for a change of an id that is a
+    position.
     """
     read_files = ReadFiles(folder.parent / READ_FILES) if source.is_folder else None
     with BadRows(folder / BAD_ROWS) as bad, read_files or nullcontext():

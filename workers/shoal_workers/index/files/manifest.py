@@ -28,6 +28,7 @@ my-index/<version>/changes.jsonl     one line for each change that the source do
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar, Self, get_origin, get_type_hints
@@ -168,10 +169,17 @@ class Manifest:
         (folder / MANIFEST).write_text(json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
-def checksum(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal digits. Raises IndexCorrupt if it cannot be read."""
+def checksum(path: Path, tick: Callable[[], None] = lambda: None) -> str:
+    """Return the SHA-256 of a file in hexadecimal digits, and call `tick` often.
+
+    Raises IndexCorrupt if it cannot be read.
+    """
+    digest = hashlib.sha256()
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        with path.open("rb", buffering=0) as file:
+            while piece := file.read(2**20):
+                tick()
+                digest.update(piece)
     except OSError as error:
         raise IndexCorrupt(f"{path} cannot be read ({error.strerror}): build the index again") from error
+    return digest.hexdigest()

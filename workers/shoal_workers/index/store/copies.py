@@ -193,8 +193,7 @@ class Copies:
         manifest, there = self._manifest(scratch, where), self._store.sizes(where)
         sizes: dict[str, int] = {}
         for file_name, expected in manifest.checksums.items():
-            self._store.tick()
-            if not (scratch / file_name).exists() or checksum(scratch / file_name) != expected:
+            if not (scratch / file_name).exists() or checksum(scratch / file_name, self._store.tick) != expected:
                 if file_name not in there:
                     raise IndexCorrupt(f"{shown(f'{where}/{file_name}')} is missing: {_REMEDY}")
                 sizes[file_name] = there[file_name]
@@ -228,7 +227,7 @@ class Copies:
                 file.write(piece)
             file.flush()
             os.fsync(file.fileno())
-        if (found := checksum(to)) != expected:
+        if (found := checksum(to, self._store.tick)) != expected:
             raise IndexCorrupt(
                 f"{shown(path)} is not what was built (checksum {found[:8]}…, not {expected[:8]}…): it is tried again "
                 f"later; if that stays so, {_REMEDY}"

@@ -220,7 +220,7 @@ def _upload_version(version: Version, store: IndexStore, is_anew: bool) -> bool:
             path = version.folder / name
             if there.get(name) == path.stat().st_size:
                 continue
-            if checksum(path) != expected:
+            if checksum(path, store.tick) != expected:
                 raise IndexCorrupt(f"{path} is not what was built, so it is not uploaded: build the index again")
             with path.open("rb") as file:
                 store.write(f"{where}/{name}", file)
