@@ -32,7 +32,7 @@ from shoal.records.source import Source
 from shoal.settings import Settings
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import build
-from shoal_workers.index.build.local_encoder import LocalEncoder
+from shoal_workers.index.build.document_encoder import LocalEncoder
 from shoal_workers.index.index import Index
 from shoal_workers.service.service import open_encoder
 

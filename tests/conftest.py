@@ -474,7 +474,7 @@ def index_folder(tmp_path_factory: pytest.TempPathFactory, encoder: "Encoder") -
     """An index of every pair of two of the `WORDS`, for reading only."""
     from shoal.records.source import Source
     from shoal_workers.index.build.builder import build
-    from shoal_workers.index.build.local_encoder import LocalEncoder
+    from shoal_workers.index.build.document_encoder import LocalEncoder
 
     folder = tmp_path_factory.mktemp("index")
     pairs = [f"{first} {second}" for first in WORDS for second in WORDS]

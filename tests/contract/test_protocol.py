@@ -57,7 +57,7 @@ from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.reranker import Reranker
 from shoal_workers.index.build.builder import build
-from shoal_workers.index.build.local_encoder import LocalEncoder
+from shoal_workers.index.build.document_encoder import LocalEncoder
 from shoal_workers.index.index import Index
 from shoal_workers.intake.blame import MAX_DEATHS
 from shoal_workers.loop.worker import Worker

@@ -30,7 +30,7 @@ from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.reranker import Reranker, sigmoid
 from shoal_workers.index.build.builder import build
-from shoal_workers.index.build.local_encoder import LocalEncoder
+from shoal_workers.index.build.document_encoder import LocalEncoder
 from shoal_workers.index.index import Index
 from shoal_workers.index.search.diversity import most_diverse, pool_size
 from shoal_workers.intake.admission import Limits

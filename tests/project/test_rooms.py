@@ -196,7 +196,6 @@ ROOMS: dict[str, set[str]] = {
         "shoal_workers.index.files",
         "shoal_workers.index.lexical",
         "shoal_workers.index.vectors",
-        "shoal_workers.index.map",
         "shoal_workers.index",
     },
     "shoal_workers.index.store": {"shoal", "shoal_workers.index.files", "shoal_workers.index"},
@@ -322,7 +321,7 @@ HOMES = {
     "opentelemetry": {"shoal.process.spans"},
     "rich": {"shoal.cli.shown.pool_screen", "shoal.cli.shown.pool_table"},
     "Stemmer": {"shoal_workers.index.lexical.analyzer"},
-    "numkong": {"shoal_workers.index.vectors.upper_bounds", "shoal_workers.index.build.cells"},
+    "numkong": {"shoal_workers.index.vectors.upper_bounds"},
     "openvino": {
         "shoal_workers.encoding.engines.calibration",
         "shoal_workers.encoding.engines.int8",

@@ -1,6 +1,6 @@
 """The command `shoal index build`: a version of an index is built of documents."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from shoal.client.redis.client import Client
     from shoal_workers.index.build.builder import BuildResult
     from shoal_workers.index.build.document_encoder import DocumentEncoder
-    from shoal_workers.index.build.folding import IndexChanges
     from shoal_workers.index.long_tasks import BuildIndex
 
 #: Sample headlines that come with Shoal.
@@ -51,7 +50,6 @@ SAMPLE = Path(__file__).parent / "sample" / "headlines.csv"
     metavar="NAME=KIND",
     help="Kind of a field: keyword, number, date, boolean or stored. [default: the one that all its values have]",
 )
-@click.option("--approximate", is_flag=True, help="Let searches look at the documents near a query alone.")
 @click.option("--full", is_flag=True, help="Build in any case, and embed all texts anew.")
 @click.option(
     "--drop-changes-before",
@@ -118,14 +116,14 @@ def build(
 
 def _build_here(settings: Settings, request: "BuildIndex", folder: Path, local: bool) -> None:
     """Build a version in this process, and print what was done."""
-    from shoal_workers.index.long_tasks import build_index
+    from shoal_workers.index.long_tasks import build_index, changes_of, name_of
     from shoal_workers.index.store.store_process import check_store
 
     check_store(settings)
     request.open_source(settings)  # what is wrong with the source or the folder is said before a model is opened
     folder.mkdir(parents=True, exist_ok=True)
     with _client(settings, local) as client:
-        changes = changes_in(settings, folder, client) if client else None
+        changes = changes_of(name_of(settings, folder), client) if client else None
         with _encoder(settings, client) as encoder, TaskBar() as report:
             result = build_index(request, folder, encoder, report, settings=settings, changes=changes)
         _tell(result, folder)
@@ -139,7 +137,7 @@ def _build_here(settings: Settings, request: "BuildIndex", folder: Path, local: 
 
 def _tell(result: "BuildResult", folder: Path) -> None:
     """Print what a build has done."""
-    from shoal_workers.index.files.manifest import BAD_ROWS, DUPLICATES, NEAR_DUPLICATES
+    from shoal_workers.index.files.manifest import BAD_ROWS
 
     chunks = "" if result.count == result.num_documents else f" in {result.count:,} chunks"
     if result.is_unchanged:
@@ -151,37 +149,21 @@ def _tell(result: "BuildResult", folder: Path) -> None:
             f"{result.num_embedded:,} texts were embedded; {result.num_reused:,} documents have their vectors from the "
             f"version built last, {result.num_repeated:,} from documents with the same text"
         )
-    _tell_fields(result.fields)
-    if result.num_changed:
-        click.echo(f"changes of {result.num_changed:,} ids are folded in")
-    if result.num_lost:
-        click.echo("some changes are not in Redis any more, or cannot be read: they are lost (see above)", err=True)
-    if result.num_duplicates:
-        duplicates = folder / result.version / DUPLICATES
-        click.echo(
-            f"{result.num_duplicates:,} documents have the words of an earlier one: {duplicates} lists them", err=True
-        )
-    if result.num_near_duplicates:
-        near, rows = folder / result.version / NEAR_DUPLICATES, "chunks" if chunks else "documents"
-        click.echo(
-            f"{result.num_near_duplicates:,} {rows} nearly say what an earlier one says: {near} lists them", err=True
-        )
-    if result.num_bad:
-        bad_rows = folder / result.version / BAD_ROWS
-        click.echo(f"{result.num_bad:,} rows were left out: {bad_rows} lists them", err=True)
-
-
-def _tell_fields(fields: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print the kinds of the fields, and the values that made keywords of fields of another kind."""
-    if fields:
-        click.echo("fields: " + ", ".join(f"{name} ({found['kind']})" for name, found in fields.items()))
-    for name, found in fields.items():
+    if result.fields:
+        click.echo("fields: " + ", ".join(f"{name} ({found['kind']})" for name, found in result.fields.items()))
+    for name, found in result.fields.items():
         if "odd" in found:
             click.echo(
                 f"{name} has keywords, as document {found['document']:,} has {excerpt(found['odd'])} where most have a "
                 f"{found['others']}: mend it, or keep it as it is with --field {name}=keyword",
                 err=True,
             )
+    if result.num_changed:
+        click.echo(f"changes of {result.num_changed:,} ids are folded in")
+    if result.num_lost:
+        click.echo("some changes are not in Redis any more, or cannot be read: they are lost (see above)", err=True)
+    if result.num_bad:
+        click.echo(f"{result.num_bad:,} rows were left out: {folder / result.version / BAD_ROWS} lists them", err=True)
 
 
 def upload_changes(settings: Settings, folder: Path, *, is_published: bool, is_anew: bool = False) -> bool:
@@ -200,25 +182,23 @@ def _client(settings: Settings, local: bool) -> Iterator["Client | None"]:
     """Give a client of the pool; None for a local build, and after a line that says so if Redis does not answer."""
     from shoal.client.redis.client import Client
 
-    if local:
-        yield None
-        return
     with ExitStack() as stack:
         client = None
-        try:
-            client = stack.enter_context(Client.from_settings(settings))
-            if not client.pool.ready():
-                click.echo("no worker of the pool is ready: this process embeds the texts", err=True)
-        except Unavailable:
-            click.echo("no pool answers: this process embeds the texts", err=True)
-            client = None
+        if not local:
+            try:
+                client = stack.enter_context(Client.from_settings(settings))
+                if not client.pool.ready():
+                    click.echo("no worker of the pool is ready: this process embeds the texts", err=True)
+            except Unavailable:
+                client = None
+                click.echo("no pool answers: this process embeds the texts", err=True)
         yield client
 
 
 @contextmanager
 def _encoder(settings: Settings, client: "Client | None") -> Iterator["DocumentEncoder"]:
     """Give the encoder of a build: the pool, if a worker is ready, or a model in this process."""
-    from shoal_workers.index.build.pool_encoder import PoolEncoder, served_model_info
+    from shoal_workers.index.build.document_encoder import LocalEncoder, PoolEncoder, served_model_info
 
     if client and (model := served_model_info(client)):
         if settings.model not in (DEFAULTS.model, model.name):
@@ -229,7 +209,6 @@ def _encoder(settings: Settings, client: "Client | None") -> Iterator["DocumentE
         click.echo(f"the pool embeds the texts ({model.name})", err=True)
         yield PoolEncoder(client, model)
         return
-    from shoal_workers.index.build.local_encoder import LocalEncoder
     from shoal_workers.process import processors
     from shoal_workers.service.service import open_encoder
 
@@ -237,13 +216,6 @@ def _encoder(settings: Settings, client: "Client | None") -> Iterator["DocumentE
         threads = settings.threads or processors.threads_for(1, processors.available())
         opened = LocalEncoder(open_encoder(settings, threads))
     yield opened
-
-
-def changes_in(settings: Settings, folder: Path, client: "Client") -> "IndexChanges | None":
-    """Return the changes of the index in a folder; None if it is not served by a name."""
-    from shoal_workers.index.long_tasks import changes_of, name_of
-
-    return changes_of(name_of(settings, folder), client)
 
 
 def _unix_seconds(time: str | None) -> float | None:

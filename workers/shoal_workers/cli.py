@@ -16,28 +16,7 @@ __all__ = ["index", "jobs", "model", "worker"]
 index.add_command(watch)
 
 INDEX_SETTINGS = ("indexes", "index_home", "index_store")
-JOB_SETTINGS = (
-    "max_batch_tokens",
-    "max_batch_texts",
-    "max_batch_wait_ms",
-    "max_job_texts",
-    "max_text_chars",
-    "max_reply_mb",
-    "max_result_mb",
-    "result_ttl_s",
-)
-CACHE_SETTINGS = ("cache_mb", "cache_ttl_s")
-LONG_JOB_SETTINGS = (
-    "long_jobs",
-    "roots",
-    "max_results_mb",
-    *INDEX_SETTINGS,
-    "kept_versions",
-    "private_hosts",
-    "schedules",
-)
 LOG_SETTINGS = ("log_level", "log_format", "tracing")
-PROCESS_SETTINGS = ("stall_timeout_s", "workers", *LOG_SETTINGS)
 
 
 @click.command()
@@ -47,9 +26,9 @@ PROCESS_SETTINGS = ("stall_timeout_s", "workers", *LOG_SETTINGS)
     "reranker",
     "model_aliases",
     *INDEX_SETTINGS,
-    *JOB_SETTINGS,
-    *CACHE_SETTINGS,
-    *PROCESS_SETTINGS,
+    *("max_batch_tokens", "max_batch_texts", "max_batch_wait_ms", "max_job_texts", "max_text_chars", "max_reply_mb"),
+    *("max_result_mb", "result_ttl_s", "cache_mb", "cache_ttl_s", "stall_timeout_s", "workers"),
+    *LOG_SETTINGS,
 )
 def worker(settings: Settings) -> None:
     """Run one worker until it is told to stop (SIGTERM or Ctrl-C)."""
@@ -63,7 +42,13 @@ def worker(settings: Settings) -> None:
 
 
 @click.command()
-@settings_options(*REDIS_SETTINGS, *LONG_JOB_SETTINGS, "max_text_chars", *LOG_SETTINGS)
+@settings_options(
+    *REDIS_SETTINGS,
+    *("long_jobs", "roots", "max_results_mb"),
+    *INDEX_SETTINGS,
+    *("kept_versions", "private_hosts", "schedules", "max_text_chars"),
+    *LOG_SETTINGS,
+)
 def jobs(settings: Settings) -> None:
     """Do long jobs until it is told to stop (SIGTERM or Ctrl-C).
 

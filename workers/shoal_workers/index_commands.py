@@ -1,4 +1,4 @@
-"""The command `shoal index`: publishing, listing and deleting versions; other modules add its other commands."""
+"""The commands `shoal index`, but for `build` and `watch`: versions, and documents of an index that is served."""
 
 import json
 from collections.abc import Iterator
@@ -11,9 +11,9 @@ import click
 from shoal.cli.options import REDIS_SETTINGS, settings_options
 from shoal.cli.shown.output import echo, echo_lines
 from shoal.errors import InvalidRequest, Unavailable
+from shoal.process.progress import Progress
 from shoal.settings import Settings
-from shoal_workers.build_command import build, changes_in, upload_changes
-from shoal_workers.document_commands import add, remove
+from shoal_workers.build_command import build, upload_changes
 
 FOLDER_SETTINGS = ("indexes", "index_home", "home")
 
@@ -31,8 +31,42 @@ def index() -> None:
 
 
 index.add_command(build)
-index.add_command(add)
-index.add_command(remove)
+
+
+@index.command()
+@click.argument("index_name", metavar="INDEX")
+@click.argument("source")
+@click.option("--text-column", help="Column to embed and search. [default: text, else the only candidate]")
+@click.option("--id-column", default="id", show_default=True, help="Column of the documents' ids.")
+@settings_options(*REDIS_SETTINGS, "max_text_chars")
+def add(settings: Settings, index_name: str, source: str, text_column: str | None, id_column: str) -> None:
+    """Add the documents in SOURCE to INDEX, a name, while it is served: at most 10,000.
+
+    Each takes the place of the one that has its id. Searches find them within 2 s. SOURCE is a file as of a build.
+    """
+    from shoal.client.redis.client import Client
+    from shoal.records.source import Source
+    from shoal.records.source_rules import SourceRules
+
+    max_text_chars, rules = settings.max_text_chars, SourceRules.from_settings(settings)
+    documents = Source(source, text_column, id_column, max_text_chars=max_text_chars, rules=rules)
+    with Client.from_settings(settings) as client, Progress("adding documents"):
+        found = list(documents)
+        num, _ = client.run(lambda own: own.writer(index_name, max_text_chars=max_text_chars).add(found))
+    click.echo(f"documents added to {index_name}: {num:,}")
+
+
+@index.command()
+@click.argument("index_name", metavar="INDEX")
+@click.argument("ids", nargs=-1, required=True)
+@settings_options(*REDIS_SETTINGS)
+def remove(settings: Settings, index_name: str, ids: tuple[str, ...]) -> None:
+    """Remove the documents with these IDS from INDEX, a name, while it is served."""
+    from shoal.client.redis.client import Client
+
+    with Client.from_settings(settings) as client:
+        num, _ = client.run(lambda own: own.writer(index_name, max_text_chars=settings.max_text_chars).delete(ids))
+    click.echo(f"ids removed from {index_name}, with their documents if there are any: {num:,}")
 
 
 @index.command("list")
@@ -139,13 +173,14 @@ def _pool(settings: Settings, folder: Path) -> Iterator[str | None]:
     What is done then has Redis forget the changes that all versions of the index have.
     """
     from shoal.client.redis.client import Client
-    from shoal_workers.index.build.pool_encoder import served_digest
+    from shoal_workers.index.build.document_encoder import served_digest
+    from shoal_workers.index.long_tasks import changes_of, name_of
 
     with Client.from_settings(settings) as client:
         digest, changes = None, None
         with suppress(Unavailable):
             digest = served_digest(client)
-            changes = changes_in(settings, folder, client)
+            changes = changes_of(name_of(settings, folder), client)
         if digest is None:
             click.echo("no pool answers: the version's model is not compared with that of the workers", err=True)
         yield digest

@@ -79,32 +79,30 @@ class Watcher:
         is_first, self._done, self._retry_at_s = self._done is None, found, None
         try:
             self._build()
-        except PASSING as error:
-            self._fail(error, self._now_s() + RETRY_S)
         except ShoalError as error:
-            if is_first and not isinstance(error, BadDocument):
+            if isinstance(error, PASSING):
+                self._retry_at_s = self._now_s() + RETRY_S
+            elif is_first and not isinstance(error, BadDocument):
                 raise
-            self._fail(error, None)
-
-    def _fail(self, error: ShoalError, retry_at_s: float | None) -> None:
-        self._retry_at_s = retry_at_s
-        self._tell(error)
+            self._tell(error)
 
 
-class Seconds(click.FloatRange):
-    """A number of seconds, which is finite."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number; end the command with a message if it is none."""
-        seconds = super().convert(value, param, ctx)
-        if not math.isfinite(seconds):
-            self.fail(f"{seconds} is no number of seconds", param, ctx)
-        return seconds
+def _check_finite(context: click.Context, parameter: click.Parameter, seconds: float) -> float:
+    if not math.isfinite(seconds):
+        raise click.BadParameter(f"{seconds} is no number of seconds")
+    return seconds
 
 
 @click.command()
 @click.argument("source")
-@click.option("--every", "every_s", type=Seconds(0.1), default=2.0, help="Seconds from look to look.")
+@click.option(
+    "--every",
+    "every_s",
+    type=click.FloatRange(0.1),
+    default=2.0,
+    callback=_check_finite,
+    help="Seconds from look to look.",
+)
 @click.pass_context
 def watch(context: click.Context, /, source: str, every_s: float, **options: Any) -> None:
     """Build an index from SOURCE now, and again whenever it changes.

@@ -54,7 +54,6 @@ class _BuildFields(_SourceFields):
         None, description="Forget documents added and deleted before this time, in Unix seconds"
     )
     language: Language | None = Field(None, description="Language of the words; without it, it is found")
-    approximate: bool = Field(False, description="Let searches look at the documents near a query alone")
     chunk_tokens: ChunkTokens | None = Field(
         None, description="Cut documents into chunks of at most so many tokens, each a row of the index"
     )

@@ -24,7 +24,6 @@ class BuildOptions(TypedDict, total=False):
     full: bool  #: True: texts that the version built last has are embedded again
     drop_changes_before: float | None  #: documents added and deleted before it, in Unix seconds, are forgotten
     language: str | None  #: language of the words, such as "english", or "none"; without it, it is found
-    approximate: bool  #: True: searches of a large index look at the documents near the query alone, and may miss some
     chunk_tokens: int | None  #: cut documents into chunks of at most so many tokens, each a row of the index
     chunk_overlap: int  #: most tokens that two neighbouring chunks share
     field_kinds: list[str]  #: kinds of fields that are not to be found by their values, as "year=number"

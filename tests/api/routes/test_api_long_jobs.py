@@ -288,7 +288,6 @@ class TestIndexes:
         assert job["arguments"] == {
             "name": "news",
             "source": "news.csv",
-            "approximate": False,
             "text_column": None,
             "id_column": None,
             "on_bad": "raise",

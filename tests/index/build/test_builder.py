@@ -41,11 +41,10 @@ from shoal.long_task import TaskProgress
 from shoal.records.source import Source
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import build
-from shoal_workers.index.build.document_encoder import ModelInfo, Waiting, no_wait
+from shoal_workers.index.build.document_encoder import GROUP, SYNC_EVERY, LocalEncoder, ModelInfo, Waiting, no_wait
 from shoal_workers.index.build.folding import IndexChanges
-from shoal_workers.index.build.local_encoder import GROUP, LocalEncoder
 from shoal_workers.index.build.scratch import SCRATCH, STATE
-from shoal_workers.index.build.vectors import EMBEDDED, SYNC_EVERY
+from shoal_workers.index.build.vectors import EMBEDDED
 from shoal_workers.index.files.manifest import BAD_ROWS, DOCUMENTS, FILES, MANIFEST, QUANTISED
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.versions import HISTORY, rollback
@@ -128,8 +127,6 @@ class TestAnIndex:
         ]
         assert (result.count, result.num_embedded, result.num_repeated, result.found_share) == (5, 4, 1, 1.0)
         assert index.manifest.prompt == "document"
-
-    def test_embeds_each_text_with_the_prompt_of_documents(self, encoder: Encoder) -> None:
         model = replace(encoder.model, prompts={"document": "rain "})
         (vectors,) = LocalEncoder(Encoder(model, encoder.tokenizer, encoder.engine)).embed(["storm"])
         assert (vectors == encoder.embed(["rain storm"], Options(), "")).all()
@@ -144,93 +141,51 @@ class TestAnIndex:
             (GROUP, GROUP / (GROUP + 3)),
             (GROUP + 3, 1),
         ]
-        assert list(dict.fromkeys(report.step for report in reports)) == [
-            *(
-                "indexing words",
-                "embedding",
-                "quantising",
-                "mapping",
-                "finding near duplicates",
-                "validating",
-                "publishing",
-            )
-        ]
+        steps = ["indexing words", "embedding", "quantising", "validating", "publishing"]
+        assert list(dict.fromkeys(report.step for report in reports)) == steps
         assert index.document(GROUP + 2)["id"] == f"d{GROUP + 2}"
         assert index.vectors[-1] == pytest.approx(encoder.embed([texts[-1]], Options(), "")[0], abs=1e-5)
-
-    def test_an_open_index_outlives_the_versions_after_it(self, source: Write, out: Path) -> None:
-        build(source(["storm"]), out, MadeVectors())
-        old = Index.open(out)
-        for _ in range(2):
-            build(source(["rain"]), out, MadeVectors(), num_kept=1)
-        assert not old.folder.exists()
-        assert old.search(old.vectors[:1], 1)[0][0]["text"] == "storm"
-
-    def test_an_unpublished_version_leaves_the_current_one(self, source: Write, out: Path) -> None:
-        first = build(source(["storm"]), out, MadeVectors(), num_kept=1)
-        second = build(source(["rain"]), out, MadeVectors(), publishes=False, num_kept=1)
-        assert (first.is_published, second.is_published) == (True, False)
-        assert current_version(out).name == first.version
-        assert names(out) == {first.version, second.version, CURRENT, HISTORY}
 
 
 class TestAnIncrementalBuild:
     TEXTS = tuple(f"text {n}" for n in range(200))
 
-    def test_embeds_new_and_changed_texts_alone(self, source: Write, out: Path, tmp_path: Path) -> None:
+    def test_embeds_new_and_changed_texts_alone_and_is_the_full_one(
+        self, source: Write, out: Path, tmp_path: Path
+    ) -> None:
         build(source(self.TEXTS), out, MadeVectors())
         changed = ["new first", *self.TEXTS[50:], "new last", "new first"]
         encoder = MadeVectors()
         result = build(source(changed), out, encoder)
         assert (result.num_embedded, result.num_reused, result.num_repeated) == (2, 150, 1)
         assert encoder.num_texts == 2 + 20  # those of the validation
-        full = MadeVectors()
-        assert build(source(changed), tmp_path / "full", full).num_embedded == 152
-        assert (Index.open(out).vectors == Index.open(tmp_path / "full").vectors).all()
-
-    def test_is_the_full_one_byte_for_byte_but_for_what_was_embedded(
-        self, source: Write, out: Path, tmp_path: Path
-    ) -> None:
-        build(source(["old", *self.TEXTS]), out, MadeVectors())
-        build(source(self.TEXTS), out, MadeVectors())
-        build(source(self.TEXTS), tmp_path / "full", MadeVectors())
+        assert build(source(changed), tmp_path / "full", MadeVectors()).num_embedded == 152
         assert {name for name in FILES if contents(out)[name] != contents(tmp_path / "full")[name]} == set()
-
-    def test_of_equal_texts_embeds_none(self, source: Write, out: Path) -> None:
-        build(source(self.TEXTS), out, MadeVectors())
-        assert build(source(reversed(self.TEXTS)), out, MadeVectors()).num_embedded == 0
-
-    @pytest.mark.parametrize("why", ["asked", "model", "settings", "damage", "layout"])
-    def test_is_a_full_one_where_the_former_version_cannot_be_used(self, source: Write, out: Path, why: str) -> None:
-        build(source(self.TEXTS), out, MadeVectors())
-        folder = current_version(out)
-        if why == "damage":
-            (folder / "vectors.npy").write_bytes((folder / "vectors.npy").read_bytes()[:-4] + b"1234")
-        if why == "layout":
-            manifest = json.loads((folder / MANIFEST).read_text()) | {"layout": 2}
-            for name in FILES[6:]:
-                del manifest["checksums"][name]
-            (folder / MANIFEST).write_text(json.dumps(manifest))
-            assert Index.open(out).manifest.layout == 2
-        fingerprint = "f2" if why == "settings" else "f1"
-        encoder = MadeVectors("b" * 64 if why == "model" else "a" * 64, fingerprint=fingerprint)
-        assert build(source(self.TEXTS), out, encoder, reuses=why != "asked").num_embedded == 200
-
-    @pytest.mark.parametrize("fingerprint", ["f1", ""])
-    def test_takes_no_vectors_of_unknown_settings(
-        self, source: Write, out: Path, fingerprint: str, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        build(source(self.TEXTS), out, MadeVectors())
-        manifest = json.loads((current_version(out) / MANIFEST).read_text())
-        del manifest["fingerprint"]
-        (current_version(out) / MANIFEST).write_text(json.dumps(manifest))
-        assert build(source(self.TEXTS), out, MadeVectors(fingerprint=fingerprint)).num_embedded == 200
-        assert "it was built with another engine, precision, prompt or length of texts, or does not say" in caplog.text
 
     def test_takes_vectors_of_a_version_that_was_not_published(self, source: Write, out: Path) -> None:
         build(source(["storm"]), out, MadeVectors())
         build(source(self.TEXTS), out, MadeVectors(), publishes=False)
-        assert build(source(self.TEXTS), out, MadeVectors()).num_embedded == 0
+        assert build(source(reversed(self.TEXTS)), out, MadeVectors()).num_embedded == 0
+
+    @pytest.mark.parametrize("why", ["asked", "model", "settings", "unknown settings", "damage", "layout"])
+    def test_is_a_full_one_where_the_former_version_cannot_be_used(
+        self, source: Write, out: Path, why: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        build(source(self.TEXTS), out, MadeVectors())
+        folder = current_version(out)
+        manifest = json.loads((folder / MANIFEST).read_text())
+        if why == "damage":
+            (folder / "vectors.npy").write_bytes((folder / "vectors.npy").read_bytes()[:-4] + b"1234")
+        if why == "layout":
+            manifest["layout"] = 2
+        if why == "unknown settings":
+            del manifest["fingerprint"]
+        (folder / MANIFEST).write_text(json.dumps(manifest))
+        fingerprint = {"settings": "f2", "unknown settings": ""}.get(why, "f1")
+        encoder = MadeVectors("b" * 64 if why == "model" else "a" * 64, fingerprint=fingerprint)
+        assert build(source(self.TEXTS), out, encoder, reuses=why != "asked").num_embedded == 200
+        said = "it was built with another engine, precision, prompt or length of texts, or does not say"
+        assert (said in caplog.text) == ("settings" in why)
 
 
 class TestAnInterruptedBuild:
@@ -258,7 +213,6 @@ class TestAnInterruptedBuild:
 
     @pytest.mark.parametrize("step", ["reading", "quantising", "validating", "publishing"])
     def test_goes_on_from_every_step(self, source: Write, out: Path, tmp_path: Path, step: str) -> None:
-        documents = source([f"text {n % 4_000}" for n in range(4_200)])
         build(source(["text 1", "text 7"]), out, MadeVectors())
         documents = source([f"text {n % 4_000}" for n in range(4_200)])
 
@@ -336,32 +290,34 @@ def test_a_build_that_was_killed_goes_on(source: Write, out: Path, tmp_path: Pat
 
 
 class TestWhatCannotBeBuilt:
-    def test_what_fails_half_way_leaves_no_trace(self, source: Write, out: Path, tmp_path: Path) -> None:
-        before = build(source(["storm"]), out, MadeVectors())
-        path = tmp_path / "bad.jsonl"
-        path.write_text('{"text": "rain"}\n' * 99 + "{bad\n")
-        with pytest.raises(BadDocument, match="line 100"):
-            build(Source(path), out, MadeVectors())
-        assert names(out) == {before.version, CURRENT, HISTORY}
-
-    def test_two_documents_of_one_id(self, out: Path, tmp_path: Path) -> None:
-        path = tmp_path / "bad.jsonl"
-        path.write_text("".join(json.dumps({"id": n % 3, "text": f"text {n}"}) + "\n" for n in range(4)))
+    @pytest.mark.parametrize(
+        ("lines", "reason"),
+        [
+            ('{"text": "rain"}\n' * 99 + "{bad\n", "line 100"),
+            (
+                '{"id": 0, "text": "a"}\n{"id": 0, "text": "b"}',
+                r'line 2: the id "0" is already that of .*, line 1; ids',
+            ),
+            ("", "there are no documents in it"),
+        ],
+    )
+    def test_a_bad_source_leaves_no_trace(
+        self, source: Write, out: Path, tmp_path: Path, lines: str, reason: str
+    ) -> None:
+        (tmp_path / "bad.jsonl").write_text(lines)
         encoder = MadeVectors()
-        with pytest.raises(BadDocument, match=r'line 4: the id "0" is already that of .*, line 1; ids must differ'):
-            build(Source(path), out, encoder)
-        assert not out.exists()
-        assert encoder.num_texts == 0
+        with pytest.raises(BadDocument, match=reason):
+            build(Source(tmp_path / "bad.jsonl"), out, encoder)
+        assert (out.exists(), encoder.num_texts) == (False, 0)
+        before = build(source(["storm"]), out, MadeVectors())
+        with pytest.raises(BadDocument, match=reason):
+            build(Source(tmp_path / "bad.jsonl"), out, MadeVectors())
+        assert names(out) == {before.version, CURRENT, HISTORY}
 
     def test_bad_rows_are_left_out_where_that_is_asked_for(self, out: Path, tmp_path: Path) -> None:
         path = tmp_path / "bad.jsonl"
-        rows = [
-            {"id": "a", "text": "one"},
-            {"id": "b", "text": ""},
-            {"id": "a", "text": "two"},
-            {"id": "c", "text": "six"},
-        ]
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows) + "{bad\n")
+        rows = [("a", "one"), ("b", ""), ("a", "two"), ("c", "six")]
+        path.write_text("".join(f'{{"id": "{name}", "text": "{text}"}}\n' for name, text in rows) + "{bad\n")
         reports: list[TaskProgress] = []
         result = build(Source(path), out, MadeVectors(), reports.append, skips_bad=True)
         index = Index.open(out)
@@ -371,10 +327,6 @@ class TestWhatCannotBeBuilt:
         assert [row["row"] for row in left_out] == [2, 5, 3]
         assert tuple(row["reason"] for row in left_out) == result.first_bad
         assert 'line 3: the id "a" is already that of' in left_out[2]["reason"]
-
-    def test_a_source_without_documents(self, source: Write, out: Path) -> None:
-        with pytest.raises(BadDocument, match="there are no documents in it"):
-            build(source([]), out, MadeVectors())
 
     @pytest.mark.wide
     def test_memory_for_documents_of_one_id_is_small(self, out: Path, tmp_path: Path) -> None:
@@ -495,7 +447,6 @@ class TestAnUnchangedSource:
             {"reuses": False},
             {"kinds": {"n": "keyword"}},
             {"language": "english"},
-            {"approximate": True},
             {"encoder": MadeVectors(fingerprint="f2")},
         ],
         ids=lambda options: next(iter(options)),
@@ -508,6 +459,19 @@ class TestAnUnchangedSource:
         again = build(source(["storm", "rain"]), out, **others)
         assert not again.is_unchanged
         assert current_version(out).name == again.version != first.version
+
+    def test_a_version_with_cells_and_a_map_of_an_earlier_release_is_served_and_stays(
+        self, source: Write, out: Path
+    ) -> None:
+        build(source(["storm", "rain"]), out, MadeVectors())
+        version = current_version(out)
+        manifest = json.loads((version / MANIFEST).read_text())
+        manifest |= {"layout": 6, "num_cells": 1, "cell_margin": 0.3, "bit_margin": 9.0, "num_candidates": 0}
+        manifest["checksums"] |= {"centroids.npy": "f" * 64, "map-places.npy": "f" * 64}
+        (version / MANIFEST).write_text(json.dumps(manifest))
+        index = Index.open(out)
+        assert index.search(index.vectors[1:], 1)[0][0]["text"] == "rain"
+        assert build(source(["storm", "rain"]), out, MadeVectors()).is_unchanged
 
     @pytest.mark.parametrize("name", [QUANTISED, DOCUMENTS])
     def test_a_damaged_version_is_built_again(self, source: Write, out: Path, name: str) -> None:

@@ -24,9 +24,8 @@ from shoal.settings import Settings
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.chunks import Cutter
-from shoal_workers.index.build.document_encoder import ModelInfo
+from shoal_workers.index.build.document_encoder import LocalEncoder, ModelInfo
 from shoal_workers.index.build.folding import IndexChanges
-from shoal_workers.index.build.local_encoder import LocalEncoder
 from shoal_workers.index.files.manifest import BAD_ROWS
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.long_tasks import BuildIndex, build_index
@@ -95,13 +94,7 @@ def test_each_chunk_is_a_row_with_the_fields_of_its_document_and_its_place(
     assert (result.count, result.num_documents) == (len(found), 2)
     manifest = index.manifest
     assert (manifest.chunk_tokens, manifest.chunk_overlap, manifest.num_documents) == (20, 4, 2)
-
-
-def test_the_id_of_a_document_is_that_of_all_its_chunks(source: Write, out: Path, cutter: Cutter) -> None:
-    build(source([{"id": "a", "text": "rain"}, {"id": "b", "text": LONG}]), out, MadeVectors(), cutter=cutter)
-    index = Index.open(out)
-    assert index.rows_of(["b"]).tolist() == list(range(1, index.manifest.count))
-    assert index.rows_of(["a"]).tolist() == [0]
+    assert index.rows_of(["a"]).tolist() == list(range(len(of_a)))
 
 
 def test_chunks_that_have_not_changed_keep_their_vectors(source: Write, out: Path, cutter: Cutter) -> None:
@@ -177,13 +170,6 @@ def test_a_long_job_cuts_with_the_tokenizer_of_the_model(
             Cutter.open(elsewhere.home_folder, replace(model, digest="f" * 64), request.options())
 
 
-def test_the_original_of_a_model_has_the_tokenizer_where_none_is_prepared(encoder: Encoder, tmp_path: Path) -> None:
-    model = ModelInfo.of(encoder.model, encoder.fingerprint)
-    cutter = Cutter.open(tmp_path, model, Options(chunk_tokens=10))
-    assert cutter is not None
-    assert [part.text for part in cutter.cut(Document("a", "Storm. Rain.", {}))] == ["Storm. Rain."]
-
-
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -198,9 +184,13 @@ def test_chunks_of_no_possible_size_are_refused(arguments: dict[str, Any], reaso
         BuildIndex("news", "a.txt", **arguments)
 
 
-def test_chunks_that_the_model_cannot_take_are_refused(encoder: Encoder, home: Path) -> None:
+def test_the_tokenizer_is_of_the_original_of_a_model_where_none_is_prepared(encoder: Encoder, tmp_path: Path) -> None:
+    model = ModelInfo.of(encoder.model, encoder.fingerprint)
+    cutter = Cutter.open(tmp_path, model, Options(chunk_tokens=10))
+    assert cutter is not None
+    assert [part.text for part in cutter.cut(Document("a", "Storm. Rain.", {}))] == ["Storm. Rain."]
     with pytest.raises(InvalidRequest, match="takes 48 tokens, 2 of them special ones and the prompt's"):
-        Cutter.open(home, ModelInfo.of(encoder.model, encoder.fingerprint), Options(chunk_tokens=47))
+        Cutter.open(tmp_path, model, Options(chunk_tokens=47))
 
 
 class TestSearches:
@@ -228,6 +218,9 @@ class TestSearches:
         for chunk in chunks:
             best.setdefault(chunk["id"], chunk)
         assert self.hits(index, encoder) == list(best.values())
+        found = self.hits(index, encoder, group_by="", filter={"document": "a", "start": {"gte": 1}})
+        assert {(hit["id"], hit["start"] > 0) for hit in found} == {("a", True)}
+        assert len(found) == len(index.rows_of(["a"])) - 1
 
     def test_documents_that_were_added_are_hits_of_their_own(
         self, open_index: Callable[[], Index], encoder: Encoder
@@ -240,11 +233,3 @@ class TestSearches:
         found = self.hits(index, encoder)
         assert [hit["id"] for hit in found][:3] == ["x", "y", "a"]
         assert sorted(hit["id"] for hit in found) == ["a", "b", "d", "x", "y"]
-
-    def test_chunks_are_filtered_by_their_document_and_place(
-        self, open_index: Callable[[], Index], encoder: Encoder
-    ) -> None:
-        index = open_index()
-        found = self.hits(index, encoder, group_by="", filter={"document": "a", "start": {"gte": 1}})
-        assert {(hit["id"], hit["start"] > 0) for hit in found} == {("a", True)}
-        assert len(found) == len(index.rows_of(["a"])) - 1

@@ -18,10 +18,8 @@ from shoal.settings import Settings
 from shoal_workers.index.files.manifest import DOCUMENTS
 from shoal_workers.index.index import Index
 from shoal_workers.index.store.copies import read_errors
-from shoal_workers.index.store.store import check_protocol
+from shoal_workers.index.store.store import UPLOADED, check_protocol
 from shoal_workers.index.store.store_process import check_store, kept_copies, run_store_process, upload_index
-from shoal_workers.index.store.upload import UPLOADED
-from shoal_workers.index.versions import make_current
 
 
 @pytest.fixture
@@ -70,14 +68,14 @@ class TestSettings:
         with pytest.raises(MissingExtra, match=r"an? s3:// URL, which needs a package \(Install s3fs"):
             check_store(replace(settings, index_store=f"s3://key:{SECRET}@bucket/indexes"))
 
-    def test_the_extra_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_extra_and_an_unknown_protocol_are_named(
+        self, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with pytest.raises(BadSetting, match='index_store is a "nostore" URL'):
+            check_store(replace(settings, index_store="nostore://host"))
         monkeypatch.setitem(sys.modules, "fsspec", None)
         with pytest.raises(MissingExtra, match=r"index_store needs fsspec; run: .*remote"):
             check_protocol("s3://bucket/indexes")
-
-    def test_an_unknown_protocol_is_named(self, settings: Settings) -> None:
-        with pytest.raises(BadSetting, match='index_store is a "nostore" URL'):
-            check_store(replace(settings, index_store="nostore://host"))
 
     def test_no_store_is_no_fault(self) -> None:
         check_store(Settings())
@@ -98,16 +96,12 @@ class TestSettings:
 
 
 class TestUpload:
-    def test_an_index_goes_to_the_store(self, settings: Settings, news: Path, tmp_path: Path) -> None:
-        assert upload_index(settings, news, is_published=True)
-        assert Index.open(tmp_path / "store" / "news").manifest.version == "v1"
-
     def test_a_command_mends_the_store(self, settings: Settings, news: Path, tmp_path: Path) -> None:
         def command(*store: str) -> Result:
             home = str(settings.index_home_folder)
             return CliRunner().invoke(main, ["index", "upload", "news", "--index-home", home, *store])
 
-        upload_index(settings, news, is_published=True)
+        assert upload_index(settings, news, is_published=True)
         (tmp_path / "store" / "news" / "v1" / DOCUMENTS).unlink()
         assert command("--index-store", settings.index_store).exit_code == 0
         assert Index.open(tmp_path / "store" / "news").manifest.version == "v1"
@@ -115,9 +109,8 @@ class TestUpload:
 
     def test_one_in_another_folder_does_not(self, settings: Settings, index_folder: Path, tmp_path: Path) -> None:
         assert not upload_index(settings, index_folder, is_published=True)
-        assert not upload_index(
-            replace(settings, index_store=""), settings.index_home_folder / "news", is_published=True
-        )
+        at_home, no_store = settings.index_home_folder / "news", replace(settings, index_store="")
+        assert not upload_index(no_store, at_home, is_published=True)
         assert list((tmp_path / "store").iterdir()) == []
 
     def test_an_error_says_what_is_done(self, settings: Settings, news: Path, tmp_path: Path) -> None:
@@ -150,19 +143,6 @@ class TestKeptCopies:
         assert [path.name for path in settings.index_copies_folder.iterdir() if path.is_dir()] == ["news"]
         assert (settings.index_home_folder / "news" / UPLOADED).read_text() == "v1\n"
 
-    @pytest.mark.wide
-    def test_they_follow_the_store(self, settings: Settings, news: Path, index_folder: Path) -> None:
-        upload_index(settings, news, is_published=True)
-        with kept_copies(settings):
-            wait_until(lambda: copied_version(settings) == "v1")
-            publish_version(news, index_folder, "v2")
-            upload_index(settings, news, is_published=True)
-            wait_until(lambda: copied_version(settings) == "v2")
-            make_current(news, "v1")
-            upload_index(settings, news, is_published=True)
-            wait_until(lambda: copied_version(settings) == "v1")
-        assert children() == []
-
     def test_one_worker_of_a_machine_copies_and_another_goes_on(
         self, settings: Settings, news: Path, index_folder: Path
     ) -> None:
@@ -179,20 +159,7 @@ class TestKeptCopies:
         with kept_copies(settings):
             wait_until(lambda: copied_version(settings) == "v2")
 
-    @pytest.mark.wide
-    def test_a_store_that_is_away_is_told_with_each_copy(self, settings: Settings, news: Path, tmp_path: Path) -> None:
-        upload_index(settings, news, is_published=True)
-        with kept_copies(settings):
-            wait_until(lambda: copied_version(settings) == "v1")
-        (tmp_path / "store").rename(tmp_path / "away")
-        with kept_copies(settings):
-            wait_until(lambda: "no indexes" in read_errors(settings.index_copies_folder).get("news", ""))
-            assert copied_version(settings) == "v1"
-        (tmp_path / "away").rename(tmp_path / "store")
-        with kept_copies(settings):
-            wait_until(lambda: read_errors(settings.index_copies_folder) == {})
-
-    def test_a_store_that_fails_is_told_too(
+    def test_a_store_that_fails_is_told_with_each_copy(
         self, settings: Settings, news: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         (settings.index_copies_folder / "news").mkdir(parents=True)

@@ -73,7 +73,7 @@ def fields_index(tmp_path_factory: pytest.TempPathFactory, encoder: "Encoder") -
     """An index of pairs of words with a topic and a year each, and of a document that tries to run a script."""
     from shoal.records.source import Source
     from shoal_workers.index.build.builder import build
-    from shoal_workers.index.build.local_encoder import LocalEncoder
+    from shoal_workers.index.build.document_encoder import LocalEncoder
     from shoal_workers.index.index import Index
 
     folder = tmp_path_factory.mktemp("documents")
@@ -125,7 +125,7 @@ def serve_documents(
     """Return a function that returns the URL of the page of an application with an index of documents."""
     from shoal.records.source import Source
     from shoal_workers.index.build.builder import build
-    from shoal_workers.index.build.local_encoder import LocalEncoder
+    from shoal_workers.index.build.document_encoder import LocalEncoder
     from shoal_workers.index.index import Index
 
     def serve(documents: list[dict[str, Any]]) -> str:

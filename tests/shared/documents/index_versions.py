@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from shoal.records.document import Document
 from shoal_workers.index.files.array_file import save_array
 from shoal_workers.index.files.columns import save_columns
+from shoal_workers.index.files.documents import HashTable, hash_of
 from shoal_workers.index.files.field_values import DocumentFields
-from shoal_workers.index.files.hash_table import HashTable, hash_of
 from shoal_workers.index.files.manifest import (
     CHANGES,
     DOCUMENTS,
@@ -30,7 +30,6 @@ from shoal_workers.index.files.manifest import (
 )
 from shoal_workers.index.index import current_version
 from shoal_workers.index.lexical.lexical_file import write_lexical
-from shoal_workers.index.map.map_axes import write_map
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
 from shoal_workers.index.versions import make_current
 
@@ -87,7 +86,6 @@ def write_version(
         fields.add(one.fields)
     save_columns(version, fields.columns(), fields.num_left_out)
     write_lexical(version, len(documents), None, lambda _: None)
-    write_map(version, vectors, lambda _: None)
     checksums = {name: checksum(version / name) for name in FILES}
     about = ("2026-01-01T00:00:00Z", "made", "tiny", "d" * 64, "mean")
     made = Manifest(version.name, *about, vectors.shape[1], len(documents), width, checksums)

@@ -1,6 +1,5 @@
-"""A store of indexes for tests: a folder, behind a file system of fsspec that fails, cuts files short and hangs."""
+"""A store of indexes for tests: a folder, behind a file system of fsspec that fails and hangs."""
 
-import io
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -35,8 +34,8 @@ class Killed(BaseException):
 class FaultyFileSystem(LocalFileSystem):  # type: ignore[misc]
     """A file system that notes each operation, and has the faults of a test.
 
-    `fault` gets each operation, as "ls" or "wb", and its path, and may raise. Of files whose names are in `cut`, only
-    so many bytes are read or written. `sizes` has the sizes that are told of files.
+    `fault` gets each operation, as "ls" or "wb", and its path, and may raise. `sizes` has the sizes that are told of
+    files.
     """
 
     cachable = False
@@ -45,7 +44,6 @@ class FaultyFileSystem(LocalFileSystem):  # type: ignore[misc]
         super().__init__()
         self.fault: Callable[[str, str], None] = lambda operation, path: None
         self.done: list[tuple[str, str]] = []
-        self.cut: dict[str, int] = {}
         self.sizes: dict[str, int] = {}
 
     def _do(self, operation: str, path: str) -> None:
@@ -54,11 +52,8 @@ class FaultyFileSystem(LocalFileSystem):  # type: ignore[misc]
 
     def ls(self, path: str, detail: bool = False, **options: Any) -> Any:
         self._do("ls", path)
-        return super().ls(path, detail, **options)
-
-    def info(self, path: str, **options: Any) -> Any:
-        found = super().info(path, **options)
-        return found | {"size": self.sizes.get(Path(path).name, found["size"])}
+        found = super().ls(path, detail, **options)
+        return [about | {"size": self.sizes.get(Path(about["name"]).name, about["size"])} for about in found]
 
     def cat_file(self, path: str, **options: Any) -> Any:
         self._do("cat", path)
@@ -70,36 +65,11 @@ class FaultyFileSystem(LocalFileSystem):  # type: ignore[misc]
 
     def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
         self._do(mode, path)
-        file, num_kept = super()._open(path, mode, **options), self.cut.get(Path(path).name)
-        if num_kept is None:
-            return file
-        if mode == "rb":
-            with file:
-                return io.BytesIO(file.read()[:num_kept])
-        return CutFile(file, num_kept)
+        return super()._open(path, mode, **options)
 
     def paths(self, operation: str) -> list[str]:
         """Return the names of the files that had an operation, each with the folder that it is in."""
         return ["/".join(Path(path).parts[-2:]) for done, path in self.done if done == operation]
-
-
-class CutFile:
-    """A file to which the first bytes alone are written."""
-
-    def __init__(self, file: Any, num_kept: int):
-        self._file = file
-        self._num_left = num_kept
-
-    def __enter__(self) -> "CutFile":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def write(self, data: bytes) -> int:
-        self._file.write(data[: self._num_left])
-        self._num_left = max(0, self._num_left - len(data))
-        return len(data)
 
 
 class FaultyStore(IndexStore):
@@ -123,7 +93,7 @@ class FaultyStore(IndexStore):
 
     def heal(self) -> None:
         """Have no faults."""
-        self.faults.fault, self.faults.cut, self.faults.sizes, self.faults.done = lambda *_: None, {}, {}, []
+        self.faults.fault, self.faults.sizes, self.faults.done = lambda *_: None, {}, []
 
 
 def install_hanging_store(folder: Path) -> dict[str, str]:

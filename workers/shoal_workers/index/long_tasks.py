@@ -41,8 +41,7 @@ class BuildIndex:
     built last has. Changes of the index that were made before `drop_changes_before`, in Unix seconds, are forgotten.
     With `chunk_tokens`, documents are cut into chunks of at most so many tokens, of which neighbours share at most
     `chunk_overlap`, and each chunk is a row of the index. `field_kinds` are the kinds of some fields, as "year=number".
-    `language` is that of the documents' words; without it, it is found. Searches of an `approximate` index
-    look at the documents near the query alone.
+    Without the `language` of the documents' words, it is found.
     Raises InvalidRequest for a value that a field does not take.
     """
 
@@ -58,12 +57,11 @@ class BuildIndex:
     chunk_tokens: int | None = None
     chunk_overlap: int = 0
     field_kinds: Sequence[str] = ()
-    approximate: bool = False
 
     def __post_init__(self) -> None:
-        _check_kinds(self, ("name", "source", "on_bad"), str)
-        _check_kinds(self, ("text_column", "id_column"), (str, type(None)))
-        _check_kinds(self, ("publish", "full", "approximate"), bool)
+        _check_types(self, ("name", "source", "on_bad"), str)
+        _check_types(self, ("text_column", "id_column"), (str, type(None)))
+        _check_types(self, ("publish", "full"), bool)
         before = self.drop_changes_before
         if before is not None and (type(before) not in (int, float) or not math.isfinite(before)):
             raise InvalidRequest(f"drop_changes_before is {excerpt(before)}: it takes a time in Unix seconds")
@@ -82,7 +80,15 @@ class BuildIndex:
         """Return the kinds that fields are given, by their names."""
         if not isinstance(self.field_kinds, list | tuple) or len(self.field_kinds) > MAX_COLUMNS:
             raise InvalidRequest(f"field_kinds is {excerpt(self.field_kinds)}: it takes a list such as year=number")
-        return dict(_kind_of_field(value) for value in self.field_kinds)
+        kinds = {}
+        for value in self.field_kinds:
+            name, _, kind = value.rpartition("=") if isinstance(value, str) else ("", "", "")
+            if not name or kind not in KINDS or name in OTHER_FIELDS:
+                raise InvalidRequest(
+                    f"field_kinds has {excerpt(value)}: it takes NAME=KIND, KIND one of {', '.join(KINDS)}"
+                )
+            kinds[name] = kind
+        return kinds
 
     def open_source(self, settings: Settings = DEFAULTS) -> Source:
         """Return the source of the documents. Raises InvalidRequest if it cannot be one."""
@@ -107,8 +113,8 @@ class ManageIndex:
     version: str | None = None
 
     def __post_init__(self) -> None:
-        _check_kinds(self, ("name", "action"), str)
-        _check_kinds(self, ("version",), (str, type(None)))
+        _check_types(self, ("name", "action"), str)
+        _check_types(self, ("version",), (str, type(None)))
         if self.action not in get_args(Action):
             raise InvalidRequest(f"action is {excerpt(self.action)}: it takes one of {', '.join(get_args(Action))}")
         if (self.version is not None) != (self.action in ("publish", "delete")):
@@ -176,7 +182,6 @@ def build_index(
         drop_changes_before=request.drop_changes_before,
         kinds=request.kinds(),
         language=request.language,
-        approximate=request.approximate,
         cutter=Cutter.open(settings.home_folder, encoder.model, request.options()),
     )
 
@@ -201,14 +206,7 @@ def manage_index(request: ManageIndex, folder: Path, pool_digest: str | None, ke
     return {"name": request.name, "current": current, "versions": versions}
 
 
-def _kind_of_field(value: Any) -> tuple[str, str]:
-    name, _, kind = value.rpartition("=") if isinstance(value, str) else ("", "", "")
-    if not name or kind not in KINDS or name in OTHER_FIELDS:
-        raise InvalidRequest(f"field_kinds has {excerpt(value)}: it takes NAME=KIND, KIND one of {', '.join(KINDS)}")
-    return name, kind
-
-
-def _check_kinds(request: Any, names: tuple[str, ...], kinds: type | tuple[type, ...]) -> None:
+def _check_types(request: Any, names: tuple[str, ...], types: type | tuple[type, ...]) -> None:
     for name in names:
-        if not isinstance(value := getattr(request, name), kinds):
+        if not isinstance(value := getattr(request, name), types):
             raise InvalidRequest(f"{name} is {excerpt(value)}: it is of the wrong type")

@@ -61,34 +61,32 @@ class Version:
     def to_map(self) -> dict[str, Any]:
         """Return what people want to know of the version, as plain values; sizes are in bytes."""
         about = self.manifest
+        names = ("built_at", "source", "model", "digest", "num_embedded", "num_bad")
         return {
             "version": self.name,
             "is_current": self.is_current,
             "count": about.count if about else None,
             "num_documents": (about.num_documents or about.count) if about else None,
-            "built_at": about.built_at if about else None,
-            "source": about.source if about else None,
-            "model": about.model if about else None,
-            "digest": about.digest if about else None,
-            "num_embedded": about.num_embedded if about else None,
-            "num_bad": about.num_bad if about else None,
+            **{name: getattr(about, name, None) for name in names},
             "size_bytes": self.size_bytes,
             "error": self.error,
         }
 
 
 def list_versions(folder: Path) -> list[Version]:
-    """Return the versions of the index in `folder`, the one that was built last first.
+    """Return what `find_versions` does. Raises IndexNotFound if there are no versions."""
+    if not (versions := find_versions(folder)):
+        raise IndexNotFound(f"{folder} holds no index: build one with `shoal index build SOURCE --out {folder}`")
+    return versions
 
-    One that is removed meanwhile is left out. Raises IndexNotFound if there are none.
-    """
+
+def find_versions(folder: Path) -> list[Version]:
+    """Return the versions in `folder`, the one that was built last first; one that is removed meanwhile is left out."""
     current = current_name(folder)
     versions = []
     for path in folder.glob(f"[!.]*/{MANIFEST}"):
         with suppress(FileNotFoundError):
             versions.append(Version.read(path.parent, path.parent.name == current))
-    if not versions:
-        raise IndexNotFound(f"{folder} holds no index: build one with `shoal index build SOURCE --out {folder}`")
     return sorted(versions, key=lambda version: (version.name[:16], version.built_ns), reverse=True)
 
 
@@ -99,7 +97,8 @@ def publish(folder: Path, name: str, digest: str | None = None) -> None:
     another model than that of the `digest`, if one is given. The current version then stays.
     """
     with changing(folder):
-        make_current(folder, _usable(folder, name, digest).name)
+        _check_usable(folder, name, digest)
+        make_current(folder, name)
 
 
 def rollback(folder: Path, digest: str | None = None, key: str = "") -> str:
@@ -119,11 +118,12 @@ def rollback(folder: Path, digest: str | None = None, key: str = "") -> str:
                 f"no version that is still there was published before {current}: publish one that "
                 f"`shoal index list {folder}` shows"
             )
-        after = _usable(folder, earlier[-1], digest).name
+        after = earlier[-1]
+        _check_usable(folder, after, digest)
         if key:
             replace_file(folder / ROLLBACK, f"{key} {current} {after}\n")
         replace_file(folder / CURRENT, after + "\n")
-    return earlier[-1]
+        return after
 
 
 def delete(folder: Path, name: str) -> None:
@@ -180,6 +180,14 @@ def changing(folder: Path) -> Iterator[None]:
         os.close(lock)
 
 
+def current_name(folder: Path) -> str | None:
+    """Return the name of the current version; None if there is none."""
+    try:
+        return current_version(folder).name
+    except (IndexNotFound, IndexCorrupt):
+        return None
+
+
 def _find(folder: Path, name: str) -> Version:
     versions = list_versions(folder)
     for version in versions:
@@ -189,7 +197,7 @@ def _find(folder: Path, name: str) -> Version:
     raise IndexNotFound(f"{folder} has no version {excerpt(name)}; it has {names}")
 
 
-def _usable(folder: Path, name: str, digest: str | None) -> Version:
+def _check_usable(folder: Path, name: str, digest: str | None) -> None:
     version = _find(folder, name)
     if version.manifest is None:
         raise IndexCorrupt(version.error or f"{version.folder} cannot be read")
@@ -198,15 +206,6 @@ def _usable(folder: Path, name: str, digest: str | None) -> Version:
             f"version {name} of {folder} was built with {version.manifest.model} ({version.manifest.digest[:12]}…), "
             f"but the pool serves another model ({digest[:12]}…): build it again, or start workers with that model"
         )
-    return version
-
-
-def current_name(folder: Path) -> str | None:
-    """Return the name of the current version; None if there is none."""
-    try:
-        return current_version(folder).name
-    except (IndexNotFound, IndexCorrupt):
-        return None
 
 
 def _history(folder: Path, current: str | None) -> list[str]:

@@ -19,7 +19,7 @@ from shoal.long_task import Report, TaskProgress
 from shoal.process.allowed_path import allowed_path
 from shoal.settings import Settings
 from shoal_workers.index import long_tasks
-from shoal_workers.index.build.pool_encoder import PoolEncoder, served_digest
+from shoal_workers.index.build.document_encoder import PoolEncoder, served_digest
 from shoal_workers.index.long_tasks import BuildIndex, ManageIndex, changes_of, where_is
 from shoal_workers.index.store.store_process import upload_index
 from shoal_workers.long_jobs import webhook

@@ -3,7 +3,6 @@
 A row has the id and the fields of its document, and the part `start` to `stop` of the document's text, in characters.
 """
 
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -65,26 +64,22 @@ class Cutter:
 
     def recut(self, document: Document) -> list[Document]:
         """Return the chunks of a document, whose own fields give way to theirs; raise BadDocument as `cut` does."""
-        places = list(self._places(document.text))
+        places: list[dict[str, int]] = []
+        start: int | None = 0
+        stop = 0
+        while start is not None:
+            chunks, start = self._chunker.cut(document.text, start, stop)
+            stop = chunks[-1].stop
+            places += [{START: chunk.start, STOP: chunk.stop} for chunk in chunks]
         if (size := len(to_line(document.fields)) * len(places)) > MAX_FIELD_BYTES:
             raise BadDocument(
                 f"the fields of document {excerpt(document.id)} would take {size:,} bytes in its {len(places):,} "
                 f"chunks, and may take {MAX_FIELD_BYTES:,}: make the fields shorter, or the chunks longer"
             )
-        return [_chunk(document, *place) for place in places]
-
-    def _places(self, text: str) -> Iterator[tuple[int, int]]:
-        start: int | None = 0
-        stop = 0
-        while start is not None:
-            chunks, start = self._chunker.cut(text, start, stop)
-            stop = chunks[-1].stop
-            yield from ((chunk.start, chunk.stop) for chunk in chunks)
-
-
-def _chunk(document: Document, start: int, stop: int) -> Document:
-    fields = {**document.fields, DOCUMENT: document.id, START: start, STOP: stop}
-    return replace(document, text=document.text[start:stop], fields=fields)
+        fields = {**document.fields, DOCUMENT: document.id}
+        return [
+            replace(document, text=document.text[place[START] : place[STOP]], fields=fields | place) for place in places
+        ]
 
 
 def _find_tokenizer(home: Path, model: ModelInfo) -> tuple[Model, Path]:

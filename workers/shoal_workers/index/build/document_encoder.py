@@ -1,14 +1,47 @@
 """The encoder of a build: it makes the vectors of documents, in this process or in a pool."""
 
+import time
 from collections.abc import Callable, Collection, Generator, Iterable
+from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import Protocol, Self
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.contract.options import DOCUMENT_PROMPTS
+from shoal.bulk.group import groups
+from shoal.bulk.job_stream import JobStream
+from shoal.bulk.served_model import check_one_model, check_same_vectors
+from shoal.client.redis.client import Client
+from shoal.contract.options import DOCUMENT_PROMPTS, Options
+from shoal.errors import IndexMismatch, NotReady, Unavailable
+from shoal.records.document import Document
+from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.model.model import Model
+
+if TYPE_CHECKING:
+    from shoal_workers.encoding.encoder import Encoder, TokenizedText
+
+#: Texts that this process embeds at a time: enough to sort by length, few enough to show progress.
+GROUP = 512
+
+#: Vectors after which a build makes their file safe: a build that is started again embeds at most so many again. It is
+#: a multiple of the texts that encoders take at a time, so that these are the same ones after an interruption.
+SYNC_EVERY = 4_096
+
+#: Jobs from one look at what the pool serves to the next.
+JOBS_A_CHECK = 64
+
+#: Pause before the pool is looked at again for a worker, in seconds.
+RETRY_S = 0.5
+
+#: A function that is called with the reason while the encoder waits.
+Waiting = Callable[[str], None]
+
+
+def no_wait(reason: str) -> None:
+    """Ignore the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +62,8 @@ class ModelInfo:
     @classmethod
     def of(cls, model: Model, fingerprint: str) -> Self:
         """Return the properties of a prepared model, and the fingerprint of its encoder."""
-        prompt = document_prompt(model.prompts)
+        prompt = _document_prompt(model.prompts)
         return cls(model.name, model.digest, model.pooling, model.dimension, prompt, fingerprint)
-
-
-def document_prompt(known: Collection[str]) -> str:
-    """Return the name of the prompt for documents among those of a model; empty if it has none."""
-    return next((name for name in DOCUMENT_PROMPTS if name in known), "")
-
-
-#: A function that is called with the reason while the encoder waits.
-Waiting = Callable[[str], None]
-
-
-def no_wait(reason: str) -> None:
-    """Ignore the reason."""
 
 
 class DocumentEncoder(Protocol):
@@ -61,3 +81,103 @@ class DocumentEncoder(Protocol):
         the encoder waits for something.
         """
         ...
+
+
+class LocalEncoder:
+    """An opened model as the encoder of a build, in the process that builds."""
+
+    def __init__(self, encoder: "Encoder"):
+        self.model = ModelInfo.of(encoder.model, encoder.fingerprint)
+        self._encoder = encoder
+
+    def embed(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[NDArray[np.float32]]:
+        """Yield the vectors of the texts, `GROUP` at a time."""
+        bucketing: Bucketing[TokenizedText] = Bucketing(2_048, self._encoder.model.shares_rows)
+        prompt = self._encoder.prompt(Options(), DOCUMENT_PROMPTS)
+        source = iter(texts)
+        while group := list(islice(source, GROUP)):
+            yield self._encoder.embed(group, Options(), prompt, bucketing)
+
+
+class PoolEncoder:
+    """The model of a pool as the encoder of a build; the process that builds holds no model."""
+
+    def __init__(self, client: Client, model: ModelInfo):
+        self.model = model
+        self._client = client
+
+    @classmethod
+    def find(cls, client: Client, waiting: Waiting | None = None) -> Self:
+        """Return the encoder of the client's pool; with `waiting`, once a worker is ready.
+
+        Raises NotReady if no worker is ready or if workers serve different models, and Unavailable without Redis.
+        """
+        while (model := served_model_info(client)) is None:
+            if waiting is None:
+                raise NotReady("no worker of the pool is ready: start one, or build in this process (--local)")
+            waiting("waiting for a worker")
+            time.sleep(RETRY_S)
+        return cls(client, model)
+
+    def embed(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[NDArray[np.float32]]:
+        """Yield the vectors of the texts, job by job, through the bulk lane.
+
+        Workers, Redis and room in the lane are waited for. Raises IndexMismatch or ModelMismatch if the pool comes to
+        serve another model meanwhile, and the error of a text that cannot be embedded.
+        """
+        options = Options(prompt_name=self.model.prompt or None)
+        stream = JobStream(self._client, options, self.model.name, self.model.dimension, waiting)
+        rows = (Document("", text, {}) for text in texts)
+        with closing(stream.embed(groups(rows, SYNC_EVERY, options))) as jobs:
+            for number, job in enumerate(jobs, 1):
+                if job.errors:
+                    raise next(iter(job.errors.values()))
+                if number % JOBS_A_CHECK == 0:
+                    self._check_model()
+                if job.vectors is not None:
+                    yield job.vectors
+        self._check_model()
+
+    def _check_model(self) -> None:
+        with suppress(Unavailable):  # it is waited for when the next job is
+            if served_model_info(self._client) not in (None, self.model):
+                raise IndexMismatch(
+                    f"the pool served {self.model.name}, and meanwhile another model, or this one with other settings: "
+                    "build again"
+                )
+
+
+def served_model_info(client: Client) -> ModelInfo | None:
+    """Return the model that all ready workers of the client's pool serve, or None if no worker is ready.
+
+    Raises NotReady if their vectors differ, as they serve different models or the same one with other settings, and
+    Unavailable without Redis.
+    """
+    workers = client.pool.ready().values()
+    check_same_vectors(workers)
+    about: dict[str, Any]
+    for about in workers:
+        return ModelInfo(
+            name=str(about.get("model")),
+            digest=str(about.get("digest")),
+            pooling=str(about.get("pooling")),
+            dimension=dimension if isinstance(dimension := about.get("dimension"), int) else 0,
+            prompt=_document_prompt(about.get("prompts", [])),
+            fingerprint=str(about.get("fingerprint")),
+        )
+    return None
+
+
+def served_digest(client: Client) -> str | None:
+    """Return the digest of the model that the pool serves, or None if no worker is ready.
+
+    Raises NotReady if workers serve different models, and Unavailable without Redis.
+    """
+    workers = client.pool.ready().values()
+    check_one_model(workers)
+    return next((str(about.get("digest")) for about in workers), None)
+
+
+def _document_prompt(known: Collection[str]) -> str:
+    """Return the name of the prompt for documents among those of a model; empty if it has none."""
+    return next((name for name in DOCUMENT_PROMPTS if name in known), "")

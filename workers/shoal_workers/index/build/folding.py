@@ -1,9 +1,9 @@
 """The changes of an index that a build folds in: documents that were added to it, and ids that were deleted.
 
-A version has the documents of its source, changed by all changes so far: those that the current version was built with,
-and those that Redis has since. It keeps them in a file, so that they outlive any number of builds from a source that
-does not have them. A line of it is the last change of an id, as `id`, `made_at`, which is in Unix seconds, and
-`document`, which is null if the id was deleted; lines are in the order of these changes.
+A version has the documents of its source, changed by all changes so far: the changes that the current version was built
+with, and the changes that Redis has since. It keeps them in a file, so that they outlive any number of builds from a
+source that does not have them. A line of it is the last change of an id, as `id`, `made_at`, which is in Unix seconds,
+and `document`, which is null if the id was deleted; lines are in the order of these changes.
 """
 
 import logging
@@ -13,17 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shoal.changes.change import Change
 from shoal.changes.change_log import START, ChangeLog
-from shoal.errors import IndexCorrupt, IndexNotFound, Overloaded, Unavailable
+from shoal.errors import IndexCorrupt, Overloaded, Unavailable
 from shoal_workers.index.build.scratch import BuildState
-from shoal_workers.index.files.documents import keep_lines, read_lines, to_line
+from shoal_workers.index.files.documents import HashTable, hash_of, keep_lines, read_lines, to_line
 from shoal_workers.index.files.durable_file import sync_files
-from shoal_workers.index.files.hash_table import HashTable, hash_of
 from shoal_workers.index.files.manifest import CHANGES, Manifest, checksum
-from shoal_workers.index.versions import list_versions
+from shoal_workers.index.versions import find_versions
 
 log = logging.getLogger(__name__)
 
@@ -41,18 +39,20 @@ class IndexChanges:
         None stands for changes that cannot be read or that Redis has lost, which is logged. Raises Unavailable.
         """
         for entry in self.log.since(self.index, position).entries:
-            if isinstance(entry.change, Change):
-                yield entry.position, list(_lines_of(entry.change))
+            if isinstance(change := entry.change, Change):
+                deleted = [{"id": one, "made_at": change.made_at, "document": None} for one in change.deleted]
+                added = [
+                    {"id": one.id, "made_at": change.made_at, "document": {"text": one.text, **one.fields}}
+                    for one in change.documents
+                ]
+                yield entry.position, deleted + added
             else:
-                log.error("index %s: changes are left out, for good: %s", self.index, entry.change.message)
+                log.error("index %s: changes are left out, for good: %s", self.index, change.message)
                 yield entry.position, None
 
     def forget_folded(self, out: Path) -> None:
         """Let Redis forget the changes that all versions of the index in `out` have; it may do so later as well."""
-        try:
-            versions = list_versions(out)
-        except IndexNotFound:
-            return
+        versions = find_versions(out)
         # One that cannot be read now may be readable again, and needs any of them.
         kept = [version.manifest.changes_through if version.manifest else START for version in versions]
         current = next((version.manifest for version in versions if version.is_current), None)
@@ -73,8 +73,8 @@ def collect_changes(
 ) -> None:
     """Write the changes that a build folds in into its folder, and note in its state up to which position they are.
 
-    Those that were made before `made_since`, in Unix seconds, are left out. A build that was interrupted keeps those
-    that it has. Memory grows by some 30 bytes a change. Raises Unavailable.
+    Changes that were made before `made_since`, in Unix seconds, are left out. A build that was interrupted keeps the
+    changes that it has. Memory grows by some 30 bytes a change. Raises Unavailable.
     """
     if state.changes_through:
         return
@@ -87,7 +87,10 @@ def collect_changes(
                 if made_since is None or line["made_at"] >= made_since:
                     file.write(to_line(line))
                     hashes += hash_of(line["id"])
-    is_last = _is_last(hashes)
+    first_rows = HashTable.of(hashes).first_rows()
+    last_rows = np.zeros(len(first_rows), np.int64)
+    np.maximum.at(last_rows, first_rows, np.arange(len(first_rows)))
+    is_last = last_rows[first_rows] == np.arange(len(first_rows))
     keep_lines(folder / CHANGES, is_last)
     sync_files(folder)
     state.changes_through, state.num_changed = state.changes_through or START, int(is_last.sum())
@@ -113,15 +116,11 @@ def _all_changes(out: Path, changes: IndexChanges | None) -> Iterator[tuple[str,
 
 
 def _former(out: Path) -> tuple[Path, Manifest] | None:
-    """Return the folder of the current version, or if its changes cannot be read, of the newest one of which they can.
+    """Return the current version, or the newest one with readable changes if those of the current one are damaged.
 
     Any version will do, as Redis has the changes since for each.
     """
-    try:
-        versions = list_versions(out)
-    except IndexNotFound:
-        return None
-    for version in sorted(versions, key=lambda version: not version.is_current):
+    for version in sorted(find_versions(out), key=lambda version: not version.is_current):
         try:
             if version.manifest is None:
                 raise IndexCorrupt(version.error or f"{version.folder} cannot be read")
@@ -132,19 +131,3 @@ def _former(out: Path) -> tuple[Path, Manifest] | None:
         except IndexCorrupt as error:
             log.warning("the changes of a former version are not folded in: %s", error.message)
     return None
-
-
-def _lines_of(change: Change) -> Iterator[dict[str, Any]]:
-    for document_id in change.deleted:
-        yield {"id": document_id, "made_at": change.made_at, "document": None}
-    for document in change.documents:
-        yield {"id": document.id, "made_at": change.made_at, "document": {"text": document.text, **document.fields}}
-
-
-def _is_last(hashes: bytearray) -> NDArray[np.bool_]:
-    """Return True for each hash that does not come again."""
-    first_rows = HashTable.of(hashes).first_rows()
-    last_rows = np.zeros(len(first_rows), np.int64)
-    np.maximum.at(last_rows, first_rows, np.arange(len(first_rows)))
-    is_last: NDArray[np.bool_] = last_rows[first_rows] == np.arange(len(first_rows))
-    return is_last

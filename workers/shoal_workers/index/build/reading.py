@@ -1,11 +1,11 @@
-"""The first step of a build: documents are copied from the source, and those that were changed since are replaced.
+"""The first step of a build: documents are copied from the source, and changed documents take their places.
 
 Rows that cannot be indexed are found here, and documents are cut into chunks.
 """
 
 import json
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
@@ -22,53 +22,16 @@ from shoal.records.document import BadRow, Document
 from shoal.records.read_files import ReadFiles
 from shoal.records.source import Source
 from shoal_workers.index.build.chunks import Cutter
-from shoal_workers.index.build.duplicates import word_hash, write_duplicates
 from shoal_workers.index.build.scratch import BuildState
 from shoal_workers.index.files.array_file import save_array
 from shoal_workers.index.files.columns import save_columns
-from shoal_workers.index.files.documents import keep_lines, read_lines, to_line
+from shoal_workers.index.files.documents import HASH_BYTES, HashTable, hash_of, keep_lines, read_lines, to_line
 from shoal_workers.index.files.durable_file import sync_files
 from shoal_workers.index.files.field_values import DocumentFields
-from shoal_workers.index.files.hash_table import HASH_BYTES, HashTable, hash_of
-from shoal_workers.index.files.manifest import BAD_ROWS, CHANGES, DOCUMENTS, HASHES, IDS, OFFSETS
+from shoal_workers.index.files.manifest import BAD_ROWS, CHANGES, DOCUMENTS, HASHES, IDS, OFFSETS, READ_FILES
 
 #: Rows read from one report of progress to the next, and most characters that are cut into chunks meanwhile.
 REPORT_EVERY, REPORT_CHARS = 4_096, 2**19
-
-
-class Copied:
-    """Rows that were copied: the sizes of their lines in the file, their numbers in the source, and hashes.
-
-    The rows of a document follow each other. They have its number, the hash of its id, and that of its words.
-    """
-
-    def __init__(self) -> None:
-        self.sizes = array("q")
-        self.numbers = array("q")
-        self.hashes = bytearray()
-        self.id_hashes = bytearray()
-        self.word_hashes = bytearray()
-
-    def add(self, row: Document, line: bytes, word_hash: bytes) -> None:
-        """Note a document, or a chunk of one, that was copied as a line; `word_hash` is that of the whole document."""
-        self.sizes.append(len(line))
-        self.numbers.append(row.number)
-        self.hashes += hash_of(row.text)
-        self.id_hashes += hash_of(row.id)
-        self.word_hashes += word_hash
-
-    def keep(self, is_kept: NDArray[np.bool_]) -> None:
-        """Forget all but these rows."""
-        self.sizes = array("q", np.array(self.sizes)[is_kept].tobytes())
-        self.numbers = array("q", np.array(self.numbers)[is_kept].tobytes())
-        self.hashes, self.id_hashes, self.word_hashes = (
-            bytearray(np.frombuffer(hashes, np.uint8).reshape(-1, HASH_BYTES)[is_kept].tobytes())
-            for hashes in (self.hashes, self.id_hashes, self.word_hashes)
-        )
-
-    def offsets(self) -> NDArray[np.int64]:
-        """Return where each line begins, and the end of the last; int64 `[count + 1]`."""
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.sizes, dtype=np.int64)])
 
 
 def read_source(
@@ -77,41 +40,66 @@ def read_source(
     source: Source,
     skips_bad: bool,
     report: Report,
-    cutter: Cutter | None = None,
-    read_files: ReadFiles | None = None,
+    cutter: Cutter | None,
+    reuses: bool,
 ) -> None:
     """Copy the documents of the source into the folder of a build, fold in the changes that are there, and count them.
 
-    Files of a folder that are in `read_files`, which is closed, are not read again. With a `cutter`, each chunk of a
-    document is a row of the index. With `skips_bad`, bad rows and documents with the id of an earlier one are left out
-    and listed in a file. Memory grows by some 90 bytes a row of the index. Raises BadDocument for the first of them
-    otherwise, and if no document is left. Raises InvalidRequest for a change of an id that is a position.
+    Where it `reuses`, files of a folder that have not changed since the build before are not read again. With a
+    `cutter`, each chunk of a document is a row of the index. With `skips_bad`, bad rows and documents with the id of an
+    earlier one are left out and listed in a file. Memory grows by some 70 bytes a row of the index. Raises BadDocument
+    for the first bad row otherwise, and if no document is left, and InvalidRequest for a change of an id that is a
+    position.
     """
+    read_files = ReadFiles(folder.parent / READ_FILES) if source.is_folder else None
     with BadRows(folder / BAD_ROWS) as bad, read_files or nullcontext():
+        if read_files and not reuses:
+            read_files.forget()
         reading = _Reading(folder, state, source, bad if skips_bad else None, report, cutter)
         reading.copy(read_files)
         is_kept = reading.leave_repeated_out()
         state.num_bad, state.first_bad = bad.num, bad.first
-    copied = reading.copied
-    state.ids_are_positions = source.ids_are_positions
-    if state.ids_are_positions:
-        _check_changes(folder, source)
-    _fold(folder, copied, is_kept, cutter)
-    state.count = len(copied.sizes)
+    reading.fold(is_kept)
+    rows = reading.rows
+    state.count = len(rows.sizes)
     if not state.count:
         raise BadDocument(
             f"{source.place.path}: all its documents are deleted from the index; at least one is needed: add one "
             "to the index, or forget the deletions (--drop-changes-before TIME)"
         )
-    save_array(folder / OFFSETS, copied.offsets())
-    HashTable.of(copied.hashes).save(folder, HASHES)
-    ids = HashTable.of(copied.id_hashes)
+    save_array(folder / OFFSETS, rows.offsets())
+    HashTable.of(rows.hashes).save(folder, HASHES)
+    ids = HashTable.of(rows.id_hashes)
     ids.save(folder, IDS)
-    is_first = ids.first_rows() == np.arange(state.count)
-    state.num_documents = int(is_first.sum())
-    state.num_duplicates = write_duplicates(folder, copied.word_hashes, is_first)
+    state.num_documents = int((ids.first_rows() == np.arange(state.count)).sum())
     sync_files(folder)  # a state that counts documents is a promise that they are there, also after a power failure
     state.save(folder)
+
+
+class _Rows:
+    """Rows that were copied: the sizes of their lines in the file, their numbers in the source, and hashes.
+
+    The rows of a document follow each other, and have its number and the hash of its id.
+    """
+
+    def __init__(self) -> None:
+        self.sizes = array("q")
+        self.numbers = array("q")
+        self.hashes = bytearray()
+        self.id_hashes = bytearray()
+
+    def keep(self, is_kept: NDArray[np.bool_]) -> None:
+        """Forget all but these rows."""
+        self.sizes = array("q", np.array(self.sizes)[is_kept].tobytes())
+        self.numbers = array("q", np.array(self.numbers)[is_kept].tobytes())
+        self.hashes, self.id_hashes = (
+            bytearray(np.frombuffer(hashes, np.uint8).reshape(-1, HASH_BYTES)[is_kept].tobytes())
+            for hashes in (self.hashes, self.id_hashes)
+        )
+
+    def offsets(self) -> NDArray[np.int64]:
+        """Return where each line begins, and the end of the last; int64 `[count + 1]`."""
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.sizes, dtype=np.int64)])
 
 
 class _Reading:
@@ -126,112 +114,93 @@ class _Reading:
         report: Report,
         cutter: Cutter | None,
     ):
-        self.copied = Copied()
+        self.rows = _Rows()
         self._folder = folder
         self._state = state
         self._source = source
         self._bad = bad
         self._report = report
         self._cutter = cutter
-        self._num_chars = 0
 
     def copy(self, read_files: ReadFiles | None) -> None:
         """Write the documents into a file. Raises BadDocument if there are none."""
+        num_chars = 0
         found = self._source.rows(self._tell, read_files)
         with (self._folder / DOCUMENTS).open("wb") as file, closing(found) as rows:
             for number, row in enumerate(rows, 1):
                 self._state.num_rows = number
-                parts = self._parts(row)
-                digest = word_hash(row.text) if isinstance(row, Document) else b""
-                for part in parts:
-                    file.write(line := _line(part))
-                    self.copied.add(part, line, digest)
-                if number % REPORT_EVERY == 0 or self._source.is_folder or self._num_chars >= REPORT_CHARS:
+                if isinstance(row, BadRow):
+                    self._leave_out(row)
+                else:
+                    num_chars += len(row.text) if self._cutter else 0
+                    try:
+                        self._write(file, self._cutter.cut(row) if self._cutter else [row])
+                    except BadDocument as error:
+                        self._leave_out(BadRow(row.number, f"{self._source.where(row)}: {error}"))
+                if number % REPORT_EVERY == 0 or self._source.is_folder or num_chars >= REPORT_CHARS:
                     self._tell()
-        if not self.copied.sizes:
+                    num_chars = 0
+        if not self.rows.sizes:
             raise BadDocument(f"{self._source.place.path}: there are no documents in it; at least one is needed")
 
     def leave_repeated_out(self) -> NDArray[np.bool_]:
         """Leave out documents with the id of an earlier one; return the rows that are kept, as bool `[rows]`."""
-        is_kept = np.ones(len(self.copied.sizes), bool)
-        for rows, bad_row in self._repeated():
-            self._leave_out(bad_row)
-            is_kept[rows] = False
-        return is_kept
-
-    def _parts(self, row: Document | BadRow) -> list[Document]:
-        """Return the rows of the index that a row of the source gives."""
-        if isinstance(row, BadRow):
-            return self._leave_out(row)
-        if self._cutter is None:
-            return [row]
-        self._num_chars += len(row.text)
-        try:
-            return self._cutter.cut(row)
-        except BadDocument as error:
-            return self._leave_out(BadRow(row.number, f"{self._source.where(row)}: {error}"))
-
-    def _repeated(self) -> Iterator[tuple[slice, BadRow]]:
-        """Yield the rows of each document with the id of an earlier one, and the reason to leave it out."""
-        numbers, offsets = np.array(self.copied.numbers), self.copied.offsets()
-        first_numbers = numbers[HashTable.of(self.copied.id_hashes).first_rows()]
+        numbers, offsets, at = np.array(self.rows.numbers), self.rows.offsets(), self._source.place.at
+        is_kept = np.ones(len(numbers), bool)
+        first_numbers = numbers[HashTable.of(self.rows.id_hashes).first_rows()]
         begins = np.flatnonzero(np.diff(numbers, prepend=-1))
         ends = np.append(begins[1:], len(numbers))
         with (self._folder / DOCUMENTS).open("rb") as file:
             for n in np.flatnonzero(first_numbers[begins] != numbers[begins]):
-                begin, end = int(begins[n]), int(ends[n])
-                file.seek(offsets[begin])
-                name = excerpt(json.loads(file.readline())["id"])
-                number, at = int(numbers[begin]), self._source.place.at
-                reason = f"{at(number)}: the id {name} is already that of {at(int(first_numbers[begin]))}"
-                yield slice(begin, end), BadRow(number, f"{reason}; ids must differ")
+                file.seek(offsets[begins[n]])
+                name, number = excerpt(json.loads(file.readline())["id"]), int(numbers[begins[n]])
+                reason = f"{at(number)}: the id {name} is already that of {at(int(first_numbers[begins[n]]))}"
+                self._leave_out(BadRow(number, f"{reason}; ids must differ"))
+                is_kept[begins[n] : ends[n]] = False
+        return is_kept
 
-    def _leave_out(self, row: BadRow) -> list[Document]:
+    def fold(self, is_kept: NDArray[np.bool_]) -> None:
+        """Take out rows that are not kept and rows of documents that were changed since, and add the changed ones."""
+        state, rows, path = self._state, self.rows, self._folder / CHANGES
+        state.ids_are_positions = self._source.ids_are_positions
+        changed = bytearray()
+        for change in read_lines(path):
+            if state.ids_are_positions and is_position(change["id"]):  # another document may have it in each source
+                raise InvalidRequest(
+                    f"{self._source.place.path} has no column of ids, so that documents are numbered, and the index "
+                    f"has a change of id {excerpt(change['id'])}, which may be that of another document now: name a "
+                    "column of ids (--id-column), or forget the changes (--drop-changes-before TIME)"
+                )
+            changed += hash_of(change["id"])
+        if changed:
+            is_kept &= HashTable.of(rows.id_hashes).find_in(HashTable.of(changed)) < 0
+        if not is_kept.all():
+            keep_lines(self._folder / DOCUMENTS, is_kept)
+            rows.keep(is_kept)
+        with (self._folder / DOCUMENTS).open("ab") as file:
+            for change in read_lines(path):
+                if change["document"] is not None:
+                    document = Document(change["id"], change["document"].pop("text"), change["document"])
+                    self._write(file, self._cutter.recut(document) if self._cutter else [document])
+
+    def _write(self, file: Any, parts: list[Document]) -> None:
+        """Write a document, or its chunks, as a line each."""
+        for part in parts:
+            file.write(line := to_line({"id": part.id, "text": part.text, **part.fields}))
+            self.rows.sizes.append(len(line))
+            self.rows.numbers.append(part.number)
+            self.rows.hashes += hash_of(part.text)
+            self.rows.id_hashes += hash_of(part.id)
+
+    def _leave_out(self, row: BadRow) -> None:
         if self._bad is None:
             raise BadDocument(row.reason)
         self._bad.add(row)
-        return []
 
     def _tell(self) -> None:
         """Report how far the copying is."""
         num_bad, first_bad = (self._bad.num, self._bad.first) if self._bad else (0, ())
-        self._num_chars = 0
         self._report(TaskProgress(self._state.num_rows, num_bad, first_bad, self._source.fraction, "reading"))
-
-
-def _check_changes(folder: Path, source: Source) -> None:
-    """Raise InvalidRequest for changes whose ids are positions: other documents may have these in each source."""
-    for change in read_lines(folder / CHANGES):
-        if is_position(change["id"]):
-            raise InvalidRequest(
-                f"{source.place.path} has no column of ids, so that documents are numbered, and the index has a change "
-                f"of id {excerpt(change['id'])}, which may be that of another document now: name a column of ids "
-                "(--id-column), or forget the changes (--drop-changes-before TIME)"
-            )
-
-
-def _fold(folder: Path, copied: Copied, is_kept: NDArray[np.bool_], cutter: Cutter | None) -> None:
-    """Take the documents that were changed since out of those that were copied, and add the ones that were added.
-
-    Documents that are not to be kept are taken out with them.
-    """
-    changed = b"".join(hash_of(change["id"]) for change in read_lines(folder / CHANGES))
-    if changed:
-        is_kept &= HashTable.of(copied.id_hashes).find_in(HashTable.of(changed)) < 0
-    if not is_kept.all():
-        keep_lines(folder / DOCUMENTS, is_kept)
-        copied.keep(is_kept)
-    with (folder / DOCUMENTS).open("ab") as file:
-        for change in read_lines(folder / CHANGES):
-            if change["document"] is not None:
-                document = Document(change["id"], change["document"].pop("text"), change["document"])
-                for part in cutter.recut(document) if cutter else [document]:
-                    file.write(line := _line(part))
-                    copied.add(part, line, word_hash(document.text))
-
-
-def _line(document: Document) -> bytes:
-    return to_line({"id": document.id, "text": document.text, **document.fields})
 
 
 def write_columns(

@@ -16,6 +16,7 @@ from typing import Any
 from shoal.errors import (
     BadDocument,
     Cancelled,
+    DiskFull,
     FileError,
     IndexBusy,
     IndexCorrupt,
@@ -28,7 +29,7 @@ from shoal_workers.index.files.durable_file import replace_file
 
 log = logging.getLogger(__name__)
 
-#: Name of the folder within that of its index, and of the file in it that says how far the build is.
+#: The folder, in that of the index, and the file in it with the state of the build.
 SCRATCH, STATE = ".building", "state.json"
 
 #: Errors after which a build leaves nothing: it is unwanted, its source or its arguments are wrong, or what an
@@ -45,12 +46,11 @@ class BuildState:
     """The state of a build, as its folder keeps it.
 
     A build goes on with what another has done if both have the same `arguments`, which are plain values: source, model
-    and so on. `num_rows` counts the rows of the source, `num_bad` those that were left out, and `count` the rows of the
-    index, which are `num_documents` documents or their chunks: 0 until all are written. `changes_through` is the
+    and so on. `num_rows` counts the rows of the source, `num_bad` the rows that were left out, and `count` the rows of
+    the index, which are `num_documents` documents or their chunks: 0 until all are written. `changes_through` is the
     position up to which changes of the index are folded in, empty until they are written, and `num_changed` counts
     them; `num_lost` counts the gaps and the entries of the log that cannot be read. `num_embedded` counts the vectors
-    that are safe on the disk, and `num_duplicates` the documents with the words of an earlier one. If
-    `ids_are_positions`, the source has no column of ids.
+    that are safe on the disk. If `ids_are_positions`, the source has no column of ids.
     """
 
     arguments: dict[str, Any]
@@ -62,12 +62,16 @@ class BuildState:
     first_bad: tuple[str, ...] = ()
     count: int = 0
     num_documents: int = 0
-    num_duplicates: int = 0
     changes_through: str = ""
     num_changed: int = 0
     num_lost: int = 0
     num_embedded: int = 0
     ids_are_positions: bool = False
+
+    def counts(self) -> dict[str, Any]:
+        """Return the version and the numbers that its manifest and the result of the build have too."""
+        names = ("version", "count", "num_documents", "num_bad", "num_changed", "num_lost")
+        return {name: getattr(self, name) for name in names}
 
     def save(self, folder: Path) -> None:
         """Write the state into the folder of the build, in one step."""
@@ -78,27 +82,31 @@ class BuildState:
 def open_scratch(out: Path, arguments: dict[str, Any]) -> Iterator[tuple[Path, BuildState]]:
     """Give the folder for the next version of the index in `out`, locked, and the state of the build in it.
 
-    The folder is removed after an error that ends the build for good. Raises IndexBusy while another build has it.
+    The folder is removed after an error that ends the build for good. Raises IndexBusy while another build has it, and
+    DiskFull where the build has no room.
     """
-    out.mkdir(parents=True, exist_ok=True)
+    lock = None
     folder = out / SCRATCH
-    lock = _lock(folder)
     try:
-        yield folder, _state_of(folder, arguments)
+        out.mkdir(parents=True, exist_ok=True)
+        lock = _lock(folder)
+        yield folder, _begin(folder, arguments)
+    except OSError as error:
+        if error.errno not in DiskFull.ERRNOS:
+            raise
+        raise DiskFull(
+            f"no room to build an index in {out} ({error.strerror}): free some space and start the build again, which "
+            "then goes on; an index there is unchanged"
+        ) from error
     except _FINAL:
-        if _is_at(lock, folder):
+        if lock is not None and _is_at(lock, folder):
             shutil.rmtree(folder, ignore_errors=True)
             with suppress(OSError):  # it has other files
                 out.rmdir()
         raise
     finally:
-        os.close(lock)
-
-
-def drop_scratch(folder: Path) -> None:
-    """Remove the folder of a build that ends without a version; its state first, so that no other build goes on."""
-    (folder / STATE).unlink()
-    shutil.rmtree(folder, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
 
 
 def remove_interrupted(out: Path, is_unwanted: Callable[[str], bool]) -> None:
@@ -135,12 +143,9 @@ def _lock(folder: Path) -> int:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(lock)
-            found = _read_state(folder)
-            by = (
-                f", by process {found.process} since {found.since} from {found.arguments.get('source')}"
-                if found
-                else ""
-            )
+            by = ""
+            if found := _read_state(folder):
+                by = f", by process {found.process} since {found.since} from {found.arguments.get('source')}"
             raise IndexBusy(
                 f"{folder.parent} is being built already{by}: wait until that build has ended, or stop it"
             ) from None
@@ -157,7 +162,7 @@ def _is_at(lock: int, folder: Path) -> bool:
         return False
 
 
-def _state_of(folder: Path, arguments: dict[str, Any]) -> BuildState:
+def _begin(folder: Path, arguments: dict[str, Any]) -> BuildState:
     """Return the state of the interrupted build in the folder if it goes on, else a new one for the emptied folder."""
     now = datetime.now(UTC)
     state = _read_state(folder)
@@ -175,17 +180,16 @@ def _state_of(folder: Path, arguments: dict[str, Any]) -> BuildState:
     return state
 
 
-def _key_in(folder: Path) -> str | None:
-    """Return the key of the build in the folder; None if there is none."""
-    state = _read_state(folder)
-    key = state.arguments.get("key") if state and isinstance(state.arguments, dict) else None
-    return key if isinstance(key, str) else None
-
-
 def _read_state(folder: Path) -> BuildState | None:
     try:
         state = BuildState(**json.loads((folder / STATE).read_text("utf-8")))
     except (OSError, ValueError, TypeError):
         return None
     state.first_bad = tuple(state.first_bad)
-    return state
+    return state if isinstance(state.arguments, dict) else None
+
+
+def _key_in(folder: Path) -> str | None:
+    """Return the key of the build in the folder; None if there is none."""
+    state = _read_state(folder)
+    return str(state.arguments.get("key", "")) if state else None

@@ -1,51 +1,101 @@
-"""The second step of a build: the vector of each document, taken from the version built last, or embedded."""
+"""The vectors of a version: taken from the version built last or embedded, and checked before they are published."""
 
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import IndexMismatch
+from shoal.errors import IndexCorrupt, IndexMismatch
 from shoal.long_task import Report, TaskProgress
-from shoal_workers.index.build.document_encoder import DocumentEncoder
-from shoal_workers.index.build.former_version import FormerVersion
+from shoal_workers.index.build.document_encoder import SYNC_EVERY, DocumentEncoder, ModelInfo, Waiting
 from shoal_workers.index.build.scratch import BuildState
 from shoal_workers.index.files.array_file import open_array, write_header
-from shoal_workers.index.files.hash_table import HashTable
-from shoal_workers.index.files.manifest import DOCUMENTS, OFFSETS, VECTORS
+from shoal_workers.index.files.documents import HashTable
+from shoal_workers.index.files.manifest import DOCUMENTS, HASHES, OFFSETS, VECTORS, Manifest, checksum
+from shoal_workers.index.vectors.quantisation import QuantisedVectors
+from shoal_workers.index.vectors.search import batch_top_k
+from shoal_workers.index.versions import find_versions
+
+log = logging.getLogger(__name__)
 
 #: The file with the vectors of the texts that are embedded, if others are reused; in the folder of a build.
 EMBEDDED = "embedded.npy"
 
-#: Vectors after which the file is made safe: a build that is started again embeds at most so many again. It is a
-#: multiple of the texts that encoders take at a time, so that these are the same ones after an interruption.
-SYNC_EVERY = 4_096
-
 #: Vectors copied at a time.
 CHUNK = 8_192
+
+#: Part of the documents that are searched for in a new version, and least and most documents; and least part found.
+SHARE, LEAST, MOST, MIN_FOUND = 0.005, 20, 1_000, 0.99
+
+#: Scores that differ by no more than this count as equal. The vectors of a text in different batches differ by less,
+#: and the vectors of two documents with nearly the same text by little more.
+TOLERANCE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class FormerVersion:
+    """A version of an index as a source of vectors; `vectors` is float32 `[count, dimension]`."""
+
+    name: str
+    vectors: NDArray[np.float32]
+    hashes: HashTable
+
+    @classmethod
+    def find(cls, out: Path, model: ModelInfo) -> Self | None:
+        """Return the version of the index in `out` that was built last with the model, or None if there is none.
+
+        Versions of layout 2, which have no hashes, versions with a damaged file, and versions of another fingerprint,
+        or of none, are left out.
+        """
+        for version in find_versions(out):
+            if not (manifest := version.manifest) or HASHES not in manifest.files:
+                continue
+            folder, found = version.folder, model_of(manifest)
+            if found == model and model.fingerprint:
+                try:
+                    for name in (VECTORS, HASHES):
+                        if checksum(folder / name) != manifest.checksums[name]:
+                            raise IndexCorrupt(f"{folder / name} is not what was built")
+                    vectors = open_array(folder / VECTORS, np.float32, (manifest.count, manifest.dimension))
+                    return cls(folder.name, vectors, HashTable.open(folder, HASHES, manifest.count))
+                except IndexCorrupt as error:
+                    log.warning("no vectors are taken from a former version: %s", error.message)
+            elif replace(found, fingerprint=model.fingerprint) == model:
+                log.warning(
+                    "no vectors are taken from %s: it was built with another engine, precision, prompt or length of "
+                    "texts, or does not say with which",
+                    folder,
+                )
+        return None
+
+
+def model_of(manifest: Manifest) -> ModelInfo:
+    """Return the model that a version was built with."""
+    about = (manifest.model, manifest.digest, manifest.pooling, manifest.dimension)
+    return ModelInfo(*about, manifest.prompt, manifest.fingerprint)
 
 
 @dataclass(frozen=True, slots=True)
 class VectorPlan:
     """The place from which each vector is taken.
 
-    `taken_from` has for each row a row of the former version, or -1 - n for the n-th vector that is embedded; int64
-    `[count]`. `new_rows` are the rows whose texts are embedded, in order: of equal texts, the first.
+    `taken_from` has for each row a row of the `former` version, or -1 - n for the n-th vector that is embedded; int64
+    `[count]`. `new_rows` are the rows whose texts are embedded, in order: of equal texts, the first. Their vectors go
+    into `file`: the file of all vectors, if all are embedded.
     """
 
+    former: FormerVersion | None
     taken_from: NDArray[np.int64]
     new_rows: NDArray[np.int64]
-
-    @property
-    def file(self) -> str:
-        """The name of the file for the vectors that are embedded: that of all vectors, if they are all."""
-        return VECTORS if len(self.new_rows) == len(self.taken_from) else EMBEDDED
+    file: str
 
     @classmethod
     def make(cls, hashes: HashTable, former: FormerVersion | None) -> Self:
@@ -55,7 +105,8 @@ class VectorPlan:
         new_rows = np.flatnonzero((former_rows < 0) & (first_rows == np.arange(len(first_rows))))
         numbers = np.zeros(len(first_rows), np.int64)
         numbers[new_rows] = np.arange(len(new_rows))
-        return cls(np.where(former_rows < 0, -1 - numbers[first_rows], former_rows), new_rows)
+        taken_from = np.where(former_rows < 0, -1 - numbers[first_rows], former_rows)
+        return cls(former, taken_from, new_rows, VECTORS if len(new_rows) == len(taken_from) else EMBEDDED)
 
 
 def embed_texts(folder: Path, state: BuildState, plan: VectorPlan, encoder: DocumentEncoder, report: Report) -> None:
@@ -72,7 +123,7 @@ def embed_texts(folder: Path, state: BuildState, plan: VectorPlan, encoder: Docu
         file.truncate()
         done = state.num_embedded
         progress = TaskProgress(done, state.num_bad, state.first_bad, done / max(1, len(new_rows)), "embedding")
-        texts = read_texts(folder, state.count, new_rows[done:])
+        texts = _read_texts(folder, state.count, new_rows[done:])
         with closing(encoder.embed(texts, lambda reason: report(replace(progress, step=reason)))) as groups:
             for vectors in groups:
                 if vectors.shape[1] != dimension:
@@ -89,15 +140,11 @@ def embed_texts(folder: Path, state: BuildState, plan: VectorPlan, encoder: Docu
 
 
 def write_vectors(
-    folder: Path,
-    plan: VectorPlan,
-    dimension: int,
-    former: FormerVersion | None,
-    report: Callable[[float], object],
+    folder: Path, plan: VectorPlan, dimension: int, report: Callable[[float], object]
 ) -> NDArray[np.float32]:
     """Write the vectors of all rows, from where the plan says, and return them as they are mapped into memory.
 
-    If they are not written already, `report` is called before each chunk with the part of them that is.
+    If they are not written already, `report` is called before each chunk with the part that is done.
     """
     count = len(plan.taken_from)
     if plan.file != VECTORS:
@@ -110,13 +157,50 @@ def write_vectors(
                 is_new = places < 0
                 vectors = np.empty((len(places), dimension), np.float32)
                 vectors[is_new] = embedded[-1 - places[is_new]]
-                if former:
-                    vectors[~is_new] = former.vectors[places[~is_new]]
+                if plan.former:
+                    vectors[~is_new] = plan.former.vectors[places[~is_new]]
                 file.write(vectors.tobytes())
     return open_array(folder / VECTORS, np.float32, (count, dimension))
 
 
-def read_texts(folder: Path, count: int, rows: NDArray[np.int64]) -> Iterator[str]:
+def check_retrieval(
+    folder: Path,
+    version: str,
+    vectors: NDArray[np.float32],
+    quantised: QuantisedVectors,
+    encoder: DocumentEncoder,
+    waiting: Waiting,
+    report: Callable[[float], object],
+) -> float:
+    """Embed the texts of a sample again, search for them, and return the part of the documents that were found.
+
+    A document is found if the best score that the search returns is its own. The sample is random with the name of the
+    version as its seed. `report` is called with the part of the search that is done. Raises IndexCorrupt if less than
+    `MIN_FOUND` are found, or if no search is possible.
+    """
+    report(0)
+    count = len(vectors)
+    num_sampled = min(count, int(np.clip(SHARE * count, LEAST, MOST)))
+    seed = int.from_bytes(blake2b(version.encode(), digest_size=8).digest())
+    rows = np.sort(np.random.default_rng(seed).choice(count, num_sampled, replace=False))
+    queries = np.concatenate(list(encoder.embed(_read_texts(folder, count, rows), waiting)))
+    try:
+        best = batch_top_k(vectors, quantised, queries, 1, report).scores[:, 0]
+    except IndexError as error:
+        raise IndexCorrupt(
+            "the new version is not published: its quantised vectors do not belong to its vectors. Build again"
+        ) from error
+    # A lower best score is a document that the search missed.
+    num_found = int((np.abs(np.vecdot(queries, vectors[rows]) - best) <= TOLERANCE).sum())
+    if num_found < MIN_FOUND * num_sampled:
+        raise IndexCorrupt(
+            f"the new version is not published: of {num_sampled:,} of its documents, {num_found:,} are found by their "
+            "own texts; were workers started with other settings since the last build? Build again, with --full"
+        )
+    return num_found / num_sampled
+
+
+def _read_texts(folder: Path, count: int, rows: NDArray[np.int64]) -> Iterator[str]:
     """Yield the texts of rows of a version with `count` documents."""
     offsets = open_array(folder / OFFSETS, np.int64, (count + 1,))
     with (folder / DOCUMENTS).open("rb") as file:

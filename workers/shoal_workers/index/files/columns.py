@@ -7,10 +7,10 @@ with each term, one term after the other, and `codes` the lowest and the highest
 import json
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -31,6 +31,9 @@ TERM_TYPES: Mapping[str, DTypeLike] = {
     "stored": np.dtype("u1"),
 }
 
+#: What the file of fields has of each column.
+_ABOUT = {"name", "kind", "is_list", "num_terms", "num_postings", "num_bytes"}
+
 
 class Keywords:
     """Distinct strings in the order of their bytes: one after the other, with the place where each begins.
@@ -45,8 +48,7 @@ class Keywords:
     @classmethod
     def of(cls, terms: Sequence[bytes]) -> Self:
         """Return the terms, which are in order already."""
-        starts = np.cumsum([0, *map(len, terms)], dtype=np.int64)
-        return cls(np.frombuffer(b"".join(terms), np.uint8), starts)
+        return cls(np.frombuffer(b"".join(terms), np.uint8), np.cumsum([0, *map(len, terms)], dtype=np.int64))
 
     def __len__(self) -> int:
         """Return the number of terms."""
@@ -98,11 +100,11 @@ class Column:
         return self.terms[code] if isinstance(self.terms, Keywords) else self.terms[code].item()
 
     def values(self, codes: NDArray[np.int32]) -> list[Any]:
-        """Return the values of some codes, of which -1 stands for any."""
+        """Return the values of codes; -1 stands for any value."""
         return list(map(self.value, codes.tolist())) if isinstance(self.terms, Keywords) else self.terms[codes].tolist()
 
     def code(self, value: Any) -> int | None:
-        """Return the code of a value, which is of the kind of the terms; None if the column has it not."""
+        """Return the code of a value of the column's kind; None if no row has it."""
         if isinstance(self.terms, Keywords):
             code, end = self.terms.find(value)
             return code if end > code else None
@@ -114,129 +116,59 @@ class Column:
         return self.rows[self.starts[first] : self.starts[last]]
 
     def num_between(self, first: int, last: int) -> int:
-        """Return the number of those rows."""
+        """Return the number of rows that `rows_between` has."""
         return int(self.starts[last] - self.starts[first])
 
-    def to_map(self) -> dict[str, Any]:
-        """Return what the file of fields says of the column."""
-        size = len(self.terms.bytes_) if isinstance(self.terms, Keywords) else 0
-        numbers = {"num_terms": len(self.terms), "num_postings": len(self.rows), "num_bytes": size}
-        return {"name": self.name, "kind": self.kind, "is_list": self.is_list, **numbers}
-
-    def arrays(self) -> Iterator[NDArray[Any]]:
-        """Yield the arrays of the column, in the order of the file."""
-        yield from (self.terms.starts, self.terms.bytes_) if isinstance(self.terms, Keywords) else (self.terms,)
-        yield from (self.starts, self.rows, self.codes)
+    def arrays(self) -> list[NDArray[Any]]:
+        """Return the arrays of the column, in the order of the file."""
+        others: list[NDArray[Any]] = [self.starts, self.rows, self.codes]
+        if isinstance(self.terms, Keywords):
+            return [self.terms.starts, self.terms.bytes_, *others]
+        return [self.terms, *others]
 
 
-class Columns(Mapping[str, Column]):
-    """The columns of an index by the names of the fields, in the documents of `count` rows.
+class Columns(dict[str, Column]):
+    """The columns of an index by the names of the fields.
 
     `num_left_out` fields have no column, because there are too many.
     """
 
     def __init__(self, columns: Mapping[str, Column], num_left_out: int = 0):
-        self._columns = columns
+        super().__init__(columns)
         self.num_left_out = num_left_out
-
-    def __getitem__(self, name: str) -> Column:
-        """Return the column of a field."""
-        return self._columns[name]
-
-    def __iter__(self) -> Iterator[str]:
-        """Return an iterator over the names of the fields."""
-        return iter(self._columns)
-
-    def __len__(self) -> int:
-        """Return the number of columns."""
-        return len(self._columns)
 
     @property
     def kinds(self) -> dict[str, str]:
         """The kind of each field."""
-        return {name: column.kind for name, column in self._columns.items()}
+        return {name: column.kind for name, column in self.items()}
 
     @classmethod
     def open(cls, folder: Path, count: int) -> Self:
-        """Map the files that `save_columns` wrote into memory.
-
-        Raises IndexCorrupt.
-        """
-        shapes, num_left_out = _read_shapes(folder, count)
-        size = ALIGNMENT + sum(shape.size for shape in shapes)
+        """Map the files that `save_columns` wrote for `count` rows into memory. Raises IndexCorrupt."""
+        fields, num_left_out = _read_fields(folder)
+        shapes = [_shapes(about, count) for about in fields]
+        size = ALIGNMENT + sum(_aligned(dtype, shape) for column in shapes for dtype, shape in column)
         memory, place, columns = open_array(folder / COLUMNS, np.uint8, (size,)), ALIGNMENT, {}
-        for shape in shapes:
-            columns[shape.name] = shape.column(memory[place : place + shape.size])
-            place += shape.size
-            if not _fits(columns[shape.name]):
+        for about, column_shapes in zip(fields, shapes, strict=True):
+            arrays: list[Any] = []
+            for dtype, shape in column_shapes:
+                end = place + dtype.itemsize * math.prod(shape)
+                arrays.append(memory[place:end].view(dtype).reshape(shape))
+                place += _aligned(dtype, shape)
+            terms, (starts, rows, codes) = arrays[0], arrays[-3:]
+            ends = [(starts, len(rows))]
+            if about["kind"] == "keyword":
+                ends.append((terms, len(arrays[1])))
+                terms = Keywords(arrays[1], terms)
+            if any(found[0] != 0 or found[-1] != end for found, end in ends):
                 raise IndexCorrupt(f"{folder / COLUMNS} does not fit {FIELDS}: build the index again")
+            columns[about["name"]] = Column(about["name"], about["kind"], terms, starts, rows, codes)
         return cls(columns, num_left_out)
 
 
 def read_kinds(folder: Path) -> dict[str, str]:
     """Return the kind of each field that has a column, in the order of their names. Raises IndexCorrupt."""
-    return {shape.name: shape.kind for shape in _read_shapes(folder, 0)[0]}
-
-
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """The numbers by which the arrays of a column are found."""
-
-    name: str
-    kind: str
-    is_list: bool
-    num_terms: int
-    num_postings: int
-    num_bytes: int
-    count: int
-
-    def check(self) -> None:
-        """Raise ValueError for what no build wrote."""
-        numbers = (self.num_terms, self.num_postings, self.num_bytes)
-        if type(self.name) is not str or self.kind not in KINDS or type(self.is_list) is not bool:
-            raise ValueError("a field has no name, an unknown kind, or no is_list")
-        self.name.encode()  # a heartbeat tells it, and cannot hold a lone surrogate
-        if any(type(number) is not int or not 0 <= number < 2**48 for number in numbers):
-            raise ValueError(f"the numbers of a field are {numbers!r:.200}")
-
-    @property
-    def arrays(self) -> list[tuple["np.dtype[Any]", tuple[int, ...]]]:
-        """The types and shapes of the arrays, in the order of the file."""
-        starts, codes = (np.dtype("<i8"), (self.num_terms + 1,)), (1 + self.is_list, self.count)
-        terms: list[Any] = [starts, (np.dtype("u1"), (self.num_bytes,))]
-        if self.kind != "keyword":
-            terms = [(np.dtype(TERM_TYPES[self.kind]), (self.num_terms,))]
-        return [*terms, starts, (np.dtype("<i4"), (self.num_postings,)), (np.dtype("<i4"), codes)]
-
-    @property
-    def size(self) -> int:
-        """The bytes of the column in the file."""
-        return sum(aligned(dtype.itemsize * math.prod(shape)) for dtype, shape in self.arrays)
-
-    def column(self, memory: NDArray[np.uint8]) -> Column:
-        """Return the column that lies in this memory."""
-        found, place = [], 0
-        for dtype, shape in self.arrays:
-            size = dtype.itemsize * math.prod(shape)
-            found.append(memory[place : place + size].view(dtype).reshape(shape))
-            place += aligned(size)
-        *terms, starts, rows, codes = found
-        kept = Keywords(terms[1], terms[0]) if self.kind == "keyword" else terms[0]
-        return Column(self.name, self.kind, kept, starts, rows, codes)
-
-
-def _read_shapes(folder: Path, count: int) -> tuple[list[_Shape], int]:
-    """Return the shapes of all columns, and the number of fields that have none. Raises IndexCorrupt."""
-    try:
-        values = json.loads((folder / FIELDS).read_text("utf-8"))
-        shapes = [_Shape(**fields, count=count) for fields in values["fields"]]
-        for shape in shapes:
-            shape.check()
-        if len({shape.name for shape in shapes}) < len(shapes) or type(values["num_left_out"]) is not int:
-            raise ValueError("a field comes twice, or num_left_out is no number")
-        return shapes, values["num_left_out"]
-    except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
-        raise IndexCorrupt(f"{folder / FIELDS} cannot be read ({error!s:.200}): build the index again") from error
+    return {about["name"]: about["kind"] for about in _read_fields(folder)[0]}
 
 
 def save_columns(folder: Path, columns: Iterable[Column], num_left_out: int) -> None:
@@ -245,30 +177,51 @@ def save_columns(folder: Path, columns: Iterable[Column], num_left_out: int) -> 
     with (folder / COLUMNS).open("wb") as file:
         write_header(file, np.uint8, (0,))
         start = file.tell()
-        _write_aligned(file, np.zeros(ALIGNMENT, np.uint8))
+        file.write(bytes(ALIGNMENT))
         for column in columns:
-            fields.append(column.to_map())
+            num_bytes = len(column.terms.bytes_) if isinstance(column.terms, Keywords) else 0
+            numbers = {"num_terms": len(column.terms), "num_postings": len(column.rows), "num_bytes": num_bytes}
+            fields.append({"name": column.name, "kind": column.kind, "is_list": column.is_list, **numbers})
             for array in column.arrays():
-                _write_aligned(file, array)
+                file.write(array.tobytes())
+                file.write(bytes(_aligned(array.dtype, array.shape) - array.nbytes))
         size = file.tell() - start
         file.seek(0)
         write_header(file, np.uint8, (size,))  # as long as the first one: numpy leaves room for the digits
     (folder / FIELDS).write_text(json.dumps({"fields": fields, "num_left_out": num_left_out}, indent=1) + "\n", "utf-8")
 
 
-def _fits(column: Column) -> bool:
-    """Return False for a column whose arrays do not end where they should."""
-    ends = [(column.starts, len(column.rows))]
-    if isinstance(column.terms, Keywords):
-        ends.append((column.terms.starts, len(column.terms.bytes_)))
-    return all(starts[0] == 0 and starts[-1] == end for starts, end in ends)
+def _read_fields(folder: Path) -> tuple[list[dict[str, Any]], int]:
+    """Return what the file of fields has of each column, and the number of fields without one. Raises IndexCorrupt."""
+    try:
+        found = json.loads((folder / FIELDS).read_text("utf-8"))
+        fields, num_left_out = found["fields"], found["num_left_out"]
+        for about in fields:
+            if about.keys() != _ABOUT or type(about["name"]) is not str or about["kind"] not in KINDS:
+                raise ValueError("a field has other entries than a build writes, no name, or an unknown kind")
+            about["name"].encode()  # a heartbeat tells it, and cannot hold a lone surrogate
+            numbers = (about["num_terms"], about["num_postings"], about["num_bytes"])
+            if type(about["is_list"]) is not bool or any(
+                type(number) is not int or not 0 <= number < 2**48 for number in numbers
+            ):
+                raise ValueError(f"a field has no is_list, or its numbers are {numbers!r:.200}")
+        if len({about["name"] for about in fields}) < len(fields) or type(num_left_out) is not int:
+            raise ValueError("a field comes twice, or num_left_out is no number")
+        return fields, num_left_out
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise IndexCorrupt(f"{folder / FIELDS} cannot be read ({error!s:.200}): build the index again") from error
 
 
-def aligned(size: int) -> int:
-    """Return the bytes that an array of this size takes in the file."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
+def _shapes(about: Mapping[str, Any], count: int) -> list[tuple["np.dtype[Any]", tuple[int, ...]]]:
+    """Return the types and shapes of the arrays of a column, in the order of the file."""
+    starts = np.dtype("<i8"), (about["num_terms"] + 1,)
+    terms: list[Any] = [starts, (np.dtype("u1"), (about["num_bytes"],))]
+    if about["kind"] != "keyword":
+        terms = [(np.dtype(TERM_TYPES[about["kind"]]), (about["num_terms"],))]
+    codes = 1 + about["is_list"], count
+    return [*terms, starts, (np.dtype("<i4"), (about["num_postings"],)), (np.dtype("<i4"), codes)]
 
 
-def _write_aligned(file: BinaryIO, array: NDArray[Any]) -> None:
-    file.write(data := array.tobytes())
-    file.write(bytes(aligned(len(data)) - len(data)))
+def _aligned(dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> int:
+    """Return the bytes that an array takes in the file."""
+    return -(-dtype.itemsize * math.prod(shape) // ALIGNMENT) * ALIGNMENT

@@ -1,40 +1,108 @@
-"""The documents of a version: a line of JSON each, where it begins, and which rows have an id."""
+"""The documents of a version: a line of JSON each, where it begins, and tables of hashes of their ids and texts."""
 
 import json
 import mmap
 from collections.abc import Collection, Iterator
+from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.contract import wire
 from shoal.errors import IndexCorrupt, InvalidText
-from shoal_workers.index.files.array_file import open_array
-from shoal_workers.index.files.hash_table import HashTable, hash_of
+from shoal_workers.index.files.array_file import open_array, save_array
 from shoal_workers.index.files.manifest import DOCUMENTS, IDS, OFFSETS
+
+#: Size of a hash: at this size, no two different texts have ever been found with the same one.
+HASH_BYTES = 16
 
 #: `json.dumps` would make an encoder for each object, which takes as long as reading it.
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
+def hash_of(text: str) -> bytes:
+    """Return the hash of a text, of `HASH_BYTES`."""
+    return blake2b(text.encode(), digest_size=HASH_BYTES).digest()
+
+
+class HashTable:
+    """The hashes of the texts of `count` rows, ordered by their first halves and then by row.
+
+    `firsts` and `seconds` are the two halves and `rows` their rows, uint64 `[count]` each.
+    """
+
+    def __init__(self, table: NDArray[np.uint64]):
+        self._table = table
+        self.firsts, self.seconds, self.rows = table
+
+    @classmethod
+    def of(cls, hashes: bytes | bytearray) -> Self:
+        """Sort the hashes of the rows, given one after the other."""
+        halves = np.frombuffer(hashes, "<u8").reshape(-1, 2)
+        order = np.argsort(halves[:, 0], kind="stable")
+        return cls(np.stack([halves[order, 0], halves[order, 1], order.astype(np.uint64)]))
+
+    @classmethod
+    def open(cls, folder: Path, name: str, count: int) -> Self:
+        """Map the file that `save` wrote into memory. Raises IndexCorrupt."""
+        return cls(open_array(folder / name, np.uint64, (3, count)))
+
+    def save(self, folder: Path, name: str) -> None:
+        """Write the table into a file in the folder of an index's version."""
+        save_array(folder / name, self._table)
+
+    def first_rows(self) -> NDArray[np.int64]:
+        """Return for each row the first row that has the same text, int64 `[count]`."""
+        is_first = np.ones(len(self.rows), bool)
+        is_first[1:] = (self.firsts[1:] != self.firsts[:-1]) | (self.seconds[1:] != self.seconds[:-1])
+        positions = np.maximum.accumulate(np.where(is_first, np.arange(len(self.rows)), 0))
+        found = np.empty(len(self.rows), np.int64)
+        found[self.rows] = self.rows[positions]
+        return found
+
+    def find_in(self, other: "HashTable") -> NDArray[np.int64]:
+        """Return for each row a row of the other table with the same text, or -1; int64 `[count]`."""
+        positions = np.searchsorted(other.firsts, self.firsts)
+        positions[positions == len(other.rows)] = 0
+        is_equal = (other.firsts[positions] == self.firsts) & (other.seconds[positions] == self.seconds)
+        found = np.empty(len(self.rows), np.int64)
+        found[self.rows] = np.where(is_equal, other.rows[positions].astype(np.int64), -1)
+        return found
+
+    def rows_of(self, hashes: bytes) -> NDArray[np.int64]:
+        """Return all rows with one of these hashes, which are given one after the other, in ascending order."""
+        halves = np.frombuffer(hashes, "<u8").reshape(-1, 2)
+        starts, ends = (np.searchsorted(self.firsts, halves[:, 0], side) for side in ("left", "right"))
+        counts = ends - starts
+        wanted = np.repeat(np.arange(len(halves)), counts)
+        positions = np.arange(len(wanted)) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
+        is_equal = self.seconds[positions] == halves[wanted, 1]
+        return np.unique(self.rows[positions[is_equal]].astype(np.int64))
+
+
 class Documents:
     """The documents of the `count` rows of a version, mapped into memory. Reading is thread-safe.
 
-    `has_ids` tells whether the version has a file of its ids: those of older layouts have none, and their documents are
-    read for that. Raises IndexCorrupt for files that no build wrote.
+    Versions of older layouts have no file of ids (`has_ids`): their documents are read for that. Raises IndexCorrupt
+    for files that no build wrote.
     """
 
     def __init__(self, folder: Path, count: int, has_ids: bool):
         self._folder = folder
         self._count = count
-        self._offsets = open_array(folder / OFFSETS, np.int64, (count + 1,))
-        self._lines = _map(folder / DOCUMENTS)
+        self._offsets = offsets = open_array(folder / OFFSETS, np.int64, (count + 1,))
+        try:
+            with (folder / DOCUMENTS).open("rb") as file:
+                self._lines = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:  # ValueError: it is empty
+            raise IndexCorrupt(
+                f"{folder / DOCUMENTS} cannot be read ({error!s:.200}): build the index again"
+            ) from error
         self._ids = HashTable.open(folder, IDS, count) if has_ids else None
-        offsets, end = self._offsets, len(self._lines)
-        if offsets[0] != 0 or offsets[-1] != end or not (offsets[1:] > offsets[:-1]).all():
+        if offsets[0] != 0 or offsets[-1] != len(self._lines) or not (offsets[1:] > offsets[:-1]).all():
             raise IndexCorrupt(
                 f"{folder / OFFSETS} does not say where the documents in {DOCUMENTS} begin: build the index again"
             )
@@ -48,14 +116,16 @@ class Documents:
         try:
             document = json.loads(line.decode())
             wire.pack(document)
-            if not _is_document(document, line):
-                raise ValueError("it has no id or no text, or is nested too deeply")
+            if not isinstance(document, dict) or any(type(document.get(name)) is not str for name in ("id", "text")):
+                raise ValueError("it has no id or no text")
+            if line.count(b"[") + line.count(b"{") > wire.MAX_DEPTH and not wire.is_json(document):
+                raise ValueError("it is nested too deeply")
         except (ValueError, OverflowError, RecursionError, InvalidText) as error:
             raise IndexCorrupt(
                 f"document {row} in {self._folder / DOCUMENTS} cannot be read ({type(error).__name__}): "
                 "build the index again"
             ) from error
-        return dict(document)
+        return document
 
     def rows_of(self, ids: Collection[str]) -> NDArray[np.int64]:
         """Return the rows of all documents that have one of these ids, in ascending order.
@@ -71,27 +141,12 @@ class Documents:
 
     def _read_ids(self) -> HashTable:
         try:
-            starts = self._offsets.tolist()
-            lines = (self._lines[start:end] for start, end in pairwise(starts))
+            lines = (self._lines[start:end] for start, end in pairwise(self._offsets.tolist()))
             return HashTable.of(b"".join(hash_of(json.loads(line)["id"]) for line in lines))
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise IndexCorrupt(
                 f"an id in {self._folder / DOCUMENTS} cannot be read ({type(error).__name__}): build the index again"
             ) from error
-
-
-def _map(path: Path) -> mmap.mmap:
-    try:
-        with path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:  # ValueError: it is empty
-        raise IndexCorrupt(f"{path} cannot be read ({error!s:.200}): build the index again") from error
-
-
-def _is_document(value: Any, line: bytes) -> bool:
-    if not isinstance(value, dict) or type(value.get("id")) is not str or type(value.get("text")) is not str:
-        return False
-    return line.count(b"[") + line.count(b"{") <= wire.MAX_DEPTH or wire.is_json(value)
 
 
 def to_line(values: dict[str, Any]) -> bytes:

@@ -1,7 +1,7 @@
 """The kinds of fields, and their values: keywords, numbers, dates and booleans."""
 
 import re
-from calendar import monthrange
+from calendar import isleap, monthrange
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -29,7 +29,9 @@ def to_keyword(value: str | float) -> bytes:
     """Return the bytes of a keyword; a number or a boolean is written as JSON does. Raises ValueError."""
     if isinstance(value, bool):
         return b"true" if value else b"false"
-    return (value if isinstance(value, str) else _number_text(value)).encode()
+    if not isinstance(value, str):
+        value = str(int(value)) if value == int(value) and abs(value) < 2**53 else repr(value)
+    return value.encode()
 
 
 def to_number(value: str | float) -> float:
@@ -38,11 +40,8 @@ def to_number(value: str | float) -> float:
         if not _NUMBER.fullmatch(value):
             raise ValueError("it is no number")
         value = float(value) if set(value) & set(".eE") else int(value)
-    if (
-        isinstance(value, bool)
-        or not abs(value) < float("inf")
-        or (isinstance(value, int) and int(float(value)) != value)
-    ):
+    is_rounded = isinstance(value, int) and int(float(value)) != value
+    if isinstance(value, bool) or not abs(value) < float("inf") or is_rounded:
         raise ValueError("it is no number that float64 holds")
     return float(value)
 
@@ -74,30 +73,18 @@ def date_span(value: str | float) -> tuple[int, int]:
         moment = round(value * SECOND_US)
         return moment, moment + 1
     if found := _DATE.fullmatch(value):
-        return _calendar_span(*(int(part) for part in found.groups() if part))
-    if found := _WEEK.fullmatch(value):
-        return _week_span(*(int(part) for part in found.groups() if part))
-    at = datetime.fromisoformat(value)
-    moment = ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
-    return moment, moment + (1 if len(value) > len("YYYYMMDD") else DAY_US)
-
-
-def _calendar_span(year: int, month: int | None = None, day: int | None = None) -> tuple[int, int]:
-    first = date(year, 1 if month is None else month, 1 if day is None else day)
-    last = first
-    if day is None:
-        last_month = first.month if month else 12
-        last = date(year, last_month, monthrange(year, last_month)[1])
-    return (first.toordinal() - _EPOCH_DAY) * DAY_US, (last.toordinal() + 1 - _EPOCH_DAY) * DAY_US
-
-
-def _week_span(year: int, week: int, day: int | None = None) -> tuple[int, int]:
-    start = (date.fromisocalendar(year, week, day or 1).toordinal() - _EPOCH_DAY) * DAY_US
-    return start, start + (7 if day is None else 1) * DAY_US
-
-
-def _number_text(value: float) -> str:
-    return str(int(value)) if value == int(value) and abs(value) < 2**53 else repr(value)
+        year, month, day = (int(part) if part else None for part in found.groups())
+        first = date(year or 0, 1 if month is None else month, 1 if day is None else day)
+        num_days = 1 if day else monthrange(first.year, first.month)[1] if month else 365 + isleap(first.year)
+    elif found := _WEEK.fullmatch(value):
+        first = date.fromisocalendar(int(found[1]), int(found[2]), int(found[3] or 1))
+        num_days = 1 if found[3] else 7
+    else:
+        at = datetime.fromisoformat(value)
+        moment = ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
+        return moment, moment + (1 if len(value) > len("YYYYMMDD") else DAY_US)
+    start = (first.toordinal() - _EPOCH_DAY) * DAY_US
+    return start, start + num_days * DAY_US
 
 
 #: How a value of each kind is stored.
@@ -112,8 +99,7 @@ CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
 def kind_of(values: Iterable[str]) -> str:
     """Return the kind that all these values have, each a string."""
     values = list(values)
-    kinds = ("boolean", "number", "date", "keyword")
-    return next((kind for kind in kinds if all(is_of(kind, value) for value in values)), "stored")
+    return next((kind for kind in CONVERTERS if all(is_of(kind, value) for value in values)), "stored")
 
 
 def is_of(kind: str, value: Any) -> bool:
@@ -141,10 +127,6 @@ def shown(kind: str, term: Any) -> str | float | bool:
     if kind == "number":
         number = float(term)
         return int(number) if number.is_integer() and abs(number) < 2**53 else number
-    return _date_text(int(term))
-
-
-def _date_text(moment: int) -> str:
-    days, rest = divmod(moment, DAY_US)
+    days, rest = divmod(int(term), DAY_US)
     day = date.fromordinal(min(max(days + _EPOCH_DAY, 1), date.max.toordinal())).isoformat()
     return day if not rest else f"{day}T{(_EPOCH + timedelta(microseconds=rest)).time().isoformat()}Z"

@@ -34,6 +34,7 @@ class DocumentFields:
     """The fields of documents, which are added in the order of their rows.
 
     `kinds` are those of some fields; values of another kind are refused, or, if it `is_lenient`, are none.
+    `num_left_out` fields, counted up to `MAX_COLUMNS`, have no column because there are too many.
     """
 
     def __init__(self, kinds: Mapping[str, str], is_lenient: bool = False):
@@ -54,12 +55,23 @@ class DocumentFields:
         for name, value in document.items():
             if value is None or name in OTHER_FIELDS:
                 continue
-            if field := self._fields.get(name) or self._new_field(name):
+            if (field := self._fields.get(name)) is None:
+                if len(self._fields) >= MAX_COLUMNS:
+                    if len(self._left_out) < MAX_COLUMNS:
+                        self._left_out.add(name)
+                    continue
+                field = self._fields[name] = _FieldValues()
+            self._num_bytes -= field.num_bytes
+            field.add(self._count, value)
+            self._num_bytes += field.num_bytes
+            if self._num_bytes > MAX_TERMS_BYTES and not self._is_lenient:  # of lenient ones Redis bounds the size
+                if name in self._kinds:
+                    raise BadDocument(
+                        f"document {self._count + 1}: the distinct values of all fields take over {MAX_TERMS_BYTES:,} "
+                        f"bytes of memory with {excerpt(name)}: leave its kind out, or give it the kind stored"
+                    )
                 self._num_bytes -= field.num_bytes
-                field.add(self._count, value)
-                self._num_bytes += field.num_bytes
-                if self._num_bytes > MAX_TERMS_BYTES and not self._is_lenient:  # of lenient ones Redis bounds the size
-                    self._make_room(name, field)
+                field.become_stored()
         self._count += 1
 
     def kinds_found(self) -> dict[str, dict[str, Any]]:
@@ -77,34 +89,17 @@ class DocumentFields:
         for name in sorted(self._fields):
             yield self._fields.pop(name).column(name, self._count, self._is_lenient)
 
-    def _make_room(self, name: str, field: "_FieldValues") -> None:
-        """Store a field only; raise BadDocument if its kind is given."""
-        if name in self._kinds:
-            raise BadDocument(
-                f"document {self._count + 1}: the distinct values of all fields take over {MAX_TERMS_BYTES:,} bytes of "
-                f"memory with {excerpt(name)}: leave its kind out, or give it the kind stored"
-            )
-        self._num_bytes -= field.num_bytes
-        field.become_stored()
-
-    def _new_field(self, name: str) -> "_FieldValues | None":
-        if len(self._fields) >= MAX_COLUMNS:
-            if len(self._left_out) < MAX_COLUMNS:
-                self._left_out.add(name)
-            return None
-        return self._fields.setdefault(name, _FieldValues())
-
 
 class _FieldValues:
     """The values of one field: each number with its row, and each string as its number among the distinct ones.
 
-    `kind` is the one that is given, if any. A field that becomes stored keeps the rows of its values alone. `num_bytes`
-    is about the memory of its distinct strings.
+    `given` is the kind that is given, if any. A field that becomes stored keeps the rows of its values alone.
+    `num_bytes` is about the memory of its distinct strings.
     """
 
-    def __init__(self, kind: str | None = None):
-        self._kind = kind
-        self._is_stored = kind == "stored"
+    def __init__(self, given: str | None = None):
+        self._given = given
+        self._is_stored = given == "stored"
         self._numbers, self._number_rows = array("d"), array("i")
         self._strings: dict[str, int] = {}
         self._string_codes, self._string_rows = array("i"), array("i")
@@ -118,19 +113,19 @@ class _FieldValues:
                 self._add_string(row, "true" if one else "false")
             elif isinstance(one, str):
                 self._add_string(row, one)
+            elif isinstance(one, int) and (abs(one) >= 2**63 or float(one) != one):
+                self._add_string(row, str(one))
             elif isinstance(one, int | float):
-                self._add_number(row, one)
+                if self._is_stored:
+                    self._string_rows.append(row)
+                else:
+                    self._numbers.append(one)
+                    self._number_rows.append(row)
+            elif one is not None and self._given in (None, "stored"):  # a map, or a list inside a list
+                self.become_stored()
+                self._string_rows.append(row)
             elif one is not None:
-                self._add_other(row, one)
-
-    def _add_number(self, row: int, value: float) -> None:
-        if isinstance(value, int) and (abs(value) >= 2**63 or float(value) != value):
-            self._add_string(row, str(value))
-        elif self._is_stored:
-            self._string_rows.append(row)
-        else:
-            self._numbers.append(value)
-            self._number_rows.append(row)
+                self._bad = self._bad or (row, one)
 
     def _add_string(self, row: int, value: str) -> None:
         if not value:
@@ -138,48 +133,27 @@ class _FieldValues:
         if not self._is_stored and value not in self._strings:
             self.num_bytes += len(value) + STRING_BYTES
             self._strings[value] = len(self._strings)
-            if not self._kind and len(value) > MAX_KEYWORD_CHARS:
+            if not self._given and len(value) > MAX_KEYWORD_CHARS:
                 self.become_stored()
         if not self._is_stored:
             self._string_codes.append(self._strings[value])
         self._string_rows.append(row)
-
-    def _add_other(self, row: int, value: Any) -> None:
-        """Add a map, or a list inside a list; an empty one is a value too."""
-        if self._kind in (None, "stored"):
-            self.become_stored()
-            self._string_rows.append(row)
-        else:
-            self._bad = self._bad or (row, value)
 
     def become_stored(self) -> None:
         """Forget the values: the rows that have one stay."""
         self._is_stored, self.num_bytes = True, 0
         self._strings, self._string_codes = {}, array("i")
 
-    def column(self, name: str, count: int, is_lenient: bool) -> Column:
-        """Return the column of the values in the documents of `count` rows.
-
-        Raises BadDocument for a value that is not of the kind that is given, unless it `is_lenient`.
-        """
-        if (kind := self._kind_found()) == "stored":
-            rows = np.concatenate([_ints(self._string_rows), _ints(self._number_rows)])
-            return _column(name, kind, np.zeros(1, np.uint8), rows, np.zeros(len(rows), np.int64), count)
-        if kind == "keyword":
-            self._write_numbers()
-        terms = self._converted_strings(kind)
-        if not is_lenient and (bad := self._first_bad(kind, terms)):
-            raise BadDocument(
-                f"document {bad[0] + 1}: {excerpt(name)} is {excerpt(bad[1])}, but --field {name}={kind} "
-                f"says that it is a {kind}: give it another kind, or none"
-            )
-        if kind == "keyword":
-            return self._keywords(name, terms, count)
-        return self._values(name, kind, terms, count)
+    def _kind(self) -> str:
+        """Return the kind that is given, or else the one that all values have."""
+        if self._is_stored or self._given:
+            return self._given or "stored"
+        kind = kind_of(self._strings) if self._strings else "number"
+        return "keyword" if len(self._numbers) and kind in ("boolean", "date") else kind
 
     def kind_found(self) -> dict[str, Any]:
         """Return the kind, and the first keyword of a field that else has numbers, dates or booleans."""
-        if (kind := self._kind_found()) != "keyword" or self._kind:
+        if (kind := self._kind()) != "keyword" or self._given:
             return {"kind": kind}
         first = list(islice(self._strings, NUM_COMPARED))
         for kind in ("number", "date", "boolean"):
@@ -190,64 +164,59 @@ class _FieldValues:
                 return {"kind": "keyword", "document": row + 1, "odd": value, "others": kind}
         return {"kind": "keyword"}
 
-    def _kind_found(self) -> str:
-        """Return the kind that is given, or else the one that all values have."""
-        if self._is_stored or self._kind:
-            return self._kind or "stored"
-        kind = kind_of(self._strings) if self._strings else "number"
-        return "keyword" if len(self._numbers) and kind in ("boolean", "date") else kind
+    def column(self, name: str, count: int, is_lenient: bool) -> Column:
+        """Return the column of the values in the documents of `count` rows.
 
-    def _write_numbers(self) -> None:
-        """Make strings of the numbers, as JSON writes them."""
-        for row, number in zip(self._number_rows, self._numbers, strict=True):
-            self._add_string(row, to_keyword(number).decode())
-        self._numbers, self._number_rows = array("d"), array("i")
-
-    def _converted_strings(self, kind: str) -> list[Any]:
-        """Return the distinct strings as values of a kind; None for those that are not."""
-        convert, found = CONVERTERS[kind], []
-        for value in self._strings:
+        Raises BadDocument for a value that is not of the kind that is given, unless it `is_lenient`.
+        """
+        if (kind := self._kind()) == "stored":
+            rows = np.concatenate([_ints(self._string_rows), _ints(self._number_rows)])
+            return _column(name, kind, np.zeros(1, np.uint8), rows, np.zeros(len(rows), np.int64), count)
+        if kind == "keyword":
+            for row, number in zip(self._number_rows, self._numbers, strict=True):
+                self._add_string(row, to_keyword(number).decode())
+            self._numbers, self._number_rows = array("d"), array("i")
+        converted: list[Any] = []  # the distinct strings, as values of the kind
+        for text in self._strings:
             try:
-                found.append(convert(value))
+                converted.append(CONVERTERS[kind](text))
             except ValueError:
-                found.append(None)
-        return found
+                converted.append(None)
+        numbers = np.array(self._numbers)
+        is_good_number = np.abs(numbers) <= MAX_DATE_S if kind == "date" else np.full(len(numbers), kind == "number")
+        if not is_lenient and (bad := self._first_bad(converted, is_good_number)):
+            raise BadDocument(
+                f"document {bad[0] + 1}: {excerpt(name)} is {excerpt(bad[1])}, but --field {name}={kind} "
+                f"says that it is a {kind}: give it another kind, or none"
+            )
+        string_codes = _ints(self._string_codes)
+        is_good = np.array([term is not None for term in converted], bool)[string_codes]
+        string_codes, string_rows = string_codes[is_good], _ints(self._string_rows)[is_good]
+        if kind == "keyword":
+            ordered = sorted(term for term in converted if term is not None)
+            places = {term: place for place, term in enumerate(ordered)}
+            codes = np.array([places.get(term, -1) for term in converted], np.int64)[string_codes]
+            return _column(name, kind, Keywords.of(ordered), string_rows, codes, count)
+        dtype = np.dtype(TERM_TYPES[kind])
+        of_strings = np.array([0 if term is None else term for term in converted], dtype)[string_codes]
+        numbers = numbers[is_good_number]
+        if kind == "date":
+            numbers = np.rint(numbers * SECOND_US)
+        rows = np.concatenate([string_rows, _ints(self._number_rows)[is_good_number]])
+        distinct, inverse = np.unique(np.concatenate([of_strings, numbers.astype(dtype)]), return_inverse=True)
+        return _column(name, kind, distinct, rows, inverse, count)
 
-    def _first_bad(self, kind: str, terms: list[Any]) -> tuple[int, Any] | None:
+    def _first_bad(self, converted: list[Any], is_good_number: NDArray[np.bool_]) -> tuple[int, Any] | None:
         """Return a row with a value that is not of the kind, and the value."""
         if self._bad:
             return self._bad
-        if None in terms:
-            code = terms.index(None)
+        if None in converted:
+            code = converted.index(None)
             return self._string_rows[self._string_codes.index(code)], list(self._strings)[code]
-        is_good = self._good_numbers(kind)
-        place = int(np.argmin(is_good)) if len(is_good) else 0
-        return None if len(is_good) == 0 or is_good[place] else (self._number_rows[place], self._numbers[place])
-
-    def _good_numbers(self, kind: str) -> NDArray[np.bool_]:
-        """Return which of the numbers are values of the kind."""
-        numbers = np.array(self._numbers)
-        return np.abs(numbers) <= MAX_DATE_S if kind == "date" else np.full(len(numbers), kind == "number")
-
-    def _keywords(self, name: str, terms: list[bytes | None], count: int) -> Column:
-        ordered = sorted(term for term in terms if term is not None)
-        places = {term: place for place, term in enumerate(ordered)}
-        codes = np.array([-1 if term is None else places[term] for term in terms], np.int64)[_ints(self._string_codes)]
-        is_good = codes >= 0
-        return _column(name, "keyword", Keywords.of(ordered), _ints(self._string_rows)[is_good], codes[is_good], count)
-
-    def _values(self, name: str, kind: str, terms: list[Any], count: int) -> Column:
-        dtype, is_term = np.dtype(TERM_TYPES[kind]), np.array([term is not None for term in terms], bool)
-        of_strings = np.array([0 if term is None else term for term in terms], dtype)
-        codes, is_number = _ints(self._string_codes), self._good_numbers(kind)
-        is_good = is_term[codes]
-        numbers = np.array(self._numbers)[is_number]
-        if kind == "date":
-            numbers = np.rint(numbers * SECOND_US)
-        values = np.concatenate([of_strings[codes[is_good]], numbers.astype(dtype)])
-        rows = np.concatenate([_ints(self._string_rows)[is_good], _ints(self._number_rows)[is_number]])
-        distinct, inverse = np.unique(values, return_inverse=True)
-        return _column(name, kind, distinct, rows, inverse, count)
+        if is_good_number.all():
+            return None
+        place = int(np.argmin(is_good_number))
+        return self._number_rows[place], self._numbers[place]
 
 
 def _column(

@@ -18,8 +18,7 @@ class FileCheck:
 
     def __init__(self, version: Path, checksums: Mapping[str, str]):
         self._version = version
-        self._checksums = checksums
-        self._unchecked = list(checksums)
+        self._unchecked = dict(checksums)
 
     @property
     def is_done(self) -> bool:
@@ -28,14 +27,12 @@ class FileCheck:
 
     def check_small(self) -> None:
         """Compare the files that are not large. Raises IndexCorrupt for a wrong one, or one that cannot be read."""
-        for name in list(self._unchecked):
+        for path in [self._version / name for name in self._unchecked]:
             try:
-                if (self._version / name).stat().st_size < LARGE_BYTES:
-                    self._compare(name)
+                if path.stat().st_size < LARGE_BYTES:
+                    self._compare(path)
             except OSError as error:
-                raise IndexCorrupt(
-                    f"{self._version / name} cannot be read ({error.strerror}): build the index again"
-                ) from error
+                raise IndexCorrupt(f"{path} cannot be read ({error.strerror}): build the index again") from error
 
     def check_rest(self, is_wanted: Callable[[], bool] = lambda: True) -> None:
         """Compare the files that are left, unless `is_wanted`, which is called often, returns False.
@@ -43,21 +40,21 @@ class FileCheck:
         Raises IndexCorrupt for a wrong one, and OSError for a file that cannot be read now.
         """
         for name in list(self._unchecked):
-            if not self._compare(name, is_wanted):
+            if not self._compare(self._version / name, is_wanted):
                 return
 
-    def _compare(self, name: str, is_wanted: Callable[[], bool] = lambda: True) -> bool:
-        """Compare one file; return False if that is not wanted any more. Raises IndexCorrupt and OSError."""
-        path, digest = self._version / name, hashlib.sha256()
+    def _compare(self, path: Path, is_wanted: Callable[[], bool] = lambda: True) -> bool:
+        """Compare one file; return False if that is not wanted any more."""
+        digest = hashlib.sha256()
         with path.open("rb", buffering=0) as file:
             piece = bytearray(max(1, min(path.stat().st_size, _PIECE_BYTES)))
             while size := file.readinto(piece):
                 if not is_wanted():
                     return False
                 digest.update(memoryview(piece)[:size])
-        if (found := digest.hexdigest()) != (expected := self._checksums[name]):
+        if (found := digest.hexdigest()) != (expected := self._unchecked[path.name]):
             raise IndexCorrupt(
                 f"{path} is not what was built (checksum {found[:8]}…, not {expected[:8]}…): build the index again"
             )
-        self._unchecked.remove(name)
+        del self._unchecked[path.name]
         return True

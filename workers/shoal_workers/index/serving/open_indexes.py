@@ -22,7 +22,7 @@ from shoal_workers.index.serving.pinned_versions import PinnedVersions
 from shoal_workers.index.serving.served_version import Failure, ServedVersion, description_of
 from shoal_workers.index.serving.version_opener import VersionOpener
 from shoal_workers.index.store.copies import read_errors, tell_damage
-from shoal_workers.index.store.upload import is_index_name
+from shoal_workers.index.store.store import is_index_name
 from shoal_workers.index.vectors.search import SearchThreads
 from shoal_workers.model.model import Model
 

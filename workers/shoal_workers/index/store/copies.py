@@ -6,13 +6,12 @@ index-copies/<name>/.damaged              made by a worker that found the copy d
 index-copies/.errors.json                 by the name of each index that is not as the store has it, the reason
 """
 
-import hashlib
 import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,8 +20,14 @@ from shoal.index_folder import CURRENT
 from shoal_workers.index.files.durable_file import replace_file, sync_folder
 from shoal_workers.index.files.manifest import MANIFEST, Manifest, checksum
 from shoal_workers.index.index import VERSION
-from shoal_workers.index.store.store import STORE, IndexStore, shown
-from shoal_workers.index.store.upload import MAX_CURRENT_BYTES, MAX_MANIFEST_BYTES, is_index_name
+from shoal_workers.index.store.store import (
+    MAX_CURRENT_BYTES,
+    MAX_MANIFEST_BYTES,
+    STORE,
+    IndexStore,
+    is_index_name,
+    shown,
+)
 from shoal_workers.index.versions import changing, current_name, make_current, remove_old
 
 log = logging.getLogger(__name__)
@@ -63,15 +68,14 @@ class _Failure(NamedTuple):
 
 
 class Copies:
-    """The copies of all indexes of a store, in a folder of this machine. `tick` is called often while work is done.
+    """The copies of all indexes of a store, in a folder of this machine.
 
     One process at a time may have them. It may be killed at any moment: a version is there when it is whole.
     """
 
-    def __init__(self, store: IndexStore, folder: Path, tick: Callable[[], None] = lambda: None):
+    def __init__(self, store: IndexStore, folder: Path):
         self._store = store
         self._folder = folder
-        self._tick = tick
         self._failures: dict[str, _Failure] = {}
         self._gone_since: dict[str, float] = {}
         self._was_empty = False
@@ -84,10 +88,9 @@ class Copies:
         listed; nothing is changed then.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        there, here = self._store.list_names(), copied_names(self._folder)
+        there, here = self._store.sizes(), copied_names(self._folder)
         names = sorted(filter(is_index_name, {*there, *here})) if there else []
         for name in names:
-            self._tick()
             self._bring(name, now)
         self._failures = {name: failure for name, failure in self._failures.items() if name in names}
         errors = {name: failure.message for name, failure in self._failures.items()}
@@ -101,19 +104,22 @@ class Copies:
 
     def _bring(self, name: str, now: float) -> None:
         """Bring one copy to what the store has, or note why that cannot be done."""
-        version, failure = None, self._failures.get(name)
+        version, former = None, self._failures.get(name)
         try:
             version = self._current(name)
             if version is None:
                 self._forget(name, now)
-            elif failure and failure.version == version and now < failure.retry_at:
+            elif former and former.version == version and now < former.retry_at:
                 return
-            elif version != current_name(self._folder / name):
-                self._copy(name, version)
-            elif (self._folder / name / DAMAGED).exists():
-                self._mend(name, version)
+            else:
+                self._update(name, version)
         except ShoalError as error:
-            self._note(name, version, error, now)
+            pause_s = RETRY_AFTER_S
+            if former and former.version == version and isinstance(error, IndexCorrupt):
+                pause_s = min(2 * former.pause_s, MAX_RETRY_AFTER_S)
+            if not former or former.message != error.message:
+                log.warning("index %s: %s", name, error.message)
+            self._failures[name] = _Failure(version, error.message, pause_s, now + pause_s)
         else:
             self._failures.pop(name, None)
         if version is not None:
@@ -130,65 +136,75 @@ class Copies:
             raise IndexCorrupt(f"{place} does not name a version: if that stays so, publish a version again")
         return text[:-1]
 
-    def _copy(self, name: str, version: str) -> None:
-        """Switch a copy to a version, which is downloaded unless it is there."""
-        folder = self._folder / name
-        with _local_errors(folder, version):
-            if not (folder / version / MANIFEST).is_file():
-                self._download(name, version)
-            with changing(folder):
-                make_current(folder, version)
-                remove_old(folder, version, NUM_KEPT)
-            (folder / DAMAGED).unlink(missing_ok=True)
-            for scratch in folder.glob(f"{DOWNLOAD}*"):
-                shutil.rmtree(scratch, ignore_errors=True)
-        log.info("index %s: version %s is copied from the store", name, version)
+    def _forget(self, name: str, now: float) -> None:
+        """Remove the copy of an index that has been gone from the store for a while."""
+        if now - self._gone_since.setdefault(name, now) < GONE_AFTER_S:
+            return
+        self._gone_since.pop(name)
+        if (self._folder / name).exists():
+            (self._folder / name / CURRENT).unlink(missing_ok=True)
+            shutil.rmtree(self._folder / name, ignore_errors=True)
+            log.info("index %s: its copy is removed, as the store has no such index", name)
 
-    def _mend(self, name: str, version: str) -> None:
-        """Download the files anew that are damaged in a copy.
+    def _update(self, name: str, version: str) -> None:
+        """Switch a copy to a version, which is downloaded unless it is there; or mend a copy that is damaged.
 
-        Raises IndexCorrupt, so that it is not done again soon, if the copy is as the store has it.
+        Raises IndexCorrupt, so that it is not done again soon, if a damaged copy is as the store has it.
         """
-        folder, scratch = self._folder / name, self._folder / name / f"{DOWNLOAD}{version}"
-        with _local_errors(folder, version):
-            scratch.mkdir(exist_ok=True)
-            for file in (folder / version).glob("*"):
-                with suppress(OSError):  # a file that is not linked is downloaded
-                    os.link(file, scratch / file.name)
-            num_bytes = self._download(name, version)
+        folder = self._folder / name
+        is_current = version == current_name(folder)
+        if is_current and not (folder / DAMAGED).exists():
+            return
+        try:
+            num_bytes = 0
+            if is_current or not (folder / version / MANIFEST).is_file():
+                num_bytes = self._download(name, version)
+            if not is_current:
+                with changing(folder):
+                    make_current(folder, version)
+                    remove_old(folder, version, NUM_KEPT)
             (folder / DAMAGED).unlink(missing_ok=True)
-        if not num_bytes:
+        except OSError as error:
+            if error.errno not in DiskFull.ERRNOS:
+                raise FileError(f"{folder} cannot be written ({error.strerror}): check its permissions") from error
+            shutil.rmtree(folder / f"{DOWNLOAD}{version}", ignore_errors=True)
+            raise DiskFull(f"no room to copy a version into {folder} ({error.strerror}): free some space") from error
+        if is_current and not num_bytes:
             raise IndexCorrupt(
                 f"version {version} was found damaged, and is as {STORE} has it: if it is not served, build the index "
                 "again"
             )
-        log.info("index %s: damaged files of version %s are copied from the store again", name, version)
+        log.info("index %s: version %s is copied from the store", name, version)
 
     def _download(self, name: str, version: str) -> int:
-        """Download a version; files of an interrupted download that are whole stay. Return the bytes downloaded."""
+        """Download a version, but for files that are whole, of its copy or an interrupted download.
+
+        Return the bytes downloaded.
+        """
         folder, where = self._folder / name, f"{name}/{version}"
         scratch = folder / f"{DOWNLOAD}{version}"
         for other in folder.glob(f"{DOWNLOAD}*"):
             if other != scratch:
                 shutil.rmtree(other, ignore_errors=True)
         scratch.mkdir(parents=True, exist_ok=True)
-        manifest = self._manifest(scratch, where)
+        for file in (folder / version).glob("*"):
+            with suppress(OSError):  # a file that is not linked is downloaded
+                os.link(file, scratch / file.name)
+        manifest, there = self._manifest(scratch, where), self._store.sizes(where)
         sizes: dict[str, int] = {}
-        for file, expected in manifest.checksums.items():
-            self._tick()
-            if (scratch / file).exists() and checksum(scratch / file) == expected:
-                continue
-            if (size := self._store.size(f"{where}/{file}")) is None:
-                raise IndexCorrupt(f"{shown(f'{where}/{file}')} is missing: {_REMEDY}")
-            sizes[file] = size
+        for file_name, expected in manifest.checksums.items():
+            if not (scratch / file_name).exists() or checksum(scratch / file_name, self._store.tick) != expected:
+                if file_name not in there:
+                    raise IndexCorrupt(f"{shown(f'{where}/{file_name}')} is missing: {_REMEDY}")
+                sizes[file_name] = there[file_name]
         if (needed := sum(sizes.values())) > (free := shutil.disk_usage(folder).free):
             raise DiskFull(
                 f"the version to copy takes {needed:,} bytes, and {folder} has {free:,} free: free some space"
             )
-        for file, size in sizes.items():
-            self._download_file(f"{where}/{file}", scratch / file, size, manifest.checksums[file])
+        for file_name in sizes:
+            self._download_file(f"{where}/{file_name}", scratch / file_name, manifest.checksums[file_name])
         sync_folder(scratch)
-        shutil.rmtree(folder / version, ignore_errors=True)  # what an interrupted removal left
+        shutil.rmtree(folder / version, ignore_errors=True)
         scratch.rename(folder / version)
         sync_folder(folder)
         return needed
@@ -204,40 +220,18 @@ class Copies:
             raise IndexCorrupt(f"{shown(where)} is another version by its manifest: build the index again")
         return manifest
 
-    def _download_file(self, path: str, to: Path, size_bytes: int, expected: str) -> None:
-        digest = hashlib.sha256()
+    def _download_file(self, path: str, to: Path, expected: str) -> None:
         to.unlink(missing_ok=True)  # not written over: workers may have mapped a damaged file into memory
         with to.open("wb") as file:
-            for piece in self._store.read(path, size_bytes):
-                digest.update(piece)
+            for piece in self._store.read(path):
                 file.write(piece)
-                self._tick()
             file.flush()
             os.fsync(file.fileno())
-        if digest.hexdigest() != expected:
+        if (found := checksum(to, self._store.tick)) != expected:
             raise IndexCorrupt(
-                f"{shown(path)} is not what was built (checksum {digest.hexdigest()[:8]}…, not "
-                f"{expected[:8]}…): it is tried again later; if that stays so, {_REMEDY}"
+                f"{shown(path)} is not what was built (checksum {found[:8]}…, not {expected[:8]}…): it is tried again "
+                f"later; if that stays so, {_REMEDY}"
             )
-
-    def _forget(self, name: str, now: float) -> None:
-        """Remove the copy of an index that has been gone from the store for a while."""
-        if now - self._gone_since.setdefault(name, now) < GONE_AFTER_S:
-            return
-        self._gone_since.pop(name)
-        if (self._folder / name).exists():
-            (self._folder / name / CURRENT).unlink(missing_ok=True)
-            shutil.rmtree(self._folder / name, ignore_errors=True)
-            log.info("index %s: its copy is removed, as the store has no such index", name)
-
-    def _note(self, name: str, version: str | None, error: ShoalError, now: float) -> None:
-        """Note why an index could not be copied, and log it if that is new."""
-        former, pause_s = self._failures.get(name), RETRY_AFTER_S
-        if former and former.version == version and isinstance(error, IndexCorrupt):
-            pause_s = min(2 * former.pause_s, MAX_RETRY_AFTER_S)
-        if not former or former.message != error.message:
-            log.warning("index %s: %s", name, error.message)
-        self._failures[name] = _Failure(version, error.message, pause_s, now + pause_s)
 
 
 def copied_names(folder: Path) -> set[str]:
@@ -254,12 +248,6 @@ def read_errors(folder: Path) -> dict[str, str]:
         return {}
 
 
-def tell_damage(folder: Path, name: str) -> None:
-    """Have the files of a copy compared with the store again, in the folder of the copies; nothing without a copy."""
-    with suppress(OSError):
-        (folder / name / DAMAGED).touch()
-
-
 def save_errors(folder: Path, errors: Mapping[str, str]) -> None:
     """Write these reasons, unless they are written, or the disk is full: then they are in the log alone."""
     if errors != read_errors(folder):
@@ -267,13 +255,7 @@ def save_errors(folder: Path, errors: Mapping[str, str]) -> None:
             replace_file(folder / ERRORS, json.dumps(errors))
 
 
-@contextmanager
-def _local_errors(folder: Path, version: str) -> Iterator[None]:
-    """Turn the errors of this machine's disk into ShoalErrors; a download that fills the disk is removed from it."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in DiskFull.ERRNOS:
-            raise FileError(f"{folder} cannot be written ({error.strerror}): check its permissions") from error
-        shutil.rmtree(folder / f"{DOWNLOAD}{version}", ignore_errors=True)
-        raise DiskFull(f"no room to copy a version into {folder} ({error.strerror}): free some space") from error
+def tell_damage(folder: Path, name: str) -> None:
+    """Have the files of a copy compared with the store again, in the folder of the copies; nothing without a copy."""
+    with suppress(OSError):
+        (folder / name / DAMAGED).touch()

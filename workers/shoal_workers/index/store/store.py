@@ -1,16 +1,39 @@
-"""The store of indexes: a folder at a URL that fsspec opens, as in S3."""
+"""The store of indexes, a folder at a URL that fsspec opens, as in S3: versions are uploaded to it.
 
-from collections.abc import Iterable, Iterator
+<name>/<version>/…       the files of a version that have a checksum, and after them its manifest
+<name>/current           the name of the version to serve, and a line feed, written after all files of the version
+
+Versions never change. The folder of an index has a file of the names that it has uploaded: only these are removed.
+"""
+
+import fcntl
+import io
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import PurePosixPath
-from typing import Any, Self
+from pathlib import Path
+from typing import IO, Any, Self, TextIO
 
 from shoal.contract.excerpt import excerpt
-from shoal.errors import BadSetting, FileError, MissingExtra, ShoalError, Unavailable
+from shoal.contract.keys import NAME
+from shoal.errors import BadSetting, FileError, IndexCorrupt, MissingExtra, ShoalError, Unavailable
+from shoal.index_folder import CURRENT
 from shoal.process.extra import install_command
+from shoal_workers.index.files.manifest import MANIFEST, checksum
+from shoal_workers.index.versions import Version, list_versions
+
+log = logging.getLogger(__name__)
 
 #: Bytes that are read or written at a time. A file in S3 has at most 10,000 parts of that size.
 PIECE_BYTES = 2**24
+
+#: Largest manifest, and largest file `current`.
+MAX_MANIFEST_BYTES, MAX_CURRENT_BYTES = 2**20, 256
+
+#: The file with the names of the versions that were uploaded, or begun to be, one a line. Its lock is that of uploads.
+UPLOADED = ".uploaded"
 
 #: The store in messages, which do not have its address.
 STORE = "the store of indexes"
@@ -19,88 +42,84 @@ STORE = "the store of indexes"
 class IndexStore:
     """A folder in a store, and the files below it, which are named by their paths from there.
 
-    Every error is a ShoalError, without the address and the text of the store's own error, which may have a password.
+    `tick` is called at every step. Every error is a ShoalError, without the address and the text of the store's own
+    error, which may have a password.
     """
 
-    def __init__(self, filesystem: Any, root: str):
+    def __init__(self, filesystem: Any, root: str, tick: Callable[[], None] = lambda: None):
         self._filesystem = filesystem
         self._root = root.rstrip("/")
+        self.tick = tick
 
     @classmethod
-    def open(cls, url: str) -> Self:
+    def open(cls, url: str, tick: Callable[[], None] = lambda: None) -> Self:
         """Open the folder at a URL. Raises MissingExtra, BadSetting, FileError or Unavailable."""
         check_protocol(url)
         from fsspec.core import url_to_fs
 
         with _translated(STORE, "opened"):
             filesystem, root = url_to_fs(url)
-        return cls(filesystem, root)
+        return cls(filesystem, root, tick)
 
-    def list_names(self) -> list[str]:
-        """Return the names of the folders and files in the folder of the store; none if there is no such folder."""
-        with _translated(STORE, "listed"), suppress(FileNotFoundError):
+    def sizes(self, path: str = "") -> dict[str, int]:
+        """Return the names in a folder, and the sizes in bytes of those that are files; none without the folder."""
+        with _translated(shown(path) if path else STORE, "listed"), suppress(FileNotFoundError):
             self._filesystem.invalidate_cache()
-            return [path.rstrip("/").rpartition("/")[2] for path in self._filesystem.ls(self._root, detail=False)]
-        return []
+            found = self._filesystem.ls(f"{self._root}/{path}".rstrip("/"), detail=True)
+            return {about["name"].rstrip("/").rpartition("/")[2]: int(about["size"] or 0) for about in found}
+        return {}
 
     def read_small(self, path: str, max_bytes: int) -> bytes | None:
         """Return the contents of a small file; None if there is none. Raises FileError for a larger one."""
         with _translated(shown(path), "read"):
             try:
-                data = bytes(self._filesystem.cat_file(self._at(path), start=0, end=max_bytes + 1))
+                data = bytes(self._filesystem.cat_file(f"{self._root}/{path}", start=0, end=max_bytes + 1))
             except (FileNotFoundError, NotADirectoryError):
                 return None
         if len(data) > max_bytes:
             raise FileError(f"{shown(path)} has more than {max_bytes:,} bytes: build the index again")
         return data
 
-    def size(self, path: str) -> int | None:
-        """Return the size of a file in bytes; None if there is none."""
-        with _translated(shown(path), "read"):
-            self._filesystem.invalidate_cache()
-            try:
-                return int(self._filesystem.info(self._at(path))["size"])
-            except FileNotFoundError:
-                return None
-
-    def read(self, path: str, size_bytes: int) -> Iterator[bytes]:
-        """Yield the contents of a file, piece by piece, up to a size."""
+    def read(self, path: str) -> Iterator[bytes]:
+        """Yield the contents of a file, piece by piece."""
         with _translated(shown(path), "read"), self._open(path, "rb") as file:
-            while size_bytes > 0 and (piece := file.read(min(PIECE_BYTES, size_bytes))):
-                size_bytes -= len(piece)
+            while piece := file.read(PIECE_BYTES):
+                self.tick()
                 yield piece
 
-    def write(self, path: str, pieces: Iterable[bytes]) -> None:
-        """Write a file. A ShoalError that `pieces` raises is raised on; the file may then be incomplete."""
-        with _translated(shown(path), "written"), self._open_to_write(path) as file:
-            for piece in pieces:
-                file.write(piece)
+    def write(self, path: str, source: IO[bytes]) -> None:
+        """Write a file, in folders that are made for it where a store has folders."""
+        with _translated(shown(path), "written"):
+            try:
+                file = self._open(path, "wb")
+            except FileNotFoundError:
+                folders = path.split("/")[:-1]
+                for depth in range(1, len(folders) + 1):
+                    with suppress(FileExistsError):
+                        self._filesystem.mkdir("/".join([self._root, *folders[:depth]]), create_parents=False)
+                file = self._open(path, "wb")
+            with file:
+                while piece := source.read(PIECE_BYTES):
+                    self.tick()
+                    file.write(piece)
 
     def remove(self, path: str, *, is_folder: bool = False) -> None:
         """Remove a file, or a folder with all that is in it; nothing is done if there is none."""
         with _translated(shown(path), "removed"), suppress(FileNotFoundError):
-            self._filesystem.rm(self._at(path), recursive=is_folder)
-
-    def _open_to_write(self, path: str) -> Any:
-        """Open a file for writing, in folders that are made for it where a store has folders."""
-        try:
-            return self._open(path, "wb")
-        except FileNotFoundError:
-            for folder in reversed(PurePosixPath(path).parents[:-1]):
-                with suppress(FileExistsError):
-                    self._filesystem.mkdir(self._at(str(folder)), create_parents=False)
-            return self._open(path, "wb")
+            self._filesystem.rm(f"{self._root}/{path}", recursive=is_folder)
 
     def _open(self, path: str, mode: str) -> Any:
-        return self._filesystem.open(self._at(path), mode, block_size=PIECE_BYTES)
-
-    def _at(self, path: str) -> str:
-        return f"{self._root}/{path}"
+        return self._filesystem.open(f"{self._root}/{path}", mode, block_size=PIECE_BYTES)
 
 
 def shown(path: str) -> str:
     """Return a file of the store in words."""
     return f"{path} in {STORE}"
+
+
+def is_index_name(name: str) -> bool:
+    """Return True for the name of a folder that can be an index of the store."""
+    return NAME.fullmatch(name) is not None and not name.startswith(".")
 
 
 def check_protocol(url: str) -> None:
@@ -133,3 +152,102 @@ def _translated(place: str, done: str) -> Iterator[None]:
         raise Unavailable(
             f"{place} cannot be {done} ({type(error).__name__}): check that it answers, and the credentials"
         ) from None
+
+
+def upload(folder: Path, store: IndexStore, *, is_published: bool, is_anew: bool = False) -> None:
+    """Bring the store to what the folder of an index says.
+
+    The current version goes first, then the file `current`, then the others. A version of another machine goes on to be
+    served unless one of this folder `is_published` just now. With `is_anew` files that the store has are written again,
+    as they may be damaged there. Versions that were removed from the folder are removed from the store. One upload of
+    an index runs at a time on a machine. Raises IndexCorrupt for a current version that is damaged, and the errors of
+    the store.
+    """
+    name = folder.name
+    with _locked(folder / UPLOADED, store.tick) as file:
+        uploaded = file.read().split()
+        versions = sorted(list_versions(folder), key=lambda version: not version.is_current)
+        names = [version.name for version in versions]
+        _save(file, [*names, *uploaded])
+        is_ours = is_published or _served(name, store) in ("", *names, *uploaded)
+        for version in versions:
+            if _upload_version(version, store, is_anew) and version.is_current and is_ours:
+                store.write(f"{name}/{CURRENT}", io.BytesIO(f"{version.name}\n".encode()))
+        removed = [other for other in dict.fromkeys(uploaded) if other not in names]
+        served = _served(name, store)
+        for other in removed:
+            if other != served:  # which another machine may have published
+                store.remove(f"{name}/{other}/{MANIFEST}")
+                store.remove(f"{name}/{other}", is_folder=True)
+        _save(file, [*names, *(other for other in removed if other == served)])
+
+
+def upload_missing(home: Path, store: IndexStore) -> None:
+    """Upload each index in a folder that the store lacks, such as an index that was built before there was a store.
+
+    An index that cannot be uploaded is logged, and holds up no other.
+    """
+    for folder in sorted(path.parent for path in home.glob(f"*/{CURRENT}")):
+        try:
+            if is_index_name(folder.name) and not _served(folder.name, store):
+                upload(folder, store, is_published=False)
+                log.info("index %s: uploaded to the store, which had none of that name", folder.name)
+        except (ShoalError, OSError) as error:
+            log.warning("index %s is not uploaded to the store: %s", folder.name, error)
+
+
+def _served(name: str, store: IndexStore) -> str:
+    """Return the version that the store says to serve, or an empty text."""
+    return (store.read_small(f"{name}/{CURRENT}", MAX_CURRENT_BYTES) or b"").decode("utf-8", "replace").strip()
+
+
+def _upload_version(version: Version, store: IndexStore, is_anew: bool) -> bool:
+    """Upload the files of a version that the store lacks, or all of them, and then its manifest.
+
+    Returns False if that cannot be done, as the version is removed meanwhile, or is no current one and damaged.
+    """
+    if version.manifest is None:
+        if version.is_current:
+            raise IndexCorrupt(version.error or f"{version.folder} cannot be read")
+        return False
+    where = f"{version.folder.parent.name}/{version.name}"
+    try:
+        manifest = (version.folder / MANIFEST).read_bytes()
+        if not is_anew and store.read_small(f"{where}/{MANIFEST}", MAX_MANIFEST_BYTES) == manifest:
+            return True
+        there = {} if is_anew else store.sizes(where)
+        for name, expected in version.manifest.checksums.items():
+            path = version.folder / name
+            if there.get(name) == path.stat().st_size:
+                continue
+            if checksum(path, store.tick) != expected:
+                raise IndexCorrupt(f"{path} is not what was built, so it is not uploaded: build the index again")
+            with path.open("rb") as file:
+                store.write(f"{where}/{name}", file)
+        store.write(f"{where}/{MANIFEST}", io.BytesIO(manifest))
+    except (FileNotFoundError, IndexCorrupt):
+        if (version.folder / MANIFEST).exists():
+            raise
+        return False
+    return True
+
+
+@contextmanager
+def _locked(path: Path, tick: Callable[[], None]) -> Iterator[TextIO]:
+    """Open a file for reading and writing, and lock it as soon as no other process has it."""
+    with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+", encoding="utf-8") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                tick()
+                time.sleep(0.2)
+        yield file
+
+
+def _save(file: TextIO, names: list[str]) -> None:
+    """Replace the names in a file. The file is cut last, so that an interruption loses none of them."""
+    file.seek(0)
+    file.write("".join(f"{name}\n" for name in dict.fromkeys(names)))
+    file.truncate()

@@ -17,15 +17,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 from shoal.errors import Cancelled, FileError, IndexCorrupt, Internal, ShoalError, Unavailable, parse
 from shoal.process import logs
 from shoal.process.parent_death import die_with_parent
 from shoal.settings import Settings
 from shoal_workers.index.store.copies import Copies, copied_names, save_errors
-from shoal_workers.index.store.store import IndexStore, check_protocol
-from shoal_workers.index.store.upload import upload, upload_missing
+from shoal_workers.index.store.store import IndexStore, check_protocol, upload, upload_missing
 
 log = logging.getLogger(__name__)
 
@@ -105,30 +103,26 @@ def run_store_process(
         process_group=0,  # Ctrl-C is for its parent, which ends it
     )
     assert process.stdout is not None
-    with process.stdout as output:
+    with process.stdout as output, selectors.DefaultSelector() as selector:
+        selector.register(output, selectors.EVENT_READ)
+        heard_at, text, piece = time.monotonic(), b"", b"."
         try:
-            last_line = _read(output, report, max_silence_s)
+            while piece:
+                report()
+                if selector.select(REPORT_EVERY_S):
+                    piece = os.read(output.fileno(), _MAX_LINE_BYTES)
+                    heard_at, text = time.monotonic(), (text + piece)[-_MAX_LINE_BYTES:]
+                elif time.monotonic() - heard_at > max_silence_s:
+                    raise Unavailable(
+                        f"the store of indexes has not answered for {max_silence_s:g} s: check its address"
+                    )
             code = process.wait()
         finally:
             process.kill()
             process.wait()
     if code:
+        last_line = text.decode("utf-8", "replace").strip().rpartition("\n")[2]
         raise parse(last_line) or Internal(f"the process that uses the store ended with exit code {code}: see the log")
-
-
-def _read(output: IO[bytes], report: Callable[[], None], max_silence_s: float) -> str:
-    """Return the last line of the process when it has written that. Raises Unavailable if it hangs."""
-    heard_at, text = time.monotonic(), b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(output, selectors.EVENT_READ)
-        while True:
-            report()
-            if selector.select(REPORT_EVERY_S):
-                if not (piece := os.read(output.fileno(), _MAX_LINE_BYTES)):
-                    return text.decode("utf-8", "replace").strip().rpartition("\n")[2]
-                heard_at, text = time.monotonic(), (text + piece)[-_MAX_LINE_BYTES:]
-            elif time.monotonic() - heard_at > max_silence_s:
-                raise Unavailable(f"the store of indexes has not answered for {max_silence_s:g} s: check its address")
 
 
 def main(parent: str, command: str, *names: str) -> int:
@@ -137,46 +131,35 @@ def main(parent: str, command: str, *names: str) -> int:
     settings = Settings.from_environment()
     logs.configure(settings, "critical")
     logging.getLogger("shoal_workers").setLevel(settings.log_level.upper())
-    try:
-        if command == "check":
-            check_protocol(settings.index_store)
-        elif command in ("publish", "upload", "renew"):
-            folder, store = settings.index_home_folder / names[0], IndexStore.open(settings.index_store)
-            upload(folder, store, _dots(), is_published=command == "publish", is_anew=command == "renew")
-        else:
-            _copy(settings)
-    except ShoalError as error:
-        print(error.line, flush=True)
-        return 1
-    except Exception as error:
-        log.error("the process that uses the store failed: %s", logs.places(error))
-        return 1
-    return 0
-
-
-def _copy(settings: Settings) -> None:
-    """Upload what the store lacks, and keep the copies up to date until the process is killed, or the store fails."""
-    os.nice(NICENESS)
-    tick, store = _dots(), IndexStore.open(settings.index_store)
-    upload_missing(settings.index_home_folder, store, tick)
-    copies = Copies(store, settings.index_copies_folder, tick)
-    while True:
-        copies.look(time.monotonic())
-        tick()
-        time.sleep(LOOK_EVERY_S)
-
-
-def _dots() -> Callable[[], None]:
-    """Return a call that writes a line with a dot for the process's parent, but not too many of them."""
     next_s = 0.0
 
-    def tick() -> None:
+    def tick() -> None:  # a dot for the process's parent, but not too many of them
         nonlocal next_s
         if (now_s := time.monotonic()) >= next_s:
             print(".", flush=True)
             next_s = now_s + DOT_EVERY_S
 
-    return tick
+    try:
+        if command == "check":
+            check_protocol(settings.index_store)
+            return 0
+        store = IndexStore.open(settings.index_store, tick)
+        if command != "copy":
+            folder = settings.index_home_folder / names[0]
+            upload(folder, store, is_published=command == "publish", is_anew=command == "renew")
+            return 0
+        os.nice(NICENESS)
+        upload_missing(settings.index_home_folder, store)
+        copies = Copies(store, settings.index_copies_folder)
+        while True:
+            copies.look(time.monotonic())
+            tick()
+            time.sleep(LOOK_EVERY_S)
+    except ShoalError as error:
+        print(error.line, flush=True)
+    except Exception as error:
+        log.error("the process that uses the store failed: %s", logs.places(error))
+    return 1
 
 
 @contextmanager
@@ -214,13 +197,13 @@ def _keep(settings: Settings, lock: int, stopping: threading.Event) -> None:
         if stopping.is_set():
             raise Cancelled("the worker stops")
 
-    while not _takes(lock):
-        if stopping.wait(LOOK_EVERY_S):
-            return
     folder, message, failed_at = settings.index_copies_folder, "", 0.0
     while not stopping.is_set():
         try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             run_store_process(settings, "copy", report=check_stop, keeps_open=[lock])
+        except BlockingIOError:  # another worker copies
+            stopping.wait(LOOK_EVERY_S)
         except Cancelled:
             return
         except Exception as error:  # any: without this thread, no new version would ever be served
@@ -229,15 +212,7 @@ def _keep(settings: Settings, lock: int, stopping: threading.Event) -> None:
             message, failed_at = str(error), time.monotonic()
             with suppress(OSError):
                 save_errors(folder, dict.fromkeys(copied_names(folder), message))
-        stopping.wait(RESTART_AFTER_S)
-
-
-def _takes(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+            stopping.wait(RESTART_AFTER_S)
 
 
 if __name__ == "__main__":
