@@ -9,11 +9,11 @@ from functools import partial
 
 from stack import READY_WITHIN_S, ask, stack
 
+from benchmarks import wrk
 from benchmarks.peers import Target
 from benchmarks.plan import Plan
 from benchmarks.server import NO_CACHE, Processes, Server
 from benchmarks.trial import Figures, Row, Trial
-from shoal.cli import wrk
 from shoal.errors import NotReady
 
 #: Seconds of the load that do not count: before each measurement, and while the worker is killed.

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -232,12 +231,10 @@ def test_search_of_an_unknown_index(shoal: CliRunner) -> None:
 
 def test_search_prints_facets_and_says_that_hits_are_approximate(capsys: pytest.CaptureFixture[str]) -> None:
     facets = [{"topic": {"values": [{"value": "sun", "count": 1_234}, {"value": "rain", "count": 5}]}}]
-    reply = Reply("a", hits=[[]], facets=facets, approximate=True)
-    (found,) = search._search(SimpleNamespace(find=lambda *_, **__: reply), ["storm"], 5, "default", {})  # type: ignore[arg-type]
-    search._print(found, ())
-    search._print({"hits": [{"id": "7", "score": 0.5, "title": "Rain", "text": "wet"}, {"id": "8", "score": 0.25}]}, ())
+    hits = [{"id": "7", "score": 0.5, "title": "Rain", "text": "wet"}, {"id": "8", "score": 0.25}]
+    search._print(Reply("a", hits=[hits], facets=facets, approximate=True), False, ())
     printed = capsys.readouterr()
-    assert printed.out == 'topic: "sun" 1,234, "rain" 5\n0.500  7  Rain  wet\n0.250  8\n'
+    assert printed.out == '0.500  7  Rain  wet\n0.250  8\ntopic: "sun" 1,234, "rain" 5\n'
     assert printed.err.startswith("approximate: some of the best documents may be missing")
 
 

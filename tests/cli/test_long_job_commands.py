@@ -63,12 +63,13 @@ def test_a_job_is_shown_with_all_that_is_known(shoal: CliRunner, job_id: str, tm
     assert (about["id"], about["arguments"]["text_column"]) == (job_id, "headline")
 
 
-def test_a_failed_job_tells_why_and_what_it_has_left_out() -> None:
+def test_a_failed_job_tells_why_and_what_it_has_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     progress, error = Progress(rows=9, num_bad=7, first_bad=("row 1: empty",), eta_s=60.0), {"code": "file_error"}
     status = LongJobStatus("a", "embed_file", "failed", {}, 0.0, progress=progress, error=error | {"message": "gone"})
     assert long_job._outline(status).endswith("(file_error: gone)")
-    details = list(long_job._details(status))
-    assert details[-3:] == [("left out", "row 1: empty"), ("left out", "6 more rows"), ("error", "gone [file_error]")]
+    long_job._print_details(status)
+    said = ["left out: row 1: empty", "left out: 6 more rows", "error: gone [file_error]"]
+    assert capsys.readouterr().out.splitlines()[-3:] == said
 
 
 def test_jobs_are_paused_resumed_cancelled_and_retried(shoal: CliRunner, job_id: str) -> None:

@@ -23,8 +23,7 @@ from http_servers import Listen
 from process import environment, run
 from rich.console import Console
 
-from shoal.cli.shown.pool_screen import View
-from shoal.cli.shown.pool_table import pool_tables
+from shoal.cli.pool_screen import View, pool_tables
 from shoal.contract.keys import Keys
 from shoal_api.access import api_keys
 

@@ -320,7 +320,7 @@ HOMES = {
         "shoal_workers.long_jobs.schedules",
     },
     "opentelemetry": {"shoal.process.spans"},
-    "rich": {"shoal.cli.shown.pool_screen", "shoal.cli.shown.pool_table"},
+    "rich": {"shoal.cli.pool_screen"},
     "Stemmer": {"shoal_workers.index.lexical.analyzer"},
     "numkong": {"shoal_workers.index.vectors.upper_bounds", "shoal_workers.index.build.cells"},
     "openvino": {
@@ -339,7 +339,7 @@ HOMES = {
     },
     "sentence_transformers": {"shoal_workers.model.export", "shoal_workers.model.reference"},
     "safetensors": {
-        "shoal.cli.shown.vector_file",
+        "shoal.cli.embed",
         "shoal_api.answers.vector_format",
         "shoal_workers.encoding.engines.calibration",
         "shoal_workers.model",
