@@ -16,7 +16,7 @@ from tcp_proxy import Proxy
 from shoal import AsyncClient
 from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.async_connection import ConnectionMaker
-from shoal.client.redis import embed_stream
+from shoal.client.redis import call
 from shoal.contract.jobs import TEXTS_PER_JOB
 from shoal.contract.keys import Keys
 from shoal.contract.options import Options
@@ -229,7 +229,7 @@ class TestStream:
                 texts = ["x"] * TEXTS_PER_JOB + ["yy"] * TEXTS_PER_JOB
                 return [float(vector[0]) async for vector in client.embed_stream(texts, window=2)]
 
-        monkeypatch.setattr(embed_stream, "sleep", sleep)
+        monkeypatch.setattr(call, "sleep", sleep)
         set_limits(queue, LaneLimits(max_jobs=1))
         queue.put("bulk", [Embed(["storm"])])
         with stack:

@@ -13,8 +13,8 @@ from queues import Queue
 from tcp_proxy import Proxy
 
 from shoal import AsyncClient, Client
-from shoal.client.item_file import ItemFile
-from shoal.client.work_threads import WorkThreads
+from shoal.client.redis.session import WorkThreads
+from shoal.client.source import ItemFile
 from shoal.contract.keys import Keys
 from shoal.errors import Unavailable, UnknownJob
 

@@ -11,7 +11,7 @@ from http_servers import Canned, CannedServer
 
 from shoal import HttpClient
 from shoal.client.http import session
-from shoal.client.http.messages import RequestLimits
+from shoal.client.http.answer import RequestLimits
 from shoal.contract import wire
 from shoal.contract.traceparent import continued
 from shoal.errors import MalformedJob, NotReady, Overloaded, ShoalError, Unavailable, UnknownJob

@@ -19,7 +19,7 @@ from process import Process
 from tcp_proxy import Proxy
 
 from shoal import Client, HttpClient
-from shoal.client.http.messages import RequestLimits
+from shoal.client.http.answer import RequestLimits
 from shoal.contract.keys import Keys
 from shoal.contract.options import Options
 from shoal.errors import (

@@ -20,7 +20,7 @@ from werkzeug.test import TestResponse
 from shoal import AsyncClient, Client, HttpClient
 from shoal.changes.change import MAX_CHANGE_IDS, MAX_CHANGES, Change
 from shoal.changes.change_log import START
-from shoal.client.http.index import MAX_REQUEST_BYTES, MAX_REQUEST_DOCUMENTS
+from shoal.client.http.long_jobs import MAX_REQUEST_BYTES, MAX_REQUEST_DOCUMENTS
 from shoal.client.redis.index_writer import DOCUMENTS_PER_CHANGE, MAX_BYTES, Written
 from shoal.contract.jobs import Job
 from shoal.contract.keys import Keys

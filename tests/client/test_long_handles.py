@@ -13,9 +13,8 @@ from conftest import PATIENCE_S
 from http_servers import Canned, CannedServer, Listen
 
 from shoal import Client, HttpClient, ServerFile
-from shoal.client.item_file import ItemFile
-from shoal.client.long_handle import LongHandle
-from shoal.client.source_file import place_of
+from shoal.client.handles import LongHandle
+from shoal.client.source import ItemFile, place_of
 from shoal.contract import wire
 from shoal.errors import (
     BadDocument,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from queues import Queue
 
 from shoal import Client, HttpClient
-from shoal.client.one_version import SWITCH_PAUSE_S, of_other_versions
+from shoal.client.parts import SWITCH_PAUSE_S, of_other_versions
 from shoal.contract.jobs import LANES, TEXTS_PER_JOB, Job
 from shoal.contract.replies import Reply
 from shoal.errors import Internal, NotReady

@@ -308,7 +308,7 @@ HOMES = {
     "redis": {"shoal.broker"},
     "fsspec": {"shoal.records.files.source_file", "shoal_workers.index.store.store"},
     "backports": {"shoal.records.files.text_lines"},
-    "httpx2": {"shoal.client.http.deadline", "shoal.client.http.session"},
+    "httpx2": {"shoal.client.http.session"},
     "rq": {
         "shoal.long_jobs.rq_job",
         "shoal.long_jobs.rq_jobs",

@@ -20,7 +20,7 @@ from shoal.cli.long_job import submit
 from shoal.cli.options import REDIS_SETTINGS, settings_options
 from shoal.cli.output import echo
 from shoal.client.redis.client import Client
-from shoal.client.source_file import place_of
+from shoal.client.source import place_of
 from shoal.contract.excerpt import excerpt
 from shoal.errors import Cancelled, InvalidRequest
 from shoal.process.progress import Progress, TaskBar

@@ -9,7 +9,6 @@ import click
 
 from shoal.cli.options import REDIS_SETTINGS, settings_options
 from shoal.cli.output import echo, echo_lines, when
-from shoal.client.long_handle import LongHandle
 from shoal.process.progress import TaskBar, task_line
 from shoal.settings import Settings
 
@@ -64,6 +63,8 @@ def watch(settings: Settings, job_id: str) -> None:
 
     The exit status is 0 if the job is done, and 1 if it failed or was cancelled.
     """
+    from shoal.client.handles import LongHandle  # which loads msgpack
+
     with long_jobs(settings) as jobs:
         status = jobs.status(job_id).status
         if status == "queued":

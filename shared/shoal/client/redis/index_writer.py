@@ -20,7 +20,7 @@ from shoal.changes.change import (
     is_position,
 )
 from shoal.changes.change_log import append
-from shoal.client.grouping import bounded_groups, telling_how_many
+from shoal.client.parts import bounded_groups, telling_how_many
 from shoal.contract import wire
 from shoal.contract.excerpt import excerpt
 from shoal.contract.jobs import Job
