@@ -19,7 +19,7 @@ from conftest import PATIENCE_S, ROOT, WORDS, free_port
 from process import run
 from safetensors.numpy import load_file
 
-from shoal import Client, __version__
+from shoal import Client
 from shoal.cli import search
 from shoal.cli.main import main
 from shoal.contract.keys import Keys
@@ -72,13 +72,6 @@ def test_a_missing_library_is_named_with_the_extra_that_installs_it(library: str
     result = CliRunner().invoke(type(main)("shoal", callback=use, invoke_without_command=True))
     said = f"needs '{library}', which is not installed: {sys.executable} -m pip install -c {ROOT}/constraints.txt -e "
     assert f"{said}'{ROOT}[{extra}]'" in fail(result, "missing_extra")
-
-
-def test_there_is_a_command_for_everything() -> None:
-    assert {" ".join(path) for path, _ in commands()} >= {
-        *("serve", "api", "worker", "index build", "index info", "model prepare", "model info"),
-        *("embed", "search", "status"),
-    }
 
 
 def test_a_folder_with_a_point_in_its_name_takes_a_slash() -> None:
@@ -135,10 +128,6 @@ def test_zsh_takes_the_script_though_nothing_has_begun_completion(tmp_path: Path
     assert (done.stdout, done.stderr) == ("_shoal_completion\n", "")
 
 
-def test_version() -> None:
-    assert __version__ in succeed(CliRunner().invoke(main, ["--version"]))
-
-
 @pytest.mark.usefixtures("serving")
 class TestEmbed:
     def test_vectors_are_printed_one_a_line(self, shoal: CliRunner, client: Client) -> None:
@@ -170,9 +159,6 @@ class TestEmbed:
         line = succeed(shoal.invoke(main, ["embed", "storm", "--no-normalize", "--prompt-name", "query"]))
         wanted = client.embed("storm", normalize=False, prompt_name="query")
         assert json.loads(line) == pytest.approx(wanted, abs=1e-5)
-
-    def test_what_the_worker_refuses(self, shoal: CliRunner) -> None:
-        assert "33" in fail(shoal.invoke(main, ["embed", "storm", "--dimensions", "33"]), "invalid_request")
 
     def test_no_texts_make_an_empty_file(self, shoal: CliRunner, tmp_path: Path) -> None:
         out = tmp_path / "none.npy"
@@ -265,12 +251,6 @@ def test_a_setting_that_cannot_work(shoal: CliRunner) -> None:
     assert 'SHOAL_PORT is "eighty": it takes a whole number' in fail(result, "bad_setting")
 
 
-def test_an_unknown_command() -> None:
-    result = CliRunner().invoke(main, ["swim"])
-    assert result.exit_code == 2
-    assert "No such command 'swim'" in result.stderr
-
-
 def test_an_index_is_built_and_looked_at(tiny_source: Path, tiny_model: Path, home: Path, tmp_path: Path) -> None:
     source, out = tmp_path / "news.csv", tmp_path / "index"
     source.write_text("headline,topic\nstorm over europe,weather\nmarket falls,money\n")
@@ -294,12 +274,6 @@ def test_a_bad_row_is_named_by_its_line(tiny_source: Path, tiny_model: Path, hom
     assert "line 3" in done.stderr.splitlines()[-1]
     assert done.stderr.endswith("[bad_document]\n")
     assert not (tmp_path / "index").exists()
-
-
-def test_a_folder_without_an_index_or_model(tmp_path: Path) -> None:
-    fail(CliRunner().invoke(main, ["index", "info", str(tmp_path)]), "index_not_found")
-    arguments = ["model", "info", "--home", str(tmp_path), "--model", "none"]
-    fail(CliRunner().invoke(main, arguments), "model_not_found")
 
 
 def test_a_place_that_cannot_be_written_is_one_line(index_folder: Path, tmp_path: Path) -> None:

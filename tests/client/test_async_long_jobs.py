@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import pytest
-from awaiting import async_client, outcomes, url_of, wait_for
+from awaiting import async_client, in_loop, outcomes, url_of, wait_for
 from conftest import PATIENCE_S, RedisServer
 from queues import Queue
 from tcp_proxy import Proxy
@@ -54,29 +54,25 @@ def test_the_loop_goes_on_while_redis_takes_its_time(own_redis: RedisServer) -> 
 
 
 class TestCancelling:
-    def test_a_task_that_waits_leaves_the_job_as_it_is(self, queue: Queue, redis_url: str, job_id: str) -> None:
-        async def use() -> None:
-            async with async_client(queue, redis_url) as client:
-                job, seen = client.long_job(job_id), list[str]()
-                task = asyncio.create_task(job.wait(on_status=lambda status: seen.append(status.status)))
-                await wait_for(lambda: seen)
-                task.cancel()
-                assert [type(error) for error in await outcomes([task])] == [asyncio.CancelledError]
-                assert await job.status() == "queued"
-                assert await job.cancel() == "cancelled"
+    @in_loop
+    async def test_a_task_that_waits_leaves_the_job_as_it_is(self, queue: Queue, redis_url: str, job_id: str) -> None:
+        async with async_client(queue, redis_url) as client:
+            job, seen = client.long_job(job_id), list[str]()
+            task = asyncio.create_task(job.wait(on_status=lambda status: seen.append(status.status)))
+            await wait_for(lambda: seen)
+            task.cancel()
+            assert [type(error) for error in await outcomes([task])] == [asyncio.CancelledError]
+            assert await job.status() == "queued"
+            assert await job.cancel() == "cancelled"
 
-        asyncio.run(use())
-
-    def test_a_timeout_of_asyncio_ends_the_wait_alone(self, queue: Queue, redis_url: str, job_id: str) -> None:
-        async def use() -> None:
-            async with async_client(queue, redis_url) as client:
-                job = client.long_job(job_id)
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(0.1):
-                        await job.wait()
-                assert await job.status() == "queued"
-
-        asyncio.run(use())
+    @in_loop
+    async def test_a_timeout_of_asyncio_ends_the_wait_alone(self, queue: Queue, redis_url: str, job_id: str) -> None:
+        async with async_client(queue, redis_url) as client:
+            job = client.long_job(job_id)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await job.wait()
+            assert await job.status() == "queued"
 
     def test_texts_that_are_being_written_leave_no_file(self, queue: Queue, redis_url: str, tmp_path: Path) -> None:
         file = tmp_path / "vectors.jsonl"
@@ -127,25 +123,23 @@ class TestCancelling:
 
 
 class TestClosing:
-    def test_tasks_that_wait_for_a_job_are_told_and_none_is_left(
+    @in_loop
+    async def test_tasks_that_wait_for_a_job_are_told_and_none_is_left(
         self, queue: Queue, redis_url: str, job_id: str
     ) -> None:
-        async def use() -> None:
-            client, seen = async_client(queue, redis_url), list[str]()
-            before = len(queue.redis.client_list())
-            job = client.long_job(job_id)
-            tasks = [asyncio.create_task(job.wait(on_status=lambda s: seen.append(s.status))) for _ in range(3)]
-            await wait_for(lambda: len(seen) >= 3)
-            await client.close()
-            for error in await outcomes(tasks):
-                assert isinstance(error, Unavailable)
-                assert "the client was closed" in str(error)
-            assert asyncio.all_tasks() == {asyncio.current_task()}
-            await wait_for(lambda: len(queue.redis.client_list()) <= before)
-            assert await job.status() == "queued"  # it is opened again
-            await client.close()
-
-        asyncio.run(use())
+        client, seen = async_client(queue, redis_url), list[str]()
+        before = len(queue.redis.client_list())
+        job = client.long_job(job_id)
+        tasks = [asyncio.create_task(job.wait(on_status=lambda s: seen.append(s.status))) for _ in range(3)]
+        await wait_for(lambda: len(seen) >= 3)
+        await client.close()
+        for error in await outcomes(tasks):
+            assert isinstance(error, Unavailable)
+            assert "the client was closed" in str(error)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        await wait_for(lambda: len(queue.redis.client_list()) <= before)
+        assert await job.status() == "queued"  # it is opened again
+        await client.close()
 
     def test_calls_that_redis_has_not_answered_fail(self, own_redis: RedisServer) -> None:
         async def use(proxy: Proxy) -> None:
@@ -177,12 +171,10 @@ class TestClosing:
         asyncio.run(client.close())
         queue.close()
 
-    def test_another_loop_may_not_use_it_meanwhile(self, queue: Queue, redis_url: str, job_id: str) -> None:
-        async def use() -> None:
-            async with async_client(queue, redis_url) as client:
-                job = client.long_job(job_id)
-                assert await job.status() == "queued"
-                with pytest.raises(RuntimeError, match="in another event loop"):
-                    await asyncio.to_thread(asyncio.run, job.status())
-
-        asyncio.run(use())
+    @in_loop
+    async def test_another_loop_may_not_use_it_meanwhile(self, queue: Queue, redis_url: str, job_id: str) -> None:
+        async with async_client(queue, redis_url) as client:
+            job = client.long_job(job_id)
+            assert await job.status() == "queued"
+            with pytest.raises(RuntimeError, match="in another event loop"):
+                await asyncio.to_thread(asyncio.run, job.status())

@@ -53,12 +53,6 @@ def client(make_client: MakeClient) -> AnyClient:
 
 @pytest.mark.usefixtures("serving")
 class TestEmbed:
-    def test_a_single_text_gives_one_vector(self, client: AnyClient) -> None:
-        vector = embed_one(client, "storm")
-        assert vector.shape == (32,)
-        assert vector.dtype == np.dtype(np.float32)
-        assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-6)
-
     def test_a_list_gives_a_row_each(self, client: AnyClient) -> None:
         vectors = client.embed(["storm", "rain"])
         assert isinstance(vectors, np.ndarray)
@@ -85,9 +79,6 @@ class TestEmbed:
         for n in (0, TEXTS_PER_JOB - 1, TEXTS_PER_JOB, len(TEXTS) - 1):
             assert vectors[n] == pytest.approx(embed_one(client, TEXTS[n]), abs=1e-5)
 
-    def test_any_iterable_will_do(self, client: AnyClient) -> None:
-        assert np.shape(client.embed(word for word in WORDS)) == (len(WORDS), 32)
-
     def test_token_vectors_come_as_one_array_a_text(self, client: AnyClient) -> None:
         texts = ["storm", "storm in europe"] * TEXTS_PER_JOB
         rows = client.embed(texts, output="tokens")
@@ -98,9 +89,6 @@ class TestEmbed:
         cut = client.embed(["storm rain"], dimensions=8, normalize=False, pooling="max", prompt_name="query")
         assert np.shape(cut) == (1, 8)
         assert cut[0] != pytest.approx(embed_one(client, "storm rain")[:8], abs=1e-3)
-
-    def test_the_empty_text_and_nul_bytes_are_embedded(self, client: AnyClient) -> None:
-        assert np.isfinite(client.embed(["", "storm\0rain"])).all()
 
     def test_a_refused_option_is_named(self, client: AnyClient) -> None:
         with pytest.raises(InvalidRequest, match='pooling is "last": it takes one of null, mean, max, cls'):
@@ -132,10 +120,6 @@ class TestEmbed:
 
     def test_many_are_embedded_at_the_same_time(self, client: AnyClient, encoder: Encoder) -> None:
         assert np.stack(embed_together(client, TEXTS)) == pytest.approx(encoder.embed(TEXTS, Options(), ""), abs=1e-5)
-
-    def test_a_reply_says_more_than_the_vectors(self, client: AnyClient) -> None:
-        reply = client.call(Embed(["storm", "storm " * 50]), lane="bulk", client="other")
-        assert (reply.tokens, reply.truncated, reply.cached) == ([3, 48], [False, True], 0)
 
 
 def test_texts_that_the_cache_has_are_not_sent(
@@ -171,9 +155,6 @@ class TestSearch:
         best = {query: hits[0]["id"] for query, hits in zip(queries, found, strict=True)}
         assert len(set(best.values())) > 1
         assert client.search(queries[3], k=1)[0]["id"] == best[queries[3]]
-
-    def test_no_more_hits_than_documents(self, client: AnyClient) -> None:
-        assert len(client.search("storm", k=1_000)) == len(WORDS) ** 2
 
     def test_documents_and_vectors_need_no_queries(self, client: AnyClient) -> None:
         best = client.search("storm europe", k=3)
@@ -286,11 +267,6 @@ class TestSubmit:
         assert handle.status() == "done"
         assert set(reply.timings) == {"queue_s", "tokenize_s", "encode_s", "search_s"}
 
-    def test_a_search_can_be_submitted(self, client: AnyClient) -> None:
-        hits = client.submit("search", "storm", k=2).result().hits
-        assert hits is not None
-        assert [len(found) for found in hits] == [2]
-
     def test_one_with_a_timeout_is_not_computed_after_it(self, client: AnyClient) -> None:
         late = client.submit("embed", "storm", timeout_s=0)
         with pytest.raises(Expired):
@@ -352,9 +328,6 @@ class TestStream:
     def test_token_vectors_stream_too(self, client: AnyClient) -> None:
         shapes = [rows.shape for rows in client.embed_stream(["storm", "storm rain"], output="tokens")]
         assert shapes == [(3, 32), (4, 32)]
-
-    def test_no_texts_no_vectors(self, client: AnyClient) -> None:
-        assert list(client.embed_stream([])) == []
 
     @pytest.mark.usefixtures("serving")
     def test_it_can_be_left_early(self, client: AnyClient, queue: Queue, worker: Worker) -> None:

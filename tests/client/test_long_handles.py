@@ -75,10 +75,6 @@ class TestLongHandle:
         assert job.wait(PATIENCE_S, lambda state: seen.append(state.status)) == {"rows": 14}
         assert seen == ["queued", "running", "done"]
 
-    def test_it_says_how_far_the_job_is(self) -> None:
-        job = handle(status("running", progress=Progress(rows=7)))
-        assert (job.status(), job.progress().rows) == ("running", 7)
-
     def test_a_job_that_has_ended_is_deleted(self) -> None:
         handle(status("done")).delete()
         with pytest.raises(JobNotEnded):
@@ -87,10 +83,6 @@ class TestLongHandle:
     def test_a_wait_goes_on_while_redis_is_away(self) -> None:
         job = handle(status("running"), Unavailable("away"), Unavailable("away"), status("done"))
         assert job.wait(PATIENCE_S) == {}
-
-    def test_a_wait_does_not_begin_without_redis(self) -> None:
-        with pytest.raises(Unavailable):
-            handle(Unavailable("away")).wait(PATIENCE_S)
 
     def test_a_job_that_failed_raises_its_error(self) -> None:
         with pytest.raises(BadDocument, match="line 3"):
