@@ -22,9 +22,10 @@ from safetensors.numpy import load_file
 from shoal import Client
 from shoal.cli import search
 from shoal.cli.main import main
-from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
 from shoal.settings import Settings, variable
+
+pytest_plugins = ["cli_fixtures"]
 
 SETTINGS = {item.name for item in fields(Settings)}
 
@@ -38,13 +39,6 @@ def commands(group: click.Group = main, path: tuple[str, ...] = ()) -> Iterator[
         yield (*path, name), command
         if isinstance(command, click.Group):
             yield from commands(command, (*path, name))
-
-
-@pytest.fixture
-def shoal(redis_url: str, keys: Keys) -> CliRunner:
-    """Return a runner of commands in the test's own pool."""
-    names = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
-    return CliRunner(env={variable(name): value for name, value in names.items()})
 
 
 def succeed(result: Result) -> str:
@@ -242,7 +236,7 @@ def test_status_lists_lanes_and_workers(shoal: CliRunner, client: Client) -> Non
 
 
 def test_redis_that_does_not_answer(shoal: CliRunner) -> None:
-    for command in (["status"], ["embed", "storm"], ["search", "storm"]):
+    for command in (["status"], ["embed", "storm"], ["search", "storm"], ["job", "list"]):
         fail(shoal.invoke(main, [*command, "--redis-url", "redis://127.0.0.1:1/0"]), "unavailable")
 
 

@@ -17,15 +17,8 @@ from shoal.cli import long_job
 from shoal.cli.main import main
 from shoal.contract.keys import Keys
 from shoal.long_jobs.status import LongJobStatus, Progress
-from shoal.settings import variable
 
-
-@pytest.fixture
-def shoal(redis_url: str, keys: Keys) -> CliRunner:
-    """Return a runner of commands in the test's own pool."""
-    names = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
-    native = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    return CliRunner(env={variable(name): value for name, value in names.items()} | native)
+pytest_plugins = ["cli_fixtures"]
 
 
 @pytest.fixture
@@ -153,7 +146,3 @@ class TestDetach:
     def test_single_files_of_vectors_are_not(self, shoal: CliRunner, tmp_path: Path) -> None:
         result = shoal.invoke(main, ["embed", "storm", "--out", str(tmp_path / "vectors.npy"), "--detach"])
         assert "--detach goes with a folder" in fail(result, "invalid_request")
-
-
-def test_redis_that_does_not_answer(shoal: CliRunner) -> None:
-    fail(shoal.invoke(main, ["job", "list", "--redis-url", "redis://127.0.0.1:1/0"]), "unavailable")

@@ -255,12 +255,6 @@ class TestClosing:
         await broker.close()
         assert [type(error) for error in await outcomes([task])] == [Unavailable]
 
-    @in_loop
-    async def test_who_asks_redis_for_nothing_is_answered_at_once(self, redis_url: str) -> None:
-        broker = AsyncBroker(ConnectionMaker(redis_url))
-        assert await asyncio.gather(broker.pipeline(), broker.execute("PING")) == [[], b"PONG"]
-        await broker.close()
-
     @pytest.mark.parametrize("num_steps", [1, 3])
     @in_loop
     async def test_tasks_that_ask_redis_while_the_loop_ends_do_not_hang(self, redis_url: str, num_steps: int) -> None:

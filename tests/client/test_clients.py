@@ -27,7 +27,6 @@ from shoal.errors import (
     TooLarge,
     Unavailable,
     UnknownIndex,
-    UnknownJob,
 )
 from shoal.operations import Embed
 from shoal.queue.lane import LaneLimits
@@ -100,10 +99,6 @@ class TestEmbed:
         with pytest.raises(InvalidRequest, match=r"dimensions is 33.*32"):
             client.embed("storm", dimensions=33)
 
-    def test_a_text_that_is_too_long_is_named_when_it_may_not_be_cut(self, client: AnyClient) -> None:
-        with pytest.raises(TextTooLong, match="text 1 has more than the 48 tokens"):
-            client.embed(["storm", "storm " * 50], truncate=False)
-
     def test_a_text_is_named_by_its_place_in_a_list_of_several_requests(self, client: AnyClient) -> None:
         texts = ["storm"] * (MAX_REQUEST_TEXTS + 43) + ["storm " * 50]
         with pytest.raises(TextTooLong, match="text 299 has more than the 48 tokens"):
@@ -142,12 +137,6 @@ def test_texts_that_the_cache_has_are_not_sent(
 
 @pytest.mark.usefixtures("serving")
 class TestSearch:
-    def test_hits_come_best_first(self, client: AnyClient) -> None:
-        hits = client.search("storm europe", k=7)
-        assert len(hits) == 7
-        assert [hit["score"] for hit in hits] == sorted((hit["score"] for hit in hits), reverse=True)
-        assert set(hits[0]) == {"id", "score", "text"}
-
     def test_each_query_has_its_hits(self, client: AnyClient) -> None:
         queries = [f"{word} rain" for word in WORDS] * TEXTS_PER_JOB
         found = client.search(queries, k=3)
@@ -182,12 +171,6 @@ class TestSearch:
         assert [*(first.hits or [[]])[0], *(second.hits or [[]])[0]] == whole
         assert set(whole[0]) == {"id", "score"}
 
-    def test_options_that_cannot_be_served_are_refused(self, client: AnyClient) -> None:
-        with pytest.raises(InvalidRequest, match="group_size is 0"):
-            client.search("storm", group_by="text", group_size=0)
-        with pytest.raises(InvalidRequest, match='like\\[0\\] is "nobody"'):
-            client.search(like="nobody")
-
     def test_an_option_that_there_is_not_is_named_with_the_one_that_is_meant(self, client: AnyClient) -> None:
         calls: list[tuple[Callable[..., Any], str, str]] = [
             (client.search, "fuze", "fuse"),
@@ -200,18 +183,6 @@ class TestSearch:
         for call, given, meant in calls:
             with pytest.raises(InvalidRequest, match=f'unknown option "{given}": did you mean {meant}\\?'):
                 call("storm", **{given: True})
-
-    @pytest.mark.parametrize("options", [{"filter": {"year": 1}}, {"sort": [{"field": "year"}]}, {"facets": ["year"]}])
-    def test_a_field_that_no_document_has_is_refused(self, client: AnyClient, options: dict[str, Any]) -> None:
-        with pytest.raises(InvalidRequest, match='there is no field "year": the index has no fields'):
-            client.search("storm", **options)
-
-    def test_a_filter_of_ten_thousand_levels_is_refused(self, client: AnyClient) -> None:
-        wanted: dict[str, Any] = {"year": 1}
-        for _ in range(10_000):
-            wanted = {"not": wanted}
-        with pytest.raises(InvalidRequest, match="the filter has over 32 conditions"):
-            client.search("storm", filter=wanted)
 
     def test_an_unknown_index_is_named_with_those_there_are(self, client: AnyClient) -> None:
         with pytest.raises(UnknownIndex, match='no index "other": this worker serves default'):
@@ -287,21 +258,6 @@ def test_a_job_that_no_worker_has_started_can_be_cancelled(client: AnyClient) ->
     assert handle.cancel() == "cancelled"
     with pytest.raises(Cancelled):
         handle.result()
-
-
-def test_a_job_that_was_never_put_is_unknown(client: AnyClient) -> None:
-    for use in (client.job("nobody").result, client.job("nobody").status, client.job("nobody").cancel):
-        with pytest.raises(UnknownJob, match='no job "nobody"'):
-            use()
-
-
-def test_a_lane_that_is_not_there_is_refused(client: AnyClient) -> None:
-    for use in (
-        lambda: client.submit("embed", "storm", lane="fast"),
-        lambda: list(client.embed_stream(["storm"], lane="fast")),
-    ):
-        with pytest.raises(InvalidRequest, match='lane is "fast": it takes one of interactive, bulk'):
-            use()
 
 
 class TestStream:
