@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, aclosing
 from typing import Any
 
@@ -33,6 +33,13 @@ NUM_TASKS = 200
 def client(queue: Queue, redis_url: str) -> AsyncClient:
     """A client of the test's own pool, which is closed when the event loop of the test ends."""
     return async_client(queue, redis_url)
+
+
+@pytest.fixture
+def proxy(own_redis: RedisServer) -> Iterator[Proxy]:
+    """A proxy of a Redis of the test's own."""
+    with Proxy(own_redis.port) as proxy:
+        yield proxy
 
 
 class TestManyTasks:
@@ -97,21 +104,20 @@ class TestCancelling:
             assert [type(error) for error in await outcomes([waiting])] == [TimeoutError]
         assert num_interactive(queue) == 0
 
-    def test_jobs_that_are_on_their_way_into_the_lane_are_withdrawn_then(self, own_redis: RedisServer) -> None:
+    @in_loop
+    async def test_jobs_that_are_on_their_way_into_the_lane_are_withdrawn_then(
+        self, own_redis: RedisServer, proxy: Proxy
+    ) -> None:
         queue = Queue.connect(own_redis.url, Keys())
 
-        async def use(proxy: Proxy) -> None:
-            async with async_client(queue, url_of(proxy)) as client:
-                await client.queue.put("bulk", [Embed(["storm"])])  # Redis knows the script
-                proxy.hold()
-                sent = client.connect().call("interactive", [job := Embed(["storm"])])
-                await asyncio.sleep(0)
-                client.connect().forget([job])
-                proxy.release()
-                assert len(sent) == 1
-
-        with Proxy(own_redis.port) as proxy:
-            asyncio.run(use(proxy))
+        async with async_client(queue, url_of(proxy)) as client:
+            await client.queue.put("bulk", [Embed(["storm"])])  # Redis knows the script
+            proxy.hold()
+            sent = client.connect().call("interactive", [job := Embed(["storm"])])
+            await asyncio.sleep(0)
+            client.connect().forget([job])
+            proxy.release()
+            assert len(sent) == 1
         assert queue.backlog() == {"interactive": 0, "bulk": 1}
         queue.close()
 
@@ -231,21 +237,18 @@ class TestClosing:
         assert num_interactive(queue) == 0
         assert [type(error) for error in await outcomes([task])] == [Unavailable]
 
-    def test_tasks_that_look_into_the_cache_are_told_and_do_not_open_it_again(self, own_redis: RedisServer) -> None:
-        async def use(proxy: Proxy) -> None:
-            client = AsyncClient(url_of(proxy))
-            await client.queue.pool.alive()
-            proxy.hold()
-            tasks = [asyncio.create_task(client.embed("storm")) for _ in range(3)]
-            await asyncio.sleep(0)
-            await client.close()
-            for error in await outcomes(tasks):
-                assert isinstance(error, Unavailable)
-                assert "the client was closed" in str(error)
-            assert asyncio.all_tasks() == {asyncio.current_task()}
-
-        with Proxy(own_redis.port) as proxy:
-            asyncio.run(use(proxy))
+    @in_loop
+    async def test_tasks_that_look_into_the_cache_are_told_and_do_not_open_it_again(self, proxy: Proxy) -> None:
+        client = AsyncClient(url_of(proxy))
+        await client.queue.pool.alive()
+        proxy.hold()
+        tasks = [asyncio.create_task(client.embed("storm")) for _ in range(3)]
+        await asyncio.sleep(0)
+        await client.close()
+        for error in await outcomes(tasks):
+            assert isinstance(error, Unavailable)
+            assert "the client was closed" in str(error)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
     @in_loop
     async def test_a_task_that_has_just_asked_redis_is_told(self, redis_url: str) -> None:
@@ -268,25 +271,22 @@ class TestClosing:
         assert {type(outcome) for outcome in await outcomes([first, second])} <= {bytes, Unavailable}
         await broker.close()
 
-    def test_to_cancel_the_closing_does_not_stop_it(self, own_redis: RedisServer) -> None:
+    @in_loop
+    async def test_to_cancel_the_closing_does_not_stop_it(self, own_redis: RedisServer, proxy: Proxy) -> None:
         queue = Queue.connect(own_redis.url, Keys())
 
-        async def use(proxy: Proxy) -> None:
-            client = AsyncClient(url_of(proxy))
-            task = asyncio.create_task(client.embed("storm"))
-            await wait_for(lambda: num_interactive(queue) == 1)
-            proxy.hold()
-            closing = asyncio.create_task(client.close())
-            await asyncio.wait([task])
-            closing.cancel()
-            assert [type(error) for error in await outcomes([closing])] == [asyncio.CancelledError]
-            proxy.release()
-            await wait_for(lambda: asyncio.all_tasks() == {asyncio.current_task()})
-            await wait_for(lambda: proxy.num_open() == 0)
-            await client.close()
-
-        with Proxy(own_redis.port) as proxy:
-            asyncio.run(use(proxy))
+        client = AsyncClient(url_of(proxy))
+        task = asyncio.create_task(client.embed("storm"))
+        await wait_for(lambda: num_interactive(queue) == 1)
+        proxy.hold()
+        closing = asyncio.create_task(client.close())
+        await asyncio.wait([task])
+        closing.cancel()
+        assert [type(error) for error in await outcomes([closing])] == [asyncio.CancelledError]
+        proxy.release()
+        await wait_for(lambda: asyncio.all_tasks() == {asyncio.current_task()})
+        await wait_for(lambda: proxy.num_open() == 0)
+        await client.close()
         assert num_interactive(queue) == 0
         queue.close()
 

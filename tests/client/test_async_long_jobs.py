@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -31,26 +31,30 @@ def job_id(client: Client, tmp_path: Path) -> str:
     return client.bulk(tmp_path / "news.csv", tmp_path / "vectors").id
 
 
+@pytest.fixture
+def proxy(own_redis: RedisServer) -> Iterator[Proxy]:
+    """A proxy of a Redis of the test's own."""
+    with Proxy(own_redis.port) as proxy:
+        yield proxy
+
+
 async def turns(num: int = 50) -> None:
     """Let other tasks run for a while."""
     for _ in range(num):
         await asyncio.sleep(0)
 
 
-def test_the_loop_goes_on_while_redis_takes_its_time(own_redis: RedisServer) -> None:
-    async def use(proxy: Proxy) -> None:
-        async with AsyncClient(url_of(proxy)) as client:
-            with pytest.raises(UnknownJob):
-                await client.long_job("nobody").status()  # it is connected
-            proxy.hold()
-            tasks = [asyncio.create_task(client.long_job("nobody").status()) for _ in range(9)]
-            await turns()
-            assert not any(task.done() for task in tasks)
-            proxy.release()
-            assert {type(error) for error in await outcomes(tasks)} == {UnknownJob}
-
-    with Proxy(own_redis.port) as proxy:
-        asyncio.run(use(proxy))
+@in_loop
+async def test_the_loop_goes_on_while_redis_takes_its_time(proxy: Proxy) -> None:
+    async with AsyncClient(url_of(proxy)) as client:
+        with pytest.raises(UnknownJob):
+            await client.long_job("nobody").status()  # it is connected
+        proxy.hold()
+        tasks = [asyncio.create_task(client.long_job("nobody").status()) for _ in range(9)]
+        await turns()
+        assert not any(task.done() for task in tasks)
+        proxy.release()
+        assert {type(error) for error in await outcomes(tasks)} == {UnknownJob}
 
 
 class TestCancelling:
@@ -141,20 +145,17 @@ class TestClosing:
         assert await job.status() == "queued"  # it is opened again
         await client.close()
 
-    def test_calls_that_redis_has_not_answered_fail(self, own_redis: RedisServer) -> None:
-        async def use(proxy: Proxy) -> None:
-            client = AsyncClient(url_of(proxy))
-            with pytest.raises(UnknownJob):
-                await client.long_job("nobody").status()
-            proxy.hold()
-            tasks = [asyncio.create_task(client.long_job("nobody").wait()) for _ in range(9)]
-            await turns()
-            await client.close()
-            assert {type(error) for error in await outcomes(tasks)} == {Unavailable}
-            assert asyncio.all_tasks() == {asyncio.current_task()}
-
-        with Proxy(own_redis.port) as proxy:
-            asyncio.run(use(proxy))
+    @in_loop
+    async def test_calls_that_redis_has_not_answered_fail(self, proxy: Proxy) -> None:
+        client = AsyncClient(url_of(proxy))
+        with pytest.raises(UnknownJob):
+            await client.long_job("nobody").status()
+        proxy.hold()
+        tasks = [asyncio.create_task(client.long_job("nobody").wait()) for _ in range(9)]
+        await turns()
+        await client.close()
+        assert {type(error) for error in await outcomes(tasks)} == {Unavailable}
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
     def test_a_loop_that_ends_closes_it_and_the_next_one_opens_it_again(self, own_redis: RedisServer) -> None:
         queue = Queue.connect(own_redis.url, Keys())

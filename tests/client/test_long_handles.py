@@ -21,7 +21,6 @@ from shoal.errors import (
     Cancelled,
     FileError,
     InvalidRequest,
-    JobNotEnded,
     MalformedJob,
     NotReady,
     PathNotAllowed,
@@ -55,11 +54,6 @@ class Jobs:
             raise state
         return state
 
-    def delete(self, job_id: str) -> None:
-        """Forget the job, if it has ended."""
-        if not self.status(job_id).has_ended:
-            raise JobNotEnded(job_id)
-
 
 def handle(*states: LongJobStatus | Exception) -> LongHandle:
     """Return the handle of a job with these states."""
@@ -74,11 +68,6 @@ class TestLongHandle:
         seen: list[str] = []
         assert job.wait(PATIENCE_S, lambda state: seen.append(state.status)) == {"rows": 14}
         assert seen == ["queued", "running", "done"]
-
-    def test_a_job_that_has_ended_is_deleted(self) -> None:
-        handle(status("done")).delete()
-        with pytest.raises(JobNotEnded):
-            handle(status("paused")).delete()
 
     def test_a_wait_goes_on_while_redis_is_away(self) -> None:
         job = handle(status("running"), Unavailable("away"), Unavailable("away"), status("done"))

@@ -6,7 +6,7 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from ipaddress import ip_address
 from typing import Any, BinaryIO
 
@@ -54,18 +54,6 @@ _HEADERS = {
 _KEY = re.compile("[!-~]*")
 
 
-class _Key(httpx2.Auth):
-    """The API key, which each request sends, and which no representation of an object shows."""
-
-    def __init__(self, key: str):
-        self._headers: Callable[[], dict[str, str]] = lambda: {"Authorization": f"Bearer {key}"}
-
-    def auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response, None]:
-        """Add the key to a request."""
-        request.headers.update(self._headers())
-        yield request
-
-
 class HttpSession:
     """Connections to one API, and the key for it. Thread-safe; after a fork, each process has connections of its own.
 
@@ -78,7 +66,8 @@ class HttpSession:
         #: The URL of the API, without a slash at its end.
         self.url = _check_url(url)
         self._options = options | {"base_url": self.url, "mounts": _mounts(self.url, options)}
-        self._options |= {"headers": _HEADERS, "auth": _Key(key) if key else None}
+        headers = _HEADERS | ({"Authorization": f"Bearer {key}"} if key else {})
+        self._options["headers"] = httpx2.Headers(headers)  # whose representation hides the key
         self._options["limits"] = httpx2.Limits(
             max_connections=MAX_CONNECTIONS,
             max_keepalive_connections=MAX_CONNECTIONS,
