@@ -20,6 +20,7 @@ from benchmarks import (
     plot,
     quality,
     scenarios,
+    wrk,
 )
 from benchmarks.peers import PEERS, target_of
 from benchmarks.plan import Plan, Texts, say
@@ -27,7 +28,6 @@ from benchmarks.table import tables
 from benchmarks.trial import Row
 from stack import Checkout, about_machine
 
-from shoal.cli import wrk
 from shoal.errors import ShoalError
 
 #: What can be measured, in this order; each prints a table.

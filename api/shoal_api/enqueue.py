@@ -4,7 +4,7 @@ from typing import Any
 
 from flask import Response
 
-from shoal.client.job_limits import put_share
+from shoal.client.parts import put_share
 from shoal.client.redis.index_writer import IndexWriter
 from shoal.contract.jobs import Job
 from shoal.contract.options import MAX_DIMENSIONS

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.cli import wrk
+from benchmarks import wrk
 
 #: Most connections at a time. Requests beyond them wait for a connection, and their latency includes that wait.
 MAX_CONNECTIONS = 1_000

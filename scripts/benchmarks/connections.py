@@ -6,12 +6,12 @@ from functools import partial
 
 import numpy as np
 
+from benchmarks import wrk
 from benchmarks.arrivals import generate, percentiles_ms
 from benchmarks.plan import Plan, own_process
 from benchmarks.scenarios import case_of
 from benchmarks.server import Processes, Server, shoal
 from benchmarks.trial import Figures, Row, Trial, figures_of
-from shoal.cli import wrk
 
 #: The number of connections from one address, beside that at which the rate is highest.
 MANY, USUAL = 1_000, 64

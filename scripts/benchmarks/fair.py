@@ -10,10 +10,10 @@ from threading import Event
 
 from stack import ask
 
+from benchmarks import wrk
 from benchmarks.plan import Plan
 from benchmarks.server import Server, shoal
 from benchmarks.trial import Figures, Row, Trial, figures_of
-from shoal.cli import wrk
 
 #: Unanswered jobs of the bulk client at any time: two in the worker's current pass, and two that wait. With more, texts
 #: would come in bursts longer than a run.

@@ -1,5 +1,6 @@
 """A run of the benchmarks: its texts, its trials in turns, and its progress."""
 
+import csv
 import random
 import sys
 from collections.abc import Iterable, Sequence
@@ -8,10 +9,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from multiprocessing import get_context
 
-from stack import DATA, Checkout, datasets
+from stack import DATA, ROOT, Checkout, datasets
 
 from benchmarks.trial import Figures, Row, Trial, interleave
-from shoal.cli.bench import sample
 from shoal.errors import ShoalError
 
 #: Words from one start of a text in an article to the next: models see only the beginning of a text, so each start
@@ -42,7 +42,8 @@ class Texts:
     def load(cls) -> "Texts":
         """Return the texts in the data folder, or a stand-in made of the sample headlines."""
         if not (DATA / "datasets.py").exists():
-            lines = sample()
+            with (ROOT / "workers/shoal_workers/sample/headlines.csv").open(encoding="utf-8", newline="") as file:
+                lines = [row["headline"] for row in csv.DictReader(file)]
             joined = ([" ".join((lines[n:] + lines[:n])[:size]) for n in range(len(lines))] for size in (15, 300))
             return cls(f"the {len(lines):,} sample headlines, and joined ones (no data folder)", lines, *joined)
         data = datasets()

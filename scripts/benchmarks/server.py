@@ -14,9 +14,9 @@ from typing import Any
 import psutil
 from stack import OURS, Checkout, stack
 
+from benchmarks import wrk
 from benchmarks.peers import PEERS, Target, target_of
 from benchmarks.trial import Figures, Row, Trial, figures_of
-from shoal.cli import wrk
 
 #: Every scenario but `cache` runs without a cache: the texts of a load repeat, and repeats would flatter us.
 NO_CACHE = {"SHOAL_CACHE_MB": "0"}

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from shoal.cli import wrk
+from benchmarks import wrk
 
 #: Longest warm-up before the runs that count.
 WARM_UP_S = 2

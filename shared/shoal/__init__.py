@@ -4,14 +4,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from shoal.client.handles import IndexHandle, LongHandle
     from shoal.client.http.client import HttpClient
-    from shoal.client.http.long_handle import HttpLongHandle
-    from shoal.client.index_handle import IndexHandle
-    from shoal.client.long_handle import AsyncLongHandle, LongHandle
+    from shoal.client.http.long_jobs import HttpLongHandle
+    from shoal.client.questions import Handle
     from shoal.client.redis.async_client import AsyncClient, AsyncHandle
-    from shoal.client.redis.async_index import AsyncIndexHandle
-    from shoal.client.redis.client import Client, Handle
-    from shoal.client.source_file import ServerFile
+    from shoal.client.redis.client import Client
+    from shoal.client.redis.long_jobs import AsyncIndexHandle, AsyncLongHandle
+    from shoal.client.source import ServerFile
     from shoal.contract.jobs import Job
     from shoal.contract.options import Options
     from shoal.contract.replies import Chunk, Reply
@@ -51,25 +51,25 @@ __all__ = [
 _HOMES = {
     "AsyncClient": "client.redis.async_client",
     "AsyncHandle": "client.redis.async_client",
-    "AsyncIndexHandle": "client.redis.async_index",
-    "AsyncLongHandle": "client.long_handle",
+    "AsyncIndexHandle": "client.redis.long_jobs",
+    "AsyncLongHandle": "client.redis.long_jobs",
     "Chunk": "contract.replies",
     "Client": "client.redis.client",
     "Decode": "operations",
     "Embed": "operations",
-    "Handle": "client.redis.client",
+    "Handle": "client.questions",
     "HttpClient": "client.http.client",
-    "HttpLongHandle": "client.http.long_handle",
-    "IndexHandle": "client.index_handle",
+    "HttpLongHandle": "client.http.long_jobs",
+    "IndexHandle": "client.handles",
     "Job": "contract.jobs",
-    "LongHandle": "client.long_handle",
+    "LongHandle": "client.handles",
     "Map": "operations",
     "Options": "contract.options",
     "Reply": "contract.replies",
     "Rerank": "operations",
     "Search": "operations",
     "SearchOptions": "operations.search_options",
-    "ServerFile": "client.source_file",
+    "ServerFile": "client.source",
     "Settings": "settings",
     "ShoalError": "errors",
     "Tokenize": "operations",

@@ -18,7 +18,7 @@ from tcp_proxy import Proxy
 
 from shoal import Client
 from shoal.broker.connections import Connections, open_pool
-from shoal.client.redis.client import Handle
+from shoal.client.questions import Handle
 from shoal.contract.keys import Keys
 from shoal.errors import Unavailable
 

@@ -17,7 +17,7 @@ from queues import Queue
 from service import service
 
 from shoal import Client
-from shoal.client.redis.client import Handle
+from shoal.client.questions import Handle
 from shoal.contract.jobs import LANES
 from shoal.contract.keys import Keys
 from shoal.errors import Overloaded

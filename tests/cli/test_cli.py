@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from socket import gethostname
-from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -21,12 +20,13 @@ from conftest import PATIENCE_S, ROOT, WORDS, free_port
 from process import run
 from safetensors.numpy import load_file
 
-from shoal import Client, __version__
+from shoal import Client
 from shoal.cli import search
 from shoal.cli.main import main
-from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
 from shoal.settings import Settings, variable
+
+pytest_plugins = ["cli_fixtures"]
 
 SETTINGS = {item.name for item in fields(Settings)}
 
@@ -40,13 +40,6 @@ def commands(group: click.Group = main, path: tuple[str, ...] = ()) -> Iterator[
         yield (*path, name), command
         if isinstance(command, click.Group):
             yield from commands(command, (*path, name))
-
-
-@pytest.fixture
-def shoal(redis_url: str, keys: Keys) -> CliRunner:
-    """Return a runner of commands in the test's own pool."""
-    names = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
-    return CliRunner(env={variable(name): value for name, value in names.items()})
 
 
 def succeed(result: Result) -> str:
@@ -74,13 +67,6 @@ def test_a_missing_library_is_named_with_the_extra_that_installs_it(library: str
     result = CliRunner().invoke(type(main)("shoal", callback=use, invoke_without_command=True))
     said = f"needs '{library}', which is not installed: {sys.executable} -m pip install -c {ROOT}/constraints.txt -e "
     assert f"{said}'{ROOT}[{extra}]'" in fail(result, "missing_extra")
-
-
-def test_there_is_a_command_for_everything() -> None:
-    assert {" ".join(path) for path, _ in commands()} >= {
-        *("serve", "api", "worker", "index build", "index info", "model prepare", "model info"),
-        *("embed", "search", "status"),
-    }
 
 
 def test_a_folder_with_a_point_in_its_name_takes_a_slash() -> None:
@@ -137,10 +123,6 @@ def test_zsh_takes_the_script_though_nothing_has_begun_completion(tmp_path: Path
     assert (done.stdout, done.stderr) == ("_shoal_completion\n", "")
 
 
-def test_version() -> None:
-    assert __version__ in succeed(CliRunner().invoke(main, ["--version"]))
-
-
 @pytest.mark.usefixtures("serving")
 class TestEmbed:
     def test_vectors_are_printed_one_a_line(self, shoal: CliRunner, client: Client) -> None:
@@ -172,9 +154,6 @@ class TestEmbed:
         line = succeed(shoal.invoke(main, ["embed", "storm", "--no-normalize", "--prompt-name", "query"]))
         wanted = client.embed("storm", normalize=False, prompt_name="query")
         assert json.loads(line) == pytest.approx(wanted, abs=1e-5)
-
-    def test_what_the_worker_refuses(self, shoal: CliRunner) -> None:
-        assert "33" in fail(shoal.invoke(main, ["embed", "storm", "--dimensions", "33"]), "invalid_request")
 
     def test_no_texts_make_an_empty_file(self, shoal: CliRunner, tmp_path: Path) -> None:
         out = tmp_path / "none.npy"
@@ -233,12 +212,10 @@ def test_search_of_an_unknown_index(shoal: CliRunner) -> None:
 
 def test_search_prints_facets_and_says_that_hits_are_approximate(capsys: pytest.CaptureFixture[str]) -> None:
     facets = [{"topic": {"values": [{"value": "sun", "count": 1_234}, {"value": "rain", "count": 5}]}}]
-    reply = Reply("a", hits=[[]], facets=facets, approximate=True)
-    (found,) = search._search(SimpleNamespace(find=lambda *_, **__: reply), ["storm"], 5, "default", {})  # type: ignore[arg-type]
-    search._print(found, ())
-    search._print({"hits": [{"id": "7", "score": 0.5, "title": "Rain", "text": "wet"}, {"id": "8", "score": 0.25}]}, ())
+    hits = [{"id": "7", "score": 0.5, "title": "Rain", "text": "wet"}, {"id": "8", "score": 0.25}]
+    search._print(Reply("a", hits=[hits], facets=facets, approximate=True), False, ())
     printed = capsys.readouterr()
-    assert printed.out == 'topic: "sun" 1,234, "rain" 5\n0.500  7  Rain  wet\n0.250  8\n'
+    assert printed.out == '0.500  7  Rain  wet\n0.250  8\ntopic: "sun" 1,234, "rain" 5\n'
     assert printed.err.startswith("approximate: some of the best documents may be missing")
 
 
@@ -267,19 +244,13 @@ def test_status_tells_by_its_exit_code_if_a_worker_of_this_machine_is_alive(shoa
 
 
 def test_redis_that_does_not_answer(shoal: CliRunner) -> None:
-    for command in (["status"], ["embed", "storm"], ["search", "storm"]):
+    for command in (["status"], ["embed", "storm"], ["search", "storm"], ["job", "list"]):
         fail(shoal.invoke(main, [*command, "--redis-url", "redis://127.0.0.1:1/0"]), "unavailable")
 
 
 def test_a_setting_that_cannot_work(shoal: CliRunner) -> None:
     result = shoal.invoke(main, ["status"], env={"SHOAL_PORT": "eighty"})
     assert 'SHOAL_PORT is "eighty": it takes a whole number' in fail(result, "bad_setting")
-
-
-def test_an_unknown_command() -> None:
-    result = CliRunner().invoke(main, ["swim"])
-    assert result.exit_code == 2
-    assert "No such command 'swim'" in result.stderr
 
 
 def test_an_index_is_built_and_looked_at(tiny_source: Path, tiny_model: Path, home: Path, tmp_path: Path) -> None:
@@ -305,12 +276,6 @@ def test_a_bad_row_is_named_by_its_line(tiny_source: Path, tiny_model: Path, hom
     assert "line 3" in done.stderr.splitlines()[-1]
     assert done.stderr.endswith("[bad_document]\n")
     assert not (tmp_path / "index").exists()
-
-
-def test_a_folder_without_an_index_or_model(tmp_path: Path) -> None:
-    fail(CliRunner().invoke(main, ["index", "info", str(tmp_path)]), "index_not_found")
-    arguments = ["model", "info", "--home", str(tmp_path), "--model", "none"]
-    fail(CliRunner().invoke(main, arguments), "model_not_found")
 
 
 def test_a_place_that_cannot_be_written_is_one_line(index_folder: Path, tmp_path: Path) -> None:

@@ -17,10 +17,8 @@ from test_cli import fail, succeed
 
 from shoal import Client
 from shoal.cli.main import main
-from shoal.contract.keys import Keys
 from shoal.errors import IndexMismatch, ModelMismatch, NotReady, Paused
 from shoal.queue.lane import LaneLimits
-from shoal.settings import variable
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.document_encoder import (
     LocalEncoder,
@@ -35,20 +33,14 @@ from shoal_workers.index.versions import list_versions
 from shoal_workers.loop.worker import Worker
 from shoal_workers.service.service import announced
 
+pytest_plugins = ["cli_fixtures"]
+
 
 @pytest.fixture
 def pool(worker: Worker) -> Iterator[Worker]:
     """A worker that announces itself, run by a thread."""
     with announced(worker, LaneLimits()), running(worker):
         yield worker
-
-
-@pytest.fixture
-def shoal(redis_url: str, keys: Keys, tmp_path: Path) -> CliRunner:
-    """Return a runner of commands in the test's own pool, with a folder of indexes of its own."""
-    names = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool, "index_home": str(tmp_path)}
-    native = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    return CliRunner(env={variable(name): value for name, value in names.items()} | native)
 
 
 @pytest.fixture

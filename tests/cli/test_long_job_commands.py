@@ -17,15 +17,8 @@ from shoal.cli import long_job
 from shoal.cli.main import main
 from shoal.contract.keys import Keys
 from shoal.long_jobs.status import LongJobStatus, Progress
-from shoal.settings import variable
 
-
-@pytest.fixture
-def shoal(redis_url: str, keys: Keys) -> CliRunner:
-    """Return a runner of commands in the test's own pool."""
-    names = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
-    native = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    return CliRunner(env={variable(name): value for name, value in names.items()} | native)
+pytest_plugins = ["cli_fixtures"]
 
 
 @pytest.fixture
@@ -63,12 +56,13 @@ def test_a_job_is_shown_with_all_that_is_known(shoal: CliRunner, job_id: str, tm
     assert (about["id"], about["arguments"]["text_column"]) == (job_id, "headline")
 
 
-def test_a_failed_job_tells_why_and_what_it_has_left_out() -> None:
+def test_a_failed_job_tells_why_and_what_it_has_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     progress, error = Progress(rows=9, num_bad=7, first_bad=("row 1: empty",), eta_s=60.0), {"code": "file_error"}
     status = LongJobStatus("a", "embed_file", "failed", {}, 0.0, progress=progress, error=error | {"message": "gone"})
     assert long_job._outline(status).endswith("(file_error: gone)")
-    details = list(long_job._details(status))
-    assert details[-3:] == [("left out", "row 1: empty"), ("left out", "6 more rows"), ("error", "gone [file_error]")]
+    long_job._print_details(status)
+    said = ["left out: row 1: empty", "left out: 6 more rows", "error: gone [file_error]"]
+    assert capsys.readouterr().out.splitlines()[-3:] == said
 
 
 def test_jobs_are_paused_resumed_cancelled_and_retried(shoal: CliRunner, job_id: str) -> None:
@@ -152,7 +146,3 @@ class TestDetach:
     def test_single_files_of_vectors_are_not(self, shoal: CliRunner, tmp_path: Path) -> None:
         result = shoal.invoke(main, ["embed", "storm", "--out", str(tmp_path / "vectors.npy"), "--detach"])
         assert "--detach goes with a folder" in fail(result, "invalid_request")
-
-
-def test_redis_that_does_not_answer(shoal: CliRunner) -> None:
-    fail(shoal.invoke(main, ["job", "list", "--redis-url", "redis://127.0.0.1:1/0"]), "unavailable")

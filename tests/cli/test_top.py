@@ -23,8 +23,7 @@ from http_servers import Listen
 from process import environment, run
 from rich.console import Console
 
-from shoal.cli.shown.pool_screen import View
-from shoal.cli.shown.pool_table import pool_tables
+from shoal.cli.pool_screen import View, pool_tables
 from shoal.contract.keys import Keys
 from shoal_api.access import api_keys
 
@@ -45,8 +44,6 @@ POOL = {
     "num_dead": 4,
     "history": {"jobs_per_s": [0.0, 5.0, 10.0], "computed_texts_per_s": [80.0], "cached_texts_per_s": [20.0]},
 }
-
-ODD = {"lanes": 7, "workers": [1], "history": [], "num_dead": "x", "time": None, "long_jobs": 7}
 
 JOB = {"id": "j-1", "status": "running", "kind": "embed_file", "progress": {"step": "embedding", "fraction": 0.5}}
 
@@ -195,14 +192,6 @@ class TestTerminal:
             top.press("q")
             assert top.wait() == 0
 
-    def test_there_are_colours_unless_they_are_not_wanted(self, pool: dict[str, str], stub: StubWorker) -> None:
-        for variables, has_colours in (({}, True), ({"NO_COLOR": "1"}, False)):
-            with screen("top", "--every", "600", **pool, **variables) as top:
-                wait_until(lambda top=top: "sort: id" in top.output and "stub" in top.output)  # type: ignore[misc]
-                top.press("q")
-                assert top.wait() == 0
-            assert bool(re.search(r"\x1b\[[\d;]*3\dm", top.output)) == has_colours
-
 
 class TestNoTerminal:
     def test_top_asks_an_api_with_a_key(
@@ -221,11 +210,6 @@ class TestNoTerminal:
         assert (done.returncode, done.stderr) == (0, "")
         assert re.search(r"^interactive +0 +0", done.stdout, re.MULTILINE)
         assert "\x1b" not in done.stdout
-
-    def test_an_error_is_one_line(self) -> None:
-        done = run("top", redis_url="redis://127.0.0.1:1")
-        assert (done.returncode, done.stdout) == (1, "")
-        assert re.fullmatch(r"shoal: .* \[unavailable\]\n", done.stderr)
 
 
 def last_frame(output: str) -> Sequence[str]:

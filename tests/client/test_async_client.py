@@ -2,33 +2,44 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, aclosing
 from typing import Any
 
 import numpy as np
 import pytest
-from awaiting import answer_all, answering, async_client, num_interactive, outcomes, reply_to, url_of, wait_for
-from conftest import WORDS, RedisServer, wait_until
+from awaiting import answer_all, answering, async_client, in_loop, num_interactive, outcomes, reply_to, url_of, wait_for
+from conftest import RedisServer, wait_until
 from queues import Queue, set_limits
 from tcp_proxy import Proxy
 
 from shoal import AsyncClient
 from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.async_connection import ConnectionMaker
-from shoal.client.redis import embed_stream
+from shoal.client.redis import call
 from shoal.contract.jobs import TEXTS_PER_JOB
 from shoal.contract.keys import Keys
-from shoal.contract.options import Options
 from shoal.errors import Internal, ShoalError, Unavailable
 from shoal.operations import Embed
 from shoal.queue.answer import Answer
 from shoal.queue.lane import LaneLimits
 from shoal.queue.packed_jobs import PackedJobs
 from shoal.queue.producer import Producer
-from shoal_workers.encoding.encoder import Encoder
 
 NUM_TASKS = 200
+
+
+@pytest.fixture
+def client(queue: Queue, redis_url: str) -> AsyncClient:
+    """A client of the test's own pool, which is closed when the event loop of the test ends."""
+    return async_client(queue, redis_url)
+
+
+@pytest.fixture
+def proxy(own_redis: RedisServer) -> Iterator[Proxy]:
+    """A proxy of a Redis of the test's own."""
+    with Proxy(own_redis.port) as proxy:
+        yield proxy
 
 
 class TestManyTasks:
@@ -49,39 +60,16 @@ class TestManyTasks:
         asyncio.run(use())
         queue.close()
 
-    @pytest.mark.usefixtures("serving")
-    def test_each_gets_its_own_vectors(self, queue: Queue, redis_url: str, encoder: Encoder) -> None:
-        texts = [f"{word} {n}" for n in range(NUM_TASKS // len(WORDS)) for word in WORDS]
-
-        async def use() -> list[Any]:
-            async with async_client(queue, redis_url) as client:
-                return await asyncio.gather(*map(client.embed, texts))
-
-        assert np.stack(asyncio.run(use())) == pytest.approx(encoder.embed(texts, Options(), ""), abs=1e-5)
-
-    def test_results_of_submitted_jobs_are_waited_for_without_a_connection_each(
-        self, queue: Queue, redis_url: str
+    @in_loop
+    async def test_results_of_submitted_jobs_are_waited_for_without_a_connection_each(
+        self, queue: Queue, client: AsyncClient
     ) -> None:
-        async def use() -> None:
-            async with async_client(queue, redis_url) as client:
-                handles = await asyncio.gather(*(client.submit("embed", "x" * n) for n in range(NUM_TASKS)))
-                tasks = [asyncio.create_task(handle.result()) for handle in handles]
-                record = queue.keys.record(handles[-1].id)
-                await wait_for(lambda: queue.redis.hexists(record, "watchers"))
-                assert answer_all(queue) == NUM_TASKS
-                assert [reply.tokens for reply in await outcomes(tasks)] == [[n] for n in range(NUM_TASKS)]
-
-        asyncio.run(use())
-
-    def test_a_large_job_does_not_keep_others_waiting(self, queue: Queue, redis_url: str) -> None:
-        async def use() -> None:
-            async with async_client(queue, redis_url) as client:
-                tasks = [asyncio.create_task(client.embed(text)) for text in ("x" * 2**20, "small")]
-                await wait_for(lambda: num_interactive(queue) == 2)
-                answer_all(queue)
-                assert [vector.tolist() for vector in await outcomes(tasks)] == [[2**20], [5]]
-
-        asyncio.run(use())
+        handles = await asyncio.gather(*(client.submit("embed", "x" * n) for n in range(NUM_TASKS)))
+        tasks = [asyncio.create_task(handle.result()) for handle in handles]
+        record = queue.keys.record(handles[-1].id)
+        await wait_for(lambda: queue.redis.hexists(record, "watchers"))
+        assert answer_all(queue) == NUM_TASKS
+        assert [reply.tokens for reply in await outcomes(tasks)] == [[n] for n in range(NUM_TASKS)]
 
 
 async def embed_within(client: AsyncClient, deadline: asyncio.Timeout) -> None:
@@ -91,77 +79,69 @@ async def embed_within(client: AsyncClient, deadline: asyncio.Timeout) -> None:
 
 
 class TestCancelling:
-    def test_the_jobs_of_a_cancelled_task_are_withdrawn(self, queue: Queue, redis_url: str) -> None:
-        async def use() -> None:
-            async with async_client(queue, redis_url) as client:
-                tasks = [asyncio.create_task(client.embed(["storm"] * 40)) for _ in range(20)]
-                await wait_for(lambda: num_interactive(queue) == 40)
-                for task in tasks[1:]:
-                    task.cancel()
-                await wait_for(lambda: num_interactive(queue) == 2)
-                answer_all(queue)
-                vectors, *errors = await outcomes(tasks)
-                assert vectors.shape == (40, 1)
-                assert {type(error) for error in errors} == {asyncio.CancelledError}
-
-        asyncio.run(use())
+    @in_loop
+    async def test_the_jobs_of_a_cancelled_task_are_withdrawn(self, queue: Queue, redis_url: str) -> None:
+        async with async_client(queue, redis_url) as client:
+            tasks = [asyncio.create_task(client.embed(["storm"] * 40)) for _ in range(20)]
+            await wait_for(lambda: num_interactive(queue) == 40)
+            for task in tasks[1:]:
+                task.cancel()
+            await wait_for(lambda: num_interactive(queue) == 2)
+            answer_all(queue)
+            vectors, *errors = await outcomes(tasks)
+            assert vectors.shape == (40, 1)
+            assert {type(error) for error in errors} == {asyncio.CancelledError}
         assert num_interactive(queue) == 0
 
-    def test_a_timeout_of_asyncio_withdraws_them(self, queue: Queue, redis_url: str) -> None:
-        async def use() -> None:
-            async with async_client(queue, redis_url) as client:
-                await client.queue.pool.alive()  # it is connected
-                deadline = asyncio.timeout(None)
-                waiting = asyncio.create_task(embed_within(client, deadline))
-                await wait_for(lambda: num_interactive(queue) == 1)
-                deadline.reschedule(0)
-                assert [type(error) for error in await outcomes([waiting])] == [TimeoutError]
-
-        asyncio.run(use())
+    @in_loop
+    async def test_a_timeout_of_asyncio_withdraws_them(self, queue: Queue, redis_url: str) -> None:
+        async with async_client(queue, redis_url) as client:
+            await client.queue.pool.alive()  # it is connected
+            deadline = asyncio.timeout(None)
+            waiting = asyncio.create_task(embed_within(client, deadline))
+            await wait_for(lambda: num_interactive(queue) == 1)
+            deadline.reschedule(0)
+            assert [type(error) for error in await outcomes([waiting])] == [TimeoutError]
         assert num_interactive(queue) == 0
 
-    def test_jobs_that_are_on_their_way_into_the_lane_are_withdrawn_then(self, own_redis: RedisServer) -> None:
+    @in_loop
+    async def test_jobs_that_are_on_their_way_into_the_lane_are_withdrawn_then(
+        self, own_redis: RedisServer, proxy: Proxy
+    ) -> None:
         queue = Queue.connect(own_redis.url, Keys())
 
-        async def use(proxy: Proxy) -> None:
-            async with async_client(queue, url_of(proxy)) as client:
-                await client.queue.put("bulk", [Embed(["storm"])])  # Redis knows the script
-                proxy.hold()
-                sent = client.connect().call("interactive", [job := Embed(["storm"])])
-                await asyncio.sleep(0)
-                client.connect().forget([job])
-                proxy.release()
-                assert len(sent) == 1
-
-        with Proxy(own_redis.port) as proxy:
-            asyncio.run(use(proxy))
+        async with async_client(queue, url_of(proxy)) as client:
+            await client.queue.put("bulk", [Embed(["storm"])])  # Redis knows the script
+            proxy.hold()
+            sent = client.connect().call("interactive", [job := Embed(["storm"])])
+            await asyncio.sleep(0)
+            client.connect().forget([job])
+            proxy.release()
+            assert len(sent) == 1
         assert queue.backlog() == {"interactive": 0, "bulk": 1}
         queue.close()
 
-    def test_a_task_that_is_cancelled_at_once_puts_nothing(self, queue: Queue, redis_url: str) -> None:
-        async def use() -> None:
-            async with async_client(queue, redis_url) as client:
-                task = asyncio.create_task(client.embed("storm"))
-                await asyncio.sleep(0)
-                task.cancel()
-                assert [type(error) for error in await outcomes([task])] == [asyncio.CancelledError]
-
-        asyncio.run(use())
+    @in_loop
+    async def test_a_task_that_is_cancelled_at_once_puts_nothing(self, queue: Queue, redis_url: str) -> None:
+        async with async_client(queue, redis_url) as client:
+            task = asyncio.create_task(client.embed("storm"))
+            await asyncio.sleep(0)
+            task.cancel()
+            assert [type(error) for error in await outcomes([task])] == [asyncio.CancelledError]
         assert num_interactive(queue) == 0
 
-    def test_a_task_that_waits_for_a_result_leaves_the_job_as_it_is(self, queue: Queue, redis_url: str) -> None:
-        async def use() -> None:
-            async with async_client(queue, redis_url) as client:
-                handle = await client.submit("embed", "storm")
-                task = asyncio.create_task(handle.result())
-                await wait_for(lambda: queue.redis.hexists(queue.keys.record(handle.id), "watchers"))
-                task.cancel()
-                await outcomes([task])
-                assert await handle.status() == "queued"
-                answer_all(queue)
-                assert (await handle.result()).tokens == [5]
-
-        asyncio.run(use())
+    @in_loop
+    async def test_a_task_that_waits_for_a_result_leaves_the_job_as_it_is(
+        self, queue: Queue, client: AsyncClient
+    ) -> None:
+        handle = await client.submit("embed", "storm")
+        task = asyncio.create_task(handle.result())
+        await wait_for(lambda: queue.redis.hexists(queue.keys.record(handle.id), "watchers"))
+        task.cancel()
+        await outcomes([task])
+        assert await handle.status() == "queued"
+        answer_all(queue)
+        assert (await handle.result()).tokens == [5]
 
 
 class TestStream:
@@ -185,31 +165,25 @@ class TestStream:
         with answering(queue):
             assert asyncio.run(use()) == list(range(1, num_texts + 1))
 
-    def test_closing_it_early_withdraws_the_rest(self, queue: Queue, redis_url: str) -> None:
-        async def use() -> None:
-            async with async_client(queue, redis_url) as client:
-                async with aclosing(client.embed_stream(["storm"] * 10 * TEXTS_PER_JOB, window=4)) as stream:
-                    first = asyncio.create_task(anext(stream))
-                    await wait_for(lambda: queue.backlog()["bulk"] == 4)
-                    (delivery,) = queue.take("a", ["bulk"], 1)
-                    job = delivery.job()
-                    queue.reply([Answer(delivery, reply_to(job), job.reply_to)])
-                    assert (await first).tolist() == [5]
-                await wait_for(lambda: queue.backlog()["bulk"] == 0)
+    @in_loop
+    async def test_closing_it_early_withdraws_the_rest(self, queue: Queue, client: AsyncClient) -> None:
+        async with aclosing(client.embed_stream(["storm"] * 10 * TEXTS_PER_JOB, window=4)) as stream:
+            first = asyncio.create_task(anext(stream))
+            await wait_for(lambda: queue.backlog()["bulk"] == 4)
+            (delivery,) = queue.take("a", ["bulk"], 1)
+            job = delivery.job()
+            queue.reply([Answer(delivery, reply_to(job), job.reply_to)])
+            assert (await first).tolist() == [5]
+        await wait_for(lambda: queue.backlog()["bulk"] == 0)
 
-        asyncio.run(use())
-
-    def test_to_cancel_the_task_that_reads_withdraws_the_rest(self, queue: Queue, redis_url: str) -> None:
-        async def use() -> None:
-            async with async_client(queue, redis_url) as client:
-                stream = client.embed_stream(["storm"] * 10 * TEXTS_PER_JOB, window=4)
-                task = asyncio.create_task(anext(stream))
-                await wait_for(lambda: queue.backlog()["bulk"] == 4)
-                task.cancel()
-                await outcomes([task])
-                await wait_for(lambda: queue.backlog()["bulk"] == 0)
-
-        asyncio.run(use())
+    @in_loop
+    async def test_to_cancel_the_task_that_reads_withdraws_the_rest(self, queue: Queue, client: AsyncClient) -> None:
+        stream = client.embed_stream(["storm"] * 10 * TEXTS_PER_JOB, window=4)
+        task = asyncio.create_task(anext(stream))
+        await wait_for(lambda: queue.backlog()["bulk"] == 4)
+        task.cancel()
+        await outcomes([task])
+        await wait_for(lambda: queue.backlog()["bulk"] == 0)
 
     def test_while_the_lane_is_full_a_job_is_sent_again(
         self, queue: Queue, redis_url: str, monkeypatch: pytest.MonkeyPatch
@@ -229,7 +203,7 @@ class TestStream:
                 texts = ["x"] * TEXTS_PER_JOB + ["yy"] * TEXTS_PER_JOB
                 return [float(vector[0]) async for vector in client.embed_stream(texts, window=2)]
 
-        monkeypatch.setattr(embed_stream, "sleep", sleep)
+        monkeypatch.setattr(call, "sleep", sleep)
         set_limits(queue, LaneLimits(max_jobs=1))
         queue.put("bulk", [Embed(["storm"])])
         with stack:
@@ -238,103 +212,81 @@ class TestStream:
 
 
 class TestClosing:
-    def test_tasks_that_wait_are_told_and_none_is_left(self, queue: Queue, redis_url: str) -> None:
-        async def use() -> None:
-            client = async_client(queue, redis_url)
-            handle = await client.submit("embed", "storm", lane="bulk")
-            tasks = [asyncio.create_task(steps) for steps in (client.embed("storm"), handle.result())]
-            await wait_for(lambda: num_interactive(queue) == 1)
-            await wait_for(lambda: queue.redis.hexists(queue.keys.record(handle.id), "watchers"))
-            await client.close()
-            for error in await outcomes(tasks):
-                assert isinstance(error, Unavailable)
-                assert "the client was closed" in str(error)
-            assert asyncio.all_tasks() == {asyncio.current_task()}
-            await client.close()
-
-        asyncio.run(use())
+    @in_loop
+    async def test_tasks_that_wait_are_told_and_none_is_left(self, queue: Queue, redis_url: str) -> None:
+        client = async_client(queue, redis_url)
+        handle = await client.submit("embed", "storm", lane="bulk")
+        tasks = [asyncio.create_task(steps) for steps in (client.embed("storm"), handle.result())]
+        await wait_for(lambda: num_interactive(queue) == 1)
+        await wait_for(lambda: queue.redis.hexists(queue.keys.record(handle.id), "watchers"))
+        await client.close()
+        for error in await outcomes(tasks):
+            assert isinstance(error, Unavailable)
+            assert "the client was closed" in str(error)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        await client.close()
         answer_all(queue)
 
-    def test_the_jobs_of_tasks_that_wait_are_withdrawn(self, queue: Queue, redis_url: str) -> None:
-        async def use() -> None:
-            client = async_client(queue, redis_url)
-            task = asyncio.create_task(client.embed(["storm"] * 20 * TEXTS_PER_JOB))
-            await wait_for(lambda: num_interactive(queue) == 20)
-            queue.take("a", ["interactive"], 5)  # a worker has some of them
-            await client.close()
-            assert num_interactive(queue) == 0
-            assert [type(error) for error in await outcomes([task])] == [Unavailable]
+    @in_loop
+    async def test_the_jobs_of_tasks_that_wait_are_withdrawn(self, queue: Queue, redis_url: str) -> None:
+        client = async_client(queue, redis_url)
+        task = asyncio.create_task(client.embed(["storm"] * 20 * TEXTS_PER_JOB))
+        await wait_for(lambda: num_interactive(queue) == 20)
+        queue.take("a", ["interactive"], 5)  # a worker has some of them
+        await client.close()
+        assert num_interactive(queue) == 0
+        assert [type(error) for error in await outcomes([task])] == [Unavailable]
 
-        asyncio.run(use())
+    @in_loop
+    async def test_tasks_that_look_into_the_cache_are_told_and_do_not_open_it_again(self, proxy: Proxy) -> None:
+        client = AsyncClient(url_of(proxy))
+        await client.queue.pool.alive()
+        proxy.hold()
+        tasks = [asyncio.create_task(client.embed("storm")) for _ in range(3)]
+        await asyncio.sleep(0)
+        await client.close()
+        for error in await outcomes(tasks):
+            assert isinstance(error, Unavailable)
+            assert "the client was closed" in str(error)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
-    def test_tasks_that_look_into_the_cache_are_told_and_do_not_open_it_again(self, own_redis: RedisServer) -> None:
-        async def use(proxy: Proxy) -> None:
-            client = AsyncClient(url_of(proxy))
-            await client.queue.pool.alive()
-            proxy.hold()
-            tasks = [asyncio.create_task(client.embed("storm")) for _ in range(3)]
-            await asyncio.sleep(0)
-            await client.close()
-            for error in await outcomes(tasks):
-                assert isinstance(error, Unavailable)
-                assert "the client was closed" in str(error)
-            assert asyncio.all_tasks() == {asyncio.current_task()}
-
-        with Proxy(own_redis.port) as proxy:
-            asyncio.run(use(proxy))
-
-    def test_a_task_that_has_just_asked_redis_is_told(self, redis_url: str) -> None:
-        async def use() -> None:
-            broker = AsyncBroker(ConnectionMaker(redis_url))
-            task = asyncio.create_task(broker.execute("PING"))
-            await asyncio.sleep(0)
-            await broker.close()
-            assert [type(error) for error in await outcomes([task])] == [Unavailable]
-
-        asyncio.run(use())
-
-    def test_who_asks_redis_for_nothing_is_answered_at_once(self, redis_url: str) -> None:
-        async def use() -> None:
-            broker = AsyncBroker(ConnectionMaker(redis_url))
-            assert await asyncio.gather(broker.pipeline(), broker.execute("PING")) == [[], b"PONG"]
-            await broker.close()
-
-        asyncio.run(use())
+    @in_loop
+    async def test_a_task_that_has_just_asked_redis_is_told(self, redis_url: str) -> None:
+        broker = AsyncBroker(ConnectionMaker(redis_url))
+        task = asyncio.create_task(broker.execute("PING"))
+        await asyncio.sleep(0)
+        await broker.close()
+        assert [type(error) for error in await outcomes([task])] == [Unavailable]
 
     @pytest.mark.parametrize("num_steps", [1, 3])
-    def test_tasks_that_ask_redis_while_the_loop_ends_do_not_hang(self, redis_url: str, num_steps: int) -> None:
-        async def use() -> None:
-            broker = AsyncBroker(ConnectionMaker(redis_url))
-            first = asyncio.create_task(broker.execute("PING"))
-            for _ in range(num_steps):
-                await asyncio.sleep(0)
-            second = asyncio.create_task(broker.execute("PING"))
-            for task in asyncio.all_tasks() - {asyncio.current_task(), first, second}:
-                task.cancel()
-            assert {type(outcome) for outcome in await outcomes([first, second])} <= {bytes, Unavailable}
-            await broker.close()
+    @in_loop
+    async def test_tasks_that_ask_redis_while_the_loop_ends_do_not_hang(self, redis_url: str, num_steps: int) -> None:
+        broker = AsyncBroker(ConnectionMaker(redis_url))
+        first = asyncio.create_task(broker.execute("PING"))
+        for _ in range(num_steps):
+            await asyncio.sleep(0)
+        second = asyncio.create_task(broker.execute("PING"))
+        for task in asyncio.all_tasks() - {asyncio.current_task(), first, second}:
+            task.cancel()
+        assert {type(outcome) for outcome in await outcomes([first, second])} <= {bytes, Unavailable}
+        await broker.close()
 
-        asyncio.run(use())
-
-    def test_to_cancel_the_closing_does_not_stop_it(self, own_redis: RedisServer) -> None:
+    @in_loop
+    async def test_to_cancel_the_closing_does_not_stop_it(self, own_redis: RedisServer, proxy: Proxy) -> None:
         queue = Queue.connect(own_redis.url, Keys())
 
-        async def use(proxy: Proxy) -> None:
-            client = AsyncClient(url_of(proxy))
-            task = asyncio.create_task(client.embed("storm"))
-            await wait_for(lambda: num_interactive(queue) == 1)
-            proxy.hold()
-            closing = asyncio.create_task(client.close())
-            await asyncio.wait([task])
-            closing.cancel()
-            assert [type(error) for error in await outcomes([closing])] == [asyncio.CancelledError]
-            proxy.release()
-            await wait_for(lambda: asyncio.all_tasks() == {asyncio.current_task()})
-            await wait_for(lambda: proxy.num_open() == 0)
-            await client.close()
-
-        with Proxy(own_redis.port) as proxy:
-            asyncio.run(use(proxy))
+        client = AsyncClient(url_of(proxy))
+        task = asyncio.create_task(client.embed("storm"))
+        await wait_for(lambda: num_interactive(queue) == 1)
+        proxy.hold()
+        closing = asyncio.create_task(client.close())
+        await asyncio.wait([task])
+        closing.cancel()
+        assert [type(error) for error in await outcomes([closing])] == [asyncio.CancelledError]
+        proxy.release()
+        await wait_for(lambda: asyncio.all_tasks() == {asyncio.current_task()})
+        await wait_for(lambda: proxy.num_open() == 0)
+        await client.close()
         assert num_interactive(queue) == 0
         queue.close()
 
@@ -369,13 +321,6 @@ class TestClosing:
             loop.close()
         asyncio.run(client.close())
         gc.collect()
-
-    def test_one_that_was_never_used_is_closed_like_any_other(self, redis_url: str) -> None:
-        async def use() -> None:
-            async with AsyncClient(redis_url):
-                pass
-
-        asyncio.run(use())
 
     def test_closed_it_serves_another_loop_and_open_it_does_not(self, queue: Queue, redis_url: str) -> None:
         client = async_client(queue, redis_url)

@@ -2,19 +2,19 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import pytest
-from awaiting import async_client, outcomes, url_of, wait_for
+from awaiting import async_client, in_loop, outcomes, url_of, wait_for
 from conftest import PATIENCE_S, RedisServer
 from queues import Queue
 from tcp_proxy import Proxy
 
 from shoal import AsyncClient, Client
-from shoal.client.item_file import ItemFile
-from shoal.client.work_threads import WorkThreads
+from shoal.client.redis.session import WorkThreads
+from shoal.client.source import ItemFile
 from shoal.contract.keys import Keys
 from shoal.errors import Unavailable, UnknownJob
 
@@ -31,52 +31,52 @@ def job_id(client: Client, tmp_path: Path) -> str:
     return client.bulk(tmp_path / "news.csv", tmp_path / "vectors").id
 
 
+@pytest.fixture
+def proxy(own_redis: RedisServer) -> Iterator[Proxy]:
+    """A proxy of a Redis of the test's own."""
+    with Proxy(own_redis.port) as proxy:
+        yield proxy
+
+
 async def turns(num: int = 50) -> None:
     """Let other tasks run for a while."""
     for _ in range(num):
         await asyncio.sleep(0)
 
 
-def test_the_loop_goes_on_while_redis_takes_its_time(own_redis: RedisServer) -> None:
-    async def use(proxy: Proxy) -> None:
-        async with AsyncClient(url_of(proxy)) as client:
-            with pytest.raises(UnknownJob):
-                await client.long_job("nobody").status()  # it is connected
-            proxy.hold()
-            tasks = [asyncio.create_task(client.long_job("nobody").status()) for _ in range(9)]
-            await turns()
-            assert not any(task.done() for task in tasks)
-            proxy.release()
-            assert {type(error) for error in await outcomes(tasks)} == {UnknownJob}
-
-    with Proxy(own_redis.port) as proxy:
-        asyncio.run(use(proxy))
+@in_loop
+async def test_the_loop_goes_on_while_redis_takes_its_time(proxy: Proxy) -> None:
+    async with AsyncClient(url_of(proxy)) as client:
+        with pytest.raises(UnknownJob):
+            await client.long_job("nobody").status()  # it is connected
+        proxy.hold()
+        tasks = [asyncio.create_task(client.long_job("nobody").status()) for _ in range(9)]
+        await turns()
+        assert not any(task.done() for task in tasks)
+        proxy.release()
+        assert {type(error) for error in await outcomes(tasks)} == {UnknownJob}
 
 
 class TestCancelling:
-    def test_a_task_that_waits_leaves_the_job_as_it_is(self, queue: Queue, redis_url: str, job_id: str) -> None:
-        async def use() -> None:
-            async with async_client(queue, redis_url) as client:
-                job, seen = client.long_job(job_id), list[str]()
-                task = asyncio.create_task(job.wait(on_status=lambda status: seen.append(status.status)))
-                await wait_for(lambda: seen)
-                task.cancel()
-                assert [type(error) for error in await outcomes([task])] == [asyncio.CancelledError]
-                assert await job.status() == "queued"
-                assert await job.cancel() == "cancelled"
+    @in_loop
+    async def test_a_task_that_waits_leaves_the_job_as_it_is(self, queue: Queue, redis_url: str, job_id: str) -> None:
+        async with async_client(queue, redis_url) as client:
+            job, seen = client.long_job(job_id), list[str]()
+            task = asyncio.create_task(job.wait(on_status=lambda status: seen.append(status.status)))
+            await wait_for(lambda: seen)
+            task.cancel()
+            assert [type(error) for error in await outcomes([task])] == [asyncio.CancelledError]
+            assert await job.status() == "queued"
+            assert await job.cancel() == "cancelled"
 
-        asyncio.run(use())
-
-    def test_a_timeout_of_asyncio_ends_the_wait_alone(self, queue: Queue, redis_url: str, job_id: str) -> None:
-        async def use() -> None:
-            async with async_client(queue, redis_url) as client:
-                job = client.long_job(job_id)
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(0.1):
-                        await job.wait()
-                assert await job.status() == "queued"
-
-        asyncio.run(use())
+    @in_loop
+    async def test_a_timeout_of_asyncio_ends_the_wait_alone(self, queue: Queue, redis_url: str, job_id: str) -> None:
+        async with async_client(queue, redis_url) as client:
+            job = client.long_job(job_id)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await job.wait()
+            assert await job.status() == "queued"
 
     def test_texts_that_are_being_written_leave_no_file(self, queue: Queue, redis_url: str, tmp_path: Path) -> None:
         file = tmp_path / "vectors.jsonl"
@@ -127,40 +127,35 @@ class TestCancelling:
 
 
 class TestClosing:
-    def test_tasks_that_wait_for_a_job_are_told_and_none_is_left(
+    @in_loop
+    async def test_tasks_that_wait_for_a_job_are_told_and_none_is_left(
         self, queue: Queue, redis_url: str, job_id: str
     ) -> None:
-        async def use() -> None:
-            client, seen = async_client(queue, redis_url), list[str]()
-            before = len(queue.redis.client_list())
-            job = client.long_job(job_id)
-            tasks = [asyncio.create_task(job.wait(on_status=lambda s: seen.append(s.status))) for _ in range(3)]
-            await wait_for(lambda: len(seen) >= 3)
-            await client.close()
-            for error in await outcomes(tasks):
-                assert isinstance(error, Unavailable)
-                assert "the client was closed" in str(error)
-            assert asyncio.all_tasks() == {asyncio.current_task()}
-            await wait_for(lambda: len(queue.redis.client_list()) <= before)
-            assert await job.status() == "queued"  # it is opened again
-            await client.close()
+        client, seen = async_client(queue, redis_url), list[str]()
+        before = len(queue.redis.client_list())
+        job = client.long_job(job_id)
+        tasks = [asyncio.create_task(job.wait(on_status=lambda s: seen.append(s.status))) for _ in range(3)]
+        await wait_for(lambda: len(seen) >= 3)
+        await client.close()
+        for error in await outcomes(tasks):
+            assert isinstance(error, Unavailable)
+            assert "the client was closed" in str(error)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        await wait_for(lambda: len(queue.redis.client_list()) <= before)
+        assert await job.status() == "queued"  # it is opened again
+        await client.close()
 
-        asyncio.run(use())
-
-    def test_calls_that_redis_has_not_answered_fail(self, own_redis: RedisServer) -> None:
-        async def use(proxy: Proxy) -> None:
-            client = AsyncClient(url_of(proxy))
-            with pytest.raises(UnknownJob):
-                await client.long_job("nobody").status()
-            proxy.hold()
-            tasks = [asyncio.create_task(client.long_job("nobody").wait()) for _ in range(9)]
-            await turns()
-            await client.close()
-            assert {type(error) for error in await outcomes(tasks)} == {Unavailable}
-            assert asyncio.all_tasks() == {asyncio.current_task()}
-
-        with Proxy(own_redis.port) as proxy:
-            asyncio.run(use(proxy))
+    @in_loop
+    async def test_calls_that_redis_has_not_answered_fail(self, proxy: Proxy) -> None:
+        client = AsyncClient(url_of(proxy))
+        with pytest.raises(UnknownJob):
+            await client.long_job("nobody").status()
+        proxy.hold()
+        tasks = [asyncio.create_task(client.long_job("nobody").wait()) for _ in range(9)]
+        await turns()
+        await client.close()
+        assert {type(error) for error in await outcomes(tasks)} == {Unavailable}
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
     def test_a_loop_that_ends_closes_it_and_the_next_one_opens_it_again(self, own_redis: RedisServer) -> None:
         queue = Queue.connect(own_redis.url, Keys())
@@ -177,12 +172,10 @@ class TestClosing:
         asyncio.run(client.close())
         queue.close()
 
-    def test_another_loop_may_not_use_it_meanwhile(self, queue: Queue, redis_url: str, job_id: str) -> None:
-        async def use() -> None:
-            async with async_client(queue, redis_url) as client:
-                job = client.long_job(job_id)
-                assert await job.status() == "queued"
-                with pytest.raises(RuntimeError, match="in another event loop"):
-                    await asyncio.to_thread(asyncio.run, job.status())
-
-        asyncio.run(use())
+    @in_loop
+    async def test_another_loop_may_not_use_it_meanwhile(self, queue: Queue, redis_url: str, job_id: str) -> None:
+        async with async_client(queue, redis_url) as client:
+            job = client.long_job(job_id)
+            assert await job.status() == "queued"
+            with pytest.raises(RuntimeError, match="in another event loop"):
+                await asyncio.to_thread(asyncio.run, job.status())

@@ -5,27 +5,14 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 from conftest import wait_until
 from queues import queue_of
 from test_clients import TEXTS
 
 from shoal import AsyncClient, Client
-from shoal.contract.options import Options
 from shoal.errors import Cancelled, Unavailable, UnknownJob
 from shoal.operations import Embed
-from shoal_workers.encoding.encoder import Encoder
-
-
-@pytest.mark.usefixtures("serving")
-def test_many_threads_share_one_dispatcher(client: Client, encoder: Encoder) -> None:
-    expected = encoder.embed(TEXTS, Options(), "")
-    before = threading.active_count()
-    with ThreadPoolExecutor(32) as threads:
-        vectors = list(threads.map(client.embed, TEXTS))
-        assert threading.active_count() <= before + 32 + 2
-    assert np.stack(vectors) == pytest.approx(expected, abs=1e-5)
 
 
 def test_closing_wakes_waiting_threads_and_leaves_no_thread(redis_url: str, client: Client) -> None:

@@ -1,7 +1,7 @@
 """The client over HTTP beside servers with made-up answers: further attempts, and answers that cannot be right."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from http_servers import Canned, CannedServer
 
 from shoal import HttpClient
 from shoal.client.http import session
-from shoal.client.http.messages import RequestLimits
+from shoal.client.http.answer import RequestLimits
 from shoal.contract import wire
 from shoal.contract.traceparent import continued
 from shoal.errors import MalformedJob, NotReady, Overloaded, ShoalError, Unavailable, UnknownJob
@@ -121,91 +121,74 @@ def offsets(*numbers: int) -> dict[str, Any]:
     return {"dtype": "int64", "shape": [len(numbers)], "data": np.array(numbers, "<i8").tobytes()}
 
 
-#: Answers that cannot be right, to a request for the vectors of two texts.
+def two(rows: Any = ((1,), (2,)), **values: Any) -> Canned:
+    """Return an answer with these rows of vectors."""
+    return in_msgpack(embeddings=vectors_map(rows), **values)
+
+
+def results_of(results: Any) -> Canned:
+    """Return an answer with these lists of hits."""
+    return Canned(200, json.dumps({"results": results}).encode(), JSON)
+
+
+def scores_of(scores: Any) -> Canned:
+    """Return an answer with these scores."""
+    return Canned(200, json.dumps({"scores": scores}).encode(), JSON)
+
+
+#: Requests by their names, to each of which many answers cannot be right.
+ASK: dict[str, Callable[[HttpClient], object]] = {
+    "vectors": lambda http: http.embed(["a", "b"]),
+    "token vectors": lambda http: http.embed(["a", "b"], output="tokens"),
+    "chunks": lambda http: http.embed(["a", "b"], output="chunks", chunk_tokens=9),
+    "hits": lambda http: http.search("a"),
+    "scores": lambda http: http.rerank("a", ["b", "c"]),
+    "id": lambda http: http.submit("embed", "a"),
+}
+
+#: Answers that cannot be right, by the request.
 WRONG = {
-    "no map": Canned(200, b"[[1, 2]]", JSON),
-    "not msgpack": Canned(200, b"\xc1", MSGPACK),
-    "not utf-8": Canned(200, b"\x81\xa1\xff\x01", MSGPACK),
-    "too many values": Canned(200, b"\x81\xa1a\xdd\xff\xff\xff\xff" + b"\x90" * 2**20, MSGPACK),
-    "nested": Canned(200, b"[" * 100_000, JSON),
-    "nothing": in_msgpack(),
-    "no array": in_msgpack(embeddings=[[1, 2]]),
-    "other numbers": in_msgpack(embeddings=vectors_map([[1], [2]]) | {"dtype": "float64"}),
-    "other shape": in_msgpack(embeddings=vectors_map([[1], [2]]) | {"shape": [2, 2]}),
-    "shape of words": in_msgpack(embeddings=vectors_map([[1], [2]]) | {"shape": ["2", "1"]}),
-    "one row": in_msgpack(embeddings=vectors_map([[1]])),
-    "three rows": in_msgpack(embeddings=vectors_map([[1], [2], [3]])),
-    "hits": in_msgpack(results=[[], []]),
-    "no columns": in_msgpack(embeddings=vectors_map([[], []])),
-    "not a number": in_msgpack(embeddings=vectors_map([[1], [np.nan]])),
-    "infinite": in_msgpack(embeddings=vectors_map([[1], [np.inf]])),
-}
-
-#: The same for token vectors.
-WRONG_TOKENS = {
-    "no offsets": in_msgpack(embeddings=vectors_map([[1], [2]])),
-    "offsets of another type": in_msgpack(
-        embeddings=vectors_map([[1], [2]]), offsets=offsets(0, 1, 2) | {"dtype": "f8"}
-    ),
-    "odd offsets": in_msgpack(embeddings=vectors_map([[1], [2]]), offsets=offsets(0, 1, 2) | {"data": b"123"}),
-    "few offsets": in_msgpack(embeddings=vectors_map([[1], [2]]), offsets=offsets(0, 2)),
-    "many offsets": in_msgpack(embeddings=vectors_map([[1], [2]]), offsets=offsets(0, 1, 3)),
-    "falling offsets": in_msgpack(embeddings=vectors_map([[1], [2]]), offsets=offsets(0, 3, 2)),
-    "a negative count": in_msgpack(embeddings=vectors_map([[1], [2], [3]]), offsets=offsets(0, 5, 3)),
-    "offsets of words": in_msgpack(embeddings=vectors_map([[1], [2]]), offsets="0,1,2"),
-}
-
-#: The same for chunks.
-WRONG_CHUNKS = {
-    "no chunks": in_msgpack(embeddings=vectors_map([[1], [2]]), offsets=offsets(0, 1, 2)),
-    "chunks of words": in_msgpack(embeddings=vectors_map([[1], [2]]), offsets=offsets(0, 1, 2), chunks="0,1,2"),
-    "few chunks": in_msgpack(embeddings=vectors_map([[1], [2]]), offsets=offsets(0, 1, 2), chunks=offsets(0, 1, 2)),
-    "a negative count": in_msgpack(
-        embeddings=vectors_map([[1], [2], [3]]), offsets=offsets(0, 5, 3), chunks=offsets(*[0] * 9)
-    ),
-    "half a chunk": in_msgpack(embeddings=vectors_map([[1]]), offsets=offsets(0, 1, 1), chunks=offsets(0, 1)),
-    "a text too few": in_msgpack(embeddings=vectors_map([[1]]), offsets=offsets(0, 1), chunks=offsets(0, 1, 2)),
+    "vectors": [
+        Canned(200, b"[[1, 2]]", JSON),
+        Canned(200, b"\xc1", MSGPACK),
+        Canned(200, b"\x81\xa1\xff\x01", MSGPACK),
+        Canned(200, b"\x81\xa1a\xdd\xff\xff\xff\xff" + b"\x90" * 2**20, MSGPACK),
+        Canned(200, b"[" * 100_000, JSON),
+        in_msgpack(),
+        in_msgpack(embeddings=[[1, 2]]),
+        *(in_msgpack(embeddings=vectors_map([[1], [2]]) | {"shape": shape}) for shape in ([2, 2], ["2", "1"])),
+        in_msgpack(embeddings=vectors_map([[1], [2]]) | {"dtype": "float64"}),
+        *map(two, ([[1]], [[1], [2], [3]], [[], []], [[1], [np.nan]], [[1], [np.inf]])),
+        in_msgpack(results=[[], []]),
+    ],
+    "token vectors": [
+        two(),
+        *(two(offsets=offsets(*numbers)) for numbers in ((0, 2), (0, 1, 3), (0, 3, 2))),
+        *(two(offsets=offsets(0, 1, 2) | wrong) for wrong in ({"dtype": "f8"}, {"data": b"123"})),
+        two([[1], [2], [3]], offsets=offsets(0, 5, 3)),
+        two(offsets="0,1,2"),
+    ],
+    "chunks": [
+        two(offsets=offsets(0, 1, 2)),
+        *(two(offsets=offsets(0, 1, 2), chunks=chunks) for chunks in ("0,1,2", offsets(0, 1, 2))),
+        two([[1], [2], [3]], offsets=offsets(0, 5, 3), chunks=offsets(*[0] * 9)),
+        two([[1]], offsets=offsets(0, 1, 1), chunks=offsets(0, 1)),
+        two([[1]], offsets=offsets(0, 1), chunks=offsets(0, 1, 2)),
+    ],
+    "hits": [*map(results_of, ("words", [1], [[1]], [[], []], None))],
+    "scores": [*map(scores_of, ([1], [1.0, 1e60], [1, 2, 3], ["a", "b"], "ab", None))],
+    "id": [Canned(202, body, JSON) for body in (b"{}", b'{"id": 5}', b"[]")],
 }
 
 
 class TestHostile:
-    @pytest.mark.parametrize("answer", WRONG.values(), ids=list(WRONG))
-    def test_an_answer_that_cannot_be_right_is_refused(self, canned: CannedServer, answer: Canned) -> None:
+    @pytest.mark.parametrize(("what", "answer"), [(what, answer) for what in WRONG for answer in WRONG[what]])
+    def test_an_answer_that_cannot_be_right_is_refused(self, canned: CannedServer, what: str, answer: Canned) -> None:
+        canned.answers = [answer]
         with HttpClient(canned.url, timeout_s=PATIENCE_S) as http:
             http._limits = RequestLimits(256, 2**20)
-            canned.answers = [answer]
             with pytest.raises(MalformedJob):
-                http.embed(["a", "b"])
-
-    @pytest.mark.parametrize("answer", WRONG_TOKENS.values(), ids=list(WRONG_TOKENS))
-    def test_so_are_token_vectors(self, canned: CannedServer, answer: Canned) -> None:
-        with HttpClient(canned.url, timeout_s=PATIENCE_S) as http:
-            http._limits = RequestLimits(256, 2**20)
-            canned.answers = [answer]
-            with pytest.raises(MalformedJob):
-                http.embed(["a", "b"], output="tokens")
-
-    @pytest.mark.parametrize("answer", WRONG_CHUNKS.values(), ids=list(WRONG_CHUNKS))
-    def test_so_are_chunks(self, canned: CannedServer, answer: Canned) -> None:
-        with HttpClient(canned.url, timeout_s=PATIENCE_S) as http:
-            http._limits = RequestLimits(256, 2**20)
-            canned.answers = [answer]
-            with pytest.raises(MalformedJob):
-                http.embed(["a", "b"], output="chunks", chunk_tokens=9)
-
-    @pytest.mark.parametrize("results", ["words", [1], [[1]], [[], []], None])
-    def test_so_are_hits(self, canned: CannedServer, results: Any) -> None:
-        canned.answers = [Canned(200, json.dumps({"results": results}).encode(), JSON)]
-        with HttpClient(canned.url, timeout_s=PATIENCE_S) as http, pytest.raises(MalformedJob):
-            http.search("a")
-
-    @pytest.mark.parametrize("scores", [[1], [1.0, 1e60], [1, 2, 3], ["a", "b"], "ab", None])
-    def test_so_are_scores(self, canned: CannedServer, scores: Any) -> None:
-        with HttpClient(canned.url, timeout_s=PATIENCE_S) as http:
-            http._limits = RequestLimits(256, 2**20)
-            canned.answers = [Canned(200, json.dumps({"scores": scores}).encode(), JSON)]
-            with pytest.raises(MalformedJob):
-                http.rerank("a", ["b", "c"])
+                ASK[what](http)
 
     def test_hits_are_at_most_those_that_were_asked_for(self, canned: CannedServer) -> None:
         canned.answers = [Canned(200, json.dumps({"results": [[{}, {}, {}]]}).encode(), JSON)]
@@ -255,12 +238,6 @@ class TestHostile:
             pytest.raises(MalformedJob, match="/info has no limits"),
         ):
             http.embed(["a", "b"])
-
-    @pytest.mark.parametrize("body", [b"{}", b'{"id": 5}', b"[]"])
-    def test_so_are_ids_of_jobs(self, canned: CannedServer, body: bytes) -> None:
-        canned.answers = [Canned(202, body, JSON)]
-        with HttpClient(canned.url, timeout_s=PATIENCE_S) as http, pytest.raises(MalformedJob):
-            http.submit("embed", "a")
 
     def test_a_result_whose_counts_differ_is_refused(self, canned: CannedServer) -> None:
         canned.answers = [in_msgpack(embeddings=vectors_map([[1], [2]]), tokens=[1, 2, 3])]

@@ -4,7 +4,6 @@ import shutil
 import ssl
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +18,7 @@ from process import Process
 from tcp_proxy import Proxy
 
 from shoal import Client, HttpClient
-from shoal.client.http.messages import RequestLimits
+from shoal.client.http.answer import RequestLimits
 from shoal.contract.keys import Keys
 from shoal.contract.options import Options
 from shoal.errors import (
@@ -33,7 +32,7 @@ from shoal.errors import (
     Unavailable,
 )
 from shoal.operations import Embed, Search
-from shoal.settings import DEFAULTS, Settings
+from shoal.settings import DEFAULTS
 from shoal_api.access import api_keys
 
 pytest_plugins = ["api_fixtures", "http_fixtures"]
@@ -63,38 +62,7 @@ client.close()
 """
 
 
-class Pause:
-    """A short pause between attempts, however long it should be, and a flag that one has begun."""
-
-    def __init__(self) -> None:
-        self.begun = threading.Event()
-
-    def __call__(self, seconds: float) -> bool:
-        self.begun.set()
-        return threading.Event().wait(0.02)
-
-
 class TestSameAsClient:
-    def test_any_iterable_and_every_option(self, http: HttpClient, client: Client) -> None:
-        options = {"normalize": False, "pooling": "max", "dimensions": 8, "prompt_name": "query"}
-        options |= {"truncate": False, "truncation_side": "left"}
-        assert http.embed((word for word in WORDS), **options) == pytest.approx(
-            client.embed(WORDS, **options), abs=1e-5
-        )
-
-    def test_chunks(self, http: HttpClient, client: Client) -> None:
-        text = "The storm hit Europe. Rain falls in the market! " * 20
-        options: dict[str, Any] = {"chunk_tokens": 30, "chunk_overlap": 5}
-        texts = [text, "", "storm"] * 3
-        found, expected = (c.embed(texts, output="chunks", **options) for c in (http, client))
-        assert [[chunk[:3] for chunk in part] for part in found] == [[chunk[:3] for chunk in part] for part in expected]
-        assert found[0][-1].vector == pytest.approx(expected[0][-1].vector, abs=1e-5)
-        assert http.embed(text, output="chunks", **options)[1][:3] == found[0][1][:3]
-        assert http.embed(texts, **options) == pytest.approx(client.embed(texts, **options), abs=1e-5)
-        reply = http.submit("embed", texts, output="chunks", **options).result()
-        assert [[chunk[:3] for chunk in part] for part in reply.chunks_by_text()[:1]] == [[c[:3] for c in found[0]]]
-        assert [len(part) for part in http.embed_stream(texts, output="chunks", **options)][:3] == [len(found[0]), 1, 1]
-
     def test_results_of_jobs(self, http: HttpClient, client: Client) -> None:
         handle = http.submit("embed", ["storm", "storm rain " * 40], lane="bulk")
         found, expected = http.job(handle.id).result(), client.job(handle.id).result()
@@ -109,21 +77,6 @@ class TestSameAsClient:
         assert hits == [client.search("storm", k=2)]
         rows = http.submit("embed", ["storm", "storm rain"], output="tokens").result().rows_by_text()
         assert [len(row) for row in rows] == [3, 4]
-
-    @pytest.mark.parametrize(
-        ("queries", "options"),
-        [
-            ("storm", {"min_score": 0.2, "fields": ["text"], "explain": True}),
-            (["storm", "rain"], {"fuse": True, "negative": "sun"}),
-            (["storm"], {"negative": ["sun", "rain"], "diversity": 0.3}),
-            ([], {"like": ["1", "2"], "vectors": [[0.5] * 32]}),
-        ],
-    )
-    def test_searches_with_options(self, http: HttpClient, client: Client, queries: Any, options: Any) -> None:
-        expected = client.search(queries, k=3, **options)
-        assert http.search(queries, k=3, **options) == expected
-        submitted = http.submit("search", queries, k=3, **options).result().hits
-        assert submitted == ([expected] if isinstance(queries, str) or options.get("fuse") else expected)
 
     def test_errors(self, http: HttpClient, client: Client) -> None:
         calls: list[Callable[[Any], Any]] = [
@@ -211,48 +164,12 @@ class TestWaiting:
             with pytest.raises(Cancelled):
                 handle.result()
 
-    def test_a_rerank_leaves_no_job_behind(self, canned: CannedServer) -> None:
-        canned.answers = [Canned(404, b'{"error": {"code": "internal", "message": "words"}}', SUBMITTED.headers)]
-        with HttpClient(canned.url, timeout_s=PATIENCE_S) as http, pytest.raises(ShoalError, match="words"):
-            http.rerank("storm", ["rain"])
-        assert [path for path, _ in canned.requests] == ["/score"]
-
     def test_a_lane_that_stays_full_is_said_at_once(self, listen: Listen, make_app: MakeApp) -> None:
         with HttpClient(listen(make_app(max_backlog=1)), timeout_s=30) as http:
             http.submit("embed", "storm")
             with pytest.raises(Overloaded, match="no room in the interactive lane") as found:
                 http.embed("storm")
             assert found.value.retry_after_s == 60  # no worker makes room
-
-    def test_a_lane_that_gets_room_is_waited_for(self, listen: Listen, make_app: MakeApp, stub: StubWorker) -> None:
-        with (
-            HttpClient(listen(make_app(max_backlog=1)), timeout_s=PATIENCE_S) as http,
-            ThreadPoolExecutor(1) as threads,
-        ):
-            stub.pause()
-            http.submit("embed", "storm")
-            pause = Pause()
-            waiting = threads.submit(http._wait, Embed(["a"]), http.until(), pause)
-            pause.begun.wait()
-            stub.resume()
-            assert np.array_equal(np.asarray(waiting.result().vectors), [vector_of("a")])
-
-    def test_redis_may_come_back(
-        self, listen: Listen, make_app: MakeApp, own_redis: RedisServer, settings: Settings
-    ) -> None:
-        stub = StubWorker(own_redis.url, settings.keys)
-        stub.start()
-        with HttpClient(listen(make_app(redis_url=own_redis.url)), timeout_s=PATIENCE_S) as http:
-            own_redis.stop()
-            with pytest.raises(Unavailable, match="Redis does not answer"):
-                http._wait(Embed(["a"]), http.until(), lambda _: True)
-            with ThreadPoolExecutor(1) as threads:
-                pause = Pause()
-                waiting = threads.submit(http._wait, Embed(["a"]), http.until(), pause)
-                pause.begun.wait()
-                own_redis.start()
-                assert np.array_equal(np.asarray(waiting.result().vectors), [vector_of("a")])
-        stub.stop()
 
 
 class Service(NamedTuple):

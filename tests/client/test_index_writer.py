@@ -20,7 +20,7 @@ from werkzeug.test import TestResponse
 from shoal import AsyncClient, Client, HttpClient
 from shoal.changes.change import MAX_CHANGE_IDS, MAX_CHANGES, Change
 from shoal.changes.change_log import START
-from shoal.client.http.index import MAX_REQUEST_BYTES, MAX_REQUEST_DOCUMENTS
+from shoal.client.http.long_jobs import MAX_REQUEST_BYTES, MAX_REQUEST_DOCUMENTS
 from shoal.client.redis.index_writer import DOCUMENTS_PER_CHANGE, MAX_BYTES, Written
 from shoal.contract.jobs import Job
 from shoal.contract.keys import Keys
@@ -136,23 +136,14 @@ class TestClient:
         assert log.changes() == []
         assert news.delete(["new"]) == 1
 
-    def test_nothing_changes_nothing(self, client: Client, log: Log) -> None:
-        assert (client.index("default").add([]), client.index("default").delete([])) == (0, 0)
-        assert log.changes() == []
-
-    def test_one_wrong_document_keeps_all_out(self, served: Worker, client: Client, log: Log) -> None:
-        with pytest.raises(BadDocument, match=r'document 299 \(id "x"\): the text'):
-            client.index("default").add([*documents(299), {"id": "x"}])
-        assert log.changes() == []
-
-    def test_large_documents_are_written_apart(self, served: Worker, client: Client, log: Log) -> None:
-        large = [document | {"body": "x" * 300_000} for document in documents(8)]
-        assert client.index("default").add(large) == 8
-        assert log.sizes() == [3, 3, 2]
-
-    def test_documents_of_many_values_are_written_apart(self, served: Worker, client: Client, log: Log) -> None:
-        client.index("default").add(document | {"tags": [[]] * 1_000} for document in documents(7))
-        assert log.sizes() == [4, 3]
+    @pytest.mark.parametrize(
+        ("more", "sizes"), [({"body": "x" * 300_000}, [3, 3, 2]), ({"tags": [[]] * 1_000}, [4, 4])]
+    )
+    def test_large_documents_and_those_of_many_values_are_written_apart(
+        self, served: Worker, client: Client, log: Log, more: dict[str, Any], sizes: list[int]
+    ) -> None:
+        assert client.index("default").add(document | more for document in documents(8)) == 8
+        assert log.sizes() == sizes
 
     def test_a_document_that_fits_into_no_change_is_named(self, served: Worker, client: Client, log: Log) -> None:
         with pytest.raises(TooLarge, match=r"document 1 takes 5,000,\d+ bytes and may take 1,044,480: shorten it"):
@@ -217,69 +208,52 @@ class TestClient:
         with pytest.raises(NotReady, match="older version of Shoal"):
             client.index("default").add([DOCUMENT])
 
-    @pytest.mark.parametrize("missing", ["prompt", "changes_through"])
+    @pytest.mark.parametrize(
+        ("missing", "broken"),
+        [("prompt", {}), ("changes_through", {}), ("", {"digest": 5}), ("", {"dimension": "7"}), ("", {"prompt": 7})],
+    )
     def test_a_worker_that_would_not_find_them_is_updated_first(
-        self, served: Worker, client: Client, log: Log, other: Other, missing: str
+        self, served: Worker, client: Client, log: Log, other: Other, missing: str, broken: dict[str, Any]
     ) -> None:
-        other.announce(without=missing)
+        other.announce(without=missing, **broken)
         with pytest.raises(NotReady, match="older version of Shoal"):
             client.index("default").add([DOCUMENT])
         assert log.changes() == []
 
-    @pytest.mark.parametrize("broken", [{"digest": 5}, {"dimension": "7"}, {"prompt": None}])
-    def test_a_heartbeat_that_is_no_heartbeat_is_refused(
-        self, served: Worker, client: Client, other: Other, broken: dict[str, Any]
-    ) -> None:
-        other.announce(**broken)
-        with pytest.raises(NotReady):
-            client.index("default").add([DOCUMENT])
+
+@pytest.mark.parametrize("wrong", [{"model": "other"}, {"vectors": np.ones((1, 3), np.float32)}, {"vectors": None}, {}])
+def test_workers_that_come_to_serve_another_model_meanwhile(
+    served: Worker, client: Client, log: Log, other: Other, wrong: dict[str, Any]
+) -> None:
+    async def add(own: AsyncClient) -> Written:
+        writer = own.writer("default")
+
+        async def call(job: Job) -> Reply:
+            if not wrong:
+                other.announce(digest="d")  # heartbeats alone tell it
+            return replace(await writer.call(job), **wrong)
+
+        return await replace(writer, call=call).add([DOCUMENT])
+
+    with pytest.raises(NotReady, match="nothing is written"):
+        client.run(add)
+    assert log.changes() == []
 
 
-class TestModelThatChanges:
-    """The workers come to serve another model while the documents are embedded."""
-
-    def test_heartbeats_tell_it(self, served: Worker, client: Client, log: Log, other: Other) -> None:
-        async def add(own: AsyncClient) -> Written:
-            writer = own.writer("default")
-
-            async def call(job: Job) -> Reply:
-                other.announce(digest="d")
-                return await writer.call(job)
-
-            return await replace(writer, call=call).add([DOCUMENT])
-
-        with pytest.raises(NotReady, match="nothing is written"):
-            client.run(add)
-        assert log.changes() == []
-
-    @pytest.mark.parametrize("wrong", [{"model": "other"}, {"vectors": np.ones((1, 3), np.float32)}, {"vectors": None}])
-    def test_vectors_tell_it(self, served: Worker, client: Client, log: Log, wrong: dict[str, Any]) -> None:
-        async def add(own: AsyncClient) -> Written:
-            writer = own.writer("default")
-
-            async def call(job: Job) -> Reply:
-                return replace(await writer.call(job), **wrong)
-
-            return await replace(writer, call=call).add([DOCUMENT])
-
-        with pytest.raises(NotReady, match="nothing is written"):
-            client.run(add)
-        assert log.changes() == []
-
-
-class TestEveryClient:
-    def test_documents_are_added_and_deleted(self, make_client: MakeClient, served: Worker, log: Log) -> None:
-        news = make_client().index("default")
-        assert news.add([DOCUMENT, {"id": "8", "text": "rain"}]) == 2
-        assert news.delete(iter(["7", "9"])) == 2
-        assert (news.add([]), news.delete([])) == (0, 0)
-        with pytest.raises(BadDocument, match="document 1"):
-            news.add([DOCUMENT, DOCUMENT])
-        with pytest.raises(UnknownIndex):
-            make_client().index("news").add([DOCUMENT])
-        added, deleted = log.changes()
-        assert [document.id for document in added.documents] == ["7", "8"]
-        assert deleted.deleted == ("7", "9")
+def test_every_client_adds_and_deletes(make_client: MakeClient, served: Worker, log: Log) -> None:
+    news = make_client().index("default")
+    assert news.add([DOCUMENT, {"id": "8", "text": "rain"}]) == 2
+    assert news.delete(iter(["7", "9"])) == 2
+    assert (news.add([]), news.delete([])) == (0, 0)
+    with pytest.raises(BadDocument, match="document 1"):
+        news.add([DOCUMENT, DOCUMENT])
+    with pytest.raises(BadDocument, match=r'document 130 \(id "x"\): the text'):
+        news.add([*documents(130), {"id": "x"}])
+    with pytest.raises(UnknownIndex):
+        make_client().index("news").add([DOCUMENT])
+    added, deleted = log.changes()
+    assert [document.id for document in added.documents] == ["7", "8"]
+    assert deleted.deleted == ("7", "9")
 
 
 class TestHttp:
@@ -298,13 +272,6 @@ class TestHttp:
         assert MAX_REQUEST_DOCUMENTS * 4 * 4_096 + MAX_REQUEST_BYTES <= MAX_BYTES
         assert http.index("default").add(document | {"tags": [[]] * 1_000} for document in documents(7)) == 7
         assert log.sizes() == [2, 2, 2, 1]
-
-    def test_what_is_wrong_is_raised_as_in_the_client(self, http: HttpClient, log: Log) -> None:
-        with pytest.raises(BadDocument, match="document 130"):
-            http.index("default").add([*documents(130), {"id": "x"}])
-        with pytest.raises(UnknownIndex):
-            http.index("news").add([DOCUMENT])
-        assert log.changes() == []
 
     def test_a_full_log_tells_what_it_took(self, http: HttpClient, client: Client, log: Log) -> None:
         client.index("default").delete(str(n) for n in range(9_950))

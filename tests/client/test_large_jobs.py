@@ -114,12 +114,6 @@ def test_a_job_of_many_empty_maps_takes_no_memory(texts: bytes) -> None:
     assert peak < 64 * 2**20
 
 
-def test_a_job_with_an_array_of_too_many_values_is_refused() -> None:
-    num = MAX_VALUES + 1
-    with pytest.raises(TooLarge, match="over 1,048,576 values"):
-        operations.unpack(map_of_texts(b"\xdd" + num.to_bytes(4, "big") + b"\xa0" * num))
-
-
 def test_a_job_with_many_texts_is_read() -> None:
     assert (
         len(operations.unpack(map_of_texts(b"\xdd" + (999_999).to_bytes(4, "big") + b"\xa0" * 999_999)).texts)

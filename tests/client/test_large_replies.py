@@ -1,13 +1,11 @@
 """Large replies: sent over slow links, given up where they cannot be sent, and limited in size."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 
 import numpy as np
 import pytest
-from api_stub import MakeApp
-from conftest import WORDS, RedisServer, wait_until
+from conftest import WORDS, RedisServer
 from queues import Queue, drive, queue_of
 from tcp_proxy import Proxy
 
@@ -19,10 +17,8 @@ from shoal.contract.options import Options
 from shoal.contract.replies import Reply
 from shoal.errors import TooLarge, Unavailable, UnknownJob
 from shoal.operations import Embed
-from shoal.operations.embed import TEXTS_PER_TOKENS_JOB
 from shoal.queue.answer import MAX_WRITE_BYTES, Answer
 from shoal.queue.consumer import MAX_SENDS, Consumer
-from shoal.settings import DEFAULTS
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.loop.worker import Worker
@@ -120,14 +116,6 @@ class TestTokenVectors:
         assert code(queue.wait_result(job.id, 0)) == "too_large"
         assert worker.counters["batches"] == 0
 
-    def test_within_the_limit_they_arrive(self, queue: Queue, encoder: Encoder) -> None:
-        job = Embed(list(WORDS), Options(output="tokens"))
-        queue.put("interactive", [job])
-        drive(tokens_worker(queue, encoder, 500 * 4 * encoder.model.dimension))
-        reply = queue.wait_result(job.id, 0)
-        assert reply is not None
-        assert [len(rows) for rows in reply.rows_by_text()] == reply.tokens
-
     def test_a_list_of_too_many_words_is_not_put(self, client: Client) -> None:
         client.pool.announce("w", {"state": "ready", "dimension": 384, "max_tokens": 256})
         texts = ["seven words that are ten tokens long"] * 10_000
@@ -143,29 +131,6 @@ class TestTokenVectors:
         with pytest.raises(TooLarge, match="of 250 parts"):
             client.embed(texts, output="tokens")
         assert serving.counters["texts"] < 100
-
-    def test_a_list_of_several_parts_comes_in_order(self, client: Client, serving: Worker) -> None:
-        texts = list(WORDS) * 5
-        rows = client.embed(texts, output="tokens")
-        wait_until(lambda: serving.counters["jobs"] == len(texts) / TEXTS_PER_TOKENS_JOB)  # it counts after its reply
-        alone = {text: client.embed(text, output="tokens") for text in WORDS}
-        assert all(np.allclose(row, alone[text], atol=1e-5) for row, text in zip(rows, texts, strict=True))
-
-
-def test_many_read_a_large_result_at_the_same_time(queue: Queue, make_app: MakeApp) -> None:
-    job = Embed(["storm"])
-    queue.put("interactive", [job])
-    vectors = np.full((DEFAULTS.max_reply_mb * 2**8 - 1, 1_000), 0.1, np.float32)
-    for delivery in queue.take("w", LANES, 1):
-        queue.reply([Answer(delivery, Reply(job.id, vectors=vectors, tokens=[len(vectors)]))])
-    app = make_app()
-
-    def read(_: int) -> int:
-        with app.test_client() as client:
-            return client.get(f"/v1/jobs/{job.id}/result?wait=20").status_code
-
-    with ThreadPoolExecutor(8) as threads:
-        assert list(threads.map(read, range(8))) == [200] * 8
 
 
 class TestRead:

@@ -13,16 +13,14 @@ from conftest import PATIENCE_S
 from http_servers import Canned, CannedServer, Listen
 
 from shoal import Client, HttpClient, ServerFile
-from shoal.client.item_file import ItemFile
-from shoal.client.long_handle import LongHandle
-from shoal.client.source_file import place_of
+from shoal.client.handles import LongHandle
+from shoal.client.source import ItemFile, place_of
 from shoal.contract import wire
 from shoal.errors import (
     BadDocument,
     Cancelled,
     FileError,
     InvalidRequest,
-    JobNotEnded,
     MalformedJob,
     NotReady,
     PathNotAllowed,
@@ -56,11 +54,6 @@ class Jobs:
             raise state
         return state
 
-    def delete(self, job_id: str) -> None:
-        """Forget the job, if it has ended."""
-        if not self.status(job_id).has_ended:
-            raise JobNotEnded(job_id)
-
 
 def handle(*states: LongJobStatus | Exception) -> LongHandle:
     """Return the handle of a job with these states."""
@@ -76,22 +69,9 @@ class TestLongHandle:
         assert job.wait(PATIENCE_S, lambda state: seen.append(state.status)) == {"rows": 14}
         assert seen == ["queued", "running", "done"]
 
-    def test_it_says_how_far_the_job_is(self) -> None:
-        job = handle(status("running", progress=Progress(rows=7)))
-        assert (job.status(), job.progress().rows) == ("running", 7)
-
-    def test_a_job_that_has_ended_is_deleted(self) -> None:
-        handle(status("done")).delete()
-        with pytest.raises(JobNotEnded):
-            handle(status("paused")).delete()
-
     def test_a_wait_goes_on_while_redis_is_away(self) -> None:
         job = handle(status("running"), Unavailable("away"), Unavailable("away"), status("done"))
         assert job.wait(PATIENCE_S) == {}
-
-    def test_a_wait_does_not_begin_without_redis(self) -> None:
-        with pytest.raises(Unavailable):
-            handle(Unavailable("away")).wait(PATIENCE_S)
 
     def test_a_job_that_failed_raises_its_error(self) -> None:
         with pytest.raises(BadDocument, match="line 3"):

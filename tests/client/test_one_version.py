@@ -1,6 +1,5 @@
 """A search that was split is answered from one version of the index, though workers open it one after the other."""
 
-import asyncio
 import json
 import threading
 from collections.abc import Iterator, Sequence
@@ -8,7 +7,6 @@ from contextlib import contextmanager
 from itertools import chain, repeat
 
 import pytest
-from awaiting import async_client
 from conftest import PATIENCE_S
 from http_servers import Canned, CannedServer
 from hypothesis import given
@@ -16,7 +14,7 @@ from hypothesis import strategies as st
 from queues import Queue
 
 from shoal import Client, HttpClient
-from shoal.client.one_version import SWITCH_PAUSE_S, of_other_versions
+from shoal.client.parts import SWITCH_PAUSE_S, of_other_versions
 from shoal.contract.jobs import LANES, TEXTS_PER_JOB, Job
 from shoal.contract.replies import Reply
 from shoal.errors import Internal, NotReady
@@ -79,15 +77,6 @@ def test_older_parts_are_computed_again(
     with answering(queue, versions) as sizes:
         assert ids(client.search(QUERIES)) == expected
     assert len(sizes) == num_jobs
-
-
-def test_the_same_in_an_event_loop(queue: Queue, redis_url: str) -> None:
-    async def search() -> set[str]:
-        async with async_client(queue, redis_url) as client:
-            return ids(await client.search(QUERIES))
-
-    with answering(queue, chain(["v1", "v2"], repeat("v3"))):
-        assert asyncio.run(search()) == {"v3"}
 
 
 def test_over_http_parts_of_other_versions_are_asked_for_again(canned: CannedServer) -> None:

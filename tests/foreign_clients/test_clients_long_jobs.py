@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("rq")
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients wait for a change of versions as long as tests do, also while the machine is busy."""
-    for module in ("redis.client", "redis.async_index", "http.index"):
+    for module in ("redis.long_jobs", "http.long_jobs"):
         monkeypatch.setattr(f"shoal.client.{module}.CHANGE_TIMEOUT_S", PATIENCE_S)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.cli.main import main
-from shoal.cli.shown.output import when
+from shoal.cli.output import when
 from shoal.process.printable import printable
 
 #: What a terminal would obey, what begins a line, and what turns the direction of a text.

@@ -1,4 +1,4 @@
-"""The benchmarks: what they read, reckon and print, and `shoal bench` against a service."""
+"""The benchmarks: what they read, reckon and print."""
 
 import re
 import shutil
@@ -20,17 +20,13 @@ from benchmarks.compare import ratios
 from benchmarks.server import Processes
 from benchmarks.table import tables
 from benchmarks.trial import Row, Trial, interleave, shown
-from click.testing import CliRunner
-from conftest import PATIENCE_S, WORDS, RedisServer, free_port, wait_until
+from benchmarks.wrk import Measured
+from conftest import PATIENCE_S, wait_until
 from page import ROOT
-from process import environment, run
-from service import service
+from process import environment
 from stack import Checkout, named
 
 from shoal import Client
-from shoal.cli.bench import sample
-from shoal.cli.main import main
-from shoal.cli.wrk import Measured
 from shoal.contract.keys import Keys
 from shoal.errors import BadSetting, NotReady
 
@@ -311,45 +307,3 @@ def test_an_unknown_scenario_is_named() -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert "no scenario 'swim'" in done.stderr
-
-
-class TestShoalBench:
-    @pytest.mark.wide
-    @needs_wrk
-    def test_a_running_service_is_measured(
-        self, redis_server: RedisServer, tiny_source: Path, index_folder: Path, home: Path, tmp_path: Path
-    ) -> None:
-        usual = {"redis_url": redis_server.url, "pool": "bench", "model": tiny_source, "home": home, "precision": "f32"}
-        texts = tmp_path / "texts.txt"
-        texts.write_text("\n".join(WORDS))
-        with service(tmp_path, **usual, threads=1, indexes=index_folder) as running:
-            wait_until(running.is_ready)
-            flags = ("--runs", 1, "--seconds", 1, "--file", texts)
-            done = run("bench", f"http://127.0.0.1:{running.port}/", *flags)
-        assert done.returncode == 0, done.stderr
-        assert "indexes: default (64 documents)" in done.stdout
-        rates = re.findall(r"^\| (\w+, \d+ connections?) \| ([\d,.]+) \| [\d.]+ \|", done.stdout, re.MULTILINE)
-        cases = ["embed, 1 connection", "embed, 64 connections", "search, 1 connection", "search, 64 connections"]
-        assert [case for case, _ in rates] == cases
-        assert all(float(rate.replace(",", "")) > 0 for _, rate in rates)
-
-    def test_a_missing_wrk_is_said_with_its_remedy(self) -> None:
-        result = CliRunner(env={"PATH": ""}).invoke(main, ["bench"])
-        assert result.exit_code == 1
-        (line,) = result.stderr.splitlines()
-        assert "apt-get install wrk" in line
-        assert line.endswith("[missing_extra]")
-
-    @needs_wrk
-    def test_nothing_that_answers(self) -> None:
-        result = CliRunner().invoke(main, ["bench", f"http://127.0.0.1:{free_port()}"])
-        assert result.exit_code == 1
-        assert result.stderr.rstrip().endswith("start one with `shoal serve` [not_ready]")
-
-    def test_a_file_without_texts(self, tmp_path: Path) -> None:
-        (tmp_path / "empty.txt").write_text("\n \n")
-        result = CliRunner().invoke(main, ["bench", "--file", str(tmp_path / "empty.txt")])
-        assert result.stderr.rstrip().endswith("[invalid_request]")
-
-    def test_the_usual_texts_are_the_sample(self) -> None:
-        assert len(sample()) >= 1_000

@@ -307,7 +307,7 @@ HOMES = {
     "redis": {"shoal.broker"},
     "fsspec": {"shoal.records.files.source_file", "shoal_workers.index.store.store"},
     "backports": {"shoal.records.files.text_lines"},
-    "httpx2": {"shoal.client.http.deadline", "shoal.client.http.session"},
+    "httpx2": {"shoal.client.http.session"},
     "rq": {
         "shoal.long_jobs.rq_job",
         "shoal.long_jobs.rq_jobs",
@@ -319,7 +319,7 @@ HOMES = {
         "shoal_workers.long_jobs.schedules",
     },
     "opentelemetry": {"shoal.process.spans"},
-    "rich": {"shoal.cli.shown.pool_screen", "shoal.cli.shown.pool_table"},
+    "rich": {"shoal.cli.pool_screen"},
     "Stemmer": {"shoal_workers.index.lexical.analyzer"},
     "numkong": {"shoal_workers.index.vectors.upper_bounds"},
     "openvino": {
@@ -338,7 +338,7 @@ HOMES = {
     },
     "sentence_transformers": {"shoal_workers.model.export", "shoal_workers.model.reference"},
     "safetensors": {
-        "shoal.cli.shown.vector_file",
+        "shoal.cli.embed",
         "shoal_api.answers.vector_format",
         "shoal_workers.encoding.engines.calibration",
         "shoal_workers.model",

@@ -11,7 +11,6 @@ import click
 
 from shoal.cli.long_job import submit
 from shoal.cli.options import MODEL_SETTINGS, REDIS_SETTINGS, settings_options
-from shoal.client.source_file import place_of
 from shoal.contract.excerpt import excerpt
 from shoal.contract.languages import LANGUAGES
 from shoal.errors import InvalidRequest, Unavailable
@@ -96,6 +95,7 @@ def build(
     from shoal_workers.process.processors import limit_native_threads
 
     limit_native_threads(settings.threads, settings.workers)
+    from shoal.client.source import place_of
     from shoal_workers.index.long_tasks import BuildIndex, where_is
 
     if (name is None) == (out is None):

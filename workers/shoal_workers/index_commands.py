@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from shoal.cli.options import REDIS_SETTINGS, settings_options
-from shoal.cli.shown.output import echo, echo_lines
+from shoal.cli.output import echo, echo_lines
 from shoal.errors import InvalidRequest, Unavailable
 from shoal.process.progress import Progress
 from shoal.settings import Settings

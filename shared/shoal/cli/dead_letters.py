@@ -1,12 +1,11 @@
 """The command `shoal dead`: list, show, retry and drop dead letters."""
 
 import json
-from functools import partial
 
 import click
 
 from shoal.cli.options import REDIS_SETTINGS, settings_options
-from shoal.cli.shown.output import echo, echo_lines, when
+from shoal.cli.output import echo, echo_lines, when
 from shoal.client.redis.async_client import AsyncClient
 from shoal.client.redis.client import Client
 from shoal.queue.blame import DeadLetter, DeadLetters
@@ -60,10 +59,13 @@ def show(settings: Settings, letter_id: str) -> None:
 @settings_options(*REDIS_SETTINGS)
 def retry(settings: Settings, letter_ids: tuple[str, ...]) -> None:
     """Put jobs again, under new ids by which their results can be fetched."""
-    with Client.from_settings(settings) as client:
+
+    async def retry_all(own: AsyncClient) -> None:
         for letter_id in letter_ids:
-            job_id = client.run(partial(_retry, letter_id))
-            echo(f"{letter_id} is job {job_id}")
+            echo(f"{letter_id} is job {await DeadLetters(own.queue).retry(letter_id)}")
+
+    with Client.from_settings(settings) as client:
+        client.run(retry_all)
 
 
 @dead.command()
@@ -71,18 +73,14 @@ def retry(settings: Settings, letter_ids: tuple[str, ...]) -> None:
 @settings_options(*REDIS_SETTINGS)
 def drop(settings: Settings, letter_ids: tuple[str, ...]) -> None:
     """Delete dead letters."""
-    with Client.from_settings(settings) as client:
+
+    async def drop_all(own: AsyncClient) -> None:
         for letter_id in letter_ids:
-            client.run(partial(_drop, letter_id))
+            await DeadLetters(own.queue).drop(letter_id)
             echo(f"{letter_id} is gone")
 
-
-async def _retry(letter_id: str, client: AsyncClient) -> str:
-    return await DeadLetters(client.queue).retry(letter_id)
-
-
-async def _drop(letter_id: str, client: AsyncClient) -> None:
-    await DeadLetters(client.queue).drop(letter_id)
+    with Client.from_settings(settings) as client:
+        client.run(drop_all)
 
 
 def _describe(letter: DeadLetter) -> str:

@@ -2,12 +2,15 @@
 
 import json
 import sys
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
+from numpy.typing import NDArray
 
 from shoal.bulk.bulk_request import BulkRequest
 from shoal.bulk.embed_file import embed_file
@@ -15,13 +18,16 @@ from shoal.bulk.manifest import BAD_ROWS
 from shoal.bulk.part_file import SUFFIXES
 from shoal.cli.long_job import submit
 from shoal.cli.options import REDIS_SETTINGS, settings_options
-from shoal.cli.shown import vector_file
-from shoal.cli.shown.output import echo
+from shoal.cli.output import echo
 from shoal.client.redis.client import Client
-from shoal.client.source_file import place_of
+from shoal.client.source import place_of
+from shoal.contract.excerpt import excerpt
 from shoal.errors import Cancelled, InvalidRequest
 from shoal.process.progress import Progress, TaskBar
 from shoal.settings import Settings
+
+#: Endings of the files of vectors.
+ENDINGS = (".safetensors", ".npy", ".jsonl")
 
 
 @click.command(short_help="Turn texts, or the lines of a file, into vectors.")
@@ -61,7 +67,7 @@ def embed(
     options |= {"normalize": False} if no_normalize else {}
     of_folder = {"text_column": text_column, "id_column": id_column, "format": format_name, "part_rows": part_rows}
     given: dict[str, Any] = {name: value for name, value in of_folder.items() if value is not None}
-    if out is not None and vector_file.is_folder(out):
+    if out is not None and (out.endswith("/") or Path(out).is_dir() or not Path(out).suffix):
         if texts or source in (None, "-"):
             raise InvalidRequest(f"{out} is a folder, for the vectors of a file of records: name the file with --file")
         if detach:
@@ -72,7 +78,7 @@ def embed(
         return
     if given := given | ({"detach": True} if detach else {}):
         raise InvalidRequest(f"--{next(iter(given)).replace('_', '-')} goes with a folder: name one with --out")
-    _embed_lines(settings, texts, source, None if out is None else vector_file.check_path(Path(out)), options)
+    _embed_lines(settings, texts, source, None if out is None else _checked(Path(out)), options)
 
 
 def _embed_lines(
@@ -89,7 +95,7 @@ def _embed_lines(
             for vector in vectors:
                 click.echo(json.dumps(vector.tolist()))
         else:
-            count = vector_file.save(out, progress.over(vectors))
+            count = _save(out, progress.over(vectors))
             click.echo(f"{count:,} vectors in {out}", err=True)
 
 
@@ -106,3 +112,36 @@ def _embed_into_folder(settings: Settings, request: BulkRequest) -> None:
         click.echo(f"{result.num_bad:,} rows were left out, with their reasons in {where}. The first:", err=True)
         for reason in result.first_bad:
             echo(f"  {reason}", err=True)
+
+
+def _checked(path: Path) -> Path:
+    """Return the path of a file of vectors; raise InvalidRequest unless its format is known and its folder exists."""
+    if path.suffix not in ENDINGS:
+        raise InvalidRequest(
+            f"{path} ends with {excerpt(path.suffix)}: name a file that ends with {', '.join(ENDINGS)}, or a "
+            f"folder with a slash at its end, as {path}/"
+        )
+    if not path.parent.is_dir():
+        raise InvalidRequest(f"there is no folder {path.parent} to write {path.name} in: make it first")
+    return path
+
+
+def _save(path: Path, vectors: Iterable[NDArray[np.float32]]) -> int:
+    """Write the vectors as rows of `[texts, dimension]`, in the format that the name ends with; return their number."""
+    if path.suffix == ".jsonl":
+        count = 0
+        with path.open("w", encoding="utf-8") as file:
+            for count, vector in enumerate(vectors, 1):  # noqa: B007
+                file.write(json.dumps(vector.tolist()) + "\n")
+        return count
+    if path.suffix == ".safetensors":
+        from safetensors.numpy import save_file  # missing, it is told before anything is computed
+
+    rows = list(vectors)
+    matrix = np.stack(rows) if rows else np.empty((0, 0), np.float32)
+    if path.suffix == ".safetensors":
+        save_file({"vectors": matrix}, path)
+    else:
+        with path.open("wb") as file:
+            np.save(file, matrix)
+    return len(rows)

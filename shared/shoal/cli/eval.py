@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from shoal.cli.options import REDIS_SETTINGS, OutputFile, settings_options, write_output
+from shoal.cli.options import REDIS_SETTINGS, settings_options
+from shoal.cli.output import OutputFile, write_output
 from shoal.client.http.client import HttpClient
 from shoal.client.questions import Questions
 from shoal.client.redis.client import Client

@@ -1,15 +1,14 @@
 """The commands `shoal job`: look at long jobs, pause, resume, cancel, retry and delete them."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from shoal.cli.options import REDIS_SETTINGS, settings_options
-from shoal.cli.shown.output import echo, echo_lines, when
-from shoal.client.long_handle import LongHandle
+from shoal.cli.output import echo, echo_lines, when
 from shoal.process.progress import TaskBar, task_line
 from shoal.settings import Settings
 
@@ -52,8 +51,8 @@ def show(settings: Settings, job_id: str, as_json: bool) -> None:
         status = jobs.status(job_id)
     if as_json:
         echo_lines(json.dumps(status.to_map(), indent=2, ensure_ascii=False))
-        return
-    _print_details(status)
+    else:
+        _print_details(status)
 
 
 @job.command()
@@ -64,15 +63,24 @@ def watch(settings: Settings, job_id: str) -> None:
 
     The exit status is 0 if the job is done, and 1 if it failed or was cancelled.
     """
+    from shoal.client.handles import LongHandle  # which loads msgpack
+
     with long_jobs(settings) as jobs:
         status = jobs.status(job_id).status
         if status == "queued":
             _warn_without_runner(jobs)
         elif status == "paused":
             echo(f"the job is paused: `shoal job resume {job_id}` lets it go on", err=True)
+
+        def report(status: "LongJobStatus") -> None:
+            if status.status == "running":
+                bar(status.progress, status.progress.rows_per_s, status.progress.eta_s)
+            elif not status.has_ended:
+                bar(replace(status.progress, step=status.status), 0.0)
+
         try:
             with TaskBar() as bar:
-                LongHandle(jobs, job_id).wait(on_status=lambda status: _show(bar, status))
+                LongHandle(jobs, job_id).wait(on_status=report)
         except KeyboardInterrupt:
             echo(
                 f"the job goes on: `shoal job watch {job_id}` looks at it again, `shoal job cancel {job_id}` ends it",
@@ -83,57 +91,24 @@ def watch(settings: Settings, job_id: str) -> None:
     _print_details(ended)
 
 
-@job.command()
-@click.argument("job_ids", nargs=-1, required=True)
-@settings_options(*REDIS_SETTINGS)
-def pause(settings: Settings, job_ids: tuple[str, ...]) -> None:
-    """Stop long jobs for a while; what is complete is kept."""
-    _each(settings, job_ids, lambda jobs, job_id: jobs.pause(job_id), "paused")
+def _change_command(name: str, help_text: str, soon: str = "") -> None:
+    """Add the command that calls the method `name` of the long jobs; one that runs is `soon` a moment later."""
+
+    @job.command(name, help=help_text)
+    @click.argument("job_ids", nargs=-1, required=True)
+    @settings_options(*REDIS_SETTINGS)
+    def change(settings: Settings, job_ids: tuple[str, ...]) -> None:
+        with long_jobs(settings) as jobs:
+            for job_id in job_ids:
+                status = getattr(jobs, name)(job_id) or "deleted"
+                echo(f"{job_id} is {status}" + (f", and {soon} in a moment" if soon and status == "running" else ""))
 
 
-@job.command()
-@click.argument("job_ids", nargs=-1, required=True)
-@settings_options(*REDIS_SETTINGS)
-def resume(settings: Settings, job_ids: tuple[str, ...]) -> None:
-    """Let paused long jobs go on with what they have completed."""
-    _each(settings, job_ids, lambda jobs, job_id: jobs.resume(job_id))
-
-
-@job.command()
-@click.argument("job_ids", nargs=-1, required=True)
-@settings_options(*REDIS_SETTINGS)
-def cancel(settings: Settings, job_ids: tuple[str, ...]) -> None:
-    """End long jobs; the parts of a result that they have written stay."""
-    _each(settings, job_ids, lambda jobs, job_id: jobs.cancel(job_id), "cancelled")
-
-
-@job.command()
-@click.argument("job_ids", nargs=-1, required=True)
-@settings_options(*REDIS_SETTINGS)
-def retry(settings: Settings, job_ids: tuple[str, ...]) -> None:
-    """Put long jobs that failed or were cancelled again; each goes on with what it has completed."""
-    _each(settings, job_ids, lambda jobs, job_id: jobs.retry(job_id))
-
-
-@job.command()
-@click.argument("job_ids", nargs=-1, required=True)
-@settings_options(*REDIS_SETTINGS)
-def delete(settings: Settings, job_ids: tuple[str, ...]) -> None:
-    """Forget long jobs that have ended; the folders that they have written stay."""
-    with long_jobs(settings) as jobs:
-        for job_id in job_ids:
-            jobs.delete(job_id)
-            echo(f"{job_id} is deleted")
-
-
-def _each(
-    settings: Settings, job_ids: tuple[str, ...], change: "Callable[[LongJobs, str], str]", soon: str = ""
-) -> None:
-    """Change each of the jobs and print its status; one that runs becomes `soon` when its process has noticed."""
-    with long_jobs(settings) as jobs:
-        for job_id in job_ids:
-            status = change(jobs, job_id)
-            echo(f"{job_id} is {status}" + (f", and {soon} in a moment" if soon and status == "running" else ""))
+_change_command("pause", "Stop long jobs for a while; what is complete is kept.", "paused")
+_change_command("resume", "Let paused long jobs go on with what they have completed.")
+_change_command("cancel", "End long jobs; the parts of a result that they have written stay.", "cancelled")
+_change_command("retry", "Put long jobs that failed or were cancelled again; each goes on with what it has completed.")
+_change_command("delete", "Forget long jobs that have ended; the folders that they have written stay.")
 
 
 def long_jobs(settings: Settings) -> "LongJobs":
@@ -164,19 +139,12 @@ def _warn_without_runner(jobs: "LongJobs") -> None:
         echo("no runner is alive, so the job waits: start one with `shoal serve` or `shoal jobs`", err=True)
 
 
-def _show(bar: TaskBar, status: "LongJobStatus") -> None:
-    """Show the state of a job that is watched: its progress while it runs, else its status in place of the step."""
-    progress = status.progress
-    if status.status == "running":
-        bar(progress, progress.rows_per_s, progress.eta_s)
-    elif not status.has_ended:
-        bar(replace(progress, step=status.status), 0.0)
-
-
 def _outline(status: "LongJobStatus") -> str:
     """Return the line of a job in a list."""
-    progress = status.progress
-    words = [status.id, when(status.submitted_at), f"{status.status:9}", f"{status.kind:12}", _subject(status)]
+    progress, about = status.progress, status.arguments
+    words = [status.id, when(status.submitted_at), f"{status.status:9}", f"{status.kind:12}"]
+    names = ("action", "source", "out", "name", "version")
+    words.append(" ".join(f"{name} {about[name]}" for name in names if about.get(name)))
     if status.status in ("running", "paused"):
         words.append(f"({task_line(progress, progress.rows_per_s, progress.eta_s)})")
     elif status.error:
@@ -184,45 +152,31 @@ def _outline(status: "LongJobStatus") -> str:
     return "  ".join(words)
 
 
-def _subject(status: "LongJobStatus") -> str:
-    """Return what a job works on, in words."""
-    about = status.arguments
-    return " ".join(
-        f"{name} {about[name]}" for name in ("action", "source", "out", "name", "version") if about.get(name)
-    )
-
-
 def _print_details(status: "LongJobStatus") -> None:
-    for name, value in _details(status):
+    """Print a line for each value that is known of a job."""
+    progress, webhook = status.progress, status.webhook
+    lines: list[tuple[str, object]] = [("id", status.id), ("kind", status.kind), ("status", status.status)]
+    lines += [(name, value) for name, value in status.arguments.items() if value not in (None, "", {})]
+    eta_s = None if status.has_ended else progress.eta_s
+    lines.append(("progress", task_line(progress, progress.rows_per_s, eta_s)))
+    times = {"submitted": status.submitted_at, "started": status.started_at, "ended": status.ended_at}
+    lines += [(name, when(time_s)) for name, time_s in times.items() if time_s is not None]
+    if webhook:
+        answer = "" if webhook["answer"] is None else f" answered {webhook['answer']}"
+        error = f" ({_error_line(webhook['error'])})" if webhook["error"] else ""
+        lines.append(("webhook", f"{webhook['status']}, {webhook['url']}{answer}{error}"))
+    if status.worker:
+        lines.append(("runner", status.worker))
+    lines += [("left out", message) for message in progress.first_bad]
+    if (more := progress.num_bad - len(progress.first_bad)) > 0:
+        lines.append(("left out", f"{more:,} more rows"))
+    shown = ("first_bad", *status.arguments)
+    lines += [(name, value) for name, value in (status.result or {}).items() if name not in shown]
+    if status.error:
+        lines.append(("error", _error_line(status.error)))
+    for name, value in lines:
         echo(f"{name}: {value}")
 
 
-def _details(status: "LongJobStatus") -> Iterator[tuple[str, object]]:
-    """Yield all that is known of a job that has a value, by its name."""
-    progress = status.progress
-    yield from (("id", status.id), ("kind", status.kind), ("status", status.status))
-    yield from ((name, value) for name, value in status.arguments.items() if value not in (None, "", {}))
-    yield "progress", task_line(progress, progress.rows_per_s, None if status.has_ended else progress.eta_s)
-    for name in ("submitted_at", "started_at", "ended_at"):
-        if (time_s := getattr(status, name)) is not None:
-            yield name.removesuffix("_at"), when(time_s)
-    if status.webhook:
-        yield "webhook", _webhook_line(status.webhook)
-    if status.worker:
-        yield "runner", status.worker
-    yield from (("left out", message) for message in progress.first_bad)
-    if (more := progress.num_bad - len(progress.first_bad)) > 0:
-        yield "left out", f"{more:,} more rows"
-    for name, value in (status.result or {}).items():
-        if name not in ("first_bad", *status.arguments):
-            yield name, value
-    if status.error:
-        yield "error", f"{status.error['message']} [{status.error['code']}]"
-
-
-def _webhook_line(webhook: Mapping[str, Any]) -> str:
-    """Return what became of a webhook, in words."""
-    error, words = webhook["error"], f"{webhook['status']}, {webhook['url']}"
-    if webhook["answer"] is not None:
-        words += f" answered {webhook['answer']}"
-    return f"{words} ({error['message']} [{error['code']}])" if error else words
+def _error_line(error: Mapping[str, str]) -> str:
+    return f"{error['message']} [{error['code']}]"

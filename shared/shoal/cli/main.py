@@ -5,31 +5,31 @@ from importlib import import_module
 from typing import Any, cast
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import CompletionItem, get_completion_class
 
 from shoal import __version__
-from shoal.cli.shown.output import echo
+from shoal.cli.output import echo
 from shoal.errors import DiskFull, FileError, MissingExtra, ShoalError
 from shoal.process.extra import install_command
 
+#: The entry points of the commands of other packages.
 _GROUP = "shoal.commands"
 
 #: The extra that installs a library; `all` installs every library that is not named here.
 _EXTRAS = {"torch": "export", "sentence_transformers": "export", "pyarrow": "parquet", "rich": "top", "rq": "jobs"}
 
-#: The commands of this package. Those of an extra live in its package and are found by entry point.
+#: The places of the commands of this package.
 _OWN = {
-    "bench": "shoal.cli.bench:bench",
-    "completion": "shoal.cli.completion:completion",
+    "completion": "shoal.cli.main:completion",
     "dead": "shoal.cli.dead_letters:dead",
     "embed": "shoal.cli.embed:embed",
     "eval": "shoal.cli.eval:eval_",
     "job": "shoal.cli.long_job:job",
-    "rerank": "shoal.cli.rerank:rerank",
+    "rerank": "shoal.cli.search:rerank",
     "search": "shoal.cli.search:search",
     "serve": "shoal.cli.serve:serve",
-    "status": "shoal.cli.status:status",
-    "top": "shoal.cli.top:top",
+    "status": "shoal.cli.pool:status",
+    "top": "shoal.cli.pool:top",
 }
 
 #: The commands in the order of `shoal --help`, by what they are for. Commands that it does not name come last.
@@ -40,10 +40,14 @@ _SECTIONS = {
     "The quality of search": ("eval",),
     "Long jobs, such as a file of a million lines": ("job",),
     "Models": ("model",),
-    "Operate a service": ("top", "key", "dead", "bench"),
+    "Operate a service": ("top", "key", "dead"),
     "The processes of a service, for a supervisor of your own": ("api", "worker", "jobs"),
     "Others": ("completion",),
 }
+
+#: Loads zsh's completion if nothing else has. It follows the first line of the script, `#compdef`, which zsh reads in a
+#: file of `fpath`.
+_ZSH_START = "\n(( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }\n"
 
 
 class _Group(click.Group):
@@ -85,23 +89,21 @@ class _Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (ShoalError, ModuleNotFoundError, OSError) as error:
-            echo(_translate(error).line, err=True)
-            ctx.exit(1)
-
-
-def _translate(error: Exception) -> ShoalError:
-    """Return the error as a ShoalError; raise that of a closed pipe, on which click ends quietly."""
-    if isinstance(error, ShoalError):
-        return error
-    if isinstance(error, ModuleNotFoundError):
-        extra = _EXTRAS.get(error.name or "", "all")
-        return MissingExtra(f"this needs {error.name!r}, which is not installed: {install_command(extra)}")
-    if not isinstance(error, OSError) or error.errno == errno.EPIPE:
-        raise error
-    if error.errno in DiskFull.ERRNOS:
-        return DiskFull(f"no room to write {error.filename or 'the output'} ({error.strerror}): make some, try again")
-    return FileError(f"{error.filename or 'a file'} cannot be used ({error.strerror}): check its name and permissions")
+        except ShoalError as error:
+            told: ShoalError = error
+        except ModuleNotFoundError as error:
+            extra = _EXTRAS.get(error.name or "", "all")
+            told = MissingExtra(f"this needs {error.name!r}, which is not installed: {install_command(extra)}")
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise  # on which click ends quietly
+            place, why = error.filename, error.strerror
+            if error.errno in DiskFull.ERRNOS:
+                told = DiskFull(f"no room to write {place or 'the output'} ({why}): make some, try again")
+            else:
+                told = FileError(f"{place or 'a file'} cannot be used ({why}): check its name and permissions")
+        echo(told.line, err=True)
+        ctx.exit(1)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -111,3 +113,21 @@ def main() -> None:
 
     Every setting can also be given as SHOAL_<NAME> in the environment.
     """
+
+
+@click.command(short_help="Let a shell complete commands with the Tab key.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print what lets a shell complete commands and options with the Tab key.
+
+    For bash, add this line to ~/.bashrc; for zsh, the same with zsh to ~/.zshrc:
+
+        eval "$(shoal completion bash)"
+
+    For fish: shoal completion fish > ~/.config/fish/completions/shoal.fish
+    """
+    kind = get_completion_class(shell)
+    assert kind
+    source = kind(ctx.find_root().command, {}, "shoal", "_SHOAL_COMPLETE").source()
+    click.echo(source.replace("\n", _ZSH_START, 1) if shell == "zsh" else source)

@@ -1,10 +1,8 @@
 """Command-line flags made from the table of settings."""
 
 import functools
-import os
 from collections.abc import Callable
 from dataclasses import fields
-from pathlib import Path
 from typing import Any, get_type_hints
 
 import click
@@ -16,27 +14,6 @@ REDIS_SETTINGS = ("redis_url", "redis_port", "key_prefix", "pool", "home")
 
 #: The settings of every command that opens a model.
 MODEL_SETTINGS = ("model", "engine", "precision", "threads", "home")
-
-
-class OutputFile(click.Path):
-    """A file that a command writes at its end, or `-`: a command that fails leaves it as it was."""
-
-    def __init__(self) -> None:
-        super().__init__(dir_okay=False, writable=True, allow_dash=True, path_type=Path)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return its path; end the command with a message if it could not be written."""
-        path = Path(str(super().convert(value, param, ctx)))
-        if not path.exists() and not os.access(path.parent, os.W_OK | os.X_OK):
-            self.fail(f"{path.parent} is no folder that can be written to", param, ctx)
-        return path
-
-
-def write_output(path: Path | None, text: str) -> None:
-    """Write the text into the file of an `OutputFile`, if one was named."""
-    if path:
-        with click.open_file(path, "w", encoding="utf-8") as file:
-            file.write(text)
 
 
 def settings_options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

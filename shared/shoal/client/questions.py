@@ -2,16 +2,18 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.contract.checks import check_known
-from shoal.contract.jobs import Job
+from shoal.contract.excerpt import excerpt
+from shoal.contract.jobs import LANES, Job
 from shoal.contract.options import OPTION_NAMES, Options
 from shoal.contract.replies import Reply
+from shoal.errors import InvalidRequest
 from shoal.operations import Embed, Rerank, Search, job_class
 from shoal.operations.search_options import SEARCH_NAMES, SearchOptions
 from shoal.process.closing import Closing
@@ -22,10 +24,6 @@ Vectors = NDArray[np.float32] | list[NDArray[np.float32]]
 
 class Questions(Closing):
     """The questions of programs without an event loop: each makes a job, waits for its reply, and reads that."""
-
-    @abstractmethod
-    def _call(self, job: Job) -> Reply:
-        """Return the reply to the job."""
 
     @overload
     def embed(self, texts: str | Iterable[str], *, output: Literal["chunks"], **options: Any) -> list[Any]: ...
@@ -39,8 +37,9 @@ class Questions(Closing):
         With `output="tokens"`, return a list with one `[tokens, dimension]` array for each text; with
         `output="chunks"`, a list with the list of `Chunk` of each text, or that list alone for a single str.
         """
-        job = embed_of(texts, options)
-        return vectors_of(texts, self._call(job), job.options)
+        job = Embed(as_list(texts), options_of(options))
+        rows = vectors(self._call(job), job.options)
+        return rows[0] if isinstance(texts, str) else rows
 
     def search(
         self, queries: str | Iterable[str] = (), k: int = 5, index: str = "default", **options: Any
@@ -68,35 +67,81 @@ class Questions(Closing):
         A score is between 0 and 1; with `raw_scores`, it is the reranker's number before the sigmoid. The options are
         truncate and truncation_side. Raises Unsupported where the workers have no reranker.
         """
-        return scores_of(self._call(rerank_of(query, texts, raw_scores, options)))
+        scores = self._call(Rerank(as_list(texts), options_of(options), query=query, raw_scores=raw_scores)).scores
+        assert scores is not None
+        return scores
+
+    def submit(
+        self,
+        op: str,
+        texts: str | Iterable[str],
+        *,
+        lane: str = "interactive",
+        k: int = 5,
+        index: str = "default",
+        query: str | None = None,
+        raw_scores: bool = False,
+        timeout_s: float | None = None,
+        idempotency_key: str | None = None,
+        client: str = "",
+        **options: Any,
+    ) -> "Handle":
+        """Put a job and return at once; any program that knows its id can fetch the result, until it expires.
+
+        All texts stay in one job, which is not computed if it waits for over `timeout_s`. Submitting the same again
+        with the same `idempotency_key` within a day returns the job that was put first. Over Redis, `client` is the
+        client that the job counts for, by default this one.
+        """
+        job = job_of(op, texts, options, k=k, index=index, query=query, raw_scores=raw_scores, timeout_s=timeout_s)
+        return Handle(self, self.put(job, lane, client, idempotency_key))
+
+    def job(self, job_id: str) -> "Handle":
+        """Return the handle of a job that was submitted earlier, perhaps by another program."""
+        return Handle(self, job_id)
+
+    @abstractmethod
+    def put(self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None) -> str:
+        """Put a job as `submit` does; return its id, or the id of the job that was put first with the key.
+
+        Raises Overloaded, TooLarge for too many hits or token vectors, and InvalidRequest if the key was used for
+        a job that asked something else, or if the job has a deadline that is too far away.
+        """
+
+    @abstractmethod
+    def _call(self, job: Job) -> Reply:
+        """Return the reply to the job."""
+
+    @abstractmethod
+    def _result(self, job_id: str, timeout_s: float | None) -> Reply: ...
+
+    @abstractmethod
+    def _status(self, job_id: str) -> str: ...
+
+    @abstractmethod
+    def _cancel(self, job_id: str) -> str: ...
 
 
-def embed_of(texts: str | Iterable[str], options: Mapping[str, Any]) -> Embed:
-    """Return an embed with these options."""
-    return Embed(as_list(texts), options_of(options))
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """A submitted job."""
 
+    client: Questions
+    id: str
 
-def rerank_of(query: str, texts: Iterable[str], raw_scores: bool, options: Mapping[str, Any]) -> Rerank:
-    """Return a rerank with these options."""
-    return Rerank(as_list(texts), options_of(options), query=query, raw_scores=raw_scores)
+    def result(self, timeout_s: float | None = None) -> Reply:
+        """Return the job's reply, waiting for it.
 
+        Raises the reply's error, Timeout, or UnknownJob once the result has expired.
+        """
+        return self.client._result(self.id, timeout_s)
 
-def vectors_of(texts: str | Iterable[str], reply: Reply, options: Options) -> Any:
-    """Return the vectors of the texts in the reply to an embed; of a single str, its vector."""
-    rows = vectors(reply, options)
-    return rows[0] if isinstance(texts, str) else rows
+    def status(self) -> str:
+        """Return one of queued, running, done, failed, cancelled and expired."""
+        return self.client._status(self.id)
 
-
-def hits_of(queries: str | Iterable[str], reply: Reply, options: Mapping[str, Any]) -> list[Any]:
-    """Return the hits of each query in the reply to a search; of a single str, or of all together with `fuse`, one."""
-    hits = reply.hits or []
-    return hits[0] if isinstance(queries, str) or options.get("fuse") else hits
-
-
-def scores_of(reply: Reply) -> NDArray[np.float32]:
-    """Return the score of each text in the reply to a rerank."""
-    assert reply.scores is not None
-    return reply.scores
+    def cancel(self) -> str:
+        """Cancel the job unless it is answered; return its status after that."""
+        return self.client._cancel(self.id)
 
 
 def job_of(op: str, texts: str | Iterable[str], options: Mapping[str, Any], **fields: Any) -> Job:
@@ -144,3 +189,25 @@ def vectors(reply: Reply, options: Options) -> Any:
         return reply.rows_by_text()
     assert reply.vectors is not None
     return reply.vectors
+
+
+def hits_of(queries: str | Iterable[str], reply: Reply, options: Mapping[str, Any]) -> list[Any]:
+    """Return the hits of each query in the reply to a search; of a single str, or of all together with `fuse`, one."""
+    hits = reply.hits or []
+    return hits[0] if isinstance(queries, str) or options.get("fuse") else hits
+
+
+def check_lane(lane: str) -> str:
+    """Return `lane`; raise InvalidRequest if there is none of that name."""
+    if lane not in LANES:
+        raise InvalidRequest(f"lane is {excerpt(lane)}: it takes one of {', '.join(LANES)}")
+    return lane
+
+
+def check_key(idempotency_key: str) -> str:
+    """Return `idempotency_key`; raise InvalidRequest unless it is 1 to 255 printable characters."""
+    if not (0 < len(idempotency_key) <= 255 and idempotency_key.isprintable()):
+        raise InvalidRequest(
+            f"the idempotency key is {excerpt(idempotency_key)}: it takes 1 to 255 printable characters, such as a UUID"
+        )
+    return idempotency_key

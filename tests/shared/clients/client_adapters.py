@@ -183,10 +183,6 @@ class OverHttp(HttpClient):
         """Send a request once."""
         return super().ask(method, path, until, **options | {"pause": lambda _: True})
 
-    def put(self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None) -> str:
-        """Put a job, and return its id."""
-        return self.submit(job.op, job.texts, lane=lane, idempotency_key=idempotency_key).id
-
     def call(self, job: Job, *, lane: str = "interactive", timeout_s: float | None = None, client: str = "") -> Reply:
         """Return the reply to a job."""
         return self.submit(job.op, job.texts, lane=lane).result(timeout_s)

@@ -2,9 +2,10 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec
 
 import numpy as np
 from conftest import PATIENCE_S
@@ -15,6 +16,18 @@ from shoal import AsyncClient
 from shoal.contract.jobs import LANES, Job
 from shoal.contract.replies import Reply
 from shoal.queue.answer import Answer
+
+P = ParamSpec("P")
+
+
+def in_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Return a test that runs the asynchronous one in an event loop of its own."""
+
+    @wraps(test)
+    def run(*args: P.args, **named: P.kwargs) -> None:
+        asyncio.run(test(*args, **named))
+
+    return run
 
 
 def async_client(queue: Queue, url: str, **settings: Any) -> AsyncClient:

@@ -1,15 +1,21 @@
-"""The answers of an API over HTTP: their values, or their errors."""
+"""The answers of an API over HTTP: their values or errors, the replies in them, and the limits that it tells."""
 
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from shoal.contract import wire
 from shoal.contract.excerpt import excerpt
+from shoal.contract.jobs import MAX_REQUEST_TEXTS, Job
+from shoal.contract.replies import CHUNK_COLUMNS, Reply
 from shoal.errors import BY_CODE, InvalidText, MalformedJob, ShoalError, TooLarge, Unavailable
-from shoal.operations import MAX_VALUES
+from shoal.operations import MAX_VALUES, Search
 
 #: Most commas and opening brackets in an answer that is JSON. Each value has one, so such an answer takes as little
 #: memory as one of `MAX_ANSWER_BYTES` in msgpack. Those of texts count too: hits with 200 MB of texts have fewer.
@@ -17,6 +23,15 @@ MAX_JSON_MARKS = 2**22
 
 #: Most characters of an error's message that are read.
 MAX_MESSAGE_CHARS = 1_000
+
+#: Most bytes of texts in one request, if the API takes as much. Longer lists are split.
+MAX_REQUEST_BYTES = 4 * 2**20
+
+#: Bytes of a request for all but its texts, and for the head of each text.
+_BYTES_OF_OPTIONS, _BYTES_OF_A_HEAD = 4_096, 5
+
+#: The names in `Reply` of the fields of an answer that have others there.
+_NAMES = {"embeddings": "vectors", "results": "hits"}
 
 #: The media types that are read.
 MSGPACK, JSON = "application/msgpack", "application/json"
@@ -50,7 +65,12 @@ class Answer:
         if self.media_type not in (MSGPACK, JSON):
             raise self._foreign()
         try:
-            values = self._from_json() if self.media_type == JSON else wire.unpack(self.data, MAX_VALUES)
+            if self.media_type == MSGPACK:
+                values = wire.unpack(self.data, MAX_VALUES)
+            elif sum(map(self.data.count, (b",", b"[", b"{"))) > MAX_JSON_MARKS:
+                raise TooLarge(f"it has more than {MAX_JSON_MARKS:,} commas and brackets")
+            else:
+                values = json.loads(self.data)
         except (ValueError, RecursionError, InvalidText, MalformedJob, TooLarge) as error:
             raise MalformedJob(f"the answer of {self.source} cannot be read: {str(error)[:200]}") from error
         if not isinstance(values, dict):
@@ -63,12 +83,6 @@ class Answer:
         if not isinstance(value, str):
             raise MalformedJob(f"the answer of {self.source} has no {name}: check Shoal's version")
         return value
-
-    def _from_json(self) -> Any:
-        """Return the value that the body is; raise TooLarge for one that may have too many values."""
-        if sum(map(self.data.count, (b",", b"[", b"{"))) > MAX_JSON_MARKS:
-            raise TooLarge(f"it has more than {MAX_JSON_MARKS:,} commas and brackets")
-        return json.loads(self.data)
 
     def error(self) -> ShoalError | None:
         """Return the error that the answer tells; None if it tells none."""
@@ -93,3 +107,89 @@ class Answer:
         return Unavailable(
             f"{self.source} answered {self.status} ({found}), as no Shoal does: check the URL, and any proxy on the way"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """The most texts, and bytes of texts, that go into one request."""
+
+    max_texts: int
+    max_bytes: int
+
+    @classmethod
+    def from_info(cls, info: Mapping[str, Any]) -> Self:
+        """Return the limits of the API that describes itself so; raise MalformedJob for a description without them."""
+        try:
+            limits, dimension = info["limits"], int(info["dimension"] or 1)  # null while no worker is ready
+            max_vectors = int(limits["max_response_mb"]) * 2**20 // (4 * max(1, dimension))
+            max_texts = min(MAX_REQUEST_TEXTS, int(limits["max_backlog_texts"]), max_vectors)
+            max_bytes = min(MAX_REQUEST_BYTES, int(limits["max_request_bytes"]) - _BYTES_OF_OPTIONS)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise MalformedJob(f"/info has no limits that can be read ({error!s:.200}): check the URL") from error
+        return cls(max(1, max_texts), max_bytes)
+
+    def split(self, job: Job) -> list[Job]:
+        """Return jobs that each go into one request, and together ask the same."""
+        max_texts = min(self.max_texts, job.texts_per_request)
+        sizes = (len(text.encode(errors="surrogatepass")) + _BYTES_OF_A_HEAD for text in job.texts)
+        return list(job.cut(max_texts, self.max_bytes, sizes))
+
+
+def reply_of(job_id: str, values: Mapping[str, Any]) -> Reply:
+    """Return the reply to a job that an answer with these values holds.
+
+    Raises MalformedJob for values that cannot be right.
+    """
+    if "error" in values:
+        raise MalformedJob(f"the answer has an error with a status of success: {values['error']!s:.200}")
+    named = {"id": job_id} | {_NAMES.get(name, name): value for name, value in values.items()}
+    counts: list[int] | None = None
+    if "offsets" in named:
+        counts = np.diff(_numbers("offsets", named["offsets"])).tolist()
+        if min(counts, default=0) < 0:
+            raise MalformedJob("the offsets of the answer fall: each takes at least the one before it")
+        named |= _chunks(named["chunks"], counts) if "chunks" in named else {"output": "tokens", "tokens": counts}
+    reply = Reply.join([Reply.from_map(named)])
+    num_vectors = len(reply.tokens) if counts is None else sum(counts)
+    if reply.vectors is not None and reply.tokens and len(reply.vectors) != num_vectors:
+        raise MalformedJob(f"the answer has {len(reply.vectors):,} vectors, and {num_vectors:,} are expected")
+    return reply
+
+
+def checked(reply: Reply, job: Job) -> Reply:
+    """Return the reply; raise MalformedJob if it has not what the job asks for, or numbers that are not finite."""
+    answer = job.answer_of(reply)
+    if answer is None or len(answer) != job.num_lists:
+        raise MalformedJob(f"the answer is not to a request with {len(job.texts):,} texts")
+    for numbers in (reply.vectors, reply.scores):
+        if numbers is not None and not np.isfinite(numbers).all():
+            raise MalformedJob("the answer has numbers that are infinite or none")
+    if reply.vectors is not None:
+        found, wanted = reply.vectors.shape[1], job.options.dimensions
+        if found != wanted if wanted else found == 0:
+            raise MalformedJob(
+                f"the vectors of the answer have dimension {found:,}, and {wanted or 'more'} was asked for"
+            )
+    if isinstance(job, Search) and (most := max(map(len, reply.hits or ()))) > job.hits_per_list:
+        raise MalformedJob(f"the answer has {most:,} hits for a query, and {job.hits_per_list:,} were asked for")
+    return reply
+
+
+def _chunks(chunks: Any, counts: list[int]) -> dict[str, Any]:
+    """Return the fields of a reply with these chunks, of which `counts` tells how many each text has."""
+    numbers = _numbers("chunks", chunks)
+    if len(numbers) != len(CHUNK_COLUMNS) * sum(counts):
+        raise MalformedJob(f"the answer has {len(numbers):,} numbers for {sum(counts):,} chunks")
+    left = iter(numbers.reshape(-1, len(CHUNK_COLUMNS)).tolist())
+    places = [[dict(zip(CHUNK_COLUMNS, row, strict=True)) for row in islice(left, count)] for count in counts]
+    return {"output": "chunks", "chunks": places, "tokens": [sum(c["tokens"] for c in part) for part in places]}
+
+
+def _numbers(name: str, array: Any) -> NDArray[np.int64]:
+    """Return the whole numbers of the array of that name, flat."""
+    try:
+        if array["dtype"] != "int64":
+            raise ValueError(f"dtype {array['dtype']!s:.100}")
+        return np.frombuffer(array["data"], "<i8")
+    except (KeyError, TypeError, ValueError) as error:
+        raise MalformedJob(f"the {name} of the answer cannot be read ({error})") from error

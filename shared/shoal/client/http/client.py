@@ -8,17 +8,12 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from shoal.client.grouping import batches
-from shoal.client.http.handle import HttpHandle
-from shoal.client.http.index import HttpIndex
-from shoal.client.http.long_handle import HttpLongHandle
-from shoal.client.http.long_jobs import HttpLongJobs
-from shoal.client.http.messages import RequestLimits, checked, reply_of
-from shoal.client.index_handle import IndexHandle
-from shoal.client.job_limits import check_key, check_lane
-from shoal.client.one_version import of_other_versions
-from shoal.client.questions import Questions, job_of, options_of, vectors
-from shoal.client.source_file import File, Item
+from shoal.client.handles import IndexHandle
+from shoal.client.http.answer import RequestLimits, checked, reply_of
+from shoal.client.http.long_jobs import HttpIndexHandle, HttpLongHandle, HttpLongJobs, job_path
+from shoal.client.parts import batches, of_other_versions
+from shoal.client.questions import Questions, check_key, check_lane, options_of, vectors
+from shoal.client.source import File, Item
 from shoal.contract.excerpt import excerpt
 from shoal.contract.jobs import TEXTS_PER_JOB, Job
 from shoal.contract.replies import Reply
@@ -32,10 +27,15 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
     from shoal.client.http.answer import Answer
-    from shoal.client.http.session import HttpSession
 
 #: Most requests of one call that are under way at a time.
 MAX_REQUESTS = 4
+
+#: Longest time that one request waits for the result of a job: many proxies end a request that takes a minute.
+MAX_WAIT_S = 20.0
+
+#: Seconds for an answer to arrive, beside the time that its request waits for the result of a job.
+ROUND_TRIP_S = 5.0
 
 #: Waits for the given number of seconds; returns true if the caller gives up meanwhile.
 Pause = Callable[[float], object]
@@ -62,7 +62,13 @@ class HttpClient(Questions):
         proxy: str | None = None,
         trust_env: bool = True,
     ):
-        self._session = _open_session(url, key, verify=verify, proxy=proxy, trust_env=trust_env)
+        try:
+            from shoal.client.http.session import HttpSession
+        except ModuleNotFoundError as error:
+            raise MissingExtra(
+                f"HttpClient needs {error.name!r}, which is not installed: {install_command('http')}"
+            ) from error
+        self._session = HttpSession(url, key, verify=verify, proxy=proxy, trust_env=trust_env)
         #: The URL of the API, without a slash at its end.
         self.url = self._session.url
         self.timeout_s = timeout_s
@@ -87,36 +93,14 @@ class HttpClient(Questions):
         for reply in _in_order(lambda job, pause: self._wait(job, self.until(), pause, lane), jobs, window):
             yield from vectors(reply, parsed)
 
-    def submit(
-        self,
-        op: str,
-        texts: str | Iterable[str],
-        *,
-        lane: str = "interactive",
-        k: int = 5,
-        index: str = "default",
-        query: str | None = None,
-        raw_scores: bool = False,
-        timeout_s: float | None = None,
-        idempotency_key: str | None = None,
-        **options: Any,
-    ) -> HttpHandle:
-        """Put a job and return at once; any program that knows its id can fetch the result, until it expires.
-
-        All texts stay in one job, which is not computed if it waits for over `timeout_s`. Submitting the same again
-        with the same `idempotency_key` within a day returns the job that was put first. Without one, the client makes
-        one for its own attempts.
-        """
-        job = job_of(op, texts, options, k=k, index=index, query=query, raw_scores=raw_scores, timeout_s=timeout_s)
+    def put(self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None) -> str:
+        if client:
+            raise InvalidRequest("over HTTP, a job counts for the key or the address that sends it: name no client")
         if idempotency_key is not None and not check_key(idempotency_key).isascii():
             raise InvalidRequest(f"the idempotency key is {excerpt(idempotency_key)}: over HTTP it takes ASCII alone")
-        body = job.packed(job.body() | {"op": op, "lane": check_lane(lane), "timeout_s": timeout_s})
-        answer = self.ask("POST", "/v1/jobs", body=body, headers={"Idempotency-Key": idempotency_key or uuid4().hex})
-        return HttpHandle.of(self, answer)
-
-    def job(self, job_id: str) -> HttpHandle:
-        """Return the handle of a job that was submitted earlier, perhaps by another program."""
-        return HttpHandle(self, job_id)
+        about = {"op": job.op, "lane": check_lane(lane), "timeout_s": job.timeout_s}
+        headers = {"Idempotency-Key": idempotency_key or uuid4().hex}  # of its own: an attempt may be repeated
+        return self.ask("POST", "/v1/jobs", body=job.packed(job.body() | about), headers=headers).text("id")
 
     def bulk(
         self,
@@ -135,12 +119,11 @@ class HttpClient(Questions):
         second for each MiB, beside `timeout_s`.
         """
         fields = {"text_column": text_column, "id_column": id_column, "format": format, "webhook": webhook} | options
-        jobs = HttpLongJobs(self)
-        return HttpLongHandle(jobs, jobs.submit("/v1/bulk", source, fields, idempotency_key))
+        return self.long_job(HttpLongJobs(self).submit("/v1/bulk", source, fields, idempotency_key))
 
     def index(self, name: str) -> IndexHandle:
         """Return the handle of an index, by which its documents and its versions are changed."""
-        return IndexHandle(HttpIndex(name, HttpLongJobs(self)))
+        return HttpIndexHandle(HttpLongJobs(self), name)
 
     def long_job(self, job_id: str) -> HttpLongHandle:
         """Return the handle of a long job that was submitted earlier, perhaps by another program."""
@@ -158,7 +141,9 @@ class HttpClient(Questions):
         try:
             return self._session.ask(method, path, self.until() if until is None else until, **options)
         except TimeoutError as error:
-            raise self._timeout() from error
+            raise Timeout(
+                f"no answer within {self.timeout_s:g} s from {self.url}: try again, or ask for less at a time"
+            ) from error
 
     def _call(self, job: Job) -> Reply:
         """Return the reply to the job, which is sent in parts if it is long."""
@@ -194,8 +179,26 @@ class HttpClient(Questions):
             self._limits = RequestLimits.from_info(self.ask("GET", "/info", until).values())
         return self._limits.split(job)
 
-    def _timeout(self) -> Timeout:
-        return Timeout(f"no answer within {self.timeout_s:g} s from {self.url}: try again, or ask for less at a time")
+    def _result(self, job_id: str, timeout_s: float | None) -> Reply:
+        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        until = time.monotonic() + timeout_s
+        while True:
+            wait_s = max(0.0, min(MAX_WAIT_S, until - time.monotonic()))
+            path = f"{job_path(job_id)}/result?wait={wait_s:.3f}"
+            try:
+                answer = self.ask("GET", path, time.monotonic() + wait_s + ROUND_TRIP_S)
+            except Timeout:
+                answer = None
+            if answer is not None and answer.status != 202:
+                return reply_of(job_id, answer.values())
+            if time.monotonic() >= until:
+                raise Timeout(f"job {job_id} has no answer after {timeout_s:g} s: it keeps its place, ask again")
+
+    def _status(self, job_id: str) -> str:
+        return self.ask("GET", job_path(job_id)).text("status")
+
+    def _cancel(self, job_id: str) -> str:
+        return self.ask("DELETE", job_path(job_id)).text("status")
 
 
 def _in_order(wait: Callable[[Job, Pause], Reply], jobs: Iterable[Job], window: int) -> Iterator[Reply]:
@@ -212,14 +215,3 @@ def _in_order(wait: Callable[[Job, Pause], Reply], jobs: Iterable[Job], window: 
     finally:
         stopped.set()
         threads.shutdown(cancel_futures=True)
-
-
-def _open_session(url: str, key: str, **options: Any) -> "HttpSession":
-    """Return a session; raise MissingExtra without the library that it takes."""
-    try:
-        from shoal.client.http.session import HttpSession
-    except ModuleNotFoundError as error:
-        raise MissingExtra(
-            f"HttpClient needs {error.name!r}, which is not installed: {install_command('http')}"
-        ) from error
-    return HttpSession(url, key, **options)

@@ -1,25 +1,29 @@
-"""Long jobs over HTTP: their calls, and the uploads of their sources."""
+"""Long jobs and indexes over HTTP: their calls, the uploads of sources, and the downloads of results."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from hashlib import file_digest
 from os import PathLike, fspath
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 from uuid import uuid4
 
-from shoal.client.http.handle import job_path
-from shoal.client.item_file import ItemFile
-from shoal.client.source_file import File, Item, ServerFile, place_of
+from shoal.changes.change import BYTES_OF_A_VALUE, MAX_CHANGE_IDS, MAX_CHANGES
+from shoal.client.handles import CHANGE_TIMEOUT_S, BuildOptions, IndexHandle, LongHandle
+from shoal.client.parts import bounded_groups, telling_how_many
+from shoal.client.source import File, Item, ItemFile, ServerFile, place_of
 from shoal.contract import wire
 from shoal.contract.excerpt import excerpt
-from shoal.errors import InvalidRequest, MalformedJob, UnknownJob
+from shoal.contract.keys import NAME
+from shoal.errors import FileError, InvalidRequest, MalformedJob, NotReady, UnknownJob
 from shoal.long_jobs.status import STATUSES, LongJobStatus, Progress
+from shoal.records.given_document import Given, documents_of, ids_of
+from shoal.settings import DEFAULTS
 
 if TYPE_CHECKING:
-    from shoal.client.http.answer import Answer
     from shoal.client.http.client import HttpClient
 
 #: Bytes of a file that are sent at a time.
@@ -27,6 +31,13 @@ PIECE_BYTES = 2**16
 
 #: Least bytes a second of an upload or download: a file of n bytes gets n / MIN_BYTES_PER_S beside `timeout_s`.
 MIN_BYTES_PER_S = 2**20
+
+#: Most documents, and bytes as which they count in a change, in one request: with vectors of up to 4,096 numbers, the
+#: API takes as much.
+MAX_REQUEST_DOCUMENTS, MAX_REQUEST_BYTES = 32, 2**19 - 4_096
+
+#: The file of a result that names the others, and the one with the rows that were left out.
+_MANIFEST, _BAD_ROWS = "manifest.json", "bad-rows.jsonl"
 
 
 class HttpLongJobs:
@@ -37,7 +48,31 @@ class HttpLongJobs:
 
     def status(self, job_id: str) -> LongJobStatus:
         """Return the state of a job; raise UnknownJob if there is none."""
-        return _status_of(job_id, self.client.ask("GET", job_path(job_id)))
+        answer = self.client.ask("GET", job_path(job_id))
+        values = answer.values()
+        if "kind" not in values:
+            raise UnknownJob(f"job {excerpt(job_id)} is no long job: `HttpClient.job` has its result")
+        status, error, webhook = answer.text("status"), values.get("error"), values.get("webhook")
+        if status not in STATUSES:
+            raise MalformedJob(f"the answer of {answer.source} has the status {excerpt(status)}: check Shoal's version")
+        submitted_at, started_at, ended_at = (
+            float(time_s) if isinstance(time_s := values.get(name), int | float) else None
+            for name in ("submitted_at", "started_at", "ended_at")
+        )
+        return LongJobStatus(
+            id=answer.text("id"),
+            kind=answer.text("kind"),
+            status=status,
+            arguments=values.get("arguments") or {},
+            submitted_at=submitted_at or 0.0,
+            started_at=started_at,
+            ended_at=ended_at,
+            progress=Progress.from_map(values.get("progress")),
+            result=values.get("result"),
+            error={name: str(error.get(name)) for name in ("code", "message")} if isinstance(error, dict) else None,
+            worker=str(values.get("worker") or ""),
+            webhook=webhook if isinstance(webhook, dict) else None,
+        )
 
     def pause(self, job_id: str) -> str:
         """Stop a job for a while; return its status."""
@@ -67,16 +102,102 @@ class HttpLongJobs:
         if isinstance(source, ServerFile) or (isinstance(source, str) and "://" in source):
             body = wire.pack({"source": place_of(source)} | given)
             return self.client.ask("POST", path, body=body, headers=headers).text("id")
+        values = {name: json.dumps(value) if isinstance(value, bool) else value for name, value in given.items()}
         with _as_file(source) as file:
-            return self._upload(path, file, given, headers).text("id")
+            size = file.stat().st_size
+            headers |= {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
+            place = f"{path}?{urlencode({'name': file.name} | values)}"
+            until = self.client.until(size / MIN_BYTES_PER_S)
+            return self.client.ask("POST", place, until, body=_Pieces(file), headers=headers).text("id")
 
-    def _upload(self, path: str, file: Path, fields: Mapping[str, Any], headers: dict[str, str]) -> "Answer":
-        size = file.stat().st_size
-        headers |= {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
-        values = {name: json.dumps(value) if isinstance(value, bool) else value for name, value in fields.items()}
-        query = urlencode({"name": file.name} | values)
-        until = self.client.until(size / MIN_BYTES_PER_S)
-        return self.client.ask("POST", f"{path}?{query}", until, body=_Pieces(file), headers=headers)
+
+class HttpLongHandle(LongHandle):
+    """A long job that was submitted over HTTP, whose result can be downloaded."""
+
+    jobs: HttpLongJobs
+
+    def save(self, folder: str | PathLike[str]) -> Path:
+        """Download the vectors of a bulk job that is done into the folder, with their manifest; return the folder.
+
+        Files that are there already with the right checksum are kept, so an interrupted download goes on. Raises
+        FileError for a file that arrives with another checksum, and what the API answers for a job that is not done.
+        """
+        place = Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        manifest = self._download(_MANIFEST, place)
+        for name, checksum, size in _files_of(manifest.read_bytes()):
+            path = place / name
+            if path.is_file() and _checksum(path) == checksum:
+                continue
+            scratch = self._download(name, place, size)
+            if _checksum(scratch) != checksum:
+                raise FileError(f"{name} of job {self.id} arrived with another checksum: save it again")
+            scratch.replace(path)
+        if self.progress().num_bad:
+            self._download(_BAD_ROWS, place).replace(place / _BAD_ROWS)
+        manifest.replace(place / _MANIFEST)
+        return place
+
+    def _download(self, name: str, folder: Path, size: int = 0) -> Path:
+        """Return the path of a downloaded file, which has a scratch name."""
+        scratch, client = folder / f".{name}", self.jobs.client
+        until = client.until(size / MIN_BYTES_PER_S)
+        with scratch.open("wb") as file:
+            client.ask("GET", f"{job_path(self.id)}/files/{quote(name)}", until, sink=file)
+        return scratch
+
+
+class HttpIndexHandle(IndexHandle):
+    """An index by its name, over HTTP."""
+
+    jobs: HttpLongJobs
+
+    def add(self, documents: Iterable[Given]) -> int:
+        found = documents_of(documents, MAX_CHANGES, DEFAULTS.max_text_chars)
+        given = [{"id": document.id, "text": document.text, **document.fields} for document in found]
+        return self._write("POST", "documents", given, MAX_REQUEST_DOCUMENTS)
+
+    def delete(self, ids: Iterable[str]) -> int:
+        return self._write("DELETE", "ids", ids_of(ids, MAX_CHANGES), MAX_CHANGE_IDS)
+
+    def _write(self, method: str, field: str, items: Sequence[Any], max_num: int) -> int:
+        """Send documents or ids in groups that each make one change; return their number."""
+        num = 0
+        # As they count in a change: documents without their vectors.
+        sizes = [max(len(wire.pack({field: item})), BYTES_OF_A_VALUE * wire.num_values([item])) for item in items]
+        for group in bounded_groups(items, sizes, max_num, MAX_REQUEST_BYTES):
+            with telling_how_many(num):
+                self.jobs.client.ask(method, f"{self._path()}/documents", body=wire.pack({field: group}))
+            num += len(group)
+        return num
+
+    def _build(self, source: File | Iterable[Item], options: BuildOptions) -> str:
+        fields: dict[str, Any] = {**options}
+        key = fields.pop("idempotency_key", None)
+        return self.jobs.submit(f"{self._path()}/builds", source, fields, key)
+
+    def _manage(self, action: str, version: str | None = None) -> list[dict[str, Any]]:
+        method, path, body = {
+            "list": ("GET", "versions", None),
+            "publish": ("POST", "publish", wire.pack({"version": version})),
+            "rollback": ("POST", "rollback", None),
+            "delete": ("DELETE", f"versions/{quote(version or '', safe='')}", None),
+        }[action]
+        client = self.jobs.client
+        answer = client.ask(method, f"{self._path()}/{path}", client.until(CHANGE_TIMEOUT_S), body=body)
+        values = answer.values()
+        if answer.status == 202:  # it is not done yet; with a note, as no runner is alive
+            job_id, note = answer.text("id"), values.get("note")
+            if note and self.jobs.cancel(job_id) == "cancelled":
+                raise NotReady(str(note))
+            values = LongHandle(self.jobs, job_id).wait(CHANGE_TIMEOUT_S)
+        versions = values.get("versions")
+        if not isinstance(versions, list):
+            raise MalformedJob(f"the answer of {answer.source} has no versions: check Shoal's version")
+        return versions
+
+    def _path(self) -> str:
+        return f"/v1/indexes/{quote(self.name, safe='')}"
 
 
 class _Pieces:
@@ -89,6 +210,13 @@ class _Pieces:
         with self._path.open("rb") as file:
             while piece := file.read(PIECE_BYTES):
                 yield piece
+
+
+def job_path(job_id: str) -> str:
+    """Return the path of a job; raise UnknownJob for an id that no job has."""
+    if not NAME.fullmatch(job_id) or not job_id.strip("."):
+        raise UnknownJob(f"no job {excerpt(job_id)}: ids of jobs have letters and digits")
+    return f"/v1/jobs/{job_id}"
 
 
 @contextmanager
@@ -105,28 +233,20 @@ def _as_file(source: str | PathLike[str] | Iterable[Item]) -> Iterator[Path]:
         yield file.path
 
 
-def _status_of(job_id: str, answer: "Answer") -> LongJobStatus:
-    values = answer.values()
-    if "kind" not in values:
-        raise UnknownJob(f"job {excerpt(job_id)} is no long job: `HttpClient.job` has its result")
-    status, error = answer.text("status"), values.get("error")
-    if status not in STATUSES:
-        raise MalformedJob(f"the answer of {answer.source} has the status {excerpt(status)}: check Shoal's version")
-    return LongJobStatus(
-        id=answer.text("id"),
-        kind=answer.text("kind"),
-        status=status,
-        arguments=values.get("arguments") or {},
-        submitted_at=_time(values.get("submitted_at")) or 0.0,
-        started_at=_time(values.get("started_at")),
-        ended_at=_time(values.get("ended_at")),
-        progress=Progress.from_map(values.get("progress")),
-        result=values.get("result"),
-        error={name: str(error.get(name)) for name in ("code", "message")} if isinstance(error, dict) else None,
-        worker=str(values.get("worker") or ""),
-        webhook=webhook if isinstance(webhook := values.get("webhook"), dict) else None,
-    )
+def _files_of(manifest: bytes) -> Iterator[tuple[str, str, int]]:
+    """Yield the name, SHA-256 and size of each file of a result."""
+    try:
+        for part in json.loads(manifest)["parts"]:
+            for name, checksum in part["checksums"].items():
+                if Path(name).name != name or name.startswith("."):
+                    raise ValueError(f"it names {excerpt(name)}")
+                yield name, str(checksum), int(part["sizes"][name])
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise MalformedJob(
+            f"the manifest of the result cannot be read ({error!s:.200}): check Shoal's version"
+        ) from error
 
 
-def _time(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()

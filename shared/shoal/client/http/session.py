@@ -1,4 +1,4 @@
-"""Requests to an API over HTTP: connections that stay open, and further attempts."""
+"""Requests to an API over HTTP: connections that stay open, further attempts, and deadlines."""
 
 import os
 import random
@@ -6,7 +6,7 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from ipaddress import ip_address
 from typing import Any, BinaryIO
 
@@ -14,7 +14,6 @@ import httpx2
 
 from shoal import __version__
 from shoal.client.http.answer import JSON, MSGPACK, Answer
-from shoal.client.http.deadline import timeout_at, with_deadlines
 from shoal.contract import traceparent
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest, ShoalError, Unavailable
@@ -24,6 +23,12 @@ MAX_CONNECTIONS = 100
 
 #: Seconds for which an idle connection is kept: less than the 30 s after which an API closes it.
 KEEP_ALIVE_S = 15.0
+
+#: Longest time to connect, in seconds. Then it is tried again.
+CONNECT_TIMEOUT_S = 5.0
+
+#: Bytes that are written at a time, in one piece or several.
+WRITE_BYTES = 2**16
 
 #: Largest answer that is read: to what a client asks for, no API sends a larger one.
 MAX_ANSWER_BYTES = 2**28
@@ -49,18 +54,6 @@ _HEADERS = {
 _KEY = re.compile("[!-~]*")
 
 
-class _Key(httpx2.Auth):
-    """The API key, which each request sends, and which no representation of an object shows."""
-
-    def __init__(self, key: str):
-        self._headers: Callable[[], dict[str, str]] = lambda: {"Authorization": f"Bearer {key}"}
-
-    def auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response, None]:
-        """Add the key to a request."""
-        request.headers.update(self._headers())
-        yield request
-
-
 class HttpSession:
     """Connections to one API, and the key for it. Thread-safe; after a fork, each process has connections of its own.
 
@@ -73,7 +66,8 @@ class HttpSession:
         #: The URL of the API, without a slash at its end.
         self.url = _check_url(url)
         self._options = options | {"base_url": self.url, "mounts": _mounts(self.url, options)}
-        self._options |= {"headers": _HEADERS, "auth": _Key(key) if key else None}
+        headers = _HEADERS | ({"Authorization": f"Bearer {key}"} if key else {})
+        self._options["headers"] = httpx2.Headers(headers)  # whose representation hides the key
         self._options["limits"] = httpx2.Limits(
             max_connections=MAX_CONNECTIONS,
             max_keepalive_connections=MAX_CONNECTIONS,
@@ -113,7 +107,10 @@ class HttpSession:
             except httpx2.TransportError as cause:
                 if isinstance(cause, httpx2.TimeoutException) and time.monotonic() >= until:
                     raise TimeoutError from cause
-                error: ShoalError = self._unreachable(cause)
+                reason = str(cause) or type(cause).__name__
+                words = f"{self.url} does not answer ({reason}): check that the API runs and that the URL is right"
+                error: ShoalError = Unavailable(words)
+                error.__cause__ = cause
                 if _is_lasting(cause):
                     raise error from cause
             else:
@@ -138,7 +135,8 @@ class HttpSession:
         sink: BinaryIO | None,
     ) -> Answer:
         """Send a request once, and return its answer when all of it is there."""
-        timeout, data = timeout_at(until), bytearray()
+        timeout = httpx2.Timeout(until, pool=max(0.001, until - time.monotonic()))  # see `_Stream`
+        data = bytearray()
         if trace := traceparent.current():
             headers = {"Traceparent": trace, **headers}
         with self._client().stream(method, path, content=body, headers=headers, timeout=timeout) as response:
@@ -161,16 +159,67 @@ class HttpSession:
                 "or ask for less at a time"
             )
 
-    def _unreachable(self, cause: Exception) -> Unavailable:
-        reason = str(cause) or type(cause).__name__
-        error = Unavailable(f"{self.url} does not answer ({reason}): check that the API runs and that the URL is right")
-        error.__cause__ = cause
-        return error
-
     def _client(self) -> httpx2.Client:
         """Return the connections of this process: after a fork its parent keeps its own."""
-        client = self._clients.get(os.getpid())
-        return client or self._clients.setdefault(os.getpid(), with_deadlines(httpx2.Client(**self._options)))
+        process = os.getpid()
+        if client := self._clients.get(process):
+            return client
+        client = httpx2.Client(**self._options)
+        transports: list[Any] = [client._transport, *client._mounts.values()]
+        for transport in transports:
+            if transport is not None:  # None stands for the first of them
+                transport._pool._network_backend = _Backend(transport._pool._network_backend)
+        return self._clients.setdefault(process, client)
+
+
+class _Backend:
+    """The source of a pool's connections."""
+
+    def __init__(self, backend: Any):
+        self._backend = backend
+
+    def connect_tcp(self, host: str, port: int, timeout: float, **options: Any) -> "_Stream":
+        """Return a connection to a server."""
+        left_s = min(CONNECT_TIMEOUT_S, _left_s(timeout))
+        return _Stream(self._backend.connect_tcp(host, port, timeout=left_s, **options))
+
+
+class _Stream:
+    """A connection, with or without TLS, whose timeouts are times on the monotonic clock, by which all must be done.
+
+    httpx2 takes the longest time of a single read or write, so a server that sends a byte from time to time would keep
+    a client for ever.
+    """
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+        self.close = stream.close
+        self.get_extra_info = stream.get_extra_info
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        """Return the next bytes."""
+        data: bytes = self._stream.read(max_bytes, timeout=_left_s(timeout))
+        return data
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        """Send the bytes, a few at a time: a server may take them slowly."""
+        for n in range(0, len(buffer), WRITE_BYTES):
+            self._stream.write(buffer[n : n + WRITE_BYTES], timeout=_left_s(timeout))
+
+    def start_tls(self, ssl_context: Any, server_hostname: str | None, timeout: float) -> "_Stream":
+        """Return the connection with TLS."""
+        left_s = min(CONNECT_TIMEOUT_S, _left_s(timeout))
+        return _Stream(self._stream.start_tls(ssl_context, server_hostname, timeout=left_s))
+
+
+def _left_s(until: float | None) -> float:
+    """Return the seconds until `until`; raise ReadTimeout if there are none."""
+    if until is None:  # greetings of SOCKS proxies have no timeout
+        return CONNECT_TIMEOUT_S
+    left_s = until - time.monotonic()
+    if left_s <= 0:
+        raise httpx2.ReadTimeout("no complete answer in time")
+    return left_s
 
 
 def _is_lasting(cause: BaseException | None) -> bool:

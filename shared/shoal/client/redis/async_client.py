@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import secrets
-import time
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -15,23 +14,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.broker.async_connection import ConnectionMaker
-from shoal.client.grouping import async_batches
-from shoal.client.job_limits import check_key, check_lane
-from shoal.client.long_handle import AsyncLongHandle
-from shoal.client.questions import Vectors, embed_of, hits_of, job_of, rerank_of, scores_of, search_of, vectors_of
-from shoal.client.redis.async_index import AsyncIndexHandle
-from shoal.client.redis.bulk_job import BulkJob
-from shoal.client.redis.call import Call, about, log
-from shoal.client.redis.embed_stream import EmbedStream
+from shoal.client.parts import async_batches
+from shoal.client.questions import (
+    Vectors,
+    as_list,
+    check_key,
+    check_lane,
+    hits_of,
+    job_of,
+    options_of,
+    search_of,
+    vectors,
+)
+from shoal.client.redis.call import EmbedStream, about, log
 from shoal.client.redis.index_writer import IndexWriter
-from shoal.client.redis.session import Session
-from shoal.client.source_file import File, Items
-from shoal.client.work_threads import WorkThreads
+from shoal.client.redis.long_jobs import AsyncIndexHandle, AsyncLongHandle, BulkJob
+from shoal.client.redis.session import Session, WorkThreads
+from shoal.client.source import File, Items
 from shoal.contract.jobs import Job, check_deadline
 from shoal.contract.replies import Reply
-from shoal.errors import Expired, Timeout
+from shoal.errors import Timeout
 from shoal.long_jobs.long_jobs import LongJobs
-from shoal.operations import Search
+from shoal.operations import Embed, Rerank, Search
 from shoal.queue.dispatcher import Dispatcher
 from shoal.queue.producer import Producer
 from shoal.settings import DEFAULTS, Settings
@@ -63,11 +67,12 @@ class AsyncClient:
         #: The seconds for which it waits for a reply.
         self.timeout_s = timeout_s
         self.max_reply_bytes = max_reply_mb * 2**20
-        settings = Settings(redis_url=redis_url, key_prefix=key_prefix, pool=pool, home=home)
+        #: The settings of the pool.
+        self.settings = Settings(redis_url=redis_url, key_prefix=key_prefix, pool=pool, home=home)
         #: The long jobs of the pool, whose methods block.
-        self.long_jobs = LongJobs(settings)
-        connections = ConnectionMaker(settings.redis_address)
-        self._new_session = partial(Session, connections, settings.keys, result_ttl_s, self.long_jobs.close)
+        self.long_jobs = LongJobs(self.settings)
+        connections = ConnectionMaker(self.settings.redis_address)
+        self._new_session = partial(Session, connections, self.settings.keys, result_ttl_s, self.long_jobs.close)
         self._open: Session | None = None
 
     @classmethod
@@ -85,6 +90,10 @@ class AsyncClient:
     def queue(self) -> Producer:
         """Return the queue's producing end in this event loop."""
         return self._session().producer
+
+    def threads(self) -> WorkThreads:
+        """Return the threads of this event loop for work that blocks, such as calls for long jobs."""
+        return self._session().threads
 
     def connect(self) -> Dispatcher:
         """Start the client's task unless it runs, and return the dispatcher that it serves."""
@@ -112,8 +121,9 @@ class AsyncClient:
 
     async def embed(self, texts: str | Iterable[str], **options: Any) -> Any:
         """Return the vectors of the texts, as `Client.embed` does."""
-        job = embed_of(texts, options)
-        return vectors_of(texts, await self.call(job), job.options)
+        job = Embed(as_list(texts), options_of(options))
+        rows = vectors(await self.call(job), job.options)
+        return rows[0] if isinstance(texts, str) else rows
 
     async def search(
         self, queries: str | Iterable[str] = (), k: int = 5, index: str = "default", **options: Any
@@ -131,7 +141,10 @@ class AsyncClient:
         self, query: str, texts: Iterable[str], *, raw_scores: bool = False, **options: Any
     ) -> NDArray[np.float32]:
         """Return the score of each text for the query, as `Client.rerank` does."""
-        return scores_of(await self.call(rerank_of(query, texts, raw_scores, options)))
+        job = Rerank(as_list(texts), options_of(options), query=query, raw_scores=raw_scores)
+        scores = (await self.call(job)).scores
+        assert scores is not None
+        return scores
 
     async def embed_stream(
         self, texts: Iterable[str] | AsyncIterable[str], *, window: int = 64, lane: str = "bulk", **options: Any
@@ -205,15 +218,15 @@ class AsyncClient:
         Texts may also come from an async iterable. To cancel the task while they are written deletes their file.
         """
         job = BulkJob(self.long_jobs, out, **options)
-        return self.long_job(await job.submit_in(self._threads(), source))
+        return self.long_job(await job.submit_in(self.threads(), source))
 
     def index(self, name: str) -> AsyncIndexHandle:
         """Return the handle of an index, by which its documents and its versions are changed."""
-        return AsyncIndexHandle(name, self.writer, self.long_jobs, self._threads)
+        return AsyncIndexHandle(self, name)
 
     def long_job(self, job_id: str) -> AsyncLongHandle:
         """Return the handle of a long job that was submitted earlier, perhaps by another program."""
-        return AsyncLongHandle(self.long_jobs, self._threads, job_id)
+        return AsyncLongHandle(self, job_id)
 
     async def call(
         self, job: Job, *, lane: str = "interactive", timeout_s: float | None = None, client: str = ""
@@ -222,7 +235,9 @@ class AsyncClient:
 
         Tasks that call at the same time need jobs with different ids: a reply is told from others by the id.
         """
-        return await self._call(self._session(), job, lane, timeout_s, client)
+        check_lane(lane)
+        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        return await self._session().call(job, lane, client or self.name, timeout_s, self.max_reply_bytes)
 
     def writer(
         self,
@@ -235,28 +250,14 @@ class AsyncClient:
     ) -> IndexWriter:
         """Return the writer of an index; each of its calls for vectors takes at most `timeout_s`, as `call` does."""
         session = self._session()
-        call = partial(self._call, session, timeout_s=timeout_s, client=client)
+        call = partial(
+            session.call,
+            lane="interactive",
+            client=client or self.name,
+            timeout_s=self.timeout_s if timeout_s is None else timeout_s,
+            max_reply_bytes=self.max_reply_bytes,
+        )
         return IndexWriter(index, call, session.producer, max_text_chars, in_one_step)
-
-    async def _call(
-        self,
-        session: Session,
-        job: Job,
-        lane: str = "interactive",
-        timeout_s: float | None = None,
-        client: str = "",
-    ) -> Reply:
-        check_lane(lane)
-        await session.check_num_vectors(job, self.max_reply_bytes)
-        timeout_s = self.timeout_s if timeout_s is None else timeout_s
-        until = time.monotonic() + timeout_s
-        try:
-            return await Call(session, lane, client or self.name, until, self.max_reply_bytes).reply_to(job)
-        except (TimeoutError, Expired) as error:
-            raise await session.timeout(timeout_s) from error
-
-    def _threads(self) -> WorkThreads:
-        return self._session().threads
 
     def _session(self) -> Session:
         """Return the session of this event loop, opening it first if the client is closed.

@@ -1,21 +1,28 @@
-"""A call of a client: a job is put, as several if it is long, and its replies are waited for."""
+"""Jobs whose replies are waited for: those of a call, which are put together, and those of a stream of texts."""
 
-import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from asyncio import sleep
+from collections import deque
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from shoal.client.job_limits import put_share
-from shoal.client.one_version import of_other_versions
-from shoal.client.redis.session import Session
+from shoal.cache.lookup import CacheLookup
+from shoal.client.parts import of_other_versions, put_share
+from shoal.client.questions import check_lane, options_of, vectors
 from shoal.contract import traceparent
-from shoal.contract.jobs import Job, new_id
+from shoal.contract.jobs import TEXTS_PER_JOB, Job, new_id
 from shoal.contract.replies import Reply
-from shoal.errors import Internal, InvalidText, ShoalError, TextTooLong, Timeout, TooLarge
+from shoal.errors import Internal, InvalidText, Overloaded, ShoalError, TextTooLong, Timeout, TooLarge
+from shoal.operations import Embed
+from shoal.operations.embed import TEXTS_PER_TOKENS_JOB
 from shoal.process import logs
+from shoal.queue.dispatcher import Dispatcher, Pending
+
+if TYPE_CHECKING:
+    from shoal.client.redis.session import Session
 
 log = logging.getLogger("shoal.client")
 
@@ -35,7 +42,8 @@ class Call:
     Vectors of tokens and chunks may have `max_reply_bytes` altogether.
     """
 
-    session: Session
+    lookup: CacheLookup
+    dispatcher: Dispatcher
     lane: str
     client: str
     until: float
@@ -46,7 +54,7 @@ class Call:
 
         Raises the reply's error, TooLarge for more bytes than one put takes, before any are packed, and TimeoutError.
         """
-        cached = await self.session.lookup.find(job)
+        cached = await self.lookup.find(job)
         if job.texts and not cached.missing:
             return cached.reply()
         if len(cached.missing) < len(job.texts):
@@ -64,7 +72,7 @@ class Call:
         put_share(job)  # raises TooLarge
         replies = await self._send(parts)
         for pause_s, numbers in of_other_versions(replies, self.until):
-            await asyncio.sleep(pause_s)
+            await sleep(pause_s)
             again = await self._send([replace(parts[n], id=new_id()) for n in numbers])
             for n, reply in zip(numbers, again, strict=True):
                 replies[n] = reply
@@ -83,13 +91,9 @@ class Call:
                 )
         return Reply.join(replies)
 
-    def _left_s(self) -> float:
-        return max(0.0, self.until - time.monotonic())
-
     async def _send(self, parts: Sequence[Job]) -> list[Reply]:
         """Put the jobs, all or none, and return their replies; what is not answered at an error is withdrawn."""
-        dispatcher = self.session.dispatcher
-        pending = dispatcher.call(self.lane, parts, self.client, self._left_s())
+        pending = self.dispatcher.call(self.lane, parts, self.client, self._left_s())
         try:
             replies = [await reply.result(self._left_s()) for reply in pending]
         except (ShoalError, TimeoutError) as error:
@@ -97,12 +101,78 @@ class Call:
                 log.debug("job given up", extra=about(part, self.client, error=getattr(error, "code", Timeout.code)))
             raise
         finally:
-            dispatcher.forget(parts)
+            self.dispatcher.forget(parts)
         if log.isEnabledFor(logging.DEBUG):
             for part, reply in zip(parts, replies, strict=True):
                 code = reply.error.code if reply.error else None
                 log.debug("job %s", reply.status, extra=about(part, self.client, error=code, **reply.timings))
         return replies
+
+    def _left_s(self) -> float:
+        return max(0.0, self.until - time.monotonic())
+
+
+class EmbedStream:
+    """The jobs of a stream of texts, of which at most `window` are unanswered.
+
+    `num_texts` is the number of texts of a job. While the lane is full, a job is sent again until it has been refused
+    for `timeout_s`.
+    """
+
+    def __init__(
+        self, session: "Session", window: int, lane: str, client: str, timeout_s: float, options: Mapping[str, Any]
+    ):
+        self._session = session
+        self._window = window
+        self._lane = check_lane(lane)
+        self._client = client
+        self._timeout_s = timeout_s
+        self._options = options_of(options)
+        self.num_texts = TEXTS_PER_JOB if self._options.is_cacheable else TEXTS_PER_TOKENS_JOB
+        self._sent = deque[tuple[Job, Pending[Reply]]]()
+
+    @property
+    def has_room(self) -> bool:
+        """True if another job may be sent."""
+        return len(self._sent) < self._window
+
+    @property
+    def is_empty(self) -> bool:
+        """True if no job is unanswered."""
+        return not self._sent
+
+    async def send(self, texts: list[str]) -> None:
+        """Send a job of these texts."""
+        job = Embed(texts, self._options)
+        self._sent.append((job, self._put(job)))
+
+    async def receive(self) -> Any:
+        """Return the vectors of the job that was sent first.
+
+        Raises Overloaded once the lane was full for `timeout_s`, and Timeout if a job there has no answer for so long.
+        """
+        job, pending = self._sent[0]
+        until = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                reply = Reply.join([await pending.result(self._timeout_s)])
+                break
+            except TimeoutError as error:
+                raise await self._session.timeout(self._timeout_s) from error
+            except Overloaded as error:
+                if time.monotonic() + error.retry_after_s > until:
+                    raise
+                await sleep(error.retry_after_s)
+            pending = self._put(job)
+        self._sent.popleft()
+        return vectors(reply, self._options)
+
+    def close(self) -> None:
+        """Withdraw what is not answered."""
+        self._session.dispatcher.forget([job for job, _ in self._sent])
+
+    def _put(self, job: Job) -> Pending[Reply]:
+        return self._session.dispatcher.call(self._lane, [job], self._client)[0]
 
 
 def about(job: Job, client: str, **facts: Any) -> dict[str, Any]:

@@ -1,42 +1,46 @@
 """The client for threads: an event loop in a thread of its own runs an `AsyncClient` for all of them."""
 
 import os
-import secrets
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from os import PathLike
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypedDict, TypeVar, Unpack
 
 from shoal.broker.broker import Broker
-from shoal.changes.change import MAX_CHANGES
-from shoal.client.grouping import batches
-from shoal.client.index_handle import CHANGE_TIMEOUT_S, BuildOptions, IndexHandle
-from shoal.client.long_handle import LongHandle
-from shoal.client.questions import Questions, job_of
+from shoal.client.handles import IndexHandle, LongHandle
+from shoal.client.parts import batches
+from shoal.client.questions import Questions
 from shoal.client.redis.async_client import AsyncClient, options_from
-from shoal.client.redis.bulk_job import BulkJob
-from shoal.client.redis.embed_stream import EmbedStream
-from shoal.client.redis.index_jobs import submit_build, submit_change
+from shoal.client.redis.call import EmbedStream
+from shoal.client.redis.long_jobs import BulkJob, RedisIndexHandle
 from shoal.client.redis.loop_thread import LoopThread
-from shoal.client.source_file import File, Item
+from shoal.client.source import File, Item
 from shoal.contract.jobs import Job
 from shoal.contract.replies import Reply
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.queue.pool import Pool
-from shoal.records.given_document import Given
 from shoal.settings import DEFAULTS, Settings
 
 T = TypeVar("T")
 
 
-class _Running:
+class ClientOptions(TypedDict, total=False):
+    """The options of a client; those that are not given have the defaults of the settings of that name."""
+
+    key_prefix: str
+    pool: str
+    home: str
+    timeout_s: float  #: seconds for which it waits for a reply; by default `request_timeout_s`
+    result_ttl_s: int
+    name: str  #: by default a random one
+    max_reply_mb: int
+
+
+class _Running(NamedTuple):
     """The asynchronous client of one process, and the thread whose event loop it belongs to."""
 
-    def __init__(self, client: AsyncClient):
-        self.client = client
-        self.thread = LoopThread(client.close)
+    client: AsyncClient
+    thread: LoopThread
 
 
 class Client(Questions):
@@ -51,42 +55,21 @@ class Client(Questions):
     truncation_side, chunk_tokens and chunk_overlap; and the fields of `shoal.SearchOptions` in a search.
     """
 
-    def __init__(
-        self,
-        redis_url: str = DEFAULTS.redis_url,
-        *,
-        key_prefix: str = DEFAULTS.key_prefix,
-        pool: str = DEFAULTS.pool,
-        home: str = DEFAULTS.home,
-        timeout_s: float = DEFAULTS.request_timeout_s,
-        result_ttl_s: int = DEFAULTS.result_ttl_s,
-        name: str = "",
-        max_reply_mb: int = DEFAULTS.max_reply_mb,
-    ):
+    def __init__(self, redis_url: str = DEFAULTS.redis_url, **options: Unpack[ClientOptions]):
+        first = AsyncClient(redis_url, **options)
         #: The name under which the queue knows the client.
-        self.name = name or secrets.token_hex(8)
+        self.name = options["name"] = first.name
         #: The seconds for which it waits for a reply.
-        self.timeout_s = timeout_s
-        settings = Settings(redis_url=redis_url, key_prefix=key_prefix, pool=pool, home=home)
+        self.timeout_s = first.timeout_s
         #: The keys of the pool.
-        self.keys = settings.keys
+        self.keys = first.settings.keys
         #: The way to Redis of what knows no event loop.
-        self.broker = Broker.connect(settings.redis_address)
+        self.broker = Broker.connect(first.settings.redis_address)
         #: The workers of the pool.
-        self.pool = Pool(self.broker, settings.keys)
+        self.pool = Pool(self.broker, self.keys)
         #: The long jobs of the pool.
-        self.long_jobs = LongJobs(settings, broker=self.broker)
-        self._new_client = partial(
-            AsyncClient,
-            redis_url,
-            key_prefix=key_prefix,
-            pool=pool,
-            home=home,
-            timeout_s=timeout_s,
-            result_ttl_s=result_ttl_s,
-            name=self.name,
-            max_reply_mb=max_reply_mb,
-        )
+        self.long_jobs = LongJobs(first.settings, broker=self.broker)
+        self._new_client = partial(AsyncClient, redis_url, **options)
         # By the id of the process: a fork copies no thread. The parent's stay here, so that nothing of them is closed.
         self._running: dict[int, _Running] = {}
 
@@ -139,41 +122,8 @@ class Client(Questions):
         finally:
             running.thread.post(stream.close)  # the garbage collector may come here in any thread
 
-    def submit(
-        self,
-        op: str,
-        texts: str | Iterable[str],
-        *,
-        lane: str = "interactive",
-        k: int = 5,
-        index: str = "default",
-        query: str | None = None,
-        raw_scores: bool = False,
-        timeout_s: float | None = None,
-        idempotency_key: str | None = None,
-        client: str = "",
-        **options: Any,
-    ) -> "Handle":
-        """Put a job and return at once; any program that knows its id can fetch the result, until it expires.
-
-        All texts stay in one job, which is not computed if it waits for over `timeout_s`. Submitting the same again
-        with the same `idempotency_key` within a day returns the job that was put first. `client` is the client that the
-        job counts for, by default this one.
-        """
-        job = job_of(op, texts, options, k=k, index=index, query=query, raw_scores=raw_scores, timeout_s=timeout_s)
-        return Handle(self, self.put(job, lane, client, idempotency_key))
-
     def put(self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None) -> str:
-        """Put a job as `submit` does; return its id, or the id of the job that was put first with the key.
-
-        Raises Overloaded, TooLarge for too many hits or token vectors, and InvalidRequest if the key was used for
-        a job that asked something else, or if the job has a deadline that is too far away.
-        """
         return self.run(lambda own: own.put(job, lane, client, idempotency_key))
-
-    def job(self, job_id: str) -> "Handle":
-        """Return the handle of a job that was submitted earlier, perhaps by another program."""
-        return Handle(self, job_id)
 
     def bulk(
         self,
@@ -199,7 +149,7 @@ class Client(Questions):
 
     def index(self, name: str) -> IndexHandle:
         """Return the handle of an index, by which its documents and its versions are changed."""
-        return IndexHandle(RedisIndex(self, name))
+        return RedisIndexHandle(self.long_jobs, name, self)
 
     def long_job(self, job_id: str) -> LongHandle:
         """Return the handle of a long job that was submitted earlier, perhaps by another program."""
@@ -227,63 +177,19 @@ class Client(Questions):
     def _call(self, job: Job) -> Reply:
         return self.call(job)
 
+    def _result(self, job_id: str, timeout_s: float | None) -> Reply:
+        return self.run(lambda own: own.job(job_id).result(timeout_s))
+
+    def _status(self, job_id: str) -> str:
+        return self.run(lambda own: own.job(job_id).status())
+
+    def _cancel(self, job_id: str) -> str:
+        return self.run(lambda own: own.job(job_id).cancel())
+
     def _started(self) -> _Running:
         """Return this process's client and thread; start them anew after `close`."""
         process = os.getpid()
-        return self._running.get(process) or self._running.setdefault(process, _Running(self._new_client()))
-
-
-@dataclass(frozen=True, slots=True)
-class Handle:
-    """A submitted job."""
-
-    client: Client
-    id: str
-
-    def result(self, timeout_s: float | None = None) -> Reply:
-        """Return the job's reply, waiting for it.
-
-        Raises the reply's error, Timeout, or UnknownJob once the result has expired.
-        """
-        return self.client.run(lambda client: client.job(self.id).result(timeout_s))
-
-    def status(self) -> str:
-        """Return one of queued, running, done, failed, cancelled and expired."""
-        return self.client.run(lambda client: client.job(self.id).status())
-
-    def cancel(self) -> str:
-        """Cancel the job unless it is answered; return its status after that."""
-        return self.client.run(lambda client: client.job(self.id).cancel())
-
-
-@dataclass(frozen=True, slots=True)
-class RedisIndex:
-    """The calls for an index by its name."""
-
-    client: Client
-    name: str
-
-    @property
-    def jobs(self) -> LongJobs:
-        """The calls for its long jobs."""
-        return self.client.long_jobs
-
-    def add(self, documents: Iterable[Given]) -> int:
-        """Add documents; return their number."""
-        found = list(islice(documents, MAX_CHANGES + 1))  # by this thread; one more than is taken is refused
-        return self.client.run(lambda client: client.index(self.name).add(found))
-
-    def delete(self, ids: Iterable[str]) -> int:
-        """Delete the documents with these ids; return the number of ids."""
-        found = list(islice(ids, MAX_CHANGES + 1))
-        return self.client.run(lambda client: client.index(self.name).delete(found))
-
-    def build(self, source: File | Iterable[Item], options: BuildOptions) -> str:
-        """Submit a build from a file that the runner has; return the id of the job."""
-        return submit_build(self.jobs, self.name, source, options)
-
-    def manage(self, action: str, version: str | None = None) -> list[dict[str, Any]]:
-        """Let a runner do the action; return the versions after it."""
-        job_id = submit_change(self.jobs, self.name, action, version)
-        versions: list[dict[str, Any]] = LongHandle(self.jobs, job_id).wait(CHANGE_TIMEOUT_S)["versions"]
-        return versions
+        if running := self._running.get(process):
+            return running
+        client = self._new_client()
+        return self._running.setdefault(process, _Running(client, LoopThread(client.close)))

@@ -20,7 +20,7 @@ from shoal.changes.change import (
     is_position,
 )
 from shoal.changes.change_log import append
-from shoal.client.grouping import bounded_groups, telling_how_many
+from shoal.client.parts import bounded_groups, telling_how_many
 from shoal.contract import wire
 from shoal.contract.excerpt import excerpt
 from shoal.contract.jobs import Job
@@ -104,7 +104,11 @@ class IndexWriter:
         if not found:
             return Written(0, "")
         model = await self._model([document.id for document in found])
-        sizes = [_size(document, model.dimension) for document in found]
+        values = [{"id": document.id, "text": document.text, **document.fields} for document in found]
+        sizes = [
+            max(len(wire.pack(value)) + 4 * model.dimension, BYTES_OF_A_VALUE * wire.num_values([value]))
+            for value in values
+        ]
         groups = self._cut("document", found, sizes, DOCUMENTS_PER_CHANGE)
         changes = [Change(tuple(group), await self._embed(group, model), (), model.digest, 0.0) for group in groups]
         if await self._model([document.id for document in found]) != model:
@@ -152,8 +156,13 @@ class IndexWriter:
         Raises InvalidRequest for an id that is the position of a row in the source of the index.
         """
         serving = await self._serving()
-        if any(about["indexes"][self.name].get("ids_are_positions") for about in serving):
-            self._check_ids(ids)
+        are_positions = any(about["indexes"][self.name].get("ids_are_positions") for about in serving)
+        if are_positions and (taken := [one for one in ids if is_position(one)]):
+            raise InvalidRequest(
+                f"the source of index {self.name} has no column of ids, so that its documents are numbered, and "
+                f"{excerpt(taken[0])} may be another document in the next version: build the index with a column of "
+                "ids (--id-column, or id_column in a long job), or give another id than a number"
+            )
         found = {IndexModel.of(about, self.name) for about in serving}
         if not is_for_vectors:
             found = {model and model._replace(fingerprint="") for model in found}
@@ -166,14 +175,6 @@ class IndexWriter:
         if others:
             raise self._other_model()
         return model
-
-    def _check_ids(self, ids: Sequence[str]) -> None:
-        if taken := [one for one in ids if is_position(one)]:
-            raise InvalidRequest(
-                f"the source of index {self.name} has no column of ids, so that its documents are numbered, and "
-                f"{excerpt(taken[0])} may be another document in the next version: build the index with a column of "
-                "ids (--id-column, or id_column in a long job), or give another id than a number"
-            )
 
     async def _serving(self) -> list[dict[str, Any]]:
         """Return the heartbeats of the ready workers that serve the index, once there is one."""
@@ -204,9 +205,3 @@ class IndexWriter:
                 )
             num += change.num_ids
         return Written(num, position)
-
-
-def _size(document: Document, dimension: int) -> int:
-    """Return the bytes as which a document with its vector counts in a change."""
-    value = {"id": document.id, "text": document.text, **document.fields}
-    return max(len(wire.pack(value)) + 4 * dimension, BYTES_OF_A_VALUE * wire.num_values([value]))

@@ -17,15 +17,15 @@ T = TypeVar("T")
 class _Steps(Generic[T]):
     """Steps that a thread waits for the loop to do. One lock takes a sixth of the time of a `Future`."""
 
-    __slots__ = ("_error", "_make", "_result", "_settled", "_task")
+    __slots__ = ("_make", "_task", "error", "result", "settled")
 
     def __init__(self, make: Callable[[], Awaitable[T]]):
         self._make = make
-        self._settled = Lock()
-        self._settled.acquire()
         self._task: asyncio.Task[None] | None = None
-        self._error: BaseException | None = None
-        self._result: T
+        self.settled = Lock()
+        self.settled.acquire()
+        self.error: BaseException | None = None
+        self.result: T
 
     def begin(self) -> None:
         """Begin, in the loop."""
@@ -38,30 +38,14 @@ class _Steps(Generic[T]):
 
     async def _run(self) -> None:
         try:
-            self._result = await self._make()
+            self.result = await self._make()
         except asyncio.CancelledError:
-            self._error = closed()
+            self.error = closed()
             raise
         except Exception as error:
-            self._error = error
+            self.error = error
         finally:
-            self._settled.release()
-
-    def wait(self, is_wanted: Callable[[], bool] | None) -> None:
-        """Wait until they are done; raise Cancelled once `is_wanted` returns False."""
-        while not self._settled.acquire(timeout=WANTED_EVERY_S if is_wanted else -1):
-            if is_wanted and not is_wanted():
-                raise Cancelled("the caller has disconnected")
-
-    def result(self) -> T:
-        """Return the result, or raise the error, once they are done."""
-        if self._error is None:
-            return self._result
-        error, self._error = self._error, None
-        try:
-            raise error
-        finally:
-            del error  # whose traceback has this frame: they would keep each other until the garbage is collected
+            self.settled.release()
 
 
 class LoopThread:
@@ -86,15 +70,22 @@ class LoopThread:
         """
         if current_thread() is self._thread:
             raise RuntimeError("the event loop of this client would wait for itself: await its AsyncClient there")
+
         steps = _Steps(make)
         try:
             if not self.post(steps.begin):
                 raise closed()
-            steps.wait(is_wanted)
+            while not steps.settled.acquire(timeout=WANTED_EVERY_S if is_wanted else -1):
+                if is_wanted and not is_wanted():
+                    raise Cancelled("the caller has disconnected")
+            if steps.error:
+                raise steps.error
+            return steps.result
         except BaseException:
             self.post(steps.cancel)
             raise
-        return steps.result()
+        finally:
+            del steps  # whose error has this frame: they would keep each other until the garbage is collected
 
     def post(self, callback: Callable[[], Any]) -> bool:
         """Have the loop call a function, and do not wait for that; return False if the thread is closed."""

@@ -1,13 +1,22 @@
-"""The state of a pool as tables for a terminal: its lanes, rates, workers and long jobs."""
+"""The screen of `shoal top`: the pool as it was read last, as tables, and the keys that are pressed."""
 
+import os
+import select
+import sys
+import termios
+import time
+import tty
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from shoal.errors import ShoalError
 from shoal.process.printable import printable
 from shoal.process.progress import duration
 
@@ -47,6 +56,77 @@ _NUM_BARS = 20
 #: Characters of the bar of a long job.
 _BAR_WIDTH = 20
 
+#: Most keys that are read at a time.
+_MAX_KEYS = 64
+
+#: Longest time until the screen is drawn again, perhaps in another size of the terminal, in seconds.
+_DRAW_EVERY_S = 0.5
+
+#: Reads the pool: returns its snapshot with its long jobs, or raises a ShoalError.
+Reader = Callable[[], Mapping[str, Any]]
+
+
+@dataclass(slots=True)
+class View:
+    """The state of the pool as it was read last, and how it is looked at."""
+
+    pool: Mapping[str, Any] = field(default_factory=dict)
+    trouble: str = ""
+    order: str = "id"
+    is_paused: bool = False
+    has_ended: bool = False
+
+    def press(self, key: str) -> None:
+        """Do what a key asks for."""
+        if key in ("q", "Q", ""):  # none: the terminal is gone
+            self.has_ended = True
+        elif key in ("p", "P", " "):
+            self.is_paused = not self.is_paused
+        elif key in ("s", "S"):
+            names = list(ORDERS)
+            self.order = names[(names.index(self.order) + 1) % len(names)]
+
+    def read(self, read: Reader) -> None:
+        """Read the pool; what was read last stays where that fails."""
+        try:
+            self.pool, self.trouble = read(), ""
+        except ShoalError as error:
+            self.trouble = error.line
+
+    def render(self, name: str) -> Group:
+        """Return the screen."""
+        now = time.strftime("%H:%M:%S", time.localtime(self.pool.get("time", 0))) if self.pool.get("time") else ""
+        head = Text(f"{name}  {now}", "bold")
+        head.append("  paused" if self.is_paused else "", "yellow")
+        keys = Text(f"q quit   p {'go on' if self.is_paused else 'pause'}   s sort: {self.order}", "dim")
+        trouble = [Text(printable(self.trouble), "red")] if self.trouble else []
+        return Group(head, *trouble, Text(), pool_tables(self.pool, self.order), Text(), keys)
+
+
+def print_pool(read: Reader) -> None:
+    """Print the pool once."""
+    Console().print(pool_tables(read()))
+
+
+def watch_pool(name: str, read: Reader, every_s: float) -> None:
+    """Show the pool until the user ends it."""
+    view, due_s, terminal = View(), 0.0, sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    try:
+        tty.setcbreak(terminal)
+        with Live(screen=True, auto_refresh=False) as live:
+            while not view.has_ended:
+                if time.monotonic() >= due_s and not view.is_paused:
+                    view.read(read)
+                    due_s = time.monotonic() + every_s
+                live.update(view.render(name), refresh=True)
+                left_s = _DRAW_EVERY_S if view.is_paused else max(0.0, due_s - time.monotonic())
+                if select.select([terminal], [], [], min(_DRAW_EVERY_S, left_s))[0]:
+                    for key in os.read(terminal, _MAX_KEYS).decode(errors="ignore") or [""]:
+                        view.press(key)
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
 
 def pool_tables(pool: _Values, order: str = "id") -> Group:
     """Return the tables of a pool as `GET /v1/pool` has it; of its long jobs, those that go on."""
@@ -63,7 +143,7 @@ def _lanes(pool: _Values) -> Table:
         waits = (lane.get(name) for name in ("wait_p50_s", "wait_p95_s", "wait_max_s"))
         counts = (_count(lane.get(name)) for name in ("num_jobs", "num_texts"))
         times = map(_seconds, (oldest_age_s, *waits))
-        table.add_row(plain(lane.get("lane")), *counts, _megabytes(lane.get("num_bytes")), *times)
+        table.add_row(_plain(lane.get("lane")), *counts, _megabytes(lane.get("num_bytes")), *times)
     return table
 
 
@@ -91,10 +171,10 @@ def _workers(pool: _Values, order: str) -> Table:
     for worker in sorted(_maps(pool.get("workers")), key=ORDERS[order]):
         engine = " ".join(str(worker[name]) for name in ("engine", "precision") if worker.get(name))
         table.add_row(
-            plain(worker.get("id")),
+            _plain(worker.get("id")),
             _state(worker.get("state")),
-            plain(str(worker.get("model") or "").rpartition("/")[2]),
-            plain(engine),
+            _plain(str(worker.get("model") or "").rpartition("/")[2]),
+            _plain(engine),
             _count(worker.get("threads")),
             _rate(worker.get("texts_per_s")),
             _percent(worker.get("busy")),
@@ -112,10 +192,10 @@ def _long_jobs(jobs: Iterable[_Values]) -> Table:
         progress = job.get("progress")
         progress = progress if isinstance(progress, Mapping) else {}
         table.add_row(
-            plain(job.get("id")),
+            _plain(job.get("id")),
             _state(job.get("status")),
-            plain(job.get("kind")),
-            plain(progress.get("step")),
+            _plain(job.get("kind")),
+            _plain(progress.get("step")),
             ProgressBar(1.0, min(1.0, _number(progress.get("fraction"))), _BAR_WIDTH),
             _count(progress.get("rows")),
             _rate(progress.get("rows_per_s")),
@@ -137,14 +217,14 @@ def _table(*names: str, left: int = 1) -> Table:
     return table
 
 
-def plain(value: object) -> Text:
+def _plain(value: object) -> Text:
     """Return a value as text in which nothing speaks to the terminal."""
     text = UNKNOWN if value is None or value == "" else str(value)
     return Text(printable(text), no_wrap=True, overflow="ellipsis")
 
 
 def _state(value: object) -> Text:
-    text = plain(value)
+    text = _plain(value)
     text.style = _STATE_STYLES.get(text.plain, "")
     return text
 
@@ -175,19 +255,16 @@ def _percent(value: object) -> Text:
 
 
 def _megabytes(value: object, unit: str = "") -> Text:
-    return _shown(
-        value, lambda number: f"{number / 2**20:,.1f}{unit}" if number < 2**20 else f"{number / 2**20:,.0f}{unit}"
-    )
+    return _shown(value, lambda number: f"{number / 2**20:,.{1 if number < 2**20 else 0}f}{unit}")
 
 
 def _seconds(value: object) -> Text:
-    return _shown(value, _time)
+    def text(seconds: float) -> str:
+        if seconds < 1:
+            return f"{1_000 * seconds:.0f} ms"
+        return f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
 
-
-def _time(seconds: float) -> str:
-    if seconds < 1:
-        return f"{1_000 * seconds:.0f} ms"
-    return f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
+    return _shown(value, text)
 
 
 def _sparkline(values: object) -> str:

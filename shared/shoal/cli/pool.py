@@ -1,23 +1,56 @@
-"""The command `shoal top`: the pool in a terminal, live."""
+"""The commands `shoal status` and `shoal top`: the pool at this moment, and live."""
 
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from shoal.cli.options import REDIS_SETTINGS, settings_options
+from shoal.cli.output import echo
 from shoal.settings import Settings
 
 if TYPE_CHECKING:
-    from shoal.cli.shown.pool_screen import Reader
+    from shoal.cli.pool_screen import Reader
+
+#: The parts of a heartbeat that say what computes for a worker.
+_COMPUTES = ("state", "model", "engine", "precision")
 
 #: Longest that an API may take to answer, in seconds.
 ANSWER_S = 5.0
 
 #: Most long jobs that are read from Redis.
 MAX_LONG_JOBS = 20
+
+
+@click.command()
+@click.option("--this-worker", is_flag=True, help="End with 1 unless a worker of this machine or container is alive.")
+@settings_options(*REDIS_SETTINGS)
+def status(settings: Settings, this_worker: bool) -> None:
+    """Show the workers alive, their indexes and how many jobs wait.
+
+    Indexes are shown with what is wrong with them.
+    """
+    from shoal.client.redis.client import Client  # which loads numpy
+    from shoal.viewers.pool_snapshot import PoolSnapshot
+
+    with Client.from_settings(settings) as client:
+        pool = client.run(lambda own: PoolSnapshot.take(own.queue))
+    if this_worker:
+        sys.exit(gethostname() not in {about.get("host") for about in pool.workers.values()})
+    for lane, load in pool.loads.items():
+        echo(f"lane {lane}: {load.num_jobs:,} unanswered jobs, {load.num_texts:,} texts")
+    echo(f"results not read: {pool.unread.num_results:,}, {pool.unread.num_bytes:,} bytes")
+    echo(f"dead letters: {pool.num_dead:,}")
+    echo(f"workers alive: {len(pool.workers)}")
+    for worker_id, about in pool.workers.items():
+        names = ", ".join(f"{name} ({index['count']:,})" for name, index in about.get("indexes", {}).items())
+        computes = " ".join(str(about[name]) for name in _COMPUTES if about.get(name)) or "unknown"
+        echo(f"  {worker_id} {computes}: {names or 'no index'}")
+        for name, message in about.get("index_errors", {}).items():
+            echo(f"    index {name}: {message}")
 
 
 @click.command()
@@ -31,7 +64,7 @@ def top(settings: Settings, url: str | None, key: str | None, every_s: float) ->
     The key q quits, p pauses, and s sorts the workers. Without a terminal it prints what there is at this moment, and
     ends.
     """
-    from shoal.cli.shown.pool_screen import print_pool, watch_pool  # which load rich
+    from shoal.cli.pool_screen import print_pool, watch_pool  # which load rich
 
     with _over_http(url, key or "") if url else _over_redis(settings) as read:
         if sys.stdin.isatty() and sys.stdout.isatty():
@@ -53,7 +86,7 @@ def _over_redis(settings: Settings) -> Iterator["Reader"]:
         def read() -> Mapping[str, Any]:
             history.add(client.run(lambda own: PoolSnapshot.take(own.queue)))
             found = [] if jobs.is_empty() else jobs.list(limit=MAX_LONG_JOBS)
-            return history.snapshot() | {"long_jobs": [status.to_map() for status in found]}
+            return history.snapshot() | {"long_jobs": [each.to_map() for each in found]}
 
         yield read
 

@@ -1,23 +1,51 @@
-"""The file that is written for the texts of a program, which a long job then reads."""
+"""The sources of long jobs: files, which a program, a server or the web has, and texts of a program."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from filecmp import cmp
 from hashlib import blake2b
-from os import SEEK_END
+from os import SEEK_END, PathLike, fspath
 from pathlib import Path
 from secrets import token_hex
 from threading import Lock
-from typing import Self
+from typing import Any, Self, TypeAlias
 
-from shoal.client.grouping import batches
-from shoal.client.source_file import Item
+from shoal.client.parts import batches
 from shoal.contract.excerpt import excerpt
 from shoal.errors import DiskFull, InvalidRequest, ShoalError, Unavailable
 
-#: Items that are written at a time.
+#: A text, or a document: a map with its text, and perhaps its id and further fields.
+Item: TypeAlias = str | Mapping[str, Any]
+
+#: Texts or documents of a program.
+Items: TypeAlias = Iterable[Item] | AsyncIterable[Item]
+
+#: Items that are written into a file at a time.
 BATCH = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFile:
+    """A file that the runner has, for the source of a long job. It is not uploaded.
+
+    `path` is a path below the runner's roots; a relative one begins in the first root that is a folder.
+    """
+
+    path: str
+
+
+#: A file by its path, by its URL, or on the server.
+File: TypeAlias = str | PathLike[str] | ServerFile
+
+
+def place_of(file: File) -> str:
+    """Return the path of a local file as an absolute one, and a URL or the path of a server's file as it is."""
+    if isinstance(file, ServerFile):
+        return file.path
+    text = fspath(file)
+    return text if "://" in text else str(Path(text).expanduser().absolute())
 
 
 class ItemFile:
@@ -61,11 +89,18 @@ class ItemFile:
 
     def append(self, items: Sequence[Item]) -> None:
         """Write items at the end; raise InvalidRequest for one that JSON cannot hold, and DiskFull."""
-        lines = "".join(_line(number, item) for number, item in enumerate(items, self._num_items))
+        lines = []
+        for number, item in enumerate(items, self._num_items):
+            try:
+                lines.append(json.dumps({"text": item} if isinstance(item, str) else dict(item)) + "\n")
+            except (TypeError, ValueError):
+                raise InvalidRequest(
+                    f"text {number} is {excerpt(item)}: it takes a str, or a dict with a text that JSON can hold"
+                ) from None
         self._num_items += len(items)
         with _room(self.path), self._scratch.open("r+", encoding="utf-8") as file:  # "a" would make a deleted one again
             file.seek(0, SEEK_END)
-            file.write(lines)
+            file.writelines(lines)
 
     def keep(self) -> None:
         """Give the file its name; raise InvalidRequest if a file of that name has other items."""
@@ -75,13 +110,13 @@ class ItemFile:
         if not self.path.exists():
             self._scratch.replace(self.path)
             self._scratch = self.path
-            return
-        if not cmp(self._scratch, self.path, shallow=False):
+        elif cmp(self._scratch, self.path, shallow=False):
+            self._drop()
+        else:
             raise _taken(self.path)
-        self._drop()
 
     def write(self, items: Iterable[Item]) -> None:
-        """Do all of that for these items."""
+        """Create the file, write the items, and keep it."""
         self.create()
         for batch in batches(items, BATCH):
             self.append(batch)
@@ -108,12 +143,3 @@ def _room(path: Path) -> Iterator[None]:
 
 def _taken(path: Path) -> InvalidRequest:
     return InvalidRequest(f"{path} has the texts of an earlier call: name another `out`, or delete it")
-
-
-def _line(number: int, item: Item) -> str:
-    try:
-        return json.dumps({"text": item} if isinstance(item, str) else dict(item)) + "\n"
-    except (TypeError, ValueError):
-        raise InvalidRequest(
-            f"text {number} is {excerpt(item)}: it takes a str, or a dict with a text that JSON can hold"
-        ) from None

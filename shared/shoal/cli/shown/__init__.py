@@ -1,1 +1,0 @@
-"""The output of commands: tables and screens of a pool, files of vectors."""

@@ -1,0 +1,109 @@
+"""Long lists in parts: groups that are written or sent as one, and replies that are of one version of an index."""
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import TypeVar
+
+from shoal.contract.jobs import Job
+from shoal.contract.replies import Reply
+from shoal.errors import ShoalError, TooLarge
+from shoal.queue.lane import MAX_PUT_BYTES
+
+#: Pause before parts of several versions of an index are computed once more, in seconds: workers switch one after the
+#: other.
+SWITCH_PAUSE_S = 0.05
+
+T = TypeVar("T")
+
+
+def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield the items in lists of `size`."""
+    source = iter(items)
+    while batch := list(islice(source, size)):
+        yield batch
+
+
+async def async_batches(items: Iterable[T] | AsyncIterable[T], size: int) -> AsyncGenerator[list[T], None]:
+    """Yield the items in lists of `size`."""
+    if not isinstance(items, AsyncIterable):
+        for batch in batches(items, size):
+            yield batch
+        return
+    batch = []
+    async for item in items:
+        batch.append(item)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def bounded_groups(items: Iterable[T], sizes: Iterable[int], max_num: int, max_size: int) -> Iterator[list[T]]:
+    """Yield the items in groups of at most `max_num`, whose sizes together are at most `max_size`.
+
+    An item that is larger is a group by itself.
+    """
+    group: list[T] = []
+    total = 0
+    for item, size in zip(items, sizes, strict=True):
+        if group and (len(group) == max_num or total + size > max_size):
+            yield group
+            group, total = [], 0
+        group.append(item)
+        total += size
+    if group:
+        yield group
+
+
+@contextmanager
+def telling_how_many(num: int) -> Iterator[None]:
+    """Add to the message of an error how many documents or ids, `num`, were written before it."""
+    try:
+        yield
+    except ShoalError as error:
+        if num:
+            error.args = (f"{error.message} (the first {num:,} are written)",)
+        raise
+
+
+def of_other_versions(replies: Sequence[Reply], until: float) -> Iterator[tuple[float, list[int]]]:
+    """Yield a pause in seconds, and the numbers of the replies to compute again then, until all are of one version.
+
+    The caller replaces the replies. Computed again are all but those of the version that was computed last, as workers
+    switch one after the other. It ends at `until` on the monotonic clock, and for an error or a reply without version.
+    """
+    wanted, pause_s = replies[-1].index_version, 0.0
+    while wanted and not any(reply.error for reply in replies) and time.monotonic() + pause_s < until:
+        others = [n for n, reply in enumerate(replies) if reply.index_version != wanted]
+        if not others:
+            return
+        yield pause_s, others
+        wanted, pause_s = replies[others[-1]].index_version, SWITCH_PAUSE_S
+
+
+def put_share(job: Job) -> float:
+    """Return the part of the largest put that the parts of a job take, each with a copy of its query.
+
+    The job has one vector or score for each text; a small one counts as 0. Raises TooLarge for more than one put takes.
+    """
+    query = "".join(job.queries.values())
+    num_parts = -(-len(job.texts) // job.texts_per_job)
+    num_chars = num_parts * len(query) + sum(map(len, job.texts))
+    if num_chars <= MAX_PUT_BYTES // 64:  # so it need not be encoded: a character has at most 4 bytes
+        return 0.0
+    query_bytes, text_bytes = _num_bytes(query), sum(map(_num_bytes, job.texts))
+    if (total := num_parts * query_bytes + text_bytes) > MAX_PUT_BYTES:
+        of_query = f" and the query has {query_bytes:,}, in each of {num_parts:,} jobs" if query else ""
+        raise TooLarge(
+            f"the texts have {text_bytes:,} bytes{of_query}: {total:,} bytes at a time are over what a lane takes, "
+            f"{MAX_PUT_BYTES:,}: split the list{', or shorten the query' if query else ''}"
+        )
+    return total / MAX_PUT_BYTES
+
+
+def _num_bytes(text: str) -> int:
+    """Return the size of a text in UTF-8; half of a surrogate pair, which it cannot hold, counts 3 bytes."""
+    return len(text.encode(errors="surrogatepass"))

@@ -1,0 +1,197 @@
+"""Long jobs and indexes through Redis: what is submitted to runners, and handles for an event loop and for threads."""
+
+from collections.abc import Iterable
+from contextlib import aclosing
+from dataclasses import dataclass
+from itertools import islice
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Unpack
+
+from shoal.changes.change import MAX_CHANGES
+from shoal.client.handles import CHANGE_TIMEOUT_S, BuildOptions, IndexHandle, LongWait, OnStatus, checked
+from shoal.client.parts import async_batches
+from shoal.client.questions import options_of
+from shoal.client.redis.session import WorkThreads
+from shoal.client.source import BATCH, File, Item, ItemFile, Items, ServerFile, place_of
+from shoal.errors import InvalidRequest, NotReady, Unavailable
+from shoal.long_jobs.long_jobs import LongJobs, check
+from shoal.long_jobs.status import Progress
+from shoal.records.given_document import Given
+
+if TYPE_CHECKING:
+    from shoal.client.redis.async_client import AsyncClient
+    from shoal.client.redis.client import Client
+
+
+class BulkJob:
+    """The embedding of a file into the folder `out`. Texts are written into a file beside `out` first.
+
+    That file is deleted again if the job is refused. Raises an error for options that are wrong, before texts are
+    written.
+    """
+
+    def __init__(
+        self,
+        jobs: LongJobs,
+        out: str | PathLike[str],
+        *,
+        text_column: str | None = None,
+        id_column: str | None = None,
+        format: str = "safetensors",
+        webhook: str | None = None,
+        idempotency_key: str | None = None,
+        **options: Any,
+    ):
+        options_of(options)
+        self._jobs = jobs
+        self._once: dict[str, Any] = {"webhook": webhook, "idempotency_key": idempotency_key}
+        self._arguments: dict[str, Any] = {"out": place_of(out), "format": format, "options": options}
+        self._arguments |= {"text_column": text_column, "id_column": id_column}
+
+    def submit(self, source: File | Iterable[Item]) -> str:
+        """Put the job; return its id."""
+        if isinstance(source, str | PathLike | ServerFile):
+            return self._submit(place_of(source))
+        with self._item_file() as file:
+            file.write(source)
+            return self._submit(str(file.path))
+
+    async def submit_in(self, threads: WorkThreads, source: File | Items) -> str:
+        """Put the job; return its id. The threads do what blocks."""
+        if isinstance(source, str | PathLike | ServerFile):
+            return await threads.do(self._submit, place_of(source))
+        with self._item_file() as file:
+            await threads.do(file.create)
+            async with aclosing(async_batches(source, BATCH)) as batches:
+                async for batch in batches:
+                    await threads.do(file.append, batch)
+            await threads.do(file.keep)
+            return await threads.do(self._submit, str(file.path))
+
+    def _item_file(self) -> ItemFile:
+        file = ItemFile.beside(self._arguments["out"], self._once["idempotency_key"])
+        check({"source": str(file.path), **self._arguments}, self._once["webhook"])
+        return file
+
+    def _submit(self, source: str) -> str:
+        return self._jobs.submit("embed_file", {"source": source, **self._arguments}, **self._once)
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncLongHandle:
+    """A long job that was submitted, for the event loop that uses its client. `LongHandle` says what its methods do.
+
+    Threads of the client ask RQ, which knows no event loop.
+    """
+
+    client: "AsyncClient"
+    id: str
+
+    async def status(self) -> str:
+        """Return one of queued, running, paused, done, failed and cancelled."""
+        return (await self.client.threads().do(self.client.long_jobs.status, self.id)).status
+
+    async def progress(self) -> Progress:
+        """Return the progress of the job."""
+        return (await self.client.threads().do(self.client.long_jobs.status, self.id)).progress
+
+    async def wait(self, timeout_s: float | None = None, on_status: OnStatus | None = None) -> dict[str, Any]:
+        """Return the job's result once it is done; to cancel a task that waits leaves the job as it is."""
+        wait, threads = LongWait(self.id, timeout_s, on_status), self.client.threads()
+        while True:
+            try:
+                status = await threads.do(self.client.long_jobs.status, self.id)
+            except Unavailable as error:
+                wait.missed(error)
+            else:
+                if wait.saw(status):
+                    return dict(status.result or {})
+            await threads.sleep(wait.pause_s())
+
+    async def pause(self) -> str:
+        """Stop the job for a while; return its status."""
+        return await self.client.threads().do(self.client.long_jobs.pause, self.id)
+
+    async def resume(self) -> str:
+        """Let the job go on if it is paused; return its status."""
+        return await self.client.threads().do(self.client.long_jobs.resume, self.id)
+
+    async def cancel(self) -> str:
+        """End the job for good; return its status."""
+        return await self.client.threads().do(self.client.long_jobs.cancel, self.id)
+
+    async def delete(self) -> None:
+        """Forget the job, which has ended."""
+        await self.client.threads().do(self.client.long_jobs.delete, self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncIndexHandle:
+    """An index by its name, for the event loop that uses its client. `IndexHandle` says what its methods do."""
+
+    client: "AsyncClient"
+    name: str
+
+    async def add(self, documents: Iterable[Given]) -> int:
+        """Add documents to the index, each in place of the one that has its id; return their number."""
+        return (await self.client.writer(self.name).add(documents)).num
+
+    async def delete(self, ids: Iterable[str]) -> int:
+        """Delete the documents that have these ids; return the number of ids, some of which may have no document."""
+        return (await self.client.writer(self.name).delete(ids)).num
+
+    async def build(self, source: File | Items, **options: Unpack[BuildOptions]) -> AsyncLongHandle:
+        """Submit a build of a new version from a file of documents."""
+        if not isinstance(source, str | PathLike | ServerFile):
+            raise InvalidRequest("source has documents: write them into a file below the runner's roots, and name that")
+        arguments: dict[str, Any] = {"name": self.name, "source": place_of(source), **checked(options)}
+        once = {key: arguments.pop(key, None) for key in ("webhook", "idempotency_key")}
+        job_id = await self.client.threads().do(self.client.long_jobs.submit, "build_index", arguments, **once)
+        return AsyncLongHandle(self.client, job_id)
+
+    async def versions(self) -> list[dict[str, Any]]:
+        """Return the versions of the index."""
+        return await self._manage("list")
+
+    async def publish(self, version: str) -> list[dict[str, Any]]:
+        """Make a version the current one, which searches then read; return the versions."""
+        return await self._manage("publish", version)
+
+    async def rollback(self) -> list[dict[str, Any]]:
+        """Make the version that was published before the current one current again; return the versions."""
+        return await self._manage("rollback")
+
+    async def delete_version(self, version: str) -> list[dict[str, Any]]:
+        """Delete a version that is not the current one; return the versions that are left."""
+        return await self._manage("delete", version)
+
+    async def _manage(self, action: str, version: str | None = None) -> list[dict[str, Any]]:
+        threads, jobs = self.client.threads(), self.client.long_jobs
+        if not await threads.do(jobs.has_runner):
+            raise NotReady("no runner of long jobs is alive: start one with `shoal serve` or `shoal jobs`")
+        arguments = {"name": self.name, "action": action, "version": version}
+        job_id = await threads.do(jobs.submit, "manage_index", arguments)
+        result = await AsyncLongHandle(self.client, job_id).wait(CHANGE_TIMEOUT_S)
+        versions: list[dict[str, Any]] = result["versions"]
+        return versions
+
+
+@dataclass(frozen=True, slots=True)
+class RedisIndexHandle(IndexHandle):
+    """An index by its name, for threads: an `AsyncIndexHandle` does what it is asked."""
+
+    client: "Client"
+
+    def add(self, documents: Iterable[Given]) -> int:
+        found = list(islice(documents, MAX_CHANGES + 1))  # by this thread; one more than is taken is refused
+        return self.client.run(lambda client: client.index(self.name).add(found))
+
+    def delete(self, ids: Iterable[str]) -> int:
+        found = list(islice(ids, MAX_CHANGES + 1))
+        return self.client.run(lambda client: client.index(self.name).delete(found))
+
+    def _build(self, source: File | Iterable[Item], options: BuildOptions) -> str:
+        return self.client.run(lambda client: client.index(self.name).build(source, **options)).id
+
+    def _manage(self, action: str, version: str | None = None) -> list[dict[str, Any]]:
+        return self.client.run(lambda client: client.index(self.name)._manage(action, version))
