@@ -26,7 +26,7 @@ def add(settings: Settings, index_name: str, source: str, text_column: str | Non
     Each takes the place of the one that has its id. Searches find them within 2 s. SOURCE is a file as of a build.
     """
     from shoal.records.source import Source
-    from shoal.records.source_rules import SourceRules
+    from shoal.records.source_file import SourceRules
 
     documents = Source(
         source,

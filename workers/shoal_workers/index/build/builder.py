@@ -12,7 +12,7 @@ from typing import Any
 
 from shoal.errors import DiskFull
 from shoal.long_task import Report, TaskProgress
-from shoal.records.read_files import ReadFiles
+from shoal.records.folder import ReadFiles
 from shoal.records.source import Source
 from shoal_workers.index.build.cells import write_cells
 from shoal_workers.index.build.chunks import Cutter
@@ -135,7 +135,7 @@ def _arguments_of(source: Source, model: ModelInfo, former: FormerVersion | None
     """Return what a build must have in common with an interrupted one to go on with it."""
     return {
         "layout": LAYOUT,
-        "source": source.place.path,
+        "source": source.label.path,
         "columns": [source.text_column, source.id_column],
         "skips_bad": skips_bad,
         "fingerprint": source.fingerprint(),

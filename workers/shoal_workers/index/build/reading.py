@@ -19,7 +19,7 @@ from shoal.errors import BadDocument, InvalidRequest
 from shoal.long_task import Report, TaskProgress
 from shoal.records.bad_rows import BadRows
 from shoal.records.document import BadRow, Document
-from shoal.records.read_files import ReadFiles
+from shoal.records.folder import ReadFiles
 from shoal.records.source import Source
 from shoal_workers.index.build.chunks import Cutter
 from shoal_workers.index.build.duplicates import word_hash, write_duplicates
@@ -100,7 +100,7 @@ def read_source(
     state.count = len(copied.sizes)
     if not state.count:
         raise BadDocument(
-            f"{source.place.path}: all its documents are deleted from the index; at least one is needed: add one "
+            f"{source.label.path}: all its documents are deleted from the index; at least one is needed: add one "
             "to the index, or forget the deletions (--drop-changes-before TIME)"
         )
     save_array(folder / OFFSETS, copied.offsets())
@@ -149,7 +149,7 @@ class _Reading:
                 if number % REPORT_EVERY == 0 or self._source.is_folder or self._num_chars >= REPORT_CHARS:
                     self._tell()
         if not self.copied.sizes:
-            raise BadDocument(f"{self._source.place.path}: there are no documents in it; at least one is needed")
+            raise BadDocument(f"{self._source.label.path}: there are no documents in it; at least one is needed")
 
     def leave_repeated_out(self) -> NDArray[np.bool_]:
         """Leave out documents with the id of an earlier one; return the rows that are kept, as bool `[rows]`."""
@@ -182,7 +182,7 @@ class _Reading:
                 begin, end = int(begins[n]), int(ends[n])
                 file.seek(offsets[begin])
                 name = excerpt(json.loads(file.readline())["id"])
-                number, at = int(numbers[begin]), self._source.place.at
+                number, at = int(numbers[begin]), self._source.label.at
                 reason = f"{at(number)}: the id {name} is already that of {at(int(first_numbers[begin]))}"
                 yield slice(begin, end), BadRow(number, f"{reason}; ids must differ")
 
@@ -204,7 +204,7 @@ def _check_changes(folder: Path, source: Source) -> None:
     for change in read_lines(folder / CHANGES):
         if is_position(change["id"]):
             raise InvalidRequest(
-                f"{source.place.path} has no column of ids, so that documents are numbered, and the index has a change "
+                f"{source.label.path} has no column of ids, so that documents are numbered, and the index has a change "
                 f"of id {excerpt(change['id'])}, which may be that of another document now: name a column of ids "
                 "(--id-column), or forget the changes (--drop-changes-before TIME)"
             )
