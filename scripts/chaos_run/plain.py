@@ -81,15 +81,16 @@ class Plain:
 
 def _client(url: str) -> Any:
     """Return redis-py's own client for one Redis, for a primary that Sentinels watch, or for a cluster."""
-    limits = {"socket_timeout": 6, "socket_connect_timeout": 2}
+    limits: Any = {"socket_timeout": 6, "socket_connect_timeout": 2}
     kind, _, rest = url.partition("://")
     names, _, service = rest.partition("/")
     if "+" not in kind:
         return redis.Redis.from_url(url, **limits)
     nodes = [(host, int(port)) for host, _, port in (name.partition(":") for name in names.split(","))]
     if kind.endswith("sentinel"):
-        return Sentinel(nodes, sentinel_kwargs=limits).master_for(service, **limits)
-    return redis.RedisCluster(startup_nodes=[ClusterNode(*node) for node in nodes], **limits)
+        sentinel: Any = Sentinel(nodes, sentinel_kwargs=limits)  # type: ignore[no-untyped-call]
+        return sentinel.master_for(service, **limits)
+    return redis.RedisCluster(startup_nodes=[ClusterNode(*node) for node in nodes], **limits)  # type: ignore[no-untyped-call]
 
 
 def _job(case: Case, job_id: str, **fields: Any) -> bytes:

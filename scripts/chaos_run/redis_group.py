@@ -1,6 +1,6 @@
 """A Redis that fails over: a primary that Sentinels watch, or a cluster of which one node has the pool."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,10 @@ PAUSE_MS = 10_000
 class RedisGroup:
     """The servers of a group by name, and what makes another one of them the primary of the pool, losing nothing."""
 
-    def __init__(self, kind: str, folder: Path, key: str):
+    def __init__(self, kind: str, folder: Path, key: str, new_port: Callable[[], int] = free_port):
         self._kind, self._folder, self._key = kind, folder, key
-        self.ports = {f"redis {n + 1}": free_port() for n in range(GROUPS[kind])}
-        self._sentinel_ports = [free_port() for _ in range(NUM_SENTINELS if kind == "sentinels" else 0)]
+        self.ports = {f"redis {n + 1}": new_port() for n in range(GROUPS[kind])}
+        self._sentinel_ports = [new_port() for _ in range(NUM_SENTINELS if kind == "sentinels" else 0)]
 
     @property
     def url(self) -> str:
@@ -164,8 +164,11 @@ class RedisGroup:
                 with _client(int(replica.rpartition(":")[2].partition("@")[0])) as client:
                     client.cluster("FAILOVER")
 
-    def move(self, key_by_key: bool) -> None:
-        """Move the pool's slot to another primary of the cluster: at once, as Valkey 9 does, or key by key."""
+    def move(self, key_by_key: bool, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Move the pool's slot to another primary of the cluster: at once, as Valkey 9 does, or key by key.
+
+        `meanwhile` is called once keys may be on either node.
+        """
         source = self._primary_port()
         with _client(source) as old:
             slot, own, nodes = old.cluster("KEYSLOT", self._key), old.cluster("MYID"), old.cluster("NODES")
@@ -178,6 +181,7 @@ class RedisGroup:
             with _client(port) as new:
                 new.cluster("SETSLOT", slot, "IMPORTING", own)
                 old.cluster("SETSLOT", slot, "MIGRATING", target)
+                meanwhile()
                 while keys := old.cluster("GETKEYSINSLOT", slot, 500):
                     old.execute_command("MIGRATE", "127.0.0.1", port, "", 0, 5_000, "KEYS", *keys)
                 new.cluster("SETSLOT", slot, "NODE", target)

@@ -4,13 +4,12 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from signal import SIGKILL
 
 import pytest
 from conftest import wait_until
 from load import Load
 from process import Process
-from redis_groups import Cluster, Watched, ask, cluster, watched
+from redis_groups import RunningGroup, running_group
 
 from shoal import Client
 from shoal.broker.async_broker import AsyncBroker
@@ -26,14 +25,16 @@ SET = Script.of("return cmsgpack.pack(redis.call('SET', KEYS[1], cmsgpack.unpack
 
 
 @pytest.fixture(scope="module")
-def watched_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    with watched(tmp_path_factory.mktemp("watched")) as group:
+def sentinels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGroup]:
+    """A primary with two replicas, which Sentinels watch."""
+    with running_group("sentinels", tmp_path_factory.mktemp("sentinels")) as group:
         yield group
 
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster(tmp_path_factory.mktemp("cluster")) as group:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGroup]:
+    """A cluster of three primaries with a replica each."""
+    with running_group("cluster", tmp_path_factory.mktemp("cluster")) as group:
         yield group
 
 
@@ -45,17 +46,16 @@ def succeeds(broker: Broker, *command: object) -> bool:
     return True
 
 
-def test_commands_and_scripts_go_to_the_node_that_has_the_pool(nodes: Cluster) -> None:
-    owner = nodes.owner_of(KEY)
-    for node in nodes.nodes:
-        with closing(Broker.connect(f"redis+cluster://127.0.0.1:{node.port}")) as broker:
-            assert broker.run(SET, [KEY], {"value": str(node.port)}) == b"OK"
-            assert broker.pipeline(["GET", KEY], ["PING"]) == [str(node.port).encode(), b"PONG"]
-        with ask(owner) as connection:
-            assert connection.get(KEY) == str(node.port)
+def test_commands_and_scripts_go_to_the_node_that_has_the_pool(cluster: RunningGroup) -> None:
+    for port in cluster.ports.values():
+        with closing(Broker.connect(f"redis+cluster://127.0.0.1:{port}")) as broker:
+            assert broker.run(SET, [KEY], {"value": str(port)}) == b"OK"
+            assert broker.pipeline(["GET", KEY], ["PING"]) == [str(port).encode(), b"PONG"]
+        with cluster.connect(10) as connection:
+            assert connection.get(KEY) == str(port).encode()
 
 
-def test_tasks_of_an_event_loop_go_there_too(nodes: Cluster) -> None:
+def test_tasks_of_an_event_loop_go_there_too(cluster: RunningGroup) -> None:
     async def run(port: int) -> list[object]:
         broker = AsyncBroker(ConnectionMaker(f"redis+cluster://127.0.0.1:{port}"))
         try:
@@ -66,69 +66,59 @@ def test_tasks_of_an_event_loop_go_there_too(nodes: Cluster) -> None:
         finally:
             await broker.close()
 
-    for node in nodes.nodes:
-        assert asyncio.run(run(node.port)) == [b"OK"] * 21 + [None, [b"OK"]]
+    for port in cluster.ports.values():
+        assert asyncio.run(run(port)) == [b"OK"] * 21 + [None, [b"OK"]]
 
 
-def test_after_a_failover_of_a_cluster_the_new_primary_is_asked(tmp_path: Path) -> None:
-    with cluster(tmp_path) as nodes, closing(Broker.connect(nodes.url)) as broker:
-        broker.execute("SET", KEY, 1)
-        former = nodes.owner_of(KEY)
-        former.stop(SIGKILL)
-        wait_until(lambda: succeeds(broker, "SET", KEY, 2))
-        assert nodes.owner_of(KEY) is not former
-        former.start()  # it is a replica now
-        with closing(Broker.connect(f"redis+cluster://127.0.0.1:{former.port}")) as another:
-            wait_until(lambda: succeeds(another, "GET", KEY))
-            assert another.execute("GET", KEY) == b"2"
+def test_while_a_slot_is_moved_key_by_key_the_pool_is_away_and_nothing_is_written(cluster: RunningGroup) -> None:
+    refused = []
 
-
-def test_while_a_slot_is_moved_key_by_key_the_pool_is_away_and_nothing_is_written(nodes: Cluster) -> None:
-    source = nodes.owner_of(KEY)
-    target = next(node for node in nodes.nodes[:3] if node is not source)
-    with ask(source) as old, ask(target) as new, closing(Broker.connect(nodes.url)) as broker:
-        slot, names = old.cluster("KEYSLOT", KEY), (old.cluster("MYID"), new.cluster("MYID"))
-        broker.execute("SET", KEY, "kept")
-        new.cluster("SETSLOT", slot, "IMPORTING", names[0])
-        old.cluster("SETSLOT", slot, "MIGRATING", names[1])
-        old.execute_command("MIGRATE", "127.0.0.1", target.port, KEY, 0, 5_000)
-        with Client(nodes.url) as client:
+    def write() -> None:
+        with Client(cluster.url) as client:
             for act in (lambda: broker.run(SET, [KEY], {"value": "lost"}), lambda: client.submit("embed", "storm")):
                 with pytest.raises(Unavailable, match="the pool's slot moves to another node"):
                     act()
-        while keys := old.cluster("GETKEYSINSLOT", slot, 100):
-            old.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", *keys)
-        for connection in (new, old):
-            connection.cluster("SETSLOT", slot, "NODE", names[1])
-        assert broker.execute("GET", KEY) == b"kept"
-        assert new.scan(match=f"{Keys().root}*")[1] == [KEY]
+                refused.append(act)
+
+    with closing(Broker.connect(cluster.url)) as broker:
+        broker.pipeline(*(["SET", f"{KEY}{n}", "kept"] for n in range(100)))
+        before = cluster.primary()
+        cluster.move(key_by_key=True, meanwhile=write)
+        assert cluster.primary() != before
+        assert broker.execute("GET", f"{KEY}7") == b"kept"
+        assert len(refused) == 2
+    with cluster.connect(10) as connection:
+        assert not [key for key in connection.scan_iter(f"{Keys().root}:*") if b":job:" in key]
 
 
-def test_a_command_that_waits_in_a_node_which_loses_the_pool_fails_and_the_next_one_goes_on(tmp_path: Path) -> None:
-    with cluster(tmp_path) as nodes, closing(Broker.connect(nodes.url)) as broker:
+def test_a_command_that_waits_in_a_node_which_loses_the_pool_fails_and_the_next_one_goes_on(
+    cluster: RunningGroup,
+) -> None:
+    with closing(Broker.connect(cluster.url)) as broker:
         broker.execute("DEL", KEY)
-        waiting = broker.begin("BLPOP", KEY, 20, block_s=20)
-        replica = nodes.nodes[nodes.nodes.index(nodes.owner_of(KEY)) + 3]
-        with ask(replica) as connection:
-            connection.cluster("FAILOVER")
+        waiting, before = broker.begin("BLPOP", KEY, 20, block_s=20), cluster.primary()
+        cluster.switch()
         wait_until(lambda: waiting.has_ended)
         with pytest.raises(Unavailable), broker.translated():
             waiting.end()
         wait_until(lambda: succeeds(broker, "RPUSH", KEY, "x"))
-        assert nodes.owner_of(KEY) is replica
+        assert cluster.primary() != before
+        broker.execute("DEL", KEY)
 
 
-def test_after_a_failover_sentinels_name_the_new_primary(watched_pair: Watched) -> None:
-    with closing(Broker.connect(watched_pair.url)) as broker:
+@pytest.mark.parametrize("kind", ["sentinels", "cluster"])
+def test_after_a_failover_the_new_primary_is_asked(kind: str, tmp_path: Path) -> None:
+    with running_group(kind, tmp_path) as group, closing(Broker.connect(group.url)) as broker:
         broker.execute("SET", KEY, 1)
-        wait_until(lambda: broker.execute("WAIT", 1, 100) == 1)
-        assert broker.execute("CONFIG", "GET", "port")[1] == str(watched_pair.primary.port).encode()
-        watched_pair.primary.stop(SIGKILL)
+        with group.in_step() as former:
+            group.kill(former)
         wait_until(lambda: succeeds(broker, "SET", KEY, 2))
-        assert broker.execute("CONFIG", "GET", "port")[1] == str(watched_pair.replica.port).encode()
+        assert group.primary() != former
+        group.start(former)  # it is a replica from now on
+        wait_until(group.is_complete)
 
         async def get() -> object:
-            another = AsyncBroker(ConnectionMaker(watched_pair.url))
+            another = AsyncBroker(ConnectionMaker(group.url))
             try:
                 return await another.execute("GET", KEY)
             finally:
@@ -137,8 +127,8 @@ def test_after_a_failover_sentinels_name_the_new_primary(watched_pair: Watched) 
         assert asyncio.run(get()) == b"2"
 
 
-def test_sentinels_that_are_away_or_know_no_such_service_are_told(watched_pair: Watched) -> None:
-    nodes = watched_pair.url.rpartition("/shoal")[0]
+def test_sentinels_that_are_away_or_know_no_such_service_are_told(sentinels: RunningGroup) -> None:
+    nodes = sentinels.url.rpartition("/")[0]
     for url in (f"{nodes}/another/0", "redis+sentinel://127.0.0.1:1/shoal"):
         with closing(Broker.connect(url)) as broker, pytest.raises(Unavailable, match="No master found"):
             broker.ping()
@@ -173,20 +163,16 @@ def test_a_url_is_shown_without_its_password() -> None:
 def test_workers_and_clients_go_on_after_a_failover(kind: str, tiny_source: Path, home: Path, tmp_path: Path) -> None:
     """All that was replicated is answered, and all that is accepted afterwards."""
     with ExitStack() as stack:
-        group: Watched | Cluster = stack.enter_context(
-            watched(tmp_path / "redis") if kind == "sentinels" else cluster(tmp_path / "redis")
-        )
+        group = stack.enter_context(running_group(kind, tmp_path / "redis"))
         settings = {"redis_url": group.url, "model": tiny_source, "home": home, "cache_mb": 0}
         workers = [stack.enter_context(Process(tmp_path / f"{n}.log", "worker", **settings)) for n in range(2)]
         client = stack.enter_context(Client(group.url))
         wait_until(lambda: len(client.pool.ready()) == 2)
-        primary = group.owner_of(KEY) if isinstance(group, Cluster) else group.primary
         with Load(client) as load:
             wait_until(lambda: len(load.accepted) > 200)
-            with ask(primary) as connection:
-                known = list(load.accepted)
-                assert connection.wait(1, 10_000) == 1
-            primary.stop(SIGKILL)
+            known = list(load.accepted)
+            with group.in_step() as former:
+                group.kill(former)
             load.finish_submitting()
             num_before = len(load.accepted)
             wait_until(lambda: len(load.accepted) > num_before + 200)

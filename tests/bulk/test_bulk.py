@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from subprocess import run as run_process
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pytest
@@ -22,13 +22,11 @@ from safetensors.numpy import load_file
 from steady_worker import BROKEN, DIMENSION, MODEL, TOO_LONG, SteadyWorker, steady_reply, vectors_of
 
 from shoal import Client
-from shoal.bulk import bulk_lane, job_stream
-from shoal.bulk.bulk_request import BulkRequest
-from shoal.bulk.embed_file import embed_file
-from shoal.bulk.group import MAX_GROUP_ROWS, Group, Row, groups
-from shoal.bulk.job_stream import MAX_WINDOW_ROWS, JobStream
-from shoal.bulk.manifest import Manifest
+from shoal.bulk import job_stream
+from shoal.bulk.embed_file import BulkRequest, BulkResult, embed_file
+from shoal.bulk.job_stream import MAX_GROUP_ROWS, MAX_WINDOW_ROWS, Group, JobStream, Row, groups
 from shoal.bulk.served_model import check_same_vectors
+from shoal.bulk.vector_folder import VectorManifest
 from shoal.contract.keys import Keys
 from shoal.contract.options import Options
 from shoal.errors import (
@@ -41,19 +39,21 @@ from shoal.errors import (
     ModelMismatch,
     NotReady,
     Paused,
-    ShoalError,
     Unavailable,
 )
-from shoal.long_task import TaskProgress
+from shoal.long_task import Report, TaskProgress
 from shoal.operations import Embed
 from shoal.queue.answer import Answer
 from shoal.queue.lane import LaneLimits
 from shoal.records.document import BadRow, Document
-from shoal.settings import Settings
+from shoal.settings import DEFAULTS, Settings
 from shoal_workers.loop.worker import Worker
 from shoal_workers.service.service import announced
 
 NUM_ROWS, PART_ROWS = 100, 16
+
+#: The contents of files by their names.
+Files = dict[str, bytes]
 
 #: What a worker of another model tells.
 OTHER_MODEL = {"model": "other", "digest": "d2", "dimension": DIMENSION, "fingerprint": "f2"}
@@ -85,12 +85,26 @@ def ignore(progress: TaskProgress) -> None:
     """Take a report."""
 
 
-def request_for(source: Path, out: Path, **arguments: Any) -> BulkRequest:
-    """Return the request to embed the file in small parts."""
-    return BulkRequest(str(source), str(out), **{"part_rows": PART_ROWS, **arguments})
+class EmbedSource(Protocol):
+    """The embedding of the source in small parts, into a folder beside it."""
+
+    def __call__(
+        self, out: str = "out", report: Report = ignore, settings: Settings = DEFAULTS, **arguments: Any
+    ) -> BulkResult: ...
 
 
-def files_in(folder: Path) -> dict[str, bytes]:
+@pytest.fixture
+def embed(source: Path, tmp_path: Path, client: Client) -> EmbedSource:
+    def embed_source(
+        out: str = "out", report: Report = ignore, settings: Settings = DEFAULTS, **arguments: Any
+    ) -> BulkResult:
+        defaults: dict[str, Any] = {"source": str(source), "out": str(tmp_path / out), "part_rows": PART_ROWS}
+        return embed_file(BulkRequest(**defaults | arguments), client, report, settings)
+
+    return embed_source
+
+
+def files_in(folder: Path) -> Files:
     """Return the contents of the folder's files by name."""
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
@@ -127,79 +141,64 @@ READERS: dict[str, Callable[[Path], tuple[list[str], Any]]] = {
 @pytest.mark.usefixtures("steady")
 class TestFolder:
     @pytest.mark.parametrize("format_name", READERS)
-    def test_every_format_has_the_ids_and_vectors_of_the_good_rows(
-        self, source: Path, tmp_path: Path, client: Client, format_name: str
-    ) -> None:
+    def test_every_format_has_the_good_rows(self, embed: EmbedSource, tmp_path: Path, format_name: str) -> None:
         if format_name == "parquet":
             pytest.importorskip("pyarrow")
-        result = embed_file(request_for(source, tmp_path / "out", format=format_name), client, ignore)
+        result = embed(format=format_name)
         ids, vectors = READERS[format_name](tmp_path / "out")
         assert ids == [f"ü{n}" for n in GOOD]
         assert vectors.dtype == np.float32
         assert np.array_equal(vectors, vectors_of([f"storm {n}" for n in GOOD]))
         assert (result.rows, result.num_vectors, result.num_bad, result.num_parts) == (NUM_ROWS, 96, 4, 7)
 
-    def test_bad_rows_are_listed_with_their_reasons(self, source: Path, tmp_path: Path, client: Client) -> None:
-        result = embed_file(request_for(source, tmp_path / "out"), client, ignore)
-        rows = [json.loads(line) for line in (tmp_path / "out" / "bad-rows.jsonl").read_text().splitlines()]
+    def test_bad_rows_parts_and_progress_are_told(self, embed: EmbedSource, tmp_path: Path) -> None:
+        out, reports = tmp_path / "out", list[TaskProgress]()
+        result = embed(report=reports.append)
+        rows = [json.loads(line) for line in (out / "bad-rows.jsonl").read_text().splitlines()]
         assert [row["row"] for row in rows] == [4, 21, 41, 51]
         assert "line 21" in rows[1]["reason"]
         assert "too many tokens" in rows[1]["reason"]
         assert result.first_bad == [row["reason"] for row in rows]
         assert (result.model, result.dimension) == (MODEL, DIMENSION)
-
-    def test_the_manifest_has_rows_and_checksums_of_each_part(
-        self, source: Path, tmp_path: Path, client: Client
-    ) -> None:
-        embed_file(request_for(source, tmp_path / "out"), client, ignore)
-        manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+        manifest, files = json.loads((out / "manifest.json").read_text()), files_in(out)
         assert manifest["is_complete"]
         assert [part["first_row"] for part in manifest["parts"]] == list(range(0, NUM_ROWS, PART_ROWS))
         assert [part["num_bad"] for part in manifest["parts"]] == [1, 1, 1, 1, 0, 0, 0]
         checksums = {name: digest for part in manifest["parts"] for name, digest in part["checksums"].items()}
-        files = files_in(tmp_path / "out")
         assert checksums == {name: hashlib.sha256(files[name]).hexdigest() for name in checksums}
         assert files.keys() == checksums.keys() | {"manifest.json", "bad-rows.jsonl"}
-
-    def test_progress_counts_rows_and_ends_at_the_whole(self, source: Path, tmp_path: Path, client: Client) -> None:
-        reports: list[TaskProgress] = []
-        embed_file(request_for(source, tmp_path / "out"), client, reports.append)
-        rows = [report.rows for report in reports]
-        assert rows == sorted(rows)
-        assert (rows[-1], reports[-1].num_bad, reports[-1].fraction) == (NUM_ROWS, 4, 1.0)
-        assert len(reports[-1].first_bad) == 4
+        assert [report.rows for report in reports] == sorted(report.rows for report in reports)
+        assert reports[-1] == TaskProgress(NUM_ROWS, 4, tuple(result.first_bad), 1.0, "done")
         fractions = [report.fraction or 0.0 for report in reports]
         assert fractions == sorted(fractions)
         assert all(report.fraction == pytest.approx(report.rows / NUM_ROWS) for report in reports[-8:])
 
-    def test_the_longest_text_is_that_of_the_settings(self, source: Path, tmp_path: Path, client: Client) -> None:
-        result = embed_file(request_for(source, tmp_path / "out"), client, ignore, Settings(max_text_chars=7))
+    def test_the_longest_text_is_that_of_the_settings(self, embed: EmbedSource) -> None:
+        result = embed(settings=Settings(max_text_chars=7))
         assert result.num_vectors == 9
         assert "7 (SHOAL_MAX_TEXT_CHARS)" in result.first_bad[-1]
 
-    def test_of_a_file_without_rows_nothing_is_written_but_the_manifest(self, tmp_path: Path, client: Client) -> None:
+    def test_a_file_without_rows_gives_no_parts(self, embed: EmbedSource, tmp_path: Path) -> None:
         (tmp_path / "none.txt").write_text("\n")
-        result = embed_file(request_for(tmp_path / "none.txt", tmp_path / "out"), client, ignore)
+        result = embed(source=str(tmp_path / "none.txt"))
         assert (result.rows, result.num_parts) == (0, 0)
         assert files_in(tmp_path / "out").keys() == {"manifest.json", "bad-rows.jsonl"}
 
-    def test_without_a_good_row_it_fails(self, tmp_path: Path, client: Client) -> None:
+    def test_without_a_good_row_it_fails(self, embed: EmbedSource, tmp_path: Path) -> None:
         (tmp_path / "bad.txt").write_text(f"{TOO_LONG}\n" * 3)
         with pytest.raises(BadDocument, match=r"none of the 3 rows can be embedded; the first: .*too many tokens"):
-            embed_file(request_for(tmp_path / "bad.txt", tmp_path / "out"), client, ignore)
+            embed(source=str(tmp_path / "bad.txt"))
 
 
 @pytest.fixture
-def undisturbed(source: Path, tmp_path: Path, client: Client, steady: SteadyWorker) -> dict[str, bytes]:
+def undisturbed(embed: EmbedSource, tmp_path: Path, steady: SteadyWorker) -> Files:
     """The files of a run that nothing interrupts."""
-    embed_file(request_for(source, tmp_path / "undisturbed"), client, ignore)
+    embed("undisturbed")
     return files_in(tmp_path / "undisturbed")
 
 
 class TestGoingOn:
-    def test_a_run_that_is_stopped_at_any_report_ends_the_same(
-        self, source: Path, tmp_path: Path, client: Client, undisturbed: dict[str, bytes]
-    ) -> None:
+    def test_stopped_at_any_report(self, embed: EmbedSource, tmp_path: Path, undisturbed: Files) -> None:
         out, num_stops, num_kept = tmp_path / "out", 0, []
 
         def stop_after(num_reports: int) -> Callable[[TaskProgress], None]:
@@ -213,7 +212,7 @@ class TestGoingOn:
 
         while True:
             try:
-                embed_file(request_for(source, out), client, stop_after(num_stops + 2))
+                embed(report=stop_after(num_stops + 2))
                 break
             except Paused:
                 num_stops += 1
@@ -222,15 +221,13 @@ class TestGoingOn:
         assert num_kept == sorted(num_kept)
         assert len(set(num_kept)) > 2
 
-    def test_whatever_a_killed_process_left_it_ends_the_same(
-        self, source: Path, tmp_path: Path, client: Client, undisturbed: dict[str, bytes]
-    ) -> None:
+    def test_after_whatever_a_killed_process_left(self, embed: EmbedSource, tmp_path: Path, undisturbed: Files) -> None:
         out, states = tmp_path / "out", []
 
         def snapshot(progress: TaskProgress) -> None:
             states.append(files_in(out))
 
-        embed_file(request_for(source, out), client, snapshot)
+        embed(report=snapshot)
         ended = files_in(out)
         for state in states[1:]:
             for left in (state, {**ended, **state}, {**ended, "manifest.json": state["manifest.json"]}):
@@ -238,69 +235,56 @@ class TestGoingOn:
                 out.mkdir()
                 for name, data in left.items():
                     (out / name).write_bytes(data)
-                embed_file(request_for(source, out), client, ignore)
+                embed()
                 assert files_in(out) == undisturbed
 
-    def test_under_another_name_of_the_same_model_it_ends_the_same(
-        self, source: Path, tmp_path: Path, client: Client, queue: Queue
+    def test_under_another_name_of_the_model(
+        self, embed: EmbedSource, tmp_path: Path, client: Client, queue: Queue
     ) -> None:
         out, renamed = tmp_path / "out", SteadyWorker(queue)
         with SteadyWorker(queue).running():
-            embed_file(request_for(source, out), client, ignore)
+            embed()
         undisturbed = files_in(out)
         (out / "part-00004.ids.jsonl").unlink()
         queue.pool.leave("steady")
         assert client.pool.workers() == {}
         renamed.about["model"] = "renamed"
         with renamed.running():
-            embed_file(request_for(source, out), client, ignore)
+            embed()
         assert files_in(out) == undisturbed
 
-    def test_a_part_during_which_another_model_was_there_is_made_again(
-        self, source: Path, tmp_path: Path, client: Client, undisturbed: dict[str, bytes]
+    def test_a_part_of_two_models_is_made_again(
+        self, embed: EmbedSource, tmp_path: Path, client: Client, undisturbed: Files
     ) -> None:
         def join(progress: TaskProgress) -> None:
             if progress.rows > PART_ROWS:
                 client.pool.announce("other", OTHER_MODEL)
 
-        with pytest.raises(NotReady, match="different models"):
-            embed_file(request_for(source, tmp_path / "out"), client, join)
+        with pytest.raises(NotReady, match=r"different models, other \(d2\), steady \(d1\)"):
+            embed(report=join)
         client.pool.leave("other")
-        embed_file(request_for(source, tmp_path / "out"), client, ignore)
+        embed()
         assert files_in(tmp_path / "out") == undisturbed
 
-    def test_without_a_number_a_folder_keeps_the_parts_that_it_was_begun_with(
-        self, source: Path, tmp_path: Path, client: Client, undisturbed: dict[str, bytes]
-    ) -> None:
+    def test_parts_keep_their_number_of_rows(self, embed: EmbedSource, tmp_path: Path, undisturbed: Files) -> None:
         out = tmp_path / "undisturbed"
         (out / "part-00004.ids.jsonl").unlink()
-        assert embed_file(BulkRequest(str(source), str(out)), client, ignore).num_parts == 7
+        assert embed("undisturbed", part_rows=None).num_parts == 7
         assert files_in(out) == undisturbed
+        embed(part_rows=None)
+        assert VectorManifest.read(tmp_path / "out").part_rows == 8_192  # so that a stop repeats under a minute
 
-    @pytest.mark.usefixtures("steady")
-    def test_a_new_part_has_so_few_rows_that_a_stop_repeats_under_a_minute(
-        self, source: Path, tmp_path: Path, client: Client
+    def test_only_a_lost_part_is_made_again(
+        self, embed: EmbedSource, tmp_path: Path, undisturbed: Files, steady: SteadyWorker
     ) -> None:
-        embed_file(BulkRequest(str(source), str(tmp_path / "out")), client, ignore)
-        assert Manifest.read(tmp_path / "out").part_rows == 8_192
-
-    def test_a_part_that_was_lost_or_cut_is_made_again(
-        self, source: Path, tmp_path: Path, client: Client, undisturbed: dict[str, bytes]
-    ) -> None:
-        out = tmp_path / "undisturbed"
+        out, before = tmp_path / "undisturbed", steady.num_answered
+        result = embed("undisturbed")
+        assert (result.num_vectors, len(result.first_bad), steady.num_answered) == (96, 4, before)
+        assert files_in(out) == undisturbed
         (out / "part-00002.safetensors").write_bytes(b"cut")
         (out / "part-00004.ids.jsonl").unlink()
-        embed_file(request_for(source, out), client, ignore)
+        embed("undisturbed")
         assert files_in(out) == undisturbed
-
-    def test_a_finished_folder_is_not_computed_again(
-        self, source: Path, tmp_path: Path, client: Client, undisturbed: dict[str, bytes], steady: SteadyWorker
-    ) -> None:
-        before = steady.num_answered
-        result = embed_file(request_for(source, tmp_path / "undisturbed"), client, ignore)
-        assert (result.num_vectors, len(result.first_bad)) == (96, 4)
-        assert steady.num_answered == before
-        assert files_in(tmp_path / "undisturbed") == undisturbed
 
     @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
     def test_a_process_that_is_ended_within_a_part_goes_on(
@@ -326,68 +310,50 @@ def _num_parts(out: Path) -> int:
 
 
 class TestRefused:
-    @pytest.mark.parametrize(
-        ("change", "error", "message"),
-        [
-            ({"format": "npy"}, InvalidRequest, 'begun with format "safetensors", not "npy"'),
-            ({"part_rows": 32}, InvalidRequest, "begun with part_rows 16, not 32"),
-            ({"id_column": "text"}, InvalidRequest, "begun with id_column"),
-            ({"options": {"dimensions": 4}}, InvalidRequest, "begun with options"),
-        ],
-    )
-    def test_other_arguments(
-        self,
-        source: Path,
-        tmp_path: Path,
-        client: Client,
-        undisturbed: dict[str, bytes],
-        change: dict[str, Any],
-        error: type[ShoalError],
-        message: str,
+    def test_other_arguments_and_sources(
+        self, embed: EmbedSource, source: Path, tmp_path: Path, undisturbed: Files
     ) -> None:
-        with pytest.raises(error, match=message):
-            embed_file(request_for(source, tmp_path / "undisturbed", **change), client, ignore)
-        assert files_in(tmp_path / "undisturbed") == undisturbed
-
-    def test_another_source(self, source: Path, tmp_path: Path, client: Client, undisturbed: dict[str, bytes]) -> None:
+        for change, message in (
+            ({"format": "npy"}, 'begun with format "safetensors", not "npy"'),
+            ({"part_rows": 32}, "begun with part_rows 16, not 32"),
+            ({"id_column": "text"}, "begun with id_column"),
+            ({"options": {"dimensions": 4}}, "begun with options"),
+        ):
+            with pytest.raises(InvalidRequest, match=message):
+                embed("undisturbed", **change)
         with source.open("a") as file:
             file.write('{"id": "new", "text": "new"}\n')
         with pytest.raises(InvalidRequest, match=r'the source "rows.jsonl" has changed \(size_bytes, modified'):
-            embed_file(request_for(source, tmp_path / "undisturbed"), client, ignore)
+            embed("undisturbed")
+        source.rename(other := source.with_name("other.jsonl"))
+        with pytest.raises(InvalidRequest, match=r'the source was "rows.jsonl" and is "other.jsonl"'):
+            embed("undisturbed", source=str(other))
         assert files_in(tmp_path / "undisturbed") == undisturbed
 
-    def test_a_source_that_changes_meanwhile(
-        self, source: Path, tmp_path: Path, client: Client, steady: SteadyWorker
-    ) -> None:
+    def test_a_source_that_changes_meanwhile(self, embed: EmbedSource, source: Path, steady: SteadyWorker) -> None:
         def touch(progress: TaskProgress) -> None:
             if progress.rows == 2 * PART_ROWS:
                 source.touch()
 
         with pytest.raises(InvalidRequest, match="has changed"):
-            embed_file(request_for(source, tmp_path / "out"), client, touch)
+            embed(report=touch)
 
-    def test_another_model(self, source: Path, tmp_path: Path, client: Client, undisturbed: dict[str, bytes]) -> None:
-        client.pool.announce("other", OTHER_MODEL)
-        with pytest.raises(NotReady, match=r"different models, other \(d2\), steady \(d1\)"):
-            embed_file(request_for(source, tmp_path / "undisturbed"), client, ignore)
-        assert files_in(tmp_path / "undisturbed") == undisturbed
-
-    def test_a_folder_of_another_model(self, source: Path, tmp_path: Path, client: Client, queue: Queue) -> None:
+    def test_a_folder_of_another_model(self, embed: EmbedSource, tmp_path: Path, queue: Queue) -> None:
         with SteadyWorker(queue).running():
-            embed_file(request_for(source, tmp_path / "out"), client, ignore)
+            embed()
         before = files_in(tmp_path / "out")
         queue.pool.leave("steady")
         queue.pool.announce("other", OTHER_MODEL)
         with pytest.raises(ModelMismatch, match=r"begun with the model steady \(d1\), and the workers have other"):
-            embed_file(request_for(source, tmp_path / "out"), client, ignore)
+            embed()
         assert files_in(tmp_path / "out") == before
 
     @pytest.mark.parametrize("before", ["f1", ""])
-    def test_a_folder_of_the_model_with_other_settings(
-        self, source: Path, tmp_path: Path, client: Client, queue: Queue, before: str
+    def test_other_settings_of_the_model(
+        self, embed: EmbedSource, tmp_path: Path, client: Client, queue: Queue, before: str
     ) -> None:
         with SteadyWorker(queue).running():
-            embed_file(request_for(source, tmp_path / "out"), client, ignore)
+            embed()
         manifest = json.loads((tmp_path / "out" / "manifest.json").read_text()) | {"fingerprint": before}
         (tmp_path / "out" / "manifest.json").write_text(json.dumps({**manifest, "is_complete": False}))
         files = files_in(tmp_path / "out")
@@ -397,22 +363,22 @@ class TestRefused:
         other.about["fingerprint"] = "f2"
         reason = "had another engine or precision" if before else "the folder does not say with which engine"
         with other.running(), pytest.raises(ModelMismatch, match=f"cannot be continued, as the .*{reason[4:]}"):
-            embed_file(request_for(source, tmp_path / "out"), client, ignore)
+            embed()
         assert files_in(tmp_path / "out") == files
 
     @pytest.mark.parametrize(
         ("fingerprint", "message"),
         [("f2", "as they have different precision .bf16; f32.: set SHOAL_PRECISION"), (None, "update all workers")],
     )
-    def test_workers_that_make_different_vectors(
-        self, source: Path, tmp_path: Path, client: Client, queue: Queue, fingerprint: str | None, message: str
+    def test_workers_of_different_vectors(
+        self, embed: EmbedSource, client: Client, queue: Queue, fingerprint: str | None, message: str
     ) -> None:
         steady = SteadyWorker(queue)
         steady.about["precision"] = "f32"
         steady.announce()
         client.pool.announce("other", steady.about | {"precision": "bf16", "fingerprint": fingerprint})
         with pytest.raises(NotReady, match=message):
-            embed_file(request_for(source, tmp_path / "out"), client, ignore)
+            embed()
 
     @pytest.mark.parametrize(
         ("other", "words"),
@@ -428,35 +394,26 @@ class TestRefused:
         with pytest.raises(NotReady, match=words):
             check_same_vectors([about | {"fingerprint": "f1"}, about | {"fingerprint": "f2"} | other])
 
-    def test_a_folder_that_another_run_writes(
-        self, source: Path, tmp_path: Path, client: Client, steady: SteadyWorker
-    ) -> None:
-        request = request_for(source, tmp_path / "out")
-
+    def test_a_folder_that_another_run_writes(self, embed: EmbedSource, steady: SteadyWorker) -> None:
         def run_again(progress: TaskProgress) -> None:
             with pytest.raises(FolderBusy, match="another process writes into"):
-                embed_file(request, client, ignore)
+                embed()
 
-        assert embed_file(request, client, run_again).num_vectors == 96
+        assert embed(report=run_again).num_vectors == 96
 
-    def test_a_folder_with_other_files(self, source: Path, tmp_path: Path, client: Client) -> None:
+    def test_a_folder_with_other_files(self, embed: EmbedSource) -> None:
         with pytest.raises(InvalidRequest, match=r"holds other files, such as rows.jsonl, and no manifest.json"):
-            embed_file(request_for(source, tmp_path), client, ignore)
+            embed(".")
 
-    @pytest.mark.parametrize("values", [{"digest": 5}, {"is_complete": "false"}, {"options": []}, {"dimension": "8"}])
-    def test_a_manifest_with_a_value_of_another_type(
-        self, source: Path, tmp_path: Path, client: Client, undisturbed: object, values: dict[str, Any]
-    ) -> None:
+    def test_a_damaged_manifest(self, embed: EmbedSource, tmp_path: Path, undisturbed: object) -> None:
         manifest = tmp_path / "undisturbed" / "manifest.json"
-        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | values))
-        with pytest.raises(FileError, match=r"manifest.json cannot be read"):
-            embed_file(request_for(source, tmp_path / "undisturbed"), client, ignore)
-
-    def test_a_damaged_manifest(self, source: Path, tmp_path: Path, client: Client, undisturbed: object) -> None:
-        for damage in ("", "[]", '{"layout": 2}', '{"layout": 1, "parts": [3]}', '{"layout": 1, "parts": []}'):
-            (tmp_path / "undisturbed" / "manifest.json").write_text(damage)
+        values = json.loads(manifest.read_text())
+        wrong: list[dict[str, Any]] = [{"digest": 5}, {"is_complete": "false"}, {"options": []}, {"dimension": "8"}]
+        cut = ("", "[]", '{"layout": 2}', '{"layout": 1, "parts": [3]}', '{"layout": 1, "parts": []}')
+        for damage in (*cut, *(json.dumps(values | change) for change in wrong)):
+            manifest.write_text(damage)
             with pytest.raises(FileError, match=r"manifest.json cannot be read"):
-                embed_file(request_for(source, tmp_path / "undisturbed"), client, ignore)
+                embed("undisturbed")
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
@@ -476,12 +433,10 @@ class TestRefused:
         with pytest.raises(InvalidRequest, match=message):
             BulkRequest(**{"source": "a.txt", "out": "out", **arguments})
 
-    def test_options_that_the_workers_refuse_leave_the_folder_free(
-        self, source: Path, tmp_path: Path, client: Client, steady: SteadyWorker
-    ) -> None:
+    def test_refused_options_leave_the_folder_free(self, embed: EmbedSource, steady: SteadyWorker) -> None:
         with pytest.raises(MalformedJob, match=r"vectors of the shape \[15, 8\], not \[15, 4\]"):
-            embed_file(request_for(source, tmp_path / "out", options={"dimensions": 4}), client, ignore)
-        assert embed_file(request_for(source, tmp_path / "out"), client, ignore).num_vectors == 96
+            embed(options={"dimensions": 4})
+        assert embed().num_vectors == 96
 
 
 FILL_THE_DISK = """
@@ -493,7 +448,7 @@ main(sys.argv[1:])
 
 
 def test_on_a_full_disk_finished_parts_stay(
-    source: Path, tmp_path: Path, client: Client, undisturbed: dict[str, bytes], redis_url: str, keys: Keys
+    embed: EmbedSource, source: Path, tmp_path: Path, undisturbed: Files, redis_url: str, keys: Keys
 ) -> None:
     out = tmp_path / "out"
     words = ["embed", "--file", str(source), "--out", str(out), "--part-rows", str(PART_ROWS)]
@@ -503,12 +458,12 @@ def test_on_a_full_disk_finished_parts_stay(
     assert f"no room to write {out}" in done.stderr
     assert "[disk_full]" in done.stderr
     assert 0 < _num_parts(out) < 7
-    embed_file(request_for(source, out), client, ignore)
+    embed()
     assert files_in(out) == undisturbed
 
 
 class TestWaiting:
-    def test_for_a_worker(self, source: Path, tmp_path: Path, client: Client, queue: Queue) -> None:
+    def test_for_a_worker(self, embed: EmbedSource, queue: Queue) -> None:
         steps: list[str] = []
         with ExitStack() as running_workers:
 
@@ -517,7 +472,7 @@ class TestWaiting:
                     running_workers.enter_context(SteadyWorker(queue).running())
                 steps.append(progress.step)
 
-            assert embed_file(request_for(source, tmp_path / "out"), client, start).num_vectors == 96
+            assert embed(report=start).num_vectors == 96
         assert steps[0] == "waiting for a worker"
 
     def test_for_room_in_the_lane(self, tmp_path: Path, queue: Queue, redis_url: str, keys: Keys) -> None:
@@ -532,7 +487,10 @@ class TestWaiting:
 
         set_limits(queue, LaneLimits(max_jobs=1))
         with Client(redis_url, key_prefix=keys.prefix, pool=keys.pool) as client:
-            assert embed_file(request_for(tmp_path / "rows.txt", tmp_path / "out"), client, answer).num_vectors == 2
+            assert (
+                embed_file(BulkRequest(str(tmp_path / "rows.txt"), str(tmp_path / "out")), client, answer).num_vectors
+                == 2
+            )
         assert "waiting for room in the lane" in steps
 
     def test_for_redis(self, source: Path, tmp_path: Path, own_redis: RedisServer) -> None:
@@ -547,7 +505,8 @@ class TestWaiting:
                 own_redis.start()
 
         with Client(own_redis.url) as client, SteadyWorker(queue).running():
-            result = embed_file(request_for(source, tmp_path / "out"), client, restart)
+            request = BulkRequest(str(source), str(tmp_path / "out"), part_rows=PART_ROWS)
+            result = embed_file(request, client, restart)
         queue.close()
         assert result.num_vectors == 96
         assert np.array_equal(READERS["safetensors"](tmp_path / "out")[1], vectors_of([f"storm {n}" for n in GOOD]))
@@ -555,7 +514,7 @@ class TestWaiting:
     def test_but_not_for_a_redis_that_is_not_there(self, source: Path, tmp_path: Path, own_redis: RedisServer) -> None:
         own_redis.stop()
         with Client(own_redis.url) as client, pytest.raises(Unavailable):
-            embed_file(request_for(source, tmp_path / "out"), client, ignore)
+            embed_file(BulkRequest(str(source), str(tmp_path / "out")), client, ignore)
 
     def test_jobs_that_redis_lost_are_sent_again(self, client: Client, queue: Queue) -> None:
         worker, steps = SteadyWorker(queue), []
@@ -573,7 +532,7 @@ class TestWaiting:
         assert np.array_equal(np.concatenate(found), vectors_of(["storm 0", "storm 1", "storm 2"]))
 
     @pytest.mark.parametrize("is_mixed", [True, False], ids=["some", "all"])
-    def test_texts_are_left_out_for_internal_errors_unless_all_fail(
+    def test_internal_errors_of_some_texts_and_of_all(
         self, client: Client, steady: SteadyWorker, is_mixed: bool
     ) -> None:
         texts = [BROKEN if n % 2 or not is_mixed else "storm" for n in range(3 * job_stream.MAX_INTERNAL)]
@@ -590,7 +549,7 @@ class TestWaiting:
     def test_but_not_those_that_a_slow_worker_has(
         self, client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch, num_texts: int
     ) -> None:
-        monkeypatch.setattr(bulk_lane, "WAITING_EVERY_S", 0.01)
+        monkeypatch.setattr(job_stream, "WAITING_EVERY_S", 0.01)
         worker, taken, num_calls = SteadyWorker(queue), [], 0
         worker.announce()
 
@@ -627,7 +586,7 @@ def test_however_long_the_source_few_rows_are_read_ahead(client: Client, steady:
 
 @pytest.mark.parametrize("row", [{"text": "storm", "page": "x" * 2**20}, {"text": "storm", "id": "x" * 2**20}])
 def test_rows_on_their_way_hold_little(
-    tmp_path: Path, client: Client, steady: SteadyWorker, monkeypatch: pytest.MonkeyPatch, row: dict[str, str]
+    embed: EmbedSource, tmp_path: Path, steady: SteadyWorker, monkeypatch: pytest.MonkeyPatch, row: dict[str, str]
 ) -> None:
     held = 0
 
@@ -639,7 +598,7 @@ def test_rows_on_their_way_hold_little(
 
     monkeypatch.setattr("shoal.bulk.embed_file.groups", rows_of)
     (tmp_path / "rows.jsonl").write_text(f"{json.dumps(row)}\n" * 8)
-    embed_file(request_for(tmp_path / "rows.jsonl", tmp_path / "out"), client, ignore)
+    embed(source=str(tmp_path / "rows.jsonl"))
     assert held <= 2**20 + 2
 
 

@@ -8,9 +8,8 @@ import pytest
 from beir import Set, passages, write
 
 from shoal.errors import BadDocument, InvalidRequest, ShoalError
-from shoal.evaluation.collection import Collection, Files
-from shoal.evaluation.formats import read_judgements, read_queries, write_run, write_source
-from shoal.records.source_rules import SourceRules
+from shoal.evaluation.collection import Collection, Files, read_judgements, read_queries, write_run, write_source
+from shoal.records.source_file import SourceRules
 
 RULES = SourceRules()
 
@@ -65,17 +64,15 @@ class TestJudgements:
         assert read_judgements(written(tmp_path, "test.tsv", text), RULES) == expected
 
     def test_with_spaces_and_packed(self, tmp_path: Path) -> None:
-        path = written(tmp_path, "qrels.gz", "301 0 FBIS3-10082 1\n301 0 FBIS3-10169  -2\n")
-        assert read_judgements(path, RULES) == {"301": {"FBIS3-10082": 1, "FBIS3-10169": -2}}
+        path = written(tmp_path, "qrels.gz", "301 0 a-1 1\n301 0 b-2  -2\n")
+        assert read_judgements(path, RULES) == {"301": {"a-1": 1, "b-2": -2}}
 
     @pytest.mark.parametrize(
         ("text", "where", "what"),
         [
             ("1 0 d1 1\n1 0 d1 2\n", "line 2", '"d1" has the gain 2 for query "1", and had 1 before'),
             ("1 0 d1 1\nquery-id corpus-id score\n", "line 2", "no judgement"),
-            ("1 0 d1 high\n", "line 1", "no judgement"),
             ("1 0 d1 0.5\n", "line 1", "no whole number"),
-            ("1 0 d1 nan\n", "line 1", "no whole number"),
             ("1 0 d1 1e999\n", "line 1", "no whole number"),
             ("1 d1\n", "line 1", "it has 2 cells"),
             ("a\0b 0 d1 1\n", "line 1", "NUL"),
@@ -204,19 +201,19 @@ def test_a_run_is_written_as_trec_eval_reads_it(tmp_path: Path) -> None:
     assert (tmp_path / "1.run").read_text() == "q_1 Q0 d1 1 1.000000 shoal\nq_1 Q0 d_2 2 0.500000 shoal\n"
 
 
-class TestScript:
-    def test_collections_of_the_test_data_are_read_again(self, tmp_path: Path) -> None:
-        write(Set({"d": "a document"}, {"q": "a query", "r": "without an answer"}, {"q": {"d": 2}}), tmp_path)
-        files = Files.of(str(tmp_path), None, None, None)
-        assert Collection.read(files, RULES) == Collection({"q": "a query"}, {"q": {"d": 2}}, num_left_out=1)
-        assert files.corpus
-        write_source(files.corpus, tmp_path / "source.jsonl", RULES)
-        assert json.loads((tmp_path / "source.jsonl").read_text()) == {"id": "d", "text": "a document"}
+def test_collections_of_the_test_data_are_read_again(tmp_path: Path) -> None:
+    write(Set({"d": "a document"}, {"q": "a query", "r": "without an answer"}, {"q": {"d": 2}}), tmp_path)
+    files = Files.of(str(tmp_path), None, None, None)
+    assert Collection.read(files, RULES) == Collection({"q": "a query"}, {"q": {"d": 2}}, num_left_out=1)
+    assert files.corpus
+    write_source(files.corpus, tmp_path / "source.jsonl", RULES)
+    assert json.loads((tmp_path / "source.jsonl").read_text()) == {"id": "d", "text": "a document"}
 
-    def test_passages_are_paragraphs_that_together_are_the_text(self) -> None:
-        text = "\n\n".join(["a" * 100, "b" * 350, "c" * 900, "", "d" * 20])
-        spans = list(passages(text))
-        assert [text[start:stop].strip()[:1] for start, stop in spans] == ["a", "c", "d"]
-        assert [stop for _, stop in spans[:-1]] == [start for start, _ in spans[1:]]
-        assert (spans[0][0], spans[-1][1]) == (0, len(text))
-        assert list(passages("")) == []
+
+def test_passages_are_paragraphs_that_together_are_the_text() -> None:
+    text = "\n\n".join(["a" * 100, "b" * 350, "c" * 900, "", "d" * 20])
+    spans = list(passages(text))
+    assert [text[start:stop].strip()[:1] for start, stop in spans] == ["a", "c", "d"]
+    assert [stop for _, stop in spans[:-1]] == [start for start, _ in spans[1:]]
+    assert (spans[0][0], spans[-1][1]) == (0, len(text))
+    assert list(passages("")) == []

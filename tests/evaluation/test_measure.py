@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.evaluation.measure import average_precision, measures, ndcg, recall, reciprocal_rank
-from shoal.evaluation.significance import NUM_RESAMPLES, Difference, Interval, Values, adjusted, differences, interval
+from shoal.evaluation.evaluation import NUM_RESAMPLES, Difference, Interval, Values, differences, interval, measures
 
 #: The gains of the hits of a query, and of all its judged documents.
 GAINS, JUDGED = [3, 2, 3, 0, 1, 2], [3, 3, 3, 2, 2, 2, 1, 0, -1]
@@ -17,43 +16,29 @@ GAINS, JUDGED = [3, 2, 3, 0, 1, 2], [3, 3, 3, 2, 2, 2, 1, 0, -1]
 RANKINGS = st.lists(st.integers(-1, 3), max_size=8)
 
 
-class TestByHand:
-    def test_ndcg(self) -> None:
-        found = 3 + 2 / math.log2(3) + 3 / 2 + 1 / math.log2(6) + 2 / math.log2(7)
-        best = 3 + 3 / math.log2(3) + 3 / 2 + 2 / math.log2(5) + 2 / math.log2(6) + 2 / math.log2(7)
-        assert ndcg(GAINS, JUDGED, 6) == pytest.approx(found / best)
-        assert ndcg(GAINS, JUDGED, 1) == 1.0
-        assert ndcg(GAINS, JUDGED, 100) == pytest.approx(found / (best + 1 / 3))
-
-    def test_recall(self) -> None:
-        assert recall(GAINS, JUDGED, 6) == 5 / 7
-        assert recall(GAINS, JUDGED, 2) == 2 / 7
-
-    def test_reciprocal_rank(self) -> None:
-        assert reciprocal_rank([0, -1, 2, 3], JUDGED, 10) == 1 / 3
-        assert reciprocal_rank([0, -1, 2, 3], JUDGED, 2) == 0.0
-
-    def test_average_precision(self) -> None:
-        assert average_precision(GAINS, JUDGED, 6) == pytest.approx((1 + 1 + 1 + 4 / 5 + 5 / 6) / 7)
-        assert average_precision(GAINS, JUDGED, 3) == pytest.approx(3 / 7)
-
-    def test_no_hits_are_worth_nothing(self) -> None:
-        assert [measure([], [1]) for measure in measures(10, 100).values()] == [0.0] * 4
-
-    def test_names(self) -> None:
-        assert [*measures(10, 100)] == ["nDCG@10", "recall@100", "MRR@10", "MAP@100"]
+def test_measures_by_hand() -> None:
+    found = 3 + 2 / math.log2(3) + 3 / 2 + 1 / math.log2(6) + 2 / math.log2(7)
+    best = 3 + 3 / math.log2(3) + 3 / 2 + 2 / math.log2(5) + 2 / math.log2(6) + 2 / math.log2(7)
+    precision = (1 + 1 + 1 + 4 / 5 + 5 / 6) / 7
+    assert measures(GAINS, JUDGED, 6, 6) == pytest.approx(
+        {"nDCG@6": found / best, "recall@6": 5 / 7, "MRR@6": 1, "MAP@6": precision}
+    )
+    expected = {"nDCG@1": 1, "recall@3": 3 / 7, "MRR@1": 1, "MAP@3": 3 / 7}
+    assert measures([3, 2, 3, 1], JUDGED, 1, 3) == pytest.approx(expected)
+    assert measures(GAINS, JUDGED, 100, 100)["nDCG@100"] == pytest.approx(found / (best + 1 / 3))
+    assert [measures([0, -1, 2, 3], JUDGED, k, 10)[f"MRR@{k}"] for k in (2, 10)] == [0, 1 / 3]
+    assert measures([], [1], 10, 100) == {"nDCG@10": 0, "recall@100": 0, "MRR@10": 0, "MAP@100": 0}
 
 
 @given(RANKINGS, RANKINGS, st.integers(1, 10))
-def test_every_measure_is_between_0_and_1_and_the_best_ranking_has_1(
+def test_every_measure_is_between_0_and_1_and_the_best_ranking_has_the_most(
     hits: list[int], others: list[int], k: int
 ) -> None:
     judged = [1, *hits, *others]
-    best = sorted(judged, reverse=True)
-    for measure in measures(k, k).values():
-        assert 0 <= measure(hits, judged) <= 1 + 1e-12
-        assert measure(hits, judged) <= measure(best, judged) + 1e-12
-    assert ndcg(best, judged, k) == pytest.approx(1.0)
+    best = measures(sorted(judged, reverse=True), judged, k, k)
+    for name, value in measures(hits, judged, k, k).items():
+        assert 0 <= value <= best[name] + 1e-12 <= 1 + 2e-12
+    assert best[f"nDCG@{k}"] == pytest.approx(1.0)
 
 
 def difference(values: Values, others: Values) -> Difference:
@@ -71,14 +56,11 @@ class TestIntervals:
         values = np.random.default_rng(1).random(400)
         error = values.std() / math.sqrt(len(values))
         found = interval(values)
+        assert found == interval(values.copy())
         assert found.mean == pytest.approx(values.mean())
         assert (found.high - found.mean, found.mean - found.low) == pytest.approx(
             (1.96 * error, 1.96 * error), rel=0.05
         )
-
-    def test_of_many_queries_is_the_same_each_time(self) -> None:
-        values = np.random.default_rng(2).random(3_000)
-        assert interval(values) == interval(values.copy())
 
 
 class TestDifferences:
@@ -108,6 +90,10 @@ class TestDifferences:
         assert sum(p < 0.05 for p in ps) <= 6
 
     def test_several_are_adjusted_by_holm(self) -> None:
-        assert adjusted([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-        assert adjusted([0.5, 0.9]) == pytest.approx([1.0, 1.0])
-        assert adjusted([]) == []
+        rng = np.random.default_rng(6)
+        values = [rng.random(30) + shift for shift in (0, 0.12, 0.2, 0.16)]
+        found = differences("abcd", values)
+        low, middle, high = sorted(each.p for each in found)
+        assert low < middle < high < 0.3
+        adjusted = [3 * low, max(3 * low, 2 * middle), max(2 * middle, high)]
+        assert sorted((each.p, each.p_of_all) for each in found) == [*zip((low, middle, high), adjusted, strict=True)]

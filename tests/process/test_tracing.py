@@ -25,7 +25,7 @@ from queues import Queue
 from service import service
 
 from shoal import Client, operations
-from shoal.bulk.bulk_request import BulkRequest
+from shoal.bulk.embed_file import BulkRequest
 from shoal.contract import traceparent
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.operations import Embed

@@ -1,6 +1,5 @@
 """The benchmarks: what they read, reckon and print."""
 
-import re
 import shutil
 import subprocess
 import sys

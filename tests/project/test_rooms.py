@@ -305,8 +305,8 @@ HEAVY = {"torch", "flask", "rq", "safetensors", "openvino", "sentence_transforme
 HOMES = {
     "msgpack": {"shoal.contract.wire", "shoal.contract.outline"},
     "redis": {"shoal.broker"},
-    "fsspec": {"shoal.records.files.source_file", "shoal_workers.index.store.store"},
-    "backports": {"shoal.records.files.text_lines"},
+    "fsspec": {"shoal.records.source_file", "shoal_workers.index.store.store"},
+    "backports": {"shoal.records.text_records"},
     "httpx2": {"shoal.client.http.session"},
     "rq": {
         "shoal.long_jobs.rq_job",
@@ -345,8 +345,8 @@ HOMES = {
     },
     "tokenizers": {"shoal_workers.encoding.tokenizer", "shoal_workers.model.prepare"},
     "pyarrow": {"shoal_api.answers.vector_format", "shoal.bulk.part_file", "shoal.records"},
-    "pypdf": {"shoal.extraction.pdf_text"},
-    "selectolax": {"shoal.extraction.html_text"},
+    "pypdf": {"shoal.extraction.file_formats"},
+    "selectolax": {"shoal.extraction.file_formats"},
     "huggingface_hub": {"shoal_workers.model.source"},
     "threadpoolctl": {"shoal_workers.service.service"},
     "flask": {"shoal_api"},

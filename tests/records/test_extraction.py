@@ -13,10 +13,9 @@ import pytest
 from conftest import PATIENCE_S
 from pdf_files import pdf, pdf_of
 
-from shoal.errors import MissingExtra, Paused
-from shoal.extraction import text_reader
+from shoal.errors import Paused
+from shoal.extraction.file_formats import extract_markdown
 from shoal.extraction.kinds import MAX_FILE_BYTES, MAX_TEXT_BYTES, Extracted, UnreadableFile
-from shoal.extraction.markdown_text import extract_markdown
 from shoal.extraction.text_reader import TextReader
 
 needs_html = pytest.mark.skipif(not find_spec("selectolax"), reason="selectolax is not installed")
@@ -93,10 +92,8 @@ class TestWebPages:
             ),
             ("<meta charset=euc-jp><p>Zürich".encode("cp1252"), "is not euc_jp, which it declares"),
             (b"<meta charset=zip><p>a", "it declares the encoding zip, which is not known: convert it to UTF-8"),
-            (b"<meta charset=unicode_escape><p>a", "which is not known"),
             (b"<p>a\0b", "there is a NUL character in it"),
             (b"<script>a()</script>", "there is no text in it: leave it out"),
-            (b"", "there is no text in it"),
         ],
     )
     def test_a_page_that_cannot_be_read_says_why(self, reader: TextReader, data: bytes, reason: str) -> None:
@@ -105,9 +102,6 @@ class TestWebPages:
     def test_a_bomb_ends_neither_this_process_nor_the_reading(self, reader: TextReader) -> None:
         """The parser takes time that grows with the square of the depth."""
         assert "too much of the processor's time" in fault(reader, "html", b"<div>" * 400_000 + b"x")
-        assert read(reader, "html", b"<p>rain").text == "rain"
-
-    def test_a_page_may_be_nested_deeply(self, reader: TextReader) -> None:
         assert read(reader, "html", b"<div>" * 10_000 + b"rain").text == "rain"
 
 
@@ -158,11 +152,9 @@ class TestPdfFiles:
         assert "characters of text: cut it into several files" in fault(reader, "pdf", pdf_of([text] * 10, packed=True))
         assert read(reader, "pdf", pdf(["Rain."])).text == "Rain."
 
-    def test_a_loop_of_pages_is_refused(self, reader: TextReader) -> None:
+    def test_damaged_files_are_read_or_refused(self, reader: TextReader) -> None:
         looped = pdf(["Storm."]).replace(b"/Kids [4 0 R]", b"/Kids [2 0 R]")
         assert fault(reader, "pdf", looped)
-
-    def test_damaged_files_are_read_or_refused(self, reader: TextReader) -> None:
         random = Random(7)
         whole = pdf(["Storm in Europe.", "Rain."], "News", packed=True)
         num_read = 0
@@ -254,10 +246,3 @@ class TestTheReader:
         )
         ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S)
         assert ended.stdout.split("\n")[:2] == ["rain", "(60, 60)"], ended.stderr
-
-    def test_a_package_that_is_missing_is_named(self) -> None:
-        text_reader.check_installed("markdown")
-        for kind, package in (("html", "selectolax"), ("pdf", "pypdf")):
-            if not find_spec(package):
-                with pytest.raises(MissingExtra, match=f"reading {kind} needs {package}; run: .*documents"):
-                    text_reader.check_installed(kind)

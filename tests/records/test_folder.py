@@ -14,7 +14,7 @@ from shoal.long_task import TaskProgress
 from shoal.records.document import BadRow, Document
 from shoal.records.folder import list_files
 from shoal.records.source import Source
-from shoal.records.source_rules import SourceRules
+from shoal.records.source_file import SourceRules
 from shoal.settings import Settings
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.index import Index
@@ -79,6 +79,9 @@ def test_a_bad_file_is_named_and_the_others_are_read(folder: Path, tmp_path: Pat
     filled(folder, {"c.md": b"\xff", "d.md": b" ", "e.md": b"text"})
     os.symlink(folder / "gone.md", folder / "f.md")
     os.symlink(tmp_path, folder / "loop")
+    os.mkfifo(folder / "pipe.md")
+    (folder / "folder.md").mkdir()
+    assert "a/note.txt: the text has 15 characters and may have 12" in bad(Source(folder, max_text_chars=12))[0]
     assert bad(Source(folder)) == [
         f"{folder}/c.md: byte 0xff at 0 is not utf-8, and it declares no other encoding: correct it, or convert it "
         "with iconv -f ENCODING -t UTF-8",
@@ -87,12 +90,6 @@ def test_a_bad_file_is_named_and_the_others_are_read(folder: Path, tmp_path: Pat
     assert [row.id for row in Source(folder).rows() if isinstance(row, Document)] == ["a/note.txt", "b.md", "e.md"]
     with pytest.raises(BadDocument, match=r"docs/c.md: byte 0xff"):
         list(Source(folder))
-
-
-def test_a_text_that_is_too_long_is_named_by_its_file(folder: Path) -> None:
-    assert bad(Source(folder, max_text_chars=12)) == [
-        f"{folder}/a/note.txt: the text has 15 characters and may have 12 (SHOAL_MAX_TEXT_CHARS); cut it into passages"
-    ]
 
 
 def test_a_name_that_is_not_utf_8_is_a_bad_row(folder: Path) -> None:
@@ -128,12 +125,6 @@ def test_the_uploads_of_clients_are_no_part_of_a_folder(tmp_path: Path) -> None:
     assert [row.text for row in Source(folder / "jobs/1/2f6d-05/secret.txt", rules=rules)] == ["secret"]
 
 
-def test_what_is_no_file_is_left_out(folder: Path) -> None:
-    os.mkfifo(folder / "pipe.md")
-    (folder / "folder.md").mkdir()
-    assert len(list(Source(folder))) == 2
-
-
 def test_a_change_of_any_file_changes_the_fingerprint(folder: Path) -> None:
     source, found = Source(folder), []
     for change in (
@@ -149,17 +140,13 @@ def test_a_change_of_any_file_changes_the_fingerprint(folder: Path) -> None:
     assert tuple(source.fingerprint().values()) == found[-1]
 
 
-def test_a_folder_without_documents_and_one_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+def test_a_folder_without_documents_and_one_of_too_many_are_refused(tmp_path: Path) -> None:
     assert list(Source(tmp_path)) == []
     with pytest.raises(BadDocument, match="there are no documents in it"):
         build(Source(tmp_path), tmp_path / "index", MadeVectors())
-    with pytest.raises(InvalidRequest, match="there is no file or folder"):
-        Source(tmp_path / "none")
-
-
-def test_too_many_files_are_refused(folder: Path) -> None:
+    filled(tmp_path, {"a.md": b"a", "b.md": b"b"})
     with pytest.raises(InvalidRequest, match="has over 1 files"):
-        list_files(folder, SourceRules(), 1)
+        list_files(tmp_path, SourceRules(), 1)
 
 
 @pytest.mark.parametrize(("ending", "package"), [("html", "selectolax"), ("pdf", "pypdf")])

@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,9 @@ GOOD = {"id": "7", "text": "storm"}
 #: What is wrong with a document, and the words that say so.
 WRONG: list[tuple[Any, type[ShoalError], str]] = [
     ("storm", BadDocument, 'document 1 is "storm": it takes a map with an id and a text'),
-    (None, BadDocument, "document 1 is null"),
     ({}, BadDocument, "document 1: the id"),
     ({"id": "8"}, BadDocument, 'document 1 (id "8"): the text "text" is missing'),
-    ({"text": "rain"}, BadDocument, "document 1: the id"),
     ({"id": 8, "text": "rain"}, BadDocument, "document 1: its id is 8: it takes a string"),
-    ({"id": None, "text": "rain"}, BadDocument, "document 1: its id is null"),
     ({"id": " ", "text": "rain"}, BadDocument, 'document 1 (id " "): the id "id" is missing or empty'),
     ({"id": "8", "text": 5}, BadDocument, 'document 1 (id "8"): the text "text" is 5'),
     ({"id": "8", "text": " \n"}, BadDocument, 'document 1 (id "8"): the text in column "text" is empty'),
@@ -36,12 +32,10 @@ WRONG: list[tuple[Any, type[ShoalError], str]] = [
     (GOOD, BadDocument, 'document 1 has the id "7" of another one'),
     (GOOD | {"id": "8", b"a": 1}, BadDocument, 'document 1 (id "8"): bytes 61 is no name of a field'),
     (GOOD | {"id": "8", "a": b"a"}, BadDocument, 'document 1 (id "8"): "a" has a value that JSON cannot hold'),
-    (GOOD | {"id": "8", "a": datetime(2026, 1, 1, tzinfo=UTC)}, BadDocument, '"a" has a value that JSON cannot hold'),
     (GOOD | {"id": "8", "a": {"b": {1: 2}}}, BadDocument, '"a" has a value that JSON cannot hold'),
     (GOOD | {"id": "8", "a": np.float32(1)}, BadDocument, '"a" has a value that JSON cannot hold'),
     (GOOD | {"id": "8", "a": nested(MAX_FIELD_DEPTH + 1)}, BadDocument, "nested over 63 levels deep"),
     (GOOD | {"id": "8", "a": [math.nan]}, BadDocument, '"a" has a number that is infinite or none (NaN)'),
-    (GOOD | {"id": "8", "a": {"b": -math.inf}}, BadDocument, '"a" has a number that is infinite or none (NaN)'),
     (GOOD | {"id": "8", "a": 2**64}, BadDocument, '"a" has a whole number of over 64 bits'),
     (GOOD | {"id": "8", "a": 10**5_000}, BadDocument, '"a" has a whole number of over 64 bits'),
     (GOOD | {"id": "8", "text": "a \ud83c"}, InvalidText, "document 1 (id \"8\"): lone surrogate '\\ud83c'"),
@@ -122,7 +116,6 @@ def test_no_more_are_read_than_are_taken() -> None:
     ("wrong", "error", "words"),
     [
         (7, InvalidRequest, "id 1 is 7: it takes a string that is not blank"),
-        (None, InvalidRequest, "id 1 is null"),
         ("", InvalidRequest, 'id 1 is "": it takes'),
         ("7", InvalidRequest, 'id 1 is "7", as another one: send each id once'),
         ("\ud83c", InvalidText, "id 1: lone surrogate"),
@@ -132,7 +125,4 @@ def test_an_id_that_is_wrong_is_named(wrong: Any, error: type[ShoalError], words
     with pytest.raises(error) as raised:
         ids_of(["7", wrong], 10)
     assert words in raised.value.message
-
-
-def test_ids_keep_their_order() -> None:
     assert ids_of(["b", "a"], 2) == ["b", "a"]

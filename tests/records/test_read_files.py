@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from test_builder import MadeVectors
 
-from shoal.records.folder import FoundFile, list_files
-from shoal.records.read_files import SETTLES_S, ReadFiles
+from shoal.records.folder import SETTLES_S, FoundFile, ReadFiles, list_files
 from shoal.records.source import NO_ROOTS, Source
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.files.manifest import READ_FILES

@@ -18,13 +18,11 @@ from shoal.errors import AddressNotAllowed, BadDocument, FileError, InvalidReque
 from shoal.long_task import MAX_SHOWN
 from shoal.process.memory_limit import limited_memory
 from shoal.records.bad_rows import BadRows
-from shoal.records.document import BadRow, Document
-from shoal.records.files.text_lines import MAX_BLANK_CHARS, MAX_LINE_CHARS
-from shoal.records.files.text_records import MAX_OPEN_QUOTES
-from shoal.records.files.web_file import PACE_S, Pace, WebFile
-from shoal.records.record import MAX_ROW_BYTES
+from shoal.records.document import MAX_ROW_BYTES, BadRow, Document
 from shoal.records.source import Source
-from shoal.records.source_rules import SourceRules
+from shoal.records.source_file import SourceRules
+from shoal.records.text_records import MAX_BLANK_CHARS, MAX_LINE_CHARS, MAX_OPEN_QUOTES
+from shoal.records.web_file import PACE_S, Pace, WebFile
 
 Write = Callable[[str, str | bytes], Path]
 
@@ -150,18 +148,12 @@ def test_a_file_with_a_line_of_gigabytes_is_not_read_on(write: Write) -> None:
 
 
 def test_a_file_of_blank_lines_is_not_read_on(write: Write) -> None:
+    blank = b" " * (MAX_BLANK_CHARS * 2 // 3) + b"\n"
+    path = write("a.txt.zst", zstd.compress(b"one\n" + blank + b"two\n" + blank + b"three\n"))
+    assert rows(path) == ["one", "two", "three"]
     path = write("a.txt.zst", zstd.compress(b"one\n" + b"\n" * (MAX_BLANK_CHARS + 1)))
     with pytest.raises(BadDocument, match="line 1048578: over 1,048,576 characters of blank lines"):
         rows(path)
-
-
-def test_blank_lines_between_rows_are_not_counted_together(write: Write) -> None:
-    blank = b" " * (MAX_BLANK_CHARS * 2 // 3) + b"\n"
-    assert rows(write("a.txt.zst", zstd.compress(b"one\n" + blank + b"two\n" + blank + b"three\n"))) == [
-        "one",
-        "two",
-        "three",
-    ]
 
 
 def test_a_table_with_many_open_quotes_is_not_read_on(write: Write) -> None:
@@ -171,13 +163,6 @@ def test_a_table_with_many_open_quotes_is_not_read_on(write: Write) -> None:
         sum(isinstance(row, BadRow) for row in found)
 
 
-@pytest.mark.wide
-@counts_memory
-def test_lines_after_an_open_quote_take_little_memory(write: Write) -> None:
-    path = write("a.csv", 'text\none\n"open\n' + "x\n" * 700_000)
-    assert peak_mb(path, "sum(1 for _ in source.rows())") < 110
-
-
 def test_a_row_of_many_lines_is_limited_too(write: Write) -> None:
     path = write("a.csv", 'text,n\n"' + f"{'x' * 1_000_000}\n" * 9 + "one,1\ntwo,2\n")
     found = rows(path)
@@ -185,33 +170,16 @@ def test_a_row_of_many_lines_is_limited_too(write: Write) -> None:
     assert found[:-2] == list(range(2, 11))
 
 
-def test_a_long_text_is_a_bad_row(write: Write) -> None:
-    path = write("a.txt", "ok\nlonger\n")
-    assert rows(path, max_text_chars=5) == ["ok", 2]
-
-
-def test_bad_rows_are_counted_shown_and_kept(write: Write, tmp_path: Path) -> None:
-    path = write("a.jsonl", '{"text":"one"}\n' + "{\n" * 12 + '{"text":"two"}\n')
-    with BadRows(tmp_path / "bad-rows.jsonl") as bad:
-        for row in Source(path).rows():
-            if isinstance(row, BadRow):
-                bad.add(row)
-    assert bad.num == 12
-    assert len(bad.first) == MAX_SHOWN
-    assert bad.first[0].startswith(f"{path}, line 2: not valid JSON")
-    kept = [json.loads(line) for line in (tmp_path / "bad-rows.jsonl").read_text().splitlines()]
-    assert [row["row"] for row in kept] == list(range(2, 14))
-    assert kept[0]["reason"] == bad.first[0]
-
-
-def test_bad_rows_without_end_are_not_kept(tmp_path: Path) -> None:
-    path = tmp_path / "bad-rows.jsonl"
-    with BadRows(path, most=3) as bad:
-        for number in range(1, 4):
-            bad.add(BadRow(number, f"a.txt, line {number}: it is empty"))
-        with pytest.raises(BadDocument, match=r"over 3 rows cannot be used, .* the first: a.txt, line 1: it is empty"):
-            bad.add(BadRow(4, "a.txt, line 4: it is empty"))
-    assert len(path.read_text().splitlines()) == 3
+def test_bad_rows_are_counted_shown_and_kept(tmp_path: Path) -> None:
+    path, rows = tmp_path / "bad-rows.jsonl", [BadRow(n, f"a.txt, line {n}: it is empty") for n in range(2, 15)]
+    with BadRows(path, most=12) as bad:
+        for row in rows[:12]:
+            bad.add(row)
+        with pytest.raises(BadDocument, match=r"over 12 rows cannot be used, .* the first: a.txt, line 2: it is empty"):
+            bad.add(rows[12])
+    assert (bad.num, bad.first) == (12, tuple(row.reason for row in rows[:MAX_SHOWN]))
+    kept = [json.loads(line) for line in path.read_text().splitlines()]
+    assert kept == [{"row": row.number, "reason": row.reason} for row in rows[:12]]
 
 
 def test_ids_without_a_column_are_those_of_the_rows(write: Write) -> None:
@@ -225,7 +193,7 @@ def test_a_truncated_file_is_a_fault_of_the_file(write: Write, packed: str) -> N
     content = "".join(f"line {n}\n" for n in range(20_000)).encode()
     data = gzip.compress(content) if packed == ".gz" else zstd.compress(content)
     assert len(rows(write(f"a.txt{packed}", data))) == 20_000
-    for broken in (data[:-9], data[: len(data) // 2], data[:2], b"no archive"):
+    for broken in (data[:-9], data[: len(data) // 2], data[:2], b"no archive", data[:20] + b"\xff" * 50 + data[70:]):
         path = write(f"b.txt{packed}", broken)
         with pytest.raises(BadDocument, match=r"not readable as (gzip|zstd).* lines before it were read"):
             rows(path)
@@ -237,8 +205,6 @@ def test_a_wrong_column_is_a_fault_of_the_file(write: Write) -> None:
             rows(write("a.csv", "n,text\n1,one\n"), **columns)
     with pytest.raises(BadDocument, match="UTF-16"):
         rows(write("a.csv", "text\none\n".encode("utf-16")))
-    with pytest.raises(BadDocument, match="more than one column"):
-        rows(write("a.csv", "text,text\none,two\n"))
 
 
 def test_names_of_parts_of_hits_are_columns_like_others_where_there_are_no_hits(write: Write) -> None:
@@ -399,8 +365,6 @@ class TestColumns:
         path.write_bytes(path.read_bytes()[:-1_000])
         with pytest.raises(BadDocument, match=r"not readable as (parquet|Arrow)"):
             rows(path)
-
-    def test_no_rows_are_no_documents(self, save: Callable[[dict[str, Any]], Path]) -> None:
         assert rows(save({"text": pyarrow.array([], pyarrow.string())})) == []
 
 
@@ -421,6 +385,11 @@ def test_the_part_that_was_read_is_known(write: Write) -> None:
         assert parts == sorted(parts)
         assert parts[0] < 0.5 < parts[-1] <= 1
         assert source.fraction == 1
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"text": ["one"] * 3_000}), path := write("a.parquet", ""))
+    source = Source(path)
+    assert {source.fraction for _ in source} == {0.0, 1_024 / 3_000, 2_048 / 3_000}
 
 
 def test_a_change_of_the_file_changes_its_fingerprint(write: Write) -> None:
@@ -447,9 +416,7 @@ class TestStores:
         source = Source("memory://bucket/a.csv.gz")
         assert [document.text for document in source] == ["one", "two"]
         assert source.fraction == 1
-        found = source.fingerprint()
-        assert found["name"] == "a.csv.gz"
-        assert found == source.fingerprint()
+        assert source.fingerprint()["name"] == "a.csv.gz"
 
     def test_one_over_sftp_tells_its_position_and_not_where_it_went(
         self, store: Any, monkeypatch: pytest.MonkeyPatch
@@ -523,12 +490,6 @@ class TestWeb:
         assert server.requests[0][0] == "/x/a.csv.gz?signature=secret"
         assert source.name == "a.csv.gz"
 
-    def test_redirects_are_followed(self, server: CannedServer) -> None:
-        server.answers = [Canned(302, headers={"Location": "/b?x=1"}), Canned(200, b"one\n")]
-        source = Source(f"{server.url}/a.txt", rules=SourceRules(LOOPBACK))
-        assert [document.text for document in source] == ["one"]
-        assert [path for path, _ in server.requests] == ["/a.txt", "/b?x=1"]
-
     def test_a_size_that_no_file_has_is_not_believed(self, server: CannedServer) -> None:
         server.answers = [Canned(200, b"one\n", {"Content-Length": "9" * 5_000})]
         with WebFile(f"{server.url}/a.txt", LOOPBACK) as file:
@@ -545,7 +506,6 @@ class TestWeb:
         [
             ("/open/", "/open/b.txt", True),
             ("/open/", "/secret/b.txt", False),
-            ("/open/", "/open/../secret/b.txt", False),
             ("/open/", "/open/%2e%2e/secret/b.txt", False),
             ("/other/", "/secret/b.txt", True),  # the source itself is below no root: the caller has allowed it
         ],
@@ -580,13 +540,16 @@ class TestWeb:
             list(Source(f"{server.url}/a.txt?key=secret", rules=SourceRules(LOOPBACK)))
         assert "secret" not in caught.value.message
 
-    def test_reading_goes_on_where_the_connection_broke(self, server: "PartServer") -> None:
+    def test_reading_goes_on_where_the_connection_broke_unless_the_file_has_changed(self, server: "PartServer") -> None:
         server.content = "".join(f"line {n}\n" for n in range(1_000)).encode()
         whole = {"Accept-Ranges": "bytes", "ETag": '"a"', "Content-Length": str(len(server.content))}
         server.first = [Canned(200, server.content[:3_000], whole)]
         documents = list(Source(f"{server.url}/a.txt", rules=SourceRules(LOOPBACK)))
         assert documents[999].text == "line 999"
         assert server.requests[1][1]["Range"] == "bytes=3000-"
+        server.first = [Canned(200, server.content[:3_000], whole | {"ETag": '"former"'})]
+        with pytest.raises(FileError, match="it has changed since it was opened"):
+            list(Source(f"{server.url}/a.txt", rules=SourceRules(LOOPBACK)))
 
     def test_a_server_has_to_keep_a_pace(self) -> None:
         pace = Pace()
@@ -595,13 +558,6 @@ class TestWeb:
         assert pace.is_too_slow(1, PACE_S / 8)
         assert not pace.is_too_slow(2**20, 10 * PACE_S)
         assert not any(pace.is_too_slow(1, 0.0) for _ in range(1_000))
-
-    def test_a_file_that_changed_meanwhile_is_refused(self, server: "PartServer") -> None:
-        server.content = b"one\n" * 1_000
-        whole = {"Accept-Ranges": "bytes", "ETag": '"former"', "Content-Length": "4000"}
-        server.first = [Canned(200, server.content[:3_000], whole)]
-        with pytest.raises(FileError, match="it has changed since it was opened"):
-            list(Source(f"{server.url}/a.txt", rules=SourceRules(LOOPBACK)))
 
     def test_parquet_is_read_where_the_server_sends_parts(self, tmp_path: Path, server: "PartServer") -> None:
         from pyarrow import parquet
@@ -613,10 +569,3 @@ class TestWeb:
         server.answers = [Canned(200, server.content)]
         with pytest.raises(FileError, match="sent as a whole only"):
             list(source)
-
-
-def test_the_part_of_a_parquet_file_that_is_read_is_counted_in_rows(tmp_path: Path) -> None:
-    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    parquet.write_table(pa.table({"text": ["one"] * 3_000}), tmp_path / "a.parquet")
-    source = Source(tmp_path / "a.parquet")
-    assert {source.fraction for _ in source} == {0.0, 1_024 / 3_000, 2_048 / 3_000}

@@ -46,7 +46,7 @@ def add(settings: Settings, index_name: str, source: str, text_column: str | Non
     """
     from shoal.client.redis.client import Client
     from shoal.records.source import Source
-    from shoal.records.source_rules import SourceRules
+    from shoal.records.source_file import SourceRules
 
     max_text_chars, rules = settings.max_text_chars, SourceRules.from_settings(settings)
     documents = Source(source, text_column, id_column, max_text_chars=max_text_chars, rules=rules)

@@ -111,8 +111,8 @@ def watch(context: click.Context, /, source: str, every_s: float, **options: Any
     Only texts that are new are embedded. What is wrong with a source is printed, and the index stays as it was; it runs
     until Ctrl-C. The other options are those of `shoal index build`.
     """
-    from shoal.records.files.source_file import is_url
     from shoal.records.source import Source
+    from shoal.records.source_file import is_url
 
     if is_url(source):
         raise InvalidRequest(f"{source} is a URL: watch a file or folder of this machine, or set SHOAL_SCHEDULES")

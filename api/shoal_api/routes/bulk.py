@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, cast
 
 from flask import Response
 
-from shoal.bulk.manifest import BAD_ROWS
+from shoal.bulk.vector_folder import BAD_ROWS
 from shoal.contract.excerpt import excerpt
 from shoal.contract.options import Options
 from shoal.errors import UnknownFile

@@ -195,11 +195,11 @@ class ConnectionMaker:
         """
         self.breaker.check()
         started = time.monotonic()
-        opened = self._class(**self._options)
+        opened: Any = self._class(**self._options)
         try:
             if self.primary:
                 opened.host, opened.port = await asyncio.to_thread(self.primary.find)
-            await opened.connect()  # type: ignore[no-untyped-call]
+            await opened.connect()
             await opened.send_command("PING", check_health=False)
             await opened.read_response()  # of a Redis that has no room it is the error
         except BaseException as error:

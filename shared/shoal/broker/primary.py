@@ -51,7 +51,7 @@ class Sentinels(Primary):
     def find(self) -> Address:
         """Return the address that the first Sentinel names which knows the primary and sees it alive."""
         with closing(Sentinel(self._nodes, sentinel_kwargs=self._options)) as sentinel:  # type: ignore[no-untyped-call]
-            host, port = sentinel.discover_master(self._service)
+            host, port = sentinel.discover_master(self._service)  # type: ignore[no-untyped-call]
         return str(host), int(port)
 
 

@@ -1,30 +1,74 @@
 """Embedding a file into a folder of vectors."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from shoal.bulk.bulk_request import PART_ROWS, BulkRequest
-from shoal.bulk.group import Group, Row, groups
-from shoal.bulk.job_stream import JobStream
-from shoal.bulk.manifest import BAD_ROWS, Manifest, Part
-from shoal.bulk.output_folder import OutputFolder
-from shoal.bulk.part_file import PartFile, check_format
-from shoal.bulk.served_model import ServedModel, served_model, wait_for_model
+from shoal.bulk.job_stream import Group, JobStream, Row, groups
+from shoal.bulk.part_file import SUFFIXES, PartFile, load_pyarrow
+from shoal.bulk.served_model import served_model, wait_for_model
+from shoal.bulk.vector_folder import BAD_ROWS, Part, VectorFolder, VectorManifest
 from shoal.client.redis.client import Client
-from shoal.errors import BadDocument, Unavailable
+from shoal.contract.excerpt import excerpt
+from shoal.contract.options import OPTION_NAMES, Options
+from shoal.errors import BadDocument, InvalidRequest, Unavailable
 from shoal.long_task import Report, TaskProgress
 from shoal.records.bad_rows import BadRows
 from shoal.records.document import BadRow, Document
 from shoal.records.source import Source
-from shoal.records.source_rules import SourceRules
+from shoal.records.source_file import SourceRules
 from shoal.settings import DEFAULTS, Settings
+
+#: Rows of a part, if no other number is asked for: a run that stops repeats less than one, under a minute of most work.
+PART_ROWS = 8_192
 
 #: Rows that are skipped from one report to the next.
 _SKIPPED_AT_A_TIME = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class BulkRequest:
+    """The arguments of a bulk embedding, all plain values.
+
+    `source` is a file of records, by path or URL, and `out` the folder to write. A part has the vectors of `part_rows`
+    rows of the source, without those of bad rows; without a number it has as many as the folder was begun with, and in
+    a new one `PART_ROWS`. `options` are fields of `shoal.Options`. Raises InvalidRequest for an argument that cannot
+    work.
+    """
+
+    source: str
+    out: str
+    text_column: str | None = None
+    id_column: str | None = None
+    format: str = "safetensors"
+    part_rows: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("source", "out"):
+            if not isinstance(value := getattr(self, name), str) or not value:
+                raise InvalidRequest(f"{name} is {excerpt(value)}: it takes the name of a file or folder")
+        for name in ("text_column", "id_column"):
+            if not isinstance(value := getattr(self, name), str | None):
+                raise InvalidRequest(f"{name} is {excerpt(value)}: it takes the name of a column")
+        if self.format not in SUFFIXES:
+            raise InvalidRequest(f"format is {excerpt(self.format)}: it takes one of {', '.join(SUFFIXES)}")
+        rows = PART_ROWS if self.part_rows is None else self.part_rows
+        if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows < 2**31:
+            raise InvalidRequest(f"part_rows is {excerpt(rows)}: it takes a whole number from 1")
+        if not isinstance(self.options, Mapping):
+            raise InvalidRequest(f"options is {excerpt(self.options)}: it takes a map")
+        if unknown := sorted(self.options.keys() - set(OPTION_NAMES)):
+            raise InvalidRequest(f"there is no option {excerpt(unknown[0])}: there are {', '.join(OPTION_NAMES)}")
+        if self.job_options().output != "vector":
+            raise InvalidRequest(f"output is {excerpt(self.options['output'])}: a file of vectors takes 'vector'")
+
+    def job_options(self) -> Options:
+        """Return the options of the jobs."""
+        return Options(**self.options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,69 +96,62 @@ def embed_file(request: BulkRequest, client: Client, report: Report, settings: S
     run, ModelMismatch if the model or its settings are, NotReady while workers make different vectors, BadDocument if
     no row could be embedded or the source cannot be read to its end, and DiskFull.
     """
-    check_format(request.format)
-    columns = request.text_column, request.id_column
+    if request.format == "parquet":
+        load_pyarrow()
     source = Source(
         request.source,
-        *columns,
+        request.text_column,
+        request.id_column,
         reserved=frozenset(),
         max_text_chars=settings.max_text_chars,
         rules=SourceRules.from_settings(settings),
     )
     client.pool.alive()  # raises Unavailable: later, Redis is waited for
-    with OutputFolder.open(Path(request.out)) as folder:
-        manifest = _manifest(request, source, wait_for_model(client, report))
-        served = manifest.model
-        if folder.has_manifest() and (begun := Manifest.read(folder.path)).parts:
+    with VectorFolder.open(Path(request.out)) as folder:
+        model = wait_for_model(client, report)
+        manifest = VectorManifest(
+            source=source.fingerprint(),
+            text_column=request.text_column,
+            id_column=request.id_column,
+            format=request.format,
+            part_rows=request.part_rows or PART_ROWS,
+            options=dict(sorted(request.options.items())),
+            model=model.name,
+            digest=model.digest,
+            fingerprint=model.fingerprint,
+            dimension=request.job_options().dimensions or model.dimension,
+        )
+        if folder.has_manifest() and (begun := VectorManifest.read(folder.path)).parts:
             if request.part_rows is None:
                 manifest = replace(manifest, part_rows=begun.part_rows)
             begun.check_same(manifest, folder.path)
             manifest = begun.without_damaged(folder.path)
         folder.save(manifest)
-        with BadRows(folder.path / BAD_ROWS, manifest.num_bad) as bad_rows:
-            return _Run(request, client, report, source, folder, manifest, served, bad_rows, manifest.num_rows).finish()
-
-
-def _manifest(request: BulkRequest, source: Source, model: ServedModel) -> Manifest:
-    """Return the manifest of a folder that is begun now."""
-    return Manifest(
-        source=source.fingerprint(),
-        text_column=request.text_column,
-        id_column=request.id_column,
-        format=request.format,
-        part_rows=request.part_rows or PART_ROWS,
-        options=dict(sorted(request.options.items())),
-        model=model.name,
-        digest=model.digest,
-        fingerprint=model.fingerprint,
-        dimension=request.job_options().dimensions or model.dimension,
-    )
+        with BadRows(folder.path / BAD_ROWS, manifest.num_bad) as bad:
+            run = _Run(client, report, source, folder, manifest, bad, manifest.num_rows)
+            # The manifest keeps the name that the workers gave the model at the first run.
+            run.write_parts(request.job_options(), model.name)
+            return run.result(request.out)
 
 
 @dataclass
 class _Run:
-    """One run of a bulk embedding.
+    """One run of a bulk embedding, of which `num_rows` are written, or known to be bad."""
 
-    `served` is the name that the workers give the model; the manifest keeps the one of the first run. `num_rows` are
-    written, or known to be bad.
-    """
-
-    request: BulkRequest
     client: Client
     report_to: Report
     source: Source
-    folder: OutputFolder
-    manifest: Manifest
-    served: str
+    folder: VectorFolder
+    manifest: VectorManifest
     bad_rows: BadRows
     num_rows: int
     num_read: int = 0
 
-    def finish(self) -> BulkResult:
-        """Write the parts that are missing, and return the result."""
-        manifest, options = self.manifest, self.request.job_options()
+    def write_parts(self, options: Options, model: str) -> None:
+        """Write the parts that are missing."""
+        manifest = self.manifest
         if not manifest.is_complete:
-            stream = JobStream(self.client, options, self.served, manifest.dimension, self._report)
+            stream = JobStream(self.client, options, model, manifest.dimension, self._report)
             with (
                 closing(self._rows_left()) as rows,
                 closing(stream.embed(groups(rows, manifest.part_rows, options))) as answered,
@@ -129,7 +166,20 @@ class _Run:
                 )
             self._save(is_complete=True)
         self._report("done", 1.0)
-        return self._result()
+
+    def result(self, out: str) -> BulkResult:
+        """Return the result of all runs."""
+        manifest, bad = self.manifest, self.bad_rows
+        return BulkResult(
+            out=out,
+            rows=manifest.num_rows,
+            num_vectors=manifest.num_rows - bad.num,
+            num_bad=bad.num,
+            first_bad=list(bad.first),
+            num_parts=len(manifest.parts),
+            model=manifest.model,
+            dimension=manifest.dimension,
+        )
 
     def _rows_left(self) -> Generator[Row, None, None]:
         """Yield the rows of the source after those of finished parts."""
@@ -141,7 +191,7 @@ class _Run:
             elif self.num_read % _SKIPPED_AT_A_TIME == 1:
                 self._report_reading()
         if self.num_read < self.manifest.num_rows:
-            raise BadDocument(f"{self.request.source} has fewer rows than before: write to another folder")
+            raise BadDocument(f"{self.source.label.path} has fewer rows than before: write to another folder")
 
     def _write_part(self, answered: Iterator[Group]) -> Part | None:
         """Write the next part and return it; None if there are no rows left."""
@@ -165,7 +215,7 @@ class _Run:
                 self.bad_rows.add(row)
                 continue
             if error := group.errors.get(num_documents):
-                self.bad_rows.add(BadRow(row.number, f"{self.source.place.at(row.number)}: {error.message}"))
+                self.bad_rows.add(BadRow(row.number, f"{self.source.label.at(row.number)}: {error.message}"))
             else:
                 ids.append(row.id)
             num_documents += 1
@@ -197,16 +247,3 @@ class _Run:
         if shown and self.num_rows < self.num_read:  # read, and not answered yet
             shown *= self.num_rows / self.num_read
         self.report_to(TaskProgress(self.num_rows, bad.num, bad.first, shown, step))
-
-    def _result(self) -> BulkResult:
-        manifest, bad = self.manifest, self.bad_rows
-        return BulkResult(
-            out=self.request.out,
-            rows=manifest.num_rows,
-            num_vectors=manifest.num_rows - bad.num,
-            num_bad=bad.num,
-            first_bad=list(bad.first),
-            num_parts=len(manifest.parts),
-            model=manifest.model,
-            dimension=manifest.dimension,
-        )

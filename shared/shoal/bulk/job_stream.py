@@ -1,26 +1,38 @@
-"""A stream of jobs in the bulk lane: at most a window of them is unanswered."""
+"""Jobs of consecutive rows in the bulk lane: what can pass is waited for, and jobs that were lost are sent again."""
 
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.bulk.bulk_lane import SEND_AGAIN_S, BulkLane, SentJob
-from shoal.bulk.group import Group
+from shoal.client.redis.async_client import AsyncClient
 from shoal.client.redis.client import Client
+from shoal.contract.jobs import Job, new_id
 from shoal.contract.options import Options
+from shoal.contract.replies import Reply
 from shoal.errors import (
     Internal,
     InvalidText,
     MalformedJob,
     ModelMismatch,
+    Overloaded,
     Poisoned,
     ShoalError,
     TextTooLong,
     TooLarge,
+    Unavailable,
 )
 from shoal.operations import Embed
+from shoal.operations.embed import TEXTS_PER_TOKENS_JOB
+from shoal.queue.dispatcher import Pending
+from shoal.records.document import BadRow, Document
+
+#: Most rows of a group, and characters at which it takes no more of them.
+MAX_GROUP_ROWS, MAX_GROUP_CHARS = 64, 2**18
 
 #: Rows and characters on their way at which no more are sent: enough to keep sixteen workers busy.
 MAX_WINDOW_ROWS, MAX_WINDOW_CHARS = 4_096, 2**22
@@ -28,14 +40,59 @@ MAX_WINDOW_ROWS, MAX_WINDOW_CHARS = 4_096, 2**22
 #: Texts in sequence that fail by an internal error at which the workers are at fault, and not the texts.
 MAX_INTERNAL = 32
 
+#: Time between two calls of `waiting`, and before a lane that was full, or Redis, is tried again, in seconds.
+WAITING_EVERY_S = 0.5
+
+#: Seconds without an answer, though a worker is alive, after which it is looked if Redis has lost jobs.
+SEND_AGAIN_S = 60.0
+
 #: Errors of a job that one of its texts may be the cause of. Its texts are then sent one by one.
 _ERRORS_OF_A_TEXT = (InvalidText, TextTooLong, TooLarge, Internal, Poisoned)
 
+#: A row of the source.
+Row = Document | BadRow
+
+
+@dataclass(slots=True)
+class Group:
+    """Consecutive rows of the source, whose texts make one job.
+
+    Once it is answered, `errors` has the error of each document that could not be embedded, by its number among the
+    documents, and `vectors` has the vectors of the others, float32 `[documents, dimension]`; it stays None without any.
+    """
+
+    rows: list[Row]
+    vectors: NDArray[np.float32] | None = None
+    errors: dict[int, ShoalError] = field(default_factory=dict)
+
+
+def groups(rows: Iterator[Row], part_rows: int, options: Options) -> Iterator[Group]:
+    """Cut rows into groups, none of which is of two parts; the first row is the first of a part."""
+    max_rows = MAX_GROUP_ROWS if options.is_cacheable else TEXTS_PER_TOKENS_JOB
+    group: list[Row] = []
+    num_chars, left = 0, part_rows
+    for row in rows:
+        group.append(row)
+        num_chars += _num_chars(row)
+        left -= 1
+        if len(group) == max_rows or num_chars >= MAX_GROUP_CHARS or not left:
+            yield Group(group)
+            group, num_chars, left = [], 0, left or part_rows
+    if group:
+        yield Group(group)
+
+
+@dataclass(slots=True)
+class _SentJob:
+    job: Job
+    pending: Pending[Reply]
+
 
 class JobStream:
-    """The jobs of one bulk embedding. For one thread.
+    """The jobs of one bulk embedding, of which at most a window is unanswered. For one thread.
 
-    `model` and `dimension` are those of the vectors to come. `waiting` and `send_again_s` are those of `BulkLane`.
+    The vectors to come are of `model`, and have the `dimension`. `waiting` is called with the reason at least every
+    `WAITING_EVERY_S` during a wait; it may raise, to stop.
     """
 
     def __init__(
@@ -47,10 +104,12 @@ class JobStream:
         waiting: Callable[[str], None],
         send_again_s: float = SEND_AGAIN_S,
     ):
-        self._lane = BulkLane(client, waiting, send_again_s)
+        self._client = client
         self._options = options
         self._model = model
         self._dimension = dimension
+        self._waiting = waiting
+        self._send_again_s = send_again_s
         self._num_internal = 0  # one text after the other, up to the last one
 
     def embed(self, source: Iterator[Group]) -> Generator[Group, None, None]:
@@ -58,63 +117,52 @@ class JobStream:
 
         Raises ModelMismatch for vectors of another model, and the errors of jobs that no text is the cause of.
         """
-        window: deque[tuple[Group, SentJob | None]] = deque()  # a group without texts has no job
+        window: deque[tuple[Group, int, _SentJob | None]] = deque()  # a group without texts has no job
         num_rows = num_chars = 0
         try:
             while True:
                 while num_rows < MAX_WINDOW_ROWS and num_chars < MAX_WINDOW_CHARS and (group := next(source, None)):
-                    window.append((group, self._send(group.texts) if group.texts else None))
-                    num_rows, num_chars = num_rows + len(group.rows), num_chars + group.num_chars
+                    texts = [row.text for row in group.rows if isinstance(row, Document)]
+                    window.append((group, sum(map(_num_chars, group.rows)), self._send(texts) if texts else None))
+                    num_rows, num_chars = num_rows + len(group.rows), num_chars + window[-1][1]
                 if not window:
                     return
-                group, first = window[0]
+                group, group_chars, first = window[0]
                 if first:
-                    self._finish(group, first, _jobs(window))
+                    self._finish(group, first, [job for *_, job in window if job])
                 window.popleft()
-                num_rows, num_chars = num_rows - len(group.rows), num_chars - group.num_chars
+                num_rows, num_chars = num_rows - len(group.rows), num_chars - group_chars
                 yield group
         finally:
-            self._lane.forget(_jobs(window))
+            self._forget(job for *_, job in window if job)
 
-    def _send(self, texts: list[str]) -> SentJob:
-        return self._lane.send(Embed(texts, self._options))
-
-    def _finish(self, group: Group, first: SentJob, sent: Sequence[SentJob]) -> None:
+    def _finish(self, group: Group, first: _SentJob, sent: Sequence[_SentJob]) -> None:
         """Put the vectors of the first job into its group, or the errors of its texts."""
         outcomes = [self._outcome(first, sent)]
         if isinstance(outcomes[0], ShoalError) and len(first.job.texts) > 1:
-            outcomes = self._one_by_one(first.job.texts)
+            one_by_one = [self._send([text]) for text in first.job.texts]
+            try:
+                outcomes = [self._outcome(each, one_by_one[number:]) for number, each in enumerate(one_by_one)]
+            finally:
+                self._forget(one_by_one)
         group.errors = {number: found for number, found in enumerate(outcomes) if isinstance(found, ShoalError)}
         vectors = [found for found in outcomes if not isinstance(found, ShoalError)]
         group.vectors = np.concatenate(vectors) if vectors else None
 
-    def _one_by_one(self, texts: Sequence[str]) -> list[NDArray[np.float32] | ShoalError]:
-        """Return the vector or the error of each text, which is sent as a job of its own."""
-        sent = [self._send([text]) for text in texts]
-        try:
-            return [self._outcome(each, sent[number:]) for number, each in enumerate(sent)]
-        finally:
-            self._lane.forget(sent)
-
-    def _outcome(self, first: SentJob, sent: Sequence[SentJob]) -> NDArray[np.float32] | ShoalError:
+    def _outcome(self, first: _SentJob, sent: Sequence[_SentJob]) -> NDArray[np.float32] | ShoalError:
         """Return the vectors of the first job, or the error that one of its texts is the cause of.
 
         Raises Internal if one text after the other fails by it: then the workers are at fault.
         """
         try:
-            vectors = self._vectors(first, sent)
+            reply = self._reply(first, sent)
         except _ERRORS_OF_A_TEXT as error:
             if len(first.job.texts) == 1:
                 self._num_internal = self._num_internal + 1 if isinstance(error, Internal) else 0
             if self._num_internal >= MAX_INTERNAL:
                 raise
             return error
-        self._num_internal = 0
-        return vectors
-
-    def _vectors(self, first: SentJob, sent: Sequence[SentJob]) -> NDArray[np.float32]:
-        """Return the vectors of the first job. Raises ModelMismatch, MalformedJob and the reply's error."""
-        reply, shape = self._lane.reply(first, sent), (len(first.job.texts), self._dimension)
+        shape = (len(first.job.texts), self._dimension)
         if reply.model != self._model:
             raise ModelMismatch(
                 f"a worker answered with vectors of {reply.model}, and those before are of {self._model}: "
@@ -123,8 +171,76 @@ class JobStream:
         if reply.vectors is None or reply.vectors.shape != shape:
             found = None if reply.vectors is None else list(reply.vectors.shape)
             raise MalformedJob(f"a worker answered with vectors of the shape {found}, not {list(shape)}: update it")
+        self._num_internal = 0
         return reply.vectors
 
+    def _reply(self, first: _SentJob, sent: Sequence[_SentJob]) -> Reply:
+        """Return the reply to the first of the jobs that were sent, however long that takes. Raises the reply's error.
 
-def _jobs(window: Iterable[tuple[Group, SentJob | None]]) -> list[SentJob]:
-    return [job for _, job in window if job]
+        Waits for workers, for room in the lane and for Redis.
+        """
+        silent_since = time.monotonic()
+        while True:
+            try:
+                return Reply.join([self._client.run(lambda _: first.pending.result(WAITING_EVERY_S))])
+            except TimeoutError:
+                if self._has_worker() and time.monotonic() - silent_since > self._send_again_s:
+                    self._send_lost(sent)
+                    silent_since = time.monotonic()
+            except (Overloaded, Unavailable) as refusal:
+                reason = "room in the lane" if isinstance(refusal, Overloaded) else "Redis"
+                self._waiting(f"waiting for {reason}")
+                time.sleep(WAITING_EVERY_S)
+                for each in sent:
+                    if isinstance(each.pending.error(), Overloaded | Unavailable):  # others are raised in their turn
+                        each.pending = self._call(each.job)
+
+    def _has_worker(self) -> bool:
+        """Say what is waited for; return True if it is a living worker."""
+        try:
+            has_worker = bool(self._client.pool.alive())
+        except ShoalError:
+            self._waiting("waiting for Redis")
+            return False
+        self._waiting("embedding" if has_worker else "waiting for a worker")
+        return has_worker
+
+    def _send_lost(self, sent: Sequence[_SentJob]) -> None:
+        """Send the jobs again, as new ones, that have no answer and are in their lane no longer.
+
+        Those that wait there or are with a worker are only slow: sent again, they would never be finished.
+        """
+        placed = [(each, put_id) for each in sent if not each.pending.done() and (put_id := each.pending.put_id)]
+        try:
+            held = self._client.run(lambda client: client.queue.holds([put_id for _, put_id in placed]))
+        except ShoalError:
+            return  # Redis is away, which the next wait notices
+        lost = [each for (each, _), is_held in zip(placed, held, strict=True) if not is_held]
+        self._forget(lost)
+        for each in lost:
+            each.job = replace(each.job, id=new_id())
+            each.pending = self._call(each.job)
+
+    def _send(self, texts: list[str]) -> _SentJob:
+        job = Embed(texts, self._options)
+        return _SentJob(job, self._call(job))
+
+    def _call(self, job: Job) -> Pending[Reply]:
+        async def call(client: AsyncClient) -> Pending[Reply]:
+            return client.connect().call("bulk", [job], client.name)[0]
+
+        return self._client.run(call)
+
+    def _forget(self, sent: Iterable[_SentJob]) -> None:
+        """Withdraw jobs whose replies are not wanted any more."""
+        jobs = [each.job for each in sent]
+
+        async def forget(client: AsyncClient) -> None:
+            client.connect().forget(jobs)
+
+        with suppress(ShoalError):
+            self._client.run(forget)
+
+
+def _num_chars(row: Row) -> int:
+    return len(row.text) + len(row.id) if isinstance(row, Document) else len(row.reason)

@@ -29,70 +29,56 @@ SUFFIXES = {
 
 
 class PartFile:
-    """The files of a part while they are written; `paths` are those of the endings of the format, in order."""
+    """A .jsonl file of a part while it is written: an object a line, with `id` and `vector`.
+
+    `paths` are the files of the format's endings, in order. They are whole after `finish`.
+    """
 
     def __init__(self, paths: Sequence[Path], dimension: int):
         self.paths = paths
-        self.dimension = dimension
-        self.num_rows = 0
+        self._dimension = dimension
         self._files: list[BinaryIO] = [path.open("wb") for path in paths]
 
     def write(self, ids: Sequence[str], vectors: NDArray[np.float32]) -> None:
         """Append rows: their ids, and their vectors `[rows, dimension]`."""
-        self._write(ids, np.ascontiguousarray(vectors, "<f4"))
-        self.num_rows += len(ids)
+        rows = zip(ids, vectors.tolist(), strict=True)
+        self._files[0].writelines(_line({"id": id_, "vector": vector}) for id_, vector in rows)
 
     def finish(self) -> None:
         """Write what is left."""
 
     def close(self) -> None:
-        """Close the files; they are whole only after `finish`."""
+        """Close the files."""
         for file in self._files:
             file.close()
 
-    def _write(self, ids: Sequence[str], vectors: NDArray[np.float32]) -> None:
-        raise NotImplementedError
-
 
 class _RawPart(PartFile):
-    """Vectors as they are in memory, after a header of fixed size, and a file of their ids."""
+    """Vectors of a .safetensors or .npy file, as they are in memory, and a file of their ids."""
 
     def __init__(self, paths: Sequence[Path], dimension: int):
         super().__init__(paths, dimension)
+        self._num_rows = 0
         self._files[0].write(bytes(_HEADER_BYTES))
 
-    def _write(self, ids: Sequence[str], vectors: NDArray[np.float32]) -> None:
-        self._files[0].write(vectors.tobytes())
-        self._files[1].writelines(_line(id_) for id_ in ids)
+    def write(self, ids: Sequence[str], vectors: NDArray[np.float32]) -> None:
+        """Append rows."""
+        self._files[0].write(np.ascontiguousarray(vectors, "<f4").tobytes())
+        self._files[1].writelines(map(_line, ids))
+        self._num_rows += len(ids)
 
     def finish(self) -> None:
         """Write the header."""
+        shape, header = (self._num_rows, self._dimension), BytesIO()
+        if self.paths[0].suffix == ".npy":
+            npy.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        else:
+            about = {"dtype": "F32", "shape": shape, "data_offsets": [0, 4 * shape[0] * shape[1]]}
+            header.write((_HEADER_BYTES - 8).to_bytes(8, "little"))
+            header.write(json.dumps({"vectors": about}, separators=(",", ":")).encode().ljust(_HEADER_BYTES - 8))
+        assert header.tell() == _HEADER_BYTES  # numpy leaves room for any number of rows
         self._files[0].seek(0)
-        self._files[0].write(self._header())
-
-    def _header(self) -> bytes:
-        shape = [self.num_rows, self.dimension]
-        about = {"dtype": "F32", "shape": shape, "data_offsets": [0, 4 * shape[0] * shape[1]]}
-        text = json.dumps({"vectors": about}, separators=(",", ":")).encode()
-        num_bytes = _HEADER_BYTES - 8
-        return num_bytes.to_bytes(8, "little") + text.ljust(num_bytes)
-
-
-class _NpyPart(_RawPart):
-    def _header(self) -> bytes:
-        buffer = BytesIO()
-        shape = (self.num_rows, self.dimension)
-        npy.write_array_header_1_0(buffer, {"descr": "<f4", "fortran_order": False, "shape": shape})
-        assert buffer.tell() == _HEADER_BYTES  # numpy leaves room for any number of rows
-        return buffer.getvalue()
-
-
-class _JsonlPart(PartFile):
-    """An object a line, with `id` and `vector`."""
-
-    def _write(self, ids: Sequence[str], vectors: NDArray[np.float32]) -> None:
-        rows = zip(ids, vectors.tolist(), strict=True)
-        self._files[0].writelines(_line({"id": id_, "vector": vector}) for id_, vector in rows)
+        self._files[0].write(header.getvalue())
 
 
 class _ParquetPart(PartFile):
@@ -100,28 +86,23 @@ class _ParquetPart(PartFile):
 
     def __init__(self, paths: Sequence[Path], dimension: int):
         super().__init__(paths, dimension)
-        pa = self._pa = _pyarrow()
+        pa = self._pa = load_pyarrow()
         self._schema = pa.schema([("id", pa.string()), ("vector", pa.list_(pa.float32(), dimension))])
         self._writer = pa.parquet.ParquetWriter(self._files[0], self._schema, compression="none", use_dictionary=False)
         self._ids: list[str] = []
         self._vectors: list[NDArray[np.float32]] = []
 
-    def _write(self, ids: Sequence[str], vectors: NDArray[np.float32]) -> None:
+    def write(self, ids: Sequence[str], vectors: NDArray[np.float32]) -> None:
+        """Hold rows, and write those of a full row group."""
         self._ids += ids
         self._vectors.append(vectors)
         if len(self._ids) >= _GROUP_ROWS:
-            self._flush()
-
-    def _flush(self) -> None:
-        flat = self._pa.array(np.concatenate(self._vectors).ravel())
-        columns = [self._pa.array(self._ids), self._pa.FixedSizeListArray.from_arrays(flat, self.dimension)]
-        self._writer.write_table(self._pa.table(columns, schema=self._schema))
-        self._ids, self._vectors = [], []
+            self._write_group()
 
     def finish(self) -> None:
         """Write the rows that are held, and the end of the table."""
         if self._ids:
-            self._flush()
+            self._write_group()
         self._writer.close()
 
     def close(self) -> None:
@@ -129,27 +110,21 @@ class _ParquetPart(PartFile):
         self._writer.is_open = False  # else its end would write to the file of an unfinished part
         super().close()
 
-
-_CLASSES: dict[str, type[PartFile]] = {
-    "safetensors": _RawPart,
-    "npy": _NpyPart,
-    "parquet": _ParquetPart,
-    "jsonl": _JsonlPart,
-}
+    def _write_group(self) -> None:
+        flat = self._pa.array(np.concatenate(self._vectors).ravel())
+        columns = [self._pa.array(self._ids), self._pa.FixedSizeListArray.from_arrays(flat, self._dimension)]
+        self._writer.write_table(self._pa.table(columns, schema=self._schema))
+        self._ids, self._vectors = [], []
 
 
 def open_part(format_name: str, paths: Sequence[Path], dimension: int) -> PartFile:
     """Open the files of a part. Raises OSError, and MissingExtra where .parquet cannot be written."""
-    return _CLASSES[format_name](paths, dimension)
+    classes: dict[str, type[PartFile]] = {"jsonl": PartFile, "parquet": _ParquetPart}
+    return classes.get(format_name, _RawPart)(paths, dimension)
 
 
-def check_format(format_name: str) -> None:
-    """Raise MissingExtra if a library that the format needs is not installed."""
-    if format_name == "parquet":
-        _pyarrow()
-
-
-def _pyarrow() -> Any:
+def load_pyarrow() -> Any:
+    """Return the library that writes .parquet. Raises MissingExtra if it is not installed."""
     try:
         import pyarrow
         import pyarrow.parquet

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.bulk.bulk_lane import WAITING_EVERY_S
+from shoal.bulk.job_stream import WAITING_EVERY_S
 from shoal.client.redis.client import Client
 from shoal.errors import NotReady, Unavailable
 from shoal.long_task import Report, TaskProgress
@@ -46,27 +46,24 @@ def served_model(client: Client) -> ServedModel | None:
 
 
 def check_same_vectors(workers: Collection[Mapping[str, Any]]) -> None:
-    """Raise NotReady if workers make different vectors of a text, or do not tell, as their heartbeats say.
+    """Raise NotReady if heartbeats do not tell that the workers make the same vectors of a text.
 
-    They do if they serve different models, or one model with another engine or precision, other prompts or another
-    length.
+    Workers make others with another model, engine or precision, with other prompts or another length.
     """
     check_one_model(workers)
     found = {str(about.get("fingerprint") or "") for about in workers}
     if "" in found:
         raise NotReady("a worker does not tell what its vectors depend on: update all workers of the pool")
-    if len(found) > 1:
-        raise NotReady(f"workers of the pool make different vectors of a text, as they have {_differences(workers)}")
-
-
-def _differences(workers: Collection[Mapping[str, Any]]) -> str:
-    """Return in words what makes the vectors of workers differ, and the remedy."""
+    if len(found) < 2:
+        return
+    difference = "different files of the model, such as another tokenizer: prepare it anew on all machines"
     for name, remedy in _CAUSES.items():
         values = [about.get(name) for about in workers]
-        found = {", ".join(map(str, value)) if isinstance(value, list) else str(value) for value in values}
-        if len(found) > 1:
-            return f"different {name.replace('_', ' ')} ({'; '.join(sorted(found))}): {remedy}"
-    return "different files of the model, such as another tokenizer: prepare it anew on all machines"
+        words = {", ".join(map(str, value)) if isinstance(value, list) else str(value) for value in values}
+        if len(words) > 1:
+            difference = f"different {name.replace('_', ' ')} ({'; '.join(sorted(words))}): {remedy}"
+            break
+    raise NotReady(f"workers of the pool make different vectors of a text, as they have {difference}")
 
 
 def check_one_model(workers: Collection[Mapping[str, Any]]) -> None:

@@ -12,10 +12,9 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.bulk.bulk_request import BulkRequest
-from shoal.bulk.embed_file import embed_file
-from shoal.bulk.manifest import BAD_ROWS
+from shoal.bulk.embed_file import BulkRequest, embed_file
 from shoal.bulk.part_file import SUFFIXES
+from shoal.bulk.vector_folder import BAD_ROWS
 from shoal.cli.long_job import submit
 from shoal.cli.options import REDIS_SETTINGS, settings_options
 from shoal.cli.output import echo

@@ -16,15 +16,12 @@ from shoal.client.http.client import HttpClient
 from shoal.client.questions import Questions
 from shoal.client.redis.client import Client
 from shoal.errors import UnknownIndex
-from shoal.evaluation.collection import Collection, Files
+from shoal.evaluation.collection import Collection, Files, write_run, write_source
 from shoal.evaluation.evaluation import Evaluation
-from shoal.evaluation.formats import write_run, write_source
-from shoal.evaluation.plot import svg
-from shoal.evaluation.run import run, times
-from shoal.evaluation.setting import Setting
-from shoal.evaluation.table import tables
+from shoal.evaluation.report import svg, tables
+from shoal.evaluation.run import Setting, run, times
 from shoal.operations.search import MAX_K
-from shoal.records.source_rules import SourceRules
+from shoal.records.source_file import SourceRules
 from shoal.settings import Settings
 from shoal.supervisor.wait import wait_until
 

@@ -1,13 +1,39 @@
-"""A test collection: queries, and judgements of the documents that are relevant for them."""
+"""Test collections: queries, and judgements of documents, in the formats of BEIR and TREC."""
 
-from collections.abc import Mapping
+import html
+import json
+import os.path
+import re
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Self
+from types import UnionType
+from typing import Any, NamedTuple, Self
 
-from shoal.errors import InvalidRequest
-from shoal.evaluation.formats import read_judgements, read_queries
-from shoal.records.source_rules import SourceRules
+from shoal.contract.excerpt import excerpt
+from shoal.errors import BadDocument, InvalidRequest
+from shoal.records.document import SourceLabel
+from shoal.records.source_file import SourceRules, is_url, open_file, path_of, shown
+from shoal.records.text_records import read_lines
+
+#: Names of the id and of the text of a query in a line of JSON, in order of preference.
+_IDS, _TEXTS = ("_id", "id", "query_id"), ("text", "query", "title")
+
+#: The fields of a topic of TREC that may be its query, in order of preference.
+_TOPIC_FIELDS = ("title", "query")
+
+_TOPIC = re.compile(r"<(top|topic)\b([^>]*)>(.*?)</\1>", re.DOTALL | re.IGNORECASE)
+_NUMBER = re.compile(r"""\bnumber\s*=\s*["']([^"']*)["']""")
+
+#: What TREC puts before the content of a field.
+_LABEL = re.compile(r"^\s*(?:Number|Topic|Description|Narrative)\s*:\s*")
+
+#: Numbers of cells of a judgement: in BEIR's format the ids of the query and of the document and the gain, in TREC's
+#: also an iteration, after the id of the query.
+_NUMS_CELLS = (3, 4)
+
+_GAIN = re.compile(r"[-+]?\d{1,9}(\.0*)?")
 
 
 class Files(NamedTuple):
@@ -64,6 +90,152 @@ class Collection:
         if not judged:
             raise InvalidRequest(f"{files.qrels} calls no document relevant for a query of {files.queries}")
         return cls(judged, {name: judgements[name] for name in judged}, len(queries) - len(judged))
+
+
+def lines_of(path: str, rules: SourceRules) -> Generator[tuple[str, str]]:
+    """Yield each line of a UTF-8 file that is not blank, without its end, behind its place for messages.
+
+    Raises InvalidRequest if there is no such file, BadDocument for a line that is no UTF-8 or too long, and what
+    `open_file` raises.
+    """
+    path = path_of(path)
+    if not is_url(path) and not os.path.isfile(path):
+        raise InvalidRequest(f"there is no file {path}: give the path of a file, not of a folder")
+    label = SourceLabel(shown(path), "line")
+    with open_file(path, rules) as file, closing(read_lines(file, label)) as lines:
+        for number, text, error in lines:
+            if error:
+                raise error
+            if text.strip():
+                yield label.at(number), text.rstrip("\r\n")
+
+
+def read_queries(path: str, rules: SourceRules, topic_field: str | None = None) -> dict[str, str]:
+    """Return the texts of the queries in a file by their ids.
+
+    The first character tells the format: `{` for a JSON object a line with `_id` and `text`, `<` for topics of TREC,
+    of which `topic_field` is taken (by default `title`, else `query`), else an id and a text with a tab between them.
+    Raises BadDocument for what is no query or has the id of another one, and what `lines_of` raises.
+    """
+    lines, queries = [*lines_of(path, rules)], dict[str, str]()
+    kind = lines[0][1].lstrip()[0] if lines else ""
+    if kind == "<":
+        found = _topics(shown(path), "\n".join(line for _, line in lines), topic_field)
+    elif kind == "{":
+        found = (_query(where, line) for where, line in lines)
+    else:
+        found = ((where, query_id, text) for where, line in lines for query_id, _, text in [line.partition("\t")])
+    for where, query_id, text in found:
+        name = query_id.strip()
+        if not name or not text.strip():
+            what = "text" if name else "id"
+            raise BadDocument(
+                f"{where}: the query has no {what}: write an id and a text (a tab between them, in a table)"
+            )
+        if name in queries:
+            raise BadDocument(f"{where}: there is another query {excerpt(name)}: ids must differ")
+        queries[name] = " ".join(text.split())
+    if not queries:
+        raise InvalidRequest(f"{shown(path)} has no queries: give a file of BEIR or TREC, or lines of id, tab, text")
+    return queries
+
+
+def read_judgements(path: str, rules: SourceRules) -> dict[str, dict[str, int]]:
+    """Return the gain of each judged document by its id, by the id of the query, from a file of BEIR or of TREC.
+
+    Raises BadDocument for a line that is none, or that contradicts an earlier one, and what `lines_of` raises.
+    """
+    judgements: dict[str, dict[str, int]] = {}
+    for number, (where, line) in enumerate([*lines_of(path, rules)]):
+        cells = [cell.strip() for cell in (line.split("\t") if "\t" in line else line.split())]
+        fault = f"it has {len(cells)} cells" if len(cells) not in _NUMS_CELLS else ""
+        if not fault and not _GAIN.fullmatch(cells[-1]):
+            fault = f"its gain {cells[-1]:.30} is no whole number"
+        if fault and number == 0 and cells[0].lower().startswith("query"):
+            continue  # the header of BEIR
+        if fault:
+            raise BadDocument(
+                f"{where}: {excerpt(line)} is no judgement ({fault}): it takes query-id, corpus-id, score (BEIR) or "
+                "query-id, iteration, document-id, relevance (TREC)"
+            )
+        query, document, gain = cells[0], cells[-2], int(float(cells[-1]))
+        former = judgements.setdefault(query, {}).setdefault(document, gain)
+        if former != gain:
+            raise BadDocument(
+                f"{where}: {excerpt(document)} has the gain {gain} for query {excerpt(query)}, and had {former} "
+                "before: leave one of the lines out"
+            )
+    if not judgements:
+        raise InvalidRequest(f"{shown(path)} has no judgements: give a file of BEIR or TREC with a line for each")
+    return judgements
+
+
+def write_source(corpus: str, source: Path, rules: SourceRules) -> None:
+    """Write the documents of a corpus of BEIR into a file for `shoal index build`.
+
+    The text of a document is its title and its text, as BEIR's own models read it. Documents without either are left
+    out. Raises BadDocument for a line that is none, and what `lines_of` raises.
+    """
+    with source.open("w", encoding="utf-8") as file, closing(lines_of(corpus, rules)) as lines:
+        for where, line in lines:
+            values = _object(where, line)
+            document = _first(where, values, _IDS, str | int)
+            title, text = (_first(where, values, [name]) for name in ("title", "text"))
+            if not document:
+                raise BadDocument(f"{where}: the document has no id: fill it in")
+            if title or text:
+                about = {"id": document, "text": f"{title} {text}".strip()} | ({"title": title} if title else {})
+                file.write(json.dumps(about) + "\n")
+
+
+def write_run(path: Path, rankings: Mapping[str, Sequence[str]]) -> None:
+    """Write the documents found for each query as trec_eval reads them: query, Q0, document, rank, score and name.
+
+    The score is 1 / rank: trec_eval sorts by it. Ids with white space in them have it replaced by underscores.
+    """
+    with path.open("w", encoding="utf-8") as file:
+        for query, ranking in rankings.items():
+            for rank, document in enumerate(ranking, 1):
+                file.write(f"{'_'.join(query.split())} Q0 {'_'.join(document.split())} {rank} {1 / rank:.6f} shoal\n")
+
+
+def _query(where: str, line: str) -> tuple[str, str, str]:
+    values = _object(where, line)
+    return where, _first(where, values, _IDS, str | int), _first(where, values, _TEXTS)
+
+
+def _topics(path: str, text: str, field: str | None) -> Iterator[tuple[str, str, str]]:
+    for number, (_, attributes, body) in enumerate(_TOPIC.findall(text), 1):
+        where = f"{path}, topic {number}"
+        found = [text for name in ((field,) if field else _TOPIC_FIELDS) if (text := _field(body, name))]
+        if not found:
+            raise BadDocument(f"{where}: it has no {field or 'title or query'}: name another field")
+        attribute = _NUMBER.search(attributes)
+        yield where, _plain(attribute[1]) if attribute else _field(body, "num"), found[0]
+
+
+def _field(body: str, name: str) -> str:
+    found = re.search(rf"<{re.escape(name)}>([^<]*)", body, re.IGNORECASE)
+    return _plain(found[1]) if found else ""
+
+
+def _plain(text: str) -> str:
+    return " ".join(html.unescape(_LABEL.sub("", text)).split())
+
+
+def _object(where: str, line: str) -> dict[str, Any]:
+    try:
+        return dict(json.loads(line))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise BadDocument(f"{where}: {excerpt(line)} is no JSON object: write one with _id and text") from error
+
+
+def _first(where: str, values: Mapping[str, Any], names: Sequence[str], kind: type | UnionType = str) -> str:
+    """Return the first of the named values that there is, "" if there is none. Raises BadDocument for another kind."""
+    value = next((values[name] for name in names if values.get(name) is not None), "")
+    if not isinstance(value, kind):
+        raise BadDocument(f"{where}: the id or the text is no string: write an object with _id and text")
+    return str(value).strip()
 
 
 def _file(folder: str, name: str) -> str | None:

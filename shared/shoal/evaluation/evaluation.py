@@ -1,16 +1,55 @@
-"""An evaluation: the values of the measures for each setting, its times, and its difference to the first setting."""
+"""An evaluation: measures of each setting as trec_eval computes them, with intervals and tests by resampling queries.
 
+The random numbers come from a fixed seed, so the same values give the same figures.
+"""
+
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shoal.evaluation.collection import Collection
-from shoal.evaluation.measure import measures
-from shoal.evaluation.run import Rankings, Times
-from shoal.evaluation.setting import Setting
-from shoal.evaluation.significance import Difference, Interval, differences, interval
+from shoal.evaluation.run import Rankings, Setting, Times
+
+#: Resamples for an interval, and for a test, and how many of them are in memory at a time.
+NUM_RESAMPLES, _AT_A_TIME = 10_000, 100
+
+#: Part of the resamples whose mean is inside an interval.
+CONFIDENCE = 0.95
+
+_SEED = 20_261_123
+
+#: Values of one measure, one for each query: float64 `[queries]`.
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean over the queries, with the interval that has `CONFIDENCE` of the means of resampled queries."""
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The difference of a setting to the first one over the same queries.
+
+    `p` is the probability that a difference as large comes by chance, if neither is better; `p_of_all` is corrected for
+    the number of comparisons. `num_better` queries have a higher value than with the first setting.
+    """
+
+    setting: str
+    interval: Interval
+    p: float
+    p_of_all: float
+    num_better: int
+    num_worse: int
+    num_equal: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +90,66 @@ class Evaluation:
         """Compute the figures of the settings, of which each has its rankings and maybe its times."""
         judged, found = collection.judgements, []
         for setting, of_setting, its_times in zip(settings, rankings, times, strict=True):
-            gains = {q: [judged[q].get(document, 0) for document in ranking] for q, ranking in of_setting.items()}
-            values = {
-                name: {q: float(measure(gains[q], [*judged[q].values()])) for q in gains}
-                for name, measure in measures(k, depth).items()
-            }
+            values: dict[str, dict[str, float]] = {}
+            for query, ranking in of_setting.items():
+                gains = [judged[query].get(document, 0) for document in ranking]
+                for name, value in measures(gains, [*judged[query].values()], k, depth).items():
+                    values.setdefault(name, {})[query] = value
             means = {name: interval(np.array([*of_queries.values()])) for name, of_queries in values.items()}
             found.append(Figures(setting.name, setting.options, means, its_times, values))
-        first, *_ = measures(k, depth)
-        names = [setting.name for setting in settings]
-        compared = differences(names, [np.array([*each.values[first].values()]) for each in found])
-        return cls(len(collection.queries), collection.num_left_out, found, names[0], first, compared)
+        names, measure = [setting.name for setting in settings], f"nDCG@{k}"
+        compared = differences(names, [np.array([*each.values[measure].values()]) for each in found])
+        return cls(len(collection.queries), collection.num_left_out, found, names[0], measure, compared)
+
+
+def measures(gains: Sequence[int], judged: Sequence[int], k: int, depth: int) -> dict[str, float]:
+    """Return nDCG and the reciprocal rank of the first `k` hits, recall and average precision of the first `depth`.
+
+    `gains` has the gain of each hit of a query, best first; `judged` has the gains of all documents that were judged
+    for it, of which at least one is above 0, which means relevant.
+    """
+    num_relevant = sum(gain > 0 for gain in judged)
+    ranks = [rank for rank, gain in enumerate(gains[:depth], 1) if gain > 0]
+    found, best = (
+        sum(gain / math.log2(rank + 1) for rank, gain in enumerate(ranking[:k], 1) if gain > 0)
+        for ranking in (gains, sorted(judged, reverse=True))
+    )
+    return {
+        f"nDCG@{k}": found / best,
+        f"recall@{depth}": len(ranks) / num_relevant,
+        f"MRR@{k}": next((1 / rank for rank, gain in enumerate(gains[:k], 1) if gain > 0), 0.0),
+        f"MAP@{depth}": sum(number / rank for number, rank in enumerate(ranks, 1)) / num_relevant,
+    }
+
+
+def interval(values: Values) -> Interval:
+    """Return the mean of the values and its interval: percentiles of the bootstrap over queries."""
+    rng, num = np.random.default_rng(_SEED), len(values)
+    means = [values[rng.integers(num, size=(_AT_A_TIME, num))].mean(axis=1) for _ in range(NUM_RESAMPLES // _AT_A_TIME)]
+    low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return Interval(float(values.mean()), float(low), float(high))
+
+
+def differences(names: Sequence[str], values: Sequence[Values]) -> list[Difference]:
+    """Return the difference of each setting but the first to the first, whose values are in the same order."""
+    deltas = [each - values[0] for each in values[1:]]
+    for each in deltas:
+        each[np.abs(each) < 1e-12] = 0.0  # of equal rankings: sums in another order
+    ps = [_p(each) for each in deltas]
+    # By Holm: one of them is below 0.05 by chance in 5 %.
+    ps_of_all, largest = list(ps), 0.0
+    for rank, place in enumerate(np.argsort(ps, kind="stable").tolist()):
+        ps_of_all[place] = largest = max(largest, min(1.0, (len(ps) - rank) * ps[place]))
+    return [
+        Difference(name, interval(each), p, p_of_all, *(int(mask.sum()) for mask in (each > 0, each < 0, each == 0)))
+        for name, each, p, p_of_all in zip(names[1:], deltas, ps, ps_of_all, strict=True)
+    ]
+
+
+def _p(deltas: Values) -> float:
+    """Return Fisher's probability, paired and two-sided: the signs of the differences are changed at random."""
+    rng, num_as_large = np.random.default_rng(_SEED), 0
+    for _ in range(NUM_RESAMPLES // _AT_A_TIME):
+        signs = rng.integers(2, size=(_AT_A_TIME, len(deltas)), dtype=np.int8) * 2 - 1
+        num_as_large += int((np.abs(signs @ deltas) >= np.abs(deltas.sum()) - 1e-9).sum())
+    return (num_as_large + 1) / (NUM_RESAMPLES + 1)

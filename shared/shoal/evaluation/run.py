@@ -1,16 +1,19 @@
 """Runs: the documents that a setting finds for each query of a collection, and the times of single searches."""
 
+import json
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 import numpy as np
 
 from shoal.contract.excerpt import excerpt
+from shoal.contract.options import OPTION_NAMES
 from shoal.errors import InvalidRequest
 from shoal.evaluation.collection import Collection
-from shoal.evaluation.setting import Setting
+from shoal.operations.search_options import SEARCH_NAMES
 from shoal.process.progress import Progress
 
 #: Queries of a call, and of a call whose hits a reranker reads, which takes long.
@@ -22,9 +25,56 @@ NUM_TIMED, NUM_ROUNDS = 50, 3
 #: The ids of the documents that were found for each query, best first, by the id of the query.
 Rankings = Mapping[str, Sequence[str]]
 
-
 #: A search of a service: it takes queries, `k` and options, and returns a list of hits for each query.
 Search = Callable[..., list[list[dict[str, Any]]]]
+
+#: The options of a search that leave one list of hits for each query.
+_ALLOWED = {*OPTION_NAMES, *SEARCH_NAMES} - {"cursor", "fuse", "like", "num_negative", "vectors"}
+
+_WORD = re.compile(r"([\w.]+)=(.*?)(?=\s+[\w.]+=|\s*$)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The options of a search, with the name under which they stand in tables."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the setting in words such as `mode=hybrid alpha=0.6 rerank.top_n=50`; none are the service's defaults.
+
+        A value is JSON, or else a string; a dot in a name leads into a map. Raises InvalidRequest.
+        """
+        options: dict[str, Any] = {}
+        if rest := _WORD.sub("", text).strip():
+            raise InvalidRequest(f"the setting has {excerpt(rest)}: write NAME=VALUE, such as mode=hybrid alpha=0.6")
+        for name, found in _WORD.findall(text):
+            value = found.strip()
+            *parents, last = name.split(".")
+            place: Any = options
+            for parent in parents:
+                place = place.setdefault(parent, {}) if isinstance(place, dict) else place
+            if not isinstance(place, dict) or last in place:
+                raise InvalidRequest(f"the setting has {excerpt(name)} twice: leave one out")
+            try:
+                place[last] = json.loads(value)
+            except (ValueError, RecursionError):
+                if value[:1] in ("{", "[", '"') or not value:
+                    raise InvalidRequest(f"the setting has {name}={excerpt(value)}: its value is no JSON") from None
+                place[last] = value
+        if unknown := [name for name in options if name not in _ALLOWED]:
+            raise InvalidRequest(
+                f"the setting has {excerpt(unknown[0])}: it takes options of a search with one list of hits a query"
+            )
+        return cls(" ".join(text.split()) or "defaults", options)
+
+    def num_hits(self, most: int) -> int:
+        """Return how many hits to ask for: at most as many as a reranker reads, as a search refuses more."""
+        rerank = self.options.get("rerank")
+        top_n = rerank.get("top_n") if isinstance(rerank, dict) else None
+        return min(most, top_n) if isinstance(top_n, int) and top_n > 0 else most
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 `python -m shoal.extraction.reader_process DESCRIPTOR PARENT PDF_S OTHER_S` reads one file after the other from a
 connection: a message with the kind, then pieces of the file, up to an empty one. It answers each with three messages:
-what is wrong with the file, or else its text, and its title. A PDF file may take `PDF_S` seconds of the processor's
-time, and any other `OTHER_S`.
+the fault of the file, or else its text, and its title. A PDF file may take `PDF_S` seconds of the processor's time, and
+any other `OTHER_S`.
 """
 
 import contextlib
@@ -14,11 +14,8 @@ import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
-from shoal.extraction.decoding import decode
-from shoal.extraction.html_text import extract_html
+from shoal.extraction.file_formats import decode, extract_html, extract_markdown, extract_pdf
 from shoal.extraction.kinds import MAX_MEMORY_BYTES, MAX_TEXT_BYTES, OUT_OF_MEMORY, Extracted, UnreadableFile
-from shoal.extraction.markdown_text import extract_markdown
-from shoal.extraction.pdf_text import extract_pdf
 from shoal.process.memory_limit import limit_memory
 from shoal.process.parent_death import die_with_parent
 
@@ -45,7 +42,7 @@ def main(descriptor: str, parent: str, pdf_s: str, other_s: str) -> None:
 
 
 def _answer(kind: str, data: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return what is wrong with a file, or else its text, and its title."""
+    """Return the fault of a file, or else its text, and its title."""
     try:
         found = _EXTRACT[kind](data)
     except UnreadableFile as error:

@@ -16,15 +16,18 @@ from shoal.errors import MissingExtra
 from shoal.extraction.kinds import (
     MAX_FILE_BYTES,
     MAX_MEMORY_BYTES,
-    MAX_OTHER_S,
-    MAX_PDF_S,
     MAX_TEXT_BYTES,
     OUT_OF_MEMORY,
-    PACKAGES,
     Extracted,
     UnreadableFile,
 )
 from shoal.process.extra import install_command
+
+#: The packages that kinds need, which the extra `documents` has.
+PACKAGES = {"html": "selectolax", "pdf": "pypdf"}
+
+#: Most seconds of processor time for reading a PDF file, which may have thousands of pages, and for any other file.
+MAX_PDF_S, MAX_OTHER_S = 120, 10
 
 #: Interval at which a caller hears that a file is still being read, in seconds.
 WAITING_EVERY_S = 0.5
@@ -32,7 +35,7 @@ WAITING_EVERY_S = 0.5
 #: Time for an answer that has begun, in seconds; then its process is killed, which a hostile file may have taken over.
 ANSWER_S = 10.0
 
-#: Most characters of an answer that says what is wrong with a file.
+#: Most characters of the fault of a file.
 MAX_ERROR_CHARS = 1_000
 
 
@@ -52,7 +55,8 @@ class TextReader:
 
         Raises UnreadableFile, and MissingExtra if the package for the kind is not installed.
         """
-        check_installed(kind)
+        if (package := PACKAGES.get(kind)) and not find_spec(package):
+            raise MissingExtra(f"reading {kind} needs {package}; run: {install_command('documents')}")
         if self._process is None or self._process.poll() is not None:
             self.close()
             self._start()
@@ -65,10 +69,17 @@ class TextReader:
             self.close()
             raise
         if answer is None:
-            raise UnreadableFile(_reason(self.close()))
-        error, text, title = answer
-        if error:
-            raise UnreadableFile(error[:MAX_ERROR_CHARS])
+            exit_code = self.close()
+            if exit_code == OUT_OF_MEMORY:
+                fault = f"reading it takes over {MAX_MEMORY_BYTES:,} bytes of memory"
+            elif exit_code == -signal.SIGXCPU:
+                fault = "reading it takes too much of the processor's time"
+            else:
+                fault = f"reading it ended the process that did (exit code {exit_code})"
+            raise UnreadableFile(f"{fault}: save it anew, or leave it out")
+        fault, text, title = answer
+        if fault:
+            raise UnreadableFile(fault[:MAX_ERROR_CHARS])
         return Extracted(text, title)
 
     def close(self) -> int:
@@ -102,7 +113,7 @@ class TextReader:
                 self._connection.send_bytes(piece)
 
     def _receive(self) -> list[str] | None:
-        """Return what is wrong with the file, its text and its title; None if the process has ended meanwhile."""
+        """Return the fault of the file, its text and its title; None if the process has ended meanwhile."""
         limit = Timer(ANSWER_S, self._process.kill if self._process else bool)
         limit.start()
         try:
@@ -118,18 +129,3 @@ class TextReader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def check_installed(kind: str) -> None:
-    """Raise MissingExtra if the package for a kind of file is not installed."""
-    if (package := PACKAGES.get(kind)) and not find_spec(package):
-        raise MissingExtra(f"reading {kind} needs {package}; run: {install_command('documents')}")
-
-
-def _reason(exit_code: int) -> str:
-    """Return why the process ended without an answer."""
-    if exit_code == OUT_OF_MEMORY:
-        return f"reading it takes over {MAX_MEMORY_BYTES:,} bytes of memory: save it anew, or leave it out"
-    if exit_code == -signal.SIGXCPU:
-        return "reading it takes too much of the processor's time: save it anew, or leave it out"
-    return f"reading it ended the process that did (exit code {exit_code}): save it anew, or leave it out"

@@ -1,19 +1,45 @@
-"""A document, made of one record of a source."""
+"""Records of a source, and the documents that are made of them."""
 
 import json
+from collections import Counter
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 from shoal.contract import wire
 from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument
-from shoal.records.record import Record, listed
+
+#: Values by the name of their column.
+Record = dict[str, Any]
+
+#: Records, or what is wrong with them, each with the number of the line it starts on, or of its row in a .parquet or
+#: Arrow file; both count from 1.
+Records = Iterator[tuple[int, Record | BadDocument]]
+
+#: Most bytes of a record. A longer one is skipped while it is read.
+MAX_ROW_BYTES = 8 * 2**20
+
+#: Most names of columns that a message lists.
+MAX_LISTED = 10
 
 #: Names that a hit of a search has of its own.
 RESERVED_NAMES = frozenset({"id", "text", "score"})
 
 #: Most levels of a field: the document that holds it is one more.
 MAX_FIELD_DEPTH = wire.MAX_DEPTH - 1
+
+
+class SourceLabel(NamedTuple):
+    """A source as messages name it: its path, and the word for the number of a record in it."""
+
+    path: str
+    unit: str
+
+    def at(self, number: int) -> str:
+        """Return the beginning of a message about the record of that number."""
+        return f"{self.path}, {self.unit} {number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +65,7 @@ class BadRow:
 
 @dataclass(frozen=True, slots=True)
 class DocumentColumns:
-    """The columns of a record that are the text and the id, and those that it may not have.
+    """The columns of a record that are the text and the id, and the `reserved` names that it may not have.
 
     Without `id_column` the id is the position of the record. Texts have at most `max_text_chars` characters.
     """
@@ -60,7 +86,12 @@ class DocumentColumns:
         fields = {name: _json_value(value) for name, value in others.items()}
         if deep := [name for name, value in fields.items() if not wire.is_json(value, MAX_FIELD_DEPTH)]:
             raise BadDocument(f"{listed(deep)} is nested over {MAX_FIELD_DEPTH} levels deep; make it flatter")
-        document_id = str(position) if self.id_column is None else _id(record, self.id_column)
+        document_id = str(position)
+        if self.id_column is not None:
+            value = _json_value(record.get(self.id_column))
+            document_id = "" if value is None else str(value)
+            if not document_id.strip():
+                raise BadDocument(f"the id {excerpt(self.id_column)} is missing or empty; every record needs one")
         return Document(document_id, self._text(record), fields, number)
 
     def _text(self, record: Record) -> str:
@@ -78,15 +109,25 @@ class DocumentColumns:
         return text
 
 
-def _id(record: Record, column: str) -> str:
-    value = _json_value(record.get(column))
-    if value is None or not str(value).strip():
-        raise BadDocument(f"the id {excerpt(column)} is missing or empty; every record needs one")
-    return str(value)
-
-
 def _json_value(value: Any) -> Any:
     """Return the value as JSON can hold it: dates and the like as strings, NaN and infinity as null."""
     if value is None or isinstance(value, str | int):
         return value
     return json.loads(json.dumps(value, default=str), parse_constant=lambda _: None)
+
+
+def listed(names: Collection[str]) -> str:
+    """Return the first names of columns for a message, each cut if it is long."""
+    shown = [excerpt(name) for name in islice(names, MAX_LISTED)]
+    return ", ".join([*shown, "…"] if len(names) > MAX_LISTED else shown) or "(none)"
+
+
+def refuse_duplicate_columns(where: str, columns: list[str]) -> None:
+    """Raise BadDocument if two columns have the same name."""
+    if duplicates := sorted(name for name, num in Counter(columns).items() if num > 1):
+        raise BadDocument(f"{where}: more than one column is called {listed(duplicates)}; rename all but one")
+
+
+def too_long(where: str) -> BadDocument:
+    """Return the error of a record that is over the limit."""
+    return BadDocument(f"{where}: it has over {MAX_ROW_BYTES:,} bytes, the most of a row; cut it into passages")

@@ -1,28 +1,42 @@
-"""Files that are one document each, alone or in a folder."""
+"""Files that are one document each, alone or in a folder, and the texts that a build keeps for the next one."""
 
 import hashlib
+import json
 import os
+import sqlite3
+import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
+from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, Self
 
+from shoal import __version__
 from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, FileError, InvalidRequest, PathNotAllowed
-from shoal.extraction.kinds import KINDS, UnreadableFile
+from shoal.extraction.kinds import KINDS, TEXTS_VERSION, UnreadableFile
 from shoal.extraction.text_reader import TextReader
-from shoal.records.files.source_file import BLOCK_BYTES, SourceFile, open_file
-from shoal.records.record import Record
-from shoal.records.source_rules import SourceRules
-
-if TYPE_CHECKING:
-    from shoal.records.read_files import ReadFiles
+from shoal.records.document import Record
+from shoal.records.source_file import BLOCK_BYTES, SourceFile, SourceRules, open_file
 
 #: The kind of each file of a folder that is read, by the ending of its name. A .txt file is one document there.
 FOLDER_KINDS = {**KINDS, ".txt": "text"}
 
 #: Most files of a folder.
 MAX_FILES = 1_000_000
+
+#: Seconds after the last change of a file in which it may be changed again without a later time of change.
+SETTLES_S = 2.0
+
+#: Files from one commit to the next: a build that is killed reads at most so many again.
+COMMIT_EVERY = 256
+
+#: What a damaged file of SQLite raises: values in it may be of any type.
+_DAMAGES = (sqlite3.Error, zlib.error, ValueError, TypeError, LookupError, OverflowError, RecursionError)
+
+_TABLE = "CREATE TABLE IF NOT EXISTS texts (mark BLOB PRIMARY KEY, record BLOB, build INTEGER) WITHOUT ROWID"
 
 
 class FoundFile(NamedTuple):
@@ -39,6 +53,83 @@ class FoundFile(NamedTuple):
     inode: int
 
 
+class ReadFiles:
+    """The records of files in a file of SQLite, each under a mark of the file that it was read from. For one thread.
+
+    A mark is a hash of the path, the size, the inode, the two times of change and the way in which texts are made of
+    files. No program can set the time at which the inode changed. If the file of SQLite is damaged or cannot be
+    written, all files are read. `now_s` is the time in Unix seconds.
+    """
+
+    def __init__(self, path: Path, now_s: Callable[[], float] = time.time):
+        self._path = path
+        self._now_s = now_s
+        self._num_kept = 0
+        self._connection: sqlite3.Connection | None = None
+        self._build = 0
+        try:
+            self._open()
+        except _DAMAGES:
+            self.forget()
+
+    def find(self, file: FoundFile) -> Record | None:
+        """Return what was read from a file; None if it has changed since, or was not read."""
+        with suppress(*_DAMAGES):
+            if self._connection is None:
+                return None
+            mark = _mark(file)
+            for (packed,) in self._connection.execute("SELECT record FROM texts WHERE mark = ?", (mark,)):
+                self._connection.execute("UPDATE texts SET build = ? WHERE mark = ?", (self._build, mark))
+                record: Record = json.loads(zlib.decompress(packed))
+                return record if record["id"] == file.path and isinstance(record["text"], str) else None
+        return None
+
+    def keep(self, file: FoundFile, record: Record) -> None:
+        """Note what was read from a file, if a later change of it would be noticed."""
+        if self._connection is None or self._now_s() - max(file.modified_ns, file.changed_ns) / 1e9 < SETTLES_S:
+            return
+        values = (_mark(file), zlib.compress(json.dumps(record).encode(), 1), self._build)
+        with suppress(sqlite3.Error):
+            self._connection.execute("INSERT OR REPLACE INTO texts VALUES (?, ?, ?)", values)
+            self._num_kept += 1
+            if self._num_kept % COMMIT_EVERY == 0:
+                self._connection.commit()
+
+    def forget(self) -> None:
+        """Forget all files."""
+        self.close()
+        with suppress(OSError, sqlite3.Error):
+            self._path.unlink(missing_ok=True)
+            self._open()
+
+    def end(self) -> None:
+        """Forget the files that were not asked for: they have changed, or are gone."""
+        if self._connection is not None:
+            with suppress(sqlite3.Error):
+                self._connection.execute("DELETE FROM texts WHERE build < ?", (self._build,))
+
+    def close(self) -> None:
+        """Save what was noted, and close the file."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(sqlite3.Error):
+                connection.commit()
+            connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self) -> None:
+        self._connection = sqlite3.connect(self._path)
+        self._connection.execute(_TABLE)
+        ((last,),) = self._connection.execute("SELECT coalesce(max(build), 0) FROM texts")
+        self._build = last + 1
+        self._connection.execute("SELECT ?", (self._build,))  # raises OverflowError for what SQLite cannot count
+
+
 def list_files(folder: Path, rules: SourceRules, most: int = MAX_FILES) -> list[FoundFile]:
     """Return the files of a folder and of those in it that are of a known kind, ordered by their paths.
 
@@ -47,16 +138,32 @@ def list_files(folder: Path, rules: SourceRules, most: int = MAX_FILES) -> list[
     """
     if rules.is_closed(folder):
         raise PathNotAllowed(f"{folder} is a folder of files that clients have sent: name one file, or another folder")
+
+    def refuse(error: OSError) -> NoReturn:
+        raise InvalidRequest(
+            f"{excerpt(error.filename)} cannot be read ({error.strerror}): check its name and permissions"
+        ) from error
+
     found: list[FoundFile] = []
-    for file in _walk(folder, rules):
-        found.append(file)
-        if len(found) > most:
-            raise InvalidRequest(f"{folder} has over {most:,} files, the most of a source: index parts of it")
+    for here, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = [
+            name for name in folders if not name.startswith(".") and not rules.is_closed(os.path.join(here, name))
+        ]
+        for name in names:
+            kind, path = kind_of(name, FOLDER_KINDS), os.path.join(here, name)
+            if kind is None or name.startswith(".") or not os.path.isfile(path):
+                continue
+            with suppress(OSError):  # removed meanwhile
+                about = os.stat(path)
+                times = about.st_mtime_ns, about.st_ctime_ns
+                found.append(FoundFile(os.path.relpath(path, folder), kind, about.st_size, *times, about.st_ino))
+            if len(found) > most:
+                raise InvalidRequest(f"{folder} has over {most:,} files, the most of a source: index parts of it")
     return sorted(found)
 
 
 def folder_fingerprint(folder: Path, rules: SourceRules) -> dict[str, int | str]:
-    """Return that by which a change of any file is noticed, in the shape of `source_file.fingerprint`."""
+    """Return the values by which a change of any file is noticed, in the shape of `Source.fingerprint`."""
     files, digest = list_files(folder, rules), hashlib.sha256()
     for file in files:
         digest.update(f"{file.path}\0{file.size_bytes}\0{file.modified_ns}\n".encode(errors="surrogateescape"))
@@ -73,16 +180,18 @@ def kind_of(name: str, kinds: dict[str, str] = KINDS) -> str | None:
     return kinds.get(os.path.splitext(name.lower())[1])
 
 
-def read_document(file: SourceFile, path: str, kind: str, reader: TextReader, waiting: Callable[[], object]) -> Record:
-    """Return the text of an open file, its title if it has one, and its time if it is one of this machine.
+def read_document(
+    file: SourceFile, document_id: str, path: str, kind: str, reader: TextReader, waiting: Callable[[], object]
+) -> Record | BadDocument:
+    """Return the record of an open file: its text, its title if it has one, and its time if it is one of this machine.
 
-    `waiting` is called often while the file is read. Raises BadDocument and MissingExtra.
+    `waiting` is called often while the file is read. Raises MissingExtra.
     """
     try:
         found = reader.read(kind, iter(lambda: file.stream.read(BLOCK_BYTES), b""), waiting)
     except UnreadableFile as error:
-        raise BadDocument(f"{path}: {error}") from error
-    record: Record = {"text": found.text}
+        return BadDocument(f"{path}: {error}")
+    record: Record = {"id": document_id, "text": found.text}
     if found.title:
         record["title"] = found.title
     if isinstance(file.modified, int):
@@ -95,18 +204,26 @@ def read_folder(
     files: Iterable[FoundFile],
     rules: SourceRules,
     waiting: Callable[[], object],
-    read_files: "ReadFiles | None" = None,
+    read_files: ReadFiles | None = None,
 ) -> Iterator[Record | BadDocument]:
     """Yield a document for each file, whose id is its path below the folder, or what is wrong with it.
 
-    Those of `read_files` that have not changed are not read again, and what is read is noted there.
+    Files that are in `read_files` and have not changed are not read again, and what is read is noted there.
     """
     with TextReader() as reader:
         for file in files:
             if known := read_files and read_files.find(file):
                 yield known
                 continue
-            found = _document(folder, file, rules, reader, waiting)
+            path, found = str(folder / file.path), None
+            try:
+                file.path.encode()
+                with open_file(path, rules) as opened:
+                    found = read_document(opened, file.path, path, file.kind, reader, waiting)
+            except UnicodeEncodeError:
+                found = BadDocument(f"{path!a}: its name is not UTF-8: rename it")
+            except (InvalidRequest, FileError, PathNotAllowed) as error:  # it was removed, or may not be read
+                found = BadDocument(error.message)
             if read_files and not isinstance(found, BadDocument):
                 read_files.keep(file, found)
             yield found
@@ -114,42 +231,7 @@ def read_folder(
         read_files.end()
 
 
-def _document(
-    folder: Path, file: FoundFile, rules: SourceRules, reader: TextReader, waiting: Callable[[], object]
-) -> Record | BadDocument:
-    path = str(folder / file.path)
-    try:
-        file.path.encode()
-        with open_file(path, rules) as opened:
-            return {"id": file.path, **read_document(opened, path, file.kind, reader, waiting)}
-    except UnicodeEncodeError:
-        return BadDocument(f"{path!a}: its name is not UTF-8: rename it")
-    except BadDocument as error:
-        return error
-    except (InvalidRequest, FileError, PathNotAllowed) as error:  # it was removed, or may not be read
-        return BadDocument(error.message)
-
-
-def _walk(folder: Path, rules: SourceRules) -> Iterator[FoundFile]:
-    for here, folders, names in os.walk(folder, onerror=_raise):
-        folders[:] = [
-            name for name in folders if not name.startswith(".") and not rules.is_closed(os.path.join(here, name))
-        ]
-        for name in names:
-            kind = kind_of(name, FOLDER_KINDS)
-            if kind is None or name.startswith("."):
-                continue
-            path = os.path.join(here, name)
-            try:
-                about = os.stat(path)
-            except OSError:  # removed meanwhile, or a link to nothing
-                continue
-            if os.path.isfile(path):
-                times = about.st_mtime_ns, about.st_ctime_ns
-                yield FoundFile(os.path.relpath(path, folder), kind, about.st_size, *times, about.st_ino)
-
-
-def _raise(error: OSError) -> NoReturn:
-    raise InvalidRequest(
-        f"{excerpt(error.filename)} cannot be read ({error.strerror}): check its name and permissions"
-    ) from error
+def _mark(file: FoundFile) -> bytes:
+    numbers = (file.size_bytes, file.inode, file.modified_ns, file.changed_ns, TEXTS_VERSION)
+    marked = "\0".join((file.path, file.kind, __version__, *map(str, numbers)))
+    return blake2b(marked.encode(errors="surrogateescape"), digest_size=16).digest()

@@ -78,26 +78,26 @@ def _document(given: Given, number: int, columns: DocumentColumns) -> Document:
     elif "id" in record:
         raise BadDocument(f"{where}: its id is {excerpt(record['id'])}: it takes a string")
     try:
-        _check_fields(record)
+        for name, value in record.items():
+            _check_field(name, value)
         return columns.document(record, number + 1, number)
     except (BadDocument, InvalidText) as error:
         raise type(error)(f"{where}: {error}") from error
 
 
-def _check_fields(record: Mapping[Any, Any]) -> None:
+def _check_field(name: Any, value: Any) -> None:
     """Raise BadDocument or InvalidText for a field that JSON or msgpack cannot hold."""
-    for name, value in record.items():
-        if not isinstance(name, str):
-            raise BadDocument(f"{excerpt(name)} is no name of a field: it takes a string")
-        if not wire.is_json(value, MAX_FIELD_DEPTH):
-            raise BadDocument(
-                f"{excerpt(name)} has a value that JSON cannot hold, or is nested over {MAX_FIELD_DEPTH} levels deep: "
-                "send it as text, or flatter"
-            )
-        try:
-            wire.pack({name: value})
-            json.dumps(value, allow_nan=False)
-        except OverflowError:
-            raise BadDocument(f"{excerpt(name)} has a whole number of over 64 bits: send it as text") from None
-        except ValueError:
-            raise BadDocument(f"{excerpt(name)} has a number that is infinite or none (NaN): send null") from None
+    if not isinstance(name, str):
+        raise BadDocument(f"{excerpt(name)} is no name of a field: it takes a string")
+    if not wire.is_json(value, MAX_FIELD_DEPTH):
+        raise BadDocument(
+            f"{excerpt(name)} has a value that JSON cannot hold, or is nested over {MAX_FIELD_DEPTH} levels deep: "
+            "send it as text, or flatter"
+        )
+    try:
+        wire.pack({name: value})
+        json.dumps(value, allow_nan=False)
+    except OverflowError:
+        raise BadDocument(f"{excerpt(name)} has a whole number of over 64 bits: send it as text") from None
+    except ValueError:
+        raise BadDocument(f"{excerpt(name)} has a number that is infinite or none (NaN): send null") from None

@@ -1,28 +1,31 @@
 """Sources of documents: files of records, read as a stream, whose bad rows are named by their line."""
 
+import hashlib
 import logging
 import os.path
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, InvalidRequest
 from shoal.extraction.kinds import KINDS
 from shoal.extraction.text_reader import TextReader
-from shoal.records.document import RESERVED_NAMES, BadRow, Document, DocumentColumns
-from shoal.records.files.column_records import read_arrow, read_parquet
-from shoal.records.files.source_file import fingerprint, is_url, name_of, open_file, path_of, shown
-from shoal.records.files.text_lines import PACKED_ENDINGS
-from shoal.records.files.text_records import read_csv, read_jsonl, read_tsv, read_txt
-from shoal.records.folder import folder_fingerprint, kind_of, list_files, read_document, read_folder
-from shoal.records.record import Place, Reader, Record, listed
-from shoal.records.source_rules import SourceRules
+from shoal.records.column_records import read_arrow, read_parquet
+from shoal.records.document import (
+    RESERVED_NAMES,
+    BadRow,
+    Document,
+    DocumentColumns,
+    Record,
+    Records,
+    SourceLabel,
+    listed,
+)
+from shoal.records.folder import ReadFiles, folder_fingerprint, kind_of, list_files, read_document, read_folder
+from shoal.records.source_file import SourceFile, SourceRules, is_url, name_of, open_file, path_of, shown
+from shoal.records.text_records import PACKED_ENDINGS, read_csv, read_jsonl, read_tsv, read_txt
 from shoal.settings import DEFAULTS
-
-if TYPE_CHECKING:
-    from shoal.records.read_files import ReadFiles
 
 log = logging.getLogger(__name__)
 
@@ -32,15 +35,34 @@ USUAL_TEXT_COLUMNS = ("headline", "title", "content", "body", "sentence")
 #: The rules of a source without any: no host of a private network, and no roots.
 NO_ROOTS = SourceRules()
 
+#: Bytes from the beginning of a file by which a change of it is noticed.
+FINGERPRINT_BYTES = 2**20
+
+#: A function that yields the records of an open file. It raises BadDocument for what is wrong with the file as a whole.
+Reader = Callable[[SourceFile, SourceLabel], Records]
+
+_TEXT_READERS: dict[str, Reader] = {".csv": read_csv, ".tsv": read_tsv, ".jsonl": read_jsonl, ".txt": read_txt}
+
+#: The reader of each format, and the word for the number of a record in it, by the ending of the file's name.
+_READERS: dict[str, tuple[Reader, str]] = {
+    **{
+        f"{ending}{packed}": (read, "line")
+        for packed in ("", *PACKED_ENDINGS)
+        for ending, read in _TEXT_READERS.items()
+    },
+    ".parquet": (read_parquet, "row"),
+    ".arrow": (read_arrow, "row"),
+    ".feather": (read_arrow, "row"),
+}
+
 
 class Source:
     """A file of records or a document, or a folder of documents, read anew by each iteration in constant memory.
 
-    `path` is that of a file or folder on this machine, an http or https URL, or a URL that fsspec opens; the ending
-    of a name says the format. Without `text_column` the text is "text", else the only column that is not the id,
-    else the only one of `USUAL_TEXT_COLUMNS`. Without `id_column` the id is "id", else the position counted from 0.
-    No other column may have one of the `reserved` names. It is opened by the `rules`; those of a Source without any
-    refuse all private networks.
+    `path` is a file or folder on this machine, an http or https URL, or a URL that fsspec opens; the ending of a name
+    says the format. Without `text_column` the text is "text", else the only column that is not the id, else the only
+    one of `USUAL_TEXT_COLUMNS`. Without `id_column` the id is "id", else the position counted from 0. No other column
+    may have one of the `reserved` names. It is opened by the `rules`; without any, all private networks are refused.
 
     Once a row was read, `ids_are_positions` says whether the ids are such positions.
 
@@ -75,8 +97,12 @@ class Source:
         self._read: Reader | None = None
         unit = "file"
         if not self.is_folder and not self._kind:
-            self._read, unit = _reader(self.path)
-        self.place = Place(shown(self.path), unit)
+            endings = [ending for ending in _READERS if self.name.lower().endswith(ending)]
+            if not endings:
+                known = ", ".join([*_READERS, *KINDS])
+                raise InvalidRequest(f"{shown(self.path)} is of no known kind; its name must end in one of {known}")
+            self._read, unit = _READERS[endings[0]]
+        self.label = SourceLabel(shown(self.path), unit)
 
     def __iter__(self) -> Iterator[Document]:
         """Yield the documents; raise BadDocument at the first bad row."""
@@ -96,7 +122,7 @@ class Source:
         return self._where(row.number, row.id if isinstance(row, Document) else None)
 
     def rows(
-        self, waiting: Callable[[], object] = lambda: None, read_files: "ReadFiles | None" = None
+        self, waiting: Callable[[], object] = lambda: None, read_files: ReadFiles | None = None
     ) -> Generator[Document | BadRow]:
         """Yield each row that is not blank, in order: as a document, or as a bad row.
 
@@ -110,7 +136,6 @@ class Source:
                     yield BadRow(number, record.message)
                     continue
                 columns = columns or self._columns(list(record))
-                self.ids_are_positions = columns.id_column is None
                 try:
                     row: Document | BadRow = columns.document(record, number, position)
                 except BadDocument as error:
@@ -118,17 +143,23 @@ class Source:
                 yield row
 
     def fingerprint(self) -> dict[str, int | str]:
-        """Return that by which a change of the file is noticed: its `name`, `size_bytes`, `modified` and `sha256`.
+        """Return the `name`, `size_bytes` (-1 if not known), `modified` and `sha256` by which a change is noticed.
 
-        `modified` is in nanoseconds for a file of this machine, else a word of the server; the digest is that of the
-        first MiB. Raises as iterating does.
+        `modified` is in nanoseconds for a file of this machine, else a word of the server, "" if there is none. The
+        digest is of the first MiB. Raises as iterating does.
         """
-        return (
-            folder_fingerprint(Path(self.path), self._rules) if self.is_folder else fingerprint(self.path, self._rules)
-        )
+        if self.is_folder:
+            return folder_fingerprint(Path(self.path), self._rules)
+        with open_file(self.path, self._rules) as file:
+            return {
+                "name": self.name,
+                "size_bytes": -1 if file.size_bytes is None else file.size_bytes,
+                "modified": file.modified,
+                "sha256": hashlib.sha256(file.stream.read(FINGERPRINT_BYTES)).hexdigest(),
+            }
 
     def _records(
-        self, waiting: Callable[[], object], read_files: "ReadFiles | None"
+        self, waiting: Callable[[], object], read_files: ReadFiles | None
     ) -> Generator[tuple[int, Record | BadDocument], None, None]:
         if self.is_folder:
             folder = Path(self.path)
@@ -140,29 +171,26 @@ class Source:
         with open_file(self.path, self._rules) as file:
             self._part = lambda: file.fraction()  # which a reader may replace
             if self._read:
-                yield from self._read(file, self.place)
+                yield from self._read(file, self.label)
             elif self._kind:
-                found: Record | BadDocument
                 with TextReader() as reader:
-                    try:
-                        found = {"id": self.name, **read_document(file, self.place.path, self._kind, reader, waiting)}
-                    except BadDocument as error:
-                        found = error
+                    found = read_document(file, self.name, self.label.path, self._kind, reader, waiting)
                 yield 1, found
 
     def _where(self, number: int, document_id: str | None) -> str:
         if self._read or (self.is_folder and document_id is None):
-            return self.place.at(number)
-        return f"{self.place.path}/{document_id}" if self.is_folder else self.place.path
+            return self.label.at(number)
+        return f"{self.label.path}/{document_id}" if self.is_folder else self.label.path
 
     def _columns(self, found: list[str]) -> DocumentColumns:
         """Return the columns to use, of those that the first record has."""
         for named in (self.text_column, self.id_column):
             if named is not None and named not in found:
                 raise InvalidRequest(
-                    f"{self.place.path}: no column is called {excerpt(named)}; there are {listed(found)}"
+                    f"{self.label.path}: no column is called {excerpt(named)}; there are {listed(found)}"
                 )
         id_column = "id" if self.id_column is None and "id" in found else self.id_column
+        self.ids_are_positions = id_column is None
         text_column = self.text_column or self._guess_text_column([name for name in found if name != id_column])
         return DocumentColumns(text_column, id_column, self._reserved, self._max_text_chars)
 
@@ -172,33 +200,6 @@ class Source:
         for choice in (exact, names, usual):
             if len(choice) == 1:
                 if choice is usual:  # any other name may be a text, of a file without a header
-                    log.info("%s: the texts are those of its column %s", self.place.path, choice[0])
+                    log.info("%s: the texts are those of its column %s", self.label.path, choice[0])
                 return choice[0]
-        raise InvalidRequest(f"{self.place.path}: the text could be any of {listed(names)}; name it with --text-column")
-
-
-_TEXT_READERS: dict[str, Reader] = {".csv": read_csv, ".tsv": read_tsv, ".jsonl": read_jsonl, ".txt": read_txt}
-
-#: The reader of each format, and the word for the number of a record in it, by the ending of the file's name.
-_READERS: dict[str, tuple[Reader, str]] = {
-    **{
-        f"{ending}{packed}": (read, "line")
-        for packed in ("", *PACKED_ENDINGS)
-        for ending, read in _TEXT_READERS.items()
-    },
-    ".parquet": (read_parquet, "row"),
-    ".arrow": (read_arrow, "row"),
-    ".feather": (read_arrow, "row"),
-}
-
-
-def _reader(path: str) -> tuple[Reader, str]:
-    """Return the function that reads files of this name, and its word for the number of a record.
-
-    Raises InvalidRequest if the kind is not known.
-    """
-    for ending, found in _READERS.items():
-        if name_of(path).lower().endswith(ending):
-            return found
-    known = ", ".join([*_READERS, *KINDS])
-    raise InvalidRequest(f"{shown(path)} is of no known kind; its name must end in one of {known}")
+        raise InvalidRequest(f"{self.label.path}: the text could be any of {listed(names)}; name it with --text-column")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from page import read, table
 
-from shoal.bulk.bulk_request import BulkRequest
+from shoal.bulk.embed_file import BulkRequest
 from shoal.long_jobs.kind import KINDS, WEBHOOK
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.settings import Settings, variable

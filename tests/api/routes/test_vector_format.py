@@ -7,8 +7,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from http.client import HTTPConnection
 from typing import Any
 
 import msgpack
@@ -16,8 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from api_stub import MakeApp, StubWorker, error_of, vector_of
-from benchmarks import formats as measured
-from conftest import PATIENCE_S
 from flask.testing import FlaskClient
 from hypothesis import given
 from hypothesis import strategies as st
@@ -405,18 +401,6 @@ def test_the_reader_of_raw_bytes_restores_int8(url: str, number_type: str) -> No
     code, names = snippets("python")[0].replace('"int8"', f'"{number_type}"'), dict[str, Any]()
     exec(code.replace("http://localhost:8080", url), names)
     assert is_close(names["vectors"], code)
-
-
-def test_the_script_reads_the_same_vectors_in_every_format(url: str) -> None:
-    texts = [f"text {n}" for n in range(40)]
-    expected = np.array([vector_of(text) for text in texts])
-    with closing(HTTPConnection(url.removeprefix("http://"), timeout=PATIENCE_S)) as connection:
-        for name, way in measured.FORMATS.items():
-            found = way.decode(way.ask(connection, texts))
-            assert found.shape[1] == 1 if "ubinary" in name else np.allclose(found, expected, rtol=0, atol=0.02), name
-        rows = measured.measure("computed", connection, lambda size: texts[:size], 1)
-        assert [row.target for row in rows] == [*measured.FORMATS] * len(measured.BATCHES)
-        assert measured.accuracy(connection, texts, 4)[0].median("accuracy: least cosine") > 0.999
 
 
 @needs_node

@@ -16,7 +16,7 @@ from shoal.contract.options import Options
 from shoal.errors import InvalidRequest
 from shoal.long_task import Report
 from shoal.records.source import Source
-from shoal.records.source_rules import SourceRules
+from shoal.records.source_file import SourceRules
 from shoal.settings import DEFAULTS, Settings
 from shoal_workers.index.build.builder import BuildResult, build
 from shoal_workers.index.build.chunks import Cutter

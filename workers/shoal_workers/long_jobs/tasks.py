@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shoal.bulk import embed_file as bulk
-from shoal.bulk.bulk_request import BulkRequest
+from shoal.bulk.embed_file import BulkRequest
 from shoal.client.redis.client import Client
 from shoal.contract.excerpt import excerpt
 from shoal.errors import FileError, InvalidRequest, UnknownJob

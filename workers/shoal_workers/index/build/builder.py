@@ -115,7 +115,7 @@ def build(
     if built := _built_before(out, key):
         return replace(built, is_published=_publish(out, built.version, publishes, num_kept, began_from))
     former = FormerVersion.find(out, encoder.model) if reuses else None
-    arguments: dict[str, Any] = {"layout": LAYOUT, "source": source.place.path, "fingerprint": source.fingerprint()}
+    arguments: dict[str, Any] = {"layout": LAYOUT, "source": source.label.path, "fingerprint": source.fingerprint()}
     arguments |= {"columns": [source.text_column, source.id_column], "skips_bad": skips_bad, "kinds": dict(kinds or {})}
     arguments |= {"language": language, "chunks": cutter.sizes if cutter else None, "model": asdict(encoder.model)}
     arguments |= {"former": former and former.name, "drop_changes_before": drop_changes_before, "key": key}

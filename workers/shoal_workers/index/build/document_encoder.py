@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.bulk.group import groups
-from shoal.bulk.job_stream import JobStream
+from shoal.bulk.job_stream import JobStream, groups
 from shoal.bulk.served_model import check_one_model, check_same_vectors
 from shoal.client.redis.client import Client
 from shoal.contract.options import DOCUMENT_PROMPTS, Options

@@ -19,7 +19,7 @@ from shoal.errors import BadDocument, InvalidRequest
 from shoal.long_task import Report, TaskProgress
 from shoal.records.bad_rows import BadRows
 from shoal.records.document import BadRow, Document
-from shoal.records.read_files import ReadFiles
+from shoal.records.folder import ReadFiles
 from shoal.records.source import Source
 from shoal_workers.index.build.chunks import Cutter
 from shoal_workers.index.build.scratch import BuildState
@@ -64,7 +64,7 @@ def read_source(
     state.count = len(rows.sizes)
     if not state.count:
         raise BadDocument(
-            f"{source.place.path}: all its documents are deleted from the index; at least one is needed: add one "
+            f"{source.label.path}: all its documents are deleted from the index; at least one is needed: add one "
             "to the index, or forget the deletions (--drop-changes-before TIME)"
         )
     save_array(folder / OFFSETS, rows.offsets())
@@ -141,11 +141,11 @@ class _Reading:
                     self._tell()
                     num_chars = 0
         if not self.rows.sizes:
-            raise BadDocument(f"{self._source.place.path}: there are no documents in it; at least one is needed")
+            raise BadDocument(f"{self._source.label.path}: there are no documents in it; at least one is needed")
 
     def leave_repeated_out(self) -> NDArray[np.bool_]:
         """Leave out documents with the id of an earlier one; return the rows that are kept, as bool `[rows]`."""
-        numbers, offsets, at = np.array(self.rows.numbers), self.rows.offsets(), self._source.place.at
+        numbers, offsets, at = np.array(self.rows.numbers), self.rows.offsets(), self._source.label.at
         is_kept = np.ones(len(numbers), bool)
         first_numbers = numbers[HashTable.of(self.rows.id_hashes).first_rows()]
         begins = np.flatnonzero(np.diff(numbers, prepend=-1))
@@ -167,7 +167,7 @@ class _Reading:
         for change in read_lines(path):
             if state.ids_are_positions and is_position(change["id"]):  # another document may have it in each source
                 raise InvalidRequest(
-                    f"{self._source.place.path} has no column of ids, so that documents are numbered, and the index "
+                    f"{self._source.label.path} has no column of ids, so that documents are numbered, and the index "
                     f"has a change of id {excerpt(change['id'])}, which may be that of another document now: name a "
                     "column of ids (--id-column), or forget the changes (--drop-changes-before TIME)"
                 )

@@ -3,7 +3,7 @@
 my-index/current                     the name of the version to serve
 my-index/history                     the versions that were published before it and it, one a line: see `versions`
 my-index/.rollback                   the last rollback of a long job: see `versions`
-my-index/.read-files                 the texts of the files of a folder, in SQLite: see `shoal.records.read_files`
+my-index/.read-files                 the texts of the files of a folder, in SQLite: see `shoal.records.folder`
 my-index/.building/                  the version that is being built, or was when its build was interrupted
 my-index/<version>/manifest.json     model, digest, dimension, count, checksums, when built
 my-index/<version>/build.json        the long job that built the version, and its result: see `builder`

@@ -3,14 +3,15 @@
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, FileError, MissingExtra
 from shoal.process.extra import install_command
 from shoal.process.memory_limit import limited_memory
-from shoal.records.files.source_file import BLOCK_BYTES, SourceFile
-from shoal.records.record import MAX_ROW_BYTES, Place, Record, Records, refuse_duplicate_columns, too_long
+from shoal.records.document import MAX_ROW_BYTES, Record, Records, SourceLabel, refuse_duplicate_columns, too_long
+from shoal.records.source_file import BLOCK_BYTES, SourceFile
 
 #: Most rows that are taken at a time, and about the most bytes of them.
 BATCH_ROWS, BATCH_BYTES = 1_024, 16 * 2**20
@@ -30,30 +31,17 @@ _REFUSED = re.compile(
 MAX_MEMORY_BYTES = 2**30
 
 
-def read_parquet(file: SourceFile, place: Place) -> Records:
-    """Yield the rows, in memory for a page of each column and the rows that are taken at a time.
-
-    Raises BadDocument, or MissingExtra without pyarrow.
-    """
-    return _rows(_parquet, file, place, "parquet")
-
-
-def read_arrow(file: SourceFile, place: Place) -> Records:
-    """Yield the rows of an Arrow file or stream, in memory for one of its record batches.
-
-    Raises BadDocument, or MissingExtra without pyarrow.
-    """
-    return _rows(_arrow, file, place, "Arrow")
-
-
-def _rows(batches: Callable[[SourceFile, Place], Iterator[Any]], file: SourceFile, place: Place, kind: str) -> Records:
+def _rows(
+    batches: Callable[[SourceFile, SourceLabel], Iterator[Any]], kind: str, file: SourceFile, label: SourceLabel
+) -> Records:
+    """Yield the rows of batches. Raises BadDocument, or MissingExtra without pyarrow."""
     try:
         import pyarrow
         import pyarrow.compute  # which cannot be loaded when the memory is nearly used up
     except ImportError as error:
         raise MissingExtra(f"reading {kind} needs pyarrow; run: {install_command('parquet')}") from error
     pyarrow.allocate_buffer(1)  # at first the pool sets a GiB aside, which counts as taken
-    number, pieces = 0, _pieces(batches(file, place), file, place, kind)
+    number, pieces = 0, _pieces(batches(file, label), file, label, kind)
     try:
         while True:
             with limited_memory(MAX_MEMORY_BYTES, pyarrow.total_allocated_bytes):
@@ -65,14 +53,16 @@ def _rows(batches: Callable[[SourceFile, Place], Iterator[Any]], file: SourceFil
                 yield number, record
     except MemoryError as error:
         raise BadDocument(
-            f"{place.at(number + 1)}: reading on takes over {MAX_MEMORY_BYTES:,} bytes of memory, the most for {kind}: "
+            f"{label.at(number + 1)}: reading on takes over {MAX_MEMORY_BYTES:,} bytes of memory, the most for {kind}: "
             "write the file again with fewer rows in a row group or record batch"
         ) from error
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
-        raise BadDocument(f"{place.at(number + 1)}: not readable as {kind}: {error}; write it again") from error
+        raise BadDocument(f"{label.at(number + 1)}: not readable as {kind}: {error}; write it again") from error
 
 
-def _pieces(batches: Iterator[Any], file: SourceFile, place: Place, kind: str) -> Iterator[list[Record | BadDocument]]:
+def _pieces(
+    batches: Iterator[Any], file: SourceFile, label: SourceLabel, kind: str
+) -> Iterator[list[Record | BadDocument]]:
     """Yield the rows of the batches, a few at a time: at once where none is large or bad, else one by one."""
     first = 1
     for batch in batches:
@@ -81,13 +71,13 @@ def _pieces(batches: Iterator[Any], file: SourceFile, place: Place, kind: str) -
             piece, found = batch.slice(start, BATCH_ROWS), None
             with suppress(ValueError, OverflowError):  # such as a string that is not UTF-8
                 if is_valid:
-                    file.count_unpacked(piece.num_rows, size := sum(map(_num_bytes, piece.columns)), place.at(first))
+                    file.count_unpacked(piece.num_rows, size := sum(map(_num_bytes, piece.columns)), label.at(first))
                     found = piece.to_pylist() if size <= MAX_ROW_BYTES else None
             if found is not None:
                 yield found
             else:
                 for row in range(piece.num_rows):
-                    yield [_record(piece.slice(row, 1), is_valid, file, place.at(first + row))]
+                    yield [_record(piece.slice(row, 1), is_valid, file, label.at(first + row))]
             first += piece.num_rows
 
 
@@ -141,21 +131,21 @@ def _num_bytes(array: Any) -> int:
     return max(least, int(array.nbytes))
 
 
-def _check_columns(schema: Any, place: Place) -> None:
+def _check_columns(schema: Any, label: SourceLabel) -> None:
     """Raise BadDocument for two columns of one name, and for values that may be repeated by numbers alone."""
-    refuse_duplicate_columns(place.at(1), schema.names)
+    refuse_duplicate_columns(label.at(1), schema.names)
     for field in schema:
         if _REFUSED.search(str(field.type)):
             raise BadDocument(
-                f"{place.at(1)}: the column {excerpt(field.name)} is of the type {excerpt(str(field.type))}, which is "
+                f"{label.at(1)}: the column {excerpt(field.name)} is of the type {excerpt(str(field.type))}, which is "
                 "not read: convert it, or leave it out"
             )
 
 
-def _parquet(file: SourceFile, place: Place) -> Iterator[Any]:
+def _parquet(file: SourceFile, label: SourceLabel) -> Iterator[Any]:
     from pyarrow import parquet
 
-    _need_positions(file, place)
+    _need_positions(file, label)
     columns = parquet.ParquetFile(file.stream).schema
     # Were the repeated values of a column written out, a small file could fill the memory.
     repeatable = [
@@ -166,7 +156,7 @@ def _parquet(file: SourceFile, place: Place) -> Iterator[Any]:
     found = parquet.ParquetFile(
         file.stream, buffer_size=BLOCK_BYTES, pre_buffer=False, read_dictionary=repeatable or None
     )
-    _check_columns(found.schema_arrow, place)
+    _check_columns(found.schema_arrow, label)
     groups = [found.metadata.row_group(n) for n in range(found.metadata.num_row_groups)]
     row_bytes = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
     num_rows, num_done = found.metadata.num_rows, 0
@@ -178,21 +168,28 @@ def _parquet(file: SourceFile, place: Place) -> Iterator[Any]:
         num_done += batch.num_rows
 
 
-def _arrow(file: SourceFile, place: Place) -> Iterator[Any]:
+def _arrow(file: SourceFile, label: SourceLabel) -> Iterator[Any]:
     from pyarrow import ipc
 
     if file.stream.peek(len(_ARROW_FILE)).startswith(_ARROW_FILE):
-        _need_positions(file, place)
+        _need_positions(file, label)
         found = ipc.open_file(file.stream)
-        _check_columns(found.schema, place)
+        _check_columns(found.schema, label)
         yield from map(found.get_batch, range(found.num_record_batches))
     else:
         stream = ipc.open_stream(file.stream)
-        _check_columns(stream.schema, place)
+        _check_columns(stream.schema, label)
         yield from stream
 
 
-def _need_positions(file: SourceFile, place: Place) -> None:
+def _need_positions(file: SourceFile, label: SourceLabel) -> None:
     """Raise FileError for a file that can only be read from its beginning to its end."""
     if not file.stream.seekable():
-        raise FileError(f"{place.path} is sent as a whole only: download it, and name the file on this machine")
+        raise FileError(f"{label.path} is sent as a whole only: download it, and name the file on this machine")
+
+
+#: Yields the rows, in memory for a page of each column and the rows that are taken at a time.
+read_parquet = partial(_rows, _parquet, "parquet")
+
+#: Yields the rows of an Arrow file or stream, in memory for one of its record batches.
+read_arrow = partial(_rows, _arrow, "Arrow")

@@ -1,33 +1,54 @@
-"""The file of a source: on this machine, at a web address, or in a store that fsspec opens."""
+"""The file of a source: on this machine, at a web address, or in a store that fsspec opens; and rules for its place."""
 
-import hashlib
 import io
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import unquote
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, FileError, InvalidRequest, MissingExtra, PathNotAllowed, ShoalError
+from shoal.job_folders import JOBS
 from shoal.process.extra import install_command
 from shoal.process.private_network import without_query
-from shoal.records.files.web_file import WebFile
-from shoal.records.source_rules import SourceRules
+from shoal.records.web_file import WebFile
+from shoal.settings import Settings
 
 #: Bytes that are read at a time.
 BLOCK_BYTES = 256 * 1024
-
-#: Bytes from the beginning of a file by which a change of it is noticed.
-FINGERPRINT_BYTES = 2**20
 
 #: Most bytes that a file gives for each of its own, after the first `FREE_BYTES`. A KiB of Arrow can give a TiB.
 #: A row counts as `ROW_BYTES` by itself.
 MAX_EXPANSION, FREE_BYTES, ROW_BYTES = 250, 2**30, 150
 
-_WEB = ("http", "https")
+
+@dataclass(frozen=True, slots=True)
+class SourceRules:
+    """Rules for the place of a source, which depend on the settings of the process that opens it.
+
+    Web addresses in private networks are refused unless their host is one of `private_hosts`, and so are redirects that
+    lead from below the `root_urls` elsewhere, and links from below the `root_folders`. The files below `uploads` are of
+    clients that know their names: it is no source as a folder, and no part of one.
+    """
+
+    private_hosts: Collection[str] = ()
+    root_urls: Collection[str] = ()
+    root_folders: Collection[Path] = ()
+    uploads: Path | None = None
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Self:
+        """Return the rules of the settings. Raises BadSetting for `roots` that are none."""
+        uploads = settings.files_folder / JOBS
+        return cls(settings.private_host_names(), settings.root_urls(), settings.root_folders(), uploads.resolve())
+
+    def is_closed(self, folder: Path | str) -> bool:
+        """Return True for the folder of uploads, and any below it."""
+        return self.uploads is not None and Path(folder).resolve().is_relative_to(self.uploads)
 
 
 class SourceFile:
@@ -58,9 +79,7 @@ class SourceFile:
     def _fraction_of_bytes(self) -> float | None:
         if self.stream.closed:
             return 1.0
-        if not self.size_bytes:
-            return None
-        return min(self.stream.tell() / self.size_bytes, 1.0)
+        return min(self.stream.tell() / self.size_bytes, 1.0) if self.size_bytes else None
 
 
 def is_url(path: str) -> bool:
@@ -94,7 +113,7 @@ def open_file(path: str, rules: SourceRules) -> Iterator[SourceFile]:
     if not is_url(path):
         with _local(path, rules.root_folders) as file:
             yield file
-    elif path.partition("://")[0].lower() in _WEB:
+    elif path.partition("://")[0].lower() in ("http", "https"):
         with closing(WebFile(path, rules.private_hosts, rules.root_urls)) as web:
             yield SourceFile(io.BufferedReader(web, BLOCK_BYTES), web.size_bytes, web.modified)
     else:
@@ -102,48 +121,25 @@ def open_file(path: str, rules: SourceRules) -> Iterator[SourceFile]:
             yield SourceFile(io.BufferedReader(stored, BLOCK_BYTES), stored.size_bytes, stored.modified)
 
 
-def fingerprint(path: str, rules: SourceRules) -> dict[str, int | str]:
-    """Return the `name`, `size_bytes` (-1 if not known), `modified` and `sha256` by which a change is noticed.
-
-    `modified` is in nanoseconds for a file of this machine, else a word of the server, "" if there is none. The digest
-    is that of the first MiB. Raises as `open_file` does.
-    """
-    with open_file(path, rules) as file:
-        return {
-            "name": name_of(path),
-            "size_bytes": -1 if file.size_bytes is None else file.size_bytes,
-            "modified": file.modified,
-            "sha256": hashlib.sha256(file.stream.read(FINGERPRINT_BYTES)).hexdigest(),
-        }
-
-
 @contextmanager
 def _local(path: str, root_folders: Collection[Path]) -> Iterator[SourceFile]:
     try:
         with io.BufferedReader(io.FileIO(path), BLOCK_BYTES) as stream:
-            _check_place(path, stream.fileno(), [folder.resolve() for folder in root_folders])
+            named, roots = Path(os.path.abspath(path)), [folder.resolve() for folder in root_folders]
+            # A link may be put there at any time. Only Linux tells the place of an open file.
+            if sys.platform == "linux" and any(named.is_relative_to(root) for root in roots):
+                found = Path(os.readlink(f"/proc/self/fd/{stream.fileno()}"))
+                if not any(found.is_relative_to(root) for root in roots):
+                    raise PathNotAllowed(
+                        f"{path} is a link to a file that is below none of the folders that long jobs may use: name "
+                        "that file itself, or add its folder to SHOAL_ROOTS"
+                    )
             about = os.fstat(stream.fileno())
             yield SourceFile(stream, about.st_size, about.st_mtime_ns)
     except OSError as error:
         raise InvalidRequest(
             f"{path} cannot be read ({error.strerror or error}): check its name and permissions"
         ) from error
-
-
-def _check_place(path: str, descriptor: int, roots: Sequence[Path]) -> None:
-    """Raise PathNotAllowed if a file that is named below a root lies elsewhere, as a link may be put there at any time.
-
-    Only Linux tells the place of an open file.
-    """
-    named = Path(os.path.abspath(path))
-    if sys.platform != "linux" or not any(named.is_relative_to(root) for root in roots):
-        return
-    found = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-    if not any(found.is_relative_to(root) for root in roots):
-        raise PathNotAllowed(
-            f"{path} is a link to a file that is below none of the folders that long jobs may use: name that file "
-            "itself, or add its folder to SHOAL_ROOTS"
-        )
 
 
 class _StoredFile(io.RawIOBase):

@@ -1,0 +1,238 @@
+"""A folder of vectors: its manifest, and the lock and the renames by which it is whole at any moment.
+
+vectors/manifest.json           source, arguments, model, and the rows and checksums of each finished part
+vectors/bad-rows.jsonl          rows that were left out, in order, with the reason of each
+vectors/part-00000.safetensors  the vectors of the first part, float32 `[rows, dimension]`
+vectors/part-00000.ids.jsonl    the ids of its rows, one JSON string a line
+
+A part of .npy files is alike; one of .parquet or .jsonl is a single file with ids and vectors. The manifest holds no
+time and no place, so that two runs of one task write the same bytes.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from shoal.bulk.part_file import SUFFIXES, PartFile, open_part
+from shoal.contract.excerpt import excerpt
+from shoal.errors import DiskFull, FileError, FolderBusy, InvalidRequest, ModelMismatch
+
+MANIFEST, BAD_ROWS = "manifest.json", "bad-rows.jsonl"
+
+#: Version of this layout, raised by one whenever the files change in name or content.
+LAYOUT = 1
+
+#: Fields of the manifest that must be the same when a run is continued; its model must be the same too.
+_ARGUMENTS = ("source", "text_column", "id_column", "format", "part_rows", "options")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A finished part: `num_rows` rows of the source from `first_row` on, counted from 0.
+
+    `num_bad` of them were left out. `checksums` has the SHA-256 of each file, and `sizes` their bytes, by their names.
+    """
+
+    first_row: int
+    num_rows: int
+    num_bad: int
+    checksums: dict[str, str]
+    sizes: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class VectorManifest:
+    """A description of a folder of vectors. It is complete once the whole source is in its parts.
+
+    The `fingerprint` stands for all that vectors depend on besides text and options; folders of earlier releases have
+    none.
+    """
+
+    source: dict[str, Any]
+    text_column: str | None
+    id_column: str | None
+    format: str
+    part_rows: int
+    options: dict[str, Any]
+    model: str
+    digest: str
+    dimension: int
+    parts: tuple[Part, ...] = ()
+    is_complete: bool = False
+    fingerprint: str = ""
+    layout: int = LAYOUT
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the source in finished parts, bad ones included."""
+        return sum(part.num_rows for part in self.parts)
+
+    @property
+    def num_bad(self) -> int:
+        """Bad rows in finished parts."""
+        return sum(part.num_bad for part in self.parts)
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read the manifest in a folder. Raises FileError if it cannot be read, or is of another layout."""
+        try:
+            values = json.loads((folder / MANIFEST).read_text("utf-8"))
+            if (layout := values.get("layout")) != LAYOUT:
+                raise ValueError(f"it has layout {excerpt(layout)}, this version of Shoal reads {LAYOUT}")
+            manifest = cls(**values | {"parts": tuple(Part(**part) for part in values["parts"])})
+            maps = [manifest.source, manifest.options]
+            for part in manifest.parts:
+                maps += [part.checksums, part.sizes]
+            texts = [manifest.format, manifest.model, manifest.digest, manifest.fingerprint]
+            numbers = [manifest.num_rows - manifest.num_bad, manifest.dimension]
+            for values, kind in ((maps, dict), (texts, str), (numbers, int), ([manifest.is_complete], bool)):
+                if not all(type(value) is kind for value in values):
+                    raise TypeError("a value has another type")
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise FileError(f"{folder / MANIFEST} cannot be read ({error!s:.200}): write to another folder") from error
+        return manifest
+
+    def check_same(self, other: "VectorManifest", folder: Path) -> None:
+        """Raise InvalidRequest or ModelMismatch unless a run of `other` may go on with this manifest's folder."""
+        for name in _ARGUMENTS:
+            before, now = getattr(self, name), getattr(other, name)
+            if before == now:
+                continue
+            if name != "source":
+                raise InvalidRequest(
+                    f"{folder} was begun with {name} {excerpt(before)}, not {excerpt(now)}: "
+                    "give it as before, or write to another folder"
+                )
+            if (former := before.get("name")) != (new := now.get("name")):
+                change = f"was {excerpt(former)} and is {excerpt(new)}"
+            else:
+                changed = ", ".join(key for key in now if now[key] != before.get(key))
+                change = f"{excerpt(new)} has changed ({changed})"
+            raise InvalidRequest(f"the source {change} since {folder} was begun: write to another folder")
+        if (self.digest, self.dimension) != (other.digest, other.dimension):
+            raise ModelMismatch(
+                f"{folder} was begun with the model {self.model} ({self.digest:.12}), and the workers have "
+                f"{other.model} ({other.digest:.12}): write to another folder"
+            )
+        if self.fingerprint != other.fingerprint:
+            reason = (
+                "the workers had another engine or precision, other prompts or another length of texts"
+                if self.fingerprint
+                else "the folder does not say with which engine, precision, prompts and length of texts"
+            )
+            raise ModelMismatch(f"{folder} cannot be continued, as {reason}: write to another folder")
+
+    def without_damaged(self, folder: Path) -> "VectorManifest":
+        """Return the manifest with the parts before the first one that lacks a file, or has one of another size."""
+        for number, part in enumerate(self.parts):
+            for name in _file_names(number, self.format):
+                path = folder / name
+                if not path.exists() or path.stat().st_size != part.sizes.get(name):
+                    return replace(self, parts=self.parts[:number], is_complete=False)
+        return self
+
+
+class VectorFolder:
+    """A folder of vectors that this process alone writes.
+
+    A file is written under a name that begins with a dot and renamed once it is on disk, the manifest after all that
+    it names. So a process that ends at any moment leaves finished parts and what the next run overwrites.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    @classmethod
+    @contextmanager
+    def open(cls, path: Path) -> Iterator[Self]:
+        """Make the folder if it is missing, and hold its lock until the end of the `with`.
+
+        Raises InvalidRequest if the folder holds other files, and FolderBusy while another process holds its
+        lock. An OSError in the `with` becomes DiskFull or FileError.
+        """
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            lock = os.open(path, os.O_RDONLY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                folder = cls(path)
+                for entry in [] if folder.has_manifest() else path.iterdir():
+                    if not entry.name.startswith(".") and entry.name != BAD_ROWS:
+                        raise InvalidRequest(
+                            f"{path} holds other files, such as {entry.name}, and no {MANIFEST}: name a new folder"
+                        )
+                yield folder
+            finally:
+                os.close(lock)
+        except BlockingIOError as error:
+            raise FolderBusy(
+                f"another process writes into {path}: wait until it has ended, or name another folder"
+            ) from error
+        except OSError as error:
+            if error.errno not in DiskFull.ERRNOS:
+                name, why = error.filename or path, error.strerror or error
+                raise FileError(f"{name} cannot be used ({why}): check its name and permissions") from error
+            raise DiskFull(
+                f"no room to write {path} ({error.strerror}): free some space and start the same again; "
+                "its finished parts are kept"
+            ) from error
+
+    def has_manifest(self) -> bool:
+        """Return True if a run has begun here."""
+        return (self.path / MANIFEST).exists()
+
+    def save(self, manifest: VectorManifest) -> None:
+        """Replace the manifest."""
+        scratch = self.path / f".{MANIFEST}"
+        with scratch.open("wb") as file:
+            file.write((json.dumps(asdict(manifest), indent=1, ensure_ascii=False) + "\n").encode())
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.rename(self.path / MANIFEST)
+        self._sync()
+
+    @contextmanager
+    def part(self, number: int, format_name: str, dimension: int) -> Iterator[PartFile]:
+        """Open the files of a part; without `finish_part` before the end of the `with`, nothing is left of them."""
+        scratch = [self.path / f".{name}" for name in _file_names(number, format_name)]
+        try:
+            part = open_part(format_name, scratch, dimension)
+            try:
+                yield part
+            finally:
+                part.close()
+        finally:
+            for path in scratch:
+                path.unlink(missing_ok=True)
+
+    def finish_part(self, part: PartFile) -> tuple[dict[str, str], dict[str, int]]:
+        """Give the files of a part their names once they are on disk; return their checksums and sizes by name."""
+        part.finish()
+        part.close()
+        checksums, sizes = {}, {}
+        for scratch in part.paths:
+            name = scratch.name.removeprefix(".")
+            with scratch.open("rb") as file:
+                os.fsync(file.fileno())
+                checksums[name] = hashlib.file_digest(file, "sha256").hexdigest()
+                sizes[name] = file.tell()
+            scratch.rename(self.path / name)
+        self._sync()
+        return checksums, sizes
+
+    def _sync(self) -> None:
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _file_names(number: int, format_name: str) -> list[str]:
+    return [f"part-{number:05}{suffix}" for suffix in SUFFIXES[format_name]]

@@ -1,0 +1,215 @@
+"""The texts of web pages, Markdown, PDF and plain text files. Needs selectolax for web pages, and pypdf for PDF."""
+
+import codecs
+import contextlib
+import io
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from shoal.extraction.kinds import MAX_TEXT_BYTES, Extracted, UnreadableFile
+
+#: Bytes at the beginning of a page in which it may say what its encoding is.
+DECLARED_BYTES = 1_024
+
+#: Most characters of a title.
+MAX_TITLE_CHARS = 500
+
+_BYTE_ORDER_MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+
+_DECLARED = re.compile(
+    rb"""<(?:meta\b[^>]{0,200}?\bcharset|\?xml\b[^>]{0,100}?\bencoding)\s*=\s*["']?\s*([\w:.-]{1,40})""", re.IGNORECASE
+)
+
+#: The encodings that browsers know, by the names that Python has for them, beside those of the next table.
+_KNOWN = re.compile(
+    r"utf-8|cp866|koi8-[ru]|mac-roman|cp874|gbk|gb18030|big5|big5hkscs|euc_jp|iso2022_jp|shift_jis|cp932|euc_kr|cp949|"
+    r"johab|iso8859-([2-8]|10|1[3-6])|cp125[0-8]"
+)
+
+#: Encodings that browsers read as another one. A declaration in ASCII is in no page of UTF-16.
+_READ_AS = {
+    **{"iso8859-1": "cp1252", "ascii": "cp1252", "iso8859-9": "cp1254", "iso8859-11": "cp874", "gb2312": "gbk"},
+    **dict.fromkeys(("utf-16", "utf-16-le", "utf-16-be"), "utf-8"),
+}
+
+#: Marks that no text has, while one is made: the ends of lines and paragraphs, and the white space of `pre` elements.
+_LINE, _PARAGRAPH, *_KEPT = map(chr, range(0xFDD0, 0xFDD5))
+_KEEP = str.maketrans(" \t\n", "".join(_KEPT))
+_GIVE_BACK = str.maketrans("".join(_KEPT), " \t\n")
+
+#: The marks of elements that begin and end a line or a paragraph, or have a blank before them.
+_MARKS = {
+    **dict.fromkeys(("address", "aside", "body", "br", "caption", "center", "dd", "details", "div", "dt"), _LINE),
+    **dict.fromkeys(("fieldset", "figcaption", "form", "header", "hr", "legend", "li", "main", "option"), _LINE),
+    **dict.fromkeys(("summary", "tbody", "tfoot", "thead", "tr"), _LINE),
+    **dict.fromkeys(("article", "blockquote", "dl", "figure", "h1", "h2", "h3", "h4", "h5", "h6"), _PARAGRAPH),
+    **dict.fromkeys(("ol", "p", "pre", "section", "table", "ul"), _PARAGRAPH),
+    **dict.fromkeys(("td", "th"), " "),
+}
+
+#: Elements without a text of the page: programs, pictures, and what leads to other pages.
+_LEFT_OUT = {
+    *("audio", "button", "canvas", "datalist", "dialog", "embed", "footer", "head", "iframe", "input", "math", "nav"),
+    *("noscript", "object", "script", "select", "style", "svg", "template", "textarea", "title", "video"),
+}
+
+_HEADING = re.compile(r" {0,3}#{1,6}[ \t](.*)")
+_UNDERLINE = re.compile(r" {0,3}(?:=+|-{2,})[ \t]*$")
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_RULE = re.compile(r" {0,3}(?:[-*_|:][ \t]*){3,}$")
+_QUOTE = re.compile(r"^(?: {0,3}>[ \t]?)+")
+_DEFINITION = re.compile(r" {0,3}\[[^\]\[]{1,200}\]:[ \t]+\S{1,2000}")
+_LINK = re.compile(r"!?\[([^\]\[\n]{0,500})\](?:\([^()\n]{0,2000}\)|\[[^\]\[\n]{0,200}\])")
+_TAG = re.compile(r"</?[A-Za-z][^<>\n]{0,500}>")
+_EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|_{1,3}|`{1,2})(?=\S)([^*_`\n]{1,500}?)(?<=\S)\1(?!\w)")
+_TITLE = re.compile(r"^title:(.*)", re.MULTILINE)
+
+#: A word of a PDF file that is divided at the end of a line. A capital letter or a digit after the hyphen tells of a
+#: compound.
+_DIVIDED = re.compile(r"(?<=[^\W\d_])-\n(?=[^\W\d_A-Z])")
+
+
+def decode(data: bytes, may_declare: bool = False) -> str:
+    """Return the text of a file: by its byte order mark, by what a page declares, else as UTF-8.
+
+    Raises UnreadableFile for an unknown encoding, and for bytes that are not of it.
+    """
+    mark = next(filter(data.startswith, _BYTE_ORDER_MARKS), b"")
+    encoding = _BYTE_ORDER_MARKS.get(mark, "utf-8")
+    if not mark and may_declare and (found := _DECLARED.search(data[:DECLARED_BYTES])):
+        label, encoding = found[1].decode("ascii", "replace"), ""
+        with contextlib.suppress(LookupError):
+            encoding = codecs.lookup(label).name
+        encoding = _READ_AS.get(encoding, encoding)
+        if not _KNOWN.fullmatch(encoding):
+            raise UnreadableFile(f"it declares the encoding {label}, which is not known: convert it to UTF-8")
+    try:
+        text = data[len(mark) :].decode(encoding)
+    except UnicodeDecodeError as error:
+        says = "and it declares no other encoding" if encoding == "utf-8" else "which it declares"
+        raise UnreadableFile(
+            f"byte 0x{error.object[error.start]:02x} at {error.start + len(mark):,} is not {encoding}, {says}: "
+            f"correct it, or convert it with iconv -f ENCODING -t UTF-8"
+        ) from error
+    if "\0" in text:
+        raise UnreadableFile("there is a NUL character in it: is the file text?")
+    return text
+
+
+def extract_html(data: bytes) -> Extracted:
+    """Return the text of a page, a line for each block, with empty lines between paragraphs.
+
+    Only the text of the `main` or `article` element is taken, if there is exactly one. Navigation and footers are left
+    out. Raises UnreadableFile.
+    """
+    from selectolax.lexbor import LexborHTMLParser
+
+    page = LexborHTMLParser(decode(data, may_declare=True))
+    titles = [_one_line(node.text()) for tag in ("title", "h1") if (node := page.css_first(tag))]
+    found = [nodes[0] for tag in ("main", "article") if len(nodes := page.css(tag)) == 1]
+    texts = (_element_text(node) for node in (*found, page.body) if node)
+    return Extracted(next(filter(None, texts), ""), next(filter(None, titles), ""))
+
+
+def _element_text(root: Any) -> str:
+    paragraphs = []
+    for paragraph in _marked(root).split(_PARAGRAPH):
+        lines = [" ".join(line.split()).strip(_KEPT[-1]) for line in paragraph.split(_LINE) if not line.isspace()]
+        if text := "\n".join(filter(None, lines)):
+            paragraphs.append(text)
+    return "\n\n".join(paragraphs).translate(_GIVE_BACK).strip()
+
+
+def _marked(root: Any) -> str:
+    """Return the texts and marks of an element. No step depends on how deep elements are nested."""
+    parts: list[str] = []
+    node, is_done, num_pre, root_id = root, False, 0, root.mem_id
+    while True:
+        tag, child = node.tag, None
+        if tag == "-text":
+            text = node.text(deep=False)
+            parts.append(text.translate(_KEEP) if num_pre else text)
+        elif tag not in _LEFT_OUT:
+            parts.append(_MARKS.get(tag, ""))
+            child = None if is_done else node.first_child
+            if tag == "pre":
+                num_pre += bool(child) - is_done
+        if child:
+            node = child
+            continue
+        if node.mem_id == root_id:
+            return "".join(parts)
+        following = node.next
+        node, is_done = (following, False) if following else (node.parent, True)
+
+
+def extract_markdown(data: bytes) -> Extracted:
+    """Return the words of a file without the signs of its form, and the title of its front matter or first heading.
+
+    Raises UnreadableFile.
+    """
+    text, front = decode(data).replace("\r\n", "\n"), ""
+    if text.startswith("---\n") and (end := text.find("\n---\n", 3)) >= 0:
+        front, text = text[4:end], text[end + 5 :]
+    titles = [found[1].strip(" \t").strip("\"'") for found in _TITLE.finditer(front)]
+    parts, start = [], 0
+    while (begin := text.find("<!--", start)) >= 0 and (end := text.find("-->", begin + 4)) >= 0:
+        parts.append(text[start:begin])
+        start = end + 3
+    lines = list(_markdown_lines("".join([*parts, text[start:]]).split("\n")))
+    titles += [line for line, is_heading in lines if is_heading]
+    text = re.sub(r"\n{3,}", "\n\n", "\n".join(line for line, _ in lines))
+    return Extracted(text.strip(), next(filter(None, map(_one_line, titles)), ""))
+
+
+def _markdown_lines(lines: list[str]) -> Iterator[tuple[str, bool]]:
+    """Yield the text of each line, and whether it is a heading; code stays as it is."""
+    fence = ""
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        found = _FENCE.match(line)
+        if fence:
+            if found and found[1].startswith(fence):
+                fence = ""
+            else:
+                yield line, False
+        elif found:
+            fence = found[1]
+        elif heading := _HEADING.match(line):
+            yield _without_signs(heading[1].lstrip(" \t").rstrip(" \t#")), True
+        elif not _RULE.match(line) and not _UNDERLINE.match(line) and not _DEFINITION.match(line):
+            is_heading = bool(line.strip() and following.strip() and _UNDERLINE.match(following))
+            yield _without_signs(_QUOTE.sub("", line)), is_heading
+
+
+def _without_signs(line: str) -> str:
+    return _EMPHASIS.sub(r"\2", _TAG.sub("", _LINK.sub(r"\1", line)))
+
+
+def extract_pdf(data: bytes) -> Extracted:
+    """Return the text of the pages, with an empty line between two of them. Raises UnreadableFile."""
+    from pypdf import PdfReader
+    from pypdf.errors import DependencyError
+
+    reader = PdfReader(io.BytesIO(data))
+    try:
+        is_locked = reader.is_encrypted and not reader.decrypt("")
+    except DependencyError:  # the package that decrypts is not one of Shoal's
+        is_locked = True
+    if is_locked:
+        raise UnreadableFile("it is encrypted: save it without a password")
+    pages, size = [], 0
+    for page in reader.pages:
+        pages.append(page.extract_text().strip())
+        size += len(pages[-1])
+        if size > MAX_TEXT_BYTES:  # the rest would only take time
+            raise UnreadableFile(f"it has over {MAX_TEXT_BYTES:,} characters of text: cut it into several files")
+    text = "\n\n".join(pages).strip()
+    if pages and not text:
+        raise UnreadableFile("there is no text in it: if its pages are pictures, run OCR on it first")
+    title = (reader.metadata and reader.metadata.title) or ""
+    return Extracted(_DIVIDED.sub("", text), _one_line(str(title)))
+
+
+def _one_line(title: str) -> str:
+    return " ".join(title[: 10 * MAX_TITLE_CHARS].split())[:MAX_TITLE_CHARS]

@@ -1,0 +1,272 @@
+"""Records of text files: .csv and .tsv, .jsonl and .txt, packed or not, line by line in constant memory."""
+
+import csv
+import gzip
+import io
+import json
+import math
+import sys
+import zlib
+from collections import deque
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from typing import Any, NamedTuple
+
+from shoal.contract.excerpt import excerpt
+from shoal.contract.wire import MAX_DEPTH
+from shoal.errors import BadDocument, MissingExtra
+from shoal.process.extra import install_command
+from shoal.records.document import MAX_ROW_BYTES, Record, Records, SourceLabel, refuse_duplicate_columns, too_long
+from shoal.records.source_file import SourceFile, name_of
+
+#: The endings of the names of packed files. Python has zstd from 3.14 on; before, it comes from the extra `zstd`.
+PACKED_ENDINGS = (".gz", ".zst")
+
+#: The first bytes of UTF-16, as they come through the decoder.
+_UTF_16 = ("\udcff\udcfe", "\udcfe\udcff")
+
+#: Most characters of a line that is skipped. A file with a longer one is not read on.
+MAX_LINE_CHARS = 2**28
+
+#: Most characters of blank lines one after another. While a reader skips them, its caller can neither report nor stop.
+MAX_BLANK_CHARS = 2**20
+
+#: The encoding of all text files, with or without a byte order mark.
+ENCODING = "utf-8-sig"
+
+_CONVERT = "save it as such, or convert it with iconv -f ENCODING -t UTF-8"
+
+#: Quotes that are not closed at which a table is not read on: the lines after each are read twice.
+MAX_OPEN_QUOTES = 100
+
+#: Most characters of a whole number in JSON, its sign included.
+MAX_INT_DIGITS = 20
+
+#: Most lists and objects in a line of JSON, or brackets in its texts. An empty list takes twenty times its two bytes.
+MAX_BRACKETS = 100_000
+
+#: Memory that a line of a row takes beside its characters, in bytes.
+LINE_BYTES = 150
+
+#: The cells of each row that is not blank, or what is wrong with it, each with the number of its first line.
+_Rows = Generator[tuple[int, list[str] | BadDocument], None, None]
+
+
+class Line(NamedTuple):
+    """A line with its end, its number, and what is wrong with it; the text of one that is too long is left out."""
+
+    number: int
+    text: str
+    error: BadDocument | None = None
+
+
+def read_lines(file: SourceFile, label: SourceLabel) -> Generator[Line, None, None]:
+    """Yield the lines of a UTF-8 file.
+
+    Raises BadDocument if a packed file is damaged, for UTF-16, and for over `MAX_BLANK_CHARS` of blank lines, and
+    MissingExtra.
+    """
+    number, num_blank, name = 0, 0, name_of(label.path).lower()
+    packed, faults = _unpacked(file.stream, name)
+    # Invalid bytes come through as surrogates, so that the number of their line is known.
+    with packed, io.TextIOWrapper(packed, ENCODING, "surrogateescape", newline="") as text:
+        try:
+            while line := text.readline(MAX_ROW_BYTES + 1):
+                number += 1
+                if packed is not file.stream:
+                    file.count_unpacked(1, len(line), label.at(number))
+                if number == 1 and line.startswith(_UTF_16):
+                    raise BadDocument(f"{label.at(1)}: the file is UTF-16; it must be UTF-8 text: {_CONVERT}")
+                num_blank = num_blank + len(line) if line.isspace() else 0
+                if num_blank > MAX_BLANK_CHARS:
+                    blank = f"over {MAX_BLANK_CHARS:,} characters of blank lines end here"
+                    raise BadDocument(f"{label.at(number)}: {blank}: is the file text?")
+                # Most lines are short, of ASCII and without NUL bytes.
+                is_doubtful = not line.isascii() or len(line) > MAX_ROW_BYTES or "\0" in line
+                yield _checked(text, line, number, label) if is_doubtful else Line(number, line)
+        except faults as error:
+            kind = name.rpartition(".")[2].replace("gz", "gzip").replace("zst", "zstd")
+            raise BadDocument(
+                f"{label.at(number + 1)}: not readable as {kind}: {error}; the {number:,} lines before it were "
+                "read: pack the file again"
+            ) from error
+
+
+def _unpacked(stream: "io.BufferedReader[Any]", name: str) -> tuple[Any, tuple[type[Exception], ...]]:
+    """Return a stream that unpacks a file as the ending of its name says, and what it raises for damaged data."""
+    if name.endswith(".gz"):
+        return gzip.GzipFile(fileobj=stream), (EOFError, gzip.BadGzipFile, zlib.error)
+    if not name.endswith(".zst"):
+        return stream, ()
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        try:
+            from backports import zstd
+        except ImportError as error:
+            raise MissingExtra(f"reading .zst needs backports.zstd; run: {install_command('zstd')}") from error
+    return zstd.ZstdFile(stream), (EOFError, zstd.ZstdError)
+
+
+def _checked(text: io.TextIOWrapper, line: str, number: int, label: SourceLabel) -> Line:
+    """Return the line, with an error if it is too long, has a NUL byte or has bytes that are not UTF-8."""
+    if len(line) > MAX_ROW_BYTES or len(line.encode(errors="surrogateescape")) > MAX_ROW_BYTES:
+        num_chars = len(line)
+        while not line.endswith(("\n", "\r")) and (line := text.readline(MAX_ROW_BYTES)):
+            num_chars += len(line)
+            if num_chars > MAX_LINE_CHARS:
+                raise BadDocument(f"{label.at(number)}: it has over {MAX_LINE_CHARS:,} characters: is the file text?")
+        return Line(number, "", too_long(label.at(number)))
+    if "\0" in line:
+        reason = "there is a NUL byte; the file must be UTF-8 text"
+        return Line(number, line, BadDocument(f"{label.at(number)}: {reason}"))
+    try:
+        line.encode()
+    except UnicodeEncodeError as error:
+        reason = f"byte 0x{ord(line[error.start]) & 0xFF:02x} is not UTF-8; the file must be UTF-8 text: {_CONVERT}"
+        return Line(number, line, BadDocument(f"{label.at(number)}: {reason}"))
+    return Line(number, line)
+
+
+def read_txt(file: SourceFile, label: SourceLabel) -> Records:
+    """Yield each line that is not blank as a record of one column, `text`."""
+    with closing(read_lines(file, label)) as lines:  # an error holds the frames, and so would hold the file open
+        for number, line, error in lines:
+            if error or line.strip():
+                yield number, error or {"text": line.rstrip("\r\n")}
+
+
+def read_jsonl(file: SourceFile, label: SourceLabel) -> Records:
+    """Yield the JSON object of each line that is not blank."""
+    with closing(read_lines(file, label)) as lines:
+        for number, line, error in lines:
+            if error or line.strip():
+                yield number, error or _json_object(label.at(number), line)
+
+
+def read_csv(file: SourceFile, label: SourceLabel) -> Records:
+    """Yield the rows of a table of comma-separated cells, which may be quoted."""
+    return _table(_rows(file, label), label)
+
+
+def read_tsv(file: SourceFile, label: SourceLabel) -> Records:
+    """Yield the rows of a table of tab-separated cells, in which quotes have no meaning."""
+
+    def rows() -> _Rows:
+        with closing(read_lines(file, label)) as lines:
+            for number, line, error in lines:
+                if error or (line := line.rstrip("\r\n")):
+                    yield number, error or line.split("\t")
+
+    return _table(rows(), label)
+
+
+def _table(found: _Rows, label: SourceLabel) -> Records:
+    with closing(found) as rows:
+        line, header = next(rows, (1, []))
+        if isinstance(header, BadDocument):
+            raise header
+        refuse_duplicate_columns(label.at(line), header)
+        if len(header) == 1 and (";" in header[0] or "\t" in header[0]):
+            raise BadDocument(
+                f"{label.at(line)}: the header is one column, {excerpt(header[0])}; "
+                "separate cells by commas in a .csv file, by tabs in a .tsv file"
+            )
+        for line, cells in rows:
+            if isinstance(cells, BadDocument):
+                yield line, cells
+            elif len(cells) != len(header):
+                reason = f"the header has {len(header)} cells, this row {len(cells)}"
+                yield line, BadDocument(f"{label.at(line)}: {reason}; quote cells that contain separators")
+            else:
+                yield line, dict(zip(header, cells, strict=True))
+
+
+class _OpenQuote(csv.Error):
+    """Error of a row that does not end."""
+
+
+def _rows(file: SourceFile, label: SourceLabel) -> _Rows:
+    """Yield the rows that may be quoted.
+
+    A quote that is not closed makes a row of all lines after it: but for the first, they are read again.
+    """
+    csv.field_size_limit(MAX_ROW_BYTES)  # of the whole process, which has no lower limit to keep
+    with closing(read_lines(file, label)) as lines:
+        again: deque[Line] = deque()
+        num_open_quotes = 0
+        while True:
+            row: list[Line] = []
+            found: list[str] | BadDocument
+            try:
+                found = next(csv.reader(_lines_of_row(row, again, lines), strict=True))
+            except StopIteration:
+                return
+            except csv.Error as error:
+                (first, *others), where = row, label.at(row[0].number)
+                if isinstance(error, _OpenQuote) and others:
+                    num_open_quotes += 1
+                    again.extendleft(reversed(others))
+                    row, found = [first], BadDocument(f"{where}: a quote is not closed; close it, or double it")
+                else:
+                    until = f" in lines {first.number} to {others[-1].number}" if others else ""
+                    found = BadDocument(f"{where}: {error}{until}; is a quote not closed, or not doubled?")
+            if num_open_quotes > MAX_OPEN_QUOTES:
+                raise BadDocument(
+                    f"{label.at(row[0].number)}: over {MAX_OPEN_QUOTES} quotes are not closed: double those that are "
+                    "part of a text, or save the table as .tsv, in which quotes have no meaning"
+                )
+            if found:
+                errors = [line.error for line in row if line.error]
+                yield row[0].number, errors[0] if errors else found
+
+
+def _lines_of_row(row: list[Line], again: deque[Line], lines: Iterator[Line]) -> Iterator[str]:
+    """Yield the lines that a reader asks for until its row is whole, and add them to `row`."""
+    num_bytes = 0
+    while line := again.popleft() if again else next(lines, None):
+        row.append(line)
+        num_bytes += len(line.text) + LINE_BYTES * (len(row) > 1)
+        if num_bytes > MAX_ROW_BYTES:
+            raise _OpenQuote
+        if line.error and not line.text:
+            raise csv.Error
+        yield line.text.encode(errors="replace").decode().replace("\0", " ") if line.error else line.text
+    if row:
+        raise _OpenQuote("the file ends within it")
+
+
+def _json_object(where: str, line: str) -> Record | BadDocument:
+    num_brackets = line.count("[") + line.count("{")
+    if num_brackets > MAX_BRACKETS:
+        return BadDocument(f"{where}: it has {num_brackets:,} brackets, over {MAX_BRACKETS:,}: cut it into passages")
+    try:
+        record = _DECODER.decode(line)
+        if "\\u" in line or num_brackets > MAX_DEPTH:
+            # Half of a surrogate pair, or too deep to be written again.
+            json.dumps(record, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        reason = f"{error.msg} at character {error.colno}" if isinstance(error, json.JSONDecodeError) else error
+        return BadDocument(f"{where}: not valid JSON: {reason}; write one JSON object on the line")
+    if not isinstance(record, dict):
+        return BadDocument(f"{where}: {excerpt(record)} is not a JSON object; write one JSON object on the line")
+    return record
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _int64(digits: str) -> int:
+    if len(digits) <= MAX_INT_DIGITS and -(2**63) <= int(digits) < 2**63:
+        return int(digits)
+    raise ValueError(f"{digits:.30} does not fit in 64 bits; make it a string")
+
+
+def _finite(digits: str) -> float:
+    if math.isfinite(number := float(digits)):
+        return number
+    raise ValueError(f"{digits:.30} is too large for a number of 64 bits; make it a string")
+
+
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_int=_int64, parse_constant=_refuse_constant)
