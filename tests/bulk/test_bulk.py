@@ -46,7 +46,7 @@ from shoal.errors import (
 )
 from shoal.long_task import TaskProgress
 from shoal.operations import Embed
-from shoal.queue.answer import Answer
+from shoal.queue.delivery import Answer
 from shoal.queue.lane import LaneLimits
 from shoal.records.document import BadRow, Document
 from shoal.settings import Settings

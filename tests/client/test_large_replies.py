@@ -20,8 +20,8 @@ from shoal.contract.replies import Reply
 from shoal.errors import TooLarge, Unavailable, UnknownJob
 from shoal.operations import Embed
 from shoal.operations.embed import TEXTS_PER_TOKENS_JOB
-from shoal.queue.answer import MAX_WRITE_BYTES, Answer
-from shoal.queue.consumer import MAX_SENDS, Consumer
+from shoal.queue.consumer import MAX_SENDS, MAX_WRITE_BYTES, Consumer
+from shoal.queue.delivery import Answer
 from shoal.settings import DEFAULTS
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder

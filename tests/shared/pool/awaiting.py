@@ -14,7 +14,7 @@ from tcp_proxy import Proxy
 from shoal import AsyncClient
 from shoal.contract.jobs import LANES, Job
 from shoal.contract.replies import Reply
-from shoal.queue.answer import Answer
+from shoal.queue.delivery import Answer
 
 
 def async_client(queue: Queue, url: str, **settings: Any) -> AsyncClient:
