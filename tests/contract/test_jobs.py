@@ -61,6 +61,11 @@ def test_the_parts_of_a_job_ask_the_same_together(job: Job, size: int) -> None:
     assert all(replace(part, id=job.id, texts=job.texts, first_text=job.first_text) == job for part in parts)
 
 
+def test_a_long_list_is_split_into_full_jobs() -> None:
+    assert [len(part.texts) for part in Embed(["storm"] * 65).split(32)] == [32, 32, 1]
+    assert [part.first_text for part in Embed(["storm"] * 65).split(32)] == [0, 32, 64]
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

@@ -81,6 +81,8 @@ class Job:
     own_names: ClassVar[tuple[str, ...]] = ()
     #: The names of its options, beside the options of texts.
     option_names: ClassVar[tuple[str, ...]] = ()
+    #: The field of a reply that has the answer to each item that is asked for.
+    answer_name: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         check_name("id", self.id)
@@ -178,7 +180,7 @@ class Job:
 
     def answer_of(self, reply: Reply) -> Any:
         """Return the reply's part for each item that is asked for; None if the reply lacks it."""
-        return None
+        return getattr(reply, self.answer_name) if self.answer_name else None
 
     def body(self) -> dict[str, Any]:
         """Return the fields of a request that asks the same of the API."""
