@@ -9,10 +9,7 @@ CURRENT = "current"
 
 
 def read_current(folder: Path) -> bytes:
-    """Return the contents of the file of an index.
-
-    Raises IndexNotFound if there is none.
-    """
+    """Return the contents of the file of an index. Raises IndexNotFound if there is none."""
     try:
         return (folder / CURRENT).read_bytes()
     except OSError as error:

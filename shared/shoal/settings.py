@@ -222,10 +222,7 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ, **overrides: Any) -> Self:
-        """Return settings from `SHOAL_<FIELD>`, with `overrides` on top.
-
-        Raises BadSetting.
-        """
+        """Return settings from `SHOAL_<FIELD>`, with `overrides` on top. Raises BadSetting."""
         values: dict[str, Any] = {}
         for name, kind in get_type_hints(cls).items():
             if text := environment.get(variable(name)):

@@ -5,19 +5,18 @@ import asyncio
 import numpy as np
 import pytest
 import redis
-from awaiting import answer_all, answering, async_client, num_interactive, outcomes, url_of, wait_for
+from awaiting import answering, async_client, num_interactive, outcomes, url_of, wait_for
 from conftest import PATIENCE_S, RedisServer
 from hiredis import pack_command
 from queues import Queue
 from tcp_proxy import Proxy
 
 from shoal import AsyncClient
-from shoal.broker import async_broker, async_connection, circuit_breaker
+from shoal.broker import async_connection, circuit_breaker
 from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.async_connection import ConnectionMaker
 from shoal.contract.keys import Keys
-from shoal.errors import Overloaded, Unavailable
-from shoal.queue import dispatcher
+from shoal.errors import Unavailable
 
 
 def test_the_loop_runs_while_redis_does_not_answer(own_redis: RedisServer) -> None:
@@ -56,23 +55,6 @@ def test_tasks_that_wait_learn_that_redis_went_and_it_goes_on_when_it_is_back(ow
             with answering(queue):
                 assert np.array_equal(await client.embed("storm"), [5])
                 assert (await handle.result()).tokens == [5]
-
-    asyncio.run(use())
-    queue.close()
-
-
-def test_a_restart_that_takes_a_moment_loses_nothing(own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatcher, "GRACE_S", PATIENCE_S)
-    queue = Queue.connect(own_redis.url, Keys())
-
-    async def use() -> None:
-        async with async_client(queue, own_redis.url) as client:
-            tasks = [asyncio.create_task(client.embed("storm")) for _ in range(20)]
-            await wait_for(lambda: num_interactive(queue) == 20)
-            own_redis.stop()
-            own_redis.start()
-            assert answer_all(queue) == 20
-            assert [vector.tolist() for vector in await outcomes(tasks)] == [[5]] * 20
 
     asyncio.run(use())
     queue.close()
@@ -148,31 +130,6 @@ def test_after_a_task_that_tried_was_cancelled_another_may_try(
         asyncio.run(use(proxy))
 
 
-def test_a_large_command_that_comes_while_the_turn_passes_waits_no_longer_than_others(
-    own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(async_broker, "LARGE_BYTES", 0)
-
-    async def use() -> None:
-        broker = AsyncBroker(ConnectionMaker(own_redis.url))
-
-        async def ask_twice() -> None:
-            await broker.execute("BLPOP", "a", 0, block_s=PATIENCE_S)
-            monkeypatch.setattr(async_broker, "MAX_LARGE_WAIT_S", 0.0)
-            await broker.execute("PING", block_s=PATIENCE_S)
-
-        twice = asyncio.create_task(ask_twice())
-        other = asyncio.create_task(broker.execute("BLPOP", "b", 0, block_s=PATIENCE_S))
-        await broker.execute("RPUSH", "a", 1)
-        with pytest.raises(Unavailable, match="in use"):
-            await asyncio.wait_for(twice, PATIENCE_S / 2)
-        await broker.execute("RPUSH", "b", 1)
-        assert await other == [b"b", b"1"]
-        await broker.close()
-
-    asyncio.run(use())
-
-
 def test_an_answer_that_came_while_something_held_the_loop_up_is_read(
     own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,30 +163,6 @@ def test_connections_that_redis_has_closed_are_replaced(own_redis: RedisServer) 
 
     asyncio.run(use())
     queue.close()
-
-
-def test_a_replica_is_left_for_the_primary(own_redis: RedisServer) -> None:
-    async def use() -> None:
-        async with AsyncClient(own_redis.url) as client:
-            with redis.Redis.from_url(own_redis.url) as connection:
-                connection.replicaof("127.0.0.1", 1)
-                with pytest.raises(Unavailable, match="it is a replica"):
-                    await client.submit("embed", "storm")
-                connection.replicaof("NO", "ONE")
-            assert await (await client.submit("embed", "storm")).status() == "queued"
-
-    asyncio.run(use())
-
-
-def test_a_full_redis_refuses(own_redis: RedisServer) -> None:
-    async def use() -> None:
-        async with AsyncClient(own_redis.url) as client:
-            with redis.Redis.from_url(own_redis.url) as connection:
-                connection.config_set("maxmemory", 1)
-            with pytest.raises(Overloaded, match="no memory left"):
-                await client.embed("storm")
-
-    asyncio.run(use())
 
 
 def test_a_connection_that_is_left_at_a_replica_ends_no_command_at_the_primary(

@@ -14,9 +14,8 @@ from redis_groups import RunningGroup, running_group
 from shoal import Client
 from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.async_connection import ConnectionMaker
-from shoal.broker.broker import Broker
+from shoal.broker.broker import Broker, Script, ScriptCall
 from shoal.broker.connections import shown
-from shoal.broker.script import Script, ScriptCall
 from shoal.contract.keys import Keys
 from shoal.errors import ShoalError, Unavailable
 
@@ -71,7 +70,7 @@ def test_tasks_of_an_event_loop_go_there_too(cluster: RunningGroup) -> None:
 
 
 def test_while_a_slot_is_moved_key_by_key_the_pool_is_away_and_nothing_is_written(cluster: RunningGroup) -> None:
-    refused = []
+    refused: list[object] = []
 
     def write() -> None:
         with Client(cluster.url) as client:

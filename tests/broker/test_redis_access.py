@@ -57,10 +57,6 @@ def locked(own_redis: RedisServer) -> RedisServer:
 
 
 class TestPassword:
-    def test_in_the_url(self, locked: RedisServer, use: Use) -> None:
-        assert use(with_password(locked.url, PASSWORD)) == "queued"
-        assert use(with_password(locked.url, PASSWORD, "default")) == "queued"
-
     @pytest.mark.parametrize(
         ("password", "message"),
         [("", "put the password into the Redis URL"), (SECRET, "check the user and the password")],
@@ -222,7 +218,3 @@ class TestTls:
         self.show(server, files, "elsewhere")
         with pytest.raises(Unavailable, match="certificate verify failed"):
             use(server.url)
-
-    def test_without_tls_it_does_not_answer(self, server: RedisServer, use: Use) -> None:
-        with pytest.raises(Unavailable):
-            use(f"redis://127.0.0.1:{server.port}/0")

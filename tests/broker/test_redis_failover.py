@@ -17,7 +17,6 @@ from queues import connect
 from tcp_proxy import Proxy
 
 from shoal import Client
-from shoal.broker.connections import Connections, open_pool
 from shoal.client.questions import Handle
 from shoal.contract.keys import Keys
 from shoal.errors import Unavailable
@@ -131,36 +130,8 @@ def test_a_connection_to_what_was_the_primary_is_used_once_more_at_most(pair: Pa
         assert connection.set("a", 3)
 
 
-def test_after_one_command_that_a_replica_refuses_no_idle_connection_leads_there(pair: Pair) -> None:
-    pool = open_pool(pair.url)
-    connections, library = Connections(pool), redis.Redis(connection_pool=pool)
-
-    def set_on_all() -> None:
-        for connection in [connections.send(["SET", "a", "1"]) for _ in range(2)]:
-            assert connections.receive(connection) == b"OK"
-        assert library.set("a", 2)
-
-    set_on_all()
-    pair.fail_over()
-    follow(pair.primary, pair.replica.port)
-    with pytest.raises(redis.ReadOnlyError):
-        connections.ask([["SET", "a", "3"]])
-    set_on_all()
-    connections.drop_idle()
-
-
 class TestLoss:
     """The link to the replica is held up before the primary is killed, so that what is sent last is lost."""
-
-    def test_plain_replication_loses_what_the_replica_has_not_got(self, pair: Pair) -> None:
-        with Client(pair.url) as client:
-            safe = [client.submit("embed", "storm") for _ in range(10)]
-            wait_until(lambda: has(pair.replica, safe) == safe)
-            pair.link.hold()
-            late = [client.submit("embed", "rain") for _ in range(10)]
-            pair.primary.stop(SIGKILL)
-            pair.fail_over()
-            assert has(pair.replica, [*safe, *late]) == safe
 
     @pytest.mark.wide
     def test_min_replicas_bounds_it(self, pair: Pair) -> None:

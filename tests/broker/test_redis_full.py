@@ -2,17 +2,15 @@
 
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
 
 import msgpack
-import numpy as np
 import pytest
 import redis
 from blocking import Pool
-from conftest import PATIENCE_S, RedisServer, wait_until
+from conftest import RedisServer, wait_until
 from queues import Queue
 from service import service
 
@@ -98,22 +96,6 @@ def test_the_jobs_that_filled_it_are_all_answered(
         assert client.submit("embed", text, output=output).status() == "queued"
 
 
-def test_filled_by_others_it_lets_what_waits_be_answered_or_cancelled(
-    own_redis: RedisServer, admin: "redis.Redis", queue: Queue, encoder: Encoder
-) -> None:
-    with Client(own_redis.url) as client, ThreadPoolExecutor(1) as threads:
-        jobs = [client.submit("embed", f"storm {n}") for n in range(20)]
-        called = threads.submit(client.embed, "rain")
-        wait_until(lambda: sum(queue.backlog().values()) == 21)
-        limit(admin)
-        fill(admin)
-        admin.config_set("maxmemory", 1)  # not even what a reply frees makes room
-        assert jobs[0].cancel() == "cancelled"
-        assert work(queue, encoder) == 20
-        assert np.shape(called.result(PATIENCE_S)) == (encoder.model.dimension,)
-        assert [job.status() for job in jobs] == ["cancelled", *["done"] * 19]
-
-
 def test_a_worker_that_starts_meanwhile_is_known_and_answers(
     own_redis: RedisServer, admin: "redis.Redis", queue: Queue, encoder: Encoder
 ) -> None:
@@ -137,15 +119,6 @@ def test_a_producer_without_shoal_is_told_by_the_code_of_redis(admin: "redis.Red
     with pytest.raises(redis.OutOfMemoryError):
         admin.eval(scripts.PUT.text, 1, queue.keys.root, arguments)
     assert queue.backlog()["bulk"] == 0
-
-
-def test_workers_look_for_jobs_of_dead_ones(admin: "redis.Redis", queue: Queue) -> None:
-    queue.put("interactive", [Embed(["storm"], reply_to="me")])
-    admin.config_set("maxmemory", 1)
-    queue.take("dead", LANES, 1)
-    assert queue.consumer("one").reclaim(()) == (0, {"dead": 1})
-    (taken,) = queue.take("one", LANES, 1)
-    assert taken.deaths == 1
 
 
 @pytest.mark.wide
@@ -187,3 +160,12 @@ def test_a_worker_that_starts_tells_a_policy_by_which_redis_forgets_jobs_or_resu
         worker.run()
     told = "config set maxmemory-policy noeviction" in caplog.text
     assert told == (policy in caplog.text) == (policy != "noeviction")
+
+
+def test_workers_look_for_jobs_of_dead_ones(admin: "redis.Redis", queue: Queue) -> None:
+    queue.put("interactive", [Embed(["storm"], reply_to="me")])
+    admin.config_set("maxmemory", 1)
+    queue.take("dead", LANES, 1)
+    assert queue.consumer("one").reclaim(()) == (0, {"dead": 1})
+    (taken,) = queue.take("one", LANES, 1)
+    assert taken.deaths == 1

@@ -43,7 +43,7 @@ from shoal.errors import (
 )
 from shoal.long_task import Report, TaskProgress
 from shoal.operations import Embed
-from shoal.queue.answer import Answer
+from shoal.queue.delivery import Answer
 from shoal.queue.lane import LaneLimits
 from shoal.records.document import BadRow, Document
 from shoal.settings import DEFAULTS, Settings

@@ -1,13 +1,10 @@
 """The cache of exact repeats: what is found is what was computed, and nothing depends on finding it."""
 
-import os
-import signal
 import struct
 import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import blake2b
@@ -23,24 +20,22 @@ from conftest import PATIENCE_S, RedisServer, running, wait_until
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
-from queues import Queue, queue_of, set_limits
+from queues import Queue, queue_of
 
 from shoal import AsyncClient, Client
-from shoal.cache.cache import MAX_TEXTS_PER_READ, Cache
+from shoal.cache.cache import Cache
 from shoal.cache.entry import Entry, size_bytes
 from shoal.cache.lookup import OBJECT_BYTES, CacheLookup
-from shoal.cache.table import Table, num_places
+from shoal.cache.table import MAX_TEXTS_PER_READ, Table, num_places
 from shoal.contract.jobs import Job
 from shoal.contract.keys import Keys
 from shoal.contract.options import Options
 from shoal.contract.replies import TIMINGS, Reply
-from shoal.errors import InvalidRequest, InvalidText, Overloaded, ShoalError, TextTooLong, Timeout, Unavailable
+from shoal.errors import InvalidRequest, InvalidText, ShoalError, TextTooLong
 from shoal.operations import Embed, Search
-from shoal.queue.lane import LaneLimits
 from shoal.settings import Settings
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.encoding.engines import Engine
 from shoal_workers.index.index import Index
 from shoal_workers.loop.worker import Worker
 from shoal_workers.service.service import about, open_cache
@@ -188,13 +183,6 @@ class TestTable:
             assert digest(**same) == digest()
         assert digest(prompt="rain ", text="storm") == digest(text="rain storm")
 
-    def test_it_serves_as_many_dimensions_as_a_vector_has(self) -> None:
-        sizes = (None, 1, TABLE.dimension, TABLE.dimension + 1)
-        assert [TABLE.supports(Options(dimensions=size)) for size in sizes] == [True, True, True, False]
-
-    def test_a_text_that_utf8_cannot_hold_has_a_digest(self) -> None:
-        assert len(set(TABLE.digests(["\ud800", "\udfff", "?"], "", Options()))) == 3
-
     def test_it_is_what_all_workers_announce(self) -> None:
         beat = {"model": "tiny", "dimension": 32, "pooling": "mean", "cache": TABLE.to_heartbeat()}
         assert Table.from_heartbeats([beat, beat]) == TABLE
@@ -224,14 +212,6 @@ class TestTableInRedis:
         queue.redis.delete(*names[:10])
         assert cache.find(list(entries)).count(None) == 10
 
-    def test_an_entry_tells_how_much_of_a_cut_text_was_read(self, queue: Queue) -> None:
-        cache, vector = cache_of(queue, TABLE), np.zeros((1, 32), np.float32)
-        cache.store({own_places(1): Entry(vector, 9, True, 2**24 - 1), own_places(2): Entry(vector, 9, False)})
-        cut, whole = cache.find([own_places(1), own_places(2)])
-        assert cut
-        assert whole
-        assert (cut.characters, whole.characters, whole.num_read("storm")) == (2**24 - 1, 0, 5)
-
     def test_an_entry_that_does_not_tell_it_is_missing(self, queue: Queue) -> None:
         cache = cache_of(queue, TABLE)
         cache.store({own_places(1): Entry(np.zeros((1, 32), np.float32), 9, True)})
@@ -256,13 +236,6 @@ class TestTableInRedis:
         cache.store({third: entry})
         assert [bool(found) for found in cache.find([first, second, third])] == [False, True, True]
 
-    def test_a_table_that_can_hold_all_finds_nearly_all(self, queue: Queue, keys: Keys) -> None:
-        cache = cache_of(queue, TABLE)
-        digests = [any_places(n) for n in range(300)]
-        for digest in digests:
-            cache.store({digest: Entry(np.zeros((1, 32), np.float32), 1, False)})
-        assert cache.find(digests).count(None) < 15
-
     @pytest.mark.parametrize("dimension", [32, 384, 1_024])
     def test_it_never_needs_more_memory_than_it_may(self, own_redis: RedisServer, dimension: int) -> None:
         table = replace(TABLE, dimension=dimension, num_places=num_places(8, dimension, Keys()))
@@ -286,36 +259,6 @@ class TestTableInRedis:
         assert queue.redis.keys("*") == [b"kept"]
         assert cache.find([b"x" * 16]) == [None]
         queue.close()
-
-    def test_every_thread_learns_that_redis_went(self, own_redis: RedisServer) -> None:
-        queue = Queue.connect(own_redis.url, Keys())
-        cache = cache_of(queue, TABLE)
-        with ThreadPoolExecutor(5) as threads:
-            with stopped(queue) as process:
-                asking = [threads.submit(cache.find, [b"x" * 16]) for _ in range(5)]
-                os.kill(process, signal.SIGKILL)
-            assert all(isinstance(future.exception(), Unavailable) for future in asking)
-        own_redis.stop()
-        own_redis.start()
-        wait_until(lambda: find_or_fail(cache) == [None])
-        queue.close()
-
-
-def find_or_fail(cache: Cache) -> list[Entry | None] | Unavailable:
-    """Look a text up, and return the error while Redis is away."""
-    try:
-        return cache.find([b"x" * 16])
-    except Unavailable as error:
-        return error
-
-
-@contextmanager
-def stopped(queue: Queue) -> Iterator[int]:
-    """Suspend Redis, and yield its process id."""
-    process = int(queue.redis.info("server")["process_id"])
-    os.kill(process, signal.SIGSTOP)
-    yield process
-    os.kill(process, signal.SIGCONT)
 
 
 def used_memory(server: RedisServer) -> int:
@@ -351,46 +294,12 @@ class TestWorker:
         ):
             assert embed(worker, "storm rain", **options).cached == 0
 
-    def test_only_what_is_missing_is_computed_and_all_stays_in_order(self, worker: Worker) -> None:
-        texts = ["storm", "rain", "europe", "storm", "market"]
-        alone = [array(embed(worker, text)) for text in texts[1:3]]
-        reply = embed(worker, *texts)
-        assert reply.cached == 2
-        assert worker.counters["texts"] == 5
-        np.testing.assert_array_equal(array(reply)[1:3], np.concatenate(alone))
-        np.testing.assert_array_equal(array(reply)[0], array(reply)[3])
-        np.testing.assert_array_equal(array(embed(worker, *texts)), array(reply))
-
     def test_a_query_is_found_and_serves_an_embed_with_its_prompt(self, worker: Worker) -> None:
         first, again = (ask(worker, Search(["storm europe"], k=3)) for _ in range(2))
         assert (first.cached, again.cached) == (0, 1)
         assert again.hits == first.hits
         assert embed(worker, "storm europe", prompt_name="query").cached == 1
         assert embed(worker, "storm europe").cached == 0
-
-    def test_token_vectors_are_left_alone(self, worker: Worker) -> None:
-        assert [embed(worker, "storm", output="tokens").cached for _ in range(2)] == [0, 0]
-        assert worker.counters["cache_misses"] == 0
-        assert places(worker) == []
-
-    def test_a_text_that_was_cut_is_refused_where_it_may_not_be(self, worker: Worker) -> None:
-        embed(worker, LONG, "storm")
-        assert code(embed(worker, LONG, truncate=False)) == "text_too_long"
-        reply = embed(worker, "storm", "rain", LONG, truncate=False)
-        assert code(reply) == "text_too_long"
-        assert "text 2 has" in str(reply.error)
-        assert embed(worker, LONG).truncated == [True]
-
-    def test_what_is_refused_leaves_nothing(self, worker: Worker) -> None:
-        assert code(embed(worker, "storm", dimensions=33)) == "invalid_request"
-        assert code(embed(worker, "storm", prompt_name="nobody")) == "invalid_request"
-        assert code(embed(worker, LONG, truncate=False)) == "text_too_long"
-        assert places(worker) == []
-
-    def test_an_engine_that_fails_leaves_nothing(self, make_worker: MakeWorker, encoder: Encoder) -> None:
-        worker = make_worker(Encoder(encoder.model, encoder.tokenizer, BrokenEngine()))
-        assert code(embed(worker, "storm")) == "internal"
-        assert places(worker) == []
 
     @pytest.mark.parametrize("damage", [b"", b"x", b"\0" * 156, b"x" * 10_000, None])
     def test_what_is_no_entry_is_a_miss_and_mended(self, worker: Worker, damage: bytes | None) -> None:
@@ -406,13 +315,6 @@ class TestWorker:
         assert reply.cached == 0
         np.testing.assert_allclose(array(reply), array(first), atol=1e-6)
         assert embed(worker, "storm").cached == 1
-
-    def test_it_goes_on_after_a_redis_that_came_back_empty(self, worker: Worker) -> None:
-        first = embed(worker, "storm")
-        queue_of(worker).redis.delete(*queue_of(worker).redis.scan_iter(f"{queue_of(worker).keys.root}:*"))
-        queue_of(worker).redis.script_flush()
-        assert [embed(worker, "storm").cached for _ in range(2)] == [0, 1]
-        np.testing.assert_allclose(array(embed(worker, "storm")), array(first), atol=1e-6)
 
     def test_a_full_redis_takes_nothing_in_and_everybody_is_answered(
         self, make_worker: MakeWorker, own_redis: RedisServer
@@ -435,23 +337,6 @@ class TestWorker:
         assert about(plain)["cache"] is None
         assert plain.counters["cache_misses"] == 0
 
-    def test_another_model_never_finds_what_this_one_stored(self, make_worker: MakeWorker, encoder: Encoder) -> None:
-        embed(make_worker(), "storm")
-        for changes in ({"digest": "other"}, {"max_tokens": 47}):
-            other = make_worker(Encoder(replace(encoder.model, **changes), encoder.tokenizer, encoder.engine))
-            assert embed(other, "storm").cached == 0
-        other = make_worker(Encoder(encoder.model, encoder.tokenizer, OtherPrecision(encoder.engine)))
-        assert embed(other, "storm").cached == 0
-        assert embed(make_worker(), "storm").cached == 1
-
-    def test_pools_in_one_redis_keep_apart(self, make_worker: MakeWorker, worker: Worker, keys: Keys) -> None:
-        other = make_worker(pool=f"{keys.pool}-other")
-        embed(worker, "storm")
-        assert embed(other, "storm").cached == 0
-        queue_of(worker).redis.delete(*places(worker))
-        assert embed(other, "storm").cached == 1
-        queue_of(other).redis.delete(*queue_of(other).redis.scan_iter(f"{queue_of(other).keys.root}:*"))
-
     def test_an_entry_is_where_and_what_the_protocol_says(self, worker: Worker) -> None:
         vectors = array(embed(worker, "storm europe", normalize=False, prompt_name="query"))
         heartbeat = about(worker)
@@ -465,28 +350,6 @@ class TestWorker:
         assert data[16:24] == bytes([5, 0, 0, 0, 0, 0, 0, 0])
         assert data[24:-4] == vectors.tobytes()
         assert data[-4:] == zlib.crc32(data[:-4]).to_bytes(4, "little")
-
-
-class OtherPrecision:
-    """An engine that says that it computes in another number format."""
-
-    name, precision, threads, num_streams, fixed_steps, is_ragged = "openvino", "bf16", 1, 1, False, False
-
-    def __init__(self, engine: Engine):
-        self.start, self.start_aside = engine.start, engine.start_aside
-        self.resized = engine.resized
-
-
-class BrokenEngine:
-    """An engine that fails on everything."""
-
-    name, precision, threads, num_streams, fixed_steps, is_ragged = "openvino", "f32", 1, 1, False, False
-
-    def start(self, *_: Any) -> Any:
-        """Fail."""
-        raise RuntimeError("broken")
-
-    resized = start_aside = start
 
 
 #: Forks while another thread reads the heartbeats, and uses the same client in the child: `python -c FORKS URL`.
@@ -618,14 +481,6 @@ class TestClient:
         worker.pool.leave(worker.id)
         wait_until(lambda: not is_known())
 
-    def test_heartbeats_are_read_again_after_a_while(self, client: Client, worker: Worker) -> None:
-        embed(worker, "storm")
-        announce(worker)
-        lookup, job = Lookup(queue_of(client), refresh_s=3_600), Embed(["storm"])
-        assert lookup.find(job).missing == []
-        worker.pool.leave(worker.id)
-        assert lookup.find(job).missing == []
-
     def test_what_was_found_is_held_for_a_while(self, client: Client, worker: Worker) -> None:
         embed(worker, "storm")
         announce(worker)
@@ -663,75 +518,12 @@ class TestClient:
         assert in_turns.find(Embed(texts)).missing == texts[:3]
         assert at_once.find(Embed(texts)).missing == texts[3:]
 
-    def test_without_redis_nothing_is_known(self, own_redis: RedisServer, make_worker: MakeWorker) -> None:
-        worker = make_worker(redis_url=own_redis.url)
-        with Client(own_redis.url, key_prefix=queue_of(worker).keys.prefix, pool=queue_of(worker).keys.pool) as client:
-            embed(worker, "storm")
-            announce(worker)
-            client.run(lambda own: replace_lookup(own, refresh_s=0, hold_s=0))  # it holds nothing
-            assert array(client.call(Embed(["storm"]))).shape == (1, 32)
-            own_redis.stop()
-            for _ in range(3):
-                with pytest.raises(Unavailable):
-                    client.embed("storm")
-            own_redis.start()
-            assert client.run(lambda own: own._session().lookup.find(Embed(["storm"]))).missing == ["storm"]
-
     @pytest.mark.parametrize("cache", [None, {}, {"num_places": 3}, 5, TABLE.to_heartbeat() | {"num_places": 0}])
     def test_a_heartbeat_that_makes_no_sense_is_no_cache(self, client: Client, worker: Worker, cache: Any) -> None:
         beat = about(worker) | {"cache": cache}
         Pool(client.broker, client.keys, alive_s=3_600).announce("strange", beat)
         assert client.run(lambda own: own._session().lookup.find(Embed(["storm"]))).missing == ["storm"]
         assert client.run(num_found) == (0, 0)
-
-
-class TestSameAtTheSameTime:
-    def test_each_caller_has_a_job_and_gets_the_same(self, client: Client, worker: Worker) -> None:
-        jobs = [Embed(["storm"]) for _ in range(10)] + [Search(["storm"]) for _ in range(10)]
-        with ThreadPoolExecutor(20) as threads:
-            asking = [threads.submit(client.call, job) for job in jobs]
-            wait_until(lambda: queue_of(client).backlog()["interactive"] == 20)
-            with at_work(worker):
-                replies = [future.result() for future in asking]
-        assert len({array(reply).tobytes() for reply in replies[:10]}) == 1
-        assert all(reply.hits == replies[10].hits for reply in replies[10:])
-        assert len(places(worker)) == 2  # the text alone, and after the prompt for queries
-
-    def test_a_caller_that_gives_up_leaves_the_others_alone(self, client: Client, worker: Worker) -> None:
-        with ThreadPoolExecutor(2) as threads:
-            patient = threads.submit(client.call, Embed(["storm"]), timeout_s=PATIENCE_S - 1)
-            wait_until(lambda: queue_of(client).backlog()["interactive"] == 1)
-            impatient = threads.submit(client.call, Embed(["storm"]), timeout_s=0.1)
-            assert isinstance(impatient.exception(), Timeout)
-            worker.step(block_s=0)
-            assert array(patient.result()).shape == (1, 32)
-
-    def test_what_differs_goes_its_own_way(self, client: Client, worker: Worker) -> None:
-        jobs: list[Job] = [Embed(["storm"]), Embed(["storm"], Options(dimensions=3)), Embed(["rain"])]
-        jobs += [Search(["storm"]), Search(["storm"], k=3)]
-        with ThreadPoolExecutor(len(jobs)) as threads:
-            asking = [threads.submit(client.call, job) for job in jobs]
-            wait_until(lambda: queue_of(client).backlog()["interactive"] == len(jobs))
-            with at_work(worker):
-                replies = [future.result() for future in asking]
-        assert [array(reply).shape for reply in replies[:3]] == [(1, 32), (1, 3), (1, 32)]
-        assert [len((reply.hits or [[]])[0]) for reply in replies[3:]] == [5, 3]
-
-    def test_every_caller_gets_the_error(self, client: Client, worker: Worker) -> None:
-        with ThreadPoolExecutor(5) as threads:
-            asking = [threads.submit(client.embed, [LONG], truncate=False) for _ in range(5)]
-            wait_until(lambda: queue_of(client).backlog()["interactive"] == 5)
-            with at_work(worker):
-                assert all(isinstance(future.exception(), TextTooLong) for future in asking)
-            asking = [threads.submit(client.embed, "\ud800") for _ in range(5)]
-            assert all(isinstance(future.exception(), InvalidText) for future in asking)
-
-    def test_a_full_lane_refuses_all(self, client: Client) -> None:
-        queue_of(client).put("interactive", [Embed(["storm"])])
-        set_limits(queue_of(client), LaneLimits(max_jobs=1))
-        with ThreadPoolExecutor(5) as threads:
-            asking = [threads.submit(client.embed, "storm") for _ in range(5)]
-            assert all(isinstance(future.exception(), Overloaded) for future in asking)
 
 
 TEXTS = st.sampled_from(["", "storm", "Storm", "storm rain", "rain in europe", "\0", "märkte 海", LONG, LONG + "x"])

@@ -9,8 +9,7 @@ import pytest
 from queues import Queue
 
 from shoal import Client, operations
-from shoal.broker.broker import Broker
-from shoal.broker.script import Script
+from shoal.broker.broker import Broker, Script
 from shoal.contract.jobs import LANES, TEXTS_PER_JOB, Job
 from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply

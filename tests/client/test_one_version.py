@@ -18,7 +18,7 @@ from shoal.client.parts import SWITCH_PAUSE_S, of_other_versions
 from shoal.contract.jobs import LANES, TEXTS_PER_JOB, Job
 from shoal.contract.replies import Reply
 from shoal.errors import Internal, NotReady
-from shoal.queue.answer import Answer
+from shoal.queue.delivery import Answer
 
 pytest_plugins = ["http_fixtures"]
 

@@ -48,7 +48,7 @@ from shoal.operations.map_options import MAP_DEFAULTS
 from shoal.operations.search import MAX_K
 from shoal.operations.search_options import SEARCH_NAMES
 from shoal.queue import scripts
-from shoal.queue.answer import Answer
+from shoal.queue.delivery import Answer
 from shoal.queue.lane import LaneLimits
 from shoal.queue.pool import ALIVE_S
 from shoal.records.source import Source
@@ -204,47 +204,6 @@ def test_a_reply_has_the_fields_that_the_page_lists(worker: Worker, name: str) -
     assert (reply["v"], reply["id"]) == (1, job["id"])
 
 
-def test_embed(worker: Worker) -> None:
-    reply = answer(worker, example("job", "embed-two-texts"))
-    np.testing.assert_allclose(np.linalg.norm(rows_of(reply), axis=1), 1, rtol=1e-5)
-    alone = answer(worker, msgpack.packb(MINIMAL | {"texts": ["market falls"]}))
-    np.testing.assert_allclose(rows_of(reply)[1:], rows_of(alone), atol=1e-5)
-    assert (reply["status"], reply["tokens"], reply["truncated"]) == ("done", [5, 4], [False, False])
-    assert reply["timings"].keys() == table("Timing").keys() == set(TIMINGS)
-
-
-def test_every_option(worker: Worker) -> None:
-    plain = rows_of(answer(worker, msgpack.packb(MINIMAL | {"texts": ["Überschwemmung"]})))
-    reply = answer(worker, example("job", "every-option"))
-    assert rows_of(reply).shape == (1, 8)
-    assert not np.allclose(rows_of(reply), plain[:, :8])
-    reply = answer(worker, msgpack.packb(MINIMAL | {"id": "y", "dimensions": plain.shape[1] + 1}))
-    assert reply["error"]["code"] == "invalid_request"
-
-
-def test_token_vectors(worker: Worker) -> None:
-    reply = answer(worker, example("job", "token-vectors"))
-    assert reply["tokens"] == [4, 3]
-    assert rows_of(reply).shape == (sum(reply["tokens"]), 32)
-
-
-def test_chunks(worker: Worker) -> None:
-    reply = answer(worker, example("job", "chunks"))
-    ((first, second),) = reply["chunks"]
-    assert rows_of(reply).shape == (2, 32)
-    assert (first, second) == ({"start": 0, "stop": 11, "tokens": 5}, {"start": 12, "stop": 29, "tokens": 6})
-    assert (reply["tokens"], reply["characters"], reply["truncated"]) == ([11], [29], [False])
-
-
-def test_search(worker: Worker) -> None:
-    hits = answer(worker, example("job", "search"))["hits"]
-    assert [len(of_query) for of_query in hits] == [2]
-    assert hits[0][0].keys() == {"id", "score", "text", "year"}
-    assert hits[0][0]["score"] >= hits[0][1]["score"]
-    hits = answer(worker, example("job", "search-with-options"))["hits"]
-    assert [hit["year"] for hit in hits[0]] == [2020]
-
-
 def test_map(worker: Worker) -> None:
     reply = answer(worker, example("job", "map"))
     told, rows, places = reply["map"], reply["map"]["rows"], reply["map"]["places"]
@@ -255,14 +214,6 @@ def test_map(worker: Worker) -> None:
     asked = {"op": "map", "texts": [], "map_rows": [2, 0], "index_version": reply["index_version"]}
     (documents,) = answer(worker, msgpack.packb(MINIMAL | asked))["hits"]
     assert [document["year"] for document in documents] == [2022, 2020]
-
-
-def test_rerank(worker: Worker) -> None:
-    reply = answer(worker, example("job", "rerank"))
-    job = msgpack.unpackb(example("job", "rerank"))
-    raw = answer(worker, msgpack.packb(job | {"raw_scores": True, "reply_to": None}))
-    assert all(0 < score < 1 for score in reply["scores"])
-    np.testing.assert_allclose(np.log(np.divide(reply["scores"], np.subtract(1, reply["scores"]))), raw["scores"], 1e-4)
 
 
 def test_the_error_example_is_what_the_worker_sends(worker: Worker) -> None:
@@ -331,22 +282,6 @@ def test_a_job_of_which_a_field_means_nothing_says_so(worker: Worker) -> None:
     assert len(answer(worker, msgpack.packb(MINIMAL | {"id": "z"} | many))["ignored"]) == 16
 
 
-@pytest.mark.parametrize(
-    ("fields", "status"),
-    [
-        ({"timeout_s": 0}, "expired"),
-        ({"timeout_s": 0, "deadline": 9e9}, "expired"),
-        ({"timeout_s": 60, "deadline": 1}, "expired"),
-        ({"timeout_s": 60}, "done"),
-        ({"timeout_s": -1}, "failed"),
-        ({"timeout_s": "5"}, "failed"),
-        ({"timeout_s": 1e9}, "failed"),
-    ],
-)
-def test_a_job_is_not_computed_after_its_timeout(worker: Worker, fields: dict[str, Any], status: str) -> None:
-    assert answer(worker, msgpack.packb(MINIMAL | fields))["status"] == status
-
-
 def test_workers_keep_the_scripts_and_the_limits_in_redis(queue: Queue, worker: Worker, keys: Keys) -> None:
     queue.redis.hset(keys.scripts, mapping={"put": "of an old version", "digest": "another"})
     queue.pool.announce("w", service.about(worker, LaneLimits(max_jobs=7)))
@@ -413,18 +348,6 @@ def test_a_job_with_an_address_can_have_a_record(worker: Worker, keys: Keys) -> 
     assert not queue.redis.exists(*(keys.result(job_id) for job_id in "abc"))
 
 
-def test_a_running_job_with_an_address_has_that_status_and_can_be_cancelled(queue: Queue, keys: Keys) -> None:
-    job = {"id": "a", "job": msgpack.packb(MINIMAL | {"id": "a"})}
-    put(queue, [job | {"keeps_status": True, "reply_to": "me"}])
-    (taken,) = queue.take("slow", ["bulk"], 1)
-    assert taken.keeps_status
-    assert queue.start("slow", [taken]) == [True]
-    assert queue.status("a")[0] == "running"
-    assert queue.cancel("a") == "cancelled"
-    assert queue.consumer("slow").lost([taken]) == [taken]
-    assert queue.redis.xlen(keys.replies("me")) == 1
-
-
 def test_a_refusal_says_if_waiting_helps(queue: Queue) -> None:
     job = {"id": "a", "job": b"x" * 10, "texts": 7}
     assert put(queue, [job])["status"] == "ok"
@@ -452,25 +375,6 @@ def test_an_empty_lane_refuses_as_too_large_only(queue: Queue) -> None:
     assert put(queue, jobs[:8])["status"] == "ok"
 
 
-def test_texts_that_are_not_counted_are_guessed(queue: Queue) -> None:
-    put(
-        queue,
-        [{"id": "a", "job": b"x" * 5_000, "texts": 1}, {"id": "b", "job": b"x"}, {"id": "c", "job": b"x" * 5_000}],
-    )
-    assert [queue.redis.hget(queue.keys.record(job_id), "texts") for job_id in "abc"] == [b"1", b"1", b"5"]
-
-
-def test_a_client_that_reads_no_results_is_refused(queue: Queue) -> None:
-    queue.redis.hset(queue.keys.unread_load, mapping={"bytes": 60, "client:me": 40})
-    queue.redis.expire(queue.keys.unread_load, 60)
-    set_limits(queue, LaneLimits(max_unread_bytes=100))
-    refused = {"status": "unread", "bytes": 60, "client_bytes": 40, "most": 40}
-    job = {"id": "a", "job": b"x"}
-    assert put(queue, [job]) == refused
-    assert put(queue, [job | {"reply_to": "me"}])["status"] == "ok"
-    assert put(queue, [job | {"id": "b"}], client="other")["status"] == "ok"
-
-
 def put_once(queue: Queue, job_id: str, digest: str = "digest", client: str = "me", **job: Any) -> Any:
     """Put a job with the idempotency key "k"."""
     data = msgpack.packb(MINIMAL | {"id": job_id} | job.pop("fields", {}))
@@ -486,12 +390,6 @@ def test_put_once(queue: Queue, keys: Keys) -> None:
     assert queue.backlog()["bulk"] == 1
     known = {name.decode() for name in queue.redis.hgetall(keys.record("one"))}
     assert known < table("Field of the record").keys()
-
-
-def test_an_idempotency_key_is_its_clients_own(queue: Queue) -> None:
-    assert put_once(queue, "one", client="a")["status"] == "ok"
-    assert put_once(queue, "two", client="b")["status"] == "ok"
-    assert put_once(queue, "three", client="b") == {"status": "known", "id": "two"}
 
 
 def test_an_idempotency_key_is_free_again_when_its_job_came_to_nothing(worker: Worker) -> None:
@@ -617,12 +515,6 @@ def test_a_put_into_a_lane_that_is_something_else_puts_nothing(queue: Queue, key
     assert not queue.redis.exists(keys.record("a"))
 
 
-def test_more_jobs_than_a_lane_takes_are_refused_before_each_is_looked_at(queue: Queue) -> None:
-    set_limits(queue, LaneLimits(max_jobs=2))
-    refusal = {"status": "too_large", "exceeded": "jobs", "asked": 3, "most": 2}
-    assert put(queue, [ONE_JOB, {"id": "bad name", "keeps_status": 5}, ONE_JOB]) == refusal
-
-
 def test_before_any_worker_a_lane_has_the_default_limits(queue: Queue) -> None:
     in_script = re.search(r"^local BEFORE_WORKERS = {(.*?)}", scripts.PUT.text, re.MULTILINE | re.DOTALL)
     assert in_script is not None
@@ -665,17 +557,6 @@ def test_the_ways_to_a_result(worker: Worker, keys: Keys) -> None:
     assert server.lindex(key, 0) == server.blmove(key, key, 1, "LEFT", "LEFT") == server.blpop([key], 1)[1]
     assert server.exists(key) == 0
     assert server.hgetall(keys.record("q-1")).keys() == {b"status", b"timings", b"client"}
-
-
-def test_a_job_that_ran_twice_is_replied_to_once(worker: Worker) -> None:
-    add(queue_of(worker), msgpack.packb(MINIMAL))
-    (slow,) = queue_of(worker).take("slow", ["interactive"], 1)
-    queue_of(worker).start("slow", [slow])
-    assert worker.step(block_s=0) == 1
-    queue_of(worker).start("slow", [slow])
-    assert queue_of(worker).status("x")[0] == "done"
-    assert queue_of(worker).reply([Answer(slow, Reply("x"), None)]) == 0
-    assert queue_of(worker).redis.llen(queue_of(worker).keys.result("x")) == 1
 
 
 def test_a_job_that_is_pushed_twice_is_one_while_it_is_not_answered(worker: Worker, keys: Keys) -> None:
@@ -728,11 +609,6 @@ def test_what_is_refused_is_answered_with_its_code(worker: Worker, code: str) ->
     assert reply["status"] == ("expired" if code == "expired" else "failed")
 
 
-def test_a_text_that_is_not_utf8_is_answered(worker: Worker) -> None:
-    reply = answer(worker, msgpack.packb(MINIMAL).replace(b"storm", b"st\xf6rm"))
-    assert reply["error"]["code"] == "invalid_text"
-
-
 def test_a_poisoned_job_is_answered_and_kept(worker: Worker, keys: Keys) -> None:
     server = queue_of(worker).redis
     add(queue_of(worker), msgpack.packb(MINIMAL))
@@ -746,24 +622,6 @@ def test_a_poisoned_job_is_answered_and_kept(worker: Worker, keys: Keys) -> None
     assert reply.error.code == "poisoned"
     ((_, letter),) = server.xrange(keys.dead)
     assert letter[b"job"] == msgpack.packb(MINIMAL)
-
-
-class BrokenEngine:
-    """An engine that fails on everything."""
-
-    name, precision, threads, num_streams, fixed_steps, is_ragged = "broken", "f32", 1, 1, False, False
-
-    def start(self, *_: Any) -> Any:
-        """Fail."""
-        raise RuntimeError("broken")
-
-    resized = start_aside = start
-
-
-def test_a_failing_engine_is_internal(queue: Queue, encoder: Encoder) -> None:
-    broken = Encoder(encoder.model, encoder.tokenizer, BrokenEngine())
-    reply = answer(Worker(queue.consumer(), broken, {}, Bucketing(4_096)), msgpack.packb(MINIMAL))
-    assert (reply["status"], reply["error"]["code"]) == ("failed", "internal")
 
 
 @pytest.mark.parametrize("what", DAMAGED)
@@ -888,10 +746,9 @@ def test_every_field_of_a_reply_is_listed() -> None:
 
 def test_every_key_is_listed() -> None:
     keys = Keys()
-    names = {name for name, kind in vars(Keys).items() if inspect.isfunction(kind) and not name.startswith("_")} - {
-        "of_lane"
-    }
-    wanted = {getattr(keys, name) for name, kind in vars(Keys).items() if isinstance(kind, property)} - {keys.root}
+    methods = {name for name, kind in vars(Keys).items() if inspect.isfunction(kind) and not name.startswith("_")}
+    names = methods - {"of_lane"}
+    wanted = set(vars(keys).values()) - {keys.root, keys.prefix, keys.pool}
     wanted |= {f"{keys.root}:lane:<name>:{what}" for what in (*LANE_KEYS, "of:<client>")} | {f"{keys.root}:lane:pushed"}
     for name in names:
         method = getattr(keys, name)
@@ -919,3 +776,28 @@ def test_every_limit_is_on_the_page() -> None:
         assert f"{number:,}" in PAGE
     assert f"{ALIVE_S:g} s after its last heartbeat" in PAGE
     assert f"{MAX_DEATHS} workers have died with it" in PAGE
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"timeout_s": 0}, "expired"),
+        ({"timeout_s": 0, "deadline": 9e9}, "expired"),
+        ({"timeout_s": 60, "deadline": 1}, "expired"),
+        ({"timeout_s": 60}, "done"),
+        ({"timeout_s": -1}, "failed"),
+        ({"timeout_s": "5"}, "failed"),
+        ({"timeout_s": 1e9}, "failed"),
+    ],
+)
+def test_a_job_is_not_computed_after_its_timeout(worker: Worker, fields: dict[str, Any], status: str) -> None:
+    assert answer(worker, msgpack.packb(MINIMAL | fields))["status"] == status
+
+
+def test_embed(worker: Worker) -> None:
+    reply = answer(worker, example("job", "embed-two-texts"))
+    np.testing.assert_allclose(np.linalg.norm(rows_of(reply), axis=1), 1, rtol=1e-5)
+    alone = answer(worker, msgpack.packb(MINIMAL | {"texts": ["market falls"]}))
+    np.testing.assert_allclose(rows_of(reply)[1:], rows_of(alone), atol=1e-5)
+    assert (reply["status"], reply["tokens"], reply["truncated"]) == ("done", [5, 4], [False, False])
+    assert reply["timings"].keys() == table("Timing").keys() == set(TIMINGS)

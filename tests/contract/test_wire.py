@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.contract.wire import VERSION, pack, unpack
+from shoal.contract.wire import pack, unpack
 from shoal.errors import InvalidText, MalformedJob
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
@@ -52,7 +52,3 @@ def test_a_str_that_utf8_cannot_hold_is_refused() -> None:
 def test_a_string_that_is_not_utf8_is_named() -> None:
     with pytest.raises(InvalidText, match="not UTF-8"):
         unpack(b"\x81\xa1a\xa1\xff")
-
-
-def test_the_version_is_one() -> None:
-    assert VERSION == 1

@@ -14,10 +14,10 @@ from shoal.operations.search_filter import (
     MAX_FILTER_VALUES,
     All,
     AnyOf,
+    Between,
     Exists,
     Not,
     OneOf,
-    Range,
     parse_filter,
 )
 
@@ -33,7 +33,7 @@ def test_a_filter_is_read() -> None:
             OneOf("tag", ("news",), "filter.tag"),
             AnyOf(
                 (
-                    Range("year", (("gte", 2001), ("lt", 2005)), "filter.or[0].year"),
+                    Between("year", (("gte", 2001), ("lt", 2005)), "filter.or[0].year"),
                     OneOf("year", (1, 2.5), "filter.or[1].year.in"),
                 )
             ),
@@ -161,7 +161,7 @@ def test_sorts_and_boosts_are_read() -> None:
         (parse_sort, {}, "sort is {}: it takes a list that is not empty"),
         (parse_sort, [], "sort is"),
         (parse_sort, [{"field": "a"}] * 5, "sort has 5 entries: it takes at most 4"),
-        (parse_sort, ["year"], r'sort\[0\] is "year": it takes a map of field, order'),
+        (parse_sort, ["year"], r'sort\[0\] is "year": it takes a map with field, order'),
         (parse_sort, [{"field": 5}], r"sort\[0\].field is 5: it takes the name of a field"),
         (parse_sort, [{"field": "a", "order": "up"}], r'sort\[0\].order is "up": it takes one of asc, desc'),
         (parse_sort, [{"field": "a", "way": 1}], r'sort\[0\] has "way": it takes field, order'),

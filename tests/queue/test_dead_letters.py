@@ -13,20 +13,17 @@ from blocking import DeadLetters, commands_of
 from click.testing import CliRunner, Result
 from conftest import PATIENCE_S, RedisServer
 from flask.testing import FlaskClient
-from page import read
-from queues import Queue, queue_of, set_limits
+from queues import Queue, set_limits
 
 import shoal.queue.consumer
-from shoal import Client
 from shoal.cli.main import main
 from shoal.contract.jobs import LANES, Job
 from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
 from shoal.errors import MalformedJob, Overloaded, UnknownJob
 from shoal.operations import Embed, Search
-from shoal.queue.answer import Answer
 from shoal.queue.blame import MAX_LISTED_BYTES, DeadLetter
-from shoal.queue.consumer import MAX_DEAD_LETTERS
+from shoal.queue.delivery import Answer
 from shoal.queue.lane import LaneLimits
 from shoal.queue.producer import Producer
 
@@ -57,10 +54,6 @@ class TestDeadLetters:
         assert (letter.reason, letter.traceback, letter.worker) == ("poisoned: why", "line 1", "w1")
         assert (letter.lane, letter.deliveries, letter.job()) == ("bulk", 1, job)
         assert len(letters) == 1
-
-    def test_the_newest_come_first(self, queue: Queue) -> None:
-        made = [bury(queue, Embed(["storm"]).pack(), f"internal: {n}") for n in range(3)]
-        assert [letter.id for letter in DeadLetters(queue).newest(2)] == made[:0:-1]
 
     def test_a_list_has_the_beginning_of_each_job(self, queue: Queue) -> None:
         job = Search(["x" * 100_000, "storm"], id="mine")
@@ -126,11 +119,6 @@ class TestDeadLetters:
             with pytest.raises(UnknownJob, match="no dead letter"):
                 ask(letter_id)
 
-    def test_a_letter_with_strange_fields_is_read(self, queue: Queue) -> None:
-        queue.redis.xadd(queue.keys.dead, {"job": b"\xff", "deliveries": "many", "reason": b"\xff"})
-        (letter,) = DeadLetters(queue).newest()
-        assert (letter.deliveries, letter.reason, letter.lane) == (1, "�", "")
-
 
 class TestHttp:
     def test_from_the_list_to_the_result(self, api: FlaskClient, stub: StubWorker) -> None:
@@ -158,14 +146,6 @@ class TestHttp:
         assert api.post(f"/v1/dead/{letter_id}/retry").status_code == 400
         assert api.delete(f"/v1/dead/{letter_id}").get_json() == {"id": letter_id, "dropped": True}
         assert api.delete(f"/v1/dead/{letter_id}").get_json()["error"]["code"] == "unknown_job"
-
-    def test_the_limit_is_checked(self, api: FlaskClient) -> None:
-        assert api.get("/v1/dead?limit=0").get_json()["error"]["message"] == 'limit is "0": it takes at least 1'
-
-    def test_the_newest_so_many_are_listed(self, api: FlaskClient, queue: Queue) -> None:
-        _, newest = (bury(queue, b"\xc1") for _ in range(2))
-        found = api.get("/v1/dead?limit=1").get_json()
-        assert (found["count"], [letter["id"] for letter in found["dead"]]) == (2, [newest])
 
 
 class TestCommands:
@@ -215,17 +195,6 @@ def test_the_bytes_of_a_job_stay_what_they_were(queue: Queue) -> None:
     assert DeadLetters(queue).get(bury(queue, data)).data == data
 
 
-def test_a_client_can_retry_by_hand(client: Client) -> None:
-    letter_id = bury(queue_of(client), Embed(["storm"]).pack())
-    job_id = DeadLetters(queue_of(client)).retry(letter_id)
-    assert client.job(job_id).status() == "queued"
-    assert client.job(job_id).cancel() == "cancelled"
-
-
-def test_as_many_are_kept_as_the_page_says() -> None:
-    assert f"The stream keeps the last {MAX_DEAD_LETTERS:,}, or" in " ".join(read("docs/protocol.md").split())
-
-
 def test_they_are_limited_in_number(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shoal.queue.consumer, "MAX_DEAD_LETTERS", 3)
     ids = [bury(queue, b"x") for _ in range(5)]
@@ -239,6 +208,15 @@ def test_they_are_limited_in_bytes(queue: Queue, monkeypatch: pytest.MonkeyPatch
     assert listed(queue) == ids[:2:-1]
     ids.append(bury(queue, b"x" * 2 * MAX_BYTES))
     assert listed(queue) == ids[-1:]
+
+
+def test_a_letter_can_be_dropped_while_the_memory_of_redis_is_full(own_redis: RedisServer) -> None:
+    queue = Queue.connect(own_redis.url, Keys())
+    letter_id = bury(queue, b"x")
+    queue.redis.config_set("maxmemory", 1)
+    DeadLetters(queue).drop(letter_id)
+    assert listed(queue) == []
+    queue.close()
 
 
 @pytest.mark.parametrize("how", ["drop", "retry"])
@@ -255,29 +233,3 @@ def test_a_letter_that_is_gone_leaves_room_for_another(queue: Queue, how: str, m
     assert listed(queue) == kept[::-1]
     kept += [bury(queue, job.pack()) for _ in range(2)]
     assert listed(queue) == kept[:0:-1]  # 4 of them
-
-
-@pytest.mark.parametrize("how", ["all letters were deleted", "some letters were deleted"])
-def test_letters_that_were_deleted_by_hand_count_no_longer(
-    queue: Queue, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shoal.queue.consumer, "MAX_DEAD_BYTES", MAX_BYTES)
-    data = Embed(["x" * 10_000]).pack()
-    kept = [bury(queue, data) for _ in range(4)]
-    if how == "all letters were deleted":
-        queue.redis.delete(queue.keys.dead)
-        kept = []
-    else:
-        queue.redis.xdel(queue.keys.dead, *kept[:2])
-        kept = kept[2:]
-    kept += [bury(queue, data) for _ in range(4)]
-    assert listed(queue) == kept[-4:][::-1]
-
-
-def test_a_letter_can_be_dropped_while_the_memory_of_redis_is_full(own_redis: RedisServer) -> None:
-    queue = Queue.connect(own_redis.url, Keys())
-    letter_id = bury(queue, b"x")
-    queue.redis.config_set("maxmemory", 1)
-    DeadLetters(queue).drop(letter_id)
-    assert listed(queue) == []
-    queue.close()

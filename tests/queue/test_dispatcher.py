@@ -19,8 +19,7 @@ from shoal.contract.jobs import LANES
 from shoal.contract.replies import Reply
 from shoal.errors import Internal, ShoalError, Unavailable
 from shoal.operations import Embed
-from shoal.queue.answer import Answer
-from shoal.queue.delivery import Delivery
+from shoal.queue.delivery import Answer, Delivery
 from shoal.queue.dispatcher import Pending
 from shoal.queue.packed_jobs import MAX_PUTS_OF_CLIENT, PackedJobs, few_of_each_client
 from shoal.queue.producer import Producer
@@ -58,18 +57,6 @@ class TestPending:
 
         asyncio.run(use())
 
-    def test_an_error_is_raised_for_all(self) -> None:
-        async def use() -> None:
-            pending = Pending[Reply]()
-            assert pending.error() is None
-            pending.settle(Unavailable("gone"))
-            for _ in range(2):
-                with pytest.raises(Unavailable, match="gone"):
-                    await pending.result(0)
-            assert isinstance(pending.error(), Unavailable)
-
-        asyncio.run(use())
-
     def test_it_does_not_wait_for_ever(self) -> None:
         async def use() -> None:
             with pytest.raises(TimeoutError):
@@ -98,16 +85,6 @@ def answer(queue: Queue, deliveries: Sequence[Delivery]) -> int:
     return queue.reply([Answer(delivery, Reply(job.id), job.reply_to) for delivery, job in pairs])
 
 
-def test_each_job_gets_its_own_reply(queue: Queue) -> None:
-    dispatcher = ThreadDispatcher(queue)
-    jobs = [Embed(["storm"]) for _ in range(20)]
-    waiting = [dispatcher.call("interactive", [job])[0] for job in jobs]  # the sender puts all but the first
-    wait_until(lambda: queue.backlog()["interactive"] == 20)
-    assert answer_all(queue) == 20
-    assert [pending.result(PATIENCE_S).id for pending in waiting] == [job.id for job in jobs]
-    dispatcher.close()
-
-
 def test_a_reply_that_no_client_waits_for_is_dropped(queue: Queue) -> None:
     dispatcher = ThreadDispatcher(queue)
     jobs = [Embed(["storm"]) for _ in range(2)]
@@ -131,17 +108,6 @@ def test_a_job_that_no_client_waits_for_and_no_worker_has_is_taken_back(queue: Q
     assert queue.redis.hget(queue.keys.of_lane("interactive", "load"), "texts") == b"1"
     assert answer_all(queue) == 1
     assert pending[2].result(PATIENCE_S).id == jobs[2].id
-    dispatcher.close()
-
-
-def test_once_it_is_closed_no_call_waits(queue: Queue) -> None:
-    dispatcher = ThreadDispatcher(queue)
-    dispatcher.close_inside()
-    assert dispatcher.asynchronous.receiver.done()
-    (pending,) = dispatcher.call("interactive", [Embed(["storm"])])
-    with pytest.raises(Unavailable, match="the client was closed"):
-        pending.result(0)
-    assert queue.backlog()["interactive"] == 0
     dispatcher.close()
 
 
@@ -187,41 +153,6 @@ def test_jobs_of_a_caller_who_leaves_while_they_are_put_are_taken_back(queue: Qu
     assert queue.redis.hget(queue.keys.of_lane("interactive", "load"), "texts") == b"1"
     assert answer_all(queue) == 1
     assert pending[0].result(PATIENCE_S).id == stays.id
-    dispatcher.close()
-
-
-class SlowForLargeJobs(Producer):
-    """A producer on a link over which large jobs take until they are let through."""
-
-    def __init__(self, *args: Any):
-        super().__init__(*args)
-        self.is_sending, self.is_through = asyncio.Event(), asyncio.Event()
-
-    async def put_many(self, puts: Sequence[PackedJobs]) -> list[list[str | None] | ShoalError]:
-        if any(put.num_bytes > 2**20 for put in puts):
-            self.is_sending.set()
-            await self.is_through.wait()
-        return await super().put_many(puts)
-
-
-def test_large_jobs_do_not_delay_those_of_others(queue: Queue) -> None:
-    dispatcher = ThreadDispatcher(queue, SlowForLargeJobs)
-    slow = dispatcher.producer
-    assert isinstance(slow, SlowForLargeJobs)
-    waiting, large, small = Embed(["rain"]), Embed(["x" * 2**20] * 2), Embed(["storm"])
-    dispatcher.call("interactive", [waiting])
-    (sending,) = dispatcher.call("interactive", [large])
-    dispatcher.run(slow.is_sending.wait())
-    (pending,) = dispatcher.call("interactive", [small])
-    wait_until(lambda: pending.put_id is not None)
-    assert queue.backlog()["interactive"] == 2
-
-    async def let_through() -> None:
-        slow.is_through.set()
-
-    dispatcher.run(let_through())
-    wait_until(lambda: sending.put_id is not None)
-    assert answer_all(queue) == 3
     dispatcher.close()
 
 
@@ -298,17 +229,6 @@ def test_a_caller_who_comes_when_redis_is_back_is_not_told_that_it_was_away(
     dispatcher.close()
 
 
-def test_a_reply_that_comes_while_the_connection_is_broken_is_not_lost(queue: Queue) -> None:
-    dispatcher = ThreadDispatcher(queue)
-    waiting = [dispatcher.call("interactive", [Embed(["storm"])])[0] for _ in range(3)]
-    wait_until(lambda: queue.backlog()["interactive"] == 3)
-    for _ in range(5):  # also those that were opened since
-        queue.redis.client_kill_filter(_type="normal", skipme=True)
-    answer_all(queue)
-    assert {pending.result(PATIENCE_S).status for pending in waiting} == {"done"}
-    dispatcher.close()
-
-
 def test_a_reply_that_cannot_be_read_does_not_keep_the_others(queue: Queue) -> None:
     dispatcher = ThreadDispatcher(queue)
     for garbage in (b"\xc1", b"no map", b""):
@@ -326,3 +246,49 @@ def test_a_client_works_on_both_sides_of_a_fork(client: Client, redis_url: str) 
     command = [sys.executable, "-W", "ignore", "-c", FORKS, redis_url, keys.prefix, keys.pool]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
+
+
+class SlowForLargeJobs(Producer):
+    """A producer on a link over which large jobs take until they are let through."""
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self.is_sending, self.is_through = asyncio.Event(), asyncio.Event()
+
+    async def put_many(self, puts: Sequence[PackedJobs]) -> list[list[str | None] | ShoalError]:
+        if any(put.num_bytes > 2**20 for put in puts):
+            self.is_sending.set()
+            await self.is_through.wait()
+        return await super().put_many(puts)
+
+
+def test_large_jobs_do_not_delay_those_of_others(queue: Queue) -> None:
+    dispatcher = ThreadDispatcher(queue, SlowForLargeJobs)
+    slow = dispatcher.producer
+    assert isinstance(slow, SlowForLargeJobs)
+    waiting, large, small = Embed(["rain"]), Embed(["x" * 2**20] * 2), Embed(["storm"])
+    dispatcher.call("interactive", [waiting])
+    (sending,) = dispatcher.call("interactive", [large])
+    dispatcher.run(slow.is_sending.wait())
+    (pending,) = dispatcher.call("interactive", [small])
+    wait_until(lambda: pending.put_id is not None)
+    assert queue.backlog()["interactive"] == 2
+
+    async def let_through() -> None:
+        slow.is_through.set()
+
+    dispatcher.run(let_through())
+    wait_until(lambda: sending.put_id is not None)
+    assert answer_all(queue) == 3
+    dispatcher.close()
+
+
+def test_a_reply_that_comes_while_the_connection_is_broken_is_not_lost(queue: Queue) -> None:
+    dispatcher = ThreadDispatcher(queue)
+    waiting = [dispatcher.call("interactive", [Embed(["storm"])])[0] for _ in range(3)]
+    wait_until(lambda: queue.backlog()["interactive"] == 3)
+    for _ in range(5):  # also those that were opened since
+        queue.redis.client_kill_filter(_type="normal", skipme=True)
+    answer_all(queue)
+    assert {pending.result(PATIENCE_S).status for pending in waiting} == {"done"}
+    dispatcher.close()

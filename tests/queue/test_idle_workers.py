@@ -70,22 +70,6 @@ def take_one_each(workers: list[Idle]) -> None:
     assert [len(worker.taken) for worker in workers] == [1] * NUM_WORKERS
 
 
-@pytest.mark.parametrize("lane", LANES)
-@pytest.mark.parametrize("num_texts", [1, 64])
-def test_as_many_jobs_as_idle_workers_are_taken_by_one_each(queue: Queue, lane: str, num_texts: int) -> None:
-    with idle_workers(queue) as workers:
-        queue.put(lane, [Embed(["storm"] * num_texts, reply_to="me") for _ in workers])
-        take_one_each(workers)
-
-
-def test_jobs_of_a_program_without_the_script_are_taken_in_the_same_way(queue: Queue) -> None:
-    with idle_workers(queue) as workers:
-        for _ in workers:
-            queue.redis.rpush(queue.keys.lane("interactive"), Embed(["storm"]).pack())
-            queue.redis.rpush(queue.keys.of_lane("interactive", "wake"), 1)
-        take_one_each(workers)
-
-
 def test_jobs_that_are_pushed_and_wake_nobody_are_taken_by_those_that_look(queue: Queue) -> None:
     with idle_workers(queue) as workers:
         for _ in workers:
@@ -125,14 +109,6 @@ def test_who_leaves_jobs_behind_wakes_the_next(own_redis: RedisServer, keys: Key
     queue.close()
 
 
-def test_jobs_of_a_worker_that_is_gone_wake_another(queue: Queue) -> None:
-    put(queue, 1)
-    for leaves in (True, False):
-        assert queue.take("w", LANES, 1)
-        queue.leave("w") if leaves else queue.die()
-        assert queue.redis.llen(queue.keys.of_lane("interactive" if leaves else "bulk", "wake")) == 1
-
-
 def test_a_worker_that_waits_is_given_a_suspect(queue: Queue) -> None:
     put(queue, 1)
     queue.take("dead", LANES, 1)
@@ -140,3 +116,11 @@ def test_a_worker_that_waits_is_given_a_suspect(queue: Queue) -> None:
         queue.die()
         wait_until(lambda: any(worker.taken for worker in workers))
         assert [one.deaths for worker in workers for one in worker.taken] == [1]
+
+
+@pytest.mark.parametrize("lane", LANES)
+@pytest.mark.parametrize("num_texts", [1, 64])
+def test_as_many_jobs_as_idle_workers_are_taken_by_one_each(queue: Queue, lane: str, num_texts: int) -> None:
+    with idle_workers(queue) as workers:
+        queue.put(lane, [Embed(["storm"] * num_texts, reply_to="me") for _ in workers])
+        take_one_each(workers)

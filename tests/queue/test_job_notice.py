@@ -63,23 +63,6 @@ def test_a_job_ends_the_read_and_is_not_taken(queue: Queue, notice: JobNotice) -
     assert len(queue.take("w", ["interactive"], 10)) == 1
 
 
-def test_jobs_that_were_taken_end_no_read(queue: Queue, notice: JobNotice) -> None:
-    for _ in range(2):
-        notice.ask()
-        wait_until_asked(queue)
-        assert not has_ended(notice, 0)
-        notice.ask()  # changes nothing while the read lasts
-        queue.put("interactive", [Embed(["storm"])])
-        assert has_ended(notice, PATIENCE_S)
-        assert len(queue.take("w", LANES, 10)) == 1
-
-
-def test_a_job_that_waits_already_ends_the_read(queue: Queue, notice: JobNotice) -> None:
-    queue.put("interactive", [Embed(["storm"])])
-    notice.ask()
-    assert has_ended(notice, PATIENCE_S)
-
-
 def test_an_idle_worker_is_woken_by_the_same_job(queue: Queue, notice: JobNotice) -> None:
     notice.ask()
     wait_until_asked(queue)

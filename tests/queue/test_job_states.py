@@ -19,16 +19,14 @@ from queues import Queue, set_limits
 import shoal.queue.consumer
 import shoal.queue.producer
 from shoal import operations
-from shoal.broker.broker import Broker
-from shoal.broker.script import Script
+from shoal.broker.broker import Broker, Script
 from shoal.contract.jobs import LANES, Job
 from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
 from shoal.errors import Overloaded, ShoalError, TooLarge, Unavailable
 from shoal.operations import Embed
-from shoal.queue.answer import Answer
 from shoal.queue.blame import DeadLetter
-from shoal.queue.delivery import Delivery
+from shoal.queue.delivery import Answer, Delivery
 from shoal.queue.lane import LaneLimits
 from shoal.queue.packed_jobs import PackedJobs
 

@@ -21,8 +21,8 @@ from shoal.long_jobs.long_jobs import LongJobs, new_job_id
 from shoal.long_jobs.rq_jobs import RqJobs
 from shoal.long_jobs.submission import Submission
 from shoal.operations import Embed
-from shoal.queue.answer import Answer
 from shoal.queue.blame import DeadLetter
+from shoal.queue.delivery import Answer
 from shoal.queue.pool import Membership
 from shoal.settings import Settings
 from shoal_api.access.api_keys import ApiKey

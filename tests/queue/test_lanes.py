@@ -2,26 +2,20 @@
 
 import time
 from collections import Counter
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from typing import Any
 
 import numpy as np
 import pytest
-from blocking import Inbox, Pool
-from conftest import PATIENCE_S, wait_until
+from blocking import Pool
 from queues import Queue, queue_of, set_limits
 
 from shoal import Client
-from shoal.broker.broker import Broker
 from shoal.contract.jobs import LANES, Job
 from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest, Overloaded, ShoalError, TooLarge, Unavailable
 from shoal.operations import Embed
-from shoal.queue.answer import Answer
 from shoal.queue.consumer import MAX_TAKE_BYTES
-from shoal.queue.delivery import Delivery
+from shoal.queue.delivery import Answer, Delivery
 from shoal.queue.lane import LaneLimits
 from shoal.queue.packed_jobs import PackedJobs
 from shoal.queue.reply_stream import READ_BYTES
@@ -56,12 +50,6 @@ LOAD_OF_PUSHED = {b"jobs:": 4, b"texts": 4, b"texts:": 4, b"bytes": 2_050, b"byt
 
 
 class TestFairness:
-    def test_a_flood_does_not_keep_others_waiting(self, queue: Queue) -> None:
-        queue.put("interactive", jobs(1_000), client="flood")
-        take(queue, 64)
-        queue.put("interactive", jobs(1), client="quiet")
-        assert take(queue, 16)[0].client == "quiet"
-
     def test_jobs_of_a_client_keep_their_order(self, queue: Queue) -> None:
         put = [job for size in (1, 40, 2, 33, 1, 1) for job in jobs(1, size)]
         for job in put:
@@ -110,20 +98,6 @@ class TestFairness:
         between = order[order.index("long") + 1 :].index("long")
         assert 320 - 64 <= between <= 320 + 64
 
-    def test_waiting_jobs_are_cancelled_withdrawn_and_counted(self, queue: Queue) -> None:
-        submitted, called = [Embed(["storm"] * 33) for _ in range(3)], jobs(2, 33)
-        queue.put("bulk", submitted, client="a")
-        queue.put("bulk", called, client="b")
-        ids = [job.id for job in called]
-        assert queue.loads()["bulk"].num_texts == 5 * 33
-        assert queue.holds(ids) == [True, True]
-        assert [queue.cancel(job.id) for job in submitted] == ["cancelled"] * 3
-        assert queue.withdraw(ids) == 2
-        assert queue.holds(ids) == [False, False]
-        assert queue.backlog()["bulk"] == 0
-        assert load(queue, "bulk") == {}
-        assert queue.take("w", ["bulk"], 100) == []
-
     def test_a_job_counts_its_wait_from_when_it_was_put(self, queue: Queue) -> None:
         before = time.time()
         queue.put("bulk", jobs(2, 33), client="a")
@@ -151,18 +125,6 @@ class TestFairness:
         with pytest.raises(Overloaded, match="800 unanswered jobs"):
             queue.put("bulk", jobs(1), client="too late")
 
-    def test_so_it_is_with_texts_and_bytes(self, queue: Queue) -> None:
-        one = len(jobs(1)[0].pack())
-        for limits in (LaneLimits(max_texts=80), LaneLimits(max_bytes=80 * one)):
-            set_limits(queue, limits)
-            for client, number in (("flood", 70), ("quiet", 8)):
-                for job in jobs(number):
-                    queue.put("bulk", [job], client=client)
-                with pytest.raises(Overloaded):
-                    queue.put("bulk", jobs(2), client=client)
-            queue.put("bulk", jobs(1), client="late")
-            assert len(take(queue, 100, "bulk")) == 79
-
     def test_an_idempotency_key_does_not_change_the_client_that_a_job_counts_for(self, client: Client) -> None:
         set_limits(queue_of(client), LaneLimits(max_jobs=16))
 
@@ -176,11 +138,6 @@ class TestFairness:
         submit("quiet", 0)
         front = load(queue_of(client), "bulk")
         assert (front[b"texts:flood"], front[b"texts:quiet"]) == (b"448", b"32")
-
-    def test_a_submit_without_a_client_counts_for_the_program_with_and_without_a_key(self, client: Client) -> None:
-        client.submit("embed", "storm", lane="bulk", idempotency_key="k")
-        client.submit("embed", "rain", lane="bulk")
-        assert load(queue_of(client), "bulk")[f"texts:{client.name}".encode()] == b"2"
 
 
 class TestTake:
@@ -209,10 +166,6 @@ class TestTake:
         assert Counter(delivery.lane for delivery in taken) == dict.fromkeys(LANES, 3)
         assert len(queue.consumer("v").take(dict.fromkeys(LANES, 64))) == 4
 
-    def test_a_lane_without_room_is_not_read(self, queue: Queue) -> None:
-        queue.put("interactive", jobs(1))
-        assert queue.consumer("w").take({"interactive": 0, "bulk": 5}) == []
-
 
 class TestBounds:
     @pytest.mark.parametrize("bounds", [LaneLimits(max_jobs=9), LaneLimits(max_texts=39), LaneLimits(max_bytes=700)])
@@ -224,32 +177,10 @@ class TestBounds:
         answer(queue, queue.take("a", LANES, 10))
         queue.put("bulk", jobs(5, 4))
 
-    def test_what_is_held_is_exact_however_a_job_ends(self, queue: Queue) -> None:
-        replied, buried, cancelled, withdrawn = jobs(1, 2)[0], jobs(1, 3)[0], Embed(["storm"]), jobs(1, 5)[0]
-        for job in (replied, buried, cancelled):
-            queue.put("interactive", [job], client="a")
-        queue.put("interactive", [withdrawn], client="b")
-        assert load(queue)[b"texts"] == b"11"
-        assert (load(queue)[b"texts:a"], load(queue)[b"texts:b"]) == (b"6", b"5")
-        assert queue.cancel(cancelled.id) == "cancelled"
-        assert queue.withdraw([withdrawn.id]) == 1
-        first, second = queue.take("a", ["interactive"], 10)
-        answer(queue, [first])
-        assert load(queue)[b"texts"] == b"3"
-        queue.reply([Answer(second)])
-        assert load(queue) == {}
-
     def test_its_bounds_are_those_of_the_settings(self) -> None:
         settings = Settings(max_backlog=1, max_backlog_texts=2, max_backlog_mb=3, max_result_mb=4)
         assert LaneLimits.from_settings(settings) == LaneLimits(1, 2, 3 * 2**20, 4 * 2**20)
         assert LaneLimits.from_settings(Settings()) == LaneLimits()
-
-    def test_a_job_that_is_known_needs_no_room(self, queue: Queue) -> None:
-        job = Embed(["storm"])
-        queue.put("bulk", [job, Embed(["rain"])])
-        set_limits(queue, LaneLimits(max_jobs=1))
-        queue.put("bulk", [job])
-        assert load(queue, "bulk")[b"texts"] == b"2"
 
     def test_a_job_that_is_named_twice_in_a_put_is_put_once(self, queue: Queue) -> None:
         (job,) = jobs(1)
@@ -267,14 +198,6 @@ class TestBounds:
         queue.reply([Answer(one) for one in taken])
         assert load(queue, "bulk") == {}
         assert queue.backlog()["bulk"] == 0
-
-    def test_an_empty_lane_forgets_what_it_held(self, queue: Queue) -> None:
-        queue.put("bulk", jobs(3))
-        set_limits(queue, LaneLimits(max_texts=3))
-        queue.redis.delete(queue.keys.of_lane("bulk", "jobs"), queue.keys.of_lane("bulk", "of:"))
-        queue.put("bulk", jobs(1))
-        queue.reply([Answer(one) for one in queue.take("w", ["bulk"], 9)])
-        assert load(queue, "bulk") == {}
 
 
 class TestRetryAfter:
@@ -302,19 +225,6 @@ class TestRetryAfter:
 
 
 class TestOnce:
-    def test_the_same_key_gives_the_same_job(self, queue: Queue) -> None:
-        first, second = Embed(["storm"]), Embed(["storm"])
-        assert queue.put_once("bulk", first, "k") == first.id
-        assert queue.put_once("bulk", second, "k") == first.id
-        assert queue.put_once("bulk", second, "k", owner="somebody else") == second.id
-        assert queue.backlog()["bulk"] == 2
-
-    def test_it_is_refused_for_something_else(self, queue: Queue) -> None:
-        first = Embed(["storm"])
-        queue.put_once("bulk", first, "k")
-        with pytest.raises(InvalidRequest, match=f"used for job {first.id}"):
-            queue.put_once("bulk", Embed(["rain"]), "k")
-
     def test_a_refused_job_does_not_use_its_key(self, queue: Queue) -> None:
         queue.put("bulk", jobs(1))
         set_limits(queue, LaneLimits(max_jobs=1))
@@ -345,30 +255,7 @@ class TestOnce:
             client.submit("embed", "storm", idempotency_key=key)
 
 
-class NotesWaits(Broker):
-    """A broker that notes for how long Redis was let wait."""
-
-    waited_s = -1.0
-
-    def pipeline(self, *commands: Sequence[Any], block_s: float = 0.0) -> list[Any]:
-        self.waited_s = block_s
-        return super().pipeline(*commands, block_s=block_s)
-
-
 class TestReplies:
-    def test_redis_is_let_wait_for_replies_as_long_as_is_asked(self, queue: Queue) -> None:
-        with closing(NotesWaits(queue.broker.connection_pool)) as broker:
-            assert Inbox(broker, queue.keys.replies("me")).wait(0.05) == []
-            assert broker.waited_s == 0.05
-
-    def test_a_reply_is_read_again_after_an_error(self, queue: Queue) -> None:
-        queue.put("interactive", jobs(3))
-        inbox = queue.inbox("me")
-        answer(queue, queue.take("a", LANES, 3))
-        assert len(inbox.wait()) == 3
-        assert inbox.wait(0.01) == []
-        assert queue.redis.xlen(queue.keys.replies("me")) == 0
-
     def test_after_an_error_nothing_is_deleted_that_was_not_read(self, queue: Queue) -> None:
         address = queue.keys.replies("me")
         inbox, data = queue.inbox("me"), Reply("x").pack()
@@ -439,12 +326,3 @@ class TestReplies:
         assert answer(queue, deliveries) == 1
         assert queue.status(other.id)[0] == "done"
         assert queue.backlog()["interactive"] == 0
-
-    def test_a_wait_ends_when_a_reply_comes(self, queue: Queue) -> None:
-        inbox = queue.inbox("me")
-        with ThreadPoolExecutor(1) as threads:
-            waiting = threads.submit(inbox.wait, PATIENCE_S)
-            wait_until(lambda: queue.redis.info("clients")["blocked_clients"] >= 1)
-            queue.put("interactive", jobs(1))
-            answer(queue, queue.take("a", LANES, 1))
-            assert len(waiting.result()) == 1

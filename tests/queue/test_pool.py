@@ -1,6 +1,5 @@
 """The pool: who announces itself is alive until it leaves or falls silent, and a heartbeat goes on by itself."""
 
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -11,7 +10,6 @@ from queues import Queue
 
 from shoal.broker.broker import Broker
 from shoal.contract.keys import Keys
-from shoal.errors import Unavailable
 from shoal.operations import Embed
 from shoal_workers.process.heartbeat import Heartbeat
 
@@ -67,14 +65,6 @@ def test_the_speed_of_a_pool_is_that_of_its_workers(pool: Pool) -> None:
     assert pool.texts_per_s() == 6.5
 
 
-def test_who_falls_silent_is_forgotten(pool: Pool) -> None:
-    brief = Pool(pool.broker, pool.keys, alive_s=0.05)
-    brief.announce("a", {})
-    wait_until(lambda: not pool.workers())
-    pool.announce("b", {})
-    assert pool.broker.execute("ZRANGE", pool.keys.alive, 0, -1) == [b"b"]
-
-
 def test_a_heartbeat_without_contents_keeps_those_before_it(pool: Pool) -> None:
     assert not pool.announce("a").has_about
     assert (pool.alive(), pool.workers()) == ({"a"}, {})
@@ -122,21 +112,6 @@ def test_when_redis_clock_is_set_back_no_worker_stays_alive_for_longer(queue: Qu
     assert until_ms[b"living"] / 1_000 <= queue.redis.time()[0] + 1 + pool.alive_s
 
 
-def test_pools_do_not_see_each_other(pool: Pool) -> None:
-    pool.announce("a", {})
-    assert Pool(pool.broker, Keys(pool.keys.prefix, "other")).workers() == {}
-
-
-def test_without_redis_it_says_so(own_redis: RedisServer) -> None:
-    broker = Broker.connect(own_redis.url)
-    own_redis.stop()
-    pool = Pool(broker, Keys())
-    for use in (pool.workers, pool.ready, lambda: pool.announce("a", {}), lambda: pool.leave("a")):
-        with pytest.raises(Unavailable):
-            use()
-    broker.close()
-
-
 def test_a_heartbeat_beats_until_stopped(pool: Pool) -> None:
     counts = iter(range(1_000_000))
     heart = Heartbeat(pool, "a", lambda: {"n": next(counts)}, every_s=0.01)
@@ -158,40 +133,6 @@ def test_a_heartbeat_outlives_redis(own_redis: RedisServer) -> None:
     own_redis.stop()
     heart.stop()
     broker.close()
-
-
-def test_a_heartbeat_goes_on_after_a_moment_without_memory(pool: Pool) -> None:
-    abouts: Iterator[dict[str, Any] | None] = iter([None, {"state": "ready"}])
-
-    def about() -> dict[str, Any]:
-        if (found := next(abouts)) is None:
-            raise MemoryError
-        return found
-
-    heart = Heartbeat(pool, "a", about)
-    heart.start()
-    heart.beat()
-    heart.stop()
-    assert not list(abouts)
-
-
-def test_a_heartbeat_goes_on_after_contents_that_cannot_be_packed(pool: Pool) -> None:
-    abouts: Iterator[dict[str, Any]] = iter([{"n": 2**70}, {"state": "ready"}])
-    heart = Heartbeat(pool, "a", lambda: next(abouts), every_s=3_600)
-    heart.start()
-    heart.beat()
-    assert pool.workers() == {"a": {"state": "ready"}}
-    heart.stop()
-
-
-def test_a_worker_stays_alive_when_redis_is_full(own_redis: RedisServer) -> None:
-    with closing(Broker.connect(own_redis.url)) as broker:
-        pool = Pool(broker, Keys(), alive_s=7_200)
-        pool.announce("a", {"state": "ready"})
-        broker.execute("EXPIRE", pool.keys.worker("a"), 3_600)
-        broker.execute("CONFIG", "SET", "maxmemory", 1)
-        pool.announce("a", {"state": "ready"})
-        assert broker.execute("TTL", pool.keys.worker("a")) > 3_600
 
 
 def test_a_heartbeat_tells_new_versions_of_indexes_at_once(pool: Pool) -> None:

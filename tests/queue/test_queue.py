@@ -10,16 +10,15 @@ from conftest import PATIENCE_S, RedisServer
 from queues import Queue, set_limits
 
 from shoal.broker.async_broker import AsyncBroker
-from shoal.broker.script import Script, ScriptCall
+from shoal.broker.broker import Script, ScriptCall
 from shoal.contract.jobs import LANES, Job
 from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
-from shoal.errors import InvalidText, Overloaded, TooLarge, Unavailable, UnknownJob
+from shoal.errors import Overloaded, TooLarge, Unavailable, UnknownJob
 from shoal.operations import Embed
-from shoal.queue.answer import MAX_WRITE_BYTES, Answer
-from shoal.queue.blame import DeadLetter
-from shoal.queue.delivery import Delivery
-from shoal.queue.lane import LaneLimits, LaneLoad
+from shoal.queue.consumer import MAX_WRITE_BYTES
+from shoal.queue.delivery import Answer, Delivery
+from shoal.queue.lane import LaneLimits
 from shoal.queue.packed_jobs import MAX_JOINED_BYTES, MAX_JOINED_JOBS, PackedJobs, group_puts
 from shoal.queue.producer import Producer
 from shoal.settings import DEFAULTS
@@ -151,48 +150,6 @@ def test_a_put_that_was_accepted_has_its_place_though_redis_fails_before_others_
     assert queue.backlog()["bulk"] == 1
 
 
-def test_a_submitted_job_put_twice_runs_once(queue: Queue) -> None:
-    job = submitted()
-    queue.put("interactive", [job])
-    queue.put("interactive", [job])
-    assert queue.backlog()["interactive"] == 1
-
-
-def test_a_text_that_utf8_cannot_hold_is_refused_before_anything_is_written(queue: Queue) -> None:
-    with pytest.raises(InvalidText, match=r"text 1: lone surrogate '\\ud800' at character 2"):
-        queue.put("interactive", [Embed(["fine", "no\ud800"])])
-    assert queue.backlog()["interactive"] == 0
-
-
-def test_a_reply_goes_to_its_address(queue: Queue) -> None:
-    jobs = [addressed("me"), addressed("you"), addressed("me")]
-    queue.put("interactive", jobs)
-    assert queue.reply(answer(delivery) for delivery in queue.take("a", LANES, 10)) == 3
-    assert [reply.id for reply in queue.inbox("me").wait()] == [jobs[0].id, jobs[2].id]
-    assert [reply.id for reply in queue.inbox("you").wait()] == [jobs[1].id]
-    assert queue.backlog()["interactive"] == 0
-
-
-def test_of_a_job_whose_reply_goes_to_an_address_nothing_is_left(queue: Queue) -> None:
-    job = addressed()
-    queue.put("interactive", [job])
-    with pytest.raises(UnknownJob):
-        queue.status(job.id)
-    queue.reply([answer(take_one(queue))])
-    left = {name.decode() for name in queue.redis.scan_iter(f"{queue.keys.root}:*")}
-    assert left == {queue.keys.replies("me"), queue.keys.holders}
-
-
-def test_a_lane_holds_the_jobs_that_wait_and_those_that_workers_have(queue: Queue) -> None:
-    assert queue.loads() == dict.fromkeys(LANES, LaneLoad(0, 0, 0))
-    jobs = [addressed(), *(Embed(["storm"] * 40, reply_to="me") for _ in range(3))]
-    queue.put("interactive", jobs)
-    queue.take("a", ["interactive"], 1)
-    num_bytes = sum(len(job.pack()) for job in jobs)
-    load = queue.loads()["interactive"]
-    assert load == LaneLoad(4, 121, num_bytes, load.oldest_age_s)
-
-
 @pytest.mark.parametrize("is_taken", [False, True])
 def test_the_age_of_a_lane_is_that_of_its_oldest_unanswered_job(queue: Queue, is_taken: bool) -> None:
     first, second = addressed(), addressed()
@@ -234,98 +191,10 @@ def test_replies_are_written_in_groups_of_so_many_bytes(queue: Queue) -> None:
     assert written == [0, 2, 3, 4]  # the large ones come last, each alone
 
 
-def test_nothing_to_reply_or_to_withdraw_is_no_round_trip(queue: Queue) -> None:
-    assert queue.reply([]) == 0
-    assert queue.withdraw([]) == 0
-
-
-def test_of_two_workers_with_the_same_job_only_the_one_that_holds_it_is_heard(queue: Queue) -> None:
-    job = submitted()
-    queue.put("interactive", [job])
-    slow = take_one(queue, "slow")
-    queue.die("slow")
-    quick = take_all(queue, "quick")[0]
-    assert quick.key == slow.key
-    assert queue.reply([answer(slow, "slow")]) == 0
-    assert queue.reply([answer(quick, "quick")]) == 1
-    assert queue.reply([answer(slow, "slow")]) == 0
-    assert queue.redis.llen(queue.keys.result(job.id)) == 1
-    reply = queue.wait_result(job.id, 0)
-    assert reply is not None
-    assert reply.model == "quick"
-
-
-def test_a_job_is_queued_then_running_then_done(queue: Queue) -> None:
-    job = submitted()
-    queue.put("interactive", [job])
-    assert queue.status(job.id) == ("queued", {})
-    delivery = take_one(queue)
-    assert queue.start("a", [delivery]) == [True]
-    assert queue.status(job.id) == ("running", {})
-    assert queue.wait_result(job.id, 0) is None
-    queue.reply([answer(delivery)])
-    assert queue.status(job.id) == ("done", {"queue_s": 0.5})
-
-
 def test_a_job_that_was_never_put_is_unknown(queue: Queue) -> None:
     for ask in (queue.status, queue.cancel, lambda job_id: queue.wait_result(job_id, 5)):
         with pytest.raises(UnknownJob, match='no job "nobody"'):
             ask("nobody")
-
-
-def test_a_queued_job_is_cancelled(queue: Queue) -> None:
-    job = submitted()
-    queue.put("bulk", [job])
-    assert queue.cancel(job.id) == "cancelled"
-    assert queue.cancel(job.id) == "cancelled"
-    assert queue.backlog()["bulk"] == 0
-    reply = queue.wait_result(job.id, 0)
-    assert reply is not None
-    assert (reply.status, reply.error.code if reply.error else "") == ("cancelled", "cancelled")
-
-
-def test_a_job_cancelled_between_taking_and_starting_does_not_run(queue: Queue) -> None:
-    job = submitted()
-    queue.put("interactive", [job])
-    delivery = take_one(queue)
-    assert queue.cancel(job.id) == "cancelled"
-    assert queue.start("a", [delivery]) == [False]
-    assert queue.reply([answer(delivery)]) == 0
-    assert num_pending(queue) == 0
-
-
-def test_a_worker_that_was_paused_before_it_starts_a_job_marks_none_that_another_has(queue: Queue) -> None:
-    job = submitted()
-    queue.put("interactive", [job])
-    paused = take_one(queue, "paused")
-    queue.die()
-    (taken,) = take_all(queue, "other")
-    assert queue.start("paused", [paused]) == [False]
-    assert queue.status(job.id)[0] == "queued"
-    queue.reply([answer(taken)])
-    queue.redis.delete(queue.keys.record(job.id), queue.keys.result(job.id))  # as when the result's life is over
-    assert queue.start("paused", [paused]) == [False]
-    assert not queue.redis.exists(queue.keys.record(job.id))
-
-
-@pytest.mark.parametrize("first", [0, 1])
-def test_of_several_jobs_those_without_an_address_have_a_record(queue: Queue, first: int) -> None:
-    jobs = [Embed(["storm"]), addressed()]
-    queue.put("bulk", jobs if first == 0 else jobs[::-1])
-    assert queue.cancel(jobs[0].id) == "cancelled"
-    with pytest.raises(UnknownJob):
-        queue.status(jobs[1].id)
-    (delivery,) = queue.take("a", LANES, 2)
-    assert not delivery.keeps_status
-    assert queue.reply([answer(delivery)]) == 1
-
-
-def test_an_address_of_all_jobs_leaves_none_with_a_record(queue: Queue) -> None:
-    jobs = [Embed(["storm"]), addressed()]
-    queue.put_many([PackedJobs.pack("bulk", jobs, reply_to="me")])
-    for job in jobs:
-        with pytest.raises(UnknownJob):
-            queue.status(job.id)
 
 
 def pushed(queue: Queue) -> Job:
@@ -381,57 +250,6 @@ def test_a_refused_push_with_the_id_of_a_job_under_way_leaves_that_one_alone(que
     assert queue.wait_result(job.id, 0)
 
 
-def test_a_running_job_is_cancelled_and_its_worker_learns_of_it(queue: Queue) -> None:
-    cancelled, kept = submitted(), submitted()
-    queue.put("interactive", [cancelled, kept])
-    consumer = queue.consumer("a")
-    deliveries = consumer.take({"interactive": 2})
-    queue.start("a", deliveries)
-    assert queue.cancel(cancelled.id) == "cancelled"
-    assert consumer.lost(deliveries) == deliveries[:1]
-    assert queue.reply([answer(delivery) for delivery in deliveries]) == 1
-    assert queue.redis.llen(queue.keys.result(cancelled.id)) == 1
-    assert (queue.status(cancelled.id)[0], queue.status(kept.id)[0]) == ("cancelled", "done")
-    assert queue.redis.ttl(queue.keys.record(cancelled.id)) > 0
-
-
-def test_a_finished_job_is_not_cancelled(queue: Queue) -> None:
-    job = submitted()
-    queue.put("interactive", [job])
-    queue.reply([answer(take_one(queue))])
-    assert queue.cancel(job.id) == "done"
-    assert queue.redis.llen(queue.keys.result(job.id)) == 1
-
-
-def test_a_job_that_a_worker_has_is_withdrawn(queue: Queue) -> None:
-    queue.put("interactive", [addressed(), addressed()])
-    consumer = queue.consumer("a")
-    first, second = consumer.take({"interactive": 2})
-    assert queue.withdraw([first.key]) == 1
-    assert consumer.lost([first, second]) == [first]
-    assert queue.reply([answer(first)]) == 0
-    assert [reply.id for reply in queue.inbox("me").wait(0.01)] == []
-    assert queue.reply([answer(second)]) == 1
-
-
-def test_a_job_is_held_until_it_is_answered(queue: Queue) -> None:
-    jobs = [addressed(), addressed()]
-    queue.put("interactive", jobs)
-    ids = [job.id for job in jobs]
-    assert queue.holds([*ids, "nobody"]) == [True, True, False]
-    queue.reply([answer(take_one(queue))])
-    assert queue.holds(ids) == [False, True]
-
-
-def test_a_job_that_waits_again_is_lost(queue: Queue) -> None:
-    queue.put("interactive", [addressed()])
-    consumer = queue.consumer("a")
-    held = consumer.take({"interactive": 1})
-    assert consumer.lost(held) == []
-    queue.die("a")
-    assert consumer.lost(held) == held
-
-
 def test_what_dead_workers_held_waits_again_before_the_others_in_its_order(queue: Queue) -> None:
     jobs = [addressed() for _ in range(6)]
     queue.put("interactive", jobs)
@@ -467,16 +285,6 @@ def test_a_suspect_that_ends_its_worker_is_the_only_job_that_is_blamed(queue: Qu
     assert [(one.key, one.deaths) for one in found[1]] == [(job.id, 0) for job in others]
 
 
-def test_what_a_worker_was_given_and_does_not_know_of_waits_again_and_is_no_suspect(queue: Queue) -> None:
-    queue.put("interactive", [addressed() for _ in range(3)])
-    consumer = queue.consumer("a")
-    known, *unknown = consumer.take({"interactive": 3})  # as if a reply of Redis with the last two was lost
-    assert consumer.reclaim([known]) == (2, {})
-    again = consumer.take({"interactive": 3})
-    assert [(one.key, one.deaths) for one in again] == [(one.key, 0) for one in unknown]
-    assert consumer.reclaim([known, *again]) == (0, {})
-
-
 def test_while_heartbeats_are_not_trusted_no_worker_counts_as_dead(queue: Queue) -> None:
     queue.put("interactive", [addressed()])
     take_one(queue, "a")
@@ -494,16 +302,6 @@ def test_one_worker_at_a_time_looks_for_dead_ones(queue: Queue) -> None:
     assert queue.consumer("c").reclaim(()) == (0, {"a": 1})
 
 
-def test_a_worker_that_leaves_is_blamed_for_nothing(queue: Queue) -> None:
-    queue.put("bulk", [submitted(), submitted()])
-    held = queue.take("a", LANES, 2)
-    assert queue.start("a", held) == [True, True]
-    queue.leave("a")
-    assert queue.status(held[0].key)[0] == "queued"
-    assert [(one.key, one.deaths) for one in queue.take("b", LANES, 2)] == [(one.key, 0) for one in held]
-    assert queue.redis.smembers(queue.keys.holders) == {b"b"}
-
-
 def test_a_reply_over_the_limit_is_too_large(queue: Queue) -> None:
     queue.put("interactive", [addressed()])
     delivery = take_one(queue)
@@ -511,14 +309,6 @@ def test_a_reply_over_the_limit_is_too_large(queue: Queue) -> None:
     queue.reply([Answer(delivery, Reply(delivery.job().id, vectors=vectors), "me")])
     (reply,) = queue.inbox("me").wait()
     assert isinstance(reply.error, TooLarge)
-
-
-def test_deaths_are_counted(queue: Queue) -> None:
-    queue.put("bulk", [addressed()])
-    for n in range(4):
-        (delivery,) = queue.take(f"worker {n}", LANES, 1)
-        assert delivery.deaths == n
-        queue.die()
 
 
 def test_a_job_whose_record_redis_has_lost_is_dropped(queue: Queue) -> None:
@@ -529,11 +319,17 @@ def test_a_job_whose_record_redis_has_lost_is_dropped(queue: Queue) -> None:
     assert queue.backlog()["interactive"] == 1
 
 
-def test_a_buried_job_leaves_its_lane_for_the_dead_letters(queue: Queue) -> None:
-    queue.put("interactive", [addressed()])
-    delivery = take_one(queue)
-    queue.reply([Answer(delivery, letter=DeadLetter("poisoned: why", "line 1", "w1"))])
-    ((_, letter),) = queue.redis.xrange(queue.keys.dead)
-    about = {b"reason": b"poisoned: why", b"traceback": b"line 1", b"worker": b"w1", b"lane": b"interactive"}
-    assert letter == {b"job": delivery.data, b"deliveries": b"1", b"before": b"0", **about}
-    assert (queue.backlog()["interactive"], num_pending(queue)) == (0, 0)
+def test_of_two_workers_with_the_same_job_only_the_one_that_holds_it_is_heard(queue: Queue) -> None:
+    job = submitted()
+    queue.put("interactive", [job])
+    slow = take_one(queue, "slow")
+    queue.die("slow")
+    quick = take_all(queue, "quick")[0]
+    assert quick.key == slow.key
+    assert queue.reply([answer(slow, "slow")]) == 0
+    assert queue.reply([answer(quick, "quick")]) == 1
+    assert queue.reply([answer(slow, "slow")]) == 0
+    assert queue.redis.llen(queue.keys.result(job.id)) == 1
+    reply = queue.wait_result(job.id, 0)
+    assert reply is not None
+    assert reply.model == "quick"

@@ -1,7 +1,5 @@
 """Unread results: counted for the pool and for each client, bounded, and no longer counted once they are gone."""
 
-from contextlib import suppress
-
 import numpy as np
 import pytest
 from api_stub import MakeApp, error_of
@@ -12,12 +10,11 @@ from shoal import Client
 from shoal.contract.jobs import LANES, Job
 from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
-from shoal.errors import InvalidRequest, Overloaded, UnknownJob
+from shoal.errors import Overloaded
 from shoal.operations import Embed
-from shoal.queue.answer import Answer
 from shoal.queue.consumer import Consumer
-from shoal.queue.lane import LaneLimits
-from shoal.queue.unread import UnreadLoad
+from shoal.queue.delivery import Answer
+from shoal.queue.lane import LaneLimits, UnreadLoad
 from shoal_workers.loop.worker import Worker
 
 pytest_plugins = ["api_fixtures"]
@@ -89,24 +86,12 @@ class TestCounts:
         assert of_client(queue, "b") == 2 * size_of(queue, two[0])
         assert queue.unread.load() == (3, of_client(queue, "a") + of_client(queue, "b"))
 
-    @pytest.mark.parametrize("client", ["", "a b", "ü", "127.0.0.1", "x" * 256, "1 2 3", "a\nb"])
-    def test_any_name_of_a_client_is_counted(self, queue: Queue, client: str) -> None:
-        (job,) = answered(queue, client=client)
-        assert of_client(queue, client) == size_of(queue, job)
-        queue.wait_result(job.id, 0)
-        assert queue.unread.load() == NOTHING
-
     def test_jobs_that_no_script_put_count_together(self, queue: Queue) -> None:
         jobs: list[Job] = [Embed(["storm"]) for _ in range(2)]
         for job in jobs:
             queue.redis.rpush(queue.keys.lane("bulk"), job.pack())
         answer_all(queue)
         assert of_client(queue, "") == 2 * size_of(queue, jobs[0])
-
-    def test_replies_at_an_address_are_not_results(self, client: Client, serving: Worker) -> None:
-        assert len(client.embed([f"storm {n}" for n in range(100)])) == 100  # split into jobs
-        assert queue_of(client).unread.load() == NOTHING
-        assert serving.counters["jobs"] > 1
 
     def test_a_large_job_counts_with_all_its_texts(self, client: Client, worker: Worker) -> None:
         handle = client.submit("embed", [f"storm {n}" for n in range(100)], client="a")
@@ -115,14 +100,6 @@ class TestCounts:
         assert of_client(queue, "a") == queue.unread.load().num_bytes > 100 * 4 * worker.encoder.model.dimension
         assert len(handle.result().vectors) == 100  # type: ignore[arg-type]
         assert queue.unread.load() == NOTHING
-
-    def test_a_reply_that_is_not_written_does_not_count(self, queue: Queue) -> None:
-        job = Embed(["storm"])
-        queue.put("bulk", [job])
-        queue.redis.set(queue.keys.result(job.id), "of something else", ex=60)
-        answer_all(queue)
-        assert queue.unread.load() == NOTHING
-        assert queue.num_dead() == 1
 
 
 class TestFreed:
@@ -135,12 +112,6 @@ class TestFreed:
         assert queue.unread.load().num_results == 1
         queue.wait_result(second.id, 0)
         assert queue.redis.exists(queue.keys.unread, queue.keys.unread_load) == 0
-
-    def test_a_result_that_lives_no_longer_than_one_that_was_read_counts_no_longer(self, queue: Queue) -> None:
-        short = Queue(queue.broker, queue.keys, result_ttl_s=READ_TTL_S)
-        (job,) = answered(short)
-        short.wait_result(job.id, 0)
-        assert short.unread.load() == NOTHING
 
     def test_the_reply_to_a_cancelled_job_counts_until_it_is_fetched(self, queue: Queue) -> None:
         job = Embed(["storm"])
@@ -195,12 +166,6 @@ class TestFreed:
         assert 80 <= looked_at_after_s(queue.result_ttl_s - 100) <= 120
         assert 80 <= looked_at_after_s(100) <= 100
 
-    def test_a_worker_that_keeps_results_for_less_time_does_not_shorten_the_counts(self, queue: Queue) -> None:
-        long, short = answered(queue), answered(Queue(queue.broker, queue.keys, result_ttl_s=1), client="b")
-        queue.redis.delete(queue.keys.result(short[0].id))  # as if it had expired
-        sweep(queue)
-        assert queue.unread.load() == (1, size_of(queue, long[0]))
-
     def test_a_full_redis_sweeps_and_lets_results_be_read(self, own_redis: RedisServer) -> None:
         queue = Queue.connect(own_redis.url, Keys())
         kept, gone = answered(queue, 2)
@@ -226,32 +191,6 @@ class TestLostCounts:
         (job,) = answered(queue)
         assert queue.unread.load() == (1, size_of(queue, job))
 
-    def test_without_the_counts_the_set_begins_anew(self, queue: Queue) -> None:
-        old = answered(queue, 3)
-        queue.redis.delete(queue.keys.unread_load)
-        sweep(queue)
-        (job,) = answered(queue)
-        for other in old:
-            queue.wait_result(other.id, 0)
-        assert queue.unread.load() == (1, size_of(queue, job))
-
-    def test_without_both_what_was_counted_before_is_read_without_harm(self, queue: Queue) -> None:
-        old = answered(queue, 3)
-        queue.redis.delete(queue.keys.unread, queue.keys.unread_load)
-        (job,) = answered(queue)
-        for other in old:
-            queue.wait_result(other.id, 0)
-        assert queue.unread.load() == (1, size_of(queue, job))
-
-    def test_without_its_record_a_result_counts_until_it_is_gone(self, queue: Queue) -> None:
-        (job,) = answered(queue)
-        queue.redis.delete(queue.keys.record(job.id))
-        with pytest.raises(UnknownJob):
-            queue.read_result(job.id)
-        queue.redis.delete(queue.keys.result(job.id))
-        sweep(queue)
-        assert queue.unread.load() == NOTHING
-
 
 class TestRefusedSweeps:
     """Sweeps that fail because another program, or a release before this one, wrote a key."""
@@ -269,21 +208,8 @@ class TestRefusedSweeps:
         assert drive(worker) == 1
         for _ in range(2):
             assert queue.unread.sweep() is False
-        told = [record.getMessage() for record in caplog.records if record.name == "shoal.queue.unread"]
+        told = [record.getMessage() for record in caplog.records if record.name == "shoal.queue.consumer"]
         assert len(told) == 2  # by the worker and by this queue, each once
-
-    @pytest.mark.parametrize("member", ["", " ", "1f00ab 1500 c", "ab 1500 c", "result:x", "junk", "once:x many c"])
-    def test_members_that_say_something_else_are_forgotten(self, queue: Queue, member: str) -> None:
-        queue.redis.zadd(queue.keys.unread, {member: 0})
-        sweep(queue)
-        assert queue.redis.exists(queue.keys.unread, queue.keys.unread_load) == 0
-
-    def test_a_large_result_is_written_although_it_cannot_be_counted(self, queue: Queue) -> None:
-        job = Embed(["storm"])
-        queue.put("bulk", [job])
-        queue.redis.set(queue.keys.unread_load, "junk")
-        answer_all(queue, num_values=1_000)
-        assert queue.status(job.id)[0] == "done"
 
 
 class TestBound:
@@ -305,34 +231,6 @@ class TestBound:
             answered(queue, client=name)
         assert is_refused(queue, "flood")
         queue.put("bulk", [Embed(["storm"], reply_to="me")], "flood")  # its reply is no result
-
-    def test_several_that_fetch_nothing_leave_room_for_others(self, queue: Queue) -> None:
-        set_limits(queue, LaneLimits(max_unread_bytes=200_000))
-        floods = [f"flood {n}" for n in range(10)]
-        while ready := [name for name in floods if not is_refused(queue, name)]:
-            assert ready
-            answer_all(queue)
-        assert queue.unread.load().num_bytes < 200_000
-        assert not is_refused(queue, "late")
-
-    def test_what_it_fetches_makes_room(self, queue: Queue) -> None:
-        set_limits(queue, LaneLimits(max_unread_bytes=5_000))
-        jobs = []
-        while not is_refused(queue, "a"):
-            answer_all(queue)
-            jobs = [result.partition(b" ")[0].decode() for result in queue.redis.zrange(queue.keys.unread, 0, -1)]
-        for name in jobs:
-            queue.wait_result(name.removeprefix("result:"), 0)
-        assert not is_refused(queue, "a")
-
-    def test_a_client_whose_results_are_gone_is_accepted_once_a_worker_has_looked(self, queue: Queue) -> None:
-        set_limits(queue, LaneLimits(max_unread_bytes=5_000))
-        jobs = answered(queue, 5)
-        assert is_refused(queue, "a")
-        for job in jobs:
-            queue.redis.blpop([queue.keys.result(job.id)], 1)
-        sweep(queue)
-        assert not is_refused(queue, "a")
 
     def test_jobs_that_were_put_before_fill_redis_no_more_than_as_much_again(self, queue: Queue) -> None:
         limit, jobs = 100_000, [Embed(["storm"]) for _ in range(60)]
@@ -358,14 +256,6 @@ class TestBound:
         queue.wait_result(other.id, 0)
         assert queue.unread.load() == NOTHING
 
-    def test_jobs_that_were_put_are_answered_beyond_it(self, queue: Queue) -> None:
-        set_limits(queue, LaneLimits(max_unread_bytes=5_000))
-        jobs = answered(queue, 20)
-        assert queue.unread.load().num_bytes > 4 * 5_000
-        assert [queue.status(job.id)[0] for job in jobs] == ["done"] * 20
-        assert is_refused(queue, "a")
-        assert not is_refused(queue, "b")
-
     @pytest.mark.parametrize("how", ["one put", "XADD"])
     def test_what_others_have_unread_refuses_no_client_that_has_little(self, queue: Queue, how: str) -> None:
         set_limits(queue, LaneLimits(max_unread_bytes=200_000))
@@ -386,20 +276,6 @@ class TestBound:
         with pytest.raises(Overloaded, match=f"less than {floor:,}"):
             queue.put("bulk", [Embed(["storm"])], "b")
 
-    def test_a_job_that_is_known_is_not_refused(self, queue: Queue) -> None:
-        set_limits(queue, LaneLimits(max_unread_bytes=5_000))
-        job = Embed(["storm"])
-        assert queue.put_once("bulk", job, "k", client="a") == job.id
-        answered(queue, 5)
-        assert queue.put_once("bulk", Embed(["storm"]), "k", client="a") == job.id
-        queue.put("bulk", [job], "a")
-        with pytest.raises(InvalidRequest):
-            queue.put_once("bulk", Embed(["rain"]), "k", client="a")
-        with suppress(Overloaded):
-            queue.put_once("bulk", Embed(["rain"]), "other", client="a")
-        set_limits(queue, LaneLimits())
-        assert queue.put_once("bulk", job, "other", client="a") != ""
-
 
 class TestOverHttp:
     def test_a_submit_is_refused_until_results_are_fetched(self, queue: Queue, make_app: MakeApp) -> None:
@@ -415,12 +291,6 @@ class TestOverHttp:
         assert len(ids) == 7
         assert api.get(f"/v1/jobs/{ids[0]}/result").status_code == 200
         assert api.post("/v1/jobs", json={"op": "embed", "inputs": "storm"}).status_code == 202
-
-    def test_the_metrics_have_them(self, queue: Queue, make_app: MakeApp) -> None:
-        jobs = answered(queue, 2)
-        text = make_app().test_client().get("/metrics").get_data(as_text=True)
-        assert "shoal_unread_results 2.0" in text
-        assert f"shoal_unread_result_bytes {2.0 * size_of(queue, jobs[0])}" in text
 
 
 class TestIdempotencyKeys:
@@ -463,9 +333,3 @@ class TestIdempotencyKeys:
         assert 0 < lives[-1] <= 60
         assert queue.put_once("bulk", Embed(["storm"]), first.id, client="a") == first.id  # it is known
         self.submit(queue, "other")
-
-    def test_the_record_of_a_job_without_a_key_lives_as_long_as_its_result(self, queue: Queue) -> None:
-        (job,) = answered(queue)
-        assert queue.redis.ttl(queue.keys.record(job.id)) > READ_TTL_S
-        queue.wait_result(job.id, 0)
-        assert 0 < queue.redis.ttl(queue.keys.record(job.id)) <= READ_TTL_S

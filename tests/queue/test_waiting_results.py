@@ -15,13 +15,12 @@ from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
 from shoal.errors import Cancelled, Unavailable, UnknownJob
 from shoal.operations import Embed
-from shoal.queue.answer import Answer
+from shoal.queue.delivery import Answer
 from shoal.queue.producer import Producer
 
 NUM_JOBS = 40
 
 #: Most processes that are told when a job is answered: docs/architecture.md.
-MAX_WATCHERS = 64
 
 
 @pytest.fixture(autouse=True)
@@ -73,16 +72,6 @@ def test_threads_that_wait_hold_no_connections_and_each_gets_its_result(queue: Q
         wait_until(lambda: queue.redis.info("clients")["blocked_clients"] == 1)
         answer_all(queue)
         assert [reply.id if reply else None for reply in (result.result() for result in results)] == ids
-
-
-def test_a_thread_that_waits_is_told_whatever_the_id_is(queue: Queue, dispatcher: Dispatching) -> None:
-    queue.put("interactive", [Embed(["storm"], id="a:job:b")])
-    with waits(queue, ["a:job:b"], dispatcher) as (result,):
-        answer_all(queue)
-        reply = result.result()
-    assert reply is not None
-    assert reply.id == "a:job:b"
-    assert list(queue.redis.scan_iter("*:job:*:replies:*")) == []  # the note is at the address of the process
 
 
 def test_several_threads_and_processes_wait_for_one_result_and_all_get_it(
@@ -144,26 +133,6 @@ def test_a_wait_ends_when_its_time_is_over(queue: Queue, dispatcher: Dispatching
         dispatcher.wait_result("nobody", PATIENCE_S)
 
 
-def test_a_note_of_a_job_that_is_waited_for_no_longer_is_no_reply(queue: Queue, dispatcher: Dispatching) -> None:
-    (job_id,) = submit(queue)
-    assert dispatcher.wait_result(job_id, 0.001) is None
-    answer_all(queue)
-    assert dispatcher.wait_result(job_id, PATIENCE_S)
-    assert not dispatcher.asynchronous.receiver.done()
-
-
-def test_of_many_processes_that_asked_the_last_ones_are_told(queue: Queue) -> None:
-    (job_id,) = submit(queue)
-    for n in range(MAX_WATCHERS + 5):
-        assert queue.watch_result(job_id, f"a{n}")
-    assert queue.watch_result(job_id, "a9")
-    assert num_watchers(queue, job_id) == MAX_WATCHERS
-    answer_all(queue)
-    told = {name.rpartition(b":")[2] for name in queue.redis.scan_iter(queue.keys.replies("*"))}
-    assert told == {f"a{n}".encode() for n in range(5, MAX_WATCHERS + 5)}
-    assert not queue.watch_result(job_id, "late")
-
-
 def test_threads_that_wait_are_told_that_redis_is_away(own_redis: RedisServer) -> None:
     queue = Queue.connect(own_redis.url, Keys())
     dispatcher = Dispatching(queue)
@@ -172,26 +141,5 @@ def test_threads_that_wait_are_told_that_redis_is_away(own_redis: RedisServer) -
         for result in results:
             with pytest.raises(Unavailable):
                 result.result()
-    dispatcher.close()
-    queue.close()
-
-
-def test_threads_that_wait_are_told_that_the_client_was_closed(queue: Queue) -> None:
-    dispatcher = Dispatching(queue)
-    with waits(queue, submit(queue), dispatcher) as (result,):
-        dispatcher.close_inside()
-        with pytest.raises(Unavailable, match="closed"):
-            result.result()
-    dispatcher.close()
-
-
-def test_with_the_memory_full_a_thread_can_wait(own_redis: RedisServer) -> None:
-    queue = Queue.connect(own_redis.url, Keys())
-    dispatcher = Dispatching(queue)
-    (job_id,) = submit(queue)
-    queue.redis.config_set("maxmemory", 1)
-    with waits(queue, [job_id], dispatcher) as (result,):
-        answer_all(queue)
-        assert result.result()
     dispatcher.close()
     queue.close()

@@ -2,8 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any
 
@@ -12,7 +11,7 @@ from hiredis import pack_command
 from redis.exceptions import MovedError, NoScriptError
 
 from shoal.broker.async_connection import AsyncConnection, ConnectionMaker
-from shoal.broker.broker import checked, outcome_of, translate
+from shoal.broker.broker import Script, ScriptCall, checked, outcome_of, translate
 from shoal.broker.connections import (
     LARGE_BYTES,
     MAX_LARGE_WAIT_S,
@@ -22,7 +21,6 @@ from shoal.broker.connections import (
     all_in_use,
     num_connections,
 )
-from shoal.broker.script import Script, ScriptCall
 from shoal.errors import ShoalError
 
 
@@ -121,18 +119,12 @@ class AsyncBroker:
 
     async def _ask_alone(self, data: bytes, num_answers: int, block_s: float) -> list[Any]:
         """Ask over a connection that no other task uses meanwhile; one task at a time asks what is large."""
-        if len(data) > LARGE_BYTES:
-            async with self._turn():
-                return await self._ask_over_own(data, num_answers, block_s)
-        return await self._ask_over_own(data, num_answers, block_s)
-
-    @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        """Wait for the turn of a large command. Raises Unavailable if that takes too long."""
+        if len(data) <= LARGE_BYTES:
+            return await self._ask_over_own(data, num_answers, block_s)
         await _acquire(self._large, MAX_LARGE_WAIT_S)
         try:
             with self._maker.breaker.large():
-                yield
+                return await self._ask_over_own(data, num_answers, block_s)
         finally:
             self._large.release()
 

@@ -1,15 +1,16 @@
 """The broker: every command that a process sends to Redis, and Redis's errors in Shoal's terms."""
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Self
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, NamedTuple, Self
 
 import redis
 from redis.exceptions import AskError, ClusterDownError, MovedError, NoScriptError, TryAgainError
 
-from shoal.broker.blocked_command import BlockedCommand
-from shoal.broker.connections import ANSWER_S, Connections, open_pool
-from shoal.broker.script import Script, ScriptCall
+from shoal.broker.connections import ANSWER_S, BlockedCommand, Connections, open_pool
 from shoal.contract import wire
 from shoal.errors import Overloaded, ShoalError, Unavailable
 
@@ -43,6 +44,36 @@ _CLUSTER_REMEDIES: dict[type[redis.RedisError], str] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A Lua script that runs inside Redis, and its digest, by which Redis knows it once it has seen the text."""
+
+    text: str
+    digest: str
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """Return the script with that text."""
+        return cls(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+    @classmethod
+    def load(cls, package: str, *names: str) -> Self:
+        """Return the files `lua/<name>.lua` of the package, one after the other, as one script."""
+        folder = resources.files(package)
+        return cls.of("".join(folder.joinpath(f"lua/{name}.lua").read_text() for name in names))
+
+
+class ScriptCall(NamedTuple):
+    """One run of a script: the keys that it touches, and its arguments by name (docs/protocol.md)."""
+
+    keys: Sequence[str]
+    arguments: Mapping[str, Any]
+
+    def command(self, name: str, script: str) -> tuple[Any, ...]:
+        """Return the command that runs it: `EVAL` with the script's text or `EVALSHA` with its digest."""
+        return (name, script, len(self.keys), *self.keys, wire.pack_arguments(self.arguments))
+
+
 class Broker:
     """A process's way to Redis. Thread-safe; connects on first use, and each thread that waits holds one connection.
 
@@ -66,11 +97,6 @@ class Broker:
     def ping(self) -> None:
         """Raise Unavailable if Redis does not answer."""
         self.execute("PING")
-
-    def check(self) -> None:
-        """Raise Unavailable at once while Redis is known to be away; ask it nothing."""
-        with self.translated():
-            self._connections.check()
 
     def execute(self, *command: Any, block_s: float = 0.0) -> Any:
         """Return the answer to one command, which may block in Redis for `block_s`."""

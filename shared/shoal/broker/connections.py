@@ -5,10 +5,12 @@ redis-py still opens the connections, so passwords, TLS and time limits come fro
 """
 
 import os
+import select
 import socket
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Lock, Semaphore
 from typing import Any
@@ -142,16 +144,13 @@ class Connections:
     """The open connections of one process. Thread-safe: each belongs to one thread for the time of a round trip."""
 
     def __init__(self, pool: redis.ConnectionPool):
+        self.num_allowed = num_connections(pool.max_connections)
         self._pool = pool
         self._idle: deque[Any] = deque()
         self._sent: set[Any] = set()  # those with a command whose answer no thread waits for
         self._set_free()
         self._breaker: CircuitBreaker = pool.connection_kwargs.get("breaker") or CircuitBreaker()
         self._primary: Primary = pool.connection_kwargs.get("primary") or Primary()
-
-    def check(self) -> None:
-        """Raise redis.ConnectionError at once while Redis is away; let one thread pass from time to time, to try."""
-        self._breaker.check()
 
     def ask(self, commands: Sequence[Sequence[Any]], block_s: float = 0.0) -> list[Any]:
         """Send the commands together and return their answers; an error that Redis answers is one of the answers.
@@ -164,10 +163,25 @@ class Connections:
         with self._turn(num_bytes), self.reserved():
             for _ in range(MAX_MOVES):
                 try:
-                    return self._ask(self._take(), packed, num_bytes, len(commands), block_s)
+                    return self._ask(packed, num_bytes, len(commands), block_s)
                 except MovedError as error:  # nothing was done
                     self.follow(error)
-            return self._ask(self._take(), packed, num_bytes, len(commands), block_s)
+            return self._ask(packed, num_bytes, len(commands), block_s)
+
+    def _ask(self, packed: Sequence[bytes], num_bytes: int, num_answers: int, block_s: float) -> list[Any]:
+        connection = self._take()
+        try:
+            connection.send_packed_command(pieces(packed, connection.socket_timeout), check_health=False)
+            more_s = block_s + sending_s(num_bytes)
+            limit = {"timeout": more_s + connection.socket_timeout} if more_s else {}
+            answers = [_answer(connection, limit) for _ in range(num_answers)]
+        except BaseException as error:
+            self.drop(connection)
+            if isinstance(error, redis.ReadOnlyError):
+                self.drop_idle()
+            raise
+        self._idle.append(connection)
+        return answers
 
     def follow(self, error: MovedError) -> None:
         """Connect to the node that has the keys from now on, as another one has said."""
@@ -189,14 +203,6 @@ class Connections:
         finally:
             large.release()
 
-    def check_spare(self) -> None:
-        """Raise Unavailable unless the process may have enough connections to hold one for long."""
-        if (number := num_connections(self._pool.max_connections)) < MIN_WITH_SPARE:
-            raise Unavailable(
-                f"a process may have {number} connections to Redis, too few to hold one for long: set max_connections "
-                f"in the Redis URL to {2 * MIN_WITH_SPARE} or more, or leave it out"
-            )
-
     @contextmanager
     def reserved(self) -> Iterator[None]:
         """Reserve one of the process's connections while the context lasts, waiting until one is free.
@@ -214,24 +220,8 @@ class Connections:
             free.release()
 
     def _set_free(self) -> None:
-        self._free, self._large = Semaphore(num_connections(self._pool.max_connections)), Lock()
+        self._free, self._large = Semaphore(self.num_allowed), Lock()
         self._pid = os.getpid()  # last: another thread that sees it takes what was set before
-
-    def _ask(
-        self, connection: Any, packed: Sequence[bytes], num_bytes: int, num_answers: int, block_s: float
-    ) -> list[Any]:
-        try:
-            connection.send_packed_command(pieces(packed, connection.socket_timeout), check_health=False)
-            more_s = block_s + sending_s(num_bytes)
-            limit = {"timeout": more_s + connection.socket_timeout} if more_s else {}
-            answers = [_answer(connection, limit) for _ in range(num_answers)]
-        except BaseException as error:
-            self.drop(connection)
-            if isinstance(error, redis.ReadOnlyError):
-                self.drop_idle()
-            raise
-        self._idle.append(connection)
-        return answers
 
     def send(self, command: Sequence[Any]) -> Any:
         """Send a small command; return its connection, for `receive` or `drop`. Raises redis.RedisError."""
@@ -277,14 +267,15 @@ class Connections:
 
     def _take(self) -> Any:
         """Return a connection that is open as far as can be told: Redis may have closed an idle one."""
-        self.check()
+        self._breaker.check()
         while self._idle:
             with suppress(IndexError):
                 connection = self._idle.pop()
                 if connection.pid != os.getpid():
                     continue  # it belongs to the process that this one was forked from
-                if _is_open(connection):
-                    return connection
+                with suppress(redis.ConnectionError):
+                    if not connection.can_read():
+                        return connection
                 self.drop(connection)
         return self._pool.get_connection()
 
@@ -292,6 +283,46 @@ class Connections:
         """Close a connection that was taken."""
         connection.disconnect()
         self._pool.release(connection)
+
+
+class BlockedCommand:
+    """A command that was sent and may block in Redis for `block_s`. It has a connection until `end`. For one thread.
+
+    Raises redis.RedisError when Redis does not answer, as its methods do, and Unavailable where the process may have
+    few connections.
+    """
+
+    def __init__(self, connections: Connections, *command: Any, block_s: float):
+        if connections.num_allowed < MIN_WITH_SPARE:
+            raise Unavailable(
+                f"a process may have {connections.num_allowed} connections to Redis, too few to hold one for long: set "
+                f"max_connections in the Redis URL to {2 * MIN_WITH_SPARE} or more, or leave it out"
+            )
+        self._connections = connections
+        with ExitStack() as stack:
+            stack.enter_context(connections.reserved())
+            self._connection = connections.send(command)
+            self._reserved = stack.pop_all()
+        self._late_at = time.monotonic() + block_s + self._connection.socket_timeout
+
+    def fileno(self) -> int:
+        """Return a descriptor that can be read once the answer has come or the connection is broken."""
+        return int(self._connection._sock.fileno())
+
+    @property
+    def has_ended(self) -> bool:
+        """True once the answer has come, the connection is broken, or the answer is overdue."""
+        poll = select.poll()
+        poll.register(self, select.POLLIN)
+        return bool(poll.poll(0)) or time.monotonic() > self._late_at
+
+    def end(self) -> Any:
+        """Return the answer, for which there is the time of any answer, and give the connection back.
+
+        An error that Redis answers is an answer.
+        """
+        with self._reserved:
+            return self._connections.receive(self._connection)
 
 
 def _pack(commands: Sequence[Sequence[Any]]) -> list[bytes]:
@@ -327,13 +358,6 @@ def pieces(packed: Sequence[bytes], timeout_s: float) -> Iterator[bytes | memory
         else:
             view = memoryview(data)
             yield from (view[n : n + most] for n in range(0, len(data), most))
-
-
-def _is_open(connection: Any) -> bool:
-    try:
-        return not connection.can_read()
-    except redis.ConnectionError:
-        return False
 
 
 def _answer(connection: Any, limit: Mapping[str, float]) -> Any:

@@ -105,6 +105,8 @@ def command(settings: Settings) -> list[str]:
             f"{folder / 'appendonlydir' / _MANIFEST} is missing, and without it the data beside it would be lost: "
             "bring it back from a backup, or choose another --home to begin anew"
         )
+    # what lanes, cache and unread results may have, and as much as the results for all else
+    memory_mb = 2 * settings.max_backlog_mb + settings.cache_mb + 2 * settings.max_result_mb
     options = {
         "bind": HOST,
         "port": str(settings.redis_port),
@@ -112,16 +114,11 @@ def command(settings: Settings) -> list[str]:
         "appendonly": "yes",
         "appendfsync": "everysec",
         "save": "",
-        "maxmemory": f"{_memory_mb(settings)}mb",
+        "maxmemory": f"{memory_mb}mb",
         "maxmemory-policy": "noeviction",
         "logfile": str(log_file(settings)),
     }
     return [server, *(part for name, value in options.items() for part in (f"--{name}", value))]
-
-
-def _memory_mb(settings: Settings) -> int:
-    """Return the MB that lanes, cache and unread results may have, and as much as the results for all else."""
-    return 2 * settings.max_backlog_mb + settings.cache_mb + 2 * settings.max_result_mb
 
 
 def log_file(settings: Settings) -> Path:

@@ -9,7 +9,6 @@ from itertools import islice
 import numpy as np
 
 from shoal.broker.async_broker import AsyncBroker
-from shoal.cache.cache import AsyncCache
 from shoal.cache.entry import Entry, size_bytes
 from shoal.cache.table import Table
 from shoal.contract.jobs import Job
@@ -92,12 +91,12 @@ class CacheLookup:
         self.num_hits = 0
         self.num_misses = 0
         self._commands = commands
-        self._keys = keys
+        self._prefix = keys.cache("")
         self._pool = pool
         self._refresh_s = refresh_s
         self._max_held_bytes = max_held_bytes
         self._hold_s = hold_s
-        self._cache: AsyncCache | None = None
+        self._table: Table | None = None
         self._held: dict[bytes, Entry] = {}
         self._refresh_at = self._drop_at = 0.0
         self._refreshing = asyncio.Lock()
@@ -109,27 +108,30 @@ class CacheLookup:
                 if self._is_due():
                     await self._refresh()
         all_missing = LookupResult(job, [None] * len(job.texts))
-        cache, options = self._cache, job.options
-        if cache is None or not job.is_cacheable or not cache.table.supports(options):
+        table, options = self._table, job.options
+        if table is None or not job.is_cacheable or not table.supports(options):
             return all_missing
-        digests = cache.table.digests(job.texts, cache.table.prompt(options.prompt_name), options)
+        digests = table.digests(job.texts, table.prompt(options.prompt_name), options)
         try:
-            found = await self._entries(cache, digests)
+            found = await self._entries(table, digests)
         except ShoalError:  # the queue raises the same when the job is put
             return all_missing
         entries = [entry if entry and entry.answers(options) else None for entry in found]
         self.num_hits += len(entries) - entries.count(None)
         self.num_misses += entries.count(None)
-        return LookupResult(job, entries, cache.table.model)
+        return LookupResult(job, entries, table.model)
 
-    async def _entries(self, cache: AsyncCache, digests: Sequence[bytes]) -> list[Entry | None]:
+    async def _entries(self, table: Table, digests: Sequence[bytes]) -> list[Entry | None]:
         """Return the entry of each digest, or None: those that are not held are read, and held from now on."""
         held = self._held
         found = {digest: held.get(digest) for digest in digests}
         if missing := [digest for digest, entry in found.items() if entry is None]:
-            read = zip(missing, await cache.find(missing), strict=True)
-            new = {digest: entry for digest, entry in read if entry is not None}
-            most = self._max_held_bytes // (size_bytes(cache.table.dimension) + OBJECT_BYTES)
+            new: dict[bytes, Entry] = {}
+            for part in table.parts(missing):
+                values = await self._commands.execute("MGET", *table.places(self._prefix, part))
+                read = zip(part, table.entries(part, values), strict=True)
+                new.update((digest, entry) for digest, entry in read if entry is not None)
+            most = self._max_held_bytes // (size_bytes(table.dimension) + OBJECT_BYTES)
             if len(held) + len(new) > most:
                 held = self._held = {}  # other tasks may still read the one before
             held.update(islice(new.items(), most))
@@ -141,13 +143,9 @@ class CacheLookup:
 
     async def _refresh(self) -> None:
         try:
-            table = Table.from_heartbeats((await self._pool.first_heartbeats()).values())
+            self._table = Table.from_heartbeats((await self._pool.first_heartbeats()).values())
         except ShoalError:
-            table = None
-        if table is None:
-            self._cache = None
-        elif self._cache is None or self._cache.table != table:
-            self._cache = AsyncCache(self._commands, self._keys, table)
+            self._table = None
         now = time.monotonic()
         if now >= self._drop_at:
             self._held, self._drop_at = {}, now + self._hold_s

@@ -1,19 +1,31 @@
-"""The shape of a pool's cache, as its workers announce it in their heartbeats, and the keys of texts in it."""
+"""The cache of exact repeats: vectors of texts embedded before, in a table in Redis that never outgrows its room.
 
-from collections.abc import Iterable, Mapping, Sequence
+The digest of a text names two places of the table, and its entry may be in either. An entry replaces what was in its
+place and is recognised by its whole digest. So nothing is ever evicted, and any place may be empty, overwritten or
+deleted at any time. With one place for each text, a table large enough for all texts in use would miss a quarter of
+them.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Self
 
-from shoal.cache.entry import size_bytes
+from shoal.cache.entry import Entry, size_bytes
 from shoal.contract.keys import Keys
 from shoal.contract.options import Options
 
 #: Bytes that Redis may need for an entry beside its name and value. Versions 6.2 and 7.0 took 100 to 200.
 OVERHEAD_BYTES = 256
 
+#: Most texts looked up in one command, so that a long list does not hold Redis up.
+MAX_TEXTS_PER_READ = 512
+
+_TWO_NUMBERS = struct.Struct("<QQ")
+
 #: Fields of `Table` that a heartbeat has under "cache"; the others stand beside it.
-_CACHE_FIELDS = ("fingerprint", "num_places", "prompts", "default_prompt")
+_ANNOUNCED = ("fingerprint", "num_places", "prompts", "default_prompt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +46,14 @@ class Table:
     @classmethod
     def from_heartbeats(cls, heartbeats: Iterable[Mapping[str, Any]]) -> Self | None:
         """Return the table in these heartbeats; None if they differ, or if one of them has no valid table."""
-        tables = [cls._from_heartbeat(heartbeat) for heartbeat in heartbeats]
-        return tables[0] if tables and all(table == tables[0] for table in tables) else None
-
-    @classmethod
-    def _from_heartbeat(cls, heartbeat: Mapping[str, Any]) -> Self | None:
         try:
-            table = cls(heartbeat["model"], heartbeat["dimension"], heartbeat["pooling"], **heartbeat["cache"])
-            return table if table._is_valid() else None
-        except (KeyError, TypeError, AttributeError):  # the worker has no cache, or is of another version
+            tables = [
+                cls(about["model"], about["dimension"], about["pooling"], **about["cache"]) for about in heartbeats
+            ]
+            is_one = bool(tables) and all(table._is_valid() and table == tables[0] for table in tables)
+        except (KeyError, TypeError, AttributeError):  # a worker has no cache, or is of another version
             return None
+        return tables[0] if is_one else None
 
     def _is_valid(self) -> bool:
         words = (self.model, self.pooling, self.fingerprint, self.default_prompt, *self.prompts, *self.prompts.values())
@@ -52,7 +62,7 @@ class Table:
 
     def to_heartbeat(self) -> dict[str, Any]:
         """Return the map that a heartbeat has under "cache"."""
-        return {name: getattr(self, name) for name in _CACHE_FIELDS}
+        return {name: getattr(self, name) for name in _ANNOUNCED}
 
     def supports(self, options: Options) -> bool:
         """Return True if the model can follow the options of an embed; if not, only a worker can say why."""
@@ -74,6 +84,23 @@ class Table:
             text_hasher.update(_encode(text))
             digests.append(text_hasher.digest())
         return digests
+
+    def parts(self, digests: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+        """Yield the digests in parts that are looked up by one command each."""
+        return (digests[n : n + MAX_TEXTS_PER_READ] for n in range(0, len(digests), MAX_TEXTS_PER_READ))
+
+    def places(self, prefix: str, digests: Iterable[bytes]) -> list[str]:
+        """Return the keys, which begin with the prefix, of both places of each digest."""
+        numbers = (number for digest in digests for number in _TWO_NUMBERS.unpack(digest))
+        return [f"{prefix}{number % self.num_places}" for number in numbers]
+
+    def entries(self, digests: Sequence[bytes], values: Sequence[bytes | None]) -> list[Entry | None]:
+        """Return the entry of each digest in the values of its two places, or None."""
+        return [
+            Entry.unpack(values[2 * n], digest, self.dimension)
+            or Entry.unpack(values[2 * n + 1], digest, self.dimension)
+            for n, digest in enumerate(digests)
+        ]
 
 
 def num_places(size_mb: int, dimension: int, keys: Keys) -> int:

@@ -140,7 +140,11 @@ def _document(number: int, value: Any) -> Document:
         raise MalformedJob(f"{where}.text is {kind(document.text)}: it takes a string that is not blank")
     if taken := RESERVED_NAMES & others.keys():
         raise MalformedJob(f"{where} has a field {excerpt(min(taken))}, which a hit has of its own: rename it")
-    if not _is_json(value):
+    try:
+        is_json = wire.is_json(value) and bool(json.dumps(value, allow_nan=False))
+    except ValueError:  # NaN or infinity
+        is_json = False
+    if not is_json:
         raise MalformedJob(f"{where} has a value that JSON cannot hold, or that is nested too deeply: leave it out")
     return document
 
@@ -149,13 +153,6 @@ def _id(where: str, value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
         raise MalformedJob(f"{where} is {kind(value)}: it takes a string that is not blank")
     return value
-
-
-def _is_json(value: Any) -> bool:
-    try:
-        return wire.is_json(value) and bool(json.dumps(value, allow_nan=False))
-    except ValueError:  # NaN or infinity
-        return False
 
 
 def _vectors(data: bytes, num_vectors: int) -> NDArray[np.float32]:

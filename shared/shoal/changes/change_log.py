@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from shoal.broker.async_broker import AsyncBroker
-from shoal.broker.broker import Broker
-from shoal.broker.script import Script
+from shoal.broker.broker import Broker, Script
 from shoal.changes.change import MAX_CHANGE_BYTES, MAX_CHANGES, MAX_CHANGES_BYTES, Change, size_of
 from shoal.contract.excerpt import excerpt
 from shoal.contract.keys import NAME, NAME_RULE, Keys
@@ -33,7 +32,7 @@ _APPEND, _FOLD = (Script.load("shoal.changes", "log", name) for name in ("append
 _READ = Script.load("shoal.changes", "read")
 
 
-class Entry(NamedTuple):
+class LoggedChange(NamedTuple):
     """A change in the log of an index, or the reason why it cannot be read.
 
     `num` and `size` are the number of changed ids and the bytes of all changes of the index so far, with this one.
@@ -72,7 +71,7 @@ class Tail(NamedTuple):
     """
 
     has_position: bool
-    entries: Iterator[Entry]
+    entries: Iterator[LoggedChange]
 
 
 async def append(commands: AsyncBroker, keys: Keys, index: str, change: Change) -> str:
@@ -135,7 +134,7 @@ class ChangeLog:
         """
         self._broker.run(_FOLD, _keys_of(self._keys, index), {"index": index, "through": through, "kept": list(kept)})
 
-    def _entries(self, index: str, page: "_Page", reached: str, known: str) -> Iterator[Entry]:
+    def _entries(self, index: str, page: "_Page", reached: str, known: str) -> Iterator[LoggedChange]:
         """Yield the entries of a page, which is after the position `reached`, and of those after it.
 
         They are for a reader who has the changes up to `known`.
@@ -190,17 +189,19 @@ def _keys_of(keys: Keys, index: str) -> list[str]:
     return [keys.changes(index), keys.changed]
 
 
-def _lost(after: str, through: str) -> Entry:
-    return Entry(through, 0, 0, MalformedJob(f"Redis does not have the changes after {after} up to {through} any more"))
+def _lost(after: str, through: str) -> LoggedChange:
+    return LoggedChange(
+        through, 0, 0, MalformedJob(f"Redis does not have the changes after {after} up to {through} any more")
+    )
 
 
-def _entry(entry_id: str, position: str, fields: dict[str, Any]) -> Entry:
+def _entry(entry_id: str, position: str, fields: dict[str, Any]) -> LoggedChange:
     change: Change | MalformedJob
     try:
         change = Change.unpack(fields["change"])
     except ShoalError as error:
         change = MalformedJob(f"entry {entry_id}: {error.message}")
-    return Entry(position, _number(fields["num"]), _number(fields["size"]), change)
+    return LoggedChange(position, _number(fields["num"]), _number(fields["size"]), change)
 
 
 def _position(line: bytes) -> str:

@@ -25,8 +25,9 @@ class _JsonWriter(reprlib.Repr):
         self.maxlevel, self.maxother = 3, MAX_CHARS
 
     def repr_str(self, value: str, level: int) -> str:
-        """Return the first characters in double quotes."""
-        return _printable(value[:MAX_CHARS])
+        """Return the first characters in double quotes, with escapes for all that is neither ASCII nor printable."""
+        quoted = json.dumps(value[:MAX_CHARS], ensure_ascii=False)
+        return quoted if quoted.isprintable() else json.dumps(value[:MAX_CHARS])
 
     def repr_bytes(self, value: bytes, level: int) -> str:
         """Return the first bytes as hex digits."""
@@ -39,12 +40,6 @@ class _JsonWriter(reprlib.Repr):
     def repr_NoneType(self, value: None, level: int) -> str:
         """Return null."""
         return "null"
-
-
-def _printable(text: str) -> str:
-    """Return the JSON string, with escapes for all that is neither ASCII nor printable."""
-    quoted = json.dumps(text, ensure_ascii=False)
-    return quoted if quoted.isprintable() else json.dumps(text)
 
 
 _writer = _JsonWriter()

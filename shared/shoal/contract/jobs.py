@@ -3,7 +3,7 @@
 import os
 import secrets
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from hashlib import blake2b
 from itertools import accumulate
@@ -81,14 +81,23 @@ class Job:
     own_names: ClassVar[tuple[str, ...]] = ()
     #: The names of its options, beside the options of texts.
     option_names: ClassVar[tuple[str, ...]] = ()
+    #: The field of a reply that has the answer to each item that is asked for.
+    answer_name: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         check_name("id", self.id)
         if self.reply_to is not None:
             check_name("reply_to", self.reply_to)
-        _check_texts(self.texts, may_be_empty=not self._takes_texts)
-        if self.deadline is not None:
-            _check_deadline(self.deadline)
+        if not isinstance(self.texts, list):
+            raise InvalidRequest(f"texts is {kind(self.texts)}: it takes a list of strings")
+        if not self.texts and self._takes_texts:
+            raise InvalidRequest("the list of texts is empty: send at least one")
+        for n, text in enumerate(self.texts):
+            if not isinstance(text, str):
+                raise InvalidRequest(f"text {n} is {kind(text)}: it must be a string")
+        is_number = isinstance(self.deadline, int | float) and not isinstance(self.deadline, bool)
+        if self.deadline is not None and not (is_number and abs(self.deadline) < 2**63):
+            raise InvalidRequest(f"deadline is {excerpt(self.deadline)}: it takes Unix seconds")
         if self.timeout_s is not None:
             check_number("timeout_s", self.timeout_s, 0, MAX_DEADLINE_S)
         check_range("first_text", self.first_text, 0, MAX_TEXT_NUMBER)
@@ -171,7 +180,7 @@ class Job:
 
     def answer_of(self, reply: Reply) -> Any:
         """Return the reply's part for each item that is asked for; None if the reply lacks it."""
-        return None
+        return getattr(reply, self.answer_name) if self.answer_name else None
 
     def body(self) -> dict[str, Any]:
         """Return the fields of a request that asks the same of the API."""
@@ -221,7 +230,8 @@ class Job:
         try:
             return wire.pack(values)
         except InvalidText:
-            for name, text in self._named_texts():
+            texts = [(self.name_of(n), text) for n, text in enumerate(self.texts)]
+            for name, text in [*self.queries.items(), *texts]:
                 try:
                     text.encode()
                 except UnicodeEncodeError as error:
@@ -232,10 +242,6 @@ class Job:
         """Return the question about the texts: the options that differ from their defaults, and all other fields."""
         given = {k: value for k, default in OPTION_DEFAULTS.items() if (value := getattr(self.options, k)) != default}
         return given | self._fields() | ({"first_text": self.first_text} if self.first_text else {})
-
-    def _named_texts(self) -> Iterator[tuple[str, str]]:
-        yield from self.queries.items()
-        yield from ((self.name_of(n), text) for n, text in enumerate(self.texts))
 
     @classmethod
     def of_map(cls, values: Mapping[str, Any], put_s: float = 0.0) -> Self:
@@ -319,18 +325,3 @@ def check_deadline(deadline: float, now: float) -> None:
         raise InvalidRequest(
             f"deadline is {excerpt(deadline)}, and now is {now:.0f}: it takes Unix seconds, at most a year from now"
         )
-
-
-def _check_texts(texts: Any, may_be_empty: bool) -> None:
-    if not isinstance(texts, list):
-        raise InvalidRequest(f"texts is {kind(texts)}: it takes a list of strings")
-    if not texts and not may_be_empty:
-        raise InvalidRequest("the list of texts is empty: send at least one")
-    for n, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise InvalidRequest(f"text {n} is {kind(text)}: it must be a string")
-
-
-def _check_deadline(value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**63:
-        raise InvalidRequest(f"deadline is {excerpt(value)}: it takes Unix seconds")

@@ -19,17 +19,40 @@ NAME_RULE = "1 to 128 letters, digits, '-', '_', '.' or ':'"
 LANE_KEYS = {"jobs": "zset", "load": "hash", "new": "list", "old": "list", "credit": "hash", "wake": "list"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Keys:
     """The keys of one pool: `shoal:{default}:lane:interactive` and so on."""
 
     prefix: str = "shoal"
     pool: str = "default"
 
-    @property
-    def root(self) -> str:
-        """Return the beginning of every key of the pool."""
-        return f"{self.prefix}:{{{self.pool}}}"
+    def __post_init__(self) -> None:
+        #: The beginning of every key of the pool.
+        self.root = root = f"{self.prefix}:{{{self.pool}}}"
+        #: The list of the ids of waiting jobs that may have ended a worker.
+        self.suspects = f"{root}:suspects"
+        #: The set of the workers that hold jobs.
+        self.holders = f"{root}:holders"
+        #: The sorted set of the results that were not read, by the time at which each is looked at next.
+        self.unread = f"{root}:unread"
+        #: The hash with the number and bytes of the results that were not read, and the bytes of each client.
+        self.unread_load = f"{root}:unread:load"
+        #: The sorted set of the ids of long jobs, by the time of their submission.
+        self.long_jobs = f"{root}:long-jobs"
+        #: The hash with a line for each index that was ever changed: its last change, and sums.
+        self.changed = f"{root}:changed"
+        #: The beginning of the counters of API keys that have a rate.
+        self.rates = f"{root}:rate"
+        #: The hash with the limits of the lanes and of jobs, as the workers have announced them.
+        self.limits = f"{root}:limits"
+        #: The hash with the texts of the scripts for programs that put and cancel jobs.
+        self.scripts = f"{root}:scripts"
+        #: The stream of dead letters: jobs that could not be answered, each with its reason.
+        self.dead = f"{root}:dead"
+        #: The sorted set of the ids of workers, by the time until which they count as alive.
+        self.alive = f"{root}:alive"
+        #: The key that exists while no worker need look for the jobs of dead workers: one has just looked.
+        self.reclaimed = f"{root}:reclaimed"
 
     def lane(self, name: str) -> str:
         """Return the list onto which any program may push a job."""
@@ -39,19 +62,9 @@ class Keys:
         """Return one of `LANE_KEYS` of a lane."""
         return f"{self.root}:lane:{name}:{what}"
 
-    @property
-    def suspects(self) -> str:
-        """Return the list of the ids of waiting jobs that may have ended a worker."""
-        return f"{self.root}:suspects"
-
     def held(self, worker_id: str) -> str:
         """Return the sorted set of the ids of the jobs that a worker holds, by the time of their delivery."""
         return f"{self.root}:held:{worker_id}"
-
-    @property
-    def holders(self) -> str:
-        """Return the set of the workers that hold jobs."""
-        return f"{self.root}:holders"
 
     def replies(self, address: str) -> str:
         """Return the stream from which a process reads its replies."""
@@ -61,16 +74,6 @@ class Keys:
         """Return the list with the one reply to a submitted job."""
         return f"{self.root}:result:{job_id}"
 
-    @property
-    def unread(self) -> str:
-        """Return the sorted set of the results that were not read, by the time at which each is looked at next."""
-        return f"{self.root}:unread"
-
-    @property
-    def unread_load(self) -> str:
-        """Return the hash with the number and bytes of these results, and the bytes of each client."""
-        return f"{self.root}:unread:load"
-
     def record(self, job_id: str) -> str:
         """Return the hash with all of an unanswered job, and with the status and timings of a submitted one."""
         return f"{self.root}:job:{job_id}"
@@ -78,11 +81,6 @@ class Keys:
     def once(self, name: str) -> str:
         """Return the key of the job that an idempotency key was used for; `name` is a digest of key and owner."""
         return f"{self.root}:once:{name}"
-
-    @property
-    def long_jobs(self) -> str:
-        """Return the sorted set of the ids of long jobs, by the time of their submission."""
-        return f"{self.root}:long-jobs"
 
     def long_jobs_of(self, client: str) -> str:
         """Return the same of one client; `client` is a digest of its name."""
@@ -96,39 +94,9 @@ class Keys:
         """Return the stream with the changes of an index that no build has folded in, and a few that one has."""
         return f"{self.root}:changes:{index}"
 
-    @property
-    def changed(self) -> str:
-        """Return the hash with a line for each index that was ever changed: its last change, and sums."""
-        return f"{self.root}:changed"
-
     def cache(self, place: str) -> str:
         """Return the key of a place in the cache of vectors."""
         return f"{self.root}:cache:{place}"
-
-    @property
-    def rates(self) -> str:
-        """Return the beginning of the counters of API keys that have a rate."""
-        return f"{self.root}:rate"
-
-    @property
-    def limits(self) -> str:
-        """Return the hash with the limits of the lanes and of jobs, as the workers have announced them."""
-        return f"{self.root}:limits"
-
-    @property
-    def scripts(self) -> str:
-        """Return the hash with the texts of the scripts for programs that put and cancel jobs."""
-        return f"{self.root}:scripts"
-
-    @property
-    def dead(self) -> str:
-        """Return the stream of dead letters: jobs that could not be answered, each with its reason."""
-        return f"{self.root}:dead"
-
-    @property
-    def alive(self) -> str:
-        """Return the sorted set of the ids of workers, by the time until which they count as alive."""
-        return f"{self.root}:alive"
 
     def processors(self, group: str) -> str:
         """Return the sorted set of the workers that share processors, by the time until which they count as alive."""
@@ -137,11 +105,6 @@ class Keys:
     def worker(self, worker_id: str) -> str:
         """Return the key of a worker's heartbeat, which says what the worker serves."""
         return f"{self.root}:worker:{worker_id}"
-
-    @property
-    def reclaimed(self) -> str:
-        """Return the key that exists while no worker need look for the jobs of dead workers: one has just looked."""
-        return f"{self.root}:reclaimed"
 
     def crash_report(self, worker_id: str) -> str:
         """Return the key of a worker's crash report: a summary in one line, then a traceback."""

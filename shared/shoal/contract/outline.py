@@ -39,7 +39,18 @@ class Outline:
         """
         outline = cls()
         with suppress(*_UNREADABLE):
-            outline._read(data)
+            reader = _reader(data)
+            for _ in range(reader.read_map_header()):
+                start = reader.tell()
+                reader.skip()
+                name, start = _string(data, start, reader.tell()), reader.tell()
+                if name == "texts":
+                    with suppress(*_UNREADABLE):
+                        header = _reader(data[start : start + _MAX_HEADER_BYTES])
+                        outline.num_texts = int(header.read_array_header())
+                reader.skip()
+                if name in _FIELDS:
+                    outline.fields[name] = _string(data, start, reader.tell())
         return outline
 
     @property
@@ -68,18 +79,6 @@ class Outline:
             return check_name(name, self.fields.get(name))
         return None
 
-    def _read(self, data: bytes) -> None:
-        reader = _reader(data)
-        for _ in range(reader.read_map_header()):
-            start = reader.tell()
-            reader.skip()
-            name, start = _string(data, start, reader.tell()), reader.tell()
-            if name == "texts":
-                self.num_texts = _num_items(data[start : start + _MAX_HEADER_BYTES])
-            reader.skip()
-            if name in _FIELDS:
-                self.fields[name] = _string(data, start, reader.tell())
-
 
 def _reader(data: bytes) -> msgpack.Unpacker:
     """Return a reader of the bytes that makes strings and numbers, and no list or map."""
@@ -95,11 +94,4 @@ def _string(data: bytes, start: int, end: int) -> str | None:
     with suppress(*_UNREADABLE):
         value = _reader(data[start:end]).unpack() if end - start <= _MAX_STRING_BYTES else None
         return value if isinstance(value, str) else None
-    return None
-
-
-def _num_items(header: bytes) -> int | None:
-    """Return the number of items of the list that begins so; None for another value."""
-    with suppress(*_UNREADABLE):
-        return int(_reader(header).read_array_header())
     return None

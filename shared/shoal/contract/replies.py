@@ -103,15 +103,7 @@ class Reply:
             values["approximate"] = True
         if self.scores is not None:
             values["scores"] = self.scores.tolist()
-        parts: dict[str, list[Any] | dict[str, Any] | None] = {
-            "hits": self.hits,
-            "pieces": self.pieces,
-            "decoded": self.decoded,
-            "chunks": self.chunks,
-        }
-        parts |= {"cursors": self.cursors, "totals": self.totals, "facets": self.facets}
-        parts |= {"map_places": self.map_places, "map": self.map}
-        values |= {name: part for name, part in parts.items() if part is not None}
+        values |= {name: part for name in _IF_ASKED if (part := getattr(self, name)) is not None}
         return wire.pack(values)
 
     @classmethod
@@ -205,8 +197,8 @@ class Reply:
             raise MalformedJob(f"the chunks of the reply are not of the documented shape ({error!s:.200})") from error
 
 
-#: The lists that a reply has where they are asked for.
-_LISTS = ("hits", "pieces", "decoded", "chunks", "cursors", "totals", "facets", "map_places")
+#: The fields that a reply has where they are asked for.
+_IF_ASKED = ("hits", "pieces", "decoded", "chunks", "cursors", "totals", "facets", "map_places", "map")
 
 
 def _is(*types: type) -> Callable[[Any], bool]:

@@ -24,10 +24,7 @@ def _refuse_extension(code: int, data: bytes) -> NoReturn:
 
 
 def pack(value: dict[str, Any]) -> bytes:
-    """Return the map as msgpack.
-
-    Raises InvalidText for a str that UTF-8 cannot hold.
-    """
+    """Return the map as msgpack. Raises InvalidText for a str that UTF-8 cannot hold."""
     try:
         return bytes(msgpack.packb(value, use_bin_type=True))
     except UnicodeEncodeError as error:

@@ -1,12 +1,11 @@
 """Rerank: texts to scores for a query."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from shoal.contract.checks import check_type
 from shoal.contract.jobs import Job
 from shoal.contract.options import OPTION_DEFAULTS, RERANK_OPTIONS
-from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest
 
 
@@ -20,6 +19,7 @@ class Rerank(Job):
     op: ClassVar[str] = "rerank"
     path: ClassVar[str] = "/score"
     own_names: ClassVar[tuple[str, ...]] = ("query", "raw_scores")
+    answer_name: ClassVar[str] = "scores"
 
     def _check(self) -> None:
         check_type("query", self.query, str, "a string")
@@ -29,10 +29,6 @@ class Rerank(Job):
         for name, default in OPTION_DEFAULTS.items():
             if name not in RERANK_OPTIONS and getattr(self.options, name) != default:
                 raise InvalidRequest(f"{name} does not go with a rerank: leave it out")
-
-    def answer_of(self, reply: Reply) -> Any:
-        """Return the scores of the reply."""
-        return reply.scores
 
     @property
     def queries(self) -> dict[str, str]:

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 from shoal.contract.checks import check_range
 from shoal.contract.index_job import IndexJob
 from shoal.contract.jobs import MAX_LANE_TEXTS, MAX_REQUEST_TEXTS, TEXTS_PER_JOB
-from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest, TooLarge
 from shoal.operations.search_options import PLAIN, SearchOptions
 
@@ -45,6 +44,7 @@ class Search(IndexJob):
     op: ClassVar[str] = "search"
     path: ClassVar[str] = "/search"
     own_names: ClassVar[tuple[str, ...]] = ("k", "index")
+    answer_name: ClassVar[str] = "hits"
     option_names: ClassVar[tuple[str, ...]] = tuple(field.name for field in fields(SearchOptions))
 
     @property
@@ -179,10 +179,6 @@ class Search(IndexJob):
     def _texts_of_hits(self) -> int:
         """The number that the hits of a list count as."""
         return self.hits_per_list // HITS_PER_TEXT
-
-    def answer_of(self, reply: Reply) -> Any:
-        """Return the lists of hits of the reply."""
-        return reply.hits
 
     # Limit
 

@@ -1,10 +1,9 @@
 """The order of hits by fields, boosts by fields, and the facets that a search asks for."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.contract.checks import check_string
+from shoal.contract.checks import check_names, check_string
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
 from shoal.operations.search_filter import Value, parse_value
@@ -76,14 +75,14 @@ def parse_facets(value: Any) -> tuple[str, ...]:
 
 
 def _sort(value: Any, place: str) -> Sort:
-    parts = _map(value, place, ("field", "order"))
-    if (order := parts.get("order", "asc")) not in ("asc", "desc"):
+    check_names(place, value, ("field", "order"))
+    if (order := value.get("order", "asc")) not in ("asc", "desc"):
         raise InvalidRequest(f"{place}.order is {excerpt(order)}: it takes one of asc, desc")
-    return Sort(_string(parts.get("field"), f"{place}.field"), order == "desc", place)
+    return Sort(_string(value.get("field"), f"{place}.field"), order == "desc", place)
 
 
-def _boost(value: Any, place: str) -> Boost:
-    parts = _map(value, place, ("field", "weight", "value", "half_life_days", "half_life", "origin"))
+def _boost(parts: Any, place: str) -> Boost:
+    check_names(place, parts, ("field", "weight", "value", "half_life_days", "half_life", "origin"))
     field, weight = _string(parts.get("field"), f"{place}.field"), _number(parts.get("weight"), f"{place}.weight")
     if abs(weight) > MAX_WEIGHT:
         raise InvalidRequest(f"{place}.weight is {excerpt(weight)}: it takes -{MAX_WEIGHT:,.0f} to {MAX_WEIGHT:,.0f}")
@@ -115,14 +114,6 @@ def _list(name: str, value: Any, most: int) -> list[Any]:
         raise InvalidRequest(f"{name} is {excerpt(value)}: it takes a list that is not empty")
     if len(value) > most:
         raise InvalidRequest(f"{name} has {len(value):,} entries: it takes at most {most}")
-    return value
-
-
-def _map(value: Any, place: str, names: tuple[str, ...]) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise InvalidRequest(f"{place} is {excerpt(value)}: it takes a map of {', '.join(names)}")
-    if unknown := [name for name in value if name not in names]:
-        raise InvalidRequest(f"{place} has {excerpt(unknown[0])}: it takes {', '.join(names)}")
     return value
 
 

@@ -45,7 +45,7 @@ class OneOf:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class Between:
     """A condition that one value of a field meets all `bounds`: pairs of a range operator and a value."""
 
     field: str
@@ -83,7 +83,7 @@ class Not:
     part: "Filter"
 
 
-Filter = OneOf | Range | Exists | All | AnyOf | Not
+Filter = OneOf | Between | Exists | All | AnyOf | Not
 
 
 def parse_filter(value: Any) -> Filter:
@@ -168,7 +168,7 @@ class _Parser:
         if operator == "eq":
             return OneOf(field, (parse_value(wanted, where),), where)
         bounds = ((name, parse_value(bound, f"{place}.{name}")) for name, bound in value.items())
-        return Range(field, tuple(bounds), place)
+        return Between(field, tuple(bounds), place)
 
     def _values(self, values: Any, place: str) -> tuple[Value, ...]:
         if not isinstance(values, list):

@@ -52,6 +52,8 @@ MIN_SNIPPET_CHARS, MAX_SNIPPET_CHARS, SNIPPET_CHARS = 20, 10_000, 240
 #: Most characters of a cursor.
 MAX_CURSOR_CHARS = 4_096
 
+_CURSOR = "a cursor that a search has answered, or an empty string"
+
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
@@ -143,46 +145,6 @@ class SearchOptions:
         return {name: value for name, default in SEARCH_DEFAULTS.items() if (value := getattr(self, name)) != default}
 
 
-def _check_share(name: str, value: Any) -> None:
-    check_number(name, value, 0, 1)
-
-
-def _check_name(name: str, value: Any) -> None:
-    check_string(name, value, "the name of a field")
-
-
-def _check_fields(name: str, value: Any) -> None:
-    check_strings(name, value, MAX_FIELDS, MAX_NAME_CHARS)
-
-
-def _check_ids(name: str, value: Any) -> None:
-    check_strings(name, value, MAX_LISTS, MAX_VALUE_CHARS)
-
-
-def _check_filter(name: str, value: Any) -> None:
-    parse_filter(value)
-
-
-def _check_cursor(name: str, value: Any) -> None:
-    check_string(name, value, "a cursor that a search has answered, or an empty string", MAX_CURSOR_CHARS)
-
-
-def _check_sort(name: str, value: Any) -> None:
-    parse_sort(value)
-
-
-def _check_boost(name: str, value: Any) -> None:
-    parse_boosts(value)
-
-
-def _check_facets(name: str, value: Any) -> None:
-    parse_facets(value)
-
-
-def _check_top_n(name: str, value: Any) -> None:
-    check_range(name, value, 1, MAX_TOP_N)
-
-
 def _check_snippet(name: str, value: Any) -> None:
     check_names(name, value, ("max_chars",))
     check_range(f"{name}.max_chars", value.get("max_chars", SNIPPET_CHARS), MIN_SNIPPET_CHARS, MAX_SNIPPET_CHARS)
@@ -190,7 +152,7 @@ def _check_snippet(name: str, value: Any) -> None:
 
 def _check_rerank(name: str, value: Any) -> None:
     check_names(name, value, ("top_n", "query", "model"), ("top_n",))
-    _check_top_n(f"{name}.top_n", value["top_n"])
+    check_range(f"{name}.top_n", value["top_n"], 1, MAX_TOP_N)
     if "query" in value:
         check_type(f"{name}.query", value["query"], str, "a string")
         if not value["query"].strip():
@@ -213,27 +175,24 @@ def _check_vectors(name: str, value: Any) -> None:
             raise InvalidRequest(f"{place} has only zeros, which point nowhere: send the vector of a text")
 
 
-def _check_flag(name: str, value: Any) -> None:
-    check_type(name, value, bool, "true, false or null")
-
-
-_CHECKS: dict[str, Callable[[str, Any], None]] = {
-    "alpha": _check_share,
-    "filter": _check_filter,
-    "sort": _check_sort,
-    "boost": _check_boost,
-    "group_by": _check_name,
-    "facets": _check_facets,
-    "facets_top_n": _check_top_n,
-    "fields": _check_fields,
+#: The check of each option that may be left out.
+_CHECKS: dict[str, Callable[[str, Any], object]] = {
+    "alpha": lambda name, value: check_number(name, value, 0, 1),
+    "filter": lambda _, value: parse_filter(value),
+    "sort": lambda _, value: parse_sort(value),
+    "boost": lambda _, value: parse_boosts(value),
+    "group_by": lambda name, value: check_string(name, value, "the name of a field"),
+    "facets": lambda _, value: parse_facets(value),
+    "facets_top_n": lambda name, value: check_range(name, value, 1, MAX_TOP_N),
+    "fields": lambda name, value: check_strings(name, value, MAX_FIELDS, MAX_NAME_CHARS),
     "snippet": _check_snippet,
-    "cursor": _check_cursor,
+    "cursor": lambda name, value: check_string(name, value, _CURSOR, MAX_CURSOR_CHARS),
     "min_score": check_number,
-    "like": _check_ids,
+    "like": lambda name, value: check_strings(name, value, MAX_LISTS, MAX_VALUE_CHARS),
     "vectors": _check_vectors,
     "rerank": _check_rerank,
-    "diversity": _check_share,
-    "exact": _check_flag,
+    "diversity": lambda name, value: check_number(name, value, 0, 1),
+    "exact": lambda name, value: check_type(name, value, bool, "true, false or null"),
 }
 
 #: The default of each option by its name, which is the same on the wire, in HTTP bodies and in Python.

@@ -1,11 +1,10 @@
 """Tokenize and decode: what needs the model's tokenizer alone."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from shoal.contract.checks import check_type
 from shoal.contract.jobs import Job
-from shoal.contract.replies import Reply
 from shoal.errors import TooLarge
 
 #: Texts of a job for the tokenizer: the longest that most models take fit into one.
@@ -37,10 +36,6 @@ class TokenizerJob(Job):
         """The most texts of a job."""
         return TEXTS_PER_TOKENIZER_JOB
 
-    def answer_of(self, reply: Reply) -> Any:
-        """Return the pieces or the decoded texts of the reply."""
-        return reply.pieces if reply.decoded is None else reply.decoded
-
     def check_sizes(self, max_texts: int) -> None:
         """Raise TooLarge for several texts with too many characters altogether."""
         if len(self.texts) > 1 and (num_chars := sum(map(len, self.texts))) > self.max_chars:
@@ -55,6 +50,7 @@ class Tokenize(TokenizerJob):
     """Texts to tokenize; with `special_tokens`, these are added."""
 
     op: ClassVar[str] = "tokenize"
+    answer_name: ClassVar[str] = "pieces"
     max_chars: ClassVar[int] = 65_536
 
 
@@ -63,6 +59,7 @@ class Decode(TokenizerJob):
     """Ids of tokens to decode: each text is ids in decimal, with spaces between them. `special_tokens` keeps these."""
 
     op: ClassVar[str] = "decode"
+    answer_name: ClassVar[str] = "decoded"
     max_chars: ClassVar[int] = 2**20
 
 

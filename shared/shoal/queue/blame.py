@@ -122,10 +122,7 @@ class DeadLetters:
         return letters
 
     async def get(self, letter_id: str) -> DeadLetter:
-        """Return one letter.
-
-        Raises UnknownJob.
-        """
+        """Return one letter. Raises UnknownJob."""
         if _ID.fullmatch(letter_id):
             for entry, values in await self._commands.execute("XRANGE", self._key, letter_id, letter_id):
                 names = [name.decode(errors="replace") for name in values[::2]]
@@ -148,10 +145,7 @@ class DeadLetters:
         return job.id
 
     async def drop(self, letter_id: str) -> None:
-        """Delete a letter.
-
-        Raises UnknownJob.
-        """
+        """Delete a letter. Raises UnknownJob."""
         await self.get(letter_id)
         await self._delete(letter_id)
 

@@ -1,23 +1,21 @@
 """The consumer's end of the queue: taking jobs, answering them, and letting jobs of dead workers wait again."""
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from shoal.broker.broker import Broker
+from shoal.broker.broker import Broker, Script, ScriptCall
 from shoal.broker.connections import BLOCK_S, MIN_BYTES_PER_S
-from shoal.broker.script import Script
 from shoal.contract.jobs import LANES
 from shoal.contract.keys import Keys
 from shoal.errors import ShoalError, TooLarge, Unavailable
 from shoal.queue import scripts
-from shoal.queue.answer import MAX_WRITE_BYTES, Answer, groups, size_of
-from shoal.queue.delivery import HEAD_BYTES, Delivery
+from shoal.queue.delivery import HEAD_BYTES, Answer, Delivery
 from shoal.queue.job_notice import JobNotice
 from shoal.queue.lane import MAX_PUT_BYTES
-from shoal.queue.unread import UnreadResults
 from shoal.settings import DEFAULTS
 
 #: Most jobs of a lane that are taken at a time.
@@ -28,6 +26,9 @@ MAX_TAKE_BYTES = 4 * 2**20
 
 #: Time for which one look for jobs of dead workers serves the whole pool, in seconds.
 RECLAIM_TURN_S = 0.9
+
+#: Most bytes of replies that are written at a time. A larger reply is written alone, so it holds up no other.
+MAX_WRITE_BYTES = 2**20
 
 #: Most times that a reply of more than `MAX_WRITE_BYTES` is sent in vain while Redis answers other commands.
 MAX_SENDS = 2
@@ -43,9 +44,10 @@ MAX_DEAD_BYTES = 64 * 2**20
 
 _POLICY = re.compile(rb"^maxmemory_policy:(\S+)", re.MULTILINE)
 
-
 _TAKE, _START, _ANSWER = scripts.load("take"), scripts.load("start"), scripts.load("answer")
-_RECLAIM, _GIVE_BACK = scripts.load("reclaim"), scripts.load("give_back")
+_RECLAIM, _GIVE_BACK, _SWEEP = scripts.load("reclaim"), scripts.load("give_back"), scripts.load("sweep")
+
+log = logging.getLogger(__name__)
 
 
 class Consumer:
@@ -69,13 +71,13 @@ class Consumer:
         self.result_ttl_s = result_ttl_s
         self.max_reply_bytes = max_reply_bytes
         self.max_unread_bytes = max_unread_bytes
-        self.unread = UnreadResults(broker, keys)
         self.more_suspects = False
         self._failed_sends: Counter[str] = Counter()
+        self._sweep_fault = ""
 
     def leave(self) -> None:
         """Let all jobs that this consumer holds wait again, for others: it ends of itself."""
-        self._reclaim((), leaves=True)
+        self._run(_RECLAIM, {"worker": self.name, "holds": (), "leaves": True})
 
     def eviction_policy(self) -> str:
         """Return Redis's `maxmemory-policy`; "" where its rules do not let this user ask."""
@@ -137,14 +139,12 @@ class Consumer:
         These are the jobs that this consumer was given and does not hold, as a connection broke, and the jobs of dead
         workers, which are suspects from then on. Returns the number of the former, and the number of each dead worker.
         """
-        found = self._reclaim([delivery.key for delivery in holds], looks_for_dead)
-        return found["own"], {one["worker"].decode(errors="replace"): one["jobs"] for one in found["dead"]}
-
-    def _reclaim(self, keys: Sequence[str], looks_for_dead: bool = False, leaves: bool = False) -> dict[str, Any]:
-        arguments: dict[str, Any] = {"worker": self.name, "holds": keys, "leaves": leaves}
+        keys = [delivery.key for delivery in holds]
+        arguments: dict[str, Any] = {"worker": self.name, "holds": keys, "leaves": False}
         if looks_for_dead:
             arguments["every_ms"] = int(RECLAIM_TURN_S * 1000)
-        return self._run(_RECLAIM, arguments)
+        found = self._run(_RECLAIM, arguments)
+        return found["own"], {one["worker"].decode(errors="replace"): one["jobs"] for one in found["dead"]}
 
     def start(self, jobs: Sequence[tuple[Delivery, str]]) -> list[bool]:
         """Mark jobs whose status is kept, given with their ids, as running; return for each whether it may run.
@@ -175,13 +175,22 @@ class Consumer:
         Replies are written in groups of at most `MAX_WRITE_BYTES`, and each larger one alone after them. `before_each`
         is called before each group.
         """
-        num_written = 0
-        for group in groups([(answer, answer.fields(self.max_reply_bytes)) for answer in answers]):
+        num_written = size = 0
+        groups: list[list[tuple[Answer, dict[str, Any]]]] = []
+        packed = [(answer, answer.fields(self.max_reply_bytes)) for answer in answers]
+        for answer, fields in sorted(packed, key=lambda pair: max(MAX_WRITE_BYTES, _reply_bytes(pair[1]))):
+            size += _reply_bytes(fields)
+            if not groups or size > MAX_WRITE_BYTES:
+                groups.append([])
+                size = _reply_bytes(fields)
+            groups[-1].append((answer, fields))
+        for group in groups:
             before_each()
             num_written += self._write(group)
         return num_written
 
     def _write(self, group: Sequence[tuple[Answer, dict[str, Any]]]) -> int:
+        """Write answers together; count a large reply that was sent in vain, unless Redis is away."""
         arguments = {
             "result_ttl_s": self.result_ttl_s,
             "max_kept_bytes": MAX_EXCESS * self.max_unread_bytes,
@@ -193,20 +202,15 @@ class Consumer:
         try:
             written = self._run(_ANSWER, arguments)["written"]
         except Unavailable:
-            self._count_failed_send(group)
+            (answer, fields), *others = group
+            if not others and _reply_bytes(fields) > MAX_WRITE_BYTES:
+                with suppress(ShoalError):
+                    self.broker.ping()
+                    self._failed_sends[answer.delivery.key] += 1
             raise
         for answer, _ in group:
             self._failed_sends.pop(answer.delivery.key, None)
         return int(written)
-
-    def _count_failed_send(self, group: Sequence[tuple[Answer, dict[str, Any]]]) -> None:
-        """Count a failed send of a large reply, unless Redis is away: then its size is not the reason."""
-        (delivery, size), *others = ((answer.delivery, size_of(fields)) for answer, fields in group)
-        if others or size <= MAX_WRITE_BYTES:
-            return
-        with suppress(ShoalError):
-            self.broker.ping()
-            self._failed_sends[delivery.key] += 1
 
     def check_sends(self, delivery: Delivery) -> None:
         """Raise TooLarge if this consumer has sent the reply to the job in vain `MAX_SENDS` times."""
@@ -216,5 +220,21 @@ class Consumer:
                 f"a connection that sends {MIN_BYTES_PER_S:,} bytes a second"
             )
 
+    def sweep_unread(self) -> bool:
+        """Stop counting results that are no longer there; return True if more may be due to be looked at.
+
+        What Redis refuses is logged, once: it must not keep a worker from its jobs.
+        """
+        (outcome,) = self.broker.run_many(_SWEEP, [ScriptCall([self.keys.root], {})])
+        fault = str(outcome) if isinstance(outcome, ShoalError) else ""
+        if fault and fault != self._sweep_fault:
+            log.warning("unread results are not looked at: %s", fault)
+        self._sweep_fault = fault
+        return not fault and bool(outcome["more"])
+
     def _run(self, script: Script, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return dict(self.broker.run(script, [self.keys.root], arguments))
+
+
+def _reply_bytes(fields: Mapping[str, Any]) -> int:
+    return len(fields.get("reply", b""))

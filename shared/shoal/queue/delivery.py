@@ -1,12 +1,15 @@
-"""A job as a worker gets it out of its lane."""
+"""A job as a worker gets it out of its lane, and the end of it as it is written to Redis."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 from shoal import operations
+from shoal.contract import wire
 from shoal.contract.jobs import Job
+from shoal.contract.replies import Reply
 from shoal.errors import TooLarge
+from shoal.queue.blame import DeadLetter
 from shoal.queue.lane import MAX_PUT_BYTES
 
 #: All that is read of a job that is too large, in bytes.
@@ -74,3 +77,35 @@ class Delivery:
     def queued_s(self, now: float) -> float:
         """Return the seconds from when Redis took the job in until `now`, in Unix seconds."""
         return max(0.0, now - self.put_ms / 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The end of a delivery: the reply, if one can be sent, and where it goes; and the dead letter, if one is kept."""
+
+    delivery: Delivery
+    reply: Reply | None = None
+    reply_to: str | None = None
+    letter: DeadLetter | None = None
+
+    def fields(self, max_reply_bytes: int) -> dict[str, Any]:
+        """Return the answer as the script takes it.
+
+        A reply of more than `max_reply_bytes` becomes the error TooLarge.
+        """
+        delivery = self.delivery
+        fields: dict[str, Any] = {"worker": delivery.worker, "key": delivery.key}
+        if self.letter:
+            fields["letter"] = self.letter.fields(delivery.lane)
+        if self.reply is None:
+            return fields
+        reply, data = self.reply, self.reply.pack()
+        if len(data) > max_reply_bytes:  # Redis serves no other client while it reads and copies a value
+            most = f"{max_reply_bytes:,} (SHOAL_MAX_REPLY_MB)"
+            error = TooLarge(f"the reply has {len(data):,} bytes and may have {most}: split the job")
+            reply = Reply.failure(reply.id, error)
+            data = reply.pack()
+        fields |= {"id": reply.id, "reply": data, "status": reply.status, "timings": wire.pack(reply.timings)}
+        if self.reply_to:
+            fields["reply_to"] = self.reply_to
+        return fields

@@ -69,10 +69,7 @@ class Pending(Generic[T]):
         return self._outcome if self._is_settled and isinstance(self._outcome, ShoalError) else None
 
     async def result(self, timeout_s: float) -> T:
-        """Return the result.
-
-        Raises the error that it was settled with, or TimeoutError.
-        """
+        """Return the result. Raises the error that it was settled with, or TimeoutError."""
         if not self._is_settled:
             loop = asyncio.get_running_loop()
             waiter = loop.create_future()

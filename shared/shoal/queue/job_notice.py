@@ -3,9 +3,8 @@
 import logging
 import time
 
-from shoal.broker.blocked_command import BlockedCommand
 from shoal.broker.broker import Broker, checked
-from shoal.broker.connections import BLOCK_S
+from shoal.broker.connections import BLOCK_S, BlockedCommand
 from shoal.errors import ShoalError
 
 log = logging.getLogger(__name__)
@@ -43,16 +42,12 @@ class JobNotice:
             return
         try:
             with self._broker.translated():
-                self._end()
+                reading, self._reading = self._reading, None
+                if reading:
+                    checked([reading.end()])
                 if time.monotonic() >= self._next_at:
                     self._reading = self._broker.begin(*self._command, block_s=BLOCK_S)
         except ShoalError as error:
             self._next_at = time.monotonic() + PAUSE_S
             log.log(logging.DEBUG if self._has_warned else logging.WARNING, "no notice of jobs: %s", error)
             self._has_warned = True
-
-    def _end(self) -> None:
-        """Read the answer, if there is one. Raises the error that Redis answers."""
-        reading, self._reading = self._reading, None
-        if reading:
-            checked([reading.end()])

@@ -1,7 +1,7 @@
-"""Lanes: their limits, and their load."""
+"""Lanes: their limits, and their load; and the load of results that were not read."""
 
 from dataclasses import asdict, dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 from shoal.settings import DEFAULTS, Settings
 
@@ -50,3 +50,10 @@ class LaneLoad:
         return max(
             self.num_jobs / limits.max_jobs, self.num_texts / limits.max_texts, self.num_bytes / limits.max_bytes
         )
+
+
+class UnreadLoad(NamedTuple):
+    """The number of results that were not read, and their bytes, with their keys and idempotency keys."""
+
+    num_results: int
+    num_bytes: int

@@ -28,19 +28,11 @@ _SETTINGS = {"jobs": "SHOAL_MAX_BACKLOG", "texts": "SHOAL_MAX_BACKLOG_TEXTS", "b
 
 
 @dataclass(frozen=True, slots=True)
-class IdempotencyKey:
-    """An idempotency key, whose it is, and the digest of the job that it is used for."""
-
-    key: str
-    owner: str
-    digest: str
-
-
-@dataclass(frozen=True, slots=True)
 class PackedJobs:
     """The jobs of one client for one lane, and their bytes: packed by the caller, so that a bad text fails at once.
 
-    Their replies go to the address `reply_to`, or to results of their own.
+    Their replies go to the address `reply_to`, or to results of their own. `once` has an idempotency `key`, its `owner`
+    and the `digest` of the job that it is used for.
     """
 
     lane: str
@@ -48,7 +40,7 @@ class PackedJobs:
     data: Sequence[bytes]
     reply_to: str | None = None
     client: str = ""
-    idempotency_key: IdempotencyKey | None = None
+    once: Mapping[str, str] | None = None
 
     @classmethod
     def pack(
@@ -57,7 +49,6 @@ class PackedJobs:
         jobs: Sequence[Job],
         reply_to: str | None = None,
         client: str = "",
-        idempotency_key: IdempotencyKey | None = None,
         timeout_s: float | None = None,
     ) -> Self:
         """Return the jobs packed, which belong to the current trace and have `timeout_s` if they have none.
@@ -67,7 +58,7 @@ class PackedJobs:
         if (num_bytes := len(client.encode())) > MAX_CLIENT_BYTES:
             raise InvalidRequest(f"the name of the client has {num_bytes:,} bytes, and at most {MAX_CLIENT_BYTES} fit")
         trace = traceparent.current()
-        return cls(lane, jobs, [job.pack(trace, timeout_s) for job in jobs], reply_to, client, idempotency_key)
+        return cls(lane, jobs, [job.pack(trace, timeout_s) for job in jobs], reply_to, client)
 
     @classmethod
     def join(cls, puts: Sequence[Self]) -> Self:
@@ -81,17 +72,21 @@ class PackedJobs:
     @property
     def is_plain(self) -> bool:
         """Return True if nothing is kept of the jobs once they are answered."""
-        return self.idempotency_key is None and all(self.reply_to or job.reply_to for job in self.jobs)
-
-    @property
-    def num_texts(self) -> int:
-        """Return the number of texts that all jobs count as in the lane."""
-        return sum(job.num_lane_texts for job in self.jobs)
+        return self.once is None and all(self.reply_to or job.reply_to for job in self.jobs)
 
     @property
     def num_bytes(self) -> int:
         """Return the size of all jobs."""
         return sum(map(len, self.data))
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the put as the script takes it."""
+        jobs = [
+            {"id": job.id, "job": data, "texts": job.num_lane_texts, "reply_to": self.reply_to or job.reply_to}
+            for job, data in zip(self.jobs, self.data, strict=True)
+        ]
+        arguments: dict[str, Any] = {"lane": self.lane, "client": self.client, "jobs": jobs}
+        return arguments if self.once is None else arguments | {"once": self.once}
 
 
 def few_of_each_client(puts: Sequence[PackedJobs]) -> tuple[list[PackedJobs], list[PackedJobs]]:

@@ -4,7 +4,7 @@ That a worker is alive is written every second and read often, so it is one numb
 kilobytes: it is written every few seconds, and read by few and rarely.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from socket import gethostname
 from typing import Any, NamedTuple
@@ -165,16 +165,13 @@ def _ask_living(key: str) -> tuple[tuple[Any, ...], ...]:
 def _living(time: tuple[bytes, bytes], members: Sequence[bytes]) -> set[str]:
     """Return the members whose time is not over."""
     now_ms = 1_000 * int(time[0]) + int(time[1]) // 1_000
-    return set(_words([name for name, until in _pairs(members) if float(until) > now_ms]))
+    pairs = zip(members[::2], members[1::2], strict=True)
+    return set(_words([name for name, until in pairs if float(until) > now_ms]))
 
 
 def _read_all(ids: Sequence[str], beats: Sequence[bytes | None]) -> dict[str, dict[str, Any]]:
     """Return the contents of the heartbeats that there are, by the id of the worker."""
     return {worker_id: _read(beat) for worker_id, beat in zip(ids, beats, strict=True) if beat is not None}
-
-
-def _pairs(values: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    return zip(values[::2], values[1::2], strict=True)
 
 
 def _words(members: Sequence[bytes]) -> tuple[str, ...]:
@@ -192,17 +189,15 @@ def _read(beat: bytes) -> dict[str, Any]:
     return about if _is_sound(about) else {}
 
 
-def _is_histogram(found: object) -> bool:
-    try:
-        return bool(Histogram.from_map(found))
-    except ValueError:
-        return False
-
-
 def _is_sound(about: dict[str, Any]) -> bool:
     """Return True if JSON can hold it, and every field that readers calculate with or look into is of its type."""
     indexes, errors, counters = (about.get(name, {}) for name in ("indexes", "index_errors", "counters"))
-    histograms = [about.get(name, {}) for name in ("waits", "batches")]
+    try:
+        for name in ("waits", "batches"):
+            for histogram in about.get(name, {}).values():
+                Histogram.from_map(histogram)
+    except (AttributeError, ValueError):
+        return False
     return (
         wire.is_json(about)
         and isinstance(about.get("prompts", []), list)
@@ -212,5 +207,4 @@ def _is_sound(about: dict[str, Any]) -> bool:
         and all(isinstance(message, str) for message in errors.values())
         and isinstance(counters, dict)
         and all(isinstance(number, int | float) for number in (*counters.values(), about.get("texts_per_s", 0.0)))
-        and all(isinstance(found, dict) and all(map(_is_histogram, found.values())) for found in histograms)
     )

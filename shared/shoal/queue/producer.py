@@ -7,11 +7,11 @@ Nothing is removed before it is answered or taken back.
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import fields, replace
 from typing import Any
 
 from shoal.broker.async_broker import AsyncBroker
-from shoal.broker.script import ScriptCall
+from shoal.broker.broker import ScriptCall
 from shoal.contract import wire
 from shoal.contract.excerpt import excerpt
 from shoal.contract.jobs import LANES, Job
@@ -19,9 +19,8 @@ from shoal.contract.keys import LANE_KEYS, NAME, Keys
 from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest, ShoalError, Unavailable, UnknownJob
 from shoal.queue import scripts
-from shoal.queue.lane import LaneLimits, LaneLoad
+from shoal.queue.lane import LaneLimits, LaneLoad, UnreadLoad
 from shoal.queue.packed_jobs import (
-    IdempotencyKey,
     PackedJobs,
     group_puts,
     overloaded,
@@ -30,7 +29,6 @@ from shoal.queue.packed_jobs import (
 )
 from shoal.queue.pool import AsyncPool
 from shoal.queue.reply_stream import ReplyStream
-from shoal.queue.unread import UnreadLoad
 
 #: Time for which a measured rate of the pool is used again, in seconds: many jobs may be refused at the same time, and
 #: workers announce their rates no more often.
@@ -66,7 +64,7 @@ class Producer:
 
         Their results are fetched by `read_result`; putting a job a second time does nothing. Raises Overloaded.
         """
-        (outcome,) = await self.put_many([PackedJobs.pack(lane, jobs, client=client)])
+        (outcome,) = await self._put(PackedJobs.pack(lane, jobs, client=client))
         if isinstance(outcome, ShoalError):
             raise outcome
 
@@ -75,8 +73,8 @@ class Producer:
 
         Raises Overloaded, and InvalidRequest if that job asked something else.
         """
-        key = IdempotencyKey(idempotency_key, owner, job.digest())
-        put = PackedJobs.pack(lane, [job], client=client or owner, idempotency_key=key)
+        once = {"key": idempotency_key, "owner": owner, "digest": job.digest()}
+        put = replace(PackedJobs.pack(lane, [job], client=client or owner), once=once)
         (outcome,) = await self._put(put)
         if isinstance(outcome, ShoalError):
             raise outcome
@@ -95,22 +93,19 @@ class Producer:
         for group, outcome in zip(groups, await self._put(*map(PackedJobs.join, groups)), strict=True):
             if len(group) == 1 or not isinstance(outcome, ShoalError):
                 outcomes += _new_ids(group, outcome)
-            else:
-                for put, of_put in zip(group, await self._put_again(*group), strict=True):
-                    outcomes += _new_ids([put], of_put)
+                continue
+            try:
+                again = await self._put(*group)
+            except ShoalError as error:  # of these puts alone: others were accepted
+                again = [error] * len(group)
+            for put, of_put in zip(group, again, strict=True):
+                outcomes += _new_ids([put], of_put)
         return outcomes
 
     async def _put(self, *puts: PackedJobs) -> list[dict[str, Any] | ShoalError]:
         """Return for each put the result of the script, or the error."""
-        outcomes = await self.commands.run_many(_PUT, [self._call(put) for put in puts])
+        outcomes = await self.commands.run_many(_PUT, [ScriptCall(self._keys, put.arguments()) for put in puts])
         return [await self._checked(put, outcome) for put, outcome in zip(puts, outcomes, strict=True)]
-
-    async def _put_again(self, *puts: PackedJobs) -> list[dict[str, Any] | ShoalError]:
-        """Do as `_put`, but return a failure of Redis as the error of these puts alone: others were accepted."""
-        try:
-            return await self._put(*puts)
-        except ShoalError as error:
-            return [error for _ in puts]
 
     async def _checked(self, put: PackedJobs, outcome: dict[str, Any] | ShoalError) -> dict[str, Any] | ShoalError:
         if isinstance(outcome, ShoalError):
@@ -125,19 +120,6 @@ class Producer:
             job_id = bytes(outcome["id"]).decode()
             return InvalidRequest(f"the idempotency key was used for job {job_id}, which asks something else")
         return outcome
-
-    def _call(self, put: PackedJobs) -> ScriptCall:
-        arguments: dict[str, Any] = {
-            "lane": put.lane,
-            "client": put.client,
-            "jobs": [
-                {"id": job.id, "job": data, "texts": job.num_lane_texts, "reply_to": put.reply_to or job.reply_to}
-                for job, data in zip(put.jobs, put.data, strict=True)
-            ],
-        }
-        if put.idempotency_key:
-            arguments["once"] = asdict(put.idempotency_key)
-        return ScriptCall(self._keys, arguments)
 
     async def _speed(self) -> float:
         """Return the texts per second of the pool, as far as Redis tells them."""

@@ -1,6 +1,5 @@
 """A process's own reply address, read so that a connection that breaks while replies are on their way loses none."""
 
-from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -22,7 +21,6 @@ READ_BYTES = 2**20
 #: Replies are read from here, and deleted once they are read: after a failover to a Redis whose clock is behind, new
 #: ids may be lower than those that were read.
 _BEGINNING = b"0"
-
 
 #: Field of an entry that is not a reply but a note: its value is the id of a job whose result is ready.
 _ANSWERED = b"answered"
@@ -60,22 +58,15 @@ class ReplyStream:
             return []
         entries = found[0][1]
         self._read = [entry for entry, _ in entries]
-        self._adapt(len(entries), sum(len(values[1]) for _, values in entries))
-        found = [values[:2] for _, values in entries]
-        self.answered = [value.decode(errors="replace") for kind, value in found if kind == _ANSWERED]
-        return list(_readable(value for kind, value in found if kind != _ANSWERED))
-
-    def _adapt(self, num_replies: int, num_bytes: int) -> None:
-        """Let the next read fetch as many replies of this size as have `READ_BYTES`, but at most twice as many as now.
-
-        So small replies do not make it fetch many large ones that come after them.
-        """
-        of_this_size = num_replies * READ_BYTES // max(1, num_bytes)
+        replies, num_bytes = [], 0
+        for _, (kind, value, *_) in entries:
+            num_bytes += len(value)
+            if kind == _ANSWERED:
+                self.answered.append(value.decode(errors="replace"))
+            elif value:
+                with suppress(MalformedJob):
+                    replies.append(Reply.unpack(value))
+        of_this_size = len(entries) * READ_BYTES // max(1, num_bytes)
+        # at most twice as many: large replies may come after small ones
         self._max_replies = max(1, min(of_this_size, 2 * self._max_replies, REPLIES_AT_ONCE))
-
-
-def _readable(found: Iterable[bytes]) -> Iterator[Reply]:
-    """Yield the replies in the entries, without empty and unreadable ones."""
-    for data in filter(None, found):
-        with suppress(MalformedJob):
-            yield Reply.unpack(data)
+        return replies

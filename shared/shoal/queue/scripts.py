@@ -5,7 +5,7 @@ Workers keep the texts of `put` and `cancel` in Redis for other programs, which 
 
 import hashlib
 
-from shoal.broker.script import Script
+from shoal.broker.broker import Script
 
 #: The parts of each script beside `lib`, in the order in which they know each other.
 _PARTS = {

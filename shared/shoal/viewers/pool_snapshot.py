@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from shoal.queue.lane import LaneLimits, LaneLoad
+from shoal.queue.lane import LaneLimits, LaneLoad, UnreadLoad
 from shoal.queue.producer import Producer
-from shoal.queue.unread import UnreadLoad
 
 
 @dataclass(frozen=True, slots=True)

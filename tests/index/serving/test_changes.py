@@ -20,7 +20,7 @@ from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.async_connection import ConnectionMaker
 from shoal.changes import change_log as module
 from shoal.changes.change import BYTES_OF_A_VALUE, MAX_CHANGE_BYTES, MAX_CHANGE_IDS, MAX_CHANGES, Change, size_of
-from shoal.changes.change_log import START, Entry, append
+from shoal.changes.change_log import START, LoggedChange, append
 from shoal.contract import wire
 from shoal.contract.keys import Keys
 from shoal.errors import (
@@ -444,13 +444,13 @@ def test_a_name_that_is_none_of_an_index_is_refused(log: ChangeLog) -> None:
 
 
 def test_a_change_of_another_model_is_told_apart() -> None:
-    entry = Entry("1-1", 1, 1, change(["1"], ["2"]))
+    entry = LoggedChange("1-1", 1, 1, change(["1"], ["2"]))
     assert entry.change_for("d", 8) is entry.change
     with pytest.raises(IndexMismatch, match="another model"):
         entry.change_for("e", 8)
     with pytest.raises(IndexMismatch, match="8 numbers, not 9"):
         entry.change_for("d", 9)
-    deletion = Entry("1-1", 1, 1, change(deleted=["2"]))
+    deletion = LoggedChange("1-1", 1, 1, change(deleted=["2"]))
     assert deletion.change_for("e", 9) is deletion.change
 
 

@@ -6,8 +6,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.async_connection import ConnectionMaker
-from shoal.broker.broker import Broker
-from shoal.broker.script import Script, ScriptCall
+from shoal.broker.broker import Broker, Script, ScriptCall
 from shoal.cache.lookup import CacheLookup, LookupResult
 from shoal.changes import change_log
 from shoal.changes.change import Change
@@ -16,12 +15,12 @@ from shoal.contract.jobs import Job
 from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
 from shoal.queue import blame
+from shoal.queue.consumer import Consumer
 from shoal.queue.dispatcher import Dispatcher, Pending
 from shoal.queue.pool import ALIVE_S, AsyncPool
 from shoal.queue.pool import Pool as WorkersPool
 from shoal.queue.producer import Producer
 from shoal.queue.reply_stream import ReplyStream
-from shoal.queue.unread import UnreadResults
 from shoal.viewers import pool_history
 from shoal.viewers.pool_snapshot import PoolSnapshot
 
@@ -135,7 +134,7 @@ class Unread:
     """The results that were not read, for clients and for workers."""
 
     def __init__(self, producer: BlockingProducer):
-        self.sweep = UnreadResults(producer.broker, producer.keys).sweep
+        self.sweep = Consumer(producer.broker, producer.keys, "sweeper").sweep_unread
         self.load = producer.unread_load
 
 

@@ -12,7 +12,7 @@ from queues import Queue
 from shoal.contract.jobs import LANES, Job
 from shoal.contract.replies import Reply
 from shoal.errors import Internal, ShoalError, TextTooLong
-from shoal.queue.answer import Answer
+from shoal.queue.delivery import Answer
 
 MODEL, DIMENSION = "steady", 8
 

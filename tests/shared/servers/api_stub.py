@@ -20,8 +20,7 @@ from shoal.contract.keys import Keys
 from shoal.contract.replies import TIMINGS, Reply
 from shoal.errors import Expired, Internal, ShoalError, TextTooLong, UnknownIndex, Unsupported
 from shoal.operations import Decode, Embed, Map, Rerank, Search, Tokenize
-from shoal.queue.answer import Answer
-from shoal.queue.delivery import Delivery
+from shoal.queue.delivery import Answer, Delivery
 from shoal_api.server.async_flask import AsyncFlask
 
 #: Makes an application, with other settings where they are given.

@@ -15,9 +15,8 @@ from shoal.contract.jobs import Job, check_deadline
 from shoal.contract.outline import Outline
 from shoal.contract.replies import Reply
 from shoal.errors import Expired, InvalidRequest, ShoalError, UnknownIndex
-from shoal.queue.answer import Answer
 from shoal.queue.consumer import Consumer
-from shoal.queue.delivery import Delivery
+from shoal.queue.delivery import Answer, Delivery
 from shoal.queue.pool import ALIVE_S, Pool
 from shoal_workers.intake.blame import Blame, check_deaths
 from shoal_workers.operations.served import Served
@@ -124,7 +123,7 @@ class Admission:
                 self._counters["claims"] += num_jobs
                 log.info("jobs of worker %s wait again, as it is dead: %d", worker, num_jobs)
         if looks_for_dead or self._has_more_to_sweep:
-            self._has_more_to_sweep = self._consumer.unread.sweep()
+            self._has_more_to_sweep = self._consumer.sweep_unread()
 
     # Admit
 

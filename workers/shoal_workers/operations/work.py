@@ -12,8 +12,7 @@ from shoal.contract.jobs import Job
 from shoal.contract.options import Options
 from shoal.contract.replies import TIMINGS, Reply
 from shoal.errors import Internal, ShoalError, TextTooLong
-from shoal.queue.answer import Answer
-from shoal.queue.delivery import Delivery
+from shoal.queue.delivery import Answer, Delivery
 from shoal_workers.encoding.encoder import TokenizedText
 from shoal_workers.encoding.pipeline import Pipeline
 from shoal_workers.encoding.tokenizer import Tokens

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
-from shoal.operations.search_filter import All, AnyOf, Exists, Filter, Not, OneOf, Range
+from shoal.operations.search_filter import All, AnyOf, Between, Exists, Filter, Not, OneOf
 from shoal_workers.index.files.columns import Column, Columns
 from shoal_workers.index.search.fields import Fields, Selection, span_of
 
@@ -39,7 +39,7 @@ def _check(wanted: Filter, fields: Fields) -> None:
             fields.kind(field, place)
         case OneOf(field, _, place):
             fields.check_values(field, place)
-        case Range(field, _, place):
+        case Between(field, _, place):
             fields.check_values(field, place)
             if (kind := fields.kind(field, place)) not in RANGE_KINDS:
                 raise InvalidRequest(
@@ -58,7 +58,7 @@ def _mark(wanted: Filter, columns: Columns, mask: NDArray[np.bool_]) -> None:
             mask |= _all(parts, columns, len(mask))
         case Not(part):
             mask |= ~_all((part,), columns, len(mask))
-        case OneOf(field) | Range(field) | Exists(field):
+        case OneOf(field) | Between(field) | Exists(field):
             column = columns.get(field)
             if column is not None:
                 _mark_condition(wanted, column, mask)
@@ -75,13 +75,13 @@ def _all(parts: tuple[Filter, ...], columns: Columns, count: int) -> NDArray[np.
     return found
 
 
-def _mark_condition(wanted: OneOf | Range | Exists, column: Column, mask: NDArray[np.bool_]) -> None:
+def _mark_condition(wanted: OneOf | Between | Exists, column: Column, mask: NDArray[np.bool_]) -> None:
     match wanted:
         case Exists(_, is_wanted):
             mask |= (column.lowest >= 0) == is_wanted
         case OneOf(_, values, place):
             _mark_codes({span_of(column, value, place) for value in values}, column, mask)
-        case Range():
+        case Between():
             first, last = _bounds(wanted, column)
             _mark_codes({(first, max(first, last))}, column, mask)
 
@@ -101,7 +101,7 @@ def _mark_codes(spans: set[tuple[int, int]], column: Column, mask: NDArray[np.bo
     mask |= is_wanted[column.lowest]
 
 
-def _bounds(wanted: Range, column: Column) -> tuple[int, int]:
+def _bounds(wanted: Between, column: Column) -> tuple[int, int]:
     """Return the first code of the values in a range, and the one after the last."""
     low, high = 0, len(column.terms)
     for operator, value in wanted.bounds:

@@ -8,7 +8,7 @@ from pathlib import Path
 from weakref import WeakKeyDictionary, WeakSet
 
 from shoal.changes.change import Change
-from shoal.changes.change_log import START, ChangeLog, Entry
+from shoal.changes.change_log import START, ChangeLog, LoggedChange
 from shoal.contract.excerpt import excerpt
 from shoal.errors import IndexCorrupt, IndexMismatch, MalformedJob, Overloaded, ShoalError, Unavailable
 from shoal_workers.index.index import Index
@@ -141,9 +141,9 @@ class VersionOpener:
         _report(name, index, reason)
 
 
-def _groups(entries: Iterator[Entry]) -> Iterator[list[Entry]]:
+def _groups(entries: Iterator[LoggedChange]) -> Iterator[list[LoggedChange]]:
     """Yield entries in groups that are small enough to be in memory."""
-    group: list[Entry] = []
+    group: list[LoggedChange] = []
     for entry in entries:
         group.append(entry)
         if len(group) == CHANGES_AT_ONCE or entry.size - group[0].size > BYTES_AT_ONCE:
@@ -153,7 +153,7 @@ def _groups(entries: Iterator[Entry]) -> Iterator[list[Entry]]:
         yield group
 
 
-def _usable(name: str, index: Index, entry: Entry) -> Change | None:
+def _usable(name: str, index: Index, entry: LoggedChange) -> Change | None:
     try:
         return entry.change_for(index.manifest.digest, index.manifest.dimension)
     except ShoalError as error:
