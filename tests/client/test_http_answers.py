@@ -14,7 +14,7 @@ from shoal.client.http import session
 from shoal.client.http.answer import RequestLimits
 from shoal.contract import wire
 from shoal.contract.traceparent import continued
-from shoal.errors import MalformedJob, NotReady, Overloaded, ShoalError, Unavailable, UnknownJob
+from shoal.errors import MalformedJob, NotReady, Overloaded, ShoalError, TooLarge, Unavailable, UnknownJob
 from shoal.operations import Embed
 
 pytest_plugins = ["api_fixtures", "http_fixtures"]
@@ -91,6 +91,16 @@ class TestAttempts:
         with HttpClient(canned.url, timeout_s=PATIENCE_S) as http, pytest.raises(UnknownJob, match="words"):
             http.embed("a")
         assert len(canned.requests) == 1
+
+
+def test_limits_are_asked_for_again_once_a_request_was_too_large(canned: CannedServer) -> None:
+    canned.answers = [Canned(413, error_body("too_large"), JSON)]
+    with HttpClient(canned.url, timeout_s=PATIENCE_S) as http:
+        http._limits = RequestLimits(256, 2**20)
+        for _ in range(2):
+            with pytest.raises(TooLarge):
+                http.embed(["a", "b"])
+    assert [path for path, _ in canned.requests] == ["/embed", "/info"]
 
 
 def test_a_request_belongs_to_the_trace_of_its_caller(canned: CannedServer) -> None:

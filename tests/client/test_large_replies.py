@@ -1,10 +1,12 @@
 """Large replies: sent over slow links, given up where they cannot be sent, and limited in size."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 
 import numpy as np
 import pytest
+from api_stub import MakeApp
 from conftest import WORDS, RedisServer
 from queues import Queue, drive, queue_of
 from tcp_proxy import Proxy
@@ -19,6 +21,7 @@ from shoal.errors import TooLarge, Unavailable, UnknownJob
 from shoal.operations import Embed
 from shoal.queue.consumer import MAX_SENDS, MAX_WRITE_BYTES, Consumer
 from shoal.queue.delivery import Answer
+from shoal.settings import DEFAULTS
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.loop.worker import Worker
@@ -131,6 +134,22 @@ class TestTokenVectors:
         with pytest.raises(TooLarge, match="of 250 parts"):
             client.embed(texts, output="tokens")
         assert serving.counters["texts"] < 100
+
+
+def test_many_read_a_large_result_at_the_same_time(queue: Queue, make_app: MakeApp) -> None:
+    job = Embed(["storm"])
+    queue.put("interactive", [job])
+    vectors = np.full((DEFAULTS.max_reply_mb * 2**8 - 1, 1_000), 0.1, np.float32)
+    for delivery in queue.take("w", LANES, 1):
+        queue.reply([Answer(delivery, Reply(job.id, vectors=vectors, tokens=[len(vectors)]))])
+    app = make_app()
+
+    def read(_: int) -> int:
+        with app.test_client() as client:
+            return client.get(f"/v1/jobs/{job.id}/result?wait=20").status_code
+
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(read, range(8))) == [200] * 8
 
 
 class TestRead:
