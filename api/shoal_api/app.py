@@ -24,45 +24,18 @@ from shoal.errors import InvalidRequest
 from shoal.process.tracing import open_tracer
 from shoal.settings import Settings
 from shoal.viewers.pool_history import PoolHistory
-from shoal_api import errors, validation
+from shoal_api import errors
 from shoal_api.access import cors
 from shoal_api.access.access_control import MAX_LASTING, AccessControl
 from shoal_api.answers.response import WholeResponse
+from shoal_api.blueprint import refuse
 from shoal_api.context import Context
-from shoal_api.description import joined
 from shoal_api.long_jobs.upload_store import UploadStore
 from shoal_api.metrics.metrics import Metrics
-from shoal_api.protocol_paths import ProtocolPaths
-from shoal_api.protocols import (
-    cohere,
-    infinity,
-    jina,
-    ollama,
-    openai,
-    predict,
-    similar,
-    tei,
-    voyage,
-    weaviate,
-    wire_formats,
-)
+from shoal_api.protocol_paths import ProtocolPaths, joined
+from shoal_api.protocols import cohere, infinity, jina, ollama, openai, smaller_services, tei, voyage, weaviate
 from shoal_api.request import JsonRequest, json_request
-from shoal_api.routes import (
-    bulk,
-    dead_letters,
-    docs,
-    embed,
-    health,
-    indexes,
-    info,
-    jobs,
-    map,
-    metrics,
-    page,
-    pool,
-    score,
-    search,
-)
+from shoal_api.routes import indexes, inference, jobs, map, pages, pool, service
 from shoal_api.schema.errors import ErrorBody
 from shoal_api.server.async_flask import AsyncFlask
 from shoal_api.server.request_span import answer_traced
@@ -73,24 +46,35 @@ from shoal_api.viewers.pool_watch import PoolWatch
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
 
-_ROUTES = (embed, search, score, map, jobs, bulk, dead_letters, health, info, pool, indexes, metrics, page)
+_ROUTES = (
+    inference.embed_api,
+    inference.api,
+    map.api,
+    jobs.api,
+    jobs.long_jobs_api,
+    pool.dead_letters_api,
+    service.api,
+    pool.api,
+    indexes.api,
+    pages.api,
+)
 
 #: The status under which requests are counted whose clients have gone.
 _CLIENT_GONE = 499
 
-#: The modules of the compatible protocols, by the names that the settings have for them.
-PROTOCOL_MODULES = {
-    "openai": openai,
-    "tei": tei,
-    "infinity": infinity,
-    "ollama": ollama,
-    "cohere": cohere,
-    "jina": jina,
-    "voyage": voyage,
-    "weaviate": weaviate,
-    "similar": similar,
-    "predict": predict,
-    "wire_formats": wire_formats,
+#: The routes of the compatible protocols, by the names that the settings have for them.
+PROTOCOL_APIS = {
+    "openai": openai.api,
+    "tei": tei.api,
+    "infinity": infinity.api,
+    "ollama": ollama.api,
+    "cohere": cohere.api,
+    "jina": jina.api,
+    "voyage": voyage.api,
+    "weaviate": weaviate.api,
+    "similar": smaller_services.similar_api,
+    "predict": smaller_services.predict_api,
+    "wire_formats": smaller_services.wire_formats_api,
 }
 
 
@@ -228,7 +212,7 @@ def create_app(settings: Settings) -> AsyncFlask:
         info=Info(title="Shoal", version=__version__, description="Embeds text and searches it by meaning."),
         validation_error_model=ErrorBody,
         validation_error_status="4XX",
-        validation_error_callback=validation.refuse,
+        validation_error_callback=refuse,
         doc_ui=False,
         static_folder=None,
     )
@@ -236,12 +220,12 @@ def create_app(settings: Settings) -> AsyncFlask:
     app.url_map.merge_slashes = app.url_map.redirect_defaults = False
     app.config["MAX_CONTENT_LENGTH"] = settings.max_request_bytes
     errors.install(app)
-    for routes in _ROUTES:
-        app.register_api(routes.api)
+    for own in _ROUTES:
+        app.register_api(own)
     app.own_paths = dict(app.paths)
     prefixes = settings.protocol_prefixes()
     for name, prefix in prefixes.items():
-        api = copy(PROTOCOL_MODULES[name].api)  # register_api writes the prefix into the object
+        api = copy(PROTOCOL_APIS[name])  # register_api writes the prefix into the object
         app.register_api(api, url_prefix=prefix or None)
     metrics = Metrics(client)
     history = PoolHistory(metrics.num_cache_hits)
@@ -259,7 +243,7 @@ def create_app(settings: Settings) -> AsyncFlask:
         threads=app.threads,
         tracer=open_tracer(settings, "api"),
     ).attach(app)
-    docs.install(app)
+    pages.install(app)
     app.own_parameters = _parameters_of_own_views(app)
     if settings.cors_origins:
         cors.install(app, settings.cors_origins)
@@ -281,7 +265,7 @@ def close_app(app: AsyncFlask) -> None:
 
 def _parameters_of_own_views(app: Flask) -> dict[str, Collection[str]]:
     """Return the query parameters of each view of Shoal's own routes, which take no others."""
-    own = {routes.api.name for routes in (*_ROUTES, docs)}
+    own = {routes.name for routes in (*_ROUTES, pages.docs_api)}
     queries = {
         endpoint: view.__annotations__.get("query")
         for endpoint, view in app.view_functions.items()

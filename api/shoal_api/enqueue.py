@@ -1,19 +1,22 @@
 """The jobs of requests: put into the queue, and waited for or submitted to be fetched later."""
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
 
 from flask import Response
 
 from shoal.client.parts import put_share
 from shoal.client.redis.index_writer import IndexWriter
 from shoal.contract.jobs import Job
-from shoal.contract.options import MAX_DIMENSIONS
+from shoal.contract.options import MAX_DIMENSIONS, Options
 from shoal.contract.replies import Reply
-from shoal.errors import InvalidRequest, TooLarge
-from shoal.operations import Embed, Search
+from shoal.errors import InvalidRequest, TooLarge, Unavailable
+from shoal.operations import Decode, Embed, Search
 from shoal.queue.lane import MAX_PUT_BYTES
 from shoal_api.access.access_control import JSON_BYTES
 from shoal_api.answers.response import rendered
+from shoal_api.answers.vector_format import VectorFormat, arrays_of
 from shoal_api.context import Context, context
 from shoal_api.request import JsonRequest, json_request
 
@@ -54,7 +57,7 @@ def refuse_idempotency_key(remedy: str) -> None:
         raise InvalidRequest(f"Idempotency-Key goes with a submit, which this request is not: {remedy}")
 
 
-async def call(job: Job, remedy: str, lane: str = "interactive") -> Reply:
+async def call(job: Job, remedy: str = "split the list", lane: str = "interactive") -> Reply:
     """Send the job, as several if it has many texts, and return its reply. It is withdrawn if the client disconnects.
 
     Raises the reply's error, TooLarge with the `remedy` for more texts than a lane holds or vectors than a response
@@ -68,6 +71,45 @@ async def call(job: Job, remedy: str, lane: str = "interactive") -> Reply:
     await _hold_memory(shared, request, job, remedy)
     request.num_texts = len(job.texts)
     return await shared.client.call(job, lane=lane, timeout_s=settings.request_timeout_s, client=request.client_name)
+
+
+async def answer_vectors(
+    texts: str | list[str],
+    options: Options,
+    in_json: Callable[[Reply], Any],
+    remedy: str = "split the list",
+) -> Response:
+    """Embed texts, and return their vectors in the format that the request accepts: in JSON, what `in_json` returns.
+
+    Raises NotAcceptable, and what `call` raises.
+    """
+    wanted = VectorFormat.of_request()
+    reply = await call(Embed([texts] if isinstance(texts, str) else texts, options), remedy)
+    return wanted.answer(reply, arrays_of(reply), partial(in_json, reply))
+
+
+async def as_texts(name: str, value: str | list[str] | list[int] | list[list[int]]) -> list[str]:
+    """Return the texts of a field called `name`; a worker decodes token ids, and leaves out special ones.
+
+    Raises InvalidRequest for ids unless the settings declare them to be of the model's own tokenizer, and what `call`
+    raises.
+    """
+    if isinstance(value, str):
+        return [value]
+    if not value or isinstance(value[0], str):
+        return cast(list[str], value)
+    if context().settings.token_ids == "refuse":  # noqa: S105 - no password
+        raise InvalidRequest(
+            f"{name} has token ids, and ids of another model's tokenizer would give wrong vectors: send texts "
+            "(langchain-openai does with OpenAIEmbeddings(check_embedding_ctx_length=False)), or, if these are of the "
+            "served model's tokenizer, start the API with SHOAL_TOKEN_IDS=own"
+        )
+    lists = [value] if isinstance(value[0], int) else value
+    texts = [" ".join(map(str, ids)) for ids in lists]
+    decoded = (await call(Decode(texts, special_tokens=False))).decoded
+    if decoded is None:
+        raise Unavailable("a worker did not decode the token ids: it is of an older version, update it")
+    return decoded
 
 
 async def submit(job: Job, lane: str = "interactive", headers: dict[str, str] | None = None) -> Response:

@@ -45,7 +45,15 @@ def answer_http_error(error: HTTPException) -> Response:
     status = error.code or 500
     code = _CODE_OF_STATUS.get(status, "invalid_request" if status < 500 else "internal")
     headers = {name: value for name, value in error.get_headers() if name != "Content-Type"}
-    return _rendered(code, _describe(error), status, headers)
+    message = error.description or error.name
+    if status == 404:
+        message = "nothing is at this path: see /docs for the paths that there are"
+    elif status == 405:
+        message = f"this path does not take the method {excerpt(request.method)}: /docs lists its methods"
+    elif status == 413:
+        limit = context().settings.max_request_bytes
+        message = f"the body is larger than {limit:,} bytes (SHOAL_MAX_REQUEST_BYTES): split the list"
+    return _rendered(code, message, status, headers)
 
 
 def answer_unexpected_error(error: Exception) -> Response:
@@ -53,17 +61,6 @@ def answer_unexpected_error(error: Exception) -> Response:
     facts = logs.about(None, json_request().client_name, traceparent.current())
     _log.error("%s %s failed: %s", request.method, request.url_rule, logs.places(error), extra=facts)
     return answer_error(Internal("the server failed unexpectedly: its log has the traceback, please report it"))
-
-
-def _describe(error: HTTPException) -> str:
-    if error.code == 404:
-        return "nothing is at this path: see /docs for the paths that there are"
-    if error.code == 405:
-        return f"this path does not take the method {excerpt(request.method)}: /docs lists its methods"
-    if error.code == 413:
-        limit = context().settings.max_request_bytes
-        return f"the body is larger than {limit:,} bytes (SHOAL_MAX_REQUEST_BYTES): split the list"
-    return error.description or error.name
 
 
 def _rendered(code: str, message: str, status: int, headers: Mapping[str, str]) -> Response:

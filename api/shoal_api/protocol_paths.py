@@ -2,8 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
+from itertools import combinations
+from typing import Any
 
 from flask import Flask
+from flask_openapi3.models.media_type import MediaType
+from flask_openapi3.models.operation import Operation
+from flask_openapi3.models.path_item import PathItem
+from flask_openapi3.models.request_body import RequestBody
+from flask_openapi3.models.schema import Schema
 from werkzeug.routing import Rule
 
 from shoal.errors import BadSetting
@@ -66,7 +73,11 @@ class ProtocolPaths:
             path: min(rules, key=lambda rule: FALLBACKS.index(rule.endpoint)) for path, rules in self._shared.items()
         }
         self._owners |= {path: _blueprint(rule) for path, rule in self._fallbacks.items()}
-        self._owners = _folders(self._owners) | self._owners
+        below: defaultdict[str, set[str]] = defaultdict(set)
+        for path, owner in self._owners.items():
+            while path := path.rpartition("/")[0]:
+                below[path].add(owner)
+        self._owners = {path: min(names) for path, names in below.items() if len(names) == 1} | self._owners
 
     def fall_back(self, request: JsonRequest) -> None:
         """Give the request the rule that answers for its path, if several have it, until its body is read."""
@@ -93,21 +104,12 @@ class ProtocolPaths:
         return self._owners.get(path, "")
 
 
-def _folders(owners: Mapping[str, str]) -> dict[str, str]:
-    """Return the owner of each path that has paths of only one owner below it."""
-    found: defaultdict[str, set[str]] = defaultdict(set)
-    for path, owner in owners.items():
-        while path := path.rpartition("/")[0]:
-            found[path].add(owner)
-    return {path: min(names) for path, names in found.items() if len(names) == 1}
-
-
 def _blueprint(rule: Rule) -> str:
     return str(rule.endpoint).partition(".")[0]
 
 
 def _shared_rules(app: Flask, prefixes: Mapping[str, str]) -> dict[str, list[Rule]]:
-    """Return the rules of each path that several protocols answer, in the order of `TOLD_BY`."""
+    """Return the rules of each path that several protocols answer, in the order of `TOLD_BY`; raise BadSetting."""
     found: defaultdict[tuple[str, str], list[Rule]] = defaultdict(list)
     for rule in app.url_map.iter_rules():
         if _blueprint(rule) in prefixes:
@@ -115,19 +117,63 @@ def _shared_rules(app: Flask, prefixes: Mapping[str, str]) -> dict[str, list[Rul
                 found[method, rule.rule].append(rule)
     shared = {path: rules for (_, path), rules in found.items() if len(rules) > 1}
     for path, rules in shared.items():
-        _check_told_apart(path, rules)
+        for first, second in combinations(rules, 2):
+            fields, others = TOLD_BY.get(first.endpoint), TOLD_BY.get(second.endpoint)
+            if not fields or not others or fields == others:
+                method = min((second.methods or set()) - {"HEAD", "OPTIONS"})
+                raise BadSetting(
+                    f"protocols has {_blueprint(first)} and {_blueprint(second)}, which both answer {method} {path}: "
+                    "mount one of them below another path"
+                )
         rules.sort(key=lambda rule: list(TOLD_BY).index(rule.endpoint))
     return shared
 
 
-def _check_told_apart(path: str, rules: list[Rule]) -> None:
-    """Raise BadSetting for two rules of the path of which no field tells which a body is meant for."""
-    for n, rule in enumerate(rules):
-        for other in rules[:n]:
-            fields, others = (TOLD_BY.get(found.endpoint) for found in (rule, other))
-            if not fields or not others or fields == others:
-                method = min((rule.methods or set()) - {"HEAD", "OPTIONS"})
-                raise BadSetting(
-                    f"protocols has {_blueprint(other)} and {_blueprint(rule)}, which both answer {method} {path}: "
-                    "mount one of them below another path"
-                )
+def joined(earlier: PathItem, later: PathItem, own: PathItem | None) -> PathItem:
+    """Return the operations of both; of two for a method, an own one as it is, else one that has all of both."""
+    methods = dict.fromkeys((*earlier.model_fields_set, *later.model_fields_set))
+    operations = {method: (getattr(earlier, method), getattr(later, method)) for method in methods}
+    kept = {method: first or second for method, (first, second) in operations.items()}
+    shared = {
+        method: _merged(*both) for method, both in operations.items() if all(both) and not getattr(own, method, None)
+    }
+    return later.model_copy(update=kept | shared)
+
+
+def _merged(first: Operation, second: Operation) -> Operation:
+    """Return the operation that takes and answers what either does."""
+    requests = (first.requestBody, second.requestBody)
+    bodies = [body.content if isinstance(body, RequestBody) else {} for body in requests]
+    responses = dict(first.responses or {})
+    for status, response in (second.responses or {}).items():
+        known = responses.setdefault(status, response)
+        content = _either(known.content or {}, response.content or {})
+        names = (known.headers or {}) | (response.headers or {})
+        responses[status] = known.model_copy(update={"content": content, "headers": names or None})
+    words = f"{', '.join(second.tags or ())}: {second.summary}"
+    update: dict[str, Any] = {
+        "tags": [*(first.tags or ()), *(second.tags or ())],
+        "description": "\n\n".join(filter(None, (first.description, words, second.description))),
+        "parameters": [*(first.parameters or ()), *(second.parameters or ())] or None,
+        "requestBody": RequestBody(content=_either(*bodies)) if any(bodies) else None,
+        "responses": responses,
+    }
+    return first.model_copy(update={name: value for name, value in update.items() if value})
+
+
+def _either(first: Mapping[str, MediaType], second: Mapping[str, MediaType]) -> dict[str, MediaType]:
+    """Return the content of which each media type has the schema of one or the other."""
+    found = dict(first)
+    for name, media in second.items():
+        known = _schemas(found[name]) if name in found else []
+        schemas = [*known, *(schema for schema in _schemas(media) if schema not in known)]
+        found[name] = media if len(schemas) == 1 else MediaType(schema=Schema(anyOf=schemas))
+    return found
+
+
+def _schemas(media: MediaType) -> list[Any]:
+    """Return the schemas of which a value of the media type has one."""
+    schema = media.media_type_schema
+    if isinstance(schema, Schema) and schema.anyOf:
+        return list(schema.anyOf)
+    return [] if schema is None else [schema]

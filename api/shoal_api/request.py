@@ -1,13 +1,14 @@
 """Requests: their body, a JSON object or a msgpack map, and what access control found out about them."""
 
+import asyncio
 import json
 import re
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn, Protocol
 
 import orjson
 from flask import Request
@@ -18,7 +19,15 @@ from shoal.contract import wire
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidJson, InvalidRequest, InvalidText, MalformedJob, ShoalError, TooLarge
 from shoal.operations import MAX_VALUES
-from shoal_api.body import BODY, MAX_LENGTH_DIGITS, Body, WsgiBody
+
+#: Name of an entry of a request's environment, which has its `ReceivedBody` where the server is no WSGI server.
+BODY = "shoal.body"
+
+#: Most digits of a content length that are looked at: more would still be over every limit, and slow to convert.
+MAX_LENGTH_DIGITS = 18
+
+#: Size of the pieces of a body, or of a file that is sent.
+PIECE_BYTES = 2**16
 
 #: A body that is too large is read and discarded up to this many times the limit; then the connection is closed.
 MAX_DISCARDED = 8
@@ -38,6 +47,34 @@ _NAME = re.compile(rb'"\s*:')
 
 #: Content types of bodies that are msgpack.
 MSGPACK_TYPES = ("application/msgpack", "application/x-msgpack", "application/vnd.msgpack")
+
+
+class ReceivedBody(Protocol):
+    """A body that is read once."""
+
+    async def all(self) -> bytes:
+        """Return all of it."""
+
+    def pieces(self) -> AsyncIterator[bytes]:
+        """Yield it piece by piece."""
+
+
+class WsgiBody:
+    """The body of a request of a WSGI server, whose reads block; `num_bytes` is None if its size is not known."""
+
+    def __init__(self, source: BinaryIO, num_bytes: int | None):
+        self._source = source
+        self._num_left = sys.maxsize if num_bytes is None else num_bytes
+
+    async def all(self) -> bytes:
+        """Return all of it."""
+        return b"".join([piece async for piece in self.pieces()])
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Yield it piece by piece."""
+        while self._num_left and (piece := await asyncio.to_thread(self._source.read, min(self._num_left, 2**20))):
+            self._num_left -= len(piece)
+            yield piece
 
 
 class JsonRequest(Request):
@@ -131,7 +168,7 @@ class JsonRequest(Request):
                     return
 
     @property
-    def body(self) -> Body:
+    def body(self) -> ReceivedBody:
         """The body as the server has it."""
         return self.environ.get(BODY) or WsgiBody(self.environ["wsgi.input"], self.declared_bytes)
 
@@ -157,18 +194,17 @@ class JsonRequest(Request):
         try:
             body = self._parse(data)
         except (orjson.JSONDecodeError, MalformedJob) as error:
-            self._check_encoding()
+            encoding = self.environ.get("HTTP_CONTENT_ENCODING", "identity")
+            if encoding.lower() not in ("", "identity"):
+                message = f"the body has Content-Encoding {excerpt(encoding)}: send it without, as plain JSON"
+                raise InvalidJson(message) from None
             raise _parse_error(data, error) from None
         if not isinstance(body, dict):
-            raise InvalidRequest(f"the body is a JSON {_json_type(body)}: send an object with named fields")
+            words = {str: "string", list: "array", bool: "boolean", type(None): "null"}
+            kind = words.get(type(body), "number")
+            raise InvalidRequest(f"the body is a JSON {kind}: send an object with named fields")
         self._body, self.field_names = body, frozenset(body)
         return body
-
-    def _check_encoding(self) -> None:
-        """Raise InvalidJson if the body is said to be compressed."""
-        encoding = self.environ.get("HTTP_CONTENT_ENCODING", "identity")
-        if encoding.lower() not in ("", "identity"):
-            raise InvalidJson(f"the body has Content-Encoding {excerpt(encoding)}: send it without, as plain JSON")
 
     def _parse(self, data: bytes) -> Any:
         kind = self.environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
@@ -236,8 +272,3 @@ def _is_json_with_surrogate(data: bytes) -> bool:
 
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
-
-
-def _json_type(value: Any) -> str:
-    words = {str: "string", list: "array", bool: "boolean", type(None): "null"}
-    return words.get(type(value), "number")

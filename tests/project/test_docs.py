@@ -24,7 +24,7 @@ from shoal.contract.options import CHOICES, OPTION_DEFAULTS
 from shoal.operations.search_options import SEARCH_DEFAULTS
 from shoal.records.source import Source
 from shoal.settings import DEFAULTS
-from shoal_api.schema import headers
+from shoal_api.schema.responses import TEI_HEADERS
 from shoal_workers.build_command import SAMPLE
 from shoal_workers.loop.worker import Worker
 
@@ -105,7 +105,7 @@ def test_the_description_has_the_headers_and_the_examples_of_the_http_page(api: 
     responses = [response for about in own for response in about["responses"].values()]
     described = {name for response in responses for name in response.get("headers", {})}
     received = {name.strip("`") for name in table("docs/http.md", "response header")}
-    assert described - {*headers.TEI} == received - {"Allow", "RateLimit", "RateLimit-Policy"}
+    assert described - {*TEI_HEADERS} == received - {"Allow", "RateLimit", "RateLimit-Policy"}
     examples = [schema.get("example") for schema in description["components"]["schemas"].values()]
     page = [json.loads(text) for text in re.findall(r"^ *```json\n(.*?)```", read("docs/http.md"), re.M | re.S)]
     page += [json.loads(body) for body in re.findall(r"curl .* -d '([^']+)'", read("docs/http.md"))]

@@ -102,9 +102,6 @@ ROOMS: dict[str, set[str]] = {
         "shoal_api.context",
         "shoal_api.long_jobs.long_job",
     },
-    "shoal_api.token_ids": {"shoal", "shoal_api.context", "shoal_api.enqueue"},
-    "shoal_api.model_names": {"shoal", "shoal_api.context"},
-    "shoal_api.ranking": {"shoal", "shoal_api", "shoal_api.schema", "shoal_api.enqueue", "shoal_api.model_names"},
     "shoal_api.routes": {
         "shoal",
         "shoal.queue",
@@ -121,7 +118,6 @@ ROOMS: dict[str, set[str]] = {
         "shoal_api.viewers.event_stream",
         "shoal_api.enqueue",
         "shoal_api.long_jobs.long_job",
-        "shoal_api.token_ids",
     },
     "shoal_api.protocols": {
         "shoal",
@@ -129,9 +125,6 @@ ROOMS: dict[str, set[str]] = {
         "shoal_api.schema",
         "shoal_api.context",
         "shoal_api.enqueue",
-        "shoal_api.token_ids",
-        "shoal_api.model_names",
-        "shoal_api.ranking",
         "shoal_api.routes",
     },
     "shoal_api.app": {
@@ -356,13 +349,13 @@ HOMES = {
     "limits": {"shoal_api.access.rate_limit"},
     "orjson": {"shoal_api.request", "shoal_api.answers.response"},
     "prometheus_client": {
-        "shoal_api.routes.metrics",
+        "shoal_api.routes.service",
         "shoal_api.metrics.metrics",
         "shoal_api.metrics.pool",
         "shoal_api.metrics.processes",
         "shoal_api.metrics.tei",
     },
-    "pydantic": {"shoal_api.schema", "shoal_api.protocols", "shoal_api.validation"},
+    "pydantic": {"shoal_api.schema", "shoal_api.protocols", "shoal_api.blueprint"},
     "werkzeug": {"shoal_api"},
 }
 

@@ -14,8 +14,7 @@ from werkzeug.wsgi import ClosingIterator
 
 from shoal.contract.jobs import Job
 from shoal.contract.replies import TIMINGS, Reply
-from shoal_api.body import PIECE_BYTES
-from shoal_api.request import json_request
+from shoal_api.request import PIECE_BYTES, json_request
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment

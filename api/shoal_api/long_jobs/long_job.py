@@ -32,7 +32,8 @@ from shoal_api.context import Context, context
 from shoal_api.long_jobs.job_folder import JobFolder
 from shoal_api.long_jobs.upload import discard_rest
 from shoal_api.request import json_request
-from shoal_api.schema.long_jobs import BuildBody, BuildQuery, BulkBody, BulkQuery
+from shoal_api.schema.indexes import BuildBody, BuildQuery
+from shoal_api.schema.long_jobs import BulkBody, BulkQuery
 
 #: The fields of a request with an upload are those of its query; the fields of any other are those of its body.
 Fields = BulkBody | BulkQuery | BuildBody | BuildQuery

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest, TooLarge
-from shoal_api.body import MAX_LENGTH_DIGITS, PIECE_BYTES
-from shoal_api.request import MAX_DISCARDED, JsonRequest
+from shoal_api.request import MAX_DISCARDED, MAX_LENGTH_DIGITS, PIECE_BYTES, JsonRequest
 
 #: Longest name of an upload, in bytes of UTF-8.
 _MAX_NAME_BYTES = 200

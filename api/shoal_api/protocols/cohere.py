@@ -1,29 +1,26 @@
 """Cohere: POST /v2/embed and /v1/embed, POST /v2/rerank and /v1/rerank."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from flask import Response
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from shoal.contract.excerpt import excerpt
-from shoal.contract.jobs import Job
 from shoal.contract.options import Options
 from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest
-from shoal.operations import Embed, Rerank
+from shoal.operations import Embed
 from shoal_api.answers.number_type import convert
 from shoal_api.answers.response import base64_rows, cost_headers, rendered
-from shoal_api.description import Blueprint
+from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import call
-from shoal_api.model_names import check_model, prompt_for
-from shoal_api.ranking import rank
-from shoal_api.schema.body import Body
-from shoal_api.schema.bounds import Dimensions, Ignored, Name, TextList
+from shoal_api.protocols.model_names import check_model, prompt_for
+from shoal_api.protocols.rerank import RankedDocument, RerankBody, rank
+from shoal_api.schema.body import Body, Ignored, Name, ShortenedTo, TextList, example
 from shoal_api.schema.errors import BAD_REQUEST, UNSUPPORTED, ErrorShape
-from shoal_api.schema.rerank import RankedDocument, RerankBody
 from shoal_api.schema.responses import WITH_COST
 
 #: Most names in `rank_fields`.
@@ -39,7 +36,7 @@ InputType = Literal["search_document", "search_query", "classification", "cluste
 class CohereBody(Body):
     """Texts to embed."""
 
-    model_config = ConfigDict(json_schema_extra={"example": {"texts": ["a text"], "input_type": "search_document"}})
+    model_config = example(texts=["a text"], input_type="search_document")
     texts: TextList = Field(description="The texts")
     model: Name | None = Field(None, description="The served model, or an alias of it; null: the served one")
     input_type: InputType | None = Field(None, description="Chooses the prompt of the model, if it has one for this")
@@ -49,27 +46,13 @@ class CohereBody(Body):
     truncate: Literal["NONE", "START", "END"] | None = Field(
         "END", description="End at which texts are cut; null: END; NONE refuses"
     )
-    output_dimension: Dimensions | None = Field(
-        None, description="Keep this many numbers of each vector, and normalise again"
-    )
-
+    output_dimension: ShortenedTo = None
     priority: Ignored = None
-
-    def job(self, prompt_name: str | None) -> Job:
-        """Return the job that does it, with the prompt of that name."""
-        options = Options(
-            truncate=self.truncate != "NONE",
-            truncation_side="left" if self.truncate == "START" else "right",
-            prompt_name=prompt_name,
-            dimensions=self.output_dimension,
-        )
-        return Embed(self.texts, options)
 
 
 class CohereRerankBody(RerankBody):
     """A query, and documents to score for it."""
 
-    model_config = ConfigDict(json_schema_extra={"example": {"query": "a storm", "documents": ["rain", "market"]}})
     max_tokens_per_doc: Ignored = None
     priority: Ignored = None
 
@@ -80,20 +63,7 @@ class CohereFieldsBody(CohereRerankBody):
     rank_fields: Annotated[list[Name], Field(fail_fast=True, min_length=1, max_length=MAX_RANK_FIELDS)] | None = Field(
         None, description="Different names of the fields that are read of documents that are objects; null: `text`"
     )
-
     max_chunks_per_doc: Ignored = None
-
-    def job(self) -> Job:
-        """Return the job that does it.
-
-        Raises InvalidRequest for a document without such a field, and for a field that is named twice, by which texts
-        would have more characters than the body.
-        """
-        fields = self.rank_fields or ["text"]
-        for n, name in enumerate(fields):
-            if name in fields[:n]:
-                raise InvalidRequest(f"rank_fields has {excerpt(name)} twice: name each field once")
-        return Rerank(self._texts(fields), query=self.query)
 
 
 class CohereAnswer(BaseModel):
@@ -159,13 +129,17 @@ async def embed_v1(body: CohereBody) -> Response:
 @api.post("/v2/rerank", responses={200: CohereRanking})
 async def rerank(body: CohereRerankBody) -> Response:
     """Score documents for a query, best first."""
-    return await _ranking(body, version="2")
+    return _ranking(*await rank(body), version="2")
 
 
 @api.post("/v1/rerank", responses={200: CohereRanking})
 async def rerank_v1(body: CohereFieldsBody) -> Response:
     """Score documents for a query by some of their fields, best first."""
-    return await _ranking(body, version="1")
+    fields = body.rank_fields or ["text"]
+    for n, name in enumerate(fields):
+        if name in fields[:n]:  # the texts would have more characters than the body
+            raise InvalidRequest(f"rank_fields has {excerpt(name)} twice: name each field once")
+    return _ranking(*await rank(body, fields), version="1")
 
 
 def rerank_meta(reply: Reply, version: str) -> dict[str, Any]:
@@ -177,18 +151,25 @@ def rerank_meta(reply: Reply, version: str) -> dict[str, Any]:
     }
 
 
-async def _ranking(body: CohereRerankBody, version: str) -> Response:
-    reply, found = await rank(body)
+def _ranking(reply: Reply, found: list[dict[str, Any]], version: str) -> Response:
     answer = {"id": reply.id, "results": found, "meta": rerank_meta(reply, version)}
     return rendered(answer, headers=cost_headers(reply))
 
 
-def formatted(vectors: NDArray[np.float32], name: str) -> Any:
+def formatted(vectors: NDArray[np.float32], name: Format) -> Any:
     """Return the vectors, float32 `[texts, dimension]`, in the format of that name."""
-    return _FORMATS[name](vectors)
+    if name == "float":
+        return vectors
+    if name == "base64":
+        return base64_rows(vectors)
+    if name in ("binary", "ubinary") and vectors.shape[1] % 8:
+        raise InvalidRequest(f"the vectors have {vectors.shape[1]} numbers, and bits take a multiple of 8 of them")
+    if name == "uint8":  # the int8 numbers plus 128
+        return convert(vectors, "int8")["embeddings"].view(np.uint8) ^ np.uint8(128)
+    return convert(vectors, name)["embeddings"]
 
 
-async def _by_type(body: CohereBody, types: Sequence[str], version: str) -> Response:
+async def _by_type(body: CohereBody, types: Sequence[Format], version: str) -> Response:
     reply = await _call(body)
     assert reply.vectors is not None
     embeddings = {name: formatted(reply.vectors, name) for name in dict.fromkeys(types)}
@@ -198,7 +179,13 @@ async def _by_type(body: CohereBody, types: Sequence[str], version: str) -> Resp
 
 async def _call(body: CohereBody) -> Reply:
     await check_model(body.model)
-    return await call(body.job(await prompt_for(body.input_type)), remedy="split the list")
+    options = Options(
+        truncate=body.truncate != "NONE",
+        truncation_side="left" if body.truncate == "START" else "right",
+        prompt_name=await prompt_for(body.input_type),
+        dimensions=body.output_dimension,
+    )
+    return await call(Embed(body.texts, options))
 
 
 def _about(body: CohereBody, reply: Reply, version: str) -> dict[str, Any]:
@@ -209,25 +196,3 @@ def _about(body: CohereBody, reply: Reply, version: str) -> dict[str, Any]:
         "tokens": {"input_tokens": num_tokens},
     }
     return {"id": reply.id, "texts": body.texts, "meta": meta}
-
-
-def _uint8(vectors: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Return the int8 numbers plus 128."""
-    return convert(vectors, "int8")["embeddings"].view(np.uint8) ^ np.uint8(128)
-
-
-def _bits(vectors: NDArray[np.float32], number_type: str) -> NDArray[Any]:
-    if vectors.shape[1] % 8:
-        raise InvalidRequest(f"the vectors have {vectors.shape[1]} numbers, and bits take a multiple of 8 of them")
-    return convert(vectors, number_type)["embeddings"]
-
-
-#: Makes each format of the vectors, float32 `[texts, dimension]`.
-_FORMATS: dict[str, Callable[[NDArray[np.float32]], Any]] = {
-    "float": lambda vectors: vectors,
-    "int8": lambda vectors: convert(vectors, "int8")["embeddings"],
-    "uint8": _uint8,
-    "ubinary": lambda vectors: _bits(vectors, "ubinary"),
-    "binary": lambda vectors: _bits(vectors, "binary"),
-    "base64": base64_rows,
-}

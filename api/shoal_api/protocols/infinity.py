@@ -4,24 +4,20 @@ import time
 from typing import Annotated, Any, Literal
 
 from flask import Response
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, Field
 
-from shoal.contract.jobs import LANES, Job
+from shoal.contract.jobs import LANES
 from shoal.contract.options import MAX_DIMENSIONS, Options
-from shoal.operations import Embed, Rerank
+from shoal.contract.replies import Reply
 from shoal_api.answers.response import cost_headers, rendered
-from shoal_api.answers.vector_format import VectorFormat, arrays_of
+from shoal_api.blueprint import Blueprint
 from shoal_api.context import context
-from shoal_api.description import Blueprint
-from shoal_api.enqueue import call
-from shoal_api.model_names import check_model, served_models, served_rerankers
-from shoal_api.protocols.openai import EmbeddingList, ModelBody, OpenAIError, Usage, embedding_list
-from shoal_api.ranking import rank, usage
-from shoal_api.schema.body import Body
-from shoal_api.schema.bounds import Ignored, Name, TextList, Texts
+from shoal_api.enqueue import answer_vectors
+from shoal_api.protocols.model_names import check_model, served_models
+from shoal_api.protocols.openai import EmbeddingList, ModelBody, OpenAIError, Usage, embedding_list, usage
+from shoal_api.protocols.rerank import RerankBody, rank
+from shoal_api.schema.body import Body, Ignored, Name, TextList, Texts, example
 from shoal_api.schema.errors import BAD_REQUEST, UNSUPPORTED
-from shoal_api.schema.requests import as_list
-from shoal_api.schema.rerank import RerankBody
 from shoal_api.schema.responses import WITH_COST
 
 #: The model that Infinity's client names if it was told none.
@@ -33,7 +29,7 @@ Model = Annotated[Name | None, AfterValidator(lambda name: None if name == _UNSP
 class InfinityBody(Body):
     """Texts to embed."""
 
-    model_config = ConfigDict(json_schema_extra={"example": {"input": ["a text", "another text"]}})
+    model_config = example(input=["a text", "another text"])
     input: Texts = Field(description="One text or several")
     model: Model = Field(None, description="The served model, or an alias of it; null: the served one")
     encoding_format: Literal["float", "base64"] = Field("float", description="Lists of numbers, or base64 of floats")
@@ -43,26 +39,13 @@ class InfinityBody(Body):
     modality: Literal["text"] = Field("text", description="Kind of the input")
     user: Ignored = None
 
-    def job(self) -> Job:
-        """Return the job that does it."""
-        return Embed(as_list(self.input), Options(dimensions=self.dimensions or None))
-
 
 class InfinityRerankBody(RerankBody):
     """A query, and documents to score for it."""
 
-    model_config = ConfigDict(json_schema_extra={"example": {"query": "a storm", "documents": ["rain", "market"]}})
     documents: TextList = Field(description="The texts")  # type: ignore[assignment]
     model: Model = Field(None, description="The served reranker, or an alias of it; null: the served one")
     raw_scores: bool = Field(False, description="Answer the reranker's numbers as they are")
-
-    def job(self) -> Job:
-        """Return the job that does it."""
-        return Rerank(self.documents, query=self.query, raw_scores=self.raw_scores)
-
-    def document(self, number: int) -> str:
-        """Return the document of that number as it is answered: a text."""
-        return self.documents[number]
 
 
 class RankedText(BaseModel):
@@ -129,38 +112,37 @@ api = Blueprint("infinity", __name__, "Infinity", InfinityError)
 async def embeddings(body: InfinityBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
     await check_model(body.model)
-    wanted = VectorFormat.of_request()
-    reply = await call(body.job(), remedy="split the list")
-    about = {"id": f"infinity-{reply.id}", "created": int(time.time())}
-    return wanted.answer(reply, arrays_of(reply), in_json=lambda: embedding_list(reply, body.encoding_format) | about)
+    options = Options(dimensions=body.dimensions or None)
+    return await answer_vectors(
+        body.input, options, lambda reply: embedding_list(reply, body.encoding_format) | _about(reply)
+    )
 
 
 @api.post("/rerank", responses={200: InfinityRanking})
 async def rerank(body: InfinityRerankBody) -> Response:
     """Score texts for a query, best first."""
-    reply, found = await rank(body)
+    reply, found = await rank(body, raw_scores=body.raw_scores, as_objects=False)
     answer = {"object": "rerank", "results": found, "model": reply.model, "usage": usage(reply)}
-    about = {"id": f"infinity-{reply.id}", "created": int(time.time())}
-    return rendered(answer | about, headers=cost_headers(reply))
+    return rendered(answer | _about(reply), headers=cost_headers(reply))
+
+
+def _about(reply: Reply) -> dict[str, Any]:
+    return {"id": f"infinity-{reply.id}", "created": int(time.time())}
 
 
 @api.get("/models", responses={200: InfinityModels})
 async def models() -> Response:
     """List the model and the reranker that are served, with the load of the lanes."""
-    about = {"object": "model", "owned_by": "infinity", "created": 0, "backend": "shoal", "stats": await _load()}
-    capabilities = [(name, "embed") for name in await served_models()]
-    capabilities += [(name, "rerank") for name in await served_rerankers()]
-    data = [{"id": name, **about, "capabilities": [capability]} for name, capability in capabilities]
-    return rendered({"object": "list", "data": data})
-
-
-async def _load() -> dict[str, Any]:
-    """Return the load of all lanes under Infinity's names."""
     settings, loads = context().settings, (await context().client.queue.loads()).values()
     num_texts = sum(load.num_texts for load in loads)
-    return {
+    stats = {
         "queue_fraction": num_texts / (settings.max_backlog_texts * len(LANES)),
         "queue_absolute": num_texts,
         "results_pending": num_texts,
         "batch_size": settings.max_batch_texts,
     }
+    about = {"object": "model", "owned_by": "infinity", "created": 0, "backend": "shoal", "stats": stats}
+    capabilities = [(name, "embed") for name in await served_models()]
+    capabilities += [(name, "rerank") for name in await served_models("reranker")]
+    data = [{"id": name, **about, "capabilities": [capability]} for name, capability in capabilities]
+    return rendered({"object": "list", "data": data})

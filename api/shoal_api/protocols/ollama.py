@@ -5,25 +5,21 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from flask import Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from shoal import __version__
 from shoal.contract.checks import MAX_NUMBER
-from shoal.contract.jobs import Job
 from shoal.contract.options import Options
+from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest, ModelNotFound
-from shoal.operations import Embed
 from shoal_api.answers.response import json_line, rendered, sent
-from shoal_api.answers.vector_format import VectorFormat, arrays_of
+from shoal_api.blueprint import Blueprint
 from shoal_api.context import context
-from shoal_api.description import Blueprint
-from shoal_api.enqueue import call
-from shoal_api.model_names import check_model, describe_model, known_names, served_models
+from shoal_api.enqueue import answer_vectors
+from shoal_api.protocols.model_names import check_model, describe_model, known_names, served_models
 from shoal_api.request import json_request
-from shoal_api.schema.body import Body
-from shoal_api.schema.bounds import Dimensions, Ignored, Name, Text, Texts
+from shoal_api.schema.body import Body, Dimensions, Ignored, Name, Text, Texts, example
 from shoal_api.schema.errors import BAD_REQUEST, ErrorShape
-from shoal_api.schema.requests import as_list
 from shoal_api.schema.responses import IN_ANY_FORMAT
 
 #: The time to keep a model in memory: a duration such as "5m", or seconds.
@@ -33,9 +29,7 @@ KeepAlive = Name | Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER)]
 class OllamaEmbedBody(Body):
     """Texts to embed."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"model": "sentence-transformers/all-MiniLM-L6-v2", "input": ["a text"]}}
-    )
+    model_config = example(model="sentence-transformers/all-MiniLM-L6-v2", input=["a text"])
     model: Name = Field(description="The served model, or an alias of it, also with `:latest` after it")
     input: Texts = Field(description="One text or several")
     truncate: bool | None = Field(None, description="Cut texts that are too long; null: true; false refuses them")
@@ -45,33 +39,21 @@ class OllamaEmbedBody(Body):
     options: Ignored = None
     keep_alive: Ignored = None
 
-    def job(self, dimension: int) -> Job:
-        """Return the job that does it; `dimension` is the model's, or 0 while it is not known."""
-        wanted = None if self.dimensions and 0 < dimension <= self.dimensions else self.dimensions
-        options = Options(truncate=self.truncate is not False, dimensions=wanted)
-        return Embed(as_list(self.input), options)
-
 
 class OllamaPromptBody(Body):
     """A text to embed."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"model": "sentence-transformers/all-MiniLM-L6-v2", "prompt": "a text"}}
-    )
+    model_config = example(model="sentence-transformers/all-MiniLM-L6-v2", prompt="a text")
     model: Name = Field(description="The served model, or an alias of it, also with `:latest` after it")
     prompt: Text = Field(description="The text")
     options: Ignored = None
     keep_alive: Ignored = None
 
-    def job(self) -> Job:
-        """Return the job that does it."""
-        return Embed([self.prompt])
-
 
 class OllamaModelBody(Body):
     """A model."""
 
-    model_config = ConfigDict(json_schema_extra={"example": {"model": "sentence-transformers/all-MiniLM-L6-v2"}})
+    model_config = example(model="sentence-transformers/all-MiniLM-L6-v2")
     model: Name | None = Field(None, description="The served model, or an alias of it, also with `:latest` after it")
     name: Name | None = Field(None, description="Older name of `model`, read where that is missing or empty")
 
@@ -182,23 +164,29 @@ _NEVER = datetime.fromtimestamp(0, UTC).isoformat()
 async def embed(body: OllamaEmbedBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
     await check_model(body.model)
-    wanted = VectorFormat.of_request()
-    reply = await call(body.job(await context().pool.dimension()), remedy="split the list")
-    spent_ns = int((time.perf_counter() - json_request().started_s) * 1e9)
-    cost = {"total_duration": spent_ns, "load_duration": 0, "prompt_eval_count": sum(reply.tokens)}
-    answer = {"model": reply.model, "embeddings": reply.vectors, **cost}
-    return wanted.answer(reply, arrays_of(reply), in_json=lambda: answer)
+    dimensions, known = body.dimensions, await context().pool.dimension()
+    if dimensions and 0 < known <= dimensions:
+        dimensions = None
+    options = Options(truncate=body.truncate is not False, dimensions=dimensions)
+
+    def in_json(reply: Reply) -> dict[str, Any]:
+        spent_ns = int((time.perf_counter() - json_request().started_s) * 1e9)
+        cost = {"total_duration": spent_ns, "load_duration": 0, "prompt_eval_count": sum(reply.tokens)}
+        return {"model": reply.model, "embeddings": reply.vectors, **cost}
+
+    return await answer_vectors(body.input, options, in_json)
 
 
 @api.post("/api/embeddings", responses={200: OllamaEmbedding})
 async def embeddings(body: OllamaPromptBody) -> Response:
     """Embed one text."""
     await check_model(body.model)
-    wanted = VectorFormat.of_request()
-    reply = await call(body.job(), remedy="cut the text")
-    assert reply.vectors is not None
-    row = reply.vectors[0]
-    return wanted.answer(reply, arrays_of(reply), in_json=lambda: {"embedding": row})
+
+    def in_json(reply: Reply) -> dict[str, Any]:
+        assert reply.vectors is not None
+        return {"embedding": reply.vectors[0]}
+
+    return await answer_vectors(body.prompt, Options(), in_json, remedy="cut the text")
 
 
 @api.get("/api/tags", responses={200: OllamaModels})
@@ -253,11 +241,5 @@ async def _about(name: str) -> dict[str, Any]:
 
 
 def _details(model: Any) -> dict[str, Any]:
-    precision = str(model.get("precision", ""))
-    return {
-        "format": "shoal",
-        "family": "bert",
-        "families": ["bert"],
-        "parameter_size": "",
-        "quantization_level": precision,
-    }
+    about = {"format": "shoal", "family": "bert", "families": ["bert"], "parameter_size": ""}
+    return about | {"quantization_level": str(model.get("precision", ""))}

@@ -3,44 +3,35 @@
 from typing import Any, Literal
 
 from flask import Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from werkzeug.routing import BaseConverter
 
-from shoal.contract.jobs import Job
 from shoal.contract.options import Options
 from shoal.contract.replies import Reply
 from shoal.errors import ModelNotFound
 from shoal.operations import Embed
 from shoal_api.answers.response import base64_rows, rendered
 from shoal_api.answers.vector_format import VectorFormat, arrays_of
-from shoal_api.description import Blueprint
-from shoal_api.enqueue import call
-from shoal_api.model_names import check_model, served_models
-from shoal_api.schema.body import Body
-from shoal_api.schema.bounds import Dimensions, Ignored, Name
+from shoal_api.blueprint import Blueprint
+from shoal_api.enqueue import as_texts, call
+from shoal_api.protocols.model_names import check_model, served_models
+from shoal_api.schema.body import Body, Ignored, Name, ShortenedTo, example
 from shoal_api.schema.errors import BAD_REQUEST, ErrorShape
 from shoal_api.schema.requests import TextsOrIds
 from shoal_api.schema.responses import IN_ANY_FORMAT
-from shoal_api.token_ids import as_texts
 
 
 class EmbeddingsBody(Body):
     """Texts to embed."""
 
-    model_config = ConfigDict(json_schema_extra={"example": {"input": ["a text", "another text"]}})
+    model_config = example(input=["a text", "another text"])
     input: TextsOrIds = Field(description="One text or several; or token ids, if `SHOAL_TOKEN_IDS` allows them")
     model: Name | None = Field(None, description="The served model, or an alias of it; null: the served one")
     encoding_format: Literal["float", "base64"] | None = Field(
         None, description="base64: the numbers as little-endian 32-bit floats; null: lists of numbers"
     )
-    dimensions: Dimensions | None = Field(
-        None, description="Keep this many numbers of each vector, and normalise again"
-    )
+    dimensions: ShortenedTo = None
     user: Ignored = None
-
-    def job(self, texts: list[str]) -> Job:
-        """Return the job that embeds the texts of `input`."""
-        return Embed(texts, Options(dimensions=self.dimensions))
 
 
 class Embedding(BaseModel):
@@ -91,12 +82,7 @@ class ModelList(BaseModel):
 
 
 #: OpenAI's word for the kind of an error with this status; `invalid_request_error` for any other below 500.
-_KINDS = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    429: "rate_limit_error",
-}
+_KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
 class OpenAIErrorDetail(BaseModel):
@@ -140,8 +126,9 @@ async def embeddings(body: EmbeddingsBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
     await check_model(body.model)
     wanted = VectorFormat.of_request()
-    reply = await call(body.job(await as_texts("input", body.input)), remedy="split the list")
-    return wanted.answer(reply, arrays_of(reply), in_json=lambda: embedding_list(reply, body.encoding_format))
+    job = Embed(await as_texts("input", body.input), Options(dimensions=body.dimensions))
+    reply = await call(job)
+    return wanted.answer(reply, arrays_of(reply), lambda: embedding_list(reply, body.encoding_format))
 
 
 def embedding_list(reply: Reply, encoding_format: str | None, rows: Any = None) -> dict[str, Any]:
@@ -149,13 +136,18 @@ def embedding_list(reply: Reply, encoding_format: str | None, rows: Any = None) 
     rows = reply.vectors if rows is None else rows
     if encoding_format == "base64":
         rows = base64_rows(rows)
-    num_tokens = sum(reply.tokens)
     return {
         "object": "list",
         "data": [{"object": "embedding", "index": n, "embedding": row} for n, row in enumerate(rows)],
         "model": reply.model,
-        "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
+        "usage": usage(reply),
     }
+
+
+def usage(reply: Reply) -> dict[str, int]:
+    """Return the tokens of all texts, or pairs, of a reply."""
+    num_tokens = sum(reply.tokens)
+    return {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
 
 
 @api.get("/v1/models", responses={200: ModelList})

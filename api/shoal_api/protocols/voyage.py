@@ -3,21 +3,19 @@
 from typing import Literal
 
 from flask import Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
-from shoal.contract.jobs import Job
 from shoal.contract.options import Options
-from shoal.operations import Embed, Rerank
+from shoal.operations import Embed
 from shoal_api.answers.response import cost_headers, rendered
-from shoal_api.description import Blueprint
+from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import call
-from shoal_api.model_names import check_model, prompt_for
 from shoal_api.protocols.cohere import formatted
 from shoal_api.protocols.infinity import InfinityRerankBody, RankedText
-from shoal_api.protocols.openai import EmbeddingList, Usage, embedding_list
-from shoal_api.ranking import rank, usage
-from shoal_api.schema.body import Body
-from shoal_api.schema.bounds import Dimensions, Name, Texts, TopN
+from shoal_api.protocols.model_names import check_model, prompt_for
+from shoal_api.protocols.openai import EmbeddingList, Usage, embedding_list, usage
+from shoal_api.protocols.rerank import rank
+from shoal_api.schema.body import Body, Name, ShortenedTo, Texts, TopN, example
 from shoal_api.schema.errors import BAD_REQUEST, UNSUPPORTED, ErrorShape
 from shoal_api.schema.requests import as_list
 from shoal_api.schema.responses import WITH_COST
@@ -26,16 +24,14 @@ from shoal_api.schema.responses import WITH_COST
 class VoyageBody(Body):
     """Texts to embed."""
 
-    model_config = ConfigDict(json_schema_extra={"example": {"input": ["a text"], "input_type": "document"}})
+    model_config = example(input=["a text"], input_type="document")
     input: Texts = Field(description="One text or several")
     model: Name | None = Field(None, description="A name of the served model; null: the served one")
     input_type: Literal["query", "document"] | None = Field(
         None, description="Chooses the prompt of the model, if it has one for this"
     )
     truncation: bool | None = Field(None, description="Cut texts that are too long; null: true; false refuses them")
-    output_dimension: Dimensions | None = Field(
-        None, description="Keep this many numbers of each vector, and normalise again"
-    )
+    output_dimension: ShortenedTo = None
     output_dtype: Literal["float", "int8", "uint8", "binary", "ubinary"] | None = Field(
         None, description="Type of the numbers, as Cohere's format of that name; null: float"
     )
@@ -43,24 +39,12 @@ class VoyageBody(Body):
         None, description="base64: the bytes of the numbers, floats of 32 bits in little-endian order"
     )
 
-    def job(self, prompt_name: str | None) -> Job:
-        """Return the job that does it, with the prompt of that name."""
-        options = Options(
-            truncate=self.truncation is not False, prompt_name=prompt_name, dimensions=self.output_dimension
-        )
-        return Embed(as_list(self.input), options)
-
 
 class VoyageRerankBody(InfinityRerankBody):
     """A query, and texts to score for it."""
 
     top_k: TopN | None = Field(None, description="Answer this many of the best; null: all")
     truncation: bool | None = Field(None, description="Cut what is too long; null: true; false refuses it")
-
-    def job(self) -> Job:
-        """Return the job that does it."""
-        options = Options(truncate=self.truncation is not False)
-        return Rerank(self.documents, options, query=self.query, raw_scores=self.raw_scores)
 
 
 class VoyageRanking(BaseModel):
@@ -88,7 +72,12 @@ api = Blueprint("voyage", __name__, "Voyage", VoyageError)
 async def embeddings(body: VoyageBody) -> Response:
     """Embed texts: one vector for each, in order, in the type of numbers that is asked for."""
     await check_model(body.model)
-    reply = await call(body.job(await prompt_for(body.input_type)), remedy="split the list")
+    options = Options(
+        truncate=body.truncation is not False,
+        prompt_name=await prompt_for(body.input_type),
+        dimensions=body.output_dimension,
+    )
+    reply = await call(Embed(as_list(body.input), options))
     assert reply.vectors is not None
     rows = formatted(reply.vectors, body.output_dtype or "float")
     return rendered(embedding_list(reply, body.encoding_format, rows), headers=cost_headers(reply))
@@ -97,6 +86,7 @@ async def embeddings(body: VoyageBody) -> Response:
 @api.post("/v1/rerank", responses={200: VoyageRanking})
 async def rerank(body: VoyageRerankBody) -> Response:
     """Score texts for a query, best first."""
-    reply, found = await rank(body, body.top_k)
+    options = Options(truncate=body.truncation is not False)
+    reply, found = await rank(body, options=options, raw_scores=body.raw_scores, top_n=body.top_k, as_objects=False)
     answer = {"object": "list", "data": found, "model": reply.model, "usage": usage(reply)}
     return rendered(answer, headers=cost_headers(reply))

@@ -3,21 +3,18 @@
 from typing import Any, Literal
 
 from flask import Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
-from shoal.contract.jobs import Job
 from shoal.contract.options import Options
+from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest
-from shoal.operations import Embed, Rerank
+from shoal.operations import Rerank
 from shoal_api.answers.response import WholeResponse, cost_headers, rendered
-from shoal_api.answers.vector_format import VectorFormat, arrays_of
-from shoal_api.description import Blueprint
-from shoal_api.enqueue import call
-from shoal_api.model_names import prompt_for
-from shoal_api.routes import health as own_health
-from shoal_api.routes import info as own_info
-from shoal_api.schema.body import Body
-from shoal_api.schema.bounds import Dimensions, Ignored, Text, TextList
+from shoal_api.blueprint import Blueprint
+from shoal_api.enqueue import answer_vectors, call
+from shoal_api.protocols.model_names import prompt_for
+from shoal_api.routes import service
+from shoal_api.schema.body import Body, Dimensions, Ignored, Text, TextList, example
 from shoal_api.schema.errors import ErrorShape
 from shoal_api.schema.responses import IN_ANY_FORMAT, WITH_COST, Info
 
@@ -35,36 +32,19 @@ class WeaviateConfig(Body):
 class WeaviateBody(Body):
     """A text to embed, or several."""
 
-    model_config = ConfigDict(json_schema_extra={"example": {"text": "a text", "config": {"task_type": "passage"}}})
+    model_config = example(text="a text", config={"task_type": "passage"})
     text: Text | None = Field(None, description="The text")
     texts: TextList | None = Field(None, description="The texts, if there are several; not read beside `text`")
     config: WeaviateConfig | None = Field(None, description="The way to embed them")
-
-    def job(self, prompt_name: str | None) -> Job:
-        """Return the job that does it, with the prompt of that name; raises InvalidRequest without a text."""
-        texts = self.texts if self.text is None else [self.text]
-        if texts is None:
-            raise InvalidRequest("text is missing: it is required, or texts in its place")
-        dimensions = self.config.dimensions if self.config else None
-        return Embed(texts, Options(prompt_name=prompt_name, dimensions=dimensions))
 
 
 class WeaviateRerankBody(Body):
     """A query, and texts to score for it."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"query": "a storm", "property": "title", "documents": ["rain", "market"]}}
-    )
+    model_config = example(query="a storm", property="title", documents=["rain", "market"])
     query: Text = Field(description="The text that the others are scored for")
     property: Text | None = Field(None, description="The only text, without `documents`; not read beside them")
     documents: TextList | None = Field(None, description="The texts")
-
-    def job(self) -> Job:
-        """Return the job that does it; raises InvalidRequest without a text."""
-        texts = self.documents if self.property is None or self.documents is not None else [self.property]
-        if texts is None:
-            raise InvalidRequest("documents is missing: it is required, or one text as property in its place")
-        return Rerank(texts, query=self.query)
 
 
 class WeaviateScore(BaseModel):
@@ -108,14 +88,21 @@ api = Blueprint("weaviate", __name__, "Weaviate", WeaviateError)
 @api.post("/vectors", responses={200: WeaviateVectors})
 async def vectors(body: WeaviateBody) -> Response:
     """Embed the text of an object or a query, or several: vectors of length 1."""
-    wanted = VectorFormat.of_request()
-    task = body.config.task_type if body.config else None
-    reply = await call(body.job(await prompt_for(task)), remedy="split the list")
-    assert reply.vectors is not None
-    rows, dims = reply.vectors, reply.vectors.shape[1]
-    one = body.text is not None
-    found = {"text": body.text, "vector": rows[0]} if one else {"texts": body.texts, "vectors": rows}
-    return wanted.answer(reply, arrays_of(reply), in_json=lambda: {**found, "dims": dims, "dim": dims})
+    config = body.config or WeaviateConfig.model_construct()
+    prompt_name = await prompt_for(config.task_type)
+    texts = body.texts if body.text is None else [body.text]
+    if texts is None:
+        raise InvalidRequest("text is missing: it is required, or texts in its place")
+
+    def in_json(reply: Reply) -> dict[str, Any]:
+        rows = reply.vectors
+        assert rows is not None
+        found: dict[str, Any] = {"text": body.text, "vector": rows[0]}
+        if body.text is None:
+            found = {"texts": body.texts, "vectors": rows}
+        return {**found, "dims": rows.shape[1], "dim": rows.shape[1]}
+
+    return await answer_vectors(texts, Options(prompt_name=prompt_name, dimensions=config.dimensions), in_json)
 
 
 @api.post("/rerank", responses={200: WeaviateScores})
@@ -123,7 +110,10 @@ async def vectors(body: WeaviateBody) -> Response:
 @api.post("/v2/rerank", responses={200: WeaviateScores})
 async def rerank(body: WeaviateRerankBody) -> Response:
     """Score texts for a query, in order."""
-    reply = await call(body.job(), remedy="split the list")
+    texts = body.documents if body.property is None or body.documents is not None else [body.property]
+    if texts is None:
+        raise InvalidRequest("documents is missing: it is required, or one text as property in its place")
+    reply = await call(Rerank(texts, query=body.query))
     assert reply.scores is not None
     if body.documents is None:
         found: dict[str, Any] = {"property": body.property, "score": reply.scores[0]}
@@ -136,13 +126,13 @@ async def rerank(body: WeaviateRerankBody) -> Response:
 @api.get("/meta", responses={200: Info})
 async def meta() -> Response:
     """Tell the model, the workers and the limits of the service."""
-    return rendered(await own_info.describe())
+    return rendered(await service.describe())
 
 
 @api.get("/.well-known/ready", responses={204: None})
 async def ready() -> Response:
     """Tell that a ready worker will answer requests."""
-    await own_health.num_ready()
+    await service.num_ready()
     return WholeResponse(status=204)
 
 

@@ -10,23 +10,25 @@ from shoal.contract.keys import NAME, NAME_RULE
 from shoal.errors import InvalidRequest
 from shoal.long_jobs.long_jobs import UNLISTED_S
 from shoal_api.answers.response import rendered
+from shoal_api.blueprint import Blueprint
 from shoal_api.context import context
-from shoal_api.description import Blueprint
 from shoal_api.enqueue import IDEMPOTENCY_KEY, writer
 from shoal_api.long_jobs.long_job import accepted, raise_failure, submit_with_file, wait
 from shoal_api.request import json_request
-from shoal_api.schema.documents import DocumentsBody, DocumentsWritten, IdsBody
 from shoal_api.schema.errors import ErrorBody
-from shoal_api.schema.long_jobs import (
+from shoal_api.schema.indexes import (
     BuildBody,
     BuildQuery,
+    DocumentsBody,
+    DocumentsWritten,
+    IdsBody,
+    Indexes,
     IndexPath,
-    LongJobSubmitted,
     PublishBody,
     VersionPath,
     Versions,
 )
-from shoal_api.schema.responses import Indexes
+from shoal_api.schema.long_jobs import LongJobSubmitted
 
 api = Blueprint("indexes", __name__, "indexes", ErrorBody)
 

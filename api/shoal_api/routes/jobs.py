@@ -1,41 +1,71 @@
-"""/v1/jobs: submit jobs; fetch the status and result of jobs and of long jobs, watch them, pause or cancel them."""
+"""/v1/jobs: jobs and long jobs, submitted, watched, fetched, paused and cancelled. POST /v1/bulk: files to embed."""
 
-from typing import Any
+import os
+import re
+import stat
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO, cast
 
 from flask import Response
 
+from shoal.bulk.vector_folder import BAD_ROWS
+from shoal.contract.excerpt import excerpt
+from shoal.contract.options import Options
 from shoal.contract.replies import Reply
-from shoal.errors import UnknownJob
-from shoal_api.answers.response import rendered, result_fields, search_fields
+from shoal.errors import UnknownFile, UnknownJob
+from shoal.long_jobs.public_status import public_text
+from shoal.process.allowed_path import allowed_path
+from shoal_api.answers.response import FileResponse, rendered, result_fields, search_fields
 from shoal_api.answers.vector_format import VectorFormat, arrays_of
+from shoal_api.blueprint import Blueprint
 from shoal_api.context import Context, context
-from shoal_api.description import Blueprint
 from shoal_api.enqueue import IDEMPOTENCY_KEY, submit
-from shoal_api.long_jobs.long_job import check_room_for_job, describe, own_job, raise_failure, state, wait
-from shoal_api.request import json_request
+from shoal_api.long_jobs.job_folder import JobFolder
+from shoal_api.long_jobs.long_job import (
+    check_room_for_job,
+    describe,
+    own_job,
+    raise_failure,
+    state,
+    submit_with_file,
+    wait,
+)
+from shoal_api.request import PIECE_BYTES, json_request
 from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.long_jobs import (
     AnyDeletedJob,
     AnyJobResult,
     AnyJobState,
     AnyJobStatus,
+    BulkBody,
+    BulkQuery,
+    FilePath,
     ListQuery,
     LongJobs,
     LongJobState,
+    LongJobSubmitted,
 )
-from shoal_api.schema.requests import JobBody, JobPath, ResultQuery
+from shoal_api.schema.requests import JobBody, JobPath, ResultQuery, submitted_job
 from shoal_api.schema.responses import Submitted
 from shoal_api.viewers.event_stream import as_stream, events_of_job
 
 api = Blueprint("jobs", __name__, "submit and fetch", ErrorBody)
+long_jobs_api = Blueprint("bulk", __name__, "long jobs", ErrorBody)
 
+_RESULT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+_FILE: dict[Any, Any] = {
+    200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
+}
 _EVENTS: dict[Any, Any] = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
 
 
 @api.post("/v1/jobs", responses={202: Submitted}, openapi_extensions={"parameters": [IDEMPOTENCY_KEY]})
 async def submit_job(body: JobBody) -> Response:
     """Submit a job; its result can be fetched until it expires."""
-    return await submit(body.job(), body.lane)
+    return await submit(submitted_job(body), body.lane)
 
 
 @api.get("/v1/jobs", responses={200: LongJobs})
@@ -123,6 +153,59 @@ def retry_job(path: JobPath) -> Response:
     job = own_job(path.id)
     check_room_for_job()
     return rendered(state(job.id, context().long_jobs.retry(job.id)))
+
+
+@long_jobs_api.post("/v1/bulk", responses={202: LongJobSubmitted}, openapi_extensions={"parameters": [IDEMPOTENCY_KEY]})
+def submit_bulk(query: BulkQuery, body: BulkBody) -> Response:
+    """Embed a file: one that is below a root or at a URL, or with `name` the one that is the body."""
+    fields = body if query.name is None else query
+
+    def arguments(folder: JobFolder) -> dict[str, object]:
+        Options(**fields.options())  # raises InvalidRequest for options at odds
+        context().uploads.check_results(json_request().client_name)
+        columns = {"text_column": fields.text_column, "id_column": fields.id_column}
+        return {**columns, "format": fields.format, "options": fields.options(), "out": folder.result}
+
+    return submit_with_file("embed_file", query, body, arguments)
+
+
+@long_jobs_api.get("/v1/jobs/<id>/files/<name>", responses=_FILE)
+async def result_file(path: FilePath) -> Response:
+    """Fetch a file of the result of a bulk embedding that is done: `manifest.json`, or one that it names."""
+    file = await context().in_thread(_open, path.id, path.name)
+    size = os.fstat(file.fileno()).st_size
+    response = FileResponse(file, {"Content-Type": "application/octet-stream", "Content-Length": f"{size}"})
+    response.call_on_close(context().access.count_lasting(json_request()))
+    return response
+
+
+def _open(job_id: str, name: str) -> BinaryIO:
+    """Return a file of the result of a job, opened; raise UnknownFile. One of text has the paths of `public_text`."""
+    job = own_job(job_id)
+    if job.kind != "embed_file" or job.status != "done":
+        raise UnknownFile(
+            f"job {job.id} ({job.kind}) is {job.status}: files can be fetched of an embed_file that is done"
+        )
+    settings = context().settings
+    file = open_result(Path(allowed_path(str(job.arguments.get("out")), settings)), name)
+    if name != BAD_ROWS:
+        return file
+    copy = cast(BinaryIO, TemporaryFile())  # noqa: SIM115 - the response closes it
+    with file:
+        while lines := file.readlines(PIECE_BYTES):
+            copy.write(public_text(b"".join(lines).decode(), settings).encode())
+    copy.seek(0)
+    return copy
+
+
+def open_result(folder: Path, name: str) -> BinaryIO:
+    """Return a file of a result, opened; raise UnknownFile for a name that is that of no file in the folder."""
+    with suppress(OSError):
+        if _RESULT_NAME.fullmatch(name) and stat.S_ISREG((folder / name).lstat().st_mode):
+            # The file may be another one by now: a link could lead out of the folder, and a pipe would be waited for.
+            descriptor = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            return os.fdopen(descriptor, "rb")
+    raise UnknownFile(f"the result has no file {excerpt(name)}: its manifest.json names the files")
 
 
 async def _state(job_id: str) -> dict[str, Any]:

@@ -7,11 +7,10 @@ from flask import Response
 
 from shoal.contract.wire import is_json
 from shoal_api.answers.response import rendered
-from shoal_api.description import Blueprint
+from shoal_api.blueprint import Blueprint, as_answered
 from shoal_api.enqueue import call
 from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.map import MapDocuments, MapDocumentsBody, MapPoints, MapQuery
-from shoal_api.validation import as_answered
 
 api = Blueprint("map", __name__, "wait for the answer", ErrorBody)
 

@@ -1,24 +1,41 @@
-"""GET /v1/pool and its events: lanes, workers, jobs and dead letters, and the measurements of the last ten minutes."""
+"""GET /v1/pool and its events: lanes, workers and jobs in the last ten minutes. /v1/dead: dead letters."""
 
 import asyncio
 import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 from flask import Response
 
-from shoal_api.answers.response import json_line, sent
+from shoal.queue.blame import DeadLetters
+from shoal_api.answers.response import json_line, rendered, sent
+from shoal_api.blueprint import Blueprint
 from shoal_api.context import Context, context
-from shoal_api.description import Blueprint
+from shoal_api.enqueue import refuse_idempotency_key
 from shoal_api.request import json_request
 from shoal_api.schema.errors import ErrorBody
-from shoal_api.schema.pool import PoolBody, PoolQuery
+from shoal_api.schema.pool import (
+    DeadLetterBody,
+    DeadLetterList,
+    DeadLetterPath,
+    DeadLettersQuery,
+    Dropped,
+    PoolBody,
+    PoolQuery,
+)
+from shoal_api.schema.responses import Submitted
 from shoal_api.viewers.event_stream import FIRST, MAX_STREAM_S, as_stream, event
+from shoal_api.viewers.pool_details import describe
 from shoal_api.viewers.pool_watch import PoolWatch
 
 api = Blueprint("pool", __name__, "service", ErrorBody)
+dead_letters_api = Blueprint("dead_letters", __name__, "dead letters", ErrorBody)
+
+#: Most bytes shown of a job that cannot be read.
+MAX_SHOWN_BYTES = 1_000
 
 #: Longest wait for a sample, in seconds; Redis has as long to answer.
 _SAMPLE_WITHIN_S = 5.0
@@ -94,3 +111,39 @@ def _as_time(event_id: str) -> float:
     with suppress(ValueError):
         return time_s if math.isfinite(time_s := float(event_id[:32])) else 0.0
     return 0.0
+
+
+@dead_letters_api.get("/v1/dead", responses={200: DeadLetterList})
+async def dead_letters(query: DeadLettersQuery) -> Response:
+    """List the jobs that could not be answered, the newest first."""
+    count, letters = await context().client.queue.num_dead(), await _letters().newest(query.limit)
+    return rendered({"count": count, "dead": [describe(letter) for letter in letters]})
+
+
+@dead_letters_api.get("/v1/dead/<id>", responses={200: DeadLetterBody})
+async def dead_letter(path: DeadLetterPath) -> Response:
+    """Show one of them, with its texts and the traceback if there is one."""
+    letter = await _letters().get(path.id)
+    job = letter.job()
+    asked = None if job is None else {"texts": job.texts, "options": asdict(job.options)}
+    about = {"traceback": letter.traceback, "asked": asked, "size_bytes": letter.size_bytes}
+    return rendered({**describe(letter), **about, "bytes": None if job else letter.data[:MAX_SHOWN_BYTES].hex()})
+
+
+@dead_letters_api.post("/v1/dead/<id>/retry", responses={202: Submitted})
+async def retry_dead_letter(path: DeadLetterPath) -> Response:
+    """Submit the job again, under a new id by which its result can be fetched."""
+    refuse_idempotency_key("repeat it without a key, as a dead letter is put again once")
+    job_id = await _letters().retry(path.id)
+    return rendered({"id": job_id, "status": "queued"}, 202, {"Location": f"/v1/jobs/{job_id}"})
+
+
+@dead_letters_api.delete("/v1/dead/<id>", responses={200: Dropped})
+async def drop_dead_letter(path: DeadLetterPath) -> Response:
+    """Delete a dead letter."""
+    await _letters().drop(path.id)
+    return rendered({"id": path.id, "dropped": True})
+
+
+def _letters() -> DeadLetters:
+    return DeadLetters(context().client.queue)

@@ -1,10 +1,12 @@
-"""The bodies that requests are made of: which fields they take, and how strictly."""
+"""Bodies of requests: which fields they take, how strictly, and the bounds of each kind of field."""
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from shoal.contract.checks import check_known
+from shoal.contract.checks import MAX_NAME_CHARS, MAX_NUMBER, MAX_VALUE_CHARS, check_known
+from shoal.contract.options import MAX_CHUNK_TOKENS, MAX_DIMENSIONS
 
 
 class Body(BaseModel):
@@ -23,3 +25,66 @@ class Body(BaseModel):
             values = {name: value for name, value in values.items() if value is not None or name in cls.model_fields}
             check_known("field", values, cls.model_fields)
         return values
+
+
+def example(**fields: Any) -> ConfigDict:
+    """Return the configuration of a body with an example for its description."""
+    return ConfigDict(json_schema_extra={"example": fields})
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedBy:
+    """The check that bounds a value in place of its schema, and why it does."""
+
+    check: str
+
+
+#: All checks that bound values in place of a schema: settings decide the bound, or Redis and Python have the same one.
+CHECKS = (TEXT, TEXTS, SEARCH, DOCUMENTS, TOKENS, UNREAD) = (
+    BoundedBy("check_texts and check_query: SHOAL_MAX_TEXT_CHARS decides"),
+    BoundedBy("check_texts: SHOAL_MAX_BACKLOG_TEXTS and SHOAL_MAX_JOB_TEXTS decide"),
+    BoundedBy("SearchOptions: jobs and programs have the same options"),
+    BoundedBy("IndexWriter: programs have the same documents"),
+    BoundedBy("check_texts and check_tokenizer_request: ids are decoded as texts"),
+    BoundedBy("SHOAL_MAX_REQUEST_BYTES alone: nothing reads the value"),
+)
+
+#: The name of a field, a prompt, an index, a version, a job or a model.
+Name = Annotated[str, Field(max_length=MAX_NAME_CHARS)]
+
+#: A path or a URL.
+Path = Annotated[str, Field(max_length=MAX_VALUE_CHARS)]
+
+#: A text to compute.
+Text = Annotated[str, TEXT]
+
+#: Several of them. The check stops at the first error: the errors of all items of a large list would fill the memory.
+TextList = Annotated[list[Text], Field(fail_fast=True), TEXTS]
+
+#: One text, or several.
+Texts = Text | TextList
+
+#: The token ids of a text.
+Ids = Annotated[list[Annotated[int, TOKENS]], Field(fail_fast=True), TOKENS]
+
+#: The token ids of several texts.
+IdLists = Annotated[list[Ids], Field(fail_fast=True), TEXTS]
+
+Dimensions = Annotated[int, Field(ge=1, le=MAX_DIMENSIONS)]
+
+#: A dimension to which the vectors of most protocols are cut.
+ShortenedTo = Annotated[
+    Dimensions | None, Field(description="Keep this many numbers of each vector, and normalise again")
+]
+
+ChunkTokens = Annotated[int, Field(ge=1, le=MAX_CHUNK_TOKENS)]
+ChunkOverlap = Annotated[int, Field(ge=0, le=MAX_CHUNK_TOKENS)]
+
+#: A number of the best to answer, which may be more than there are.
+TopN = Annotated[int, Field(ge=1, le=2**31 - 1)]
+
+#: A time in Unix seconds.
+UnixTime = Annotated[float, Field(ge=0, le=MAX_NUMBER, allow_inf_nan=False)]
+
+#: A field that clients send, and that changes no answer.
+Ignored = Annotated[Any, Field(description="Ignored"), UNREAD]

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
-from shoal_api.schema import headers
+from shoal_api.schema.responses import ERROR_HEADERS, described
 
 #: HTTP status of each code that a response can have; an error of any other code is a defect of the server, and 500.
 STATUS = {
@@ -72,7 +72,7 @@ _TEI_FIELDS = frozenset(("truncation_direction", "options"))
 class ErrorShape(BaseModel):
     """The errors of one dialect. Its JSON schema is made once: to make it for every route took a tenth of the start."""
 
-    model_config = cast(ConfigDict, {"openapi_extra": {"description": "An error", "headers": headers.ERROR}})
+    model_config = described(description="An error", answer_headers=ERROR_HEADERS)
 
     #: The statuses of codes that differ from `STATUS`.
     statuses: ClassVar[Mapping[str, int]] = MappingProxyType({})

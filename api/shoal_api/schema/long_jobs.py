@@ -1,16 +1,13 @@
-"""The shapes of long jobs and of builds and versions of indexes: bodies, paths, queries and responses."""
+"""The shapes of long jobs: bodies, paths, queries and responses."""
 
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
-from shoal.contract.languages import Language
 from shoal.contract.options import OPTION_DEFAULTS
-from shoal_api.schema import headers
-from shoal_api.schema.body import Body
-from shoal_api.schema.bounds import ChunkOverlap, ChunkTokens, Dimensions, Name, Path, UnixTime
+from shoal_api.schema.body import Body, ChunkOverlap, ChunkTokens, Dimensions, Name, Path, example
 from shoal_api.schema.requests import TextOptions
-from shoal_api.schema.responses import ANY_FORMAT, JobResult, JobState, JobStatus, described
+from shoal_api.schema.responses import ANY_FORMAT, SUBMITTED_HEADERS, JobResult, JobState, JobStatus, described
 
 #: Most jobs of a list.
 MAX_LISTED = 1_000
@@ -18,7 +15,7 @@ MAX_LISTED = 1_000
 _ID = "05994f8ba4d8bac6959289ef"
 
 
-class _SourceFields(Body):
+class SourceFields(Body):
     """The columns of a source, and the URL to tell of the end of its job."""
 
     text_column: Name | None = Field(None, description="Column with the texts; null: the one that looks like it")
@@ -26,7 +23,7 @@ class _SourceFields(Body):
     webhook: Path | None = Field(None, description="URL that is sent the status of the job when it has ended")
 
 
-class _BulkFields(_SourceFields, TextOptions):
+class _BulkFields(SourceFields, TextOptions):
     """The fields of a bulk embedding beside its source."""
 
     format: Literal["safetensors", "npy", "parquet", "jsonl"] = Field(
@@ -44,85 +41,26 @@ class _BulkFields(_SourceFields, TextOptions):
         return {name: getattr(self, name) for name in self.model_fields_set & OPTION_DEFAULTS.keys()}
 
 
-class _BuildFields(_SourceFields):
-    """The fields of a build beside its source."""
-
-    on_bad: Literal["raise", "skip"] = Field("raise", description="Bad rows: end the build, or leave them out")
-    publish: bool = Field(True, description="Serve the new version when it is built")
-    full: bool = Field(False, description="Embed all texts, also those that the version which was built last has")
-    drop_changes_before: UnixTime | None = Field(
-        None, description="Forget documents added and deleted before this time, in Unix seconds"
-    )
-    language: Language | None = Field(None, description="Language of the words; without it, it is found")
-    chunk_tokens: ChunkTokens | None = Field(
-        None, description="Cut documents into chunks of at most so many tokens, each a row of the index"
-    )
-    chunk_overlap: ChunkOverlap = Field(0, description="Most tokens that two neighbouring chunks share")
-    field_kinds: list[Name] = Field(
-        [],
-        description='Kinds of fields that are not to be found by their values, as "year=number"',
-        max_length=256,
-        fail_fast=True,
-    )
-
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments of the long job, without its source."""
-        return {name: getattr(self, name) for name in _BuildFields.model_fields if name != "webhook"}
-
-
-_SOURCE = Field(
+SOURCE = Field(
     None,
     description="File of records: a path below one of the roots, or a URL; required unless the file is the body",
     min_length=1,
 )
-_NAME = Field(None, description="Name of the file that is the body; without it the body is JSON")
+NAME = Field(None, description="Name of the file that is the body; without it the body is JSON")
 
 
 class BulkBody(_BulkFields):
     """A file to embed."""
 
-    model_config = ConfigDict(json_schema_extra={"example": {"source": "news.jsonl", "text_column": "headline"}})
-    source: Path | None = _SOURCE
+    model_config = example(source="news.jsonl", text_column="headline")
+    source: Path | None = SOURCE
 
 
 class BulkQuery(_BulkFields):
     """The fields of a bulk embedding whose file is the body."""
 
     model_config = ConfigDict(strict=False)
-    name: Name | None = _NAME
-
-
-class BuildBody(_BuildFields):
-    """A file to build a version of an index from."""
-
-    model_config = ConfigDict(json_schema_extra={"example": {"source": "news.jsonl"}})
-    source: Path | None = _SOURCE
-
-
-class BuildQuery(_BuildFields):
-    """The fields of a build whose file is the body."""
-
-    model_config = ConfigDict(strict=False)
-    name: Name | None = _NAME
-
-
-class IndexPath(BaseModel):
-    """The path of an index."""
-
-    index: Name = Field(description="Name of the index")
-
-
-class VersionPath(IndexPath):
-    """The path of a version of an index."""
-
-    version: str = Field(description="Version, as the list of versions has it", max_length=128)
-
-
-class PublishBody(Body):
-    """The version to serve."""
-
-    model_config = ConfigDict(json_schema_extra={"example": {"version": "20261122T030000Z-4f8ba4"}})
-    version: str = Field(description="Version, as the list of versions has it", min_length=1, max_length=128)
+    name: Name | None = NAME
 
 
 class FilePath(BaseModel):
@@ -222,7 +160,7 @@ class LongJobSubmitted(LongJobState):
     """A long job that was put."""
 
     model_config = described(
-        answer_headers={"Location": headers.SUBMITTED["Location"]},
+        answer_headers={"Location": SUBMITTED_HEADERS["Location"]},
         example={"id": _ID, "status": "queued", "note": None},
     )
 
@@ -256,28 +194,3 @@ class AnyJobResult(RootModel[JobResult | LongJob]):
     """The result of a job, or a long job that is done."""
 
     model_config = described(**ANY_FORMAT)
-
-
-class VersionInfo(BaseModel):
-    """A version of an index; null where its files do not tell."""
-
-    version: str
-    is_current: bool = Field(description="True for the version that is served")
-    count: int | None = Field(description="Number of documents, or of their chunks")
-    num_documents: int | None = Field(description="Number of documents")
-    built_at: str | None
-    source: str | None = Field(description="File that it was built from")
-    model: str | None
-    digest: str | None = Field(description="Digest of the model")
-    num_embedded: int | None = Field(description="Documents that were embedded; the rest was taken over")
-    num_bad: int | None = Field(description="Rows of the file that were left out")
-    size_bytes: int
-    error: str | None = Field(description="Why it cannot be served")
-
-
-class Versions(BaseModel):
-    """The versions of an index, the newest first, and the one that is served."""
-
-    name: str
-    current: str | None
-    versions: list[VersionInfo]

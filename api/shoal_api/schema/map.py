@@ -10,8 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, Stri
 from shoal.contract.jobs import Job
 from shoal.operations import Map
 from shoal.operations.map_options import MAX_POINTS, MAX_ROW, MAX_ROWS, MapOptions
-from shoal_api.schema.body import Body
-from shoal_api.schema.bounds import Name
+from shoal_api.schema.body import Body, Name
 from shoal_api.schema.responses import described
 
 

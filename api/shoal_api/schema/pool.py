@@ -1,12 +1,14 @@
-"""The shape of the pool's state: its lanes and workers, what they did lately, and the jobs that a viewer may see."""
+"""The shapes of the pool's state (its lanes, workers and jobs of late) and of dead letters."""
+
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
 from shoal.contract.replies import Status
-from shoal_api.schema.bounds import UnixTime
+from shoal_api.schema.body import Name, UnixTime
 from shoal_api.schema.errors import ErrorDetail
 from shoal_api.schema.long_jobs import LongJob
-from shoal_api.schema.responses import DeadLetterBrief, Timings
+from shoal_api.schema.responses import Timings
 
 _Numbers = list[float | None]
 
@@ -100,6 +102,55 @@ class History(BaseModel):
     encode_s: _Numbers
     search_s: _Numbers
     lanes: LaneHistories
+
+
+class DeadLetterPath(BaseModel):
+    """The path of a dead letter."""
+
+    id: Name = Field(description="Id that the list of dead letters has")
+
+
+class DeadLettersQuery(BaseModel):
+    """The number of dead letters to list."""
+
+    limit: int = Field(100, ge=1, le=1_000, description="Most to list, the newest first")
+
+
+class DeadLetterBrief(BaseModel):
+    """A job that could not be answered; null where the beginning of its bytes does not tell."""
+
+    id: str = Field(description="Id of the dead letter")
+    time: float = Field(description="Time when the job was given up, in Unix seconds")
+    job_id: str | None
+    op: str | None
+    num_texts: int | None
+    lane: str
+    deliveries: int = Field(description="Number of deliveries to a worker")
+    worker: str = Field(description="Worker that it was delivered to last")
+    reason: str
+
+
+class DeadLetterBody(DeadLetterBrief):
+    """A dead letter with its job."""
+
+    traceback: str = Field(description="Traceback of the worker, if it could still write one")
+    asked: dict[str, Any] | None = Field(description="The texts and options of the job")
+    size_bytes: int
+    bytes: str | None = Field(description="First 1,000 bytes in hex, of a job that cannot be read")
+
+
+class DeadLetterList(BaseModel):
+    """The newest dead letters, and how many there are in all."""
+
+    count: int
+    dead: list[DeadLetterBrief]
+
+
+class Dropped(BaseModel):
+    """A dead letter that was deleted."""
+
+    id: str
+    dropped: Literal[True]
 
 
 class PoolBody(BaseModel):

@@ -1,18 +1,27 @@
-"""The shapes that requests are checked against: bodies, paths and queries. The OpenAPI page is made from them."""
+"""The bodies, paths and queries of requests, and the jobs that they ask for."""
 
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
+from pydantic import BaseModel, Discriminator, Field, Tag, WithJsonSchema
 
 from shoal.contract.jobs import MAX_DEADLINE_S, MAX_TEXT_NUMBER, Job, Lane
 from shoal.contract.options import OPTION_DEFAULTS, Options, Output, Pooling, TruncationSide
 from shoal.errors import InvalidRequest
 from shoal.operations import Embed, Rerank, Search
 from shoal.operations.search import MAX_K
+from shoal.operations.search_options import (
+    MAX_GROUP_SIZE,
+    MAX_TOP_N,
+    SEARCH_DEFAULTS,
+    SEARCH_NAMES,
+    Mode,
+    SearchOptions,
+)
 from shoal_api.answers.number_type import NumberType
-from shoal_api.schema.body import Body
-from shoal_api.schema.bounds import (
+from shoal_api.schema.body import (
+    SEARCH,
+    Body,
     ChunkOverlap,
     ChunkTokens,
     Dimensions,
@@ -24,8 +33,8 @@ from shoal_api.schema.bounds import (
     Text,
     TextList,
     Texts,
+    example,
 )
-from shoal_api.schema.search_fields import SearchFields
 
 #: Longest that a request for a job's result may wait, in seconds.
 MAX_WAIT_S = 60
@@ -59,9 +68,12 @@ TextsOrIds = Annotated[
 ]
 
 
+_DEFAULTS = OPTION_DEFAULTS | SEARCH_DEFAULTS
+
+
 def _option(name: str, description: str) -> Any:
-    """Return the field of an option, with the default that it has in `shoal.Options`."""
-    return Field(OPTION_DEFAULTS[name], description=description)
+    """Return the field of an option, with its default in `shoal.Options` or `shoal.SearchOptions`."""
+    return Field(_DEFAULTS[name], description=description)
 
 
 _LANE: Any = Field(
@@ -98,10 +110,49 @@ class EmbedOptions(TextOptions):
     chunk_overlap: ChunkOverlap = _option("chunk_overlap", "Most tokens that two neighbours share")
 
 
+_Item = TypeVar("_Item")
+
+#: A list whose check stops at the first error: the errors of all items of a large list would fill the memory.
+_List = Annotated[list[_Item], Field(fail_fast=True), SEARCH]
+
+_Map = Annotated[dict[str, Any], SEARCH]
+_String = Annotated[str, SEARCH]
+_Number = Annotated[float, SEARCH]
+
+
+class SearchFields(Body):
+    """Options of how an index is searched."""
+
+    mode: Mode = _option("mode", "Rank by meaning, by words, or by both")
+    alpha: Annotated[float, Field(ge=0, le=1)] | None = _option("alpha", "Share of the meaning in a hybrid search")
+    filter: _Map | None = _option("filter", "Condition on fields that each hit fulfils")
+    sort: _List[_Map] | None = _option("sort", "Fields by which hits are ordered instead of by score")
+    boost: _List[_Map] | None = _option("boost", "Fields whose values raise or lower the score")
+    group_by: _String | None = _option("group_by", "Field whose equal values make a group; empty: no groups")
+    group_size: Annotated[int, Field(ge=1, le=MAX_GROUP_SIZE)] = _option("group_size", "Most hits of a group")
+    facets: _List[_String] | None = _option("facets", "Fields whose values are counted")
+    facets_top_n: Annotated[int, Field(ge=1, le=MAX_TOP_N)] | None = _option(
+        "facets_top_n", "Count the values of so many best documents; null: of all that the filter leaves"
+    )
+    fields: _List[_String] | None = _option("fields", "Fields that hits have beside id and score; null: all")
+    snippet: _Map | None = _option("snippet", "Show the passage of each hit that fits best")
+    cursor: _String | None = _option("cursor", "Page to answer: empty for the first one, then as answered")
+    min_score: _Number | None = _option("min_score", "Least score of a hit")
+    explain: bool = _option("explain", "Tell for each hit what its score is made of")
+    like: _List[_String] | None = _option("like", "Ids of documents that hits are to be like")
+    vectors: _List[_List[_Number]] | None = _option("vectors", "Vectors to search for, as the model makes them")
+    negative: Texts | None = Field(None, description="Texts that hits are not to be like")
+    fuse: bool = _option("fuse", "Answer one list of hits for all that is asked together")
+    rerank: _Map | None = _option("rerank", "Let the reranker order the best hits")
+    diversity: Annotated[float, Field(ge=0, le=1)] | None = _option("diversity", "How much hits differ from each other")
+    exact: bool | None = _option("exact", "Look at all documents, also where the index is for approximate search")
+    map_place: bool = _option("map_place", "Tell the places of hits and queries on the map of the index")
+
+
 class EmbedBody(EmbedOptions):
     """Texts to embed. Bodies of Text Embeddings Inference's clients are taken too."""
 
-    model_config = ConfigDict(json_schema_extra={"example": {"inputs": ["first text", "second text"], "dimensions": 2}})
+    model_config = example(inputs=["first text", "second text"], dimensions=2)
     inputs: TextsOrIds = Field(description="One text or several; or token ids, if `SHOAL_TOKEN_IDS` allows them")
     truncate: bool | None = _option("truncate", "Cut texts that are too long for the model; false refuses them")  # type: ignore[assignment]
     truncation_direction: TruncationDirection | None = Field(
@@ -115,47 +166,25 @@ class EmbedBody(EmbedOptions):
     lane: Lane = _LANE
     options: Ignored = None
 
-    def job(self, texts: list[str]) -> Job:
-        """Return the job that embeds the texts of `inputs`; raises InvalidRequest for options at odds."""
-        options = vars(self) | {"truncate": self.truncate is not False}
-        if self.truncation_direction is not None:
-            options["truncation_side"] = self.truncation_direction.lower()
-        return Embed(texts, Options.from_map(options), first_text=self.first_text)
-
 
 class SearchBody(TextOptions, SearchFields):
     """Queries to search an index for, or vectors, or documents that hits are to be like."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"queries": "europe climate change storm", "k": 1, "mode": "hybrid"}}
-    )
+    model_config = example(queries="europe climate change storm", k=1, mode="hybrid")
     queries: Texts | None = Field(None, description="One query or several; needed unless there are `vectors` or `like`")
     k: int = Field(5, ge=1, le=MAX_K, description="Hits for each query, or groups of hits")
     index: Name = Field("default", description="Name of the index")
     lane: Lane = _LANE
 
-    def job(self) -> Job:
-        """Return the job that does it; raises InvalidRequest for options that do not go together."""
-        return search_job(self, self.queries, self.k, self.index, self.first_text)
-
 
 class ScoreBody(TruncationOptions):
     """Texts to score for a query."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"example": {"query": "storm in europe", "inputs": ["market falls", "a gale hits france"]}}
-    )
+    model_config = example(query="storm in europe", inputs=["market falls", "a gale hits france"])
     query: Text = Field(description="The text that the others are scored for")
     inputs: Texts = Field(description="One text or several")
     raw_scores: bool = Field(False, description="Answer the reranker's numbers as they are, not from 0 to 1")
     lane: Lane = _LANE
-
-    def job(self) -> Job:
-        """Return the job that does it; raises InvalidRequest for an empty query."""
-        options = Options.from_map(vars(self))
-        return Rerank(
-            as_list(self.inputs), options, query=self.query, raw_scores=self.raw_scores, first_text=self.first_text
-        )
 
 
 #: The fields of a job beside `op` and `lane`, by its `op`: the texts first.
@@ -169,7 +198,7 @@ _FIELDS_OF = {
 class JobBody(EmbedOptions, SearchFields):
     """A job to submit: `inputs` to embed or to score for a query, or `queries` to search for."""
 
-    model_config = ConfigDict(json_schema_extra={"example": {"op": "embed", "inputs": ["a text"], "lane": "bulk"}})
+    model_config = example(op="embed", inputs=["a text"], lane="bulk")
     op: Literal["embed", "search", "rerank"] = Field(description="What to do")
     inputs: Texts | None = Field(None, description="Texts of op embed and rerank")
     queries: Texts | None = Field(None, description="Queries of op search")
@@ -182,36 +211,57 @@ class JobBody(EmbedOptions, SearchFields):
         None, ge=0, le=MAX_DEADLINE_S, allow_inf_nan=False, description="Seconds after which the job is not computed"
     )
 
-    def job(self) -> Job:
-        """Return the job; raises InvalidRequest if its texts are missing, or for a field that `op` does not take."""
-        return replace(self._job(), timeout_s=self.timeout_s)
 
-    def _job(self) -> Job:
-        fields = _FIELDS_OF[self.op]
-        for name in sorted(self.model_fields_set.difference(fields, ("op", "lane", "timeout_s"))):
-            if getattr(self, name) != type(self).model_fields[name].default:  # generated clients send defaults
-                raise InvalidRequest(f"{name} does not go with op {self.op}: leave it out")
-        if self.op == "search":
-            return search_job(self, self.queries, self.k, self.index, self.first_text)
-        if self.inputs is None:
-            raise InvalidRequest(f"inputs is missing: op {self.op} takes a string or a list of strings there")
-        options = Options.from_map(vars(self))
-        if self.op == "embed":
-            return Embed(as_list(self.inputs), options, first_text=self.first_text)
-        return Rerank(
-            as_list(self.inputs), options, query=self.query, raw_scores=self.raw_scores, first_text=self.first_text
-        )
+def embed_job(body: EmbedBody | JobBody, texts: list[str]) -> Embed:
+    """Return the job that embeds the texts of a body; raises InvalidRequest for options at odds."""
+    options = vars(body) | {"truncate": body.truncate is not False}
+    if isinstance(body, EmbedBody) and body.truncation_direction is not None:
+        options["truncation_side"] = body.truncation_direction.lower()
+    return Embed(texts, Options.from_map(options), first_text=body.first_text)
 
 
-def search_job(body: SearchFields, queries: Texts | None, k: int, index: str, first_text: int = 0) -> Job:
+def search_job(body: SearchBody | JobBody) -> Search:
     """Return the job of a body that searches; raises InvalidRequest if there is nothing to search for."""
-    search = body.search_options()
-    if queries is None and not search.num_given:
+    given = {name: getattr(body, name) for name in body.model_fields_set.intersection(SEARCH_NAMES)}
+    negative = [] if body.negative is None else as_list(body.negative)
+    if body.negative is not None:
+        given["num_negative"] = len(negative)
+    search = SearchOptions.from_map(given)
+    if body.queries is None and not search.num_given:
         raise InvalidRequest(
             "queries is missing: a search takes a string or a list of strings there, or vectors, or like"
         )
-    texts = [text for given in (queries, body.negative) if given is not None for text in as_list(given)]
-    return Search(texts, Options.from_map(vars(body)), k=k, index=index, search=search, first_text=first_text)
+    texts = [*([] if body.queries is None else as_list(body.queries)), *negative]
+    options = Options.from_map(vars(body))
+    return Search(texts, options, k=body.k, index=body.index, search=search, first_text=body.first_text)
+
+
+def rerank_job(body: ScoreBody | JobBody, texts: Texts) -> Rerank:
+    """Return the job that scores texts for the query of a body; raises InvalidRequest for an empty query."""
+    options = Options.from_map(vars(body))
+    return Rerank(as_list(texts), options, query=body.query, raw_scores=body.raw_scores, first_text=body.first_text)
+
+
+def submitted_job(body: JobBody) -> Job:
+    """Return the job; raises InvalidRequest if its texts are missing, or for a field that `op` does not take."""
+    fields = _FIELDS_OF[body.op]
+    for name in sorted(body.model_fields_set.difference(fields, ("op", "lane", "timeout_s"))):
+        if getattr(body, name) != JobBody.model_fields[name].default:  # generated clients send defaults
+            raise InvalidRequest(f"{name} does not go with op {body.op}: leave it out")
+    if body.op == "search":
+        job: Job = search_job(body)
+    elif body.inputs is None:
+        raise InvalidRequest(f"inputs is missing: op {body.op} takes a string or a list of strings there")
+    elif body.op == "embed":
+        job = embed_job(body, as_list(body.inputs))
+    else:
+        job = rerank_job(body, body.inputs)
+    return replace(job, timeout_s=body.timeout_s)
+
+
+def as_list(texts: str | list[str]) -> list[str]:
+    """Return one text or several as a list."""
+    return [texts] if isinstance(texts, str) else texts
 
 
 class JobPath(BaseModel):
@@ -227,18 +277,6 @@ class ResultQuery(BaseModel):
     output_dtype: NumberType = Field("float32", description="Type of the numbers of vectors")
 
 
-class DeadLetterPath(BaseModel):
-    """The path of a dead letter."""
-
-    id: Name = Field(description="Id that the list of dead letters has")
-
-
-class DeadLettersQuery(BaseModel):
-    """The number of dead letters to list."""
-
-    limit: int = Field(100, ge=1, le=1_000, description="Most to list, the newest first")
-
-
 class PageFilePath(BaseModel):
     """The name of a file of the page, with the folders that it is in."""
 
@@ -249,8 +287,3 @@ class ReadyQuery(BaseModel):
     """The condition to check beside a ready worker."""
 
     index: Name | None = Field(None, description="Name of an index that a ready worker must serve")
-
-
-def as_list(texts: str | list[str]) -> list[str]:
-    """Return one text or several as a list."""
-    return [texts] if isinstance(texts, str) else texts

@@ -9,25 +9,73 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from shoal.contract.replies import Status
 from shoal_api.answers.vector_format import FORMATS
-from shoal_api.schema import headers
 
 
-def described(*, example: Any = None, content: Any = None, answer_headers: Any = None, links: Any = None) -> ConfigDict:
+def _header(description: str, kind: str = "string") -> dict[str, Any]:
+    return {"description": description, "schema": {"type": kind}}
+
+
+#: The headers with the cost of an answer.
+COST_HEADERS = {
+    "Server-Timing": _header("Milliseconds of `queue`, `tokenize`, `encode` and `search`"),
+    "X-Tokens": _header("Tokens of all texts together", "integer"),
+    "X-Truncated": _header("Texts that were cut", "integer"),
+    "X-Cached": _header("Texts that were not computed, because the cache had their vectors", "integer"),
+}
+
+#: The headers of an answer with vectors.
+VECTOR_HEADERS = COST_HEADERS | {
+    "X-Dtype": _header("In another format than JSON: the type of a number, such as float32"),
+    "X-Shape": _header("In another format than JSON: the numbers of rows and columns, such as 2,384"),
+}
+
+#: The headers with which Text Embeddings Inference tells the cost of an answer; times are in whole milliseconds.
+TEI_HEADERS = {
+    "X-Compute-Type": _header("`cpu`"),
+    "X-Compute-Characters": _header("Characters of all texts", "integer"),
+    "X-Compute-Tokens": _header("Tokens of all texts", "integer"),
+    "X-Compute-Time": _header("Time of the whole request", "integer"),
+    "X-Total-Time": _header("The same", "integer"),
+    "X-Queue-Time": _header("Time of waiting in the lane", "integer"),
+    "X-Tokenization-Time": _header("Time of tokenizing", "integer"),
+    "X-Inference-Time": _header("Time of encoding", "integer"),
+}
+
+#: The headers of the answer to a submit.
+SUBMITTED_HEADERS = {
+    "Location": _header("Path of the job"),
+    "Preference-Applied": _header("`respond-async`, if `Prefer` asked for it"),
+}
+
+#: The headers of an error.
+ERROR_HEADERS = {
+    "Retry-After": _header("With 429 and 503: seconds to wait before another attempt", "integer"),
+    "WWW-Authenticate": _header("With 401: the way to send a key"),
+}
+
+#: The headers of any answer to a key with a rate.
+RATE_HEADERS = {
+    "RateLimit-Policy": _header("The rate of the key"),
+    "RateLimit": _header("Past that rate: the seconds to wait"),
+}
+
+
+def described(*, example: Any = None, answer_headers: Any = None, **others: Any) -> ConfigDict:
     """Return the configuration of a shape with what the description of its response has beside it."""
-    extra = {"content": content, "headers": answer_headers, "links": links}
+    extra = {"headers": answer_headers, **others}
     config: dict[str, Any] = {"openapi_extra": {name: value for name, value in extra.items() if value}}
     return cast(ConfigDict, config | ({} if example is None else {"json_schema_extra": {"example": example}}))
 
 
 _BINARY = MediaType(schema=Schema(type=DataType.STRING, format="binary"))
 
-ANY_FORMAT = {"content": dict.fromkeys(FORMATS, _BINARY), "answer_headers": headers.VECTORS}
+ANY_FORMAT = {"content": dict.fromkeys(FORMATS, _BINARY), "answer_headers": VECTOR_HEADERS}
 
 #: Configuration of the shape of a response with vectors: `Accept` may ask for another format than JSON.
 IN_ANY_FORMAT = described(**ANY_FORMAT)
 
 #: Configuration of the shape of a response in JSON alone, with the cost of its job in headers.
-WITH_COST = described(answer_headers=headers.COST)
+WITH_COST = described(answer_headers=COST_HEADERS)
 
 
 class ScaledEmbeddings(BaseModel):
@@ -87,7 +135,7 @@ _HIT = {
 class SearchResults(BaseModel):
     """One list of hits for each query, best first."""
 
-    model_config = described(answer_headers=headers.COST, example={"results": [[_HIT]], "index_version": _VERSION})
+    model_config = described(answer_headers=COST_HEADERS, example={"results": [[_HIT]], "index_version": _VERSION})
     results: list[list[Hit]]
     index_version: str = Field(description="Version of the index that was searched; all hits are of that one")
     approximate: bool | None = Field(None, description="True if the lists may lack documents: see `exact`")
@@ -100,7 +148,7 @@ class SearchResults(BaseModel):
 class Scores(BaseModel):
     """The score of each text for the query, in the order of the texts."""
 
-    model_config = described(answer_headers=headers.COST, example={"scores": [0.9871, 0.0123]})
+    model_config = described(answer_headers=COST_HEADERS, example={"scores": [0.9871, 0.0123]})
     scores: list[float]
 
 
@@ -128,7 +176,7 @@ class Submitted(JobState):
     """A job that was put, or was put before with the same idempotency key."""
 
     model_config = described(
-        answer_headers=headers.SUBMITTED,
+        answer_headers=SUBMITTED_HEADERS,
         links={
             "status": _link("jobStatus", "The status of the job"),
             "result": _link("jobResult", "The result of the job"),
@@ -189,46 +237,9 @@ class Embeddings(
     """
 
     model_config = described(
-        **ANY_FORMAT | {"answer_headers": headers.VECTORS | headers.TEI},
+        **ANY_FORMAT | {"answer_headers": VECTOR_HEADERS | TEI_HEADERS},
         example=[[-0.3032372, 0.95291513], [-0.17424214, 0.9847028]],
     )
-
-
-class DeadLetterBrief(BaseModel):
-    """A job that could not be answered; null where the beginning of its bytes does not tell."""
-
-    id: str = Field(description="Id of the dead letter")
-    time: float = Field(description="Time when the job was given up, in Unix seconds")
-    job_id: str | None
-    op: str | None
-    num_texts: int | None
-    lane: str
-    deliveries: int = Field(description="Number of deliveries to a worker")
-    worker: str = Field(description="Worker that it was delivered to last")
-    reason: str
-
-
-class DeadLetterBody(DeadLetterBrief):
-    """A dead letter with its job."""
-
-    traceback: str = Field(description="Traceback of the worker, if it could still write one")
-    asked: dict[str, Any] | None = Field(description="The texts and options of the job")
-    size_bytes: int
-    bytes: str | None = Field(description="First 1,000 bytes in hex, of a job that cannot be read")
-
-
-class DeadLetterList(BaseModel):
-    """The newest dead letters, and how many there are in all."""
-
-    count: int
-    dead: list[DeadLetterBrief]
-
-
-class Dropped(BaseModel):
-    """A dead letter that was deleted."""
-
-    id: str
-    dropped: Literal[True]
 
 
 class Health(BaseModel):
@@ -242,42 +253,6 @@ class Ready(BaseModel):
 
     status: Literal["ready"]
     workers: int
-
-
-class IndexInfo(BaseModel):
-    """An index that is being served."""
-
-    name: str
-    count: int
-    version: str
-    built_at: str
-    model: str
-    digest: str
-    dimension: int
-    prompt: str = Field(description="Name of the prompt before each text; empty for the model's default")
-    num_changes: int = Field(description="Number of documents that were added, replaced or deleted since it was built")
-    changes_through: str = Field(description="Position of the last change that is searched")
-    ids_are_positions: bool = Field(
-        description="True if its source has no column of ids: the id of a document is its position there, and changes "
-        "of such ids are refused"
-    )
-    fields: dict[str, str] = Field(
-        description="Kind of each field of its documents by which searches filter and sort: keyword, number, date, "
-        "boolean or stored; of 100 fields at most, none for versions of earlier releases"
-    )
-    error: str | None = Field(
-        description="Reason why a worker does not serve the version that was published last, or some changes"
-    )
-
-
-class Indexes(BaseModel):
-    """All indexes that are being served."""
-
-    indexes: list[IndexInfo]
-    errors: dict[str, str] = Field(
-        description="By the name of each index, also of one that no worker can serve, the reason why a worker does not "
-        "serve the version that was published last, or some changes"
-    )
 
 
 class Info(BaseModel):

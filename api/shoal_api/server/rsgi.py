@@ -15,7 +15,7 @@ from granian.rsgi import HTTPProtocol, ProtocolClosed, Scope  # type: ignore[att
 from shoal.errors import InvalidRequest
 from shoal.process import logs
 from shoal_api.answers.response import LARGE_BYTES, FileResponse, StreamedResponse, WholeResponse
-from shoal_api.body import BODY
+from shoal_api.request import BODY
 from shoal_api.server.async_flask import AsyncFlask
 from shoal_api.server.sockets import OPEN_FILES, connections_on, listeners_on
 

@@ -28,7 +28,7 @@ from shoal.contract import wire
 from shoal.errors import BadSetting
 from shoal_api.access.api_keys import Keyring
 from shoal_api.answers.response import json_line
-from shoal_api.app import PROTOCOL_MODULES
+from shoal_api.app import PROTOCOL_APIS
 from shoal_api.request import MSGPACK_TYPES
 from shoal_api.schema.errors import STATUS, ErrorBody
 
@@ -67,7 +67,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/json_embed/": {"model_name": "stub", "input": ["storm", "rain"]},
     "/raw_embed/": {"model_name": None, "input": "storm"},
 }
-KNOWN = (ErrorBody, *(module.api.errors for module in PROTOCOL_MODULES.values()))
+KNOWN = (ErrorBody, *(api.errors for api in PROTOCOL_APIS.values()))
 WORDS = st.text(max_size=12) | st.sampled_from(
     ["nan", "inf", "1e999", "-1", "0", "0-0", "1-1", "a" * 5_000, "..", "../../etc", "a{b}", "\0", "9" * 30, "٣", " "]
 )

@@ -9,7 +9,7 @@ from api_stub import MakeApp, error_of
 from flask.testing import FlaskClient
 from page import table
 
-from shoal_api.routes.page import FOLDER, files
+from shoal_api.routes.pages import FOLDER, files
 
 pytest_plugins = ["api_fixtures"]
 

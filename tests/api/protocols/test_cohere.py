@@ -1,15 +1,11 @@
 """Cohere's routes: vectors in several formats, and the prompt of each type of input."""
 
 import base64
-import itertools
-from typing import Any
 
 import numpy as np
 import pytest
 from api_stub import MakeApp, StubWorker, vector_of
 from flask.testing import FlaskClient
-
-from shoal_api.protocols import cohere
 
 pytest_plugins = ["api_fixtures"]
 
@@ -50,14 +46,6 @@ class TestEmbed:
         response = api.post("/", json={"texts": TEXTS, "model": "embed-v4.0"})
         assert (response.status_code, list(response.get_json())) == (404, ["message"])
 
-    def test_a_format_that_is_asked_for_twice_is_made_once(
-        self, api: FlaskClient, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        num_made = itertools.count(1)
-        monkeypatch.setitem(cohere._FORMATS, "float", lambda vectors: [next(num_made)])
-        body = api.post("/v2/embed", json={"texts": TEXTS, "embedding_types": ["float"] * 9}).get_json()
-        assert body["embeddings"] == {"float": [1]}
-
     def test_bits_take_a_multiple_of_eight_numbers(self, api: FlaskClient) -> None:
         response = api.post("/v2/embed", json={"texts": TEXTS, "embedding_types": ["binary"]})
         assert (response.status_code, list(response.get_json())) == (400, ["message"])
@@ -74,14 +62,6 @@ class TestEmbed:
         optional = ("model", "input_type", "embedding_types", "truncate", "output_dimension")
         body = api.post("/v1/embed", json={"texts": TEXTS} | dict.fromkeys(optional)).get_json()
         assert np.array_equal(np.array(body["embeddings"], np.float32), VECTORS)
-
-    @pytest.mark.parametrize(
-        ("body", "status"),
-        [({}, 400), ({"texts": "a"}, 400), ({"texts": []}, 400), ({"texts": ["a"], "model": "embed-v4.0"}, 404)],
-    )
-    def test_errors_are_a_message(self, api: FlaskClient, body: dict[str, Any], status: int) -> None:
-        response = api.post("/v2/embed", json=body)
-        assert (response.status_code, list(response.get_json())) == (status, ["message"])
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,14 @@ from werkzeug.test import TestResponse
 from shoal.errors import BadSetting
 from shoal.settings import PROTOCOLS, Settings
 from shoal_api.access import api_keys
-from shoal_api.app import PROTOCOL_MODULES
+from shoal_api.app import PROTOCOL_APIS
 
 pytest_plugins = ["api_fixtures"]
 
 
 def test_each_that_the_settings_know_has_routes_and_a_dialect() -> None:
-    assert set(PROTOCOLS) == set(PROTOCOL_MODULES)
-    assert all(module.api.name == name for name, module in PROTOCOL_MODULES.items())
+    assert set(PROTOCOLS) == set(PROTOCOL_APIS)
+    assert all(api.name == name for name, api in PROTOCOL_APIS.items())
     assert Settings().protocol_prefixes() == dict.fromkeys(PROTOCOLS, "")
 
 

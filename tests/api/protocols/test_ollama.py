@@ -40,16 +40,6 @@ class TestEmbed:
         body = api.post("/api/embeddings", json={"model": "stub", "prompt": "a", "keep_alive": 5}).get_json()
         assert np.array_equal(np.array(body["embedding"], np.float32), vector_of("a"))
 
-    @pytest.mark.parametrize(
-        ("body", "status"),
-        [({"input": "a"}, 400), ({"model": "stub", "input": 5}, 400), ({"model": "other", "input": "a"}, 404)],
-    )
-    def test_errors_are_one_string(self, api: FlaskClient, body: dict[str, Any], status: int) -> None:
-        response = api.post("/api/embed", json=body)
-        assert response.status_code == status
-        assert list(response.get_json()) == ["error"]
-        assert isinstance(response.get_json()["error"], str)
-
 
 @pytest.mark.usefixtures("stub")
 class TestPull:

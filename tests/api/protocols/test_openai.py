@@ -7,7 +7,6 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 from api_stub import MakeApp, StubWorker, vector_of
-from conftest import RedisServer
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
@@ -96,15 +95,8 @@ class TestEmbeddings:
         assert kind == "invalid_request_error"
         assert words in message
 
-    def test_too_many_texts_are_refused(self, make_app: MakeApp) -> None:
-        response = embed(make_app(max_backlog_texts=2).test_client(), input=["a"] * 3)
-        assert error_of(response, 413)[:2] == ("invalid_request_error", "too_large")
-
     def test_a_failure_is_the_servers(self, api: FlaskClient) -> None:
         assert error_of(embed(api, input="fail"), 500)[:2] == ("server_error", "internal")
-
-    def test_a_body_that_is_no_json_is_refused(self, api: FlaskClient) -> None:
-        assert error_of(api.post("/v1/embeddings", data=b"storm"), 400)[1] == "invalid_json"
 
 
 class TestModels:
@@ -145,10 +137,3 @@ def test_a_full_lane_says_when_to_come_again(make_app: MakeApp) -> None:
     response = embed(api, input=["a", "b"])
     assert error_of(response, 429)[:2] == ("rate_limit_error", "overloaded")
     assert int(response.headers["Retry-After"]) > 0
-
-
-def test_without_redis_it_says_when_to_come_again(make_app: MakeApp, own_redis: RedisServer) -> None:
-    own_redis.stop()
-    response = embed(make_app(redis_url=own_redis.url).test_client(), input="a", model="stub")
-    assert error_of(response, 503)[:2] == ("server_error", "unavailable")
-    assert response.headers["Retry-After"] == "1"

@@ -63,10 +63,6 @@ class TestEmbed:
     def test_without_a_field_of_its_own_the_own_route_has_its_own_errors(self, api: FlaskClient) -> None:
         assert error_of(api.post("/embed", json={"inputs": 5}), 422)[0] == "invalid_request"
 
-    def test_token_ids_are_refused(self, api: FlaskClient) -> None:
-        kind, message = tei_error_of(api.post("/", json={"inputs": [[101, 102]]}), 422)
-        assert (kind, "send texts" in message) == ("Validation", True)
-
     @pytest.mark.parametrize("path", ["/", "/embed"])
     def test_its_own_token_ids_are_decoded(self, make_app: MakeApp, path: str) -> None:
         api = make_app(token_ids="own").test_client()

@@ -131,9 +131,6 @@ class TestCancel:
         api.get(f"{place}/result?wait=20")
         assert api.delete(place).get_json()["status"] == "done"
 
-    def test_an_unknown_job_is_not_found(self, api: FlaskClient) -> None:
-        assert error_of(api.delete("/v1/jobs/none"), 404)[0] == "unknown_job"
-
 
 REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
     ({}, 422, "invalid_request", "op is missing"),

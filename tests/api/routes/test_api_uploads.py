@@ -32,7 +32,7 @@ from shoal.long_jobs.status import LongJobStatus
 from shoal.settings import Settings
 from shoal_api.access.access_control import MAX_LASTING
 from shoal_api.long_jobs.upload_store import UploadStore
-from shoal_api.routes.bulk import open_result
+from shoal_api.routes.jobs import open_result
 
 pytest_plugins = ["api_fixtures", "long_job_fixtures"]
 pytestmark = pytest.mark.usefixtures("rq")

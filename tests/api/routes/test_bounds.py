@@ -21,8 +21,7 @@ from shoal.operations.map_options import MapOptions
 from shoal.operations.search_fields import MAX_BOOST_VALUES, MAX_BOOSTS, MAX_FACETS, MAX_SORTS
 from shoal.operations.search_filter import MAX_FILTER_CONDITIONS, MAX_FILTER_VALUES
 from shoal.operations.search_options import MAX_FIELDS, MAX_GROUP_SIZE, MAX_LISTS, SearchOptions
-from shoal_api.schema.body import Body
-from shoal_api.schema.bounds import CHECKS, BoundedBy
+from shoal_api.schema.body import CHECKS, Body, BoundedBy
 
 pytest_plugins = ["api_fixtures"]
 

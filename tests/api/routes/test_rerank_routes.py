@@ -14,7 +14,7 @@ from shoal.contract.replies import Reply
 from shoal.errors import BadSetting
 from shoal_api.protocol_paths import FALLBACKS, TOLD_BY
 from shoal_api.protocols.cohere import MAX_RANK_FIELDS
-from shoal_api.ranking import ranked
+from shoal_api.protocols.rerank import best_first
 
 pytest_plugins = ["api_fixtures"]
 
@@ -98,7 +98,7 @@ class TestTei:
 
 def test_of_equal_scores_the_first_text_comes_first() -> None:
     reply = Reply("a", scores=np.array([1, 2, 2, 1], np.float32))
-    assert [found["index"] for found in ranked(reply, "score", {}, top_n=3)] == [1, 2, 0]
+    assert best_first(reply) == [1, 2, 0, 3]
 
 
 @pytest.mark.usefixtures("stub")

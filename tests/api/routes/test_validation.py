@@ -10,7 +10,7 @@ from shoal_api.protocols.cohere import CohereBody
 from shoal_api.protocols.openai import EmbeddingsBody
 from shoal_api.protocols.tei import DecodeBody, TeiEmbedBody, TeiTokensBody
 from shoal_api.schema.body import Body
-from shoal_api.schema.long_jobs import BuildBody
+from shoal_api.schema.indexes import BuildBody
 from shoal_api.schema.requests import EmbedBody, SearchBody
 
 pytest_plugins = ["api_fixtures"]

@@ -218,12 +218,6 @@ class TestResult:
         assert np.array_equal(np.array(found["scales"], np.float32), convert(VECTORS, "int8")["scales"])
         assert "scales" not in api.get(f"{place}/result").get_json()
 
-    def test_token_vectors_have_offsets(self, api: FlaskClient) -> None:
-        body = {"op": "embed", "inputs": TEXTS, "output": "tokens"}
-        place = api.post("/v1/jobs", json=body).headers["Location"]
-        response = api.get(f"{place}/result?wait=60", headers={"Accept": "application/x-npy"})
-        assert np.array_equal(read_npy(response)["offsets"], [0, 4, 10, 12])
-
     def test_msgpack_has_all_that_json_has(self, api: FlaskClient) -> None:
         place = api.post("/v1/jobs", json={"op": "embed", "inputs": TEXTS}).headers["Location"]
         in_json = api.get(f"{place}/result?wait=60").get_json()
@@ -290,10 +284,6 @@ class TestAccept:
         response = api.post("/v1/embeddings", json={"input": "a"}, headers={"Accept": "text/html"})
         assert (response.status_code, response.get_json()["error"]["code"]) == (406, "not_acceptable")
         assert api.post("/embed_all", json={"inputs": "a"}, headers={"Accept": "a/b"}).get_json()["error_type"]
-
-    def test_errors_are_json(self, api: FlaskClient) -> None:
-        response = api.post("/embed", json={"inputs": "fail"}, headers={"Accept": "application/x-npy"})
-        assert error_of(response, 500)[0] == "internal"
 
     def test_arrow_is_offered_where_pyarrow_is_installed(self) -> None:
         script = (

@@ -18,14 +18,10 @@ _PROMPTS = {
 }
 
 
-async def served_models() -> list[str]:
-    """Return the names of the models that ready workers serve: one, unless workers are being replaced."""
-    return await _served("model")
-
-
-async def served_rerankers() -> list[str]:
-    """Return the names of the rerankers that ready workers serve: one or none, unless workers are being replaced."""
-    return await _served("reranker")
+async def served_models(part: str = "model") -> list[str]:
+    """Return the names of the models, or of the rerankers, of ready workers: one, unless workers are being replaced."""
+    names = {about.get(part) for about in (await context().pool.read()).ready.values()}
+    return sorted(name for name in names if isinstance(name, str))
 
 
 def known_names(served: list[str]) -> list[str]:
@@ -55,30 +51,12 @@ async def prompt_for(kind: str | None) -> str | None:
     return next((name for name in names if name in known), None)
 
 
-async def check_model(name: str | None) -> None:
-    """Raise ModelNotFound for a name that is not one of the served model's.
+async def check_model(name: str | None, part: str = "model") -> None:
+    """Raise ModelNotFound for a name that is not one of the served model's, or of the served reranker's.
 
-    While no worker is ready, any name is taken, and the request waits for a worker.
+    While no ready worker has one, any name is taken: the request waits for a worker, which will say so.
     """
-    await _check(name, "model")
-
-
-async def check_reranker(name: str | None) -> None:
-    """Raise ModelNotFound for a name that is not one of the served reranker's.
-
-    Where no ready worker has a reranker, any name is taken: a worker will say so.
-    """
-    await _check(name, "reranker")
-
-
-async def _served(part: str) -> list[str]:
-    names = {about.get(part) for about in (await context().pool.read()).ready.values()}
-    return sorted(name for name in names if isinstance(name, str))
-
-
-async def _check(name: str | None, part: str) -> None:
-    """Raise ModelNotFound if `part` of the heartbeats of ready workers tells of models, and none has the name."""
-    if name is None or not (served := await _served(part)):
+    if name is None or not (served := await served_models(part)):
         return
     known = known_names(served)
     if not is_among(name, (*known, *context().settings.model_alias_names())):

@@ -1,12 +1,20 @@
-"""Error messages for requests that pydantic refuses."""
+"""Blueprints, whose views get their arguments checked, and the messages for what pydantic refuses."""
 
+from functools import wraps
+from inspect import iscoroutinefunction
 from typing import Any, NoReturn, TypeVar
 
+from flask_openapi3.blueprint import APIBlueprint
+from flask_openapi3.models.tag import Tag
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest, MalformedJob
+from shoal_api.request import json_request
+
+#: The place of the body among the models of a view's arguments, as flask_openapi3 has them.
+_BODY = 5
 
 #: The value that a field takes, by pydantic's type of error.
 _TAKES = {
@@ -30,7 +38,6 @@ _TAKES = {
     "union_tag_not_found": "a string, a list of strings, or token ids",
 }
 
-
 #: Most errors of one field that go into a message: pydantic has one for each kind of value that the field takes.
 _MAX_KINDS = 8
 
@@ -38,6 +45,41 @@ _MAX_KINDS = 8
 _KINDS = {"str", "int", "bool", "float"}
 
 _Shape = TypeVar("_Shape", bound=BaseModel)
+
+
+class Blueprint(APIBlueprint):
+    """The routes of one subject, which have the `tag` and tell of errors in the shape `errors`.
+
+    The id of an operation is the name of its view, after the protocol's if it has one.
+    """
+
+    def __init__(self, name: str, import_name: str, tag: str, errors: Any):
+        protocol = name if ".protocols." in import_name else ""
+
+        def operation_id(*, name: str, **_: str) -> str:
+            first, *others = (name if name == protocol else f"{protocol}_{name}").strip("_").split("_")
+            return first + "".join(map(str.capitalize, others))
+
+        responses: dict[Any, Any] = {"4XX": errors, "5XX": errors}
+        super().__init__(
+            name, import_name, abp_tags=[Tag(name=tag)], abp_responses=responses, operation_id_callback=operation_id
+        )
+        self.errors = errors
+
+    @staticmethod
+    def create_view_func(func: Any, *arguments: Any, **options: Any) -> Any:
+        """Return the view with its arguments checked; a body alone is checked without flask_openapi3's detours."""
+        body = arguments[_BODY]
+        if list(filter(None, arguments)) != [body] or not iscoroutinefunction(func):
+            return APIBlueprint.create_view_func(func, *arguments, **options)
+        if not hasattr(func, "view"):
+
+            @wraps(func)
+            async def view() -> Any:
+                return await func(body=checked(body, json_request().get_json()))
+
+            func.view = view
+        return func.view
 
 
 def checked(shape: type[_Shape], value: Any) -> _Shape:
@@ -60,17 +102,14 @@ def refuse(error: ValidationError) -> NoReturn:
     """Raise InvalidRequest, naming the first field that is wrong, its value, and the value that it takes."""
     details = error.errors(include_url=False)
     first = [detail for detail in details if detail["loc"][0] == details[0]["loc"][0]]
-    depth = max(len(_indexes(detail)) for detail in first)
-    raise InvalidRequest(_sentence([detail for detail in first if len(_indexes(detail)) == depth])) from None
-
-
-def _sentence(details: list[ErrorDetails]) -> str:
-    detail = details[0]
+    depths = [sum(isinstance(part, int) for part in detail["loc"]) for detail in first]
+    deepest = [detail for detail, depth in zip(first, depths, strict=True) if depth == max(depths)]
+    detail = deepest[0]
     name = "".join(map(_step, detail["loc"])).removeprefix(".")
-    takes = " or ".join(dict.fromkeys(map(_takes, details[:_MAX_KINDS])))
     if detail["type"] == "missing":
-        return f"{name} is missing: it is required"
-    return f"{name} is {excerpt(detail['input'])}: it takes {takes}"
+        raise InvalidRequest(f"{name} is missing: it is required") from None
+    takes = " or ".join(dict.fromkeys(map(_takes, deepest[:_MAX_KINDS])))
+    raise InvalidRequest(f"{name} is {excerpt(detail['input'])}: it takes {takes}") from None
 
 
 def _step(part: int | str) -> str:
@@ -78,10 +117,6 @@ def _step(part: int | str) -> str:
     if isinstance(part, int):
         return f"[{part}]"
     return f".{part}" if part.isidentifier() and part not in _KINDS else ""
-
-
-def _indexes(detail: ErrorDetails) -> list[int]:
-    return [part for part in detail["loc"] if isinstance(part, int)]
 
 
 def _takes(detail: ErrorDetails) -> str:

@@ -1,0 +1,87 @@
+"""Rerank requests with `documents`, which several protocols share."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BaseModel, Field
+
+from shoal.contract.excerpt import excerpt
+from shoal.contract.options import Options
+from shoal.contract.replies import Reply
+from shoal.errors import InvalidRequest
+from shoal.operations import Rerank
+from shoal_api.answers.response import is_json
+from shoal_api.enqueue import call
+from shoal_api.protocols.model_names import check_model
+from shoal_api.schema.body import TEXT, TEXTS, Body, Name, Text, TopN, example
+
+
+class RerankBody(Body):
+    """A query, and documents to score for it."""
+
+    model_config = example(query="a storm", documents=["rain", "market"])
+    query: Text = Field(description="The text that the documents are scored for")
+    documents: Annotated[list[Text | Annotated[dict[str, Any], TEXT]], Field(fail_fast=True), TEXTS] = Field(
+        description="Texts, or objects with a `text`"
+    )
+    model: Name | None = Field(None, description="The served reranker, or an alias of it; null: the served one")
+    top_n: TopN | None = Field(None, description="Answer this many of the best; null: all")
+    return_documents: bool = Field(False, description="Answer the documents too")
+
+
+class RankedDocument(BaseModel):
+    """The place of a document in the request, and its score from 0 to 1."""
+
+    index: int
+    relevance_score: float
+    document: dict[str, Any] | None = Field(None, description="The document, if it is asked for")
+
+
+async def rank(
+    body: RerankBody,
+    fields: Sequence[str] = ("text",),
+    *,
+    options: Options | None = None,
+    raw_scores: bool = False,
+    top_n: int | None = None,
+    as_objects: bool = True,
+) -> tuple[Reply, list[dict[str, Any]]]:
+    """Score the documents of a request by these fields, and return the reply and the best of them, best first.
+
+    Raises ModelNotFound, InvalidRequest for a document that cannot be read or answered, and what `call` raises.
+    """
+    await check_model(body.model, "reranker")
+    texts = [
+        document if isinstance(document, str) else "\n".join(_value(n, document, name) for name in fields)
+        for n, document in enumerate(body.documents)
+    ]
+    job = Rerank(texts, options or Options(), query=body.query, raw_scores=raw_scores)
+    answered: list[Any] = []
+    if body.return_documents:
+        answered = [{"text": item} if as_objects and isinstance(item, str) else item for item in body.documents]
+        for n, document in enumerate(body.documents):
+            if not isinstance(document, str) and not is_json({"results": [{"document": document}]}):
+                raise InvalidRequest(
+                    f"documents[{n}] cannot be written as JSON: it is nested too deeply, or has a value such as NaN "
+                    "that JSON lacks; change that, or set return_documents to false"
+                )
+    reply = await call(job)
+    assert reply.scores is not None
+    scores = reply.scores
+    found = [{"index": n, "relevance_score": scores[n]} for n in best_first(reply)[: top_n or body.top_n]]
+    return reply, [about | {"document": answered[about["index"]]} for about in found] if answered else found
+
+
+def best_first(reply: Reply) -> list[int]:
+    """Return the numbers of the texts by their scores; of equal ones, the first comes first."""
+    assert reply.scores is not None
+    order: list[int] = np.argsort(-reply.scores, kind="stable").tolist()
+    return order
+
+
+def _value(number: int, document: dict[str, Any], name: str) -> str:
+    if not isinstance(value := document.get(name), str):
+        words = excerpt(value) if name in document else "missing"
+        raise InvalidRequest(f"documents[{number}].{excerpt(name)[1:-1]} is {words}: it takes a string")
+    return value

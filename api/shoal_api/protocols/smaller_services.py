@@ -1,0 +1,136 @@
+"""Smaller services: POST /similar, POST /predict with a `text`, and POST /json_embed/, /orjson_embed/, /raw_embed/."""
+
+from typing import Literal
+
+import numpy as np
+from flask import Response
+from pydantic import BaseModel, Field
+
+from shoal.contract.options import Options
+from shoal.errors import InvalidRequest
+from shoal.operations import Embed, Search
+from shoal.operations.search import MAX_K
+from shoal_api.answers.response import cost_headers, rendered
+from shoal_api.answers.vector_format import RAW, VectorFormat, arrays_of
+from shoal_api.blueprint import Blueprint
+from shoal_api.enqueue import answer_vectors, call
+from shoal_api.protocols.model_names import check_model
+from shoal_api.schema.body import Body, Name, Text, Texts, example
+from shoal_api.schema.errors import ErrorBody
+from shoal_api.schema.requests import as_list
+from shoal_api.schema.responses import IN_ANY_FORMAT, VECTOR_HEADERS, WITH_COST
+
+
+class SimilarBody(Body):
+    """A text to find similar ones for in the default index."""
+
+    model_config = example(text="self driving cars navigation", num_results=3)
+    text: Text | None = Field(None, description="The text")
+    keywords: Text | None = Field(None, description="Another name of `text`; not read beside it")
+    num_results: int = Field(5, ge=1, le=MAX_K, description="Items to find")
+
+
+class SimilarItems(BaseModel):
+    """The items found, best first."""
+
+    model_config = WITH_COST
+    text: list[str] = Field(description="`Item:TEXT (index: ID score:SCORE)` for each")
+
+
+#: What a vector is for.
+Per = Literal["vector", "tokens"]
+
+
+class PredictBody(Body):
+    """Texts to embed."""
+
+    model_config = example(text="a text")
+    text: Texts = Field(description="One text or several")
+
+
+class PredictQuery(BaseModel):
+    """The vectors that are wanted."""
+
+    output: Per = Field("vector", description="One vector for each text, or for each token")
+
+
+class Predictions(BaseModel):
+    """One vector for each text; or with `output=tokens`, for each text a list of one vector for each token."""
+
+    model_config = IN_ANY_FORMAT
+    embeddings: list[list[float]] | None = Field(None, description="Without `output=tokens`")
+    ys: list[list[list[float]]] | None = Field(None, description="With `output=tokens`")
+
+
+class NamedModelBody(Body):
+    """Texts to embed with a model that is named."""
+
+    model_config = example(input=["a text", "another text"])
+    input: Texts = Field(description="One text or several")
+    model_name: Name | None = Field(None, description="The served model, or an alias of it; null: the served one")
+
+
+class NamedModelVectors(BaseModel):
+    """The model, and one vector for each text."""
+
+    model_config = IN_ANY_FORMAT
+    model_name: str
+    embedding: list[list[float]]
+
+
+similar_api = Blueprint("similar", __name__, "Similar items", ErrorBody)
+predict_api = Blueprint("predict", __name__, "Predictions", ErrorBody)
+wire_formats_api = Blueprint("wire_formats", __name__, "Wire formats", ErrorBody)
+
+_BYTES = {"content": {RAW: {"schema": {"type": "string", "format": "binary"}}}, "headers": VECTOR_HEADERS}
+
+
+@similar_api.post("/similar", responses={200: SimilarItems})
+async def similar(body: SimilarBody) -> Response:
+    """Find the items of the default index that are most similar to a text, best first."""
+    query = body.keywords if body.text is None else body.text
+    if query is None:
+        raise InvalidRequest("text is missing: it is required, or keywords in its place")
+    reply = await call(Search([query], k=body.num_results), remedy="shorten the text")
+    assert reply.hits is not None
+    lines = []
+    for hit in reply.hits[0]:
+        score = np.format_float_positional(np.float32(hit["score"]), trim="0")  # the fewest digits of a 32-bit float
+        lines.append(f"Item:{hit['text']} (index: {hit['id']} score:{score})")
+    return rendered({"text": lines}, headers=cost_headers(reply))
+
+
+@predict_api.post("/predict", responses={200: Predictions})
+async def predict(query: PredictQuery, body: PredictBody) -> Response:
+    """Embed texts: one vector of length 1 for each, in order; with output `tokens` one for each token."""
+    options = Options(output=query.output, normalize=query.output == "vector")
+    if query.output == "tokens":  # as the model makes them
+        return await answer_vectors(body.text, options, lambda reply: {"ys": reply.rows_by_text()})
+    return await answer_vectors(body.text, options, lambda reply: {"embeddings": reply.vectors})
+
+
+@wire_formats_api.post("/json_embed/", responses={200: NamedModelVectors})
+async def json_embed(body: NamedModelBody) -> Response:
+    """Embed texts: one vector of length 1 for each, in order."""
+    return await _named_vectors(body)
+
+
+@wire_formats_api.post("/orjson_embed/", responses={200: NamedModelVectors})
+async def orjson_embed(body: NamedModelBody) -> Response:
+    """Embed texts: one vector of length 1 for each, in order."""
+    return await _named_vectors(body)
+
+
+@wire_formats_api.post("/raw_embed/", responses={200: _BYTES})
+async def raw_embed(body: NamedModelBody) -> Response:
+    """Embed texts: their vectors as little-endian 32-bit floats, one after the other, whatever is accepted."""
+    await check_model(body.model_name)
+    reply = await call(Embed(as_list(body.input)))
+    return VectorFormat(RAW).answer(reply, arrays_of(reply))
+
+
+async def _named_vectors(body: NamedModelBody) -> Response:
+    await check_model(body.model_name)
+    return await answer_vectors(
+        body.input, Options(), lambda reply: {"model_name": reply.model, "embedding": reply.vectors}
+    )

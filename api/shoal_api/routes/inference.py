@@ -1,0 +1,55 @@
+"""POST /embed, /search and /score: vectors of texts, the documents nearest to queries, and scores of texts."""
+
+from flask import Response
+
+from shoal.errors import InvalidRequest
+from shoal_api.answers.number_type import NUMBER_TYPES
+from shoal_api.answers.response import cost_headers, rendered, result_fields, search_fields, with_tei_headers
+from shoal_api.answers.vector_format import VectorFormat, arrays_of
+from shoal_api.blueprint import Blueprint
+from shoal_api.enqueue import PREFERENCE_APPLIED, as_texts, call, prefers_async, submit
+from shoal_api.request import json_request
+from shoal_api.schema.errors import ErrorBody, OwnOrTeiError, is_tei_body
+from shoal_api.schema.requests import EmbedBody, ScoreBody, SearchBody, embed_job, rerank_job, search_job
+from shoal_api.schema.responses import Embeddings, Scores, SearchResults
+
+embed_api = Blueprint("embed", __name__, "wait for the answer", OwnOrTeiError)
+api = Blueprint("inference", __name__, "wait for the answer", ErrorBody)
+
+
+@embed_api.post("/embed", responses={200: Embeddings})
+async def embed(body: EmbedBody) -> Response:
+    """Embed texts: one vector for each, in order."""
+    wanted = None if prefers_async() else VectorFormat.of_request()
+    job = embed_job(body, await as_texts("inputs", body.inputs))
+    if wanted is None:
+        if body.output_dtype != NUMBER_TYPES[0]:  # a submitted job's is chosen when it is read
+            raise InvalidRequest(
+                f'output_dtype "{body.output_dtype}" does not go with Prefer: respond-async: fetch the result with '
+                f"?output_dtype={body.output_dtype}"
+            )
+        return await submit(job, body.lane, headers=PREFERENCE_APPLIED)
+    reply = await call(job, "split the list, or stream it with `shoal embed` or Client.embed_stream", body.lane)
+    fields = result_fields(reply) if body.answer == "result" else None
+    response = wanted.answer(reply, arrays_of(reply, body.output_dtype), fields=fields)
+    return with_tei_headers(response, reply, job) if is_tei_body(json_request().field_names) else response
+
+
+@api.post("/search", responses={200: SearchResults})
+async def search(body: SearchBody) -> Response:
+    """Find the best documents for each query, best first."""
+    job = search_job(body)
+    if prefers_async():
+        return await submit(job, body.lane, headers=PREFERENCE_APPLIED)
+    reply = await call(job, lane=body.lane)
+    return rendered(search_fields(reply), headers=cost_headers(reply))
+
+
+@api.post("/score", responses={200: Scores})
+async def score(body: ScoreBody) -> Response:
+    """Score texts for a query, in the order of the texts."""
+    job = rerank_job(body, body.inputs)
+    if prefers_async():
+        return await submit(job, body.lane, headers=PREFERENCE_APPLIED)
+    reply = await call(job, lane=body.lane)
+    return rendered({"scores": reply.scores}, headers=cost_headers(reply))

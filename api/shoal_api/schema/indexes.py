@@ -1,0 +1,175 @@
+"""The shapes of indexes: their documents, builds and versions."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+
+from shoal.contract.languages import Language
+from shoal_api.schema.body import DOCUMENTS, Body, ChunkOverlap, ChunkTokens, Name, Path, UnixTime, example
+from shoal_api.schema.long_jobs import NAME, SOURCE, SourceFields
+from shoal_api.schema.responses import described
+
+_ID = Annotated[Any, WithJsonSchema({"type": "string", "minLength": 1}), DOCUMENTS]
+
+#: A document, which the writer of an index checks as all clients do.
+_DOCUMENT = WithJsonSchema(
+    {
+        "title": "Document",
+        "type": "object",
+        "required": ["id", "text"],
+        "properties": {
+            "id": {"type": "string", "minLength": 1, "description": "Id by which it is replaced and deleted"},
+            "text": {"type": "string", "minLength": 1, "description": "Text to embed and to search"},
+        },
+        "additionalProperties": True,
+        "description": "Its other fields, none of them `score`, are any values of JSON and come back with a hit",
+    }
+)
+
+
+class DocumentsBody(Body):
+    """Documents to add to an index."""
+
+    model_config = example(documents=[{"id": "storm-7", "text": "Storm closes ports in Brittany", "topic": "weather"}])
+    documents: Annotated[list[Annotated[Any, _DOCUMENT, DOCUMENTS]], DOCUMENTS] = Field(
+        min_length=1,
+        description="At most 1,000; with their vectors, at most 1 MiB: some 600 short ones of 384 dimensions",
+    )
+
+
+class IdsBody(Body):
+    """Ids of documents to delete from an index."""
+
+    model_config = example(ids=["storm-7"])
+    ids: Annotated[list[_ID], DOCUMENTS] = Field(
+        min_length=1, description="At most 1,000; an id that no document has is no error"
+    )
+
+
+class DocumentsWritten(BaseModel):
+    """Documents that were added, or deleted."""
+
+    model_config = described(example={"index": "news", "num": 1, "position": "7-482091736550318624"})
+    index: str
+    num: int = Field(description="Number of documents, or of ids")
+    position: str = Field(description="Place of the change among all of the index; workers tell up to which they are")
+
+
+class _BuildFields(SourceFields):
+    """The fields of a build beside its source."""
+
+    on_bad: Literal["raise", "skip"] = Field("raise", description="Bad rows: end the build, or leave them out")
+    publish: bool = Field(True, description="Serve the new version when it is built")
+    full: bool = Field(False, description="Embed all texts, also those that the version which was built last has")
+    drop_changes_before: UnixTime | None = Field(
+        None, description="Forget documents added and deleted before this time, in Unix seconds"
+    )
+    language: Language | None = Field(None, description="Language of the words; without it, it is found")
+    chunk_tokens: ChunkTokens | None = Field(
+        None, description="Cut documents into chunks of at most so many tokens, each a row of the index"
+    )
+    chunk_overlap: ChunkOverlap = Field(0, description="Most tokens that two neighbouring chunks share")
+    field_kinds: list[Name] = Field(
+        [],
+        description='Kinds of fields that are not to be found by their values, as "year=number"',
+        max_length=256,
+        fail_fast=True,
+    )
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of the long job, without its source."""
+        return {name: getattr(self, name) for name in _BuildFields.model_fields if name != "webhook"}
+
+
+class BuildBody(_BuildFields):
+    """A file to build a version of an index from."""
+
+    model_config = example(source="news.jsonl")
+    source: Path | None = SOURCE
+
+
+class BuildQuery(_BuildFields):
+    """The fields of a build whose file is the body."""
+
+    model_config = ConfigDict(strict=False)
+    name: Name | None = NAME
+
+
+class IndexPath(BaseModel):
+    """The path of an index."""
+
+    index: Name = Field(description="Name of the index")
+
+
+class VersionPath(IndexPath):
+    """The path of a version of an index."""
+
+    version: str = Field(description="Version, as the list of versions has it", max_length=128)
+
+
+class PublishBody(Body):
+    """The version to serve."""
+
+    model_config = example(version="20261122T030000Z-4f8ba4")
+    version: str = Field(description="Version, as the list of versions has it", min_length=1, max_length=128)
+
+
+class VersionInfo(BaseModel):
+    """A version of an index; null where its files do not tell."""
+
+    version: str
+    is_current: bool = Field(description="True for the version that is served")
+    count: int | None = Field(description="Number of documents, or of their chunks")
+    num_documents: int | None = Field(description="Number of documents")
+    built_at: str | None
+    source: str | None = Field(description="File that it was built from")
+    model: str | None
+    digest: str | None = Field(description="Digest of the model")
+    num_embedded: int | None = Field(description="Documents that were embedded; the rest was taken over")
+    num_bad: int | None = Field(description="Rows of the file that were left out")
+    size_bytes: int
+    error: str | None = Field(description="Why it cannot be served")
+
+
+class Versions(BaseModel):
+    """The versions of an index, the newest first, and the one that is served."""
+
+    name: str
+    current: str | None
+    versions: list[VersionInfo]
+
+
+class IndexInfo(BaseModel):
+    """An index that is being served."""
+
+    name: str
+    count: int
+    version: str
+    built_at: str
+    model: str
+    digest: str
+    dimension: int
+    prompt: str = Field(description="Name of the prompt before each text; empty for the model's default")
+    num_changes: int = Field(description="Number of documents that were added, replaced or deleted since it was built")
+    changes_through: str = Field(description="Position of the last change that is searched")
+    ids_are_positions: bool = Field(
+        description="True if its source has no column of ids: the id of a document is its position there, and changes "
+        "of such ids are refused"
+    )
+    fields: dict[str, str] = Field(
+        description="Kind of each field of its documents by which searches filter and sort: keyword, number, date, "
+        "boolean or stored; of 100 fields at most, none for versions of earlier releases"
+    )
+    error: str | None = Field(
+        description="Reason why a worker does not serve the version that was published last, or some changes"
+    )
+
+
+class Indexes(BaseModel):
+    """All indexes that are being served."""
+
+    indexes: list[IndexInfo]
+    errors: dict[str, str] = Field(
+        description="By the name of each index, also of one that no worker can serve, the reason why a worker does not "
+        "serve the version that was published last, or some changes"
+    )
