@@ -56,7 +56,6 @@ from shoal_api.routes import (
     indexes,
     info,
     jobs,
-    map,
     metrics,
     page,
     pool,
@@ -73,7 +72,7 @@ from shoal_api.viewers.pool_watch import PoolWatch
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
 
-_ROUTES = (embed, search, score, map, jobs, bulk, dead_letters, health, info, pool, indexes, metrics, page)
+_ROUTES = (embed, search, score, jobs, bulk, dead_letters, health, info, pool, indexes, metrics, page)
 
 #: The status under which requests are counted whose clients have gone.
 _CLIENT_GONE = 499

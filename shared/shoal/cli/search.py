@@ -57,7 +57,6 @@ _FLAGS: dict[str, dict[str, Any]] = {
     "fuse": {"is_flag": True, "help": "Print one list of hits for all that is asked together."},
     "rerank": {"type": Reranked(1), "metavar": "N", "help": "Let the reranker order the best N hits."},
     "diversity": {"type": click.FloatRange(0, 1), "help": "How much hits differ from each other."},
-    "exact": {"type": bool, "help": "Look at all documents of an index that was built for approximate search."},
 }
 
 
@@ -123,7 +122,5 @@ def _search(
             f"{error.message}; name one with --index, which is served once its build is published"
         ) from error
     columns = {"hits": reply.hits, "cursor": reply.cursors, "total": reply.totals, "facets": reply.facets}
-    if reply.approximate:
-        click.echo("approximate: some of the best documents may be missing; --exact true looks at all", err=True)
     known = {name: column for name, column in columns.items() if column is not None}
     return [dict(zip(known, row, strict=True)) for row in zip(*known.values(), strict=True)]

@@ -60,8 +60,7 @@ class SearchOptions:
     A list of hits is asked for each text, then for each of `vectors`, then for each document whose id is in `like`;
     with `fuse`, one list for all of them together. The last `num_negative` texts are those that hits are not to be
     like. `k` counts groups where hits are grouped. An empty `cursor` asks for the first page, and an empty `group_by`
-    for hits that are not grouped. `exact` says whether the documents of an index that was built for approximate search
-    are all looked at; without it they are not. With `map_place`, hits and queries have their places on the map.
+    for hits that are not grouped.
 
     Raises InvalidRequest for a value that an option does not take.
     """
@@ -86,13 +85,11 @@ class SearchOptions:
     fuse: bool = False
     rerank: dict[str, Any] | None = None
     diversity: float | None = None
-    exact: bool | None = None
-    map_place: bool = False
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise InvalidRequest(f"mode is {excerpt(self.mode)}: it takes one of {', '.join(MODES)}")
-        for name in ("explain", "fuse", "map_place"):
+        for name in ("explain", "fuse"):
             check_type(name, getattr(self, name), bool, "true or false")
         check_range("group_size", self.group_size, 1, MAX_GROUP_SIZE)
         check_range("num_negative", self.num_negative, 0, MAX_NEGATIVE)
@@ -213,10 +210,6 @@ def _check_vectors(name: str, value: Any) -> None:
             raise InvalidRequest(f"{place} has only zeros, which point nowhere: send the vector of a text")
 
 
-def _check_flag(name: str, value: Any) -> None:
-    check_type(name, value, bool, "true, false or null")
-
-
 _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "alpha": _check_share,
     "filter": _check_filter,
@@ -233,7 +226,6 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "vectors": _check_vectors,
     "rerank": _check_rerank,
     "diversity": _check_share,
-    "exact": _check_flag,
 }
 
 #: The default of each option by its name, which is the same on the wire, in HTTP bodies and in Python.

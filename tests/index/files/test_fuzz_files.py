@@ -26,15 +26,12 @@ from shoal.errors import (
     BadDocument,
     BadSetting,
     IndexCorrupt,
-    IndexMismatch,
     InvalidRequest,
     ModelMismatch,
     ModelNotFound,
     Unavailable,
 )
 from shoal.index_folder import CURRENT
-from shoal.operations import Map
-from shoal.operations.map_options import MapOptions
 from shoal.records.document import Document
 from shoal.records.source import Source
 from shoal.settings import Settings, variable
@@ -97,9 +94,7 @@ def use(folder: Path) -> None:
         queries = np.eye(2, index.manifest.dimension, dtype=np.float32)
         with np.errstate(all="ignore"):
             hits = outcome(index.search, queries, 5)
-            points = outcome(index.answer_map, Map(map=MapOptions(field="year")))
         assert isinstance(hits, IndexCorrupt) or [len(found) for found in hits] == [5, 5]
-        assert isinstance(points, IndexCorrupt | IndexMismatch | InvalidRequest) or points.map
     else:
         assert isinstance(index, IndexCorrupt)
 

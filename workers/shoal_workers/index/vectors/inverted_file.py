@@ -12,7 +12,7 @@ directions of codes are turned at random for that.
 import math
 import threading
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import IndexCorrupt
-from shoal_workers.avx512.kernel import count_differing, load_if_it_runs
 from shoal_workers.index.files.array_file import open_array
 from shoal_workers.index.files.manifest import CELL_BITS, CELL_ROWS, CELL_STARTS, CENTROIDS
 from shoal_workers.index.vectors.quantisation import QuantisationBasis
@@ -80,20 +79,6 @@ def hamming(
 
     The rows are those of the spans, `[spans, 2]`, from the first to before the second. The query is `[words]`.
     """
-    if kernel := _kernel():
-        count_differing(kernel, words, np.ascontiguousarray(query), spans, out)
-    else:
-        hamming_in_numpy(words, query, spans, out)
-
-
-#: The compiled kernel, which reads rows once and is six times as quick, or None.
-_kernel = cache(load_if_it_runs)
-
-
-def hamming_in_numpy(
-    words: NDArray[np.uint64], query: NDArray[np.uint64], spans: NDArray[np.int64], out: NDArray[np.uint16]
-) -> None:
-    """Do what `hamming` does, on any machine."""
     differing, counts = _scratch.of(len(out))
     ends = np.cumsum(spans[:, 1] - spans[:, 0]).tolist()
     places = [differing[start:end] for start, end in pairwise([0, *ends])]
