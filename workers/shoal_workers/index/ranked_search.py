@@ -19,10 +19,9 @@ from shoal_workers.index.lexical.snippet import snippet
 from shoal_workers.index.query import Query, queries_of
 from shoal_workers.index.ranker import Ranker
 from shoal_workers.index.search.facets import count_facet
-from shoal_workers.index.search.fields import HIT_NAMES, Fields, Selection
+from shoal_workers.index.search.fields import HIT_NAMES, Fields, Selection, select
 from shoal_workers.index.search.pages import Pages
 from shoal_workers.index.search.ranking import GroupKeys, Place, Ranking, leads_of, members_of
-from shoal_workers.index.search.selection import select
 from shoal_workers.index.vectors.upper_bounds import SharedProducts
 
 if TYPE_CHECKING:

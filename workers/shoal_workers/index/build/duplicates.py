@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from shoal_workers.index.files.documents import Documents, read_lines, to_line
 from shoal_workers.index.files.hash_table import HashTable, hash_of
 from shoal_workers.index.files.manifest import DUPLICATES, HASHES, IDS, NEAR_DUPLICATES
-from shoal_workers.index.lexical.words import normalised
+from shoal_workers.index.lexical.analyzer import normalised
 from shoal_workers.index.vectors.inverted_file import WORD, binary
 
 _WORDS = re.compile(r"\w+")
