@@ -1,4 +1,1 @@
-"""The map of an index: its documents in two dimensions, and the values of a field as colours. Knows no builds.
-
-Imports the contract, `files` and `search`.
-"""
+"""The two axes that a build writes for the map that earlier releases showed. Imports the contract and `files`."""
