@@ -15,7 +15,6 @@ VIEWS = {
     "like": ("#search?like=2", ".hit"),
     "nothing": ("#search?query=qwertz&mode=lexical", ".notice"),
     "compare": ("#compare", ".token"),
-    "map": ("#map?query=storms+are+getting+worse&field=topic", ".map-list article"),
     "pool": ("#pool", ".numbers"),
 }
 

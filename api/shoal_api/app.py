@@ -35,7 +35,7 @@ from shoal_api.metrics.metrics import Metrics
 from shoal_api.protocol_paths import ProtocolPaths, joined
 from shoal_api.protocols import cohere, infinity, jina, ollama, openai, smaller_services, tei, voyage, weaviate
 from shoal_api.request import JsonRequest, json_request
-from shoal_api.routes import indexes, inference, jobs, map, pages, pool, service
+from shoal_api.routes import indexes, inference, jobs, pages, pool, service
 from shoal_api.schema.errors import ErrorBody
 from shoal_api.server.async_flask import AsyncFlask
 from shoal_api.server.request_span import answer_traced
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 _ROUTES = (
     inference.embed_api,
     inference.api,
-    map.api,
     jobs.api,
     jobs.long_jobs_api,
     pool.dead_letters_api,

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from shoal.contract.excerpt import excerpt
-from shoal.errors import InvalidRequest, MalformedJob
+from shoal.errors import InvalidRequest
 from shoal_api.request import json_request
 
 #: The place of the body among the models of a view's arguments, as flask_openapi3 has them.
@@ -88,14 +88,6 @@ def checked(shape: type[_Shape], value: Any) -> _Shape:
         return shape.model_validate(value)
     except ValidationError as error:
         refuse(error)
-
-
-def as_answered(shape: type[BaseModel], values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values in a worker's answer that the shape knows; raise MalformedJob if they do not fit it."""
-    try:
-        return shape.model_validate(values).model_dump(exclude_unset=True)
-    except ValidationError as error:
-        raise MalformedJob("the reply is not of the documented shape: are all workers of this release?") from error
 
 
 def refuse(error: ValidationError) -> NoReturn:

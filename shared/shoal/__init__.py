@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from shoal.contract.options import Options
     from shoal.contract.replies import Chunk, Reply
     from shoal.errors import ShoalError
-    from shoal.operations import Decode, Embed, Map, Rerank, Search, Tokenize
+    from shoal.operations import Decode, Embed, Rerank, Search, Tokenize
     from shoal.operations.search_options import SearchOptions
     from shoal.settings import Settings
 
@@ -36,7 +36,6 @@ __all__ = [
     "IndexHandle",
     "Job",
     "LongHandle",
-    "Map",
     "Options",
     "Reply",
     "Rerank",
@@ -63,7 +62,6 @@ _HOMES = {
     "IndexHandle": "client.handles",
     "Job": "contract.jobs",
     "LongHandle": "client.handles",
-    "Map": "operations",
     "Options": "contract.options",
     "Reply": "contract.replies",
     "Rerank": "operations",

@@ -210,13 +210,11 @@ def test_search_of_an_unknown_index(shoal: CliRunner) -> None:
     assert 'no index "x": this worker serves default; name one with --index' in said
 
 
-def test_search_prints_facets_and_says_that_hits_are_approximate(capsys: pytest.CaptureFixture[str]) -> None:
+def test_search_prints_facets_and_titles(capsys: pytest.CaptureFixture[str]) -> None:
     facets = [{"topic": {"values": [{"value": "sun", "count": 1_234}, {"value": "rain", "count": 5}]}}]
     hits = [{"id": "7", "score": 0.5, "title": "Rain", "text": "wet"}, {"id": "8", "score": 0.25}]
-    search._print(Reply("a", hits=[hits], facets=facets, approximate=True), False, ())
-    printed = capsys.readouterr()
-    assert printed.out == '0.500  7  Rain  wet\n0.250  8\ntopic: "sun" 1,234, "rain" 5\n'
-    assert printed.err.startswith("approximate: some of the best documents may be missing")
+    search._print(Reply("a", hits=[hits], facets=facets), False, ())
+    assert capsys.readouterr().out == '0.500  7  Rain  wet\n0.250  8\ntopic: "sun" 1,234, "rain" 5\n'
 
 
 def test_status_lists_lanes_and_workers(shoal: CliRunner, client: Client) -> None:

@@ -31,8 +31,6 @@ REFUSED: dict[str, list[Any]] = {
     "fuse": [1],
     "rerank": [5, {}, {"top_n": 0}, {"top_n": 2_000}, {"top_n": 5, "model": 7}, {"top_n": 5, "of": "x"}],
     "diversity": [2, -1, "much"],
-    "exact": [1, "yes"],
-    "map_place": [1, "yes", None],
 }
 
 

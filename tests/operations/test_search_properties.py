@@ -26,9 +26,9 @@ from shoal.operations.search_fields import parse_boosts
 from shoal.operations.search_options import SearchOptions
 from shoal.records.document import Document
 from shoal_workers.index.index import Index
+from shoal_workers.index.query import ALPHA
+from shoal_workers.index.ranked_search import pool_size
 from shoal_workers.index.search.boosts import boosts_of
-from shoal_workers.index.search.diversity import pool_size
-from shoal_workers.index.search.query_words import ALPHA
 
 Numbers = NDArray[np.float32]
 

@@ -160,7 +160,7 @@ ROOMS: dict[str, set[str]] = {
     "shoal_workers.index.files": {"shoal", "shoal.changes"},
     "shoal_workers.index.lexical": {"shoal", "shoal_workers.index.files"},
     "shoal_workers.process": {"shoal", "shoal.broker", "shoal.queue", "shoal_workers.process.processors"},
-    "shoal_workers.index.vectors": {"shoal", "shoal_workers.avx512", "shoal_workers.index.files"},
+    "shoal_workers.index.vectors": {"shoal", "shoal_workers.index.files"},
     "shoal_workers.index.search": {
         "shoal",
         "shoal.changes",
@@ -168,7 +168,6 @@ ROOMS: dict[str, set[str]] = {
         "shoal_workers.index.lexical",
         "shoal_workers.index.vectors",
     },
-    "shoal_workers.index.map": {"shoal", "shoal_workers.index.files", "shoal_workers.index.search"},
     "shoal_workers.index": {
         "shoal",
         "shoal_workers.model",
@@ -176,7 +175,6 @@ ROOMS: dict[str, set[str]] = {
         "shoal_workers.index.lexical",
         "shoal_workers.index.vectors",
         "shoal_workers.index.search",
-        "shoal_workers.index.map",
     },
     "shoal_workers.index.build": {
         "shoal",

@@ -180,10 +180,7 @@ def result_fields(reply: Reply) -> dict[str, Any]:
 def search_fields(reply: Reply) -> dict[str, Any]:
     """Return the fields of the answer to a search: its hits, and what else it asks for."""
     asked: dict[str, Any] = {"cursors": reply.cursors, "totals": reply.totals, "facets": reply.facets}
-    asked["map_places"] = reply.map_places
     found: dict[str, Any] = {"results": reply.hits, "index_version": reply.index_version}
-    if reply.approximate:
-        found["approximate"] = True
     return found | {name: value for name, value in asked.items() if value is not None}
 
 

@@ -9,7 +9,7 @@ import { keyDialog } from "./parts/key_dialog.js";
 import { setTheme, themeButton } from "./parts/theme.js";
 
 /** The views, by the names that the address, their modules and their styles have. */
-const VIEWS = ["search", "compare", "map", "pool"];
+const VIEWS = ["search", "compare", "pool"];
 
 /** The styles of libraries that a view needs beside its own. */
 const STYLES = { pool: ["page/vendor/uplot.css"] };

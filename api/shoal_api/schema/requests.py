@@ -145,8 +145,6 @@ class SearchFields(Body):
     fuse: bool = _option("fuse", "Answer one list of hits for all that is asked together")
     rerank: _Map | None = _option("rerank", "Let the reranker order the best hits")
     diversity: Annotated[float, Field(ge=0, le=1)] | None = _option("diversity", "How much hits differ from each other")
-    exact: bool | None = _option("exact", "Look at all documents, also where the index is for approximate search")
-    map_place: bool = _option("map_place", "Tell the places of hits and queries on the map of the index")
 
 
 class EmbedBody(EmbedOptions):

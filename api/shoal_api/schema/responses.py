@@ -1,6 +1,6 @@
 """The shapes of responses: the OpenAPI page is made from them, and nothing is checked against them."""
 
-from typing import Annotated, Any, Literal, cast
+from typing import Any, Literal, cast
 
 from flask_openapi3.models.data_type import DataType
 from flask_openapi3.models.media_type import MediaType
@@ -107,10 +107,6 @@ class ChunkEmbeddings(BaseModel):
     chunks: list[list[ChunkPlace]]
 
 
-#: A place on the map of an index: two numbers from -2 to 2.
-Place = Annotated[list[float], Field(min_length=2, max_length=2)]
-
-
 class Hit(BaseModel):
     """A document found, with its other fields beside these."""
 
@@ -119,7 +115,6 @@ class Hit(BaseModel):
     score: float
     text: str | None = Field(None, description="Left out if the `fields` of the search do not name it")
     explain: dict[str, Any] | None = Field(None, description="What the score is made of, where that is asked for")
-    map_place: Place | None = Field(None, description="Place on the map, where that is asked for")
 
 
 _VERSION = "20261121T030000Z-5d41c7"
@@ -138,11 +133,9 @@ class SearchResults(BaseModel):
     model_config = described(answer_headers=COST_HEADERS, example={"results": [[_HIT]], "index_version": _VERSION})
     results: list[list[Hit]]
     index_version: str = Field(description="Version of the index that was searched; all hits are of that one")
-    approximate: bool | None = Field(None, description="True if the lists may lack documents: see `exact`")
     cursors: list[str | None] | None = Field(None, description="For each list, the cursor of its next page, if any")
     totals: list[int] | None = Field(None, description="For each list, the documents that could be in it")
     facets: list[dict[str, Any]] | None = Field(None, description="For each list, the counts of the values of fields")
-    map_places: list[Place] | None = Field(None, description="For each list, the place of its query on the map")
 
 
 class Scores(BaseModel):
@@ -214,11 +207,9 @@ class JobResult(JobState):
     chunks: list[list[ChunkPlace]] | None = Field(None, description="Places of the chunks of each text")
     results: list[list[Hit]] | None = None
     index_version: str | None = Field(None, description="Version of the index that was searched")
-    approximate: bool | None = Field(None, description="True if the lists of hits may lack documents")
     cursors: list[str | None] | None = Field(None, description="For each list of hits, the cursor of its next page")
     totals: list[int] | None = Field(None, description="For each list of hits, the documents that could be in it")
     facets: list[dict[str, Any]] | None = Field(None, description="For each list of hits, the counts of values")
-    map_places: list[Place] | None = Field(None, description="For each list of hits, the place of its query")
     scores: list[float] | None = Field(None, description="The score of each text of a rerank")
     tokens: list[int] = Field(description="Tokens of each text")
     truncated: list[bool] = Field(description="True for each text that was cut")

@@ -46,7 +46,6 @@ _FLAGS: dict[str, dict[str, Any]] = {
     "fuse": {"is_flag": True, "help": "Print one list of hits for all that is asked together."},
     "rerank": {"type": click.IntRange(1), "metavar": "N", "help": "Let the reranker order the best N hits."},
     "diversity": {"type": click.FloatRange(0, 1), "help": "How much hits differ from each other."},
-    "exact": {"type": bool, "help": "Look at all documents of an index that was built for approximate search."},
 }
 
 
@@ -83,8 +82,6 @@ def search(settings: Settings, queries: tuple[str, ...], k: int, index: str, as_
 
 def _print(reply: Reply, as_json: bool, fields: Sequence[str]) -> None:
     """Print the lists of hits, with the fields that were asked for, and what else the reply has for each list."""
-    if reply.approximate:
-        click.echo("approximate: some of the best documents may be missing; --exact true looks at all", err=True)
     columns = {"hits": reply.hits, "cursor": reply.cursors, "total": reply.totals, "facets": reply.facets}
     asked = {name: column for name, column in columns.items() if column is not None}
     for row in zip(*asked.values(), strict=True):

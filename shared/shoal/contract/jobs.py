@@ -21,7 +21,7 @@ from shoal.errors import InvalidRequest, InvalidText, TooLarge
 Lane = Literal["interactive", "bulk"]
 
 # The names of the operations; the HTTP schema is made from the same ones.
-Operation = Literal["embed", "search", "rerank", "tokenize", "decode", "map"]
+Operation = Literal["embed", "search", "rerank", "tokenize", "decode"]
 
 #: All operations: `shoal.operations` has a class of jobs for each.
 OPERATION_NAMES: tuple[str, ...] = get_args(Operation)

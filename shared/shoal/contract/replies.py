@@ -50,10 +50,9 @@ class Reply:
     the tokens of each text, and `decoded` the text of each list of ids. `cached` counts the texts whose vectors came
     from the cache. For each list of hits, and where they are asked for, `cursors` has that of the next page, or None
     after the last one, `totals` the number of documents that could be in it, and `facets` how often these have each
-    value of a field, and `map_places` the place of its query on the map. `map` has the points of a map, in plain
-    values. Documents may be missing among the hits of an `approximate` search. `index_version` is the version
-    of the index that was searched, or empty if the worker does not tell it. `ignored` names fields of the job that mean
-    nothing in it. A reply with an `error` has no more than its id and status.
+    value of a field. `index_version` is the version of the index that was searched, or empty if the worker does not
+    tell it. `ignored` names fields of the job that mean nothing in it. A reply with an `error` has no more than its id
+    and status.
     """
 
     id: str
@@ -68,9 +67,6 @@ class Reply:
     cursors: list[str | None] | None = None
     totals: list[int] | None = None
     facets: list[dict[str, Any]] | None = None
-    map_places: list[list[float]] | None = None
-    map: dict[str, Any] | None = None
-    approximate: bool = False
     scores: NDArray[np.float32] | None = None
     pieces: list[list[dict[str, Any]]] | None = None
     decoded: list[str] | None = None
@@ -99,8 +95,6 @@ class Reply:
             values["index_version"] = self.index_version
         if self.ignored:
             values["ignored"] = self.ignored
-        if self.approximate:
-            values["approximate"] = True
         if self.scores is not None:
             values["scores"] = self.scores.tolist()
         values |= {name: part for name in _IF_ASKED if (part := getattr(self, name)) is not None}
@@ -168,8 +162,6 @@ class Reply:
             cursors=_joined(replies, "cursors"),
             totals=_joined(replies, "totals"),
             facets=_joined(replies, "facets"),
-            map_places=_joined(replies, "map_places"),
-            approximate=any(reply.approximate for reply in replies),
             scores=None if first.scores is None else np.concatenate([_present(r.scores) for r in replies]),
             pieces=_joined(replies, "pieces"),
             decoded=_joined(replies, "decoded"),
@@ -198,7 +190,7 @@ class Reply:
 
 
 #: The fields that a reply has where they are asked for.
-_IF_ASKED = ("hits", "pieces", "decoded", "chunks", "cursors", "totals", "facets", "map_places", "map")
+_IF_ASKED = ("hits", "pieces", "decoded", "chunks", "cursors", "totals", "facets")
 
 
 def _is(*types: type) -> Callable[[Any], bool]:
@@ -240,9 +232,6 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "cursors": _if_asked(_list_of(_is(str, NoneType))),
     "totals": _if_asked(_list_of(lambda total: type(total) is int and total >= 0)),
     "facets": _if_asked(_list_of(_is(dict))),
-    "map_places": _if_asked(_list_of(_is(list))),
-    "map": _if_asked(_is(dict)),
-    "approximate": _is(bool),
     "pieces": _are_maps,
     "decoded": _if_asked(_list_of(_is(str))),
     "chunks": _are_maps,

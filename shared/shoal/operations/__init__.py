@@ -7,15 +7,14 @@ from shoal.contract.excerpt import excerpt
 from shoal.contract.jobs import Job
 from shoal.errors import InvalidRequest, MalformedJob, UnsupportedVersion
 from shoal.operations.embed import Embed
-from shoal.operations.map import Map
 from shoal.operations.rerank import Rerank
 from shoal.operations.search import Search
 from shoal.operations.tokenize import Decode, Tokenize
 
-__all__ = ["OPERATIONS", "Decode", "Embed", "Map", "Rerank", "Search", "Tokenize", "job_class", "unpack"]
+__all__ = ["OPERATIONS", "Decode", "Embed", "Rerank", "Search", "Tokenize", "job_class", "unpack"]
 
 #: The class of each operation's jobs, by its name.
-OPERATIONS: dict[str, type[Job]] = {job.op: job for job in (Embed, Search, Rerank, Tokenize, Decode, Map)}
+OPERATIONS: dict[str, type[Job]] = {job.op: job for job in (Embed, Search, Rerank, Tokenize, Decode)}
 
 #: Most values in the arrays and maps of a job, in unknown fields too: more than the texts of any job that the script
 #: accepts.

@@ -62,8 +62,7 @@ class SearchOptions:
     A list of hits is asked for each text, then for each of `vectors`, then for each document whose id is in `like`;
     with `fuse`, one list for all of them together. The last `num_negative` texts are those that hits are not to be
     like. `k` counts groups where hits are grouped. An empty `cursor` asks for the first page, and an empty `group_by`
-    for hits that are not grouped. `exact` says whether the documents of an index that was built for approximate search
-    are all looked at; without it they are not. With `map_place`, hits and queries have their places on the map.
+    for hits that are not grouped.
 
     Raises InvalidRequest for a value that an option does not take.
     """
@@ -88,13 +87,11 @@ class SearchOptions:
     fuse: bool = False
     rerank: dict[str, Any] | None = None
     diversity: float | None = None
-    exact: bool | None = None
-    map_place: bool = False
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise InvalidRequest(f"mode is {excerpt(self.mode)}: it takes one of {', '.join(MODES)}")
-        for name in ("explain", "fuse", "map_place"):
+        for name in ("explain", "fuse"):
             check_type(name, getattr(self, name), bool, "true or false")
         check_range("group_size", self.group_size, 1, MAX_GROUP_SIZE)
         check_range("num_negative", self.num_negative, 0, MAX_NEGATIVE)
@@ -192,7 +189,6 @@ _CHECKS: dict[str, Callable[[str, Any], object]] = {
     "vectors": _check_vectors,
     "rerank": _check_rerank,
     "diversity": lambda name, value: check_number(name, value, 0, 1),
-    "exact": lambda name, value: check_type(name, value, bool, "true, false or null"),
 }
 
 #: The default of each option by its name, which is the same on the wire, in HTTP bodies and in Python.

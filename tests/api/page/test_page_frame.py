@@ -62,11 +62,9 @@ def test_without_an_index_it_says_how_to_build_one_and_shows_one_that_is_served_
     expect(notice).to_contain_text("No index is served yet")
     shot(page, "no-index")
     assert serious_faults(page) == []
-    page.get_by_role("link", name="Map").click()
-    expect(notice).to_contain_text("No index is served yet")
     serve_indexes(default=fields_index)
     look_again(page)
-    expect(page.locator("shoal-map")).to_be_visible()
+    expect(notice).to_have_count(0)
 
 
 def test_a_key_is_asked_for_and_kept(
@@ -236,11 +234,11 @@ def test_a_view_is_loaded_when_it_is_opened(open_page: OpenPage, page_url: str) 
     page.goto(page_url)
     expect(page.get_by_text("Shoal is a service that")).to_be_visible()
     expect(page.get_by_text("shoal index build news.csv")).to_be_visible()
-    assert not [name for name in asked if re.search("compare|map|pool|chart", name)]
-    page.route("**/views/map.js", lambda route: route.abort())
-    page.get_by_role("link", name="Map").click()
+    assert not [name for name in asked if re.search("compare|pool|chart", name)]
+    page.route("**/views/compare.js", lambda route: route.abort())
+    page.get_by_role("link", name="Compare").click()
     expect(page.locator(".notice")).to_contain_text("A part of this page could not be loaded")
-    page.unroute("**/views/map.js")
+    page.unroute("**/views/compare.js")
     page.get_by_role("button", name="Try again").click()
-    expect(page.locator("shoal-map")).to_be_visible()
-    assert page.url.endswith("#map")
+    expect(page.get_by_role("heading", name="What the model makes of your texts")).to_be_visible()
+    assert page.url.endswith("#compare")

@@ -187,7 +187,7 @@ class TestDescription:
         for name, choices in CHOICES.items():
             allowed = fields[name].get("enum") or fields[name]["anyOf"][0]["enum"]
             assert tuple(allowed) == tuple(filter(None, choices))
-        assert set(get_args(JobBody.model_fields["op"].annotation)) == set(OPERATIONS) - {"tokenize", "decode", "map"}
+        assert set(get_args(JobBody.model_fields["op"].annotation)) == set(OPERATIONS) - {"tokenize", "decode"}
         assert tuple(get_args(JobBody.model_fields["lane"].annotation)) == LANES
 
     def test_the_page_loads_nothing_from_elsewhere(self, api: FlaskClient) -> None:

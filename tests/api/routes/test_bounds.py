@@ -17,7 +17,6 @@ from shoal.contract.checks import MAX_NAME_CHARS, MAX_VALUE_CHARS
 from shoal.contract.options import Options
 from shoal.errors import InvalidRequest
 from shoal.operations import OPERATIONS
-from shoal.operations.map_options import MapOptions
 from shoal.operations.search_fields import MAX_BOOST_VALUES, MAX_BOOSTS, MAX_FACETS, MAX_SORTS
 from shoal.operations.search_filter import MAX_FILTER_CONDITIONS, MAX_FILTER_VALUES
 from shoal.operations.search_options import MAX_FIELDS, MAX_GROUP_SIZE, MAX_LISTS, SearchOptions
@@ -101,10 +100,10 @@ HUGE: dict[str, Any] = {
 
 #: The fields of a job that are not options of one kind: settings of a worker and of the API bound texts and the query,
 #: and a traceparent that cannot be read is left out.
-OTHERS = {"texts", "query", "traceparent", "options", "search", "map"}
+OTHERS = {"texts", "query", "traceparent", "options", "search"}
 
 #: What a job of an operation has beside or in place of a text.
-GIVEN: dict[str, dict[str, Any]] = {"rerank": {"texts": ["a"], "query": "a"}, "map": {"texts": []}}
+GIVEN: dict[str, dict[str, Any]] = {"rerank": {"texts": ["a"], "query": "a"}}
 
 
 def is_refused_or_left_out(op: str, name: str, value: Any) -> bool:
@@ -123,7 +122,7 @@ def test_no_field_of_a_job_is_longer_than_its_bound(huge: str) -> None:
 
 
 @pytest.mark.parametrize("huge", HUGE)
-@pytest.mark.parametrize("options", [Options, SearchOptions, MapOptions])
+@pytest.mark.parametrize("options", [Options, SearchOptions])
 def test_no_option_is_longer_than_its_bound(options: type[Any], huge: str) -> None:
     for field in fields(options):
         with pytest.raises(InvalidRequest) as caught:

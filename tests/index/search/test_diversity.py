@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from test_search import grouped, random
 
-from shoal_workers.index.search.diversity import MAX_POOL, MIN_POOL, most_diverse, pool_size
+from shoal_workers.index.ranked_search import MAX_POOL, MIN_POOL, most_diverse, pool_size
 
 #: Largest difference between two ways to add up the same products.
 ROUNDING = 1e-5

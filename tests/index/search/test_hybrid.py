@@ -28,9 +28,9 @@ from shoal_workers.index.files.manifest import FILES, FILES_OF, MANIFEST, Manife
 from shoal_workers.index.index import Index
 from shoal_workers.index.lexical.analyzer import Analyzer
 from shoal_workers.index.lexical.snippet import snippet
+from shoal_workers.index.query import ALPHA
 from shoal_workers.index.ranked_search import RankedSearch
 from shoal_workers.index.ranker import MAX_KEPT_WORDS
-from shoal_workers.index.search.query_words import ALPHA
 from shoal_workers.loop.worker import Worker
 
 DIMENSION = 16

@@ -14,11 +14,10 @@ import pytest
 from shoal.contract.languages import LANGUAGES, NO_LANGUAGE
 from shoal.errors import IndexCorrupt, IndexMismatch, InvalidRequest
 from shoal_workers.index.files.manifest import DOCUMENTS, LEXICAL, POSTINGS, STARTS
-from shoal_workers.index.lexical.analyzer import Analyzer, find_language, has_stemmer
+from shoal_workers.index.lexical.analyzer import Analyzer, find_language, find_words, has_stemmer, split_words
 from shoal_workers.index.lexical.lexical_file import Runs, write_lexical
 from shoal_workers.index.lexical.lexical_index import IMPACT_STEP, K1, MAX_QUERY_CHARS, B, LexicalIndex, LiveTerms
 from shoal_workers.index.lexical.stop_words import STOP_WORDS
-from shoal_workers.index.lexical.words import find_words, split_words
 from shoal_workers.index.long_tasks import BuildIndex
 
 needs_stemmer = pytest.mark.skipif(not has_stemmer(), reason="the stemmer is not installed")

@@ -20,8 +20,7 @@ from shoal_workers.index.search.boosts import boosts_of
 from shoal_workers.index.search.facets import MAX_FACET_VALUES, count_facet
 from shoal_workers.index.search.field_order import FieldOrder
 from shoal_workers.index.search.fields import Fields as IndexFields
-from shoal_workers.index.search.fields import Selection
-from shoal_workers.index.search.selection import select
+from shoal_workers.index.search.fields import Selection, select
 
 #: The documents of a version and those that were added to it.
 BOTH = st.tuples(st.lists(DOCUMENTS, min_size=1, max_size=25), st.lists(DOCUMENTS, max_size=12))

@@ -29,8 +29,7 @@ from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
 from shoal_workers.index.serving import version_opener
-from shoal_workers.index.serving.index_watch import follow, watched
-from shoal_workers.index.serving.open_indexes import OpenIndexes
+from shoal_workers.index.serving.open_indexes import OpenIndexes, follow, watched
 from shoal_workers.loop.worker import Worker
 from shoal_workers.service.service import about
 

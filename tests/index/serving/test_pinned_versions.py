@@ -24,7 +24,7 @@ from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
 from shoal_workers.index.search.pages import Cursor
 from shoal_workers.index.serving.open_indexes import OpenIndexes, find_index
-from shoal_workers.index.serving.pinned_versions import MAX_PINNED, PINNED_S
+from shoal_workers.index.serving.served_version import MAX_PINNED, PINNED_S
 from shoal_workers.loop.worker import Worker
 
 

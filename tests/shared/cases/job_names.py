@@ -4,7 +4,7 @@ from dataclasses import fields
 
 from shoal.operations import OPERATIONS
 
-_IN_PARTS = {"options", "search", "map", "ignored"}
+_IN_PARTS = {"options", "search", "ignored"}
 
 #: Of all operations together.
 JOB_NAMES = tuple(

@@ -19,7 +19,7 @@ from shoal.contract.jobs import LANES, Job
 from shoal.contract.keys import Keys
 from shoal.contract.replies import TIMINGS, Reply
 from shoal.errors import Expired, Internal, ShoalError, TextTooLong, UnknownIndex, Unsupported
-from shoal.operations import Decode, Embed, Map, Rerank, Search, Tokenize
+from shoal.operations import Decode, Embed, Rerank, Search, Tokenize
 from shoal.queue.delivery import Answer, Delivery
 from shoal_api.server.async_flask import AsyncFlask
 
@@ -95,8 +95,6 @@ class StubWorker:
         self.prompts_asked: list[str | None] = []
         #: The trace that each job so far belongs to.
         self.traces: list[str | None] = []
-        #: What a job for a map is answered with; None for two points, or their documents.
-        self.map_reply: Reply | None = None
         self._open = threading.Event()
         self._open.set()
         self._parked = threading.Event()
@@ -153,7 +151,7 @@ class StubWorker:
 
     def _answer(self, delivery: Delivery, job: Job) -> Answer:
         try:
-            reply = replace(self.map_reply, id=job.id) if self.map_reply and isinstance(job, Map) else _reply(job)
+            reply = _reply(job)
         except ShoalError as error:
             reply = Reply.failure(job.id, error)
         return Answer(delivery, reply, job.reply_to)
@@ -168,8 +166,6 @@ def _reply(job: Job) -> Reply:
         return Reply(job.id, pieces=[[_piece(job, text)] for text in job.texts])
     if isinstance(job, Decode):
         return Reply(job.id, decoded=[f"text {ids}, {job.special_tokens}" for ids in job.texts])
-    if isinstance(job, Map):
-        return _map(job)
     lengths = [len(text.split()) + 2 for text in job.texts]
     if not job.options.truncate and max(lengths) > MAX_TOKENS:
         raise TextTooLong(f"a text has {max(lengths)} tokens and the model takes {MAX_TOKENS}")
@@ -224,19 +220,7 @@ def _hits(job: Search) -> list[list[dict[str, Any]]]:
     return [hits[: job.k] for _ in job.texts]
 
 
-def _map(job: Map) -> Reply:
-    """Return a map of two points, or the documents at some of these."""
-    _check_index(job)
-    if job.map.map_rows is not None:
-        documents = [{"id": str(n), "text": f"document {n}", "map_row": n} for n in (0, 1)]
-        return Reply(job.id, hits=[documents], index_version="v1")
-    rows = {"dtype": "uint32", "shape": [2], "data": b"\0\0\0\0\1\0\0\0"}
-    places = {"dtype": "int16", "shape": [2, 2], "data": b"\0\0\1\0\2\0\xff\xff"}
-    points = {"places_per_unit": 100, "rows": rows, "places": places, "field": None}
-    return Reply(job.id, hits=[], map=points, index_version="v1")
-
-
-def _check_index(job: Search | Map) -> None:
+def _check_index(job: Search) -> None:
     if job.index != "default":
         raise UnknownIndex(f"no index {job.index!r}: there is default")
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from shoal.contract.options import Options
 from shoal.errors import BadSetting, ModelMismatch
 from shoal_workers.avx512 import library
-from shoal_workers.avx512.kernel import KernelModel, KernelPass, KernelThreads, count_differing, load
+from shoal_workers.avx512.kernel import KernelModel, KernelPass, KernelThreads, load
 from shoal_workers.avx512.library import CannotCompile, compile_kernel
 from shoal_workers.avx512.weights import ACTIVATIONS, KernelWeights, Shape, arrange, find_unsupported
 from shoal_workers.encoding.encoder import Encoder, TokenizedText
@@ -159,21 +159,6 @@ def are_near(found: Array, exact: Array, precision: str) -> bool:
     mean, lowest = COSINES[precision]
     of_tokens = cosines(found, exact)
     return bool(of_tokens.mean() > mean and of_tokens.min() > lowest)
-
-
-@needs_kernel
-@pytest.mark.parametrize("spans", [[[0, 101]], [[-1, 99]], [[50, 40], [0, 100]], [[0, 99]]])
-def test_bits_of_rows_that_are_not_there_are_not_counted(spans: list[list[int]]) -> None:
-    words, distances = np.zeros((2, 100), np.uint64), np.empty(100, np.uint16)
-    with pytest.raises(ValueError, match="rows"):
-        count_differing(load(library.path()), words, words[:, 0].copy(), np.array(spans), distances)
-
-
-@needs_kernel
-def test_bits_are_not_counted_in_arrays_with_gaps() -> None:
-    words, distances = np.zeros((2, 100), np.uint64), np.empty(100, np.uint16)
-    with pytest.raises(ValueError, match="contiguous"):
-        count_differing(load(library.path()), words[:, ::2], words[:, 0].copy(), np.array([[0, 50]]), distances[:50])
 
 
 @needs_kernel

@@ -123,7 +123,6 @@ class MortalIndex:
     """The real index, except that it dies of a harmful search."""
 
     fault = group_field = ""
-    is_approximate = False
 
     def __init__(self, index: Index, encoder: MortalEncoder):
         self._index, self._encoder = index, encoder

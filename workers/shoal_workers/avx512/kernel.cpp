@@ -697,38 +697,6 @@ auto or_null(const Make& make) -> decltype(make()) {
     }
 }
 
-// Distances that stay in the first cache while the words of their rows are counted.
-constexpr size_t DISTANCES_AT_ONCE = 1024;
-
-[[gnu::always_inline]] inline void count_spans(const uint64_t* words, size_t count, size_t num_words,
-                                               const uint64_t* query, const int64_t* spans, size_t num_spans,
-                                               uint16_t* distances) {
-    uint64_t sums[DISTANCES_AT_ONCE];
-    for (const int64_t* span = spans; span != spans + 2 * num_spans; span += 2) {
-        for (size_t start = span[0], num; start < size_t(span[1]); start += num) {
-            num = std::min(span[1] - start, DISTANCES_AT_ONCE);
-            memset(sums, 0, sizeof sums);
-            for (size_t n = 0; n < num_words; n++) {
-                const uint64_t *word = words + n * count + start, of_query = query[n];
-                for (size_t row = 0; row < num; row++) sums[row] += __builtin_popcountll(word[row] ^ of_query);
-            }
-            for (size_t row = 0; row < num; row++) *distances++ = sums[row];
-        }
-    }
-}
-
-// Processors with bf16 are not all able to count the bits of eight words at a time.
-[[gnu::target("avx512vpopcntdq")]] void count_by_eights(const uint64_t* words, size_t count, size_t num_words,
-                                                        const uint64_t* query, const int64_t* spans,
-                                                        size_t num_spans, uint16_t* distances) {
-    count_spans(words, count, num_words, query, spans, num_spans, distances);
-}
-
-void count_one_by_one(const uint64_t* words, size_t count, size_t num_words, const uint64_t* query,
-                      const int64_t* spans, size_t num_spans, uint16_t* distances) {
-    count_spans(words, count, num_words, query, spans, num_spans, distances);
-}
-
 }  // namespace
 
 extern "C" {
@@ -797,11 +765,4 @@ void close_pass(Pass* pass) {
     delete pass;
 }
 
-// Counts how many bits of some rows differ from those of a query. `words` is [num_words, count], a bit of a row in each
-// column; a span is the first of its rows and the one after its last. `distances` has a number for each row of all spans.
-void count_differing(const uint64_t* words, size_t count, size_t num_words, const uint64_t* query,
-                     const int64_t* spans, size_t num_spans, uint16_t* distances) {
-    auto count_all = __builtin_cpu_supports("avx512vpopcntdq") ? count_by_eights : count_one_by_one;
-    count_all(words, count, num_words, query, spans, num_spans, distances);
-}
 }

@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal_workers.avx512 import library
 from shoal_workers.avx512.weights import KernelWeights, Shape
-from shoal_workers.process import processors
 
 
 @cache
@@ -30,40 +28,11 @@ def load(path: Path) -> ctypes.CDLL:
         "start_pass": ([pointer, pointer, pointer, number, pointer, number], pointer),
         "wait_pass": ([pointer, ctypes.c_double], number),
         "close_pass": ([pointer], None),
-        "count_differing": ([pointer, size, size, pointer, pointer, size, pointer], None),
     }
     for name, (arguments, result) in declared.items():
         function = getattr(loaded, name)
         function.argtypes, function.restype = arguments, result
     return loaded
-
-
-def load_if_it_runs() -> ctypes.CDLL | None:
-    """Return the library, or None if it is not compiled or the processor lacks what it needs."""
-    return load(library.path()) if library.path().exists() and not processors.lacking_for_avx512() else None
-
-
-def count_differing(
-    kernel: ctypes.CDLL,
-    words: NDArray[np.uint64],
-    query: NDArray[np.uint64],
-    spans: NDArray[np.int64],
-    out: NDArray[np.uint16],
-) -> None:
-    """Write into `out`, `[rows]`, how many bits of some rows differ from the bits of a query, `[words]`.
-
-    The rows are those of the spans, `[spans, 2]`, of `[words, count]`: from the first to before the second. Raises
-    ValueError for spans of other rows than these, and for arrays that are not contiguous.
-    """
-    sizes = spans[:, 1] - spans[:, 0]
-    if len(spans) and (spans.min() < 0 or spans.max() > words.shape[1] or sizes.min() < 0):
-        raise ValueError(f"spans reach from {spans.min()} to {spans.max()}, and there are {words.shape[1]} rows")
-    if sizes.sum() != len(out) or len(query) != len(words):
-        raise ValueError(f"{sizes.sum()} rows and {len(out)} distances, {len(words)} words and {len(query)} of a query")
-    if not all(array.flags.c_contiguous for array in (words, query, spans, out)):
-        raise ValueError("words, query, spans and distances must be contiguous")
-    of_words, of_query, of_spans, of_out = (array.ctypes.data for array in (words, query, spans, out))
-    kernel.count_differing(of_words, words.shape[1], len(words), of_query, of_spans, len(spans), of_out)
 
 
 class KernelModel:

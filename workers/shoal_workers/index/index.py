@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shoal.contract.excerpt import excerpt
 from shoal.errors import IndexCorrupt, IndexMismatch, InvalidRequest, NotReady, ShoalError
 from shoal.index_folder import CURRENT, read_current
-from shoal.operations import Map, Search
+from shoal.operations import Search
 from shoal_workers.index.files.array_file import open_array
 from shoal_workers.index.files.columns import Columns
 from shoal_workers.index.files.documents import Documents
@@ -22,18 +22,14 @@ from shoal_workers.index.files.manifest import (
     FIELDS,
     IDS,
     LEXICAL,
-    MAP_PLACES,
     QUANTISED,
     VECTORS,
     Manifest,
 )
 from shoal_workers.index.lexical.lexical_index import LexicalIndex
-from shoal_workers.index.map.document_map import DocumentMap
 from shoal_workers.index.ranked_search import RankedSearch, SearchAnswer, SecondStage
 from shoal_workers.index.search.fields import Fields
 from shoal_workers.index.search.live_documents import LiveDocuments
-from shoal_workers.index.vectors.approximate_search import ApproximateSearch
-from shoal_workers.index.vectors.inverted_file import InvertedFile
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
 from shoal_workers.index.vectors.search import ONE_THREAD, ExactSearch, SearchThreads, merged
 from shoal_workers.index.vectors.upper_bounds import SharedProducts
@@ -48,8 +44,7 @@ class Index:
 
     `vectors` is float32 `[count, dimension]`, normalised and read-only. `files` is the check of its files. `live` is
     what was changed since the version was built: each search reads it once, and it is replaced as a whole.
-    `change_fault` says why some of the changes are not in it. `approximate_search` is that of a version that was
-    built for it. `columns` are those of the documents' fields, which
+    `change_fault` says why some of the changes are not in it. `columns` are those of the documents' fields, which
     versions of older layouts have not.
     """
 
@@ -62,12 +57,10 @@ class Index:
         self.vectors = open_array(folder / VECTORS, np.float32, (count, dimension))
         quantised = QuantisedVectors.open(folder, count, dimension, manifest.quantised_width)
         self.exact_search = ExactSearch(self.vectors, quantised, threads)
-        self.approximate_search = self._open_approximate(quantised, threads)
         self._documents = Documents(folder, count, IDS in manifest.files)
         self.columns = Columns.open(folder, count) if FIELDS in manifest.files else None
         self._converted = {name: kind for name, kind in self.kinds.items() if kind in ("number", "boolean")}
         self._lexical = self._open_lexical()
-        self._map = DocumentMap.open(folder, count, dimension) if MAP_PLACES in manifest.files else None
         self.live = self.unchanged()
         self._fields: tuple[LiveDocuments, Fields | None] = (self.live, None)
 
@@ -134,15 +127,6 @@ class Index:
             raise type(self._lexical)(self._lexical.message)
         return self._lexical
 
-    @property
-    def map(self) -> DocumentMap:
-        """The places of its documents. Raises IndexMismatch for a version of a layout without them."""
-        if self._map is None:
-            raise IndexMismatch(
-                f"version {self.manifest.version} was built before indexes had a map: build the index again"
-            )
-        return self._map
-
     def _open_lexical(self) -> LexicalIndex | ShoalError:
         """Return the lexical index, or the reason why there is none."""
         if LEXICAL not in self.manifest.files:
@@ -155,15 +139,6 @@ class Index:
         except (IndexMismatch, NotReady) as error:
             return type(error)(error.message)  # a copy: the frames of the first one would keep files open
 
-    def _open_approximate(self, quantised: QuantisedVectors, threads: SearchThreads) -> ApproximateSearch | None:
-        """Return the approximate search, if the version was built for it."""
-        if not (num_cells := self.manifest.num_cells) or self.manifest.candidate_share:  # of an earlier release
-            return None
-        count, dimension = self.vectors.shape
-        file = InvertedFile.open(self.folder, count, dimension, self.manifest.quantised_width, num_cells)
-        margins = self.manifest.cell_margin, self.manifest.bit_margin
-        return ApproximateSearch(self.exact_search, quantised.basis, file, *margins, threads)
-
     def rows_of(self, ids: Collection[str]) -> NDArray[np.int64]:
         """Return the rows of all documents that have one of these ids, in ascending order. Raises IndexCorrupt."""
         return self._documents.rows_of(ids)
@@ -172,32 +147,16 @@ class Index:
         """Return the document of a row of `vectors`: its `id`, `text` and other fields. Raises IndexCorrupt."""
         return self._documents.document(row)
 
-    @property
-    def is_approximate(self) -> bool:
-        """True if a search without options may miss documents."""
-        return self._approximate_at(self.live) is not None
-
-    def _approximate_at(self, live: LiveDocuments) -> ApproximateSearch | None:
-        """Return the approximate search for all rows but the hidden ones, where that is quicker than the exact one."""
-        approximate = self.approximate_search
-        num_rows = self.manifest.count - len(live.hidden_rows)
-        return approximate if approximate and approximate.is_quicker(num_rows) else None
-
     def search(self, queries: NDArray[np.float32], k: int) -> list[list[dict[str, Any]]]:
         """Return the `k` documents of highest cosine for each of `[queries, dimension]` normalised vectors, best first.
 
-        The search is exact for any number of documents, unless it `is_approximate`. Of equal scores, the document that
+        The search is exact for any number of documents. Of equal scores, the document that
         came first in the source comes first, and those that were added since come last, in their order. Raises
         IndexCorrupt for numbers or documents that no build wrote.
         """
         live = self.live
         with self._telling_corruption():
-            if (approximate := self._approximate_at(live)) is None:
-                found = self.exact_search.top_k(queries, k, live.hidden_rows)
-            else:
-                eligible = np.ones(self.manifest.count, bool)
-                eligible[live.hidden_rows] = False
-                found = approximate.top_k(queries, k, eligible)
+            found = self.exact_search.top_k(queries, k, live.hidden_rows)
         if live.ids:
             found = merged(found, live.top_k(queries, k), self.manifest.count, k)
         return [self._hits(*of_query, live) for of_query in zip(*found, strict=True)]
@@ -221,29 +180,6 @@ class Index:
         with self._telling_corruption():
             search = RankedSearch(self, job, vectors, going_on, shared)
             return search.answer(search.find())
-
-    def answer_map(self, job: Map) -> SearchAnswer:
-        """Return the answer to a job for the map: its points, or documents at some of them.
-
-        Documents that were replaced or deleted since are left out. Raises InvalidRequest for a field or a row that the
-        index has not, and IndexMismatch for one without a map.
-        """
-        live, map_rows = self.live, job.map.map_rows
-        if map_rows is None:
-            return SearchAnswer([], map=self.map.points(job.map, live, lambda: self.fields_at(live)))
-        if job.map.index_version != self.manifest.version:
-            raise InvalidRequest(
-                f"map_rows are of version {excerpt(job.map.index_version)}, and {self.manifest.version} is served: "
-                "ask for the map again"
-            )
-        num_rows = self.manifest.count + live.num_ever_added
-        for number, map_row in enumerate(map_rows):
-            if map_row >= num_rows:
-                raise InvalidRequest(f"map_rows[{number}] is {map_row:,}: the map has rows from 0 to {num_rows - 1:,}")
-        found = zip(map_rows, self.map.rows_of(np.array(map_rows), live).tolist(), strict=True)
-        return SearchAnswer(
-            [[self.document_of(row, live) | {"map_row": map_row} for map_row, row in found if row >= 0]]
-        )
 
     def find(
         self,

@@ -1,8 +1,8 @@
-"""The queries of a job that searches: a vector for each list of hits, made of texts, given vectors and documents."""
+"""The queries of a job that searches: a vector for each list of hits, and the words of its texts."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,13 +10,18 @@ from numpy.typing import NDArray
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
 from shoal.operations import Search
+from shoal_workers.index.lexical.lexical_index import MAX_QUERY_CHARS, LexicalIndex, LiveTerms, QueryTerms
 from shoal_workers.index.search.live_documents import LiveDocuments
+from shoal_workers.index.vectors.search import Prior
 
 if TYPE_CHECKING:
     from shoal_workers.index.index import Index
 
 #: Weight of the texts that hits must not be like, against 1 for the query.
 NEGATIVE_WEIGHT = 0.5
+
+#: Part of the cosine in a hybrid score where none is asked for: docs/search.md has the measurements.
+ALPHA = 0.7
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,21 +36,6 @@ class Query:
     excluded_ids: tuple[str, ...] = ()
 
 
-def fused(queries: Sequence[Query]) -> Query:
-    """Return one query for all of them together: a hit is near to their mean."""
-    return Query(
-        normalised(np.mean([query.vector for query in queries], axis=0)),
-        tuple(text for query in queries for text in query.texts),
-        tuple(excluded for query in queries for excluded in query.excluded_ids),
-    )
-
-
-def normalised(vector: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the vector with length 1; one of zeros stays as it is."""
-    exact = vector.astype(np.float64)
-    return (exact / max(float(np.linalg.norm(exact)), 1e-12)).astype(np.float32)
-
-
 def queries_of(job: Search, vectors: NDArray[np.float32], index: "Index", live: LiveDocuments) -> list[Query]:
     """Return a query for each list of hits of a job; `vectors` are those of its texts, float32 `[texts, dimension]`.
 
@@ -53,30 +43,94 @@ def queries_of(job: Search, vectors: NDArray[np.float32], index: "Index", live: 
     """
     search, num_positive = job.search, len(job.texts) - job.search.num_negative
     queries = [Query(vector, (text,)) for vector, text in zip(vectors[:num_positive], job.texts, strict=False)]
-    queries += [_query_of_vector(n, vector, index) for n, vector in enumerate(search.vectors or ())]
-    queries += [_query_like(n, document_id, index, live) for n, document_id in enumerate(search.like or ())]
-    if search.fuse:
-        queries = [fused(queries)]
+    for number, values in enumerate(search.vectors or ()):
+        if len(values) != (dimension := index.manifest.dimension):
+            raise InvalidRequest(
+                f"vectors[{number}] has {len(values):,} numbers: the vectors of this index have {dimension:,}"
+            )
+        vector = np.array(values, np.float64)
+        queries.append(Query(normalised(vector / np.abs(vector).max())))  # the square of a small number may be 0
+    for number, document_id in enumerate(search.like or ()):
+        rows = np.setdiff1d(index.rows_of([document_id]), live.hidden_rows)
+        added = [place for place, added_id in enumerate(live.ids) if added_id == document_id]
+        alike = np.concatenate([index.vectors[rows], live.vectors[added]])
+        if not len(alike):
+            raise InvalidRequest(f"like[{number}] is {excerpt(document_id)}: the index has no document with this id")
+        queries.append(Query(normalised(alike.mean(axis=0)), excluded_ids=(document_id,)))
+    if search.fuse:  # hits are near to the mean
+        texts = tuple(text for query in queries for text in query.texts)
+        excluded_ids = tuple(excluded for query in queries for excluded in query.excluded_ids)
+        queries = [Query(normalised(np.mean([query.vector for query in queries], axis=0)), texts, excluded_ids)]
     if search.num_negative:
         away = NEGATIVE_WEIGHT * vectors[num_positive:].mean(axis=0)
         queries = [replace(query, vector=normalised(query.vector - away)) for query in queries]
     return queries
 
 
-def _query_of_vector(number: int, values: list[float], index: "Index") -> Query:
-    if len(values) != (dimension := index.manifest.dimension):
-        raise InvalidRequest(
-            f"vectors[{number}] has {len(values):,} numbers: the vectors of this index have {dimension:,}"
+def normalised(vector: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
+    """Return the vector with length 1; one of zeros stays as it is."""
+    exact = vector.astype(np.float64)
+    return (exact / max(float(np.linalg.norm(exact)), 1e-12)).astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class QueryWords:
+    """The terms of a query, and the BM25 scores of the documents of a version, float32 `[count]`, and of added ones."""
+
+    texts: tuple[str, ...]
+    lexical: LexicalIndex
+    terms: QueryTerms
+    of_version: NDArray[np.float32]
+    of_added: NDArray[np.float32]
+    live_terms: LiveTerms | None = None
+
+    @classmethod
+    def of(cls, texts: tuple[str, ...], lexical: LexicalIndex, live: LiveDocuments) -> Self:
+        """Look up the words of texts. Raises IndexCorrupt."""
+        terms = lexical.weigh(texts)
+        of_added = live.terms.scores(terms) if live.terms and live.ids else np.zeros(len(live.ids), np.float32)
+        return cls(texts, lexical, terms, lexical.scores(terms), of_added, live.terms)
+
+    def best(self, eligible: NDArray[np.bool_], added: NDArray[np.bool_]) -> float:
+        """Return the best BM25 score of the eligible documents of the version and the added ones; 0 without words."""
+        parts = [(self.of_version, eligible), (self.of_added, added)]
+        # A maximum of all is many times as quick.
+        return max(
+            float(scores.max(initial=0) if among.all() else scores.max(initial=0, where=among))
+            for scores, among in parts
         )
-    vector = np.array(values, np.float64)
-    return Query(normalised(vector / np.abs(vector).max()))  # the square of a small number may be 0
 
+    def hybrid_prior(self, alpha: float, best: float) -> Prior:
+        """Return the prior of the score `alpha` * cosine + (1 - `alpha`) * BM25 / `best`.
 
-def _query_like(number: int, document_id: str, index: "Index", live: LiveDocuments) -> Query:
-    """Return the query for documents that are like those with an id, those that were added included."""
-    rows = np.setdiff1d(index.rows_of([document_id]), live.hidden_rows)
-    added = [place for place, added_id in enumerate(live.ids) if added_id == document_id]
-    vectors = np.concatenate([index.vectors[rows], live.vectors[added]])
-    if not len(vectors):
-        raise InvalidRequest(f"like[{number}] is {excerpt(document_id)}: the index has no document with this id")
-    return Query(normalised(vectors.mean(axis=0)), excluded_ids=(document_id,))
+        Where no document has a word of the query, `best` is 0, and the score is the cosine.
+        """
+        if not best:
+            return Prior(1.0, np.zeros_like(self.of_version), np.zeros_like(self.of_added))
+        factor = np.float32((1 - alpha) / np.float32(best))
+        return Prior(alpha, factor * self.of_version, factor * self.of_added)
+
+    def explain(self, row: int) -> dict[str, Any]:
+        """Return the BM25 score of a document, and the part of it that each word of the query has."""
+        place = row - self.lexical.count
+        if place < 0 or self.live_terms is None:
+            score, impacts = self.of_version[row], self.lexical.impacts_in(row, self.terms.terms)
+        else:
+            score, impacts = self.of_added[place], self.live_terms.impacts_in(place, self.terms.terms)
+        found = np.flatnonzero(impacts)
+        parts = (self.terms.weights[found] * impacts[found]).tolist()
+        words = [self._words.get(term) for term in self.terms.terms[found].tolist()]
+        return {"bm25": float(score), "words": {word: part for word, part in zip(words, parts, strict=True) if word}}
+
+    @cached_property
+    def weights(self) -> dict[int, float]:
+        """The weights of the terms."""
+        return dict(zip(self.terms.terms.tolist(), self.terms.weights.tolist(), strict=True))
+
+    @cached_property
+    def _words(self) -> dict[int, str]:
+        """The words of the terms, as the query has them."""
+        found: dict[int, str] = {}
+        for text in reversed(self.texts):
+            found |= self.lexical.analyzer.words(text[:MAX_QUERY_CHARS])
+        return found

@@ -14,16 +14,14 @@ from shoal.errors import InvalidRequest
 from shoal.operations import Search
 from shoal.operations.search_fields import parse_facets
 from shoal.operations.search_filter import parse_filter
-from shoal_workers.index.hit import Hits
+from shoal.operations.search_options import SNIPPET_CHARS
+from shoal_workers.index.lexical.snippet import snippet
 from shoal_workers.index.query import Query, queries_of
 from shoal_workers.index.ranker import Ranker
-from shoal_workers.index.search.diversity import most_diverse, pool_size
 from shoal_workers.index.search.facets import count_facet
-from shoal_workers.index.search.fields import HIT_NAMES, Fields, Selection
-from shoal_workers.index.search.grouping import GroupKeys, leads_of, members_of
+from shoal_workers.index.search.fields import HIT_NAMES, Fields, Selection, select
 from shoal_workers.index.search.pages import Pages
-from shoal_workers.index.search.selection import select
-from shoal_workers.index.vectors.ranking import Place, Ranking
+from shoal_workers.index.search.ranking import GroupKeys, Place, Ranking, leads_of, members_of
 from shoal_workers.index.vectors.upper_bounds import SharedProducts
 
 if TYPE_CHECKING:
@@ -31,34 +29,31 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
-#: The rows of an approximate search for each row of an exact one that takes as long, about.
-APPROXIMATE_SHARE = 8
-
 #: The options with which pairs are read: those of the job are about its queries.
 PAIR_OPTIONS = Options()
+
+#: Hits from which those of a diverse list are chosen: so many for each that is asked for, but at least the second
+#: number, and at most the third.
+POOL_FACTOR, MIN_POOL, MAX_POOL = 4, 50, 1_000
+
+#: Least and most characters of a document in which a passage for its snippet is looked for, and most of all together.
+LEAST_READ, MOST_READ, MOST_READ_TOGETHER = 1_024, 2**16, 2**22
 
 
 @dataclass(frozen=True, slots=True)
 class SearchAnswer:
-    """The answer to one job: an item for each list of hits, and None for what was not asked for.
-
-    It is `approximate` if documents that belong into a list may be missing. That of a job for a map has the `map`, or
-    one list of documents.
-    """
+    """The answer to one job: an item for each list of hits, and None for what was not asked for."""
 
     hits: list[list[dict[str, Any]]]
     cursors: list[str | None] | None = None
     totals: list[int] | None = None
     facets: list[dict[str, Any]] | None = None
-    approximate: bool = False
-    map_places: list[list[float]] | None = None
-    map: dict[str, Any] | None = None
 
 
 class HitList(NamedTuple):
     """One list of hits before their documents are read: its query, the places in groups, and their ranking.
 
-    `cursor` is that of the next page.
+    `cursor` leads to the next page.
     """
 
     query: Query
@@ -98,7 +93,7 @@ class RankedSearch:
         Raises InvalidRequest for an option that does not fit this index, TooLarge for more lists than these options
         allow, and IndexCorrupt.
         """
-        self._job.check_rows(self._num_rows)
+        self._job.check_rows(self._eligible.num)
         self._check_options()
         queries = queries_of(self._job, self._vectors, self._index, self._live)
         if self._options.mode == "lexical" and not all(query.texts for query in queries):
@@ -108,18 +103,13 @@ class RankedSearch:
     def _check_options(self) -> None:
         """Raise InvalidRequest for an option that does not fit this index, or that nothing would come of."""
         options = self._options
-        if options.exact is False and self._index.approximate_search is None:
-            raise InvalidRequest(
-                f"exact is false, but version {self._index.manifest.version} was not built for approximate search: "
-                "leave exact out, or build the index again, with approximate"
-            )
         if options.group_size > 1 and not self._group_field:
             raise InvalidRequest(
                 f"group_size is {options.group_size}, without group_by: name the field whose values make groups, or "
                 "leave group_size out"
             )
         for number, name in enumerate(options.facets or ()):  # before hits are scored: a field may not be there
-            self._fields.check_values(name, f"facets[{number}]")
+            self._index.fields_at(self._live).check_values(name, f"facets[{number}]")
         if options.group_by:
             self._known_fields.check_known(options.group_by, "group_by")
         for number, name in enumerate(options.fields or ()):
@@ -128,14 +118,12 @@ class RankedSearch:
 
     def answer(self, lists: Sequence[HitList]) -> SearchAnswer:
         """Return the answer that has the best hits of these lists. Raises IndexCorrupt."""
-        has_pages, hits = self._options.cursor is not None, Hits(self._index, self._live, self._job, self._ranker)
+        has_pages, has_facets = self._options.cursor is not None, bool(self._options.facets)
         return SearchAnswer(
-            [[hits.hit(found.query, place) for place in self._best(found.groups)] for found in self._each(lists)],
+            [[self._hit(found.query, place) for place in self._best(found.groups)] for found in self._each(lists)],
             [found.cursor for found in lists] if has_pages else None,
-            [self._selection(f.query).num for f in self._each(lists)] if has_pages or self._options.facets else None,
-            [self._facets(found) for found in self._each(lists)] if self._options.facets else None,
-            self._ranker.is_approximate,
-            self._index.map.places_of(np.array([f.query.vector for f in lists])) if self._options.map_place else None,
+            [self._selection(f.query).num for f in self._each(lists)] if has_pages or has_facets else None,
+            [self._facets(found) for found in self._each(lists)] if has_facets else None,
         )
 
     def _each(self, lists: Iterable[Item]) -> Iterator[Item]:
@@ -146,27 +134,13 @@ class RankedSearch:
 
     # Select
 
-    @property
-    def _num_rows(self) -> int:
-        """The number of rows that each list goes over; an approximate search counts as fewer, as it is quicker."""
-        options, num_rows = self._options, self._eligible.num
-        approximate = None if options.exact else self._index.approximate_search
-        is_exact = options.mode != "dense" or options.boost is not None or options.sort is not None
-        if approximate is None or is_exact or not approximate.is_quicker(num_rows):
-            return num_rows
-        return num_rows // APPROXIMATE_SHARE
-
-    @property
-    def _fields(self) -> Fields:
-        return self._index.fields_at(self._live)
-
     @cached_property
     def _eligible(self) -> Selection:
         """The documents that match the filter, without those that are hidden."""
-        count, num_added = self._index.manifest.count, len(self._live.ids)
-        found = Selection(np.ones(count, bool), np.ones(num_added, bool))
-        if self._options.filter is not None:
-            found = select(parse_filter(self._options.filter), self._fields)
+        if self._options.filter is None:
+            found = Selection(np.ones(self._index.manifest.count, bool), np.ones(len(self._live.ids), bool))
+        else:
+            found = select(parse_filter(self._options.filter), self._index.fields_at(self._live))
         found.rows[self._live.hidden_rows] = False
         return found
 
@@ -201,29 +175,29 @@ class RankedSearch:
         return self._count(self._eligible)
 
     def _count(self, selection: Selection) -> dict[str, Any]:
-        names = parse_facets(self._options.facets)
-        return {name: count_facet(name, self._fields, selection) for name in names}
+        fields = self._index.fields_at(self._live)
+        return {name: count_facet(name, fields, selection) for name in parse_facets(self._options.facets)}
 
     # Page
 
     def _page(self, query: Query) -> HitList:
         """Return the documents on the page that the job asks for."""
-        num, before = self._num_found, self._pages.before
+        num, before, options = self._job.k, self._pages.before, self._options
+        if options.rerank:
+            num = int(options.rerank["top_n"])
+        elif options.diversity:
+            num = pool_size(num)
         num_before = before.num_shown if before else 0
-        num_ranked = max(num_before + num + (before is not None), self._options.facets_top_n or 0)
+        num_ranked = max(num_before + num + (before is not None), options.facets_top_n or 0)
         ranking = Ranking(self._ranker.find(query, self._selection(query)), num_ranked)
         key_of = self._group_keys.key if self._group_field else lambda row: row
         leads = self._pages.rest(lambda: leads_of(self._places(ranking), key_of))
-        shown = list(islice(leads, num))
-        has_more = before is not None and next(leads, None) is not None
-        end = (
-            self._pages.end(shown[-1].place, num_before + len(shown), self._ranker.best_bm25(query))
-            if has_more
-            else None
-        )
-        if not self._group_field or self._options.group_size == 1:
+        shown, end = list(islice(leads, num)), None
+        if before is not None and next(leads, None) is not None:
+            end = self._pages.end(shown[-1].place, num_before + len(shown), self._ranker.best_bm25(query))
+        if not self._group_field or options.group_size == 1:
             return HitList(query, [[lead.place] for lead in shown], ranking, end)
-        keys, size = [lead.key for lead in shown], self._options.group_size
+        keys, size = [lead.key for lead in shown], options.group_size
         if (members := self._group_keys.members(keys)) is not None:
             of_groups = Ranking(self._ranker.find(query, self._selection(query) & members), num * size)
         else:
@@ -246,16 +220,9 @@ class RankedSearch:
         """The fields of the documents; none are known of a version that has no columns."""
         if self._index.columns is None:
             return Fields.unknown(self._index.manifest.count, self._live)
-        return self._fields
+        return self._index.fields_at(self._live)
 
-    # Choose
-
-    @property
-    def _num_found(self) -> int:
-        """The number of groups that are found for a list, from which those that are answered are chosen."""
-        if self._options.rerank:
-            return int(self._options.rerank["top_n"])
-        return pool_size(self._job.k) if self._options.diversity else self._job.k
+    # Choose and answer
 
     def _best(self, groups: list[list[Place]]) -> list[Place]:
         """Return the documents of the groups that are answered: the first ones, or those that are unlike each other."""
@@ -271,6 +238,65 @@ class RankedSearch:
         """Return what the reranker scores for a document of a list: the text of the query and that of the document."""
         text = (self._options.rerank or {}).get("query") or "\n".join(query.texts)
         return text, str(self._index.document_of(place.row, self._live)["text"])
+
+    def _hit(self, query: Query, place: Place) -> dict[str, Any]:
+        """Return what is answered of a document in the list of a query."""
+        document, options = self._index.document_of(place.row, self._live), self._options
+        text = document["text"]
+        hit = {"id": document.pop("id"), "score": place.score}
+        names = document if options.fields is None else options.fields
+        hit |= {name: document[name] for name in names if name in document}
+        if options.snippet is not None and query.texts:
+            num_read = MOST_READ_TOGETHER // (self._job.k * options.group_size * self._job.num_lists)
+            num_read = max(LEAST_READ, min(MOST_READ, num_read))
+            words, max_chars = self._ranker.words(query), options.snippet.get("max_chars", SNIPPET_CHARS)
+            hit["snippet"] = snippet(text, words.lexical.analyzer, words.weights, max_chars, num_read)
+        if options.explain:
+            hit["explain"] = self._explain(query, place)
+        return hit
+
+    def _explain(self, query: Query, place: Place) -> dict[str, Any]:
+        """Return the parts of a score."""
+        (vector,) = self._index.vectors_at([place.row], self._live)
+        explained: dict[str, Any] = {"mode": self._options.mode, "cosine": float(np.vecdot(vector, query.vector))}
+        if self._options.mode != "dense" and query.texts:
+            explained |= self._ranker.words(query).explain(place.row)
+        if self._options.boost is not None:
+            boosts, row = self._ranker.boosts, place.row - self._index.manifest.count
+            explained["boost"] = float(boosts.rows[place.row] if row < 0 else boosts.added[row])
+        if place.first_score is not None:
+            explained["rerank"] = place.score
+        return explained
+
+
+def pool_size(k: int) -> int:
+    """Return the number of hits from which `k` diverse ones are chosen."""
+    return max(k, min(MAX_POOL, max(MIN_POOL, POOL_FACTOR * k)))
+
+
+def most_diverse(
+    scores: NDArray[np.float32], vectors: NDArray[np.float32], k: int, diversity: float
+) -> NDArray[np.intp]:
+    """Return the places of `k` hits, or of all if there are fewer, in the order in which they are chosen.
+
+    Hits are given by their `scores`, `[hits]`, the best first, and their `vectors`, `[hits, dimension]`, of length one.
+    The best is chosen first. The next is always the one with the highest `(1 - diversity) * relevance - diversity *
+    similarity`, where its relevance is its score divided by the best score, if that is positive, and its similarity is
+    its highest cosine with a hit that was chosen; of equal ones, the one of higher score. This is maximal marginal
+    relevance (Carbonell and Goldstein, SIGIR 1998).
+    """
+    if not len(scores):
+        return np.empty(0, np.intp)
+    relevance = scores / scores[0] if scores[0] > 0 else scores
+    similarities = vectors @ vectors.T
+    values = (1 - diversity) * relevance
+    chosen = [0]
+    nearest = similarities[0]
+    for _ in range(min(k, len(scores)) - 1):
+        values[chosen[-1]] = -np.inf
+        chosen.append(int(np.argmax(values - diversity * nearest)))
+        nearest = np.maximum(nearest, similarities[chosen[-1]])
+    return np.array(chosen, np.intp)
 
 
 class SecondStage:

@@ -9,16 +9,14 @@ import numpy as np
 
 from shoal.operations.search_fields import parse_boosts, parse_sort
 from shoal.operations.search_options import SearchOptions
-from shoal_workers.index.query import Query
+from shoal_workers.index.query import ALPHA, Query, QueryWords
 from shoal_workers.index.search.boosts import Boosts, boosts_of
 from shoal_workers.index.search.field_order import FieldOrder
 from shoal_workers.index.search.fields import Selection
 from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.search.pages import Pages
-from shoal_workers.index.search.query_words import ALPHA, QueryWords
-from shoal_workers.index.vectors.fused_search import Prior
-from shoal_workers.index.vectors.ranking import Ranked
-from shoal_workers.index.vectors.search import merged
+from shoal_workers.index.search.ranking import Ranked
+from shoal_workers.index.vectors.search import Prior, merged
 from shoal_workers.index.vectors.upper_bounds import SharedProducts
 
 if TYPE_CHECKING:
@@ -32,7 +30,7 @@ class Ranker:
     """Ranks the documents of one job's lists, in a version with the changes of one moment.
 
     `selection` returns the documents that may be in the list of a query, and `shared` has the products for the texts of
-    several jobs. It `is_approximate` once a ranking may lack documents.
+    several jobs.
     """
 
     def __init__(
@@ -44,7 +42,6 @@ class Ranker:
         selection: Callable[[Query], Selection],
         shared: SharedProducts | None,
     ):
-        self.is_approximate = False
         self._index = index
         self._live = live
         self._options = options
@@ -124,12 +121,7 @@ class Ranker:
         if prior := self._prior(query):
             found = index.exact_search.top_fused(vector, num, prior.weight, prior.of_version, rows, self._shared)
         else:
-            approximate = None if self._options.exact else index.approximate_search
-            if approximate and approximate.is_quicker(int(np.count_nonzero(rows))):
-                self.is_approximate = True
-                found = approximate.top_k(vector[None], num, rows)
-            else:
-                found = index.exact_search.top_k(vector[None], num, eligible=rows)
+            found = index.exact_search.top_k(vector[None], num, eligible=rows)
         if live.ids:
             if prior:
                 added = live.top_fused(vector, num, prior.weight, prior.of_added, selection.added)

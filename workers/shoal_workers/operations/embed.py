@@ -1,4 +1,4 @@
-"""Embed: the vectors of texts, or of their tokens, are the reply."""
+"""Embed: vectors of texts, of their tokens, or of the chunks of texts that are read whole."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,11 +9,137 @@ from shoal.contract.replies import finish
 from shoal.errors import TooLarge
 from shoal.operations import Embed
 from shoal.queue.delivery import Delivery
-from shoal_workers.operations.chunks import ChunksWork
 from shoal_workers.operations.work import Work
 
 if TYPE_CHECKING:
     from shoal_workers.operations.served import Served
+
+import time
+from collections import deque
+from dataclasses import field
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal_workers.encoding.chunking import Chunker, TokenizedChunk
+from shoal_workers.encoding.encoder import TokenizedText
+from shoal_workers.encoding.tokenizer import Tokens
+
+
+@dataclass(slots=True, eq=False)
+class ChunksWork(Work):
+    """The work of an embed whose texts are cut by `chunker`. Chunks are numbered through all texts.
+
+    Vectors of chunks are kept if the job asks for them; else only the sum for each text, weighted by tokens. `tokens`
+    and `truncated` have the number of tokens of each text, and whether any was left out. `num_cut` counts the chunks
+    that were cut; a chunk that is encoded leaves `tokenized`.
+    """
+
+    chunker: Chunker = field(kw_only=True)
+    tokens: list[int] = field(init=False)
+    truncated: list[bool] = field(init=False)
+    chunks: list[list[dict[str, Any]]] | None = field(init=False)
+    num_cut: int = field(default=0, init=False)
+    _num_chunks: list[int] = field(init=False)  # of each text, estimated
+    _place: tuple[int, int, int] = field(default=(0, 0, 0), init=False)  # the text that is being cut, and how far
+    _waiting: deque[tuple[int, TokenizedChunk]] = field(default_factory=deque, init=False)  # not encoded: text, chunk
+    _rows: list[NDArray[np.float32]] = field(default_factory=list, init=False)
+    _sums: list[Any] = field(init=False)
+
+    is_cut: ClassVar[bool] = True
+
+    def _first_inputs(self) -> tuple[()]:
+        texts, options = self.job.texts, self.job.options
+        self.tokens, self.truncated, self._sums = [0] * len(texts), [False] * len(texts), [0.0] * len(texts)
+        self.chunks = [[] for _ in texts] if options.output == "chunks" else None
+        self._num_chunks = [options.num_chunks(text) for text in texts]
+        return ()  # none before they are cut
+
+    @property
+    def num_waiting(self) -> int:
+        """About how many chunks are not encoded yet."""
+        num_uncut, (number, start, _) = 0, self._place
+        if self.has_untokenized:
+            num_chars = len(self.job.texts[number])
+            num_left = self._num_chunks[number] * (num_chars - start) // max(1, num_chars)
+            num_uncut = max(1, num_left) + sum(self._num_chunks[number + 1 :])
+        return num_uncut + sum(not text.is_done for text in self.tokenized.values())
+
+    @property
+    def has_untokenized(self) -> bool:
+        """True if a text is not cut to its end."""
+        return self._place[0] < len(self.job.texts)
+
+    @property
+    def num_computed(self) -> tuple[int, int]:
+        """Number of chunks that the engine has computed for the job, and of their tokens."""
+        return self.num_cut - len(self._waiting), sum(self.tokens)
+
+    def cut(self) -> list[tuple[int, Tokens]]:
+        """Cut the next few chunks; return the number and the tokens of each. Set the error if that fails."""
+        started, (number, start, covered) = time.perf_counter(), self._place
+        self.begin()
+        chunks: list[TokenizedChunk] = []
+        try:
+            chunks, next_start = self.chunker.cut(self.job.texts[number], start, covered)
+            self._place = (number + 1, 0, 0) if next_start is None else (number, next_start, chunks[-1].stop)
+        except Exception as error:  # any that a tokenizer may raise
+            self.fail("the tokenizer failed", error)
+        self.timings["tokenize_s"] += time.perf_counter() - started
+        self._waiting.extend((number, chunk) for chunk in chunks)
+        self.num_cut += len(chunks)
+        self.num_cut_chars += sum(chunk.stop - chunk.start for chunk in chunks)
+        return list(enumerate((chunk.tokens for chunk in chunks), self.num_cut - len(chunks)))
+
+    def check_num_vectors(self, max_reply_vectors: int) -> None:
+        """Set the error if the texts have more chunks, each with a vector, than a reply has room for."""
+        if self.error is None and self.chunks is not None and self.num_cut > max_reply_vectors:
+            self.error = TooLarge(
+                f"the texts have more chunks of {self.job.options.chunk_tokens:,} tokens than the "
+                f"{max_reply_vectors:,} for whose vectors a reply has room (SHOAL_MAX_REPLY_MB): raise "
+                "chunk_tokens, send fewer or shorter texts at a time, or ask for one vector a text (output: vector)"
+            )
+
+    def end_pass(self, seconds: float) -> None:
+        """Take over the vectors of the chunks that are encoded, in order; set the error if the engine failed on one."""
+        self.timings["encode_s"] += seconds
+        while self._waiting and (text := self.tokenized.get(number := self.num_computed[0])) and text.is_done:
+            if text.error is not None:
+                name = self.job.name_of(self._waiting[0][0])
+                self.fail(f"the engine failed on a chunk of {name}", text.error)
+                self.tokenized.clear()
+                return
+            del self.tokenized[number]
+            self._add(text, *self._waiting.popleft())
+
+    def _add(self, text: TokenizedText, number: int, chunk: TokenizedChunk) -> None:
+        """Take over the vector of a chunk of the text of that number."""
+        assert text.vectors is not None
+        self.tokens[number] += text.num_tokens
+        self.truncated[number] |= text.tokens.truncated
+        if self.chunks is None:
+            self._sums[number] += text.num_tokens * finish([text.vectors], self.job.options)[0]
+        else:
+            self.chunks[number].append({"start": chunk.start, "stop": chunk.stop, "tokens": text.num_tokens})
+            self._rows.append(text.vectors)
+
+    def _result(self) -> dict[str, Any]:
+        return {
+            "vectors": self._vectors(),
+            "output": self.job.options.output,
+            "tokens": self.tokens,
+            "truncated": self.truncated,
+            "characters": [len(text) for text in self.job.texts],
+            "chunks": self.chunks,
+        }
+
+    def _vectors(self) -> NDArray[np.float32]:
+        """Return the vectors of all chunks, or the mean of each text's, as the options ask for them."""
+        if self.chunks is not None:
+            return finish(self._rows, self.job.options)
+        means = np.array(self._sums) / np.maximum(self.tokens, 1)[:, None]
+        return finish([means.astype(np.float32)], self.job.options)
 
 
 @dataclass(slots=True, eq=False)

@@ -1,4 +1,4 @@
-"""Search and map: the answer is found in an index once the vectors of the texts are known; a reranker may score it."""
+"""Search: the answer is found in an index once the vectors of the texts are known; a reranker may score it."""
 
 import logging
 import time
@@ -15,7 +15,7 @@ from shoal.cache.entry import Entry
 from shoal.contract.options import QUERY_PROMPTS
 from shoal.contract.replies import finish
 from shoal.errors import IndexMismatch, InvalidRequest, NotReady, Overloaded, ShoalError, TooLarge, Unavailable
-from shoal.operations import Map, Search
+from shoal.operations import Search
 from shoal.process import logs
 from shoal.queue.delivery import Delivery
 from shoal_workers.encoding.pipeline import Pipeline
@@ -41,7 +41,7 @@ class SearchWork(Work):
     have the numbers after the texts.
     """
 
-    job: Search | Map
+    job: Search
     searcher: "Searcher" = field(kw_only=True)
     reranks: Pipeline | None = field(default=None, kw_only=True)
     found: SearchAnswer | None = None
@@ -70,7 +70,7 @@ class SearchWork(Work):
         return self.found is not None
 
     def vectors(self) -> NDArray[np.float32]:
-        """Return the vectors of the queries, `[texts, dimension]`; a map may have none."""
+        """Return the vectors of the queries, `[texts, dimension]`."""
         if not self.job.texts:
             return np.empty((0, self.pipeline.encoder.model.dimension), np.float32)
         return finish([entry.vectors for entry in self.entries()], self.job.options)
@@ -83,7 +83,6 @@ class SearchWork(Work):
         another version.
         """
         job = self.job
-        assert isinstance(job, Search)
         if job.is_plain:
             return "plain", len(str(job.k - 1))
         return "hybrid" if job.search.mode == "hybrid" and not (job.search.filter or job.search.cursor) else number
@@ -92,7 +91,6 @@ class SearchWork(Work):
         self, index: Index, vectors: NDArray[np.float32], go_on: Callable[[], None], shared: SharedProducts
     ) -> None:
         """Find the answer in the index, or the pairs that the reranker is to score, by the vectors of the texts."""
-        assert isinstance(self.job, Search)
         if not self.reranks:
             self.found = index.answer(self.job, vectors, go_on, shared)
         elif (stage := index.find(self.job, vectors, go_on, shared)).pairs:
@@ -111,26 +109,8 @@ class SearchWork(Work):
 
     def _own_result(self, entries: Sequence[Entry]) -> dict[str, Any]:
         assert self.found is not None
-        names = ("hits", "cursors", "totals", "facets", "map_places", "map", "approximate")
+        names = ("hits", "cursors", "totals", "facets")
         return {name: getattr(self.found, name) for name in names} | {"index_version": self.index_version}
-
-
-class MapWork(SearchWork):
-    """The work of a job for the map of an index."""
-
-    __slots__ = ()
-    prompts = ()
-
-    def group(self, number: int) -> Hashable:
-        """Return a group for this job alone."""
-        return number
-
-    def find(
-        self, index: Index, vectors: NDArray[np.float32], go_on: Callable[[], None], shared: SharedProducts
-    ) -> None:
-        """Find what is asked of the map."""
-        assert isinstance(self.job, Map)
-        self.found, self.index_version = index.answer_map(self.job), index.manifest.version
 
 
 class Searcher:
@@ -194,11 +174,9 @@ class Searcher:
         """Find the hits of plain jobs; if that fails, job by job, so that only the job at fault gets an error."""
         with self._searching(works):
             queries = np.concatenate([work.vectors() for work in works])
-            ks = [work.job.k for work in works if isinstance(work.job, Search)]
-            hits, is_approximate = iter(index.search(queries, max(ks))), index.is_approximate
-            for work, k in zip(works, ks, strict=True):
-                found = [next(hits)[:k] for _ in work.job.texts]
-                work.found = SearchAnswer(found, approximate=is_approximate)
+            hits = iter(index.search(queries, max(work.job.k for work in works)))
+            for work in works:
+                work.found = SearchAnswer([next(hits)[: work.job.k] for _ in work.job.texts])
                 work.index_version = index.manifest.version
         if len(works) > 1:
             for work in works:

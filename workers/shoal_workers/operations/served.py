@@ -6,13 +6,13 @@ from shoal.contract.excerpt import excerpt
 from shoal.contract.jobs import Job
 from shoal.contract.model_names import is_among, names_of
 from shoal.errors import Unsupported
-from shoal.operations import Decode, Embed, Map, Rerank, Search, Tokenize
+from shoal.operations import Decode, Embed, Rerank, Search, Tokenize
 from shoal.queue.delivery import Delivery
 from shoal_workers.encoding.pipeline import Pipeline
 from shoal_workers.index.index import Index
 from shoal_workers.operations.embed import EmbedWork
 from shoal_workers.operations.rerank import RerankWork
-from shoal_workers.operations.search import MapWork, Searcher, SearchWork
+from shoal_workers.operations.search import Searcher, SearchWork
 from shoal_workers.operations.tokenize import TokenizerWork
 from shoal_workers.operations.work import Work
 from shoal_workers.process.watchdog import Progress
@@ -24,7 +24,6 @@ WORKS: dict[str, type[Work]] = {
     Rerank.op: RerankWork,
     Tokenize.op: TokenizerWork,
     Decode.op: TokenizerWork,
-    Map.op: MapWork,
 }
 
 

@@ -30,8 +30,8 @@ from shoal.settings import Settings
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.reranker import Reranker
-from shoal_workers.index.serving.index_watch import watched as watched_indexes
 from shoal_workers.index.serving.open_indexes import OpenIndexes, describe
+from shoal_workers.index.serving.open_indexes import watched as watched_indexes
 from shoal_workers.index.store.store_process import check_store, kept_copies
 from shoal_workers.intake.admission import Limits
 from shoal_workers.loop.worker import Worker

@@ -99,10 +99,6 @@ class Column:
         """Return a term as a value that is equal to the same term of another column."""
         return self.terms[code] if isinstance(self.terms, Keywords) else self.terms[code].item()
 
-    def values(self, codes: NDArray[np.int32]) -> list[Any]:
-        """Return the values of codes; -1 stands for any value."""
-        return list(map(self.value, codes.tolist())) if isinstance(self.terms, Keywords) else self.terms[codes].tolist()
-
     def code(self, value: Any) -> int | None:
         """Return the code of a value of the column's kind; None if no row has it."""
         if isinstance(self.terms, Keywords):

@@ -31,7 +31,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import ClassVar, Self, get_origin, get_type_hints
+from typing import Self, get_origin, get_type_hints
 
 from shoal.changes.change_log import POSITION, START
 from shoal.contract.excerpt import excerpt
@@ -44,10 +44,6 @@ FIELDS, COLUMNS = "fields.json", "columns.npy"
 LEXICAL, TERMS, STARTS = "lexical.json", "terms.npy", "term-starts.npy"
 POSTINGS, IMPACTS = "postings.npy", "impacts.npy"
 MANIFEST = "manifest.json"
-
-# Only for searches in what builds no longer write.
-MAP_PLACES, MAP_AXES = "map-places.npy", "map-axes.npy"
-CENTROIDS, CELL_STARTS, CELL_ROWS, CELL_BITS = "centroids.npy", "cell-starts.npy", "cell-rows.npy", "cell-bits.npy"
 
 #: The file, beside the versions of an index, with the texts of files that were read for the last build.
 READ_FILES = ".read-files"
@@ -115,12 +111,6 @@ class Manifest:
     num_documents: int = 0
     ids_are_positions: bool = False
     layout: int = LAYOUT
-
-    # Only for searches in what builds no longer write.
-    num_cells: ClassVar[int] = 0
-    candidate_share: ClassVar[float] = 0.0
-    cell_margin: ClassVar[float] = 0.0
-    bit_margin: ClassVar[float] = 0.0
 
     @classmethod
     def read(cls, folder: Path) -> Self:

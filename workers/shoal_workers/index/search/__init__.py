@@ -1,4 +1,4 @@
-"""Search by quantised vectors, exact and approximate, and through documents that were added since the build.
+"""What a search asks for beside vectors: fields, filters, words, groups and pages, and documents added since the build.
 
-Knows neither builds nor stores. Imports the contract, `changes`, `avx512`, `files` and `lexical`.
+Knows neither builds nor stores. Imports the contract, `changes`, `files`, `lexical` and `vectors`.
 """

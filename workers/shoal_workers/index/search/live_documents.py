@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from shoal.changes.change import MAX_LENGTH, Change
 from shoal.contract import wire
 from shoal_workers.index.lexical.lexical_index import LexicalIndex, LiveTerms
-from shoal_workers.index.vectors.fused_search import order_of, scores_of
 from shoal_workers.index.vectors.quantisation import SCORE_ERROR
-from shoal_workers.index.vectors.search import MAX_BOUNDS, TopK, best_of
+from shoal_workers.index.vectors.search import MAX_BOUNDS, TopK, best_of, fused_order, fused_scores
 from shoal_workers.index.vectors.upper_bounds import NO_ROWS, Candidates
 
 
@@ -24,8 +23,7 @@ class LiveDocuments:
     version that have one of these ids, int64 `[hidden]` in ascending order. Documents that were added are in the order
     of their last change: their `ids`, `vectors`, float32 `[added, dimension]`, and `packed` bytes, as the objects of
     small values would take many times the memory that the change had in Redis. `terms` are those of their texts, where
-    the version has a lexical index. Of the `num_ever_added` documents of all changes, each has a number that no other
-    has, also if it is gone; `numbers`, int64 `[added]` in ascending order, are those of the documents that are left.
+    the version has a lexical index.
     """
 
     position: str
@@ -34,15 +32,13 @@ class LiveDocuments:
     packed: tuple[bytes, ...]
     hidden_rows: NDArray[np.int64]
     changed: frozenset[str]
-    numbers: NDArray[np.int64]
-    num_ever_added: int
     terms: LiveTerms | None = None
 
     @classmethod
     def none(cls, position: str, dimension: int, lexical: LexicalIndex | None = None) -> Self:
         """Return the picture of a version that has all changes up to a position."""
         terms = LiveTerms(lexical) if lexical else None
-        return cls(position, np.empty((0, dimension), np.float32), (), (), NO_ROWS, frozenset(), NO_ROWS, 0, terms)
+        return cls(position, np.empty((0, dimension), np.float32), (), (), NO_ROWS, frozenset(), terms)
 
     def after(
         self, changes: Iterable[Change], position: str, rows_of: Callable[[Collection[str]], NDArray[np.int64]]
@@ -66,7 +62,6 @@ class LiveDocuments:
                 vectors.append(change.vectors)
             changed.update(change.deleted, (document.id for document in change.documents))
         kept = list(places.values())
-        num_ever_added = self.num_ever_added + len(texts)
         return type(self)(
             position,
             np.concatenate(vectors)[kept],
@@ -74,8 +69,6 @@ class LiveDocuments:
             tuple(packed[place] for place in kept),
             np.union1d(self.hidden_rows, rows_of(changed - self.changed)),
             self.changed | changed,
-            np.concatenate([self.numbers, np.arange(self.num_ever_added, num_ever_added)])[kept],
-            num_ever_added,
             self.terms.after(texts, kept) if self.terms else None,
         )
 
@@ -91,8 +84,8 @@ class LiveDocuments:
         A row is the place among the added documents. Of equal scores, the document that was added first comes first.
         """
         rows = np.flatnonzero(eligible)
-        scores = scores_of(self.vectors, rows, query, weight, prior[rows])
-        best = order_of(scores, k)
+        scores = fused_scores(self.vectors, rows, query, weight, prior[rows])
+        best = fused_order(scores, k)
         return TopK(rows[best][None], scores[best][None])
 
     def top_k(self, queries: NDArray[np.float32], k: int, eligible: NDArray[np.bool_] | None = None) -> TopK:

@@ -12,7 +12,7 @@ from shoal.changes.change_log import START, ChangeLog, LoggedChange
 from shoal.contract.excerpt import excerpt
 from shoal.errors import IndexCorrupt, IndexMismatch, MalformedJob, Overloaded, ShoalError, Unavailable
 from shoal_workers.index.index import Index
-from shoal_workers.index.serving.pinned_versions import not_kept
+from shoal_workers.index.serving.served_version import not_kept
 from shoal_workers.index.vectors.search import SearchThreads
 from shoal_workers.model.model import Model
 

@@ -1,1 +1,1 @@
-"""Search by quantised vectors, exact and approximate. Imports the contract, `avx512` and `files`."""
+"""Exact search by quantised vectors. Imports the contract and `files`."""

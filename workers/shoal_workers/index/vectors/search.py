@@ -1,4 +1,7 @@
-"""Exact search: upper bounds tell which vectors can be among the k of highest score, and only these are scored."""
+"""Exact search: upper bounds tell which vectors can be among the k of highest score, and only these are scored.
+
+A score is the cosine, or a weighted cosine plus a number that is known of each document before, such as BM25's score.
+"""
 
 import mmap
 from collections.abc import Callable, Iterator
@@ -9,9 +12,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal_workers.index.vectors.fused_search import FusedCandidates, order_of, scores_of
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
-from shoal_workers.index.vectors.upper_bounds import NO_ROWS, Buffer, Candidates, SharedProducts, UpperBounds
+from shoal_workers.index.vectors.upper_bounds import (
+    GROUP,
+    NO_ROWS,
+    Buffer,
+    Candidates,
+    Products,
+    SharedProducts,
+    UpperBounds,
+)
 
 #: Most upper bounds held at a time, to limit memory: 16 MiB.
 MAX_BOUNDS = 2**22
@@ -22,6 +32,9 @@ MAX_COPIED_SHARE = 1 / 8
 
 #: Most vectors scored at a time: copies of so many stay in the processor's cache.
 MAX_SCORED = 2**8
+
+#: Rounding in float32 that is allowed for in a sum, as a part of its terms.
+_SUM_ERROR = 4e-6
 
 
 class SearchThreads:
@@ -53,11 +66,22 @@ class TopK(NamedTuple):
     scores: NDArray[np.float32]
 
 
+class Prior(NamedTuple):
+    """The part of scores that is known before vectors are read: a score is `weight` times the cosine plus this part.
+
+    `of_version` is float32 `[count]`; `of_added`, float32 `[added]`, is for documents that were added since the build.
+    """
+
+    weight: float
+    of_version: NDArray[np.float32]
+    of_added: NDArray[np.float32]
+
+
 class ExactSearch:
     """A search of `vectors`, float32 `[count, dimension]`, with their quantised copy. Thread-safe.
 
     The score is the inner product in float32, and equal vectors have equal scores. Large searches are divided among
-    `threads`.
+    `threads`. Every search raises IndexError if the quantised copy is not of these vectors.
     """
 
     def __init__(self, vectors: NDArray[np.float32], quantised: QuantisedVectors, threads: SearchThreads = ONE_THREAD):
@@ -80,8 +104,7 @@ class ExactSearch:
         """Find the `k` rows of highest score for each of `[queries, dimension]`, or all if there are fewer.
 
         `hidden_rows`, `[hidden]` in ascending order, are left out; or all but the `eligible` ones, `[count]`, if these
-        are given. Of equal scores, the lower row comes first. Raises IndexError if the quantised copy is not of these
-        vectors.
+        are given. Of equal scores, the lower row comes first.
         """
         rows, count = None, len(self._vectors)
         if eligible is not None:
@@ -95,30 +118,61 @@ class ExactSearch:
             return TopK(np.empty((len(queries), k), np.intp), np.empty((len(queries), k), np.float32))
         at_once = max(1, MAX_BOUNDS // count)
         starts = range(0, len(queries), at_once)
-        found = [self._search(queries[start : start + at_once], k, hidden_rows, rows) for start in starts]
+        found = [self._top_k_at_once(queries[start : start + at_once], k, hidden_rows, rows) for start in starts]
         return TopK(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
-    def top_k_among(self, query: NDArray[np.float32], k: int, rows: NDArray[np.int64]) -> TopK:
-        """Find the `k` of some different rows of highest score for one query, `[dimension]`, as `top_k` does."""
-        if not (k := min(k, len(rows))):
-            return TopK(np.empty((1, 0), np.intp), np.empty((1, 0), np.float32))
-        return self._search(query[None], k, NO_ROWS, rows)
-
-    def _search(
-        self,
-        queries: NDArray[np.float32],
-        k: int,
-        hidden_rows: NDArray[np.int64],
-        rows: NDArray[np.int64] | None,
+    def _top_k_at_once(
+        self, queries: NDArray[np.float32], k: int, hidden_rows: NDArray[np.int64], rows: NDArray[np.int64] | None
     ) -> TopK:
         quantised = self._quantised.basis.encode_queries(queries)
-        buffer = self._take_buffer()
-        bounds = UpperBounds(self._quantised.codes, quantised.codes, buffer, self._threads.map, hidden_rows, rows)
-        first = best_of(self._vectors, _in_index(bounds.candidates(bounds.reached_by_k(k)), rows), queries, k)
-        # A row that scores at least the current k-th score has an upper bound of at least that score.
-        candidates = bounds.candidates(quantised.thresholds(first.scores[:, -1]))
-        self._spare_buffers.append(buffer)
-        return best_of(self._vectors, _in_index(candidates, rows), queries, k)
+        with self._buffer() as buffer:
+            bounds = UpperBounds(self._quantised.codes, quantised.codes, buffer, self._threads.map, hidden_rows, rows)
+            first = best_of(self._vectors, bounds.candidates(bounds.reached_by_k(k)), queries, k)
+            # A row that scores at least the current k-th score has an upper bound of at least that score.
+            candidates = bounds.candidates(quantised.thresholds(first.scores[:, -1]))
+        return best_of(self._vectors, candidates, queries, k)
+
+    @contextmanager
+    def shared(self, queries: NDArray[np.float32]) -> Iterator[SharedProducts]:
+        """Give what `top_fused` may use for several queries, `[queries, dimension]`, that are searched in sequence."""
+        with self._buffer() as buffer:
+            yield SharedProducts(self._quantised, queries, buffer, self._threads.map)
+
+    def top_fused(
+        self,
+        query: NDArray[np.float32],
+        k: int,
+        weight: float,
+        prior: NDArray[np.float32],
+        eligible: NDArray[np.bool_],
+        shared: SharedProducts | None = None,
+    ) -> TopK:
+        """Find the `k` eligible rows of highest `weight` times cosine plus `prior`, both `[count]`, for one query.
+
+        Of equal scores, the lower row comes first.
+        """
+        rows = np.arange(len(eligible)) if eligible.all() else np.flatnonzero(eligible)
+        k = min(k, len(rows))
+        if not k:
+            return TopK(np.empty((1, 0), np.intp), np.empty((1, 0), np.float32))
+        prior = prior if len(rows) == len(prior) else prior[rows]
+        upper, slack = self._fused_bounds(query, weight, prior, rows, shared)
+
+        def score(places: NDArray[np.intp]) -> NDArray[np.float32]:
+            return fused_scores(self._vectors, rows[places], query, weight, prior[places])
+
+        highest = upper
+        if GROUP * 2 * k <= len(upper):
+            # Each group has a row that reaches its highest bound, so at least k rows reach the k-th highest of groups.
+            highest = upper[: len(upper) - len(upper) % GROUP].reshape(GROUP, -1).max(axis=0)
+        reached_by_k = float(np.partition(highest, len(highest) - k)[len(highest) - k])
+        least = np.sort(score(_at_least(upper, reached_by_k)))[-k]
+        places = _at_least(upper, float(least) - slack)
+        scores = score(places)
+        best = fused_order(scores, k)
+        if len(best) < k:
+            raise IndexError(f"{len(best)} of {k} rows reach the score of the {k}th")
+        return TopK(rows[places[best]][None], scores[best][None])
 
     def may_reach(
         self,
@@ -132,95 +186,86 @@ class ExactSearch:
 
         No vector is read for that.
         """
-        rows = _rows_of(eligible)
+        rows = np.flatnonzero(eligible)
         found = np.zeros(len(eligible), bool)
         if len(rows):
-            found[rows[self._candidates(query, weight, prior[rows], rows).reaching(score)]] = True
+            upper, slack = self._fused_bounds(query, weight, prior[rows], rows)
+            found[rows[_at_least(upper, score - slack)]] = True
         return found
 
-    @contextmanager
-    def shared(self, queries: NDArray[np.float32]) -> Iterator[SharedProducts]:
-        """Give what `top_fused` may use for several queries, `[queries, dimension]`, that are searched in sequence."""
-        buffer = self._take_buffer()
-        yield SharedProducts(self._quantised, queries, buffer, self._threads.map)
-        self._spare_buffers.append(buffer)
-
-    def top_fused(
-        self,
-        query: NDArray[np.float32],
-        k: int,
-        weight: float,
-        prior: NDArray[np.float32],
-        eligible: NDArray[np.bool_],
-        shared: SharedProducts | None = None,
-    ) -> TopK:
-        """Find the `k` eligible rows of highest `weight` times cosine plus `prior`, both `[count]`, for one query.
-
-        Of equal scores, the lower row comes first. Raises IndexError if the quantised copy is not of these vectors.
-        """
-        rows = _rows_of(eligible)
-        k = min(k, len(rows))
-        if not k:
-            return TopK(np.empty((1, 0), np.intp), np.empty((1, 0), np.float32))
-        prior = prior if len(rows) == len(prior) else prior[rows]
-        candidates = self._candidates(query, weight, prior, rows, shared)
-
-        def score(places: NDArray[np.intp]) -> NDArray[np.float32]:
-            return scores_of(self._vectors, rows[places], query, weight, prior[places])
-
-        least = np.sort(score(candidates.best(k)))[-k]
-        places = candidates.reaching(float(least))
-        scores = score(places)
-        best = order_of(scores, k)
-        if len(best) < k:
-            raise IndexError(f"{len(best)} of {k} rows reach the score of the {k}th")
-        return TopK(rows[places[best]][None], scores[best][None])
-
-    def _candidates(
+    def _fused_bounds(
         self,
         query: NDArray[np.float32],
         weight: float,
         prior: NDArray[np.float32],
         rows: NDArray[np.intp],
         shared: SharedProducts | None = None,
-    ) -> FusedCandidates:
-        """Return the candidates of one query among some rows, in ascending order, whose prior is `[rows]`."""
+    ) -> tuple[NDArray[np.float32], float]:
+        """Return numbers, float32 `[rows]`, and a slack: the score of a row is at most its number plus the slack.
+
+        `rows` are in ascending order, and `prior` is theirs.
+        """
         if not weight:  # the prior is the score
-            return FusedCandidates(prior)
+            return prior, 0.0
         count = len(self._vectors)
         is_few = len(rows) <= MAX_COPIED_SHARE * count
         if shared and not is_few and (found := shared.of(query)):
-            return FusedCandidates.of(_at(rows, found.products), found.query, weight, prior)
+            return _bounds_of_sums(found, rows, weight, prior)
         quantised = self._quantised.basis.encode_queries(query[None])
-        buffer = self._take_buffer()
-        bounds = UpperBounds(
-            self._quantised.codes, quantised.codes, buffer, self._threads.map, rows=rows if is_few else None
-        )
-        products = bounds.products(len(rows)) if is_few else _at(rows, bounds.products(count))
-        candidates = FusedCandidates.of(products, quantised, weight, prior)
-        self._spare_buffers.append(buffer)
-        return candidates
+        with self._buffer() as buffer:
+            bounds = UpperBounds(
+                self._quantised.codes, quantised.codes, buffer, self._threads.map, rows=rows if is_few else None
+            )
+            products = Products(bounds.products(len(rows) if is_few else count), quantised)
+            return _bounds_of_sums(products, rows, weight, prior)
 
-    def _take_buffer(self) -> Buffer:
+    @contextmanager
+    def _buffer(self) -> Iterator[Buffer]:
+        """Give a buffer that no other search uses meanwhile."""
         try:
-            return self._spare_buffers.pop()
+            buffer = self._spare_buffers.pop()
         except IndexError:  # this is the first search, or other threads hold all buffers
-            return Buffer()
+            buffer = Buffer()
+        yield buffer
+        self._spare_buffers.append(buffer)
 
 
-def _rows_of(eligible: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Return the eligible rows, in ascending order."""
-    return np.arange(len(eligible)) if eligible.all() else np.flatnonzero(eligible)
+def _bounds_of_sums(
+    found: Products, rows: NDArray[np.intp], weight: float, prior: NDArray[np.float32]
+) -> tuple[NDArray[np.float32], float]:
+    products = found.products if len(rows) == len(found.products) else found.products[rows]
+    upper = np.multiply(products, np.float32(weight * float(found.query.units[0])), dtype=np.float32)
+    slack = weight * float(found.query.slacks[0])
+    # The largest absolute values, without memory for all of them.
+    largest = [max(float(numbers.max()), -float(numbers.min())) for numbers in (upper, prior)]
+    slack += _SUM_ERROR * (sum(largest) + slack)
+    upper += prior
+    return upper, slack
 
 
-def _at(rows: NDArray[np.intp], numbers: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the numbers of some rows, in ascending order, of those of all."""
-    return numbers if len(rows) == len(numbers) else numbers[rows]
+def _at_least(upper: NDArray[np.float32], threshold: float) -> NDArray[np.intp]:
+    # A threshold is rounded to the next lower number, so that no row that reaches it is lost.
+    return np.flatnonzero(upper >= np.nextafter(np.float32(threshold), np.float32(-np.inf)))
 
 
-def _in_index(candidates: Candidates, rows: NDArray[np.int64] | None) -> Candidates:
-    """Return candidates by their rows in the index, where they are places among some `rows`."""
-    return candidates if rows is None else Candidates(rows[candidates.rows], candidates.queries)
+def fused_order(scores: NDArray[np.float32], k: int) -> NDArray[np.intp]:
+    """Return the places of the `k` highest scores, best first; of equal ones, the lower place comes first."""
+    return np.argsort(-scores, kind="stable")[:k]
+
+
+def fused_scores(
+    vectors: NDArray[np.float32],
+    rows: NDArray[np.intp],
+    query: NDArray[np.float32],
+    weight: float,
+    prior: NDArray[np.float32],
+) -> NDArray[np.float32]:
+    """Return `weight` times the cosine plus `prior` of some rows; `prior` is theirs, float32 `[rows]`."""
+    if not weight:  # no vector counts
+        return prior
+    parts = [rows[start : start + MAX_SCORED] for start in range(0, len(rows), MAX_SCORED)]
+    cosines = np.concatenate([np.empty(0, np.float32), *(np.vecdot(vectors[part], query) for part in parts)])
+    return np.float32(weight) * cosines + prior
 
 
 def best_of(vectors: NDArray[np.float32], candidates: Candidates, queries: NDArray[np.float32], k: int) -> TopK:

@@ -62,8 +62,8 @@ class UpperBounds:
     They lie in `buffer`, which nothing else may use meanwhile. Rows are cut into blocks, and a group is every n-th row
     of a block, so that the highest bounds of all its groups are found by comparing contiguous memory. `run` maps a
     function over the blocks, as `map` does or on several threads. The bounds of `hidden_rows`, int64 `[hidden]` in
-    ascending order, are the lowest, so that these rows are never candidates. With `rows`, int64 `[rows]`, the codes are
-    those of these rows alone, and a candidate is the place of a row among them.
+    ascending order, are the lowest, so that these rows are never candidates. With `rows`, int64 `[rows]`, only these
+    are looked at.
     """
 
     def __init__(
@@ -123,6 +123,8 @@ class UpperBounds:
         rows = blocks * self._block + offsets + self._num_groups * np.arange(GROUP)[:, None]
         members, columns = np.nonzero(self._bounds[rows, queries] >= thresholds[queries])
         rows, queries = rows[members, columns], queries[columns]
+        if self._rows is not None:
+            rows = self._rows[rows]
         order = np.lexsort((rows, queries))
         return Candidates(rows[order], queries[order])
 

@@ -1,14 +1,67 @@
-"""Groups of hits: documents that have the same value in a field. A group stands where its best document does."""
+"""The documents of a list of hits in their order, found only as far as they are asked for, and their groups.
+
+A group is of documents that have the same value in a field. It stands where its best document does.
+"""
 
 import json
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from shoal_workers.index.files.columns import Column
 from shoal_workers.index.search.fields import Fields, Selection
-from shoal_workers.index.vectors.ranking import Place
+
+#: Most documents that a list is made of: pages and groups come to an end there.
+MAX_RANKED = 10_000
+
+#: Times as many documents that are found the next time.
+GROWTH = 4
+
+
+class Ranked(NamedTuple):
+    """The rows of some documents, intp `[found]`, and their scores, float32, best first.
+
+    The rows of documents that were added since the build follow those of the version.
+    """
+
+    rows: NDArray[np.intp]
+    scores: NDArray[np.float32]
+
+
+class Place(NamedTuple):
+    """A document in a ranking: its row and its score, and that of the first stage if the reranker gave it another."""
+
+    row: int
+    score: float
+    first_score: float | None = None
+
+
+class Ranking:
+    """The ranking of one list. `find` returns the best documents, as many as asked, or all if there are fewer.
+
+    `first` documents are found the first time.
+    """
+
+    def __init__(self, find: Callable[[int], Ranked], first: int):
+        self._find = find
+        self._first = first
+        self._found: Ranked | None = None
+        self._is_all = False
+
+    def __iter__(self) -> Iterator[Place]:
+        """Return an iterator over the documents, at most `MAX_RANKED`."""
+        num, done = min(self._first, MAX_RANKED), 0
+        while True:
+            if self._found is None or (len(self._found.rows) < num and not self._is_all):
+                self._found = self._find(num)
+                self._is_all = len(self._found.rows) < num
+            rows, scores = (numbers[done:num].tolist() for numbers in self._found)
+            yield from map(Place, rows, scores)
+            done += len(rows)
+            if done < num or num == MAX_RANKED:
+                return
+            num = min(GROWTH * num, MAX_RANKED)
 
 
 class TermKey(NamedTuple):
@@ -45,7 +98,16 @@ class GroupKeys:
             return row
         if column.kind == "stored" or code != column.highest[place]:
             return self._key_of_document(row)
-        return self._key_of_added(column, code) if is_added else TermKey(False, code)
+        if not is_added:
+            return TermKey(False, code)
+        if code not in self._of_added:  # a value that the version has too has the key of the version
+            of_version = self._version.code(column.value(code)) if self._version is not None else None
+            self._of_added[code] = TermKey(of_version is None, code if of_version is None else of_version)
+        return self._of_added[code]
+
+    def _key_of_document(self, row: int) -> Hashable:
+        value = self._read(row).get(self._name)
+        return row if value is None else json.dumps(value, sort_keys=True)
 
     def members(self, keys: Iterable[Hashable]) -> Selection | None:
         """Return the documents that have one of the keys, and perhaps others; None if columns cannot tell them."""
@@ -68,17 +130,6 @@ class GroupKeys:
             of_added = self._added.code(self._version.value(key.code)) if self._added is not None else None
         if self._added is not None and of_added is not None:
             found.added[self._added.rows_between(of_added, of_added + 1)] = True
-
-    def _key_of_added(self, column: Column, code: int) -> TermKey:
-        """Return the key of a value of an added document: that of the version, if this has the value."""
-        if code not in self._of_added:
-            of_version = self._version.code(column.value(code)) if self._version is not None else None
-            self._of_added[code] = TermKey(of_version is None, code if of_version is None else of_version)
-        return self._of_added[code]
-
-    def _key_of_document(self, row: int) -> Hashable:
-        value = self._read(row).get(self._name)
-        return row if value is None else json.dumps(value, sort_keys=True)
 
 
 class Lead(NamedTuple):
