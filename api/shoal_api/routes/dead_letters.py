@@ -1,10 +1,11 @@
 """/v1/dead: jobs that could not be answered. For operators with an admin key, as they hold other clients' texts."""
 
 from dataclasses import asdict
+from typing import Any
 
 from flask import Response
 
-from shoal.queue.blame import DeadLetters
+from shoal.queue.blame import DeadLetter, DeadLetters
 from shoal_api.answers.response import rendered
 from shoal_api.context import context
 from shoal_api.description import Blueprint
@@ -12,7 +13,6 @@ from shoal_api.enqueue import refuse_idempotency_key
 from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.requests import DeadLetterPath, DeadLettersQuery
 from shoal_api.schema.responses import DeadLetterBody, DeadLetterList, Dropped, Submitted
-from shoal_api.viewers.pool_details import describe
 
 #: Most bytes shown of a job that cannot be read.
 MAX_SHOWN_BYTES = 1_000
@@ -54,3 +54,19 @@ async def drop_dead_letter(path: DeadLetterPath) -> Response:
 
 def _letters() -> DeadLetters:
     return DeadLetters(context().client.queue)
+
+
+def describe(letter: DeadLetter) -> dict[str, Any]:
+    """Return what names a dead letter and its job, without texts, as JSON has it."""
+    outline = letter.outline()
+    return {
+        "id": letter.id,
+        "time": letter.time_s,
+        "job_id": outline.id,
+        "op": outline.op,
+        "num_texts": outline.num_texts,
+        "lane": letter.lane,
+        "deliveries": letter.deliveries,
+        "worker": letter.worker,
+        "reason": letter.reason,
+    }

@@ -6,6 +6,7 @@ import sys
 import termios
 import time
 import tty
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from shoal.cli.shown.pool_table import ORDERS, pool_tables
+from shoal.cli.shown.pool_table import NUM_BARS, ORDERS, pool_tables
 from shoal.errors import ShoalError
 from shoal.process.printable import printable
 
@@ -33,6 +34,8 @@ class View:
     """The state of the pool as it was read last, and how it is looked at."""
 
     pool: Mapping[str, Any] = field(default_factory=dict)
+    #: The jobs in a second at each of the last looks.
+    jobs_per_s: deque[Any] = field(default_factory=lambda: deque(maxlen=NUM_BARS))
     trouble: str = ""
     order: str = "id"
     is_paused: bool = False
@@ -52,6 +55,8 @@ class View:
         """Read the pool; what was read last stays where that fails."""
         try:
             self.pool, self.trouble = read(), ""
+            rates = self.pool.get("rates")
+            self.jobs_per_s.append(rates.get("jobs_per_s") if isinstance(rates, Mapping) else None)
         except ShoalError as error:
             self.trouble = error.line
 
@@ -62,7 +67,7 @@ class View:
         head.append("  paused" if self.is_paused else "", "yellow")
         keys = Text(f"q quit   p {'go on' if self.is_paused else 'pause'}   s sort: {self.order}", "dim")
         trouble = [Text(printable(self.trouble), "red")] if self.trouble else []
-        return Group(head, *trouble, Text(), pool_tables(self.pool, self.order), Text(), keys)
+        return Group(head, *trouble, Text(), pool_tables(self.pool, self.order, self.jobs_per_s), Text(), keys)
 
 
 def print_pool(read: Reader) -> None:

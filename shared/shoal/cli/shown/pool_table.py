@@ -38,19 +38,19 @@ ORDERS: Mapping[str, Callable[[_Values], Any]] = {
     "memory": lambda worker: -_number(worker.get("memory_bytes")),
 }
 
-#: Heights of the bars of a history, the lowest first.
+#: Heights of bars, the lowest first.
 _BARS = "▁▂▃▄▅▆▇█"
 
-#: Bars of a history.
-_NUM_BARS = 20
+#: Most bars: one for each of the last looks.
+NUM_BARS = 20
 
 #: Characters of the bar of a long job.
 _BAR_WIDTH = 20
 
 
-def pool_tables(pool: _Values, order: str = "id") -> Group:
-    """Return the tables of a pool as `GET /v1/pool` has it; of its long jobs, those that go on."""
-    parts: list[RenderableType] = [_lanes(pool), Text(), _rates(pool), Text(), _workers(pool, order)]
+def pool_tables(pool: _Values, order: str = "id", jobs_per_s: Iterable[object] = ()) -> Group:
+    """Return the tables of a pool as `GET /v1/pool` has it; bars show the rate of jobs at earlier looks."""
+    parts: list[RenderableType] = [_lanes(pool), Text(), _rates(pool, jobs_per_s), Text(), _workers(pool, order)]
     if found := [job for job in _maps(pool.get("long_jobs")) if job.get("status") in ("queued", "running", "paused")]:
         parts += [Text(), _long_jobs(found)]
     return Group(*parts)
@@ -67,11 +67,10 @@ def _lanes(pool: _Values) -> Table:
     return table
 
 
-def _rates(pool: _Values) -> Table:
-    """Return the rates of the last sample, with the history of the jobs in a second, and the dead letters."""
-    history = pool.get("history")
-    history = history if isinstance(history, Mapping) else {}
-    last = {name: values[-1] for name, values in history.items() if isinstance(values, list) and values}
+def _rates(pool: _Values, jobs_per_s: Iterable[object]) -> Table:
+    """Return the rates of all workers, with those of jobs at the last looks, and the dead letters."""
+    rates = pool.get("rates")
+    last = rates if isinstance(rates, Mapping) else {}
     table = _table("jobs/s", "failed/s", "texts/s", "tokens/s", "busy", "cached", "dead", "jobs/s lately")
     texts_per_s = [last.get(f"{name}_texts_per_s") for name in ("computed", "cached")]
     num_texts = sum(map(_number, texts_per_s)) if None not in texts_per_s else None
@@ -81,7 +80,7 @@ def _rates(pool: _Values) -> Table:
         _rate(last.get("tokens_per_s")),
         *(_percent(last.get(name)) for name in ("busy", "cache_hit_rate")),
         Text(_count(pool.get("num_dead")).plain, "red" if pool.get("num_dead") else ""),
-        Text(_sparkline(history.get("jobs_per_s")), "cyan"),
+        Text(_sparkline(jobs_per_s), "cyan"),
     )
     return table
 
@@ -190,8 +189,8 @@ def _time(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
 
 
-def _sparkline(values: object) -> str:
-    """Return the last values of a history as bars, of which the highest is the largest value."""
-    numbers = [_number(value) for value in (values if isinstance(values, list) else [])][-_NUM_BARS:]
+def _sparkline(values: Iterable[object]) -> str:
+    """Return the values as bars, of which the highest is the largest value."""
+    numbers = [_number(value) for value in values]
     most = max([0.0, *numbers])
     return "".join(_BARS[int(number / most * (len(_BARS) - 1))] if most else _BARS[0] for number in numbers)
