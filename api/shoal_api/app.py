@@ -23,7 +23,6 @@ from shoal.contract.checks import check_known
 from shoal.errors import InvalidRequest
 from shoal.process.tracing import open_tracer
 from shoal.settings import Settings
-from shoal.viewers.pool_history import PoolHistory
 from shoal_api import errors
 from shoal_api.access import cors
 from shoal_api.access.access_control import MAX_LASTING, AccessControl
@@ -39,9 +38,7 @@ from shoal_api.routes import indexes, inference, jobs, pages, pool, service
 from shoal_api.schema.errors import ErrorBody
 from shoal_api.server.async_flask import AsyncFlask
 from shoal_api.server.request_span import answer_traced
-from shoal_api.viewers.pool_details import read_details
 from shoal_api.viewers.pool_state import PoolReader
-from shoal_api.viewers.pool_watch import PoolWatch
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
@@ -227,17 +224,15 @@ def create_app(settings: Settings) -> AsyncFlask:
         api = copy(PROTOCOL_APIS[name])  # register_api writes the prefix into the object
         app.register_api(api, url_prefix=prefix or None)
     metrics = Metrics(client)
-    history = PoolHistory(metrics.num_cache_hits)
     Context(
         settings=settings,
         client=client,
         metrics=metrics,
         access=AccessControl(settings),
-        pool=PoolReader(client),
+        pool=PoolReader(client, metrics.num_cache_hits),
         paths=ProtocolPaths(app, prefixes),
         long_jobs=client.long_jobs,
         uploads=UploadStore(settings, client.long_jobs.status),
-        pool_watch=PoolWatch(history, client, lambda owner: read_details(Context.of(app), owner), stopping),
         stopping=stopping,
         threads=app.threads,
         tracer=open_tracer(settings, "api"),
@@ -252,12 +247,7 @@ def create_app(settings: Settings) -> AsyncFlask:
 def close_app(app: AsyncFlask) -> None:
     """Close all that an application has open which ran in its own loop."""
     context = Context.of(app)
-
-    async def at_end() -> None:
-        await context.pool_watch.close()
-        await context.client.close()
-
-    app.close(at_end)
+    app.close(context.client.close)
     context.long_jobs.close()
     context.access.close()
 

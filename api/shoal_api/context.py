@@ -19,7 +19,6 @@ from shoal_api.metrics.metrics import Metrics
 from shoal_api.protocol_paths import ProtocolPaths
 from shoal_api.server.async_flask import run_in
 from shoal_api.viewers.pool_state import PoolReader
-from shoal_api.viewers.pool_watch import PoolWatch
 
 if TYPE_CHECKING:
     from shoal.process.spans import Tracer
@@ -42,7 +41,6 @@ class Context:
     paths: ProtocolPaths
     long_jobs: LongJobs
     uploads: UploadStore
-    pool_watch: PoolWatch
     stopping: Event
     threads: ThreadPoolExecutor
     tracer: "Tracer | None" = None

@@ -42,8 +42,10 @@ POOL = {
         {"id": "a", "state": "gone", "model": HOSTILE, "texts_per_s": 9.5, "busy": None},
     ],
     "num_dead": 4,
-    "history": {"jobs_per_s": [0.0, 5.0, 10.0], "computed_texts_per_s": [80.0], "cached_texts_per_s": [20.0]},
+    "rates": {"jobs_per_s": 10.0, "computed_texts_per_s": 80.0, "cached_texts_per_s": 20.0},
 }
+
+ODD = {"lanes": 7, "workers": [1], "rates": [], "num_dead": "x", "time": None, "long_jobs": 7}
 
 JOB = {"id": "j-1", "status": "running", "kind": "embed_file", "progress": {"step": "embedding", "fraction": 0.5}}
 
@@ -52,7 +54,7 @@ def shown(pool: Mapping[str, Any], order: str = "id", width: int = 120) -> str:
     """Return the tables as text."""
     console = Console(width=width, color_system=None, file=io.StringIO())
     with console.capture() as printed:
-        console.print(pool_tables(pool, order))
+        console.print(pool_tables(pool, order, [0.0, 5.0, 10.0]))
     return printed.get()
 
 
@@ -71,7 +73,7 @@ class TestTables:
         assert "[red]x" in text
 
     @pytest.mark.parametrize(
-        "pool", [{}, {"lanes": 7, "workers": [1], "history": [], "num_dead": "x", "time": None, "long_jobs": 7}]
+        "pool", [{}, {"lanes": 7, "workers": [1], "rates": [], "num_dead": "x", "time": None, "long_jobs": 7}]
     )
     def test_what_is_missing_or_odd_is_left_out(self, pool: Mapping[str, Any]) -> None:
         assert "no worker is alive" in shown(pool)

@@ -33,12 +33,8 @@ _UPLOAD_PATH = re.compile("|".join(route.replace("<index>", "[^/]+") for route i
 #: Most connections of a process; more wait in the backlog. An idle one takes some kilobytes.
 MAX_CONNECTIONS = 4_096
 
-#: Streams that operators leave open, which do not count as lasting requests.
-VIEWER_ROUTES = ("/v1/pool/events",)
-
-#: Most viewers of the pool, and most other requests that may take minutes, in a process: uploads, downloads and event
-#: streams of jobs.
-MAX_VIEWERS, MAX_LASTING = 16, 64
+#: Most requests of a process that may take minutes: uploads, downloads and event streams of jobs.
+MAX_LASTING = 64
 
 #: Routes that monitoring asks, which are answered whatever else is under way.
 _ALWAYS_ANSWERED = ("/health", "/ready")
@@ -73,7 +69,6 @@ class AccessControl:
         self._bytes = Shares(_LARGEST_AT_A_TIME * largest, "bytes of requests and responses in memory")
         self._requests = Shares(MAX_CONNECTIONS, "requests under way")
         self._lasting = Shares(MAX_LASTING, "uploads, downloads and event streams")
-        self._viewers = Shares(MAX_VIEWERS, "viewers of the pool")
 
     def close(self) -> None:
         """Close the connections to Redis."""
@@ -129,9 +124,8 @@ class AccessControl:
 
         Raises Overloaded if its client has too many.
         """
-        shares = self._viewers if request.path in VIEWER_ROUTES else self._lasting
-        shares.acquire(request.client_name, 1)
-        return partial(shares.release, request.client_name, 1)
+        self._lasting.acquire(request.client_name, 1)
+        return partial(self._lasting.release, request.client_name, 1)
 
     @cached_property
     def _rates(self) -> RateLimits:

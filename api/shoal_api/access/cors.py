@@ -11,7 +11,7 @@ from shoal.errors import BadSetting
 #: Request headers that a page of an allowed origin may send, a key among them.
 _REQUEST_HEADERS = (
     *("Accept", "Authorization", "Content-Type", "Idempotency-Key"),
-    *("Last-Event-ID", "Prefer", "Traceparent", "X-API-Key"),
+    *("Prefer", "Traceparent", "X-API-Key"),
 )
 
 #: Response headers that such a page may read, beside the few that browsers let every page read.

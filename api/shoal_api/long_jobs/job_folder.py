@@ -5,6 +5,8 @@ request finds out whether the folder is still needed. A folder that is not locke
 process that died.
 """
 
+import errno
+import fcntl
 import logging
 import os
 import shutil
@@ -13,11 +15,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.errors import DiskFull, Internal, NotReady
+from shoal.contract.excerpt import excerpt
+from shoal.errors import DiskFull, Internal, InvalidRequest, NotReady, Overloaded, TooLarge
 from shoal.job_folders import RESULT
-from shoal_api.long_jobs.folder_lock import make_and_lock
-from shoal_api.long_jobs.upload import check_name, num_bytes_of, pieces_of
-from shoal_api.request import JsonRequest
+from shoal_api.request import MAX_DISCARDED, MAX_LENGTH_DIGITS, PIECE_BYTES, JsonRequest
 
 if TYPE_CHECKING:
     from shoal_api.long_jobs.upload_store import UploadStore
@@ -31,6 +32,9 @@ JOB, NO_JOB, _PARTIAL = ".job", ".job.new", ".upload"
 #: Bytes of an upload from one check of the space that all uploads take to the next.
 _CHECK_EVERY_BYTES = 64 * 2**20
 
+#: Longest name of an upload, in bytes of UTF-8.
+_MAX_NAME_BYTES = 200
+
 
 class JobFolder:
     """The folder of one job, locked until it is closed. Its name begins with that of its owner."""
@@ -38,7 +42,11 @@ class JobFolder:
     def __init__(self, store: "UploadStore", name: str):
         self._store = store
         self._path = store.folder / name
-        self._descriptor = make_and_lock(self._path)
+        while True:  # another request may remove the folder in this moment
+            self._path.mkdir(parents=True, exist_ok=True)
+            with suppress(FileNotFoundError):
+                self._descriptor = lock(self._path)
+                break
         #: The id of the job and the digest of its request, if there is a job already.
         self.submitted = submitted_in(self._path)
 
@@ -53,10 +61,10 @@ class JobFolder:
         Raises InvalidRequest for a name that is none, and for a body without a length or that breaks off, TooLarge,
         Overloaded if uploads take too much space, NotReady if the server stops meanwhile, and DiskFull.
         """
-        check_name(name)
-        num_bytes = num_bytes_of(request, self._store.max_upload_bytes)
+        _check_name(name)
+        num_bytes = _num_bytes_of(request, self._store.max_upload_bytes)
         self._store.check_space(self._path.name.partition("-")[0], num_bytes)
-        self._write(pieces_of(request, num_bytes), name, is_stopping)
+        self._write(_pieces_of(request, num_bytes), name, is_stopping)
         return f"{self._store.place}/{self._path.name}/{name}"
 
     def keep(self, job_id: str, digest: str) -> None:
@@ -117,3 +125,88 @@ def translated(folder: Path) -> Iterator[None]:
         if error.errno in DiskFull.ERRNOS:
             raise DiskFull("the disk for uploads is full: free some space, or name a source that is there") from None
         raise Internal("the folder for uploads cannot be written: the server's log names it and the reason") from None
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of the folder in the block. Raises FileNotFoundError and Overloaded as `lock` does."""
+    descriptor = lock(folder)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def lock(folder: Path) -> int:
+    """Return a descriptor of the folder that holds its lock until it is closed.
+
+    Raises Overloaded while a request has it, and FileNotFoundError if the folder was removed before it was locked.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(descriptor), folder.lstat()):
+            raise FileNotFoundError(errno.ENOENT, "another folder has its name", str(folder))
+    except BlockingIOError:
+        os.close(descriptor)
+        raise Overloaded(
+            "an earlier request with this idempotency key, or one that deletes its job, is under way: wait until it is "
+            "answered"
+        ) from None
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _check_name(name: str) -> None:
+    """Raise InvalidRequest for a name that could lead elsewhere, or is none that a file can have."""
+    if (
+        not name.isprintable()
+        or set(name) & set("/\\")
+        or name.startswith(".")
+        or not 0 < len(name.encode()) <= _MAX_NAME_BYTES
+    ):
+        raise InvalidRequest(
+            f"name is {excerpt(name)}: it takes the name of a file without folders, such as news.csv, of at most "
+            f"{_MAX_NAME_BYTES} bytes, that does not begin with a dot"
+        )
+
+
+def _num_bytes_of(request: JsonRequest, most: int) -> int:
+    """Return the length that the request has for its body; raise InvalidRequest without one, and TooLarge."""
+    length = request.environ.get("CONTENT_LENGTH", "")[:MAX_LENGTH_DIGITS]
+    if "HTTP_TRANSFER_ENCODING" in request.environ or not length.isdecimal() or not int(length):
+        raise InvalidRequest(
+            "an upload needs the file as its body, with a Content-Length: without one, a connection that breaks looks "
+            "like the end of the file"
+        )
+    if int(length) > most:
+        raise TooLarge(
+            f"the file has {int(length):,} bytes, and an upload may have {most:,} (SHOAL_MAX_UPLOAD_MB): split it, "
+            "compress it, or put it below one of the roots and name it as the source"
+        )
+    return int(length)
+
+
+def _pieces_of(request: JsonRequest, num_bytes: int) -> Iterator[bytes]:
+    """Yield the body piece by piece, and note in the request how much came; raise InvalidRequest if it breaks off."""
+    request.is_read = True
+    while request.num_uploaded_bytes < num_bytes:
+        piece = request.environ["wsgi.input"].read(min(PIECE_BYTES, num_bytes - request.num_uploaded_bytes))
+        request.num_uploaded_bytes += len(piece)
+        if not piece:
+            raise InvalidRequest(
+                f"the body has {request.num_uploaded_bytes:,} bytes, but Content-Length says {num_bytes:,}: send all "
+                "of it"
+            )
+        yield piece
+
+
+def discard_rest(request: JsonRequest) -> None:
+    """Read and drop the rest of an upload that is refused, as far as that is worth while."""
+    request.is_read = True
+    num_left = (request.declared_bytes or 0) - request.num_uploaded_bytes
+    num_left = min(num_left, MAX_DISCARDED * (request.max_content_length or 0))
+    while num_left > 0 and (piece := request.environ["wsgi.input"].read(min(num_left, PIECE_BYTES))):
+        num_left -= len(piece)

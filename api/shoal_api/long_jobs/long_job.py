@@ -29,8 +29,7 @@ from shoal.process.allowed_path import allowed_path
 from shoal.process.private_network import check_address
 from shoal_api.answers.response import rendered
 from shoal_api.context import Context, context
-from shoal_api.long_jobs.job_folder import JobFolder
-from shoal_api.long_jobs.upload import discard_rest
+from shoal_api.long_jobs.job_folder import JobFolder, discard_rest
 from shoal_api.request import json_request
 from shoal_api.schema.indexes import BuildBody, BuildQuery
 from shoal_api.schema.long_jobs import BulkBody, BulkQuery

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from shoal.errors import Internal, JobNotEnded, Overloaded, ShoalError, UnknownJob
 from shoal.job_folders import JobFolders, file_size, owner_name
 from shoal.settings import Settings
-from shoal_api.long_jobs.folder_lock import locked
-from shoal_api.long_jobs.job_folder import JOB, NO_JOB, JobFolder, submitted_in, translated, uploads_in
+from shoal_api.long_jobs.job_folder import JOB, NO_JOB, JobFolder, locked, submitted_in, translated, uploads_in
 
 if TYPE_CHECKING:
     from shoal.long_jobs.status import LongJobStatus

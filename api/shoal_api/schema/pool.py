@@ -5,18 +5,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from shoal.contract.replies import Status
-from shoal_api.schema.body import Name, UnixTime
-from shoal_api.schema.errors import ErrorDetail
+from shoal_api.schema.body import Name
 from shoal_api.schema.long_jobs import LongJob
 from shoal_api.schema.responses import Timings
-
-_Numbers = list[float | None]
-
-
-class PoolQuery(BaseModel):
-    """The samples to answer."""
-
-    since: UnixTime = Field(0, description="Unix seconds: later samples only, and the last one")
 
 
 class PoolLane(BaseModel):
@@ -71,37 +62,21 @@ class RecentJob(BaseModel):
     timings: Timings | dict[str, float]
 
 
-class LaneHistory(BaseModel):
-    """For each sample a value: the jobs in a lane, and the wait of 95 % of those since the heartbeats before."""
+class Rates(BaseModel):
+    """What the workers do together, by the last two heartbeats of each; null where nothing was done."""
 
-    num_jobs: _Numbers
-    wait_p95_s: _Numbers
-
-
-class LaneHistories(BaseModel):
-    """The history of each lane."""
-
-    interactive: LaneHistory
-    bulk: LaneHistory
-
-
-class History(BaseModel):
-    """For each sample a value, the oldest first; null where nothing was done."""
-
-    time: list[float] = Field(description="Unix seconds")
-    num_workers: _Numbers
-    jobs_per_s: _Numbers = Field(description="Jobs answered in a second")
-    failed_per_s: _Numbers = Field(description="Jobs answered with an error")
-    computed_texts_per_s: _Numbers = Field(description="Texts computed")
-    cached_texts_per_s: _Numbers = Field(description="Texts that the cache had, for workers or this API")
-    tokens_per_s: _Numbers = Field(description="Tokens computed")
-    busy: _Numbers = Field(description="Share of the time in which engines computed")
-    cache_hit_rate: _Numbers = Field(description="Share of texts that the cache had, in the last minute")
-    queue_s: _Numbers = Field(description="Mean time of a job in its lane")
-    tokenize_s: _Numbers
-    encode_s: _Numbers
-    search_s: _Numbers
-    lanes: LaneHistories
+    num_workers: int
+    jobs_per_s: float = Field(description="Jobs answered in a second")
+    failed_per_s: float = Field(description="Jobs answered with an error")
+    computed_texts_per_s: float = Field(description="Texts computed")
+    cached_texts_per_s: float = Field(description="Texts that the cache had, for workers or this API")
+    tokens_per_s: float = Field(description="Tokens computed")
+    busy: float | None = Field(description="Share of the time in which engines computed")
+    cache_hit_rate: float | None = Field(description="Share of texts that the cache had, in the last minute")
+    queue_s: float | None = Field(description="Mean time of a job in its lane")
+    tokenize_s: float | None
+    encode_s: float | None
+    search_s: float | None
 
 
 class DeadLetterPath(BaseModel):
@@ -154,16 +129,15 @@ class Dropped(BaseModel):
 
 
 class PoolBody(BaseModel):
-    """The pool now, and its history. Times are Redis's."""
+    """The pool now. Times are Redis's."""
 
-    time: float = Field(description="Time of the last sample, in Unix seconds; 0 before the first")
-    every_s: float = Field(description="Seconds from one sample to the next")
+    time: float = Field(description="Time of the measurement, in Unix seconds")
+    every_s: float = Field(description="Seconds from one measurement to the next")
     is_admin: bool = Field(description="True if all jobs and dead letters are shown")
-    error: ErrorDetail | None = Field(description="Why there is no newer sample")
     lanes: list[PoolLane]
     workers: list[PoolWorker]
     num_dead: int = Field(description="Number of dead letters")
     recent: list[RecentJob] = Field(description="Jobs that were answered, the newest first")
     dead: list[DeadLetterBrief] | None = Field(description="The newest dead letters; null for a key of a user")
     long_jobs: list[LongJob] = Field(description="The newest long jobs")
-    history: History
+    rates: Rates

@@ -6,7 +6,7 @@ import logging
 import socket
 import struct
 import termios
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any, cast
 
@@ -87,14 +87,13 @@ class ThreadInput:
 class RsgiServer:
     """Answers the requests to the port of this process.
 
-    A client that stops reading is cut off by the system after `timeout_s`. `at_start` is called once the loop runs.
+    A client that stops reading is cut off by the system after `timeout_s`.
     """
 
-    def __init__(self, app: AsyncFlask, port: int, timeout_s: float, at_start: Callable[[], object] = bool):
+    def __init__(self, app: AsyncFlask, port: int, timeout_s: float):
         self._app = app
         self._port = port
         self._timeout_s = timeout_s
-        self._at_start = at_start
         self._sending: dict[str, asyncio.Event] = {}
         #: The event loop, once it runs.
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -124,7 +123,6 @@ class RsgiServer:
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._at_start()
         for listener in listeners_on(self._port):
             with suppress(OSError, AttributeError):  # where the system has no such option
                 listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._timeout_s * 1_000))

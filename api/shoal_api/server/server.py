@@ -131,7 +131,7 @@ def _load_app(settings: Settings) -> "RsgiServer":
         raise SystemExit(error.line) from error
     gc.freeze()  # what exists by now lives as long as the process: the collector need not look at it again and again
     gc.enable()
-    server = RsgiServer(app, settings.port, settings.receive_timeout_s, Context.of(app).pool_watch.start)
+    server = RsgiServer(app, settings.port, settings.receive_timeout_s)
     tracer = Context.of(app).tracer
     send_spans = tracer.close if tracer else lambda: None
     on_stop_signal(partial(_stop, server, settings.port, Context.of(app).stopping, send_spans))

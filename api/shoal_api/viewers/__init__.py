@@ -1,1 +1,1 @@
-"""The answers to viewers of the pool: its state, its details, and streams of events."""
+"""The state of the pool for its viewers, and streams of events."""

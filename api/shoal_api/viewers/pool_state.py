@@ -1,19 +1,26 @@
-"""The workers of the pool and their indexes, as the routes report them."""
+"""The workers of the pool, their indexes and what they do, as the routes report them."""
 
 import asyncio
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from shoal.client.redis.async_client import AsyncClient
 from shoal.errors import ShoalError
+from shoal.viewers.pool_meter import PoolMeter
+from shoal.viewers.pool_snapshot import PoolSnapshot
+from shoal.viewers.worker_meter import WINDOW_S
 
 Heartbeats = Mapping[str, Mapping[str, Any]]
 
 #: Time for which a reading of the pool is used again, in seconds. Reading the heartbeats of hundreds of workers takes
 #: milliseconds, and some of the routes that need them are open to clients without a key.
 MAX_AGE_S = 0.25
+
+#: Time from one measurement of the pool to the next, in seconds, however many viewers ask.
+EVERY_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +57,18 @@ class PoolState:
 
 
 class PoolReader:
-    """The reader of the heartbeats for all requests of a process, which asks Redis once in `max_age_s`."""
+    """The reader of the pool for all requests of a process, which asks Redis for heartbeats once in `max_age_s`.
 
-    def __init__(self, client: AsyncClient, max_age_s: float = MAX_AGE_S):
-        self.max_age_s = max_age_s
+    `num_cached` returns how many texts this process has found in the cache.
+    """
+
+    def __init__(self, client: AsyncClient, num_cached: Callable[[], float] = lambda: 0, max_age_s: float = MAX_AGE_S):
+        self.max_age_s, self.every_s = max_age_s, EVERY_S
+        self._num_cached = num_cached
+        self._meter = PoolMeter(num_cached)
+        self._measured: dict[str, Any] = {}
+        self._measured_at = -math.inf
+        self._measuring = asyncio.Lock()
         self._client = client
         self._state: PoolState | None = None
         self._dimension = 0
@@ -95,3 +110,17 @@ class PoolReader:
         """
         await self.read()
         return self._dimension
+
+    async def measure(self) -> dict[str, Any]:
+        """Return what `PoolMeter` measures, at most `every_s` old. Raises Unavailable if Redis does not answer.
+
+        After a minute without a viewer it begins anew, so that no rate is one of that time.
+        """
+        async with self._measuring:
+            age_s = time.monotonic() - self._measured_at
+            if age_s >= self.every_s:
+                if age_s > WINDOW_S:
+                    self._meter = PoolMeter(self._num_cached)
+                self._measured = self._meter.measure(await PoolSnapshot.take(self._client.queue))
+                self._measured_at = time.monotonic()
+            return self._measured

@@ -77,16 +77,16 @@ def top(settings: Settings, url: str | None, key: str | None, every_s: float) ->
 @contextmanager
 def _over_redis(settings: Settings) -> Iterator["Reader"]:
     from shoal.client.redis.client import Client  # which loads numpy
-    from shoal.viewers.pool_history import PoolHistory
+    from shoal.viewers.pool_meter import PoolMeter
     from shoal.viewers.pool_snapshot import PoolSnapshot
 
     with Client.from_settings(settings) as client:
-        history, jobs = PoolHistory(), client.long_jobs
+        meter, jobs = PoolMeter(), client.long_jobs
 
         def read() -> Mapping[str, Any]:
-            history.add(client.run(lambda own: PoolSnapshot.take(own.queue)))
+            pool = meter.measure(client.run(lambda own: PoolSnapshot.take(own.queue)))
             found = [] if jobs.is_empty() else jobs.list(limit=MAX_LONG_JOBS)
-            return history.snapshot() | {"long_jobs": [each.to_map() for each in found]}
+            return pool | {"long_jobs": [each.to_map() for each in found]}
 
         yield read
 

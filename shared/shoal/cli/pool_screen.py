@@ -6,6 +6,7 @@ import sys
 import termios
 import time
 import tty
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,11 +48,11 @@ ORDERS: Mapping[str, Callable[[_Values], Any]] = {
     "memory": lambda worker: -_number(worker.get("memory_bytes")),
 }
 
-#: Heights of the bars of a history, the lowest first.
+#: Heights of bars, the lowest first.
 _BARS = "▁▂▃▄▅▆▇█"
 
-#: Bars of a history.
-_NUM_BARS = 20
+#: Most bars: one for each of the last looks.
+NUM_BARS = 20
 
 #: Characters of the bar of a long job.
 _BAR_WIDTH = 20
@@ -71,6 +72,8 @@ class View:
     """The state of the pool as it was read last, and how it is looked at."""
 
     pool: Mapping[str, Any] = field(default_factory=dict)
+    #: The jobs in a second at each of the last looks.
+    jobs_per_s: deque[Any] = field(default_factory=lambda: deque(maxlen=NUM_BARS))
     trouble: str = ""
     order: str = "id"
     is_paused: bool = False
@@ -90,6 +93,8 @@ class View:
         """Read the pool; what was read last stays where that fails."""
         try:
             self.pool, self.trouble = read(), ""
+            rates = self.pool.get("rates")
+            self.jobs_per_s.append(rates.get("jobs_per_s") if isinstance(rates, Mapping) else None)
         except ShoalError as error:
             self.trouble = error.line
 
@@ -100,7 +105,7 @@ class View:
         head.append("  paused" if self.is_paused else "", "yellow")
         keys = Text(f"q quit   p {'go on' if self.is_paused else 'pause'}   s sort: {self.order}", "dim")
         trouble = [Text(printable(self.trouble), "red")] if self.trouble else []
-        return Group(head, *trouble, Text(), pool_tables(self.pool, self.order), Text(), keys)
+        return Group(head, *trouble, Text(), pool_tables(self.pool, self.order, self.jobs_per_s), Text(), keys)
 
 
 def print_pool(read: Reader) -> None:
@@ -128,9 +133,9 @@ def watch_pool(name: str, read: Reader, every_s: float) -> None:
         termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
-def pool_tables(pool: _Values, order: str = "id") -> Group:
-    """Return the tables of a pool as `GET /v1/pool` has it; of its long jobs, those that go on."""
-    parts: list[RenderableType] = [_lanes(pool), Text(), _rates(pool), Text(), _workers(pool, order)]
+def pool_tables(pool: _Values, order: str = "id", jobs_per_s: Iterable[object] = ()) -> Group:
+    """Return the tables of a pool as `GET /v1/pool` has it; bars show the rate of jobs at earlier looks."""
+    parts: list[RenderableType] = [_lanes(pool), Text(), _rates(pool, jobs_per_s), Text(), _workers(pool, order)]
     if found := [job for job in _maps(pool.get("long_jobs")) if job.get("status") in ("queued", "running", "paused")]:
         parts += [Text(), _long_jobs(found)]
     return Group(*parts)
@@ -147,11 +152,10 @@ def _lanes(pool: _Values) -> Table:
     return table
 
 
-def _rates(pool: _Values) -> Table:
-    """Return the rates of the last sample, with the history of the jobs in a second, and the dead letters."""
-    history = pool.get("history")
-    history = history if isinstance(history, Mapping) else {}
-    last = {name: values[-1] for name, values in history.items() if isinstance(values, list) and values}
+def _rates(pool: _Values, jobs_per_s: Iterable[object]) -> Table:
+    """Return the rates of all workers, with those of jobs at the last looks, and the dead letters."""
+    rates = pool.get("rates")
+    last = rates if isinstance(rates, Mapping) else {}
     table = _table("jobs/s", "failed/s", "texts/s", "tokens/s", "busy", "cached", "dead", "jobs/s lately")
     texts_per_s = [last.get(f"{name}_texts_per_s") for name in ("computed", "cached")]
     num_texts = sum(map(_number, texts_per_s)) if None not in texts_per_s else None
@@ -161,7 +165,7 @@ def _rates(pool: _Values) -> Table:
         _rate(last.get("tokens_per_s")),
         *(_percent(last.get(name)) for name in ("busy", "cache_hit_rate")),
         Text(_count(pool.get("num_dead")).plain, "red" if pool.get("num_dead") else ""),
-        Text(_sparkline(history.get("jobs_per_s")), "cyan"),
+        Text(_sparkline(jobs_per_s), "cyan"),
     )
     return table
 
@@ -267,8 +271,8 @@ def _seconds(value: object) -> Text:
     return _shown(value, text)
 
 
-def _sparkline(values: object) -> str:
-    """Return the last values of a history as bars, of which the highest is the largest value."""
-    numbers = [_number(value) for value in (values if isinstance(values, list) else [])][-_NUM_BARS:]
+def _sparkline(values: Iterable[object]) -> str:
+    """Return the values as bars, of which the highest is the largest value."""
+    numbers = [_number(value) for value in values]
     most = max([0.0, *numbers])
     return "".join(_BARS[int(number / most * (len(_BARS) - 1))] if most else _BARS[0] for number in numbers)

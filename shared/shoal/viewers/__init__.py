@@ -1,1 +1,1 @@
-"""The figures for viewers of a pool: a snapshot, its history, workers and jobs. Imports the contract and the queue."""
+"""The figures for viewers of a pool: a snapshot, and what workers and jobs do. Imports the contract and the queue."""

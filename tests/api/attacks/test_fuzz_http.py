@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 from api_stub import MakeApp, StubWorker
-from blocking import PoolHistory
+from blocking import read_pool
 from conftest import PATIENCE_S, RedisServer, free_port, wait_until
 from flask.testing import FlaskClient
 from fuzzing import ODD, changed, fuzz, mutated, outcome, packed
@@ -26,6 +26,7 @@ from werkzeug.test import TestResponse
 
 from shoal.contract import wire
 from shoal.errors import BadSetting
+from shoal.viewers.pool_meter import PoolMeter
 from shoal_api.access.api_keys import Keyring
 from shoal_api.answers.response import json_line
 from shoal_api.app import PROTOCOL_APIS
@@ -188,12 +189,11 @@ def test_what_is_said_of_odd_workers(quick: FlaskClient, queue: Queue, values: d
 
 @fuzz(40, values=changed(ABOUT), later=changed(ABOUT))
 def test_what_is_computed_of_odd_workers(queue: Queue, values: dict[str, Any], later: dict[str, Any]) -> None:
-    history = PoolHistory(queue)
+    meter = PoolMeter()
     queue.redis.zadd(queue.keys.alive, {"a": 1e13})
     for beat in (values, ABOUT | {"written_at": 9.0}, later, ABOUT | {"written_at": 1e9}):
         queue.redis.set(queue.keys.worker("a"), packed(beat), ex=60)
-        history.sample()
-    found = history.snapshot()
+        found = meter.measure(read_pool(queue))
     assert [worker["id"] for worker in found["workers"]] == ["a"]
     assert json.loads(json_line(found)).keys() == found.keys()
     queue.redis.delete(queue.keys.alive, queue.keys.worker("a"))

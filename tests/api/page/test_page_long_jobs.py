@@ -31,7 +31,7 @@ NUM_ROWS = 50_000
 def pool_url(listen: Listen, make_app: MakeApp) -> str:
     """Return the URL of the Pool view of an application."""
     app = make_app()
-    Context.of(app).pool_watch.every_s = 0.1
+    Context.of(app).pool.every_s = 0.1
     return f"{listen(app)}/#pool"
 
 

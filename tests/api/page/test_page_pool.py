@@ -10,11 +10,10 @@ from browser import HOSTILE, OpenPage, faults_in_both_colours, has_run_a_script,
 from conftest import RedisServer
 from http_servers import Listen
 from queues import Queue
-from test_pool_history import recent
+from test_pool_meter import recent
 
 from shoal.operations import Embed
 from shoal_api.access import api_keys
-from shoal_api.access.access_control import MAX_VIEWERS
 from shoal_api.context import Context
 from shoal_api.server.async_flask import AsyncFlask
 from shoal_workers.loop.worker import Worker
@@ -33,7 +32,7 @@ PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touc
 
 def quick(app: AsyncFlask) -> AsyncFlask:
     """Return the application, whose pool is to be read more often."""
-    Context.of(app).pool_watch.every_s = 0.1
+    Context.of(app).pool.every_s = 0.1
     return app
 
 
@@ -141,25 +140,6 @@ def test_a_dead_letter_shows_its_own_texts_and_is_tried_again_once(
     expect(first).to_have_count(0)
 
 
-def test_a_stream_without_an_answer_is_asked_for_again(open_page: OpenPage, pool_url: str, page_worker: Worker) -> None:
-    page = open_page("about:blank")
-    page.clock.install()
-    held = hold_first(page, "**/v1/pool/events")
-    page.goto(pool_url)
-    while not held:
-        page.wait_for_timeout(10)
-    page.clock.fast_forward(21_000)
-    expect(page.locator(".notice")).to_contain_text("The API does not answer")
-    again: list[str] = []
-    page.on("request", lambda request: again.append(request.url) if request.url.endswith("events") else None)
-    page.clock.fast_forward(2_000)
-    for state in ("stalled", "ready"):  # events put off the end of the stream
-        announce(page_worker, state=state)
-        expect(page.get_by_role("region", name="Workers").locator(".state")).to_have_text(state)
-        page.clock.fast_forward(11_000)
-    assert len(again) == 1
-
-
 def test_redis_may_go_away_and_come_back(
     open_page: OpenPage, listen: Listen, make_app: MakeApp, own_redis: RedisServer
 ) -> None:
@@ -176,15 +156,15 @@ def test_redis_may_go_away_and_come_back(
     expect(stale).to_have_count(0)
 
 
-def test_a_stream_that_ends_is_asked_for_again(open_page: OpenPage, pool_url: str, page_worker: Worker) -> None:
+def test_an_api_that_is_away_is_asked_again(open_page: OpenPage, pool_url: str, page_worker: Worker) -> None:
     page = open_page(pool_url)
     workers = page.get_by_role("region", name="Workers")
     expect(workers).to_contain_text("ready")
-    page.route("**/v1/pool/events", lambda route: route.abort())
+    page.route("**/v1/pool", lambda route: route.abort())
     page.evaluate("location.hash = '#search'")
     page.evaluate("location.hash = '#pool'")
     expect(page.locator(".stale")).to_contain_text("The connection to the API is broken. What follows is from")
-    page.unroute("**/v1/pool/events")
+    page.unroute("**/v1/pool")
     expect(page.locator(".stale")).to_have_count(0)
     announce(page_worker, state="stalled")
     expect(workers).to_contain_text("stalled")
@@ -205,23 +185,6 @@ def test_a_key_of_a_user_sees_no_dead_letter(
     assert "secret" not in page.content()
 
 
-def test_with_as_many_viewers_as_there_may_be_it_says_so_and_keeps_trying(
-    open_page: OpenPage, listen: Listen, make_app: MakeApp, page_worker: Worker
-) -> None:
-    app = quick(make_app())
-    streams = [app.test_client().get("/v1/pool/events") for _ in range(MAX_VIEWERS)]
-    page = open_page(f"{listen(app)}/#pool")
-    alert = page.get_by_role("alert")
-    expect(alert).to_contain_text("The service has more to do than it can take")
-    expect(alert).to_contain_text("viewers of the pool")
-    shot(page, "pool-full")
-    assert serious_faults(page) == []
-    for stream in streams:
-        stream.close()
-    expect(page.get_by_role("region", name="Workers")).to_contain_text(page_worker.id)
-    expect(alert).to_have_count(0)
-
-
 def test_heartbeats_that_no_worker_wrote_hide_nothing_else(
     open_page: OpenPage, listen: Listen, make_app: MakeApp, page_worker: Worker
 ) -> None:
@@ -233,7 +196,7 @@ def test_heartbeats_that_no_worker_wrote_hide_nothing_else(
         numbers = dict.fromkeys(("texts_per_s", "memory_bytes", "threads", "pid"), number)
         odd = numbers | {"counters": counters, "written_at": time_s, "recent": [job], "state": HOSTILE}
         pool.announce("odd", odd)
-        app.loop.run(Context.of(app).pool_watch._sample())
+        app.loop.run(Context.of(app).pool.measure())
     page = open_page(f"{listen(app)}/#pool")
     workers = page.get_by_role("region", name="Workers")
     expect(workers.get_by_role("row")).to_have_count(3)

@@ -21,7 +21,6 @@ from shoal.queue.pool import ALIVE_S, AsyncPool
 from shoal.queue.pool import Pool as WorkersPool
 from shoal.queue.producer import Producer
 from shoal.queue.reply_stream import ReplyStream
-from shoal.viewers import pool_history
 from shoal.viewers.pool_snapshot import PoolSnapshot
 
 P = ParamSpec("P")
@@ -154,20 +153,9 @@ class DeadLetters:
     drop = blocking(blame.DeadLetters.drop)
 
 
-class PoolHistory:
-    """The history of a pool, for threads."""
-
-    def __init__(self, producer: BlockingProducer, *args: Any, **options: Any):
-        self.asynchronous = pool_history.PoolHistory(*args, **options)
-        self._producer = producer
-
-    def sample(self) -> None:
-        """Read the pool once."""
-        self.asynchronous.add(run_now(PoolSnapshot.take(self._producer.asynchronous)))
-
-    def snapshot(self, since_s: float = 0.0) -> dict[str, Any]:
-        """Return what the pool is and does."""
-        return self.asynchronous.snapshot(since_s)
+def read_pool(producer: BlockingProducer) -> PoolSnapshot:
+    """Return a snapshot of the pool."""
+    return run_now(PoolSnapshot.take(producer.asynchronous))
 
 
 class ChangeLog(change_log.ChangeLog):

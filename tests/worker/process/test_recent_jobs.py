@@ -4,7 +4,7 @@ import time
 from collections import Counter
 
 import pytest
-from blocking import Pool, PoolHistory
+from blocking import Pool, read_pool
 from queues import Queue, drive
 
 from shoal.broker.clock import Clock
@@ -12,6 +12,7 @@ from shoal.contract.outline import Outline
 from shoal.errors import Expired
 from shoal.operations import Embed, Search
 from shoal.queue.delivery import Delivery
+from shoal.viewers.pool_meter import PoolMeter
 from shoal_workers.loop.worker import Worker
 from shoal_workers.process.job_log import EndedJob, JobLog
 from shoal_workers.process.recent_jobs import MAX_JOBS, PART_S, WINDOW_S, RecentJobs
@@ -86,20 +87,19 @@ def test_long_jobs_have_their_client_too(queue: Queue, worker: Worker) -> None:
     assert Counter(job["client"] for job in worker.log.recent.newest()) == {"web": 6}
 
 
-def test_the_history_shows_what_a_worker_tells(queue: Queue, worker: Worker) -> None:
+def test_the_pool_shows_what_a_worker_tells(queue: Queue, worker: Worker) -> None:
     worker.step(block_s=0)
     queue.put("bulk", [Embed(["storm"], id="a", reply_to="me")], client="web")
-    history, pool = PoolHistory(queue), Pool(queue.broker, queue.keys, alive_s=3_600)
+    meter, pool = PoolMeter(), Pool(queue.broker, queue.keys, alive_s=3_600)
     for _ in range(2):
         pool.announce(worker.id, about(worker))
-        history.sample()
+        found = meter.measure(read_pool(queue))
         drive(worker)  # the first time it answers the job
-    found = history.snapshot()
     assert [(job["id"], job["worker"]) for job in found["recent"]] == [("a", worker.id)]
     (shown,) = found["workers"]
     assert (shown["state"], shown["model"]) == ("ready", worker.encoder.model.name)
-    assert found["history"]["jobs_per_s"][-1] > 0
-    assert found["history"]["encode_s"][-1] > 0
+    assert found["rates"]["jobs_per_s"] > 0
+    assert found["rates"]["encode_s"] > 0
 
 
 def test_before_its_clock_is_measured_a_worker_tells_no_time(worker: Worker) -> None:

@@ -1,21 +1,22 @@
-// The charts of the pool: what it did in the last ten minutes, and how long that took.
+// The charts of the pool: what it did since the page was opened, and how long that took.
 
 import { html } from "../vendor/lit-html.js";
 import "./chart.js";
 import { amount, duration, ROUND_TIMES } from "./quantity.js";
 
-/** Draw the charts of a history, as the API tells it. */
-export function poolCharts(history, everyS, keptS) {
-  const frame = { times: history.time, everyS, keptS };
-  const { interactive, bulk } = history.lanes;
+/** Draw the charts of samples of the pool, as the API tells each. */
+export function poolCharts(samples, everyS, keptS) {
+  const frame = { times: samples.map(({ time }) => time), everyS, keptS };
+  const rate = (name) => samples.map(({ rates }) => rates[name]);
+  const ofLane = (name, field) => samples.map(({ lanes }) => lanes.find(({ lane }) => lane === name)[field]);
   const charts = [
     {
       title: "Texts a second",
       format: amount,
       isLayered: true,
       series: [
-        { label: "computed", colour: "--accent", values: history.computed_texts_per_s },
-        { label: "from the cache", colour: "--warm", values: history.cached_texts_per_s },
+        { label: "computed", colour: "--accent", values: rate("computed_texts_per_s") },
+        { label: "from the cache", colour: "--warm", values: rate("cached_texts_per_s") },
       ],
     },
     {
@@ -23,8 +24,8 @@ export function poolCharts(history, everyS, keptS) {
       format: duration,
       steps: ROUND_TIMES,
       series: [
-        { label: "interactive", colour: "--accent", values: interactive.wait_p95_s },
-        { label: "bulk", colour: "--warm", values: bulk.wait_p95_s },
+        { label: "interactive", colour: "--accent", values: ofLane("interactive", "wait_p95_s") },
+        { label: "bulk", colour: "--warm", values: ofLane("bulk", "wait_p95_s") },
       ],
     },
     {
@@ -33,18 +34,18 @@ export function poolCharts(history, everyS, keptS) {
       steps: ROUND_TIMES,
       isLayered: true,
       series: [
-        { label: "queue", colour: "--step-queue", values: history.queue_s },
-        { label: "tokenize", colour: "--step-tokenize", values: history.tokenize_s },
-        { label: "encode", colour: "--step-encode", values: history.encode_s },
-        { label: "search", colour: "--step-search", values: history.search_s },
+        { label: "queue", colour: "--step-queue", values: rate("queue_s") },
+        { label: "tokenize", colour: "--step-tokenize", values: rate("tokenize_s") },
+        { label: "encode", colour: "--step-encode", values: rate("encode_s") },
+        { label: "search", colour: "--step-search", values: rate("search_s") },
       ],
     },
     {
       title: "Unanswered jobs",
       format: amount,
       series: [
-        { label: "interactive", colour: "--accent", values: interactive.num_jobs },
-        { label: "bulk", colour: "--warm", values: bulk.num_jobs },
+        { label: "interactive", colour: "--accent", values: ofLane("interactive", "num_jobs") },
+        { label: "bulk", colour: "--warm", values: ofLane("bulk", "num_jobs") },
       ],
     },
   ];

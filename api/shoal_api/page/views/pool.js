@@ -12,53 +12,52 @@ export const title = "Pool";
 /** Time that the charts show, in seconds. */
 const KEPT_S = 600;
 
+/** Pause before the pool is read again where that failed. */
+const AGAIN_MS = 1500;
+
 let context = null;
 let letters = null;
 let stop = null;
 let pool = null;
 let error = null;
 
-/** Follow the pool. */
+/** What was read since the page was opened, the oldest first. */
+let samples = [];
+
+/** Read the pool again and again. */
 export function enter(given) {
   context = given;
   letters ??= new DeadLetters(given.api, given.render);
-  stop?.();
-  stop = given.api.stream("v1/pool/events", receive);
+  leave();
+  stop = new AbortController();
+  follow(stop.signal);
 }
 
-/** Follow it no longer. */
+/** Read it no longer. */
 export function leave() {
-  stop?.();
+  stop?.abort();
   stop = null;
 }
 
-function receive({ event, data }) {
-  if (event === "pool") {
-    pool = { ...data, history: merged(pool?.history, data.history, data.time - KEPT_S) };
-    error = null;
-  } else {
-    error = data;
-    if (data.status === 401 || data.status === 403) leave(); // until there is another key
+async function follow(signal) {
+  while (!signal.aborted) {
+    try {
+      keep(await context.api.get("v1/pool", { signal, timeoutMs: 20_000 }));
+      error = null;
+    } catch (failure) {
+      if (signal.aborted) return;
+      error = failure;
+      if (error.status === 401 || error.status === 403) leave(); // until there is another key
+    }
+    context.render();
+    await new Promise((resume) => setTimeout(resume, error ? AGAIN_MS : 1000 * pool.every_s));
   }
-  context.render();
 }
 
-/**
- * Return the samples of both histories that are later than that time. The first event after a break has all of them;
- * earlier samples that are later than new ones are of a clock that was set back.
- */
-function merged(before, now, since) {
-  if (!before?.time.length) return now;
-  const kept = before.time.map((time) => time > since && !(time >= now.time[0]));
-  return joined(before, now, (values) => values.filter((_, n) => kept[n]));
-}
-
-function joined(before, now, keep) {
-  const names = Object.keys(now);
-  return Object.fromEntries(names.map((name) => {
-    const [old, fresh] = [before[name], now[name]];
-    return [name, Array.isArray(fresh) ? [...keep(old), ...fresh] : joined(old, fresh, keep)];
-  }));
+/** Keep what was read; earlier samples with later times are of a clock that was set back. */
+function keep(found) {
+  const { time, rates, lanes } = (pool = found);
+  samples = [...samples.filter((before) => before.time > time - KEPT_S && before.time < time), { time, rates, lanes }];
 }
 
 /** Draw the view. */
@@ -74,18 +73,17 @@ export function view() {
 
 /** Draw why nothing new comes, if so. */
 function trouble() {
-  if (error && !pool) return notice(error);
-  const told = error?.code === "away" ? "The connection to the API is broken" : (error ?? pool?.error)?.message;
-  if (!told) return "";
-  return html`<p class="stale" role="alert">${told}. ${pool.time ? `What follows is from ${clock(pool.time)}.` : ""} This page keeps trying.</p>`;
+  if (!error) return "";
+  if (!pool) return notice(error);
+  const told = error.code === "away" ? "The connection to the API is broken" : error.message;
+  return html`<p class="stale" role="alert">${told}. What follows is from ${clock(pool.time)}. This page keeps trying.</p>`;
 }
 
 function content() {
-  const { lanes, workers, history, num_dead: numDead, recent, dead, long_jobs: longJobs, time, every_s: everyS } = pool;
-  if (!time) return "";
+  const { lanes, workers, num_dead: numDead, recent, dead, long_jobs: longJobs, time, every_s: everyS } = pool;
   return html`
     ${numbers()}
-    ${poolCharts(history, everyS, KEPT_S)}
+    ${poolCharts(samples, everyS, KEPT_S)}
     ${laneTable(lanes)}
     ${workers.length ? workerTable(workers, time) : ""}
     ${longJobTable(longJobs, time)}
@@ -96,15 +94,14 @@ function content() {
 
 /** Draw what one looks at first. */
 function numbers() {
-  const { history, workers, lanes, num_dead: numDead } = pool;
-  const last = (values) => values.at(-1);
-  const [numReady, numWorkers] = [workers.filter(({ state }) => state === "ready").length, last(history.num_workers)];
+  const { rates, workers, lanes, num_dead: numDead } = pool;
+  const [numReady, numWorkers] = [workers.filter(({ state }) => state === "ready").length, rates.num_workers];
   const found = [
-    ["jobs a second", amount(last(history.jobs_per_s))],
-    ["texts a second", amount(last(history.computed_texts_per_s) + last(history.cached_texts_per_s))],
+    ["jobs a second", amount(rates.jobs_per_s)],
+    ["texts a second", amount(rates.computed_texts_per_s + rates.cached_texts_per_s)],
     ["wait, 95 % of interactive jobs", duration(lanes[0]?.wait_p95_s)],
-    ["of texts from the cache", percent(last(history.cache_hit_rate))],
-    ["of the engines' time used", percent(last(history.busy))],
+    ["of texts from the cache", percent(rates.cache_hit_rate)],
+    ["of the engines' time used", percent(rates.busy)],
     [numWorkers > 1 ? `of ${numWorkers} workers ready` : "worker ready", amount(numReady), numReady < Math.max(1, numWorkers)],
     [numDead === 1 ? "dead letter" : "dead letters", amount(numDead), numDead > 0],
   ];

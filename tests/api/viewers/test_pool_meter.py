@@ -1,20 +1,19 @@
-"""The history of a pool: what it computes of lanes, and of heartbeats that are made up."""
+"""The meter of a pool: what it computes of lanes, and of heartbeats that are made up."""
 
 import math
 import tracemalloc
-from contextlib import closing
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from blocking import Pool, PoolHistory
-from conftest import RedisServer
+from blocking import Pool, read_pool
 from queues import Queue
 
 from shoal.contract.histogram import Histogram
-from shoal.contract.keys import Keys
 from shoal.contract.replies import TIMINGS
-from shoal.errors import Unavailable
 from shoal.operations import Embed
+from shoal.viewers.pool_meter import GONE_S, MAX_GONE, PoolMeter
 from shoal.viewers.worker_meter import WorkerMeter
 
 #: The time of the first heartbeats.
@@ -27,10 +26,23 @@ def pool(queue: Queue) -> Pool:
     return Pool(queue.broker, queue.keys, alive_s=3_600)
 
 
+class Look:
+    """A meter of the test's pool, and what it measured last."""
+
+    def __init__(self, queue: Queue, num_cached: Callable[[], float] = lambda: 0):
+        self.queue, self._meter = queue, PoolMeter(num_cached)
+        self.found: dict[str, Any] = {}
+
+    def again(self) -> dict[str, Any]:
+        """Measure the pool."""
+        self.found = self._meter.measure(read_pool(self.queue))
+        return self.found
+
+
 @pytest.fixture
-def history(queue: Queue) -> PoolHistory:
-    """Return its history, which has no sample."""
-    return PoolHistory(queue)
+def look(queue: Queue) -> Look:
+    """Return a look at the test's pool, which measured nothing yet."""
+    return Look(queue)
 
 
 def waits(*seconds: float) -> dict[str, Any]:
@@ -53,68 +65,61 @@ def beat(pool: Pool, worker_id: str, after_s: float, **fields: Any) -> None:
     pool.announce(worker_id, {"state": "ready", "written_at": START_S + after_s} | fields)
 
 
-def last(history: PoolHistory) -> dict[str, Any]:
-    """Return the last value of each measurement."""
-    columns = history.snapshot()["history"]
-    lanes = {lane: {name: values[-1] for name, values in found.items()} for lane, found in columns["lanes"].items()}
-    return {name: values[-1] for name, values in columns.items() if name != "lanes"} | {"lanes": lanes}
-
-
 class TestRates:
-    def test_they_are_those_of_all_workers_each_by_its_own_clock(self, pool: Pool, history: PoolHistory) -> None:
+    def test_they_are_those_of_all_workers_each_by_its_own_clock(self, pool: Pool, look: Look) -> None:
         beat(pool, "a", 0, counters={"jobs": 100, "texts": 1_000, "tokens": 5, "failed": 1, "busy_s": 3.0})
         beat(pool, "b", 2, counters={"jobs": 0, "texts": 0, "busy_s": 0.0})
-        history.sample()
-        assert (last(history)["jobs_per_s"], last(history)["busy"]) == (0.0, None)
+        look.again()
+        assert (look.found["rates"]["jobs_per_s"], look.found["rates"]["busy"]) == (0.0, None)
         beat(pool, "a", 5, counters={"jobs": 150, "texts": 2_000, "tokens": 505, "failed": 2, "busy_s": 5.5})
         beat(pool, "b", 12, counters={"jobs": 20, "texts": 100, "busy_s": 1.0})
-        history.sample()
-        found = last(history)
+        look.again()
+        found = look.found["rates"]
         assert (found["jobs_per_s"], found["computed_texts_per_s"]) == (10.0 + 2.0, 200.0 + 10.0)
         assert (found["tokens_per_s"], found["failed_per_s"], found["busy"]) == (100.0, 0.2, 0.3)
-        assert (found["num_workers"], len(history.snapshot()["history"]["time"])) == (2, 2)
+        assert found["num_workers"] == 2
 
-    def test_a_long_forward_pass_makes_no_worker_more_than_busy(self, pool: Pool, history: PoolHistory) -> None:
+    def test_a_long_forward_pass_makes_no_worker_more_than_busy(self, pool: Pool, look: Look) -> None:
         for after_s, busy_s in ((0, 0.0), (5, 5.5)):
             beat(pool, "a", after_s, counters={"jobs": 0, "busy_s": busy_s})
             beat(pool, "b", after_s, counters={"jobs": 0, "busy_s": 0.0})
-            history.sample()
-        assert last(history)["busy"] == 0.5
-        assert [worker["busy"] for worker in history.snapshot()["workers"]] == [1.0, 0.0]
+            look.again()
+        assert look.found["rates"]["busy"] == 0.5
+        assert [worker["busy"] for worker in look.found["workers"]] == [1.0, 0.0]
 
-    def test_a_heartbeat_that_is_read_again_changes_nothing(self, pool: Pool, history: PoolHistory) -> None:
+    def test_a_heartbeat_that_is_read_again_changes_nothing(self, pool: Pool, look: Look) -> None:
+        found = []
         for after_s, jobs in ((0, 0), (5, 50)):
             beat(pool, "a", after_s, counters={"jobs": jobs})
-            history.sample()
-            history.sample()
-        assert [*map(float, history.snapshot()["history"]["jobs_per_s"])] == [0.0, 0.0, 10.0, 10.0]
+            found += [look.again()["rates"]["jobs_per_s"] for _ in range(2)]
+        assert found == [0.0, 0.0, 10.0, 10.0]
 
-    def test_steps_are_those_of_the_average_job(self, pool: Pool, history: PoolHistory) -> None:
+    def test_steps_are_those_of_the_average_job(self, pool: Pool, look: Look) -> None:
         for after_s in (0, 5):
             counters = {"jobs": 10 * after_s, "queue_s": 1.0 * after_s, "encode_s": 0.25 * after_s, "search_s": 0.0}
             beat(pool, "a", after_s, counters=counters)
-            history.sample()
-        found = last(history)
+            look.again()
+        found = look.found["rates"]
         assert [found[name] for name in TIMINGS] == [0.1, 0.0, 0.025, 0.0]
 
     def test_texts_that_the_caller_found_in_the_cache_count(self, queue: Queue, pool: Pool) -> None:
         num_cached = iter([0, 30, 90])
-        history = PoolHistory(queue, lambda: next(num_cached))
+        look = Look(queue, lambda: next(num_cached))
         for after_s in (0, 5):
             beat(pool, "a", after_s, counters={"cache_hits": 2 * after_s, "cache_misses": 6 * after_s})
-            history.sample()
-        assert last(history)["cache_hit_rate"] == pytest.approx((10 + 30) / (10 + 30 + 30), rel=1e-3)
-        assert last(history)["cached_texts_per_s"] > 2.0
-        history.sample()
-        assert last(history)["cache_hit_rate"] == pytest.approx((10 + 90) / (10 + 90 + 30), rel=1e-3)
+            look.again()
+        assert look.found["rates"]["cache_hit_rate"] == pytest.approx((10 + 30) / (10 + 30 + 30), rel=1e-3)
+        assert look.found["rates"]["cached_texts_per_s"] > 2.0
+        look.again()
+        assert look.found["rates"]["cache_hit_rate"] == pytest.approx((10 + 90) / (10 + 90 + 30), rel=1e-3)
 
-    def test_a_worker_of_an_older_version_measures_nothing(self, pool: Pool, history: PoolHistory) -> None:
+    def test_a_worker_of_an_older_version_measures_nothing(self, pool: Pool, look: Look) -> None:
         for jobs in (0, 50):
             pool.announce("old", {"state": "ready", "counters": {"jobs": jobs}})
-            history.sample()
-        (worker,) = history.snapshot()["workers"]
+            look.again()
+        (worker,) = look.found["workers"]
         assert (worker["state"], worker["jobs_per_s"], worker["written_at"]) == ("ready", None, None)
-        assert last(history)["jobs_per_s"] == 0.0
+        assert look.found["rates"]["jobs_per_s"] == 0.0
 
     def test_a_clock_that_was_set_back_leaves_nothing_for_ever(self) -> None:
         meter = WorkerMeter()
@@ -124,91 +129,82 @@ class TestRates:
         assert meter.last
         assert (meter.minute.seconds, meter.last.seconds) == (60.0, 5.0)
 
-    def test_numbers_are_sent_with_four_digits(self, pool: Pool, history: PoolHistory) -> None:
-        for after_s, jobs in ((0, 0), (7, 12_345)):
-            beat(pool, "a", after_s, counters={"jobs": jobs})
-            history.sample()
-        assert last(history)["jobs_per_s"] == 1764.0
-
 
 class TestLanes:
-    def test_what_they_hold(self, queue: Queue, history: PoolHistory) -> None:
+    def test_what_they_hold(self, queue: Queue, look: Look) -> None:
         queue.put("bulk", [Embed(["storm", "rain"], reply_to="me") for _ in range(3)])
-        history.sample()
-        interactive, bulk = history.snapshot()["lanes"]
+        look.again()
+        interactive, bulk = look.found["lanes"]
         assert (interactive["lane"], interactive["num_jobs"], interactive["oldest_age_s"]) == ("interactive", 0, 0.0)
         assert (bulk["lane"], bulk["num_jobs"], bulk["num_texts"]) == ("bulk", 3, 6)
         assert (bulk["num_bytes"] > 0, bulk["oldest_age_s"] >= 0) == (True, True)
-        assert last(history)["lanes"]["bulk"]["num_jobs"] == 3
 
-    def test_waits_are_those_of_all_workers(self, pool: Pool, history: PoolHistory) -> None:
+    def test_waits_are_those_of_all_workers(self, pool: Pool, look: Look) -> None:
         quick, slow = [0.05] * 90, [5.0] * 10
         for worker_id in ("a", "b"):
             beat(pool, worker_id, 0, waits={"bulk": waits(100.0)})
-        history.sample()
+        look.again()
         beat(pool, "a", 5, waits={"bulk": waits(100.0, *quick)}, longest_waits={"bulk": 0.07})
         beat(pool, "b", 5, waits={"bulk": waits(100.0, *slow)}, longest_waits={"bulk": 5.5})
-        history.sample()
-        interactive, bulk = history.snapshot()["lanes"]
+        look.again()
+        interactive, bulk = look.found["lanes"]
         assert bulk["wait_p50_s"] == pytest.approx(0.1 * 50 / 90)
         assert bulk["wait_p95_s"] == pytest.approx(1.0 + 9.0 / 2)
         assert bulk["wait_max_s"] == 5.5
         assert [interactive[name] for name in ("wait_p50_s", "wait_p95_s", "wait_max_s")] == [None] * 3
-        assert last(history)["lanes"]["bulk"]["wait_p95_s"] == 5.5
 
-    def test_no_share_of_the_jobs_waits_longer_than_the_longest_wait(self, pool: Pool, history: PoolHistory) -> None:
+    def test_no_share_of_the_jobs_waits_longer_than_the_longest_wait(self, pool: Pool, look: Look) -> None:
         for after_s, found in ((0, waits()), (5, waits(1.5, 1.5))):
             beat(pool, "a", after_s, waits={"bulk": found}, longest_waits={"bulk": 1.5})
-            history.sample()
-        bulk = history.snapshot()["lanes"][1]
+            look.again()
+        bulk = look.found["lanes"][1]
         assert [bulk[name] for name in ("wait_p50_s", "wait_p95_s", "wait_max_s")] == [1.5] * 3
-        assert last(history)["lanes"]["bulk"]["wait_p95_s"] == 1.5
 
-    def test_a_lane_tells_the_last_minute_and_a_sample_the_last_heartbeats(
-        self, pool: Pool, history: PoolHistory
-    ) -> None:
+    def test_a_lane_tells_the_last_minute(self, pool: Pool, look: Look) -> None:
         for after_s, found in ((0, waits()), (5, waits(5.0)), (10, waits(5.0, 0.05))):
             beat(pool, "a", after_s, waits={"bulk": found})
-            history.sample()
-        assert history.snapshot()["lanes"][1]["wait_p95_s"] > 1.0
-        assert last(history)["lanes"]["bulk"]["wait_p95_s"] < 0.1
+            look.again()
+        assert look.found["lanes"][1]["wait_p95_s"] > 1.0
         beat(pool, "a", 70, waits={"bulk": waits(5.0, 0.05)})
-        history.sample()
-        assert history.snapshot()["lanes"][1]["wait_p95_s"] is None
+        assert look.again()["lanes"][1]["wait_p95_s"] is None
 
 
 class TestWorkers:
-    def test_what_they_tell(self, pool: Pool, history: PoolHistory) -> None:
+    def test_what_they_tell(self, pool: Pool, look: Look) -> None:
         fill = Histogram((0.5, 1.0)).to_map()
         told = {"model": "m", "engine": "avx512", "precision": "bf16", "threads": 2, "host": "h", "pid": 7}
         told |= {"texts_per_s": 900.5, "memory_bytes": 2**28}
         beat(pool, "a", 0, **told, counters={"jobs": 0}, batches={"fill": fill})
-        history.sample()
+        look.again()
         fill = {"limits": [0.5, 1.0], "counts": [1, 3, 0], "sum": 3.0}
         beat(pool, "a", 5, **told, counters={"jobs": 5, "texts": 10, "busy_s": 1.0}, batches={"fill": fill})
-        history.sample()
-        (worker,) = history.snapshot()["workers"]
+        look.again()
+        (worker,) = look.found["workers"]
         assert worker.items() >= (told | {"id": "a", "state": "ready", "written_at": START_S + 5}).items()
         rates = {"jobs_per_s": 1.0, "computed_texts_per_s": 2.0, "busy": 0.2, "batch_fill": 0.75}
         assert worker.items() >= rates.items()
 
-    def test_one_that_is_not_alive_any_more_is_gone(self, queue: Queue, pool: Pool, history: PoolHistory) -> None:
+    def test_one_that_is_not_alive_any_more_is_gone(self, queue: Queue, pool: Pool, look: Look) -> None:
         for worker_id in ("a", "b"):
             beat(pool, worker_id, 0)
-        history.sample()
+        look.again()
         pool.leave("a")
-        history.sample()
-        found = history.snapshot()["workers"]
+        look.again()
+        found = look.found["workers"]
         assert [(worker["id"], worker["state"]) for worker in found] == [("a", "gone"), ("b", "ready")]
         assert found[0]["seen_at"] < found[1]["seen_at"]
-        assert last(history)["num_workers"] == 1
-        forgetful = PoolHistory(queue, kept_s=0.0)
-        forgetful.sample()
-        pool.leave("b")
-        forgetful.sample()
-        assert forgetful.snapshot()["workers"] == []
+        assert look.found["rates"]["num_workers"] == 1
 
-    def test_what_has_another_shape_is_not_known(self, pool: Pool, history: PoolHistory) -> None:
+    def test_of_those_that_are_gone_the_last_are_shown_for_ten_minutes(self, look: Look) -> None:
+        meter, now = PoolMeter(), read_pool(look.queue)
+        for n in range(MAX_GONE + 2):
+            meter.measure(replace(now, time_s=START_S + n, workers={f"w{n}": {"state": "ready"}}))
+        found = meter.measure(replace(now, time_s=START_S + MAX_GONE + 2, workers={}))["workers"]
+        assert {worker["id"] for worker in found} == {f"w{n}" for n in range(2, MAX_GONE + 2)}
+        found = meter.measure(replace(now, time_s=START_S + MAX_GONE + GONE_S, workers={}))["workers"]
+        assert [worker["id"] for worker in found] == [f"w{MAX_GONE + 1}"]
+
+    def test_what_has_another_shape_is_not_known(self, pool: Pool, look: Look) -> None:
         odd = {
             "model": 7,
             "threads": "many",
@@ -218,30 +214,30 @@ class TestWorkers:
         }
         for after_s in (0, 5):
             beat(pool, "a", after_s, **odd)
-            history.sample()
+            look.again()
         pool.announce("b", {"written_at": "now", "longest_waits": 3, "recent": [3, {"id": 3}, None]})
         pool.announce("c", {"written_at": float("nan")})
         pool.announce("d", {"state": 7, "written_at": -1})
-        history.sample()
-        found = history.snapshot()
+        look.again()
+        found = look.found
         assert [worker["state"] for worker in found["workers"]] == ["ready", "unknown", "unknown", "unknown"]
         assert [found["workers"][0][name] for name in ("model", "threads", "memory_bytes")] == [None] * 3
         assert (found["lanes"][1]["wait_max_s"], found["recent"]) == (None, [])
 
 
 class TestRecentJobs:
-    def test_the_newest_of_all_workers_come_first(self, pool: Pool, history: PoolHistory) -> None:
+    def test_the_newest_of_all_workers_come_first(self, pool: Pool, look: Look) -> None:
         beat(pool, "a", 0, recent=[recent("3", 30.0), recent("1", 10.0)])
         beat(pool, "b", 0, recent=[recent("2", 20.0, id=None, op=None, num_texts=None, error="expired")])
-        history.sample()
-        found = history.snapshot()["recent"]
+        look.again()
+        found = look.found["recent"]
         assert [(job["id"], job["worker"]) for job in found] == [("3", "a"), (None, "b"), ("1", "a")]
         assert found[0] == recent("3", 30.0) | {"worker": "a"}
 
-    def test_of_one_heartbeat_there_are_few_and_of_a_word_the_beginning(self, pool: Pool, history: PoolHistory) -> None:
+    def test_of_one_heartbeat_there_are_few_and_of_a_word_the_beginning(self, pool: Pool, look: Look) -> None:
         beat(pool, "a", 0, model="m" * 1_000, recent=[recent("i" * 1_000, 1.0)] * 1_000)
-        history.sample()
-        found = history.snapshot()
+        look.again()
+        found = look.found
         assert (len(found["recent"]), len(found["recent"][0]["id"]), len(found["workers"][0]["model"])) == (
             64,
             256,
@@ -261,51 +257,10 @@ class TestRecentJobs:
             {"num_texts": "two"},
         ],
     )
-    def test_one_of_another_shape_is_left_out(self, pool: Pool, history: PoolHistory, changes: dict[str, Any]) -> None:
+    def test_one_of_another_shape_is_left_out(self, pool: Pool, look: Look, changes: dict[str, Any]) -> None:
         beat(pool, "a", 0, recent=[recent("1", 10.0) | changes, recent("2", 5.0, text="storm", timings={"a": 1})])
-        history.sample()
-        assert history.snapshot()["recent"] == [recent("2", 5.0, worker="a", timings={})]
-
-
-class TestSamples:
-    def test_before_the_first_there_is_nothing(self, history: PoolHistory) -> None:
-        found = history.snapshot()
-        assert (found["time"], found["lanes"], found["workers"], found["history"]["time"]) == (0.0, [], [], [])
-        assert found["history"]["lanes"]["bulk"]["num_jobs"] == []
-
-    def test_earlier_ones_can_be_left_out_but_for_the_last(self, history: PoolHistory) -> None:
-        history.sample()
-        first = history.snapshot()
-        for _ in range(2):
-            history.sample()
-        found = history.snapshot()
-        times = found["history"]["time"]
-        assert (len(times), times == sorted(times), found["time"]) == (3, True, pytest.approx(times[-1], abs=1e-3))
-        assert history.snapshot(first["time"])["history"]["time"] == times[1:]
-        assert history.snapshot(found["time"])["history"]["time"] == times[-1:]
-
-    def test_those_that_are_later_than_now_are_forgotten(self, history: PoolHistory) -> None:
-        history.sample()
-        history.asynchronous._samples[-1]["time"] += 3_600  # Redis's clock was set back
-        history.sample()
-        found = history.snapshot()
-        assert found["history"]["time"] == [pytest.approx(found["time"], abs=1e-3)]
-
-    def test_the_oldest_go_first(self, queue: Queue) -> None:
-        history = PoolHistory(queue, kept_s=6.0)
-        for _ in range(5):
-            history.sample()
-        assert len(history.snapshot()["history"]["time"]) == 3
-
-    def test_without_redis_the_last_stays(self, own_redis: RedisServer) -> None:
-        with closing(Queue.connect(own_redis.url, Keys())) as queue:
-            history = PoolHistory(queue)
-            history.sample()
-            before = history.snapshot()
-            own_redis.stop()
-            with pytest.raises(Unavailable):
-                history.sample()
-            assert history.snapshot() == before
+        look.again()
+        assert look.found["recent"] == [recent("2", 5.0, worker="a", timings={})]
 
 
 def test_a_meter_keeps_of_a_minute_only_what_it_measures_by() -> None:

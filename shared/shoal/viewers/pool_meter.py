@@ -1,29 +1,22 @@
-"""The last ten minutes of a pool, for pages and terminals that show it: samples of its lanes and of its heartbeats."""
+"""What a pool does, for pages and terminals that show it: measured by the heartbeats that its workers write."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from math import isfinite
 from typing import Any
 
 from shoal.contract.histogram import total
 from shoal.contract.jobs import LANES
-from shoal.contract.replies import TIMINGS
+from shoal.contract.replies import STATUSES, TIMINGS
 from shoal.viewers.pool_snapshot import PoolSnapshot
-from shoal.viewers.recent_job import recent_jobs
-from shoal.viewers.worker_meter import Work, WorkerMeter, typed, written_at
+from shoal.viewers.worker_meter import WINDOW_S, Work, WorkerMeter, typed, written_at
 
-#: Time from one sample to the next, in seconds.
-EVERY_S = 2.0
-
-#: Time for which a sample is kept, and a worker that is not alive any more, in seconds.
-KEPT_S = 600.0
+#: Time for which a worker is shown that is not alive any more, in seconds.
+GONE_S = 600.0
 
 #: Most workers that are shown though they are not alive any more.
 MAX_GONE = 20
-
-#: Numbers of samples over which cache hits are counted: for their share of all texts, and for their rate, which needs
-#: the time between two heartbeats.
-_NUM_SHARE_SAMPLES, _NUM_RATE_SAMPLES = 30, 5
 
 _Number = int | float
 
@@ -39,7 +32,7 @@ _WORKER_FIELDS: dict[str, Any] = {
     "memory_bytes": int,
 }
 
-#: The measurements of a sample, and those of each lane there.
+#: The rates of a pool, and the counter in heartbeats of which each is the rise in a second.
 _RATES = {
     "jobs_per_s": "jobs",
     "failed_per_s": "failed",
@@ -47,56 +40,52 @@ _RATES = {
     "cached_texts_per_s": "cache_hits",
     "tokens_per_s": "tokens",
 }
-_MEASUREMENTS = ("num_workers", *_RATES, "busy", "cache_hit_rate", *TIMINGS)
-_LANE_MEASUREMENTS = ("num_jobs", "wait_p95_s")
+
+#: The fields of a recent job and their types. The id, the operation and the numbers of a job may be unknown.
+_JOB_FIELDS: dict[str, Any] = {
+    "id": str | None,
+    "op": str | None,
+    "lane": str,
+    "client": str,
+    "num_texts": int | None,
+    "num_tokens": int | None,
+    "num_cached": int | None,
+    "status": str,
+    "error": str | None,
+    "ended_at": int | float,
+    "total_s": int | float,
+}
+
+#: Most jobs that are taken from one heartbeat: workers write fewer.
+_MAX_JOBS = 64
 
 
-class PoolHistory:
-    """The samples of one pool. For one thread.
+class PoolMeter:
+    """The meter of one pool, which measures from one snapshot to the next. For one thread.
 
-    `num_cached` returns how many texts the caller has found in the cache: workers know only of their own. Samples, and
-    workers that are not alive any more, are kept for `kept_s`.
+    `num_cached` returns how many texts the caller has found in the cache: workers know only of their own.
     """
 
-    def __init__(self, num_cached: Callable[[], float] = lambda: 0, kept_s: float = KEPT_S):
+    def __init__(self, num_cached: Callable[[], float] = lambda: 0):
         self._num_cached = num_cached
-        self._kept_s = kept_s
         self._meters: dict[str, WorkerMeter] = {}
-        self._cached: deque[tuple[float, float]] = deque(maxlen=_NUM_SHARE_SAMPLES)
-        self._samples: deque[dict[str, Any]] = deque(maxlen=max(1, int(kept_s / EVERY_S)))
-        self._now: dict[str, Any] = {"time": 0.0, "lanes": [], "workers": [], "num_dead": 0, "recent": []}
+        self._cached: deque[tuple[float, float]] = deque()  # times, and the texts that the caller had found by then
 
-    def add(self, pool: PoolSnapshot) -> None:
-        """Keep a sample of the pool."""
+    def measure(self, pool: PoolSnapshot) -> dict[str, Any]:
+        """Return what the pool is and does, as docs/http.md has it; what is not known is None."""
         self._note(pool)
-        self._cached.append((pool.time_s, self._num_cached()))
         alive = [self._meters[worker_id] for worker_id in pool.workers]
-        while self._samples and self._samples[-1]["time"] >= pool.time_s:  # Redis's clock was set back
-            self._samples.pop()
-        self._samples.append(self._measure(pool, alive))
         minute = [meter.minute for meter in alive if meter.minute]
-        self._now = {
+        return {
             "time": pool.time_s,
             "lanes": [{"lane": lane, **asdict(pool.loads[lane]), **_waits(lane, minute, alive)} for lane in LANES],
             "workers": [
                 _describe_worker(name, meter, name in pool.workers) for name, meter in sorted(self._meters.items())
             ],
             "num_dead": pool.num_dead,
-            "recent": recent_jobs(pool.workers),
+            "recent": _recent_jobs(pool.workers),
+            "rates": self._rates(alive, minute),
         }
-
-    def snapshot(self, since_s: float = 0.0) -> dict[str, Any]:
-        """Return what the pool is and does, and the samples that are later than `since_s`, but always the last one.
-
-        It has `time`, `every_s`, `lanes`, `workers`, `num_dead`, `recent` (the last jobs of each worker, the newest
-        first) and `history`, which has for each measurement the list of its values. What is not known is None.
-        docs/http.md has the fields.
-        """
-        samples = [sample for sample in self._samples if sample["time"] > since_s] or list(self._samples)[-1:]
-        lanes = {lane: _columns([sample["lanes"][lane] for sample in samples], _LANE_MEASUREMENTS) for lane in LANES}
-        times = [round(sample["time"], 3) for sample in samples]
-        history = {"time": times, **_columns(samples, _MEASUREMENTS), "lanes": lanes}
-        return {**self._now, "every_s": EVERY_S, "history": history}
 
     def _note(self, pool: PoolSnapshot) -> None:
         """Take over the heartbeats, and forget workers that are gone for long."""
@@ -106,35 +95,29 @@ class PoolHistory:
             meter.seen_at = pool.time_s
         gone = sorted((meter.seen_at, name) for name, meter in self._meters.items() if name not in pool.workers)
         for n, (seen_at, worker_id) in enumerate(reversed(gone)):
-            if n >= MAX_GONE or seen_at <= pool.time_s - self._kept_s:
+            if n >= MAX_GONE or seen_at <= pool.time_s - GONE_S:
                 del self._meters[worker_id]
+        while (
+            self._cached and not pool.time_s - WINDOW_S < self._cached[0][0] < pool.time_s
+        ):  # Redis's clock may be set
+            self._cached.popleft()
+        self._cached.append((pool.time_s, self._num_cached()))
 
-    def _measure(self, pool: PoolSnapshot, meters: Sequence[WorkerMeter]) -> dict[str, Any]:
-        """Return a sample: its time, its measurements, and those of each lane."""
-        last = [meter.last for meter in meters if meter.last]
+    def _rates(self, alive: Sequence[WorkerMeter], minute: Sequence[Work]) -> dict[str, float | None]:
+        """Return what the workers do together: of their last two heartbeats, and of the last minute for the cache."""
+        last = [meter.last for meter in alive if meter.last]
         rates = {name: _rate(last, counter) for name, counter in _RATES.items()}
-        rates["cached_texts_per_s"] += self._cached_per_s()
+        seconds, num_cached = (now - then for now, then in zip(self._cached[-1], self._cached[0], strict=True))
+        if seconds > 0:
+            rates["cached_texts_per_s"] += num_cached / seconds
+        num_hits = _sum(minute, "cache_hits") + num_cached  # the caller's misses reach a worker
         return {
-            "time": pool.time_s,
-            "num_workers": len(meters),
+            "num_workers": len(alive),
             **rates,
             "busy": _busy(last),
-            "cache_hit_rate": self._cache_hit_rate([meter.minute for meter in meters if meter.minute]),
+            "cache_hit_rate": _ratio(num_hits, num_hits + _sum(minute, "cache_misses")),
             **{name: _ratio(_sum(last, name), _sum(last, "jobs")) for name in TIMINGS},
-            "lanes": {lane: asdict(pool.loads[lane]) | _waits(lane, last, meters) for lane in LANES},
         }
-
-    def _cached_per_s(self) -> float:
-        """Return how many texts the caller found in the cache in a second."""
-        first = self._cached[max(0, len(self._cached) - 1 - _NUM_RATE_SAMPLES)]
-        seconds, num_cached = (now - then for now, then in zip(self._cached[-1], first, strict=True))
-        return num_cached / seconds if seconds > 0 else 0.0
-
-    def _cache_hit_rate(self, minute: Iterable[Work]) -> float | None:
-        """Return the share of texts that the cache had in the last minute. The misses of the caller reach a worker."""
-        minute = list(minute)
-        num_hits = _sum(minute, "cache_hits") + self._cached[-1][1] - self._cached[0][1]
-        return _ratio(num_hits, num_hits + _sum(minute, "cache_misses"))
 
 
 def _describe_worker(worker_id: str, meter: WorkerMeter, is_alive: bool) -> dict[str, Any]:
@@ -191,6 +174,22 @@ def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def _columns(samples: Sequence[Mapping[str, Any]], names: Iterable[str]) -> dict[str, list[float | None]]:
-    """Return the values of each measurement with four digits: all samples are sent to each page that opens."""
-    return {name: [None if s[name] is None else float(f"{s[name]:.4g}") for s in samples] for name in names}
+def _recent_jobs(abouts: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the jobs that the workers with these heartbeats answered last, newest first, each with its `worker`.
+
+    Those that are not of the documented shape are left out.
+    """
+    jobs = []
+    for worker_id, about in abouts.items():
+        for job in (typed(about, "recent", list) or ())[:_MAX_JOBS]:
+            if isinstance(job, dict) and _is_sound(job):
+                timings = typed(job, "timings", dict) or {}
+                times = {name: timings[name] for name in TIMINGS if isinstance(timings.get(name), int | float)}
+                known = {name: typed(job, name, type_) for name, type_ in _JOB_FIELDS.items()}
+                jobs.append(known | {"worker": worker_id, "timings": times})
+    return sorted(jobs, key=lambda job: -job["ended_at"])
+
+
+def _is_sound(job: Mapping[str, Any]) -> bool:
+    has_types = all(isinstance(job.get(name), type_) for name, type_ in _JOB_FIELDS.items())
+    return has_types and job["status"] in STATUSES and isfinite(job["ended_at"])

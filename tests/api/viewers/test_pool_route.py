@@ -1,0 +1,138 @@
+"""The pool over HTTP: what a key may see."""
+
+from pathlib import Path
+
+import pytest
+from api_stub import MakeApp, StubWorker, error_of
+from conftest import RedisServer, wait_until
+from flask import Flask
+from long_job_callers import Rq
+from queues import Queue
+from test_access_control import Keys as KeysFile
+from test_dead_letters import bury
+from test_pool_meter import recent
+
+from shoal.long_jobs.long_jobs import LongJobs
+from shoal.operations import Embed
+from shoal.settings import Settings
+from shoal_api.context import Context
+from shoal_api.routes.pool import MAX_RECENT, MAX_SHOWN
+
+pytest_plugins = ["api_fixtures", "long_job_fixtures"]
+
+#: A script that a browser would run if a page took it for HTML.
+SCRIPT = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def keys_file(tmp_path: Path) -> KeysFile:
+    """Return a file with keys of a user and an admin."""
+    return KeysFile(tmp_path / "keys")
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Flask:
+    """Return an application that measures the pool whenever it is asked."""
+    return quick(make_app())
+
+
+def quick(app: Flask) -> Flask:
+    """Return the application, which is to measure the pool whenever it is asked."""
+    Context.of(app).pool.every_s = 0.0
+    return app
+
+
+def test_the_pool_now(app: Flask, queue: Queue, stub: StubWorker) -> None:
+    stub.pause()
+    bury(queue, Embed([SCRIPT]).pack(), reason=SCRIPT)
+    queue.put("bulk", [Embed(["storm", "rain"], reply_to="me")])
+    found = app.test_client().get("/v1/pool").get_json()
+    assert [(lane["lane"], lane["num_jobs"], lane["num_texts"]) for lane in found["lanes"]] == [
+        ("interactive", 0, 0),
+        ("bulk", 1, 2),
+    ]
+    assert [(worker["id"], worker["state"], worker["model"]) for worker in found["workers"]] == [
+        ("stub", "ready", "stub")
+    ]
+    assert (found["is_admin"], found["num_dead"], found["rates"]["num_workers"]) == (True, 1, 1)
+    assert [(letter["reason"], letter["worker"]) for letter in found["dead"]] == [(SCRIPT, "w1")]
+    assert (found["long_jobs"], found["recent"]) == ([], [])
+
+
+def test_no_text_is_told(app: Flask, queue: Queue) -> None:
+    bury(queue, Embed(["a secret text"]).pack())
+    queue.put("bulk", [Embed(["a secret text"], reply_to="me")])
+    assert "secret" not in app.test_client().get("/v1/pool").get_data(as_text=True)
+
+
+def test_a_user_sees_its_own_jobs(make_app: MakeApp, keys_file: KeysFile, stub: StubWorker) -> None:
+    stub.pause()
+    stub.announce(recent=[recent("1", 3.0, client="user"), recent("2", 2.0, client="other")])
+    bury(stub.queue, b"no job")
+    app = quick(make_app(api_keys_file=str(keys_file.path)))
+    own = app.test_client().get("/v1/pool", headers=keys_file.user).get_json()
+    everything = app.test_client().get("/v1/pool", headers=keys_file.admin).get_json()
+    assert [job["id"] for job in own["recent"]] == ["1"]
+    assert (own["is_admin"], own["dead"], own["num_dead"]) == (False, None, 1)
+    assert [job["id"] for job in everything["recent"]] == ["1", "2"]
+    assert (everything["is_admin"], len(everything["dead"])) == (True, 1)
+    assert app.test_client().get("/v1/pool").status_code == 401
+
+
+def test_a_user_whose_jobs_are_few_and_old_sees_them(
+    make_app: MakeApp, keys_file: KeysFile, stub: StubWorker, rq: Rq, settings: Settings
+) -> None:
+    with LongJobs(settings) as jobs:
+        own_job = jobs.submit("embed_file", {"source": "a", "out": "b"}, client="user")
+        for _ in range(MAX_SHOWN + 1):
+            jobs.submit("embed_file", {"source": "a", "out": "b"}, client="other")
+    stub.pause()
+    for n in range(MAX_RECENT // 8 + 1):
+        stub.pool.announce(f"w{n}", {"recent": [recent(f"{n}-{k}", 8.0 + n, client="other") for k in range(8)]})
+    stub.announce(recent=[recent("own", 1.0, client="user")])
+    app = quick(make_app(api_keys_file=str(keys_file.path)))
+    own = app.test_client().get("/v1/pool", headers=keys_file.user).get_json()
+    assert [job["id"] for job in own["long_jobs"]] == [own_job]
+    assert [job["id"] for job in own["recent"]] == ["own"]
+    everything = app.test_client().get("/v1/pool", headers=keys_file.admin).get_json()
+    assert (len(everything["long_jobs"]), len(everything["recent"])) == (MAX_SHOWN, MAX_RECENT)
+
+
+def test_a_page_of_another_site_can_neither_retry_nor_drop_a_dead_letter(
+    make_app: MakeApp, keys_file: KeysFile, queue: Queue
+) -> None:
+    letter = f"/v1/dead/{bury(queue, Embed(['storm']).pack())}"
+    foreign = [{"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}]
+    for api, status in ((make_app(), 403), (make_app(api_keys_file=str(keys_file.path)), 401)):
+        for headers in foreign:
+            for method, path in (("POST", f"{letter}/retry"), ("DELETE", letter)):
+                response = api.test_client().open(path, method=method, headers=headers)
+                assert response.status_code == status
+    assert make_app().test_client().get(letter).status_code == 200
+
+
+def test_all_viewers_share_a_measurement_for_two_seconds(make_app: MakeApp, queue: Queue) -> None:
+    api = make_app().test_client()
+    before = api.get("/v1/pool").get_json()
+    queue.put("bulk", [Embed(["storm"], reply_to="me")])
+    assert api.get("/v1/pool").get_json()["lanes"] == before["lanes"]
+    assert before["every_s"] == 2.0
+
+
+def test_after_a_minute_without_a_viewer_rates_begin_anew(app: Flask, stub: StubWorker) -> None:
+    stub.pause()
+    for n in range(2):
+        stub.announce(written_at=1_000.0 + 5 * n, counters={"jobs": 10 * n})
+        found = app.test_client().get("/v1/pool").get_json()
+    assert found["rates"]["jobs_per_s"] == 2.0
+    Context.of(app).pool._measured_at -= 61.0
+    assert app.test_client().get("/v1/pool").get_json()["rates"]["jobs_per_s"] == 0.0
+
+
+def test_it_goes_on_when_redis_is_back(make_app: MakeApp, own_redis: RedisServer) -> None:
+    api = quick(make_app(redis_url=own_redis.url)).test_client()
+    assert api.get("/v1/pool").status_code == 200
+    own_redis.stop()
+    assert error_of(api.get("/v1/pool"), 503)[0] == "unavailable"
+    own_redis.start()
+    wait_until(lambda: api.get("/v1/pool").status_code == 200)
