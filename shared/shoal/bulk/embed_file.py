@@ -88,13 +88,11 @@ class BulkResult:
 def embed_file(request: BulkRequest, client: Client, report: Report, settings: Settings = DEFAULTS) -> BulkResult:
     """Embed a file into a folder, or go on where an earlier run with the same request has ended.
 
-    Waits for workers, for room in the lane, and for Redis if it goes away meanwhile. `report` is called for every
-    answered job, and about twice a second while it waits; an error that it raises ends the run, and the finished parts
-    stay. Bad rows are left out and listed in `bad-rows.jsonl`. Of the settings count `max_text_chars`, over which a row
-    is bad, `private_hosts` and `roots`. Raises Unavailable if Redis does not answer at the start, FolderBusy while
-    another process writes the folder, InvalidRequest if the source or the arguments are others than those of an earlier
-    run, ModelMismatch if the model or its settings are, NotReady while workers make different vectors, BadDocument if
-    no row could be embedded or the source cannot be read to its end, and DiskFull.
+    Workers, room in the lane and Redis are waited for. `report` is called for every answered job, and about twice a
+    second during a wait; an error that it raises ends the run, and the finished parts stay. Raises Unavailable if Redis
+    does not answer at the start, FolderBusy, InvalidRequest or ModelMismatch for another source, argument or model
+    than in an earlier run, NotReady while workers make different vectors, BadDocument if no row can be embedded, and
+    DiskFull.
     """
     if request.format == "parquet":
         load_pyarrow()

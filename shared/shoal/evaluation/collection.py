@@ -29,10 +29,6 @@ _NUMBER = re.compile(r"""\bnumber\s*=\s*["']([^"']*)["']""")
 #: What TREC puts before the content of a field.
 _LABEL = re.compile(r"^\s*(?:Number|Topic|Description|Narrative)\s*:\s*")
 
-#: Numbers of cells of a judgement: in BEIR's format the ids of the query and of the document and the gain, in TREC's
-#: also an iteration, after the id of the query.
-_NUMS_CELLS = (3, 4)
-
 _GAIN = re.compile(r"[-+]?\d{1,9}(\.0*)?")
 
 
@@ -122,7 +118,10 @@ def read_queries(path: str, rules: SourceRules, topic_field: str | None = None) 
     if kind == "<":
         found = _topics(shown(path), "\n".join(line for _, line in lines), topic_field)
     elif kind == "{":
-        found = (_query(where, line) for where, line in lines)
+        objects = ((where, _object(where, line)) for where, line in lines)
+        found = (
+            (where, _first(where, values, _IDS, str | int), _first(where, values, _TEXTS)) for where, values in objects
+        )
     else:
         found = ((where, query_id, text) for where, line in lines for query_id, _, text in [line.partition("\t")])
     for where, query_id, text in found:
@@ -148,7 +147,7 @@ def read_judgements(path: str, rules: SourceRules) -> dict[str, dict[str, int]]:
     judgements: dict[str, dict[str, int]] = {}
     for number, (where, line) in enumerate([*lines_of(path, rules)]):
         cells = [cell.strip() for cell in (line.split("\t") if "\t" in line else line.split())]
-        fault = f"it has {len(cells)} cells" if len(cells) not in _NUMS_CELLS else ""
+        fault = f"it has {len(cells)} cells" if len(cells) not in (3, 4) else ""  # of BEIR and of TREC
         if not fault and not _GAIN.fullmatch(cells[-1]):
             fault = f"its gain {cells[-1]:.30} is no whole number"
         if fault and number == 0 and cells[0].lower().startswith("query"):
@@ -197,11 +196,6 @@ def write_run(path: Path, rankings: Mapping[str, Sequence[str]]) -> None:
         for query, ranking in rankings.items():
             for rank, document in enumerate(ranking, 1):
                 file.write(f"{'_'.join(query.split())} Q0 {'_'.join(document.split())} {rank} {1 / rank:.6f} shoal\n")
-
-
-def _query(where: str, line: str) -> tuple[str, str, str]:
-    values = _object(where, line)
-    return where, _first(where, values, _IDS, str | int), _first(where, values, _TEXTS)
 
 
 def _topics(path: str, text: str, field: str | None) -> Iterator[tuple[str, str, str]]:

@@ -16,9 +16,8 @@ MAX_BAD_ROWS = 10_000_000
 class BadRows:
     """The bad rows of a source: their number `num`, the messages of the `first` ones, and a file that has all of them.
 
-    The file has one JSON object `{"row", "reason"}` a line. The first `num_kept` lines, which an earlier run wrote,
-    stay; the others are cut off. The file is closed by `close` or at the end of a `with`. Raises FileError if it has
-    fewer lines.
+    The file has one JSON object `{"row", "reason"}` a line, and is closed at the end of a `with`. The first `num_kept`
+    lines, which an earlier run wrote, stay; the others are cut off. Raises FileError if it has fewer lines.
     """
 
     def __init__(self, path: Path, num_kept: int = 0, most: int = MAX_BAD_ROWS):
@@ -50,10 +49,6 @@ class BadRows:
         self._file.flush()
         os.fsync(self._file.fileno())
 
-    def close(self) -> None:
-        """Write what is not written yet, and close the file."""
-        self._file.close()
-
     def _count(self, row: BadRow) -> None:
         self.num += 1
         if len(self.first) < MAX_SHOWN:
@@ -63,4 +58,4 @@ class BadRows:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._file.close()
