@@ -23,9 +23,9 @@ from shoal.evaluation.run import run, times
 from shoal.evaluation.setting import Setting
 from shoal.evaluation.table import tables
 from shoal.operations.search import MAX_K
+from shoal.process.progress import wait_until
 from shoal.records.source_rules import SourceRules
 from shoal.settings import Settings
-from shoal.supervisor.wait import wait_until
 
 #: Time within which workers serve an index that was built, in seconds.
 SERVED_WITHIN_S = 60.0

@@ -19,8 +19,7 @@ from shoal.extraction.html_text import extract_html
 from shoal.extraction.kinds import MAX_MEMORY_BYTES, MAX_TEXT_BYTES, OUT_OF_MEMORY, Extracted, UnreadableFile
 from shoal.extraction.markdown_text import extract_markdown
 from shoal.extraction.pdf_text import extract_pdf
-from shoal.process.memory_limit import limit_memory
-from shoal.process.parent_death import die_with_parent
+from shoal.process.system_limits import die_with_parent, limit_memory
 
 _EXTRACT: dict[str, Callable[[bytes], Extracted]] = {
     "html": extract_html,

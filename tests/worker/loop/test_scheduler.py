@@ -12,22 +12,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import shoal_workers.loop.preemption
+import shoal_workers.loop.scheduler
 from shoal.contract.options import Options
 from shoal.errors import Expired
 from shoal.operations import Embed, Rerank
 from shoal.queue.delivery import Delivery
 from shoal_workers.encoding.bucketing import PASS_COST, Bucketing
-from shoal_workers.encoding.encoder import TokenizedText
-from shoal_workers.encoding.pipeline import Pipeline
+from shoal_workers.encoding.encoder import Pipeline, TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.loop.batch import Batch
-from shoal_workers.loop.preemption import (
+from shoal_workers.loop.scheduler import (
     MAX_PREEMPTIBLE_S,
     MIN_PREEMPTIBLE_TOKENS,
+    SHARES,
     Preemption,
+    Scheduler,
 )
-from shoal_workers.loop.scheduler import SHARES, Scheduler
 from shoal_workers.loop.window import MAX_PORTIONS, MAX_PREEMPTIBLE_CHARS, MAX_TOKENIZED_CHARS, WINDOW_PASSES
 from shoal_workers.operations.embed import EmbedWork
 from shoal_workers.operations.rerank import RerankWork
@@ -39,7 +39,7 @@ numbers = count()
 @pytest.fixture(autouse=True)
 def expected_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """After an interactive job more of them are expected for longer than a test takes."""
-    monkeypatch.setattr(shoal_workers.loop.preemption, "EXPECTED_S", 3_600.0)
+    monkeypatch.setattr(shoal_workers.loop.scheduler, "EXPECTED_S", 3_600.0)
 
 
 def tokenize(texts: Sequence[str], side: str) -> list[Tokens]:

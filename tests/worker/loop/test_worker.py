@@ -16,8 +16,8 @@ from conftest import PATIENCE_S, wait_until
 from numpy.typing import NDArray
 from queues import Queue, drive
 
-import shoal_workers.intake.admission
-import shoal_workers.loop.preemption
+import shoal_workers.loop.admission
+import shoal_workers.loop.scheduler
 import shoal_workers.loop.worker
 from shoal.contract.jobs import LANES, Job
 from shoal.contract.options import Options
@@ -29,13 +29,11 @@ from shoal.queue.consumer import Consumer
 from shoal.queue.delivery import Delivery
 from shoal.settings import Settings
 from shoal_workers.encoding.bucketing import Bucketing
-from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
-from shoal_workers.encoding.pipeline import Pipeline
+from shoal_workers.encoding.encoder import Encoder, EncodingPass, Pipeline, TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.index.index import Index
-from shoal_workers.intake.admission import MAX_JOBS, Limits
-from shoal_workers.intake.blame import MAX_DEATHS
-from shoal_workers.loop.preemption import MIN_PREEMPTIBLE_TOKENS
+from shoal_workers.loop.admission import MAX_DEATHS, MAX_JOBS, Limits
+from shoal_workers.loop.scheduler import MIN_PREEMPTIBLE_TOKENS
 from shoal_workers.loop.worker import Worker
 from shoal_workers.operations.embed import EmbedWork
 from shoal_workers.process.crash_report import CrashReports
@@ -74,7 +72,7 @@ class Engine(Encoder):
 @pytest.fixture(autouse=True)
 def expected_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """After an interactive job more of them are expected for longer than a test takes."""
-    monkeypatch.setattr(shoal_workers.loop.preemption, "EXPECTED_S", 3_600.0)
+    monkeypatch.setattr(shoal_workers.loop.scheduler, "EXPECTED_S", 3_600.0)
 
 
 @pytest.fixture
@@ -343,8 +341,8 @@ class FailsOnce(Consumer):
 def test_heartbeats_are_not_trusted_right_after_redis_was_away(
     queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shoal_workers.intake.admission, "ALIVE_S", 3_600.0)
-    monkeypatch.setattr(shoal_workers.intake.admission, "RECLAIM_EVERY_S", 0.0)
+    monkeypatch.setattr(shoal_workers.loop.admission, "ALIVE_S", 3_600.0)
+    monkeypatch.setattr(shoal_workers.loop.admission, "RECLAIM_EVERY_S", 0.0)
     queue.put("interactive", [Embed(["storm"], id="others")])
     queue.take("a", LANES, 1)  # by a worker whose heartbeat expires while Redis is away
     worker = Worker(FailsOnce(queue.broker, queue.keys, "b"), engine, {}, Bucketing(64))
@@ -408,7 +406,7 @@ def test_what_expires_before_its_pass_is_not_computed(queue: Queue, engine: Engi
 def test_bulk_and_long_jobs_let_interactive_ones_go_first_and_take_small_steps_then(
     queue: Queue, engine: Engine, lane: str, num_texts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shoal_workers.loop.preemption, "MAX_PREEMPTIBLE_S", 0.0)
+    monkeypatch.setattr(shoal_workers.loop.scheduler, "MAX_PREEMPTIBLE_S", 0.0)
     worker = Worker(queue.consumer(), engine, {}, Bucketing(256))
     bulk = put(queue, *distinct(num_texts), lane=lane, reply_to="bulk")
     engine.before = once("encode", lambda: put(queue, "storm"))
@@ -452,7 +450,7 @@ def test_a_worker_that_stops_in_time_leaves_no_suspects(
 def test_a_suspect_goes_before_all_jobs_that_the_worker_holds_and_alone(
     queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch, lane: str
 ) -> None:
-    monkeypatch.setattr(shoal_workers.intake.admission, "RECLAIM_EVERY_S", 0.0)
+    monkeypatch.setattr(shoal_workers.loop.admission, "RECLAIM_EVERY_S", 0.0)
     worker = Worker(queue.consumer(), engine, {}, Bucketing(24))
     queue.pool.announce(worker.id)
     held = [put(queue, *distinct(20), lane=lane) for _ in range(2)]
@@ -486,7 +484,7 @@ def test_a_job_that_fails_after_it_has_begun_is_noted_with_what_it_cost(
 def test_a_worker_that_has_room_for_no_other_job_computes_a_suspect(
     queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shoal_workers.intake.admission, "RECLAIM_EVERY_S", 0.0)
+    monkeypatch.setattr(shoal_workers.loop.admission, "RECLAIM_EVERY_S", 0.0)
     worker = Worker(queue.consumer(), engine, {}, Bucketing(24), Limits(max_batch_texts=1))
     queue.pool.announce(worker.id)
     for lane in LANES:
@@ -684,7 +682,7 @@ class CountsLooks(Consumer):
 def test_a_worker_looks_for_jobs_of_dead_workers_at_intervals(
     queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shoal_workers.intake.admission, "RECLAIM_EVERY_S", 3_600.0)
+    monkeypatch.setattr(shoal_workers.loop.admission, "RECLAIM_EVERY_S", 3_600.0)
     consumer = CountsLooks(queue.broker, queue.keys, "a")
     worker = Worker(consumer, engine, {}, Bucketing(64))
     for _ in range(3):

@@ -12,14 +12,11 @@ from shoal.errors import Overloaded, ShoalError, Unavailable
 from shoal.queue.consumer import Consumer
 from shoal.queue.pool import Pool
 from shoal_workers.encoding.bucketing import Bucketing
-from shoal_workers.encoding.encoder import Encoder, TokenizedText
-from shoal_workers.encoding.pipeline import Pipeline
+from shoal_workers.encoding.encoder import Encoder, Pipeline, TokenizedText
 from shoal_workers.encoding.reranker import Reranker
-from shoal_workers.intake.admission import Admission, Limits
-from shoal_workers.intake.blame import Blame
+from shoal_workers.loop.admission import Admission, Blame, Limits
 from shoal_workers.loop.batch import Batch
-from shoal_workers.loop.preemption import Preemption
-from shoal_workers.loop.scheduler import SHARES, Scheduler
+from shoal_workers.loop.scheduler import SHARES, Preemption, Scheduler
 from shoal_workers.operations.served import Served
 from shoal_workers.operations.work import BULK, INTERACTIVE, LONG, Work
 from shoal_workers.process.crash_report import CrashReports

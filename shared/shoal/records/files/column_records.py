@@ -8,7 +8,7 @@ from typing import Any
 from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, FileError, MissingExtra
 from shoal.process.extra import install_command
-from shoal.process.memory_limit import limited_memory
+from shoal.process.system_limits import limited_memory
 from shoal.records.files.source_file import BLOCK_BYTES, SourceFile
 from shoal.records.record import MAX_ROW_BYTES, Place, Record, Records, refuse_duplicate_columns, too_long
 

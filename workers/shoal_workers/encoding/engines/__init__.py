@@ -16,7 +16,7 @@ INT8_VERSION = 2
 #: Version of the vectors of the engine avx512, raised by one in the same way.
 AVX512_VERSION = 1
 
-#: For each pooling, the vectors that it makes: see `shoal_workers.encoding.pooling.pool`.
+#: For each pooling, the vectors that it makes: see `shoal_workers.encoding.packing.pool`.
 Pooled = dict[str, NDArray[np.float32]]
 
 

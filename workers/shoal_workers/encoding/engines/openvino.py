@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from shoal.errors import ModelMismatch
 from shoal_workers.encoding.engines import INT8_VERSION, Pooled, calibration, int8
 from shoal_workers.encoding.engines.compile_cache import load_or_make
-from shoal_workers.encoding.packing import Packing, TextSpans
-from shoal_workers.encoding.pooling import pool
+from shoal_workers.encoding.packing import Packing, TextSpans, pool
 from shoal_workers.model.model import GRAPH, Model
 from shoal_workers.process import processors
-from shoal_workers.process.priority import at_low_priority
+from shoal_workers.process.processors import at_low_priority
 
 log = logging.getLogger(__name__)
 
