@@ -38,7 +38,6 @@ def limit_memory(max_bytes: int) -> None:
 
 
 def _data_bytes() -> int:
-    """Return the bytes of this process's memory that the limit counts."""
     return int(Path("/proc/self/statm").read_bytes().split()[5]) * resource.getpagesize()
 
 

@@ -140,29 +140,6 @@ def test_jobs_that_wait_together_run_in_one_pass(worker: Worker, queue: Queue, e
     assert list(replies(queue)) == [job.id for job in jobs]
 
 
-def test_texts_that_repeat_share_a_row(worker: Worker, queue: Queue, engine: Engine) -> None:
-    short = Options(dimensions=4)
-    jobs = [put(queue, "storm", "rain", "storm"), put(queue, "rain"), put(queue, "storm", options=short)]
-    drive(worker)
-    assert engine.passes == [2]
-    found = replies(queue)
-    first, second, third = (found[job.id].vectors for job in jobs)
-    assert first is not None
-    assert second is not None
-    assert third is not None
-    assert (first[0] == first[2]).all()
-    assert (first[1] == second[0]).all()
-    assert third.shape == (1, 4)
-
-
-def test_jobs_of_other_options_keep_to_themselves(worker: Worker, queue: Queue, engine: Engine) -> None:
-    jobs = [put(queue, "storm rain", options=Options(pooling=pooling)) for pooling in ("mean", "max", "cls")]
-    drive(worker)
-    assert engine.passes == [3]
-    vectors = [replies_of.vectors.tobytes() for replies_of in replies(queue).values() if replies_of.vectors is not None]
-    assert len(set(vectors)) == len(jobs)
-
-
 def test_expired_and_cancelled_jobs_are_not_computed(worker: Worker, queue: Queue, engine: Engine) -> None:
     late = put(queue, "storm", deadline=time.time() - 1)
     cancelled = put(queue, "rain", reply_to=None)
@@ -417,23 +394,6 @@ def test_bulk_and_long_jobs_let_interactive_ones_go_first_and_take_small_steps_t
     assert list(replies(queue, "bulk")) == [bulk.id]
 
 
-def test_interactive_and_bulk_texts_share_no_pass(worker: Worker, queue: Queue, engine: Engine) -> None:
-    put(queue, "storm")
-    put(queue, "rain", "rain storm", lane="bulk", reply_to="bulk")
-    assert drive(worker) == 2
-    assert engine.passes == [1, 2]
-
-
-def test_a_job_that_may_have_killed_its_worker_shares_no_pass(worker: Worker, queue: Queue, engine: Engine) -> None:
-    put(queue, "storm", "rain", reply_to="claimed")
-    queue.take("killed", ["interactive"], 1)
-    for n in range(2):
-        put(queue, f"storm {n}")
-    assert [drive(worker) for _ in range(2)] == [1, 2]
-    assert engine.passes == [2, 2]
-    assert len(replies(queue, "claimed")) == 1
-
-
 def test_a_worker_that_stops_in_time_leaves_no_suspects(
     queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -524,24 +484,6 @@ def test_a_worker_that_always_has_something_to_answer_answers_it_and_computes_a_
     assert left.count(True) > 1
 
 
-def test_a_suspect_that_ends_its_worker_takes_no_other_job_with_it(
-    worker: Worker, queue: Queue, engine: Engine
-) -> None:
-    put(queue, "storm")
-    queue.take("killed", LANES, 1)
-    put(queue, "rain")
-    queue.die()
-
-    def end(_: str) -> None:
-        raise GeneratorExit
-
-    engine.before = end
-    with pytest.raises(GeneratorExit):
-        worker.step(block_s=0)
-    queue.die()
-    assert [one.deaths for name in ("next", "last") for one in queue.take(name, LANES, 9)] == [2, 0]
-
-
 def test_a_poisoned_job_is_answered_without_being_unpacked(worker: Worker, queue: Queue) -> None:
     heavy = {"v": 1, "id": "heavy", "op": "embed", "texts": ["storm"], "reply_to": "me", "x": [{}] * 200_000}
     data = msgpack.packb(heavy)
@@ -587,18 +529,6 @@ def test_a_worker_that_is_stopped_answers_what_it_holds(worker: Worker, queue: Q
     engine.before = once("encode", worker.stop)
     worker.run()
     assert list(replies(queue)) == [job.id for job in jobs]
-
-
-def test_under_constant_load_bulk_still_gets_a_share(worker: Worker, queue: Queue) -> None:
-    put(queue, "bulk", lane="bulk", reply_to="bulk")
-    num_steps = 0
-    while queue.backlog()["bulk"]:
-        for _ in range(2):
-            put(queue, *distinct(Limits().max_batch_texts // 2))
-        worker.step(block_s=0)
-        num_steps += 1
-    assert 1 < num_steps <= 8
-    drive(worker)
 
 
 def test_beside_a_client_with_huge_chinese_texts_the_headline_of_another_one_does_not_wait_for_all(
@@ -699,3 +629,33 @@ def test_each_reply_says_what_it_cost(worker: Worker, queue: Queue) -> None:
     assert all(seconds >= 0 for seconds in reply.timings.values())
     assert worker.counters["tokens"] == 51
     assert worker.counters["jobs"] == 1
+
+
+def test_a_suspect_that_ends_its_worker_takes_no_other_job_with_it(
+    worker: Worker, queue: Queue, engine: Engine
+) -> None:
+    put(queue, "storm")
+    queue.take("killed", LANES, 1)
+    put(queue, "rain")
+    queue.die()
+
+    def end(_: str) -> None:
+        raise GeneratorExit
+
+    engine.before = end
+    with pytest.raises(GeneratorExit):
+        worker.step(block_s=0)
+    queue.die()
+    assert [one.deaths for name in ("next", "last") for one in queue.take(name, LANES, 9)] == [2, 0]
+
+
+def test_under_constant_load_bulk_still_gets_a_share(worker: Worker, queue: Queue) -> None:
+    put(queue, "bulk", lane="bulk", reply_to="bulk")
+    num_steps = 0
+    while queue.backlog()["bulk"]:
+        for _ in range(2):
+            put(queue, *distinct(Limits().max_batch_texts // 2))
+        worker.step(block_s=0)
+        num_steps += 1
+    assert 1 < num_steps <= 8
+    drive(worker)

@@ -25,7 +25,6 @@ from shoal_workers.encoding.engines import (
     Engine,
     ForwardPass,
     open_engine,
-    refuse_fixed_steps,
 )
 from shoal_workers.encoding.packing import Packing, TextSpans, join, pack, round_up
 from shoal_workers.encoding.tokenizer import Tokenizer, Tokens
@@ -151,8 +150,6 @@ class Encoder:
             if precision != "int8" or engine != "openvino":
                 raise
             encoder = cls(model, tokenizer, opened(may_fix_steps=False))._checked(folder, precision)
-            if isinstance(error, ModelMismatch):
-                refuse_fixed_steps(folder)
             reason = (str(error).strip().splitlines() or [type(error).__name__])[-1].partition(": ")[0]
             log.warning("%s rounds activations as they come, which is slower: with ranges, %s", model.name, reason)
             return encoder

@@ -88,7 +88,6 @@ class Batch:
         return time.perf_counter() - self._started_s
 
     def _encode_alone(self, text: TokenizedText) -> None:
-        """Encode one text in a pass of its own, and set its error if the engine fails on it."""
         self._note_pass([text])
         try:
             self.pipeline.encoder.encode([text])

@@ -209,7 +209,6 @@ class Scheduler:
     # Complete
 
     def _collect(self, works: Iterable[Work]) -> None:
-        """Move the jobs that are completed out of those that wait."""
         for work in works:
             if work.is_complete and work in self._waiting[work.kind]:
                 del self._waiting[work.kind][work]

@@ -14,7 +14,7 @@ from shoal.queue.pool import Pool
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, Pipeline, TokenizedText
 from shoal_workers.encoding.reranker import Reranker
-from shoal_workers.loop.admission import Admission, Blame, Limits
+from shoal_workers.loop.admission import Admission, Limits
 from shoal_workers.loop.batch import Batch
 from shoal_workers.loop.scheduler import SHARES, Preemption, Scheduler
 from shoal_workers.operations.served import Served
@@ -77,8 +77,8 @@ class Worker:
         embeds = Pipeline(encoder, bucketing)
         reranks = Pipeline(reranker, reranker.bucketing(bucketing, encoder.model)) if reranker else None
         served = Served(embeds, reranks, aliases, indexes, self.progress, self.clock.now)
-        blame = Blame(consumer.name, crash_reports or CrashReports(consumer.broker, consumer.keys))
-        self.admission = Admission(consumer, self.pool, served, self.limits, cache, blame, self.clock, self.log)
+        crash_reports = crash_reports or CrashReports(consumer.broker, consumer.keys)
+        self.admission = Admission(consumer, self.pool, served, self.limits, cache, crash_reports, self.clock, self.log)
         self._notice = consumer.notice(INTERACTIVE)
         max_reply_vectors = consumer.max_reply_bytes // (4 * encoder.model.dimension)
         preemption = Preemption(lambda: self._notice.has_come)
@@ -138,7 +138,6 @@ class Worker:
         return num_answered
 
     def _check_redis(self) -> None:
-        """Measure the difference of the clocks; warn of a wrong one, and of a Redis that forgets jobs."""
         self.clock.measure()
         if abs(self.clock.offset_s) > WRONG_CLOCK_S:
             log.warning(
@@ -210,7 +209,6 @@ class Worker:
         return num_answered
 
     def _finish(self, batch: Batch | None) -> None:
-        """Wait for the batch, if there is one."""
         if batch is None:
             return
         if batch is self._aside:
@@ -250,7 +248,6 @@ class Worker:
         return num_answered + self.admission.refuse(failed, works)  # last: if it fails, the others are noted
 
     def _store(self, cache: Cache, works: Sequence[Work]) -> None:
-        """Put new vectors into the cache, after the replies, which do not depend on it."""
         entries = {digest: entry for work in works for digest, entry in work.new_entries().items()}
         try:
             cache.store(entries)

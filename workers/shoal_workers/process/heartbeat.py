@@ -145,7 +145,6 @@ class Heartbeat:
             log.debug("the worker could not leave the pool, and is forgotten when its heartbeat expires: %s", error)
 
     def _announce(self, about: dict[str, Any] | None) -> bool:
-        """Announce the worker; return True if Redis has the contents."""
         announced = self._pool.announce(self._worker_id, about, self._membership, self._neighbours.num_known)
         self._neighbours.update(announced)
         return announced.has_about

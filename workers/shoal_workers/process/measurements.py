@@ -133,12 +133,9 @@ class RecentJobs:
         """Return for each lane the longest wait of a job that was answered in the last minute, in seconds."""
         found: dict[str, float] = {}
         with self._lock:
-            self._forget_before(now_s - WINDOW_S)
+            # Parts that are over are forgotten, and those that are to come since the clock was set back.
+            first, last = int((now_s - WINDOW_S) / PART_S), int(now_s / PART_S)
+            self._longest = {part: wait_s for part, wait_s in self._longest.items() if first < part[1] <= last}
             for (lane, _), wait_s in self._longest.items():
                 found[lane] = max(wait_s, found.get(lane, 0.0))
         return found
-
-    def _forget_before(self, time_s: float) -> None:
-        """Forget the parts of the window that are over, and those that are to come since the clock was set back."""
-        first, last = int(time_s / PART_S), int((time_s + WINDOW_S) / PART_S)
-        self._longest = {part: wait_s for part, wait_s in self._longest.items() if first < part[1] <= last}

@@ -48,7 +48,6 @@ def group() -> str:
 
 
 def _bound_to() -> list[int]:
-    """Return the numbers of the processors that this process is bound to."""
     return sorted(os.sched_getaffinity(0) if sys.platform == "linux" else range(os.cpu_count() or 1))
 
 

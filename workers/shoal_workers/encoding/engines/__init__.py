@@ -85,10 +85,3 @@ def open_engine(
     from shoal_workers.encoding.engines.openvino import OpenVinoEngine
 
     return OpenVinoEngine(folder, precision, threads, None if may_fix_steps else False)
-
-
-def refuse_fixed_steps(folder: Path) -> None:
-    """Let no engine of the prepared model have `fixed_steps` from now on."""
-    from shoal_workers.encoding.engines.calibration import refuse
-
-    refuse(folder)

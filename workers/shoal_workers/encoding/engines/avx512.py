@@ -129,7 +129,6 @@ _FUNCTIONS: dict[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
 
 
 def _scores(vectors: NDArray[np.float32], head: Head) -> NDArray[np.float32]:
-    """Return the scores that the head of a model makes of vectors."""
     dense, function, out = head
     inner = _FUNCTIONS[function](vectors @ dense.weights.T + dense.bias)
     scores: NDArray[np.float32] = inner @ out.weights.T + out.bias

@@ -78,7 +78,6 @@ class OpenVinoEngine:
 
     @cached_property
     def _aside(self) -> list[Any]:
-        """The inference requests of passes that run aside."""
         compiled = at_low_priority(partial(self._graph.compile, num_streams=self.num_streams))
         return [compiled.create_infer_request() for _ in range(self.num_streams)]
 
@@ -105,11 +104,10 @@ def _started(requests: Sequence[Any], packings: Sequence[Packing]) -> "list[Open
 def _takes_ranges(folder: Path, precision: str) -> bool:
     """Return True if activations are rounded with the model's ranges: no pairs of a reranker are measured."""
     is_fast = precision == "int8" and processors.has_vnni()
-    return is_fast and not Model.open(folder).is_reranker and not calibration.are_refused(folder)
+    return is_fast and not Model.open(folder).is_reranker
 
 
 def _state(folder: Path) -> tuple[int, ...]:
-    """Return numbers that differ for another graph in the folder."""
     state = (folder / GRAPH).stat()
     return state.st_ino, state.st_size, state.st_mtime_ns
 

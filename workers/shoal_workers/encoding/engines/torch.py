@@ -71,7 +71,6 @@ class TorchEngine:
 
 
 def _module(model: Model) -> torch.nn.Module:
-    """Return the forward pass of the model, from its original's files."""
     if model.shares_rows:
         source = Path(model.source)
         read = weights.read(transformer_folder(source))
