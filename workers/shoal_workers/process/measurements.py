@@ -1,4 +1,4 @@
-"""What a worker measures of its work: counters and histograms since its start, throughput, and the last jobs."""
+"""Measurements of a worker: counters and histograms since its start, throughput, and the last jobs."""
 
 import resource
 import sys
