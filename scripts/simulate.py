@@ -26,11 +26,11 @@ from shoal.broker.broker import Broker
 from shoal.cache.cache import Cache
 from shoal.cache.table import Table, num_places
 from shoal.operations import Embed
+from shoal.process.progress import wait_until
 from shoal.queue.consumer import Consumer
 from shoal.queue.lane import LaneLimits
 from shoal.settings import Settings
 from shoal.supervisor.process import Service
-from shoal.supervisor.wait import wait_until
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.tokenizer import Tokenizer, Tokens

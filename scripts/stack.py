@@ -26,9 +26,9 @@ import psutil
 
 from shoal.broker import embedded
 from shoal.errors import BadSetting, NotReady
+from shoal.process.progress import wait_until
 from shoal.settings import Settings
 from shoal.supervisor.process import Service
-from shoal.supervisor.wait import wait_until
 from shoal_workers.model.model import Model, prepared_folder
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -18,9 +18,9 @@ from chaos_run.proxy import Link
 from chaos_run.redis_group import RedisGroup
 from shoal.broker import embedded
 from shoal.errors import NotReady
+from shoal.process.progress import wait_until
 from shoal.settings import Settings
 from shoal.supervisor.process import Service
-from shoal.supervisor.wait import wait_until
 from shoal_workers.process.watchdog import EXIT_STALLED
 
 #: How long before a process that ended is started again: `shoal serve` takes as long.

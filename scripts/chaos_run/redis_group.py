@@ -9,7 +9,7 @@ import redis
 from stack import free_port
 
 from shoal.broker import embedded
-from shoal.supervisor.wait import wait_until
+from shoal.process.progress import wait_until
 
 #: The kinds of groups, with the number of servers of each.
 GROUPS = {"sentinels": 3, "cluster": 6}

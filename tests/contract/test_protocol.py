@@ -32,8 +32,7 @@ import shoal.queue.consumer
 import shoal.queue.producer
 import shoal_workers.encoding.encoder
 import shoal_workers.index.serving.open_indexes
-import shoal_workers.intake.admission
-import shoal_workers.intake.blame
+import shoal_workers.loop.admission
 import shoal_workers.operations.embed
 import shoal_workers.operations.served
 import shoal_workers.operations.work
@@ -58,7 +57,7 @@ from shoal_workers.encoding.reranker import Reranker
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.document_encoder import LocalEncoder
 from shoal_workers.index.index import Index
-from shoal_workers.intake.blame import MAX_DEATHS
+from shoal_workers.loop.admission import MAX_DEATHS
 from shoal_workers.loop.worker import Worker
 from shoal_workers.service import service
 
@@ -702,8 +701,8 @@ def test_what_cannot_be_read_is_a_dead_letter(worker: Worker, keys: Keys, what: 
 def test_every_code_is_listed() -> None:
     modules: list[ModuleType] = [shoal.contract.jobs, shoal.queue.consumer, shoal.queue.producer, shoal.contract.wire]
     modules += [shoal.operations, shoal.operations.embed, shoal.operations.search, shoal.operations.tokenize]
-    modules += [shoal_workers.encoding.encoder, shoal_workers.intake.admission, shoal_workers.operations.work]
-    modules += [shoal_workers.intake.blame, shoal_workers.operations.served, shoal_workers.operations.embed]
+    modules += [shoal_workers.encoding.encoder, shoal_workers.loop.admission, shoal_workers.operations.work]
+    modules += [shoal_workers.loop.admission, shoal_workers.operations.served, shoal_workers.operations.embed]
     modules.append(shoal_workers.index.serving.open_indexes)
     known = {value for module in modules for value in vars(module).values() if inspect.isclass(value)}
     codes = {kind.code for kind in known if issubclass(kind, ShoalError)}

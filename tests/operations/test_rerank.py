@@ -33,7 +33,7 @@ from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.engines import int8
 from shoal_workers.encoding.reranker import Reranker, sigmoid
 from shoal_workers.index.index import Index
-from shoal_workers.intake.admission import Limits
+from shoal_workers.loop.admission import Limits
 from shoal_workers.loop.worker import Worker
 from shoal_workers.model import parity
 from shoal_workers.model.model import GRAPH, Model

@@ -33,7 +33,7 @@ from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.document_encoder import LocalEncoder
 from shoal_workers.index.index import Index
 from shoal_workers.index.ranked_search import most_diverse, pool_size
-from shoal_workers.intake.admission import Limits
+from shoal_workers.loop.admission import Limits
 from shoal_workers.loop.worker import Worker
 
 QUERY, TOP_N = "storm in europe", 20

@@ -15,8 +15,7 @@ from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.index.index import Index
-from shoal_workers.intake.admission import Limits
-from shoal_workers.intake.blame import MAX_DEATHS
+from shoal_workers.loop.admission import MAX_DEATHS, Limits
 from shoal_workers.loop.worker import Worker
 
 #: What every text of these tests holds.

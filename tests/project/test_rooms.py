@@ -133,13 +133,11 @@ ROOMS: dict[str, set[str]] = {
     "shoal_api.server.server": {"shoal", "shoal_api.access", "shoal_api.server", "shoal_api.context", "shoal_api.app"},
     "shoal_api.cli": {"shoal", "shoal.cli", "shoal_api.access", "shoal_api.server.server"},
     "shoal_workers.process.processors": set(),
-    "shoal_workers.process.priority": set(),
     "shoal_workers.model": {"shoal"},
     "shoal_workers.avx512": {"shoal_workers.process.processors", "shoal_workers.model"},
     "shoal_workers.encoding": {
         "shoal",
         "shoal_workers.process.processors",
-        "shoal_workers.process.priority",
         "shoal_workers.model",
         "shoal_workers.avx512",
     },
@@ -215,14 +213,6 @@ ROOMS: dict[str, set[str]] = {
         "shoal_workers.index",
         "shoal_workers.index.serving",
     },
-    "shoal_workers.intake": {
-        "shoal",
-        "shoal.broker",
-        "shoal.queue",
-        "shoal.cache",
-        "shoal_workers.process",
-        "shoal_workers.operations",
-    },
     "shoal_workers.loop": {
         "shoal",
         "shoal.broker",
@@ -231,7 +221,6 @@ ROOMS: dict[str, set[str]] = {
         "shoal_workers.encoding",
         "shoal_workers.process",
         "shoal_workers.operations",
-        "shoal_workers.intake",
     },
     "shoal_workers.service": {
         "shoal",
@@ -245,7 +234,6 @@ ROOMS: dict[str, set[str]] = {
         "shoal_workers.process",
         "shoal_workers.index.store",
         "shoal_workers.index.serving",
-        "shoal_workers.intake",
         "shoal_workers.loop",
     },
     "shoal_workers": {
@@ -309,7 +297,6 @@ HOMES = {
         "shoal_workers.model.prepare",
     },
     "torch": {
-        "shoal_workers.encoding.engines.packed_transformer",
         "shoal_workers.encoding.engines.torch",
         "shoal_workers.model.export",
     },

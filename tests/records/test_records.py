@@ -16,7 +16,7 @@ from http_servers import Canned, CannedServer, running
 
 from shoal.errors import AddressNotAllowed, BadDocument, FileError, InvalidRequest, PathNotAllowed, ShoalError
 from shoal.long_task import MAX_SHOWN
-from shoal.process.memory_limit import limited_memory
+from shoal.process.system_limits import limited_memory
 from shoal.records.bad_rows import BadRows
 from shoal.records.document import MAX_ROW_BYTES, BadRow, Document
 from shoal.records.source import Source

@@ -21,7 +21,7 @@ from shoal.contract.keys import Keys
 from shoal.contract.options import Options
 from shoal.errors import ShoalError
 from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.intake.blame import MAX_DEATHS
+from shoal_workers.loop.admission import MAX_DEATHS
 from shoal_workers.process.watchdog import EXIT_STALLED
 
 pytestmark = pytest.mark.wide

@@ -30,11 +30,11 @@ from shoal.broker import embedded
 from shoal.contract.keys import Keys
 from shoal.errors import IndexNotFound, NotReady
 from shoal.long_jobs.long_jobs import LongJobs
+from shoal.process.progress import wait_until as wait_until_ready
 from shoal.settings import PORT_FILE, Settings
 from shoal.supervisor.process import Service
 from shoal.supervisor.summary import print_summary
 from shoal.supervisor.supervisor import MAX_RETRIES, Supervisor, is_ready
-from shoal.supervisor.wait import wait_until as wait_until_ready
 from shoal_workers.model.model import prepared_folder
 
 #: Ends with an error the first times that it is started, then becomes the command that it is given.

@@ -21,9 +21,9 @@ from shoal.evaluation.evaluation import Evaluation
 from shoal.evaluation.report import svg, tables
 from shoal.evaluation.run import Setting, run, times
 from shoal.operations.search import MAX_K
+from shoal.process.progress import wait_until
 from shoal.records.source_file import SourceRules
 from shoal.settings import Settings
-from shoal.supervisor.wait import wait_until
 
 #: Time within which workers serve an index that was built, in seconds.
 SERVED_WITHIN_S = 60.0

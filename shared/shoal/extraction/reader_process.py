@@ -16,8 +16,7 @@ from multiprocessing.connection import Connection
 
 from shoal.extraction.file_formats import decode, extract_html, extract_markdown, extract_pdf
 from shoal.extraction.kinds import MAX_MEMORY_BYTES, MAX_TEXT_BYTES, OUT_OF_MEMORY, Extracted, UnreadableFile
-from shoal.process.memory_limit import limit_memory
-from shoal.process.parent_death import die_with_parent
+from shoal.process.system_limits import die_with_parent, limit_memory
 
 _EXTRACT: dict[str, Callable[[bytes], Extracted]] = {
     "html": extract_html,

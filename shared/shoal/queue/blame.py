@@ -8,7 +8,7 @@
 | held | waiting | its worker died, and held a suspect, which alone is to blame | `reclaim` |
 | a suspect | held, alone | a worker takes it that computes nothing else | `take` |
 | held | answered | its worker replies | `answer` |
-| held | a dead letter too | its worker adds one to the reply (`shoal_workers/intake/blame.py` says when) | `answer` |
+| held | a dead letter too | its worker adds one to the reply (`shoal_workers/loop/admission.py` says when) | `answer` |
 | a dead letter | waiting, under a new id | an operator retries it | `put`, then XDEL |
 | a dead letter | gone | an operator drops it, or newer ones need its place | XDEL, or `answer` |
 """

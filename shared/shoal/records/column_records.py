@@ -9,7 +9,7 @@ from typing import Any
 from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, FileError, MissingExtra
 from shoal.process.extra import install_command
-from shoal.process.memory_limit import limited_memory
+from shoal.process.system_limits import limited_memory
 from shoal.records.document import MAX_ROW_BYTES, Record, Records, SourceLabel, refuse_duplicate_columns, too_long
 from shoal.records.source_file import BLOCK_BYTES, SourceFile
 

@@ -14,9 +14,9 @@ from select import select
 import click
 
 from shoal.errors import NotReady, parse
+from shoal.process.progress import wait_until
 from shoal.settings import Settings
 from shoal.supervisor.pidfile import already_serving, make_home, running_pid
-from shoal.supervisor.wait import wait_until
 
 #: Beginning of the last line of the summary, which is printed once everything is ready.
 LAST_LINE = "stop:   "

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from shoal.errors import parse
-from shoal.process.parent_death import die_with_parent
+from shoal.process.system_limits import die_with_parent
 
 log = logging.getLogger(__name__)
 

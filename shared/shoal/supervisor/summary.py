@@ -57,7 +57,6 @@ def print_summary(
 
 
 def _described(workers: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the number of workers, with the models and the indexes of one, in words."""
     if not workers:
         return "no worker runs, and requests are refused until one does: start one with `shoal worker`"
     about = next(iter(workers.values()))

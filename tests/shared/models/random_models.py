@@ -18,7 +18,7 @@ from expected_outputs import ExpectedOutputs
 from safetensors.numpy import save_file
 from transformers import PreTrainedModel
 
-from shoal_workers.encoding.engines.packed_transformer import PackedTransformer
+from shoal_workers.encoding.engines.torch import PackedTransformer
 from shoal_workers.model import weights
 from shoal_workers.model.transformer import read_transformer
 

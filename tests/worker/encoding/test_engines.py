@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np, openvino as ov, torch
 from shoal.contract.options import Options
 from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.encoding.engines.packed_transformer import PackedTransformer
+from shoal_workers.encoding.engines.torch import PackedTransformer
 from shoal_workers.encoding.packing import pack
 from shoal_workers.model import weights
 from shoal_workers.model.export import PaddedModel

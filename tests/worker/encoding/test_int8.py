@@ -152,17 +152,6 @@ class TestRangesThatDoNotServe:
         assert (found.engine.precision, found.engine.fixed_steps) == ("int8", False)
         assert not found.engine.resized(1).fixed_steps
 
-    def test_it_is_not_tried_again(
-        self, bad: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        first = Encoder.open(bad, "openvino", "int8", 1)
-        monkeypatch.undo()
-        caplog.clear()
-        again = Encoder.open(bad, "openvino", "int8", 1)
-        assert not again.engine.fixed_steps
-        assert again.fingerprint == first.fingerprint
-        assert not caplog.messages
-
     def test_its_vectors_have_another_fingerprint(
         self, bad: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -170,29 +159,17 @@ class TestRangesThatDoNotServe:
         monkeypatch.undo()
         assert Encoder.open(tiny_model, "openvino", "int8", 1).fingerprint != fallen_back.fingerprint
 
-    def test_it_is_refused_if_that_does_not_serve_either_and_ranges_are_tried_again(
-        self, bad: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_it_is_refused_if_that_does_not_serve_either(self, bad: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(parity, "MIN_COSINE_INT8", 1.1)
         with pytest.raises(ModelMismatch, match=r"under 1\.1"):
             Encoder.open(bad, "openvino", "int8", 1)
-        assert not calibration.are_refused(bad)
 
-    def test_so_is_one_that_openvino_cannot_compile_with_them_which_is_tried_again(
+    def test_so_is_one_that_openvino_cannot_compile_with_them(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr(int8, "quantise", fail)
         assert not Encoder.open(folder, "openvino", "int8", 1).engine.fixed_steps
         assert "with ranges, could not append an operation" in caplog.messages[-1]
-        monkeypatch.undo()
-        assert Encoder.open(folder, "openvino", "int8", 1).engine.fixed_steps
-
-    def test_a_folder_that_cannot_remember_it_serves_all_the_same(
-        self, bad: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(calibration, "_refusal", lambda _: bad / "missing" / "refused")
-        assert not Encoder.open(bad, "openvino", "int8", 1).engine.fixed_steps
-        assert not calibration.are_refused(bad)
 
 
 def fail(*_: object) -> None:

@@ -13,8 +13,8 @@ from breaking import Plan, connect
 from queues import Queue
 
 import shoal.queue.consumer
-import shoal_workers.intake.admission
-import shoal_workers.loop.preemption
+import shoal_workers.loop.admission
+import shoal_workers.loop.scheduler
 from shoal import operations
 from shoal.broker.broker import Broker
 from shoal.contract.jobs import LANES, Job
@@ -28,8 +28,7 @@ from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.reranker import Reranker
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.index.index import Index
-from shoal_workers.intake.admission import Limits
-from shoal_workers.intake.blame import MAX_DEATHS
+from shoal_workers.loop.admission import MAX_DEATHS, Limits
 from shoal_workers.loop.worker import Worker
 
 NUM_JOBS, NUM_WORKERS = 80, 3
@@ -231,8 +230,8 @@ def number_in(text: str) -> int:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers look for jobs of dead ones in each step; long jobs and those in bulk run in many passes."""
-    monkeypatch.setattr(shoal_workers.loop.preemption, "EXPECTED_S", 3_600.0)
-    monkeypatch.setattr(shoal_workers.intake.admission, "RECLAIM_EVERY_S", 0.0)
+    monkeypatch.setattr(shoal_workers.loop.scheduler, "EXPECTED_S", 3_600.0)
+    monkeypatch.setattr(shoal_workers.loop.admission, "RECLAIM_EVERY_S", 0.0)
     monkeypatch.setattr(shoal.queue.consumer, "RECLAIM_TURN_S", 0.001)
 
 

@@ -12,22 +12,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import shoal_workers.loop.preemption
+import shoal_workers.loop.scheduler
 from shoal.contract.options import Options
 from shoal.errors import Expired
 from shoal.operations import Embed, Rerank
 from shoal.queue.delivery import Delivery
 from shoal_workers.encoding.bucketing import PASS_COST, Bucketing
-from shoal_workers.encoding.encoder import TokenizedText
-from shoal_workers.encoding.pipeline import Pipeline
+from shoal_workers.encoding.encoder import Pipeline, TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.loop.batch import Batch
-from shoal_workers.loop.preemption import (
+from shoal_workers.loop.scheduler import (
     MAX_PREEMPTIBLE_S,
     MIN_PREEMPTIBLE_TOKENS,
+    SHARES,
     Preemption,
+    Scheduler,
 )
-from shoal_workers.loop.scheduler import SHARES, Scheduler
 from shoal_workers.loop.window import MAX_PORTIONS, MAX_PREEMPTIBLE_CHARS, MAX_TOKENIZED_CHARS, WINDOW_PASSES
 from shoal_workers.operations.embed import EmbedWork
 from shoal_workers.operations.rerank import RerankWork
@@ -39,7 +39,7 @@ numbers = count()
 @pytest.fixture(autouse=True)
 def expected_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """After an interactive job more of them are expected for longer than a test takes."""
-    monkeypatch.setattr(shoal_workers.loop.preemption, "EXPECTED_S", 3_600.0)
+    monkeypatch.setattr(shoal_workers.loop.scheduler, "EXPECTED_S", 3_600.0)
 
 
 def tokenize(texts: Sequence[str], side: str) -> list[Tokens]:
@@ -282,23 +282,6 @@ def saturated(*kinds: str) -> Scheduler:
     return chosen
 
 
-@pytest.mark.parametrize(("high", "low"), [(INTERACTIVE, LONG), (INTERACTIVE, BULK), (LONG, BULK)])
-def test_each_kind_gets_its_share_of_those_before_it(high: str, low: str) -> None:
-    tokens = served(saturated(high, low), 100)
-    assert tokens[low] / tokens[high] == pytest.approx(SHARES[low], rel=0.2)
-
-
-@pytest.mark.parametrize("low", [LONG, BULK])
-def test_long_texts_do_not_get_more_than_their_share(low: str) -> None:
-    chosen = scheduler(1_000)
-    chosen.add([work(*(words(16) for _ in range(2_000))), work(*(words(99) for _ in range(500)), kind=low)])
-    tokens = dict.fromkeys(SHARES, 0)
-    while tokens[INTERACTIVE] < 16_000 and (batch := chosen.next_batch()):
-        tokens[batch.kind] += batch.num_tokens
-        finish(chosen, batch)
-    assert tokens[low] / tokens[INTERACTIVE] == pytest.approx(SHARES[low], rel=0.25)
-
-
 @given(
     st.lists(st.sampled_from(list(SHARES)), min_size=2, max_size=3, unique=True),
     st.lists(st.integers(5, 90), min_size=1, max_size=12),
@@ -480,19 +463,6 @@ def test_eight_long_jobs_leave_interactive_ones_half_of_the_room() -> None:
     chosen = scheduler(max_batch_texts=64)
     chosen.add(work(*(words(1) for _ in range(100)), kind=LONG) for _ in range(8))
     assert chosen.room()[INTERACTIVE] == 32
-
-
-def test_each_timing_is_of_the_jobs_own_steps() -> None:
-    chosen = scheduler(20)
-    quick, slow = work(words(10)), work(*(words(10) for _ in range(4)), kind=BULK)
-    chosen.add([quick, slow])
-    batch = chosen.next_batch()
-    assert batch is not None
-    assert finish(chosen, batch, 1.0) == [quick]
-    while batch := chosen.next_batch():
-        finish(chosen, batch, 2.0)
-    assert quick.timings["encode_s"] == 1.0
-    assert slow.timings["encode_s"] % 2.0 == 0
 
 
 def test_every_text_is_encoded_once_whatever_comes_between() -> None:

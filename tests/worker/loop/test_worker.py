@@ -16,8 +16,8 @@ from conftest import PATIENCE_S, wait_until
 from numpy.typing import NDArray
 from queues import Queue, drive
 
-import shoal_workers.intake.admission
-import shoal_workers.loop.preemption
+import shoal_workers.loop.admission
+import shoal_workers.loop.scheduler
 import shoal_workers.loop.worker
 from shoal.contract.jobs import LANES, Job
 from shoal.contract.options import Options
@@ -29,13 +29,11 @@ from shoal.queue.consumer import Consumer
 from shoal.queue.delivery import Delivery
 from shoal.settings import Settings
 from shoal_workers.encoding.bucketing import Bucketing
-from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
-from shoal_workers.encoding.pipeline import Pipeline
+from shoal_workers.encoding.encoder import Encoder, EncodingPass, Pipeline, TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.index.index import Index
-from shoal_workers.intake.admission import MAX_JOBS, Limits
-from shoal_workers.intake.blame import MAX_DEATHS
-from shoal_workers.loop.preemption import MIN_PREEMPTIBLE_TOKENS
+from shoal_workers.loop.admission import MAX_DEATHS, MAX_JOBS, Limits
+from shoal_workers.loop.scheduler import MIN_PREEMPTIBLE_TOKENS
 from shoal_workers.loop.worker import Worker
 from shoal_workers.operations.embed import EmbedWork
 from shoal_workers.process.crash_report import CrashReports
@@ -74,7 +72,7 @@ class Engine(Encoder):
 @pytest.fixture(autouse=True)
 def expected_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """After an interactive job more of them are expected for longer than a test takes."""
-    monkeypatch.setattr(shoal_workers.loop.preemption, "EXPECTED_S", 3_600.0)
+    monkeypatch.setattr(shoal_workers.loop.scheduler, "EXPECTED_S", 3_600.0)
 
 
 @pytest.fixture
@@ -140,29 +138,6 @@ def test_jobs_that_wait_together_run_in_one_pass(worker: Worker, queue: Queue, e
     assert drive(worker) == 10
     assert engine.passes == [10]
     assert list(replies(queue)) == [job.id for job in jobs]
-
-
-def test_texts_that_repeat_share_a_row(worker: Worker, queue: Queue, engine: Engine) -> None:
-    short = Options(dimensions=4)
-    jobs = [put(queue, "storm", "rain", "storm"), put(queue, "rain"), put(queue, "storm", options=short)]
-    drive(worker)
-    assert engine.passes == [2]
-    found = replies(queue)
-    first, second, third = (found[job.id].vectors for job in jobs)
-    assert first is not None
-    assert second is not None
-    assert third is not None
-    assert (first[0] == first[2]).all()
-    assert (first[1] == second[0]).all()
-    assert third.shape == (1, 4)
-
-
-def test_jobs_of_other_options_keep_to_themselves(worker: Worker, queue: Queue, engine: Engine) -> None:
-    jobs = [put(queue, "storm rain", options=Options(pooling=pooling)) for pooling in ("mean", "max", "cls")]
-    drive(worker)
-    assert engine.passes == [3]
-    vectors = [replies_of.vectors.tobytes() for replies_of in replies(queue).values() if replies_of.vectors is not None]
-    assert len(set(vectors)) == len(jobs)
 
 
 def test_expired_and_cancelled_jobs_are_not_computed(worker: Worker, queue: Queue, engine: Engine) -> None:
@@ -343,8 +318,8 @@ class FailsOnce(Consumer):
 def test_heartbeats_are_not_trusted_right_after_redis_was_away(
     queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shoal_workers.intake.admission, "ALIVE_S", 3_600.0)
-    monkeypatch.setattr(shoal_workers.intake.admission, "RECLAIM_EVERY_S", 0.0)
+    monkeypatch.setattr(shoal_workers.loop.admission, "ALIVE_S", 3_600.0)
+    monkeypatch.setattr(shoal_workers.loop.admission, "RECLAIM_EVERY_S", 0.0)
     queue.put("interactive", [Embed(["storm"], id="others")])
     queue.take("a", LANES, 1)  # by a worker whose heartbeat expires while Redis is away
     worker = Worker(FailsOnce(queue.broker, queue.keys, "b"), engine, {}, Bucketing(64))
@@ -408,7 +383,7 @@ def test_what_expires_before_its_pass_is_not_computed(queue: Queue, engine: Engi
 def test_bulk_and_long_jobs_let_interactive_ones_go_first_and_take_small_steps_then(
     queue: Queue, engine: Engine, lane: str, num_texts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shoal_workers.loop.preemption, "MAX_PREEMPTIBLE_S", 0.0)
+    monkeypatch.setattr(shoal_workers.loop.scheduler, "MAX_PREEMPTIBLE_S", 0.0)
     worker = Worker(queue.consumer(), engine, {}, Bucketing(256))
     bulk = put(queue, *distinct(num_texts), lane=lane, reply_to="bulk")
     engine.before = once("encode", lambda: put(queue, "storm"))
@@ -417,23 +392,6 @@ def test_bulk_and_long_jobs_let_interactive_ones_go_first_and_take_small_steps_t
     assert max(engine.num_tokens[2:]) <= MIN_PREEMPTIBLE_TOKENS < engine.num_tokens[0]
     assert len(replies(queue)) == 1
     assert list(replies(queue, "bulk")) == [bulk.id]
-
-
-def test_interactive_and_bulk_texts_share_no_pass(worker: Worker, queue: Queue, engine: Engine) -> None:
-    put(queue, "storm")
-    put(queue, "rain", "rain storm", lane="bulk", reply_to="bulk")
-    assert drive(worker) == 2
-    assert engine.passes == [1, 2]
-
-
-def test_a_job_that_may_have_killed_its_worker_shares_no_pass(worker: Worker, queue: Queue, engine: Engine) -> None:
-    put(queue, "storm", "rain", reply_to="claimed")
-    queue.take("killed", ["interactive"], 1)
-    for n in range(2):
-        put(queue, f"storm {n}")
-    assert [drive(worker) for _ in range(2)] == [1, 2]
-    assert engine.passes == [2, 2]
-    assert len(replies(queue, "claimed")) == 1
 
 
 def test_a_worker_that_stops_in_time_leaves_no_suspects(
@@ -452,7 +410,7 @@ def test_a_worker_that_stops_in_time_leaves_no_suspects(
 def test_a_suspect_goes_before_all_jobs_that_the_worker_holds_and_alone(
     queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch, lane: str
 ) -> None:
-    monkeypatch.setattr(shoal_workers.intake.admission, "RECLAIM_EVERY_S", 0.0)
+    monkeypatch.setattr(shoal_workers.loop.admission, "RECLAIM_EVERY_S", 0.0)
     worker = Worker(queue.consumer(), engine, {}, Bucketing(24))
     queue.pool.announce(worker.id)
     held = [put(queue, *distinct(20), lane=lane) for _ in range(2)]
@@ -486,7 +444,7 @@ def test_a_job_that_fails_after_it_has_begun_is_noted_with_what_it_cost(
 def test_a_worker_that_has_room_for_no_other_job_computes_a_suspect(
     queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shoal_workers.intake.admission, "RECLAIM_EVERY_S", 0.0)
+    monkeypatch.setattr(shoal_workers.loop.admission, "RECLAIM_EVERY_S", 0.0)
     worker = Worker(queue.consumer(), engine, {}, Bucketing(24), Limits(max_batch_texts=1))
     queue.pool.announce(worker.id)
     for lane in LANES:
@@ -524,24 +482,6 @@ def test_a_worker_that_always_has_something_to_answer_answers_it_and_computes_a_
     assert list(replies(queue, "suspect")) == [suspect.id]
     assert not left[engine.passes.index(2)]
     assert left.count(True) > 1
-
-
-def test_a_suspect_that_ends_its_worker_takes_no_other_job_with_it(
-    worker: Worker, queue: Queue, engine: Engine
-) -> None:
-    put(queue, "storm")
-    queue.take("killed", LANES, 1)
-    put(queue, "rain")
-    queue.die()
-
-    def end(_: str) -> None:
-        raise GeneratorExit
-
-    engine.before = end
-    with pytest.raises(GeneratorExit):
-        worker.step(block_s=0)
-    queue.die()
-    assert [one.deaths for name in ("next", "last") for one in queue.take(name, LANES, 9)] == [2, 0]
 
 
 def test_a_poisoned_job_is_answered_without_being_unpacked(worker: Worker, queue: Queue) -> None:
@@ -589,18 +529,6 @@ def test_a_worker_that_is_stopped_answers_what_it_holds(worker: Worker, queue: Q
     engine.before = once("encode", worker.stop)
     worker.run()
     assert list(replies(queue)) == [job.id for job in jobs]
-
-
-def test_under_constant_load_bulk_still_gets_a_share(worker: Worker, queue: Queue) -> None:
-    put(queue, "bulk", lane="bulk", reply_to="bulk")
-    num_steps = 0
-    while queue.backlog()["bulk"]:
-        for _ in range(2):
-            put(queue, *distinct(Limits().max_batch_texts // 2))
-        worker.step(block_s=0)
-        num_steps += 1
-    assert 1 < num_steps <= 8
-    drive(worker)
 
 
 def test_beside_a_client_with_huge_chinese_texts_the_headline_of_another_one_does_not_wait_for_all(
@@ -684,7 +612,7 @@ class CountsLooks(Consumer):
 def test_a_worker_looks_for_jobs_of_dead_workers_at_intervals(
     queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shoal_workers.intake.admission, "RECLAIM_EVERY_S", 3_600.0)
+    monkeypatch.setattr(shoal_workers.loop.admission, "RECLAIM_EVERY_S", 3_600.0)
     consumer = CountsLooks(queue.broker, queue.keys, "a")
     worker = Worker(consumer, engine, {}, Bucketing(64))
     for _ in range(3):
@@ -701,3 +629,33 @@ def test_each_reply_says_what_it_cost(worker: Worker, queue: Queue) -> None:
     assert all(seconds >= 0 for seconds in reply.timings.values())
     assert worker.counters["tokens"] == 51
     assert worker.counters["jobs"] == 1
+
+
+def test_a_suspect_that_ends_its_worker_takes_no_other_job_with_it(
+    worker: Worker, queue: Queue, engine: Engine
+) -> None:
+    put(queue, "storm")
+    queue.take("killed", LANES, 1)
+    put(queue, "rain")
+    queue.die()
+
+    def end(_: str) -> None:
+        raise GeneratorExit
+
+    engine.before = end
+    with pytest.raises(GeneratorExit):
+        worker.step(block_s=0)
+    queue.die()
+    assert [one.deaths for name in ("next", "last") for one in queue.take(name, LANES, 9)] == [2, 0]
+
+
+def test_under_constant_load_bulk_still_gets_a_share(worker: Worker, queue: Queue) -> None:
+    put(queue, "bulk", lane="bulk", reply_to="bulk")
+    num_steps = 0
+    while queue.backlog()["bulk"]:
+        for _ in range(2):
+            put(queue, *distinct(Limits().max_batch_texts // 2))
+        worker.step(block_s=0)
+        num_steps += 1
+    assert 1 < num_steps <= 8
+    drive(worker)

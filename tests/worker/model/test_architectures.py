@@ -16,7 +16,7 @@ from expected_outputs import ExpectedOutputs
 from safetensors.numpy import save_file
 
 from shoal.errors import ModelMismatch, ModelNotFound
-from shoal_workers.encoding.pooling import pool
+from shoal_workers.encoding.packing import pool
 from shoal_workers.model import architecture, weights
 from shoal_workers.model.graph import build
 from shoal_workers.model.transformer import Linear, Transformer, read_transformer

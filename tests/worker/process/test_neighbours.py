@@ -14,8 +14,7 @@ from conftest import wait_until
 from queues import Queue
 
 from shoal.queue.pool import Membership
-from shoal_workers.process.heartbeat import Heartbeat
-from shoal_workers.process.neighbours import Neighbours, has_ended, membership_of
+from shoal_workers.process.heartbeat import Heartbeat, Neighbours, has_ended, membership_of
 
 MEMBERSHIP = membership_of("this")
 

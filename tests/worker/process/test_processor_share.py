@@ -1,6 +1,6 @@
 """The share of the processors that a worker is due, with the clock by hand."""
 
-from shoal_workers.process.processor_share import GROW_AFTER_S, SHRINK_AFTER_S, ProcessorShare
+from shoal_workers.service.resizing import GROW_AFTER_S, SHRINK_AFTER_S, ProcessorShare
 
 ALMOST_S = 0.9
 

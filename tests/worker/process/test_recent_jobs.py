@@ -15,7 +15,7 @@ from shoal.queue.delivery import Delivery
 from shoal.viewers.pool_meter import PoolMeter
 from shoal_workers.loop.worker import Worker
 from shoal_workers.process.job_log import EndedJob, JobLog
-from shoal_workers.process.recent_jobs import MAX_JOBS, PART_S, WINDOW_S, RecentJobs
+from shoal_workers.process.measurements import MAX_JOBS, PART_S, WINDOW_S, RecentJobs
 from shoal_workers.service.service import about
 
 NOW_S = 1_790_000_000.0

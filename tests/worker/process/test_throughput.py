@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal_workers.process.throughput import HALF_LIFE_S, Throughput
+from shoal_workers.process.measurements import HALF_LIFE_S, Throughput
 
 
 def test_it_is_texts_over_busy_seconds() -> None:

@@ -25,7 +25,6 @@ from shoal_workers.encoding.engines import (
     Engine,
     ForwardPass,
     open_engine,
-    refuse_fixed_steps,
 )
 from shoal_workers.encoding.packing import Packing, TextSpans, join, pack, round_up
 from shoal_workers.encoding.tokenizer import Tokenizer, Tokens
@@ -151,8 +150,6 @@ class Encoder:
             if precision != "int8" or engine != "openvino":
                 raise
             encoder = cls(model, tokenizer, opened(may_fix_steps=False))._checked(folder, precision)
-            if isinstance(error, ModelMismatch):
-                refuse_fixed_steps(folder)
             reason = (str(error).strip().splitlines() or [type(error).__name__])[-1].partition(": ")[0]
             log.warning("%s rounds activations as they come, which is slower: with ranges, %s", model.name, reason)
             return encoder
@@ -300,3 +297,25 @@ class Encoder:
         for batch in (bucketing or Bucketing(2_048, self.model.shares_rows)).cut(encoded):
             self.encode(batch)
         return finish([text.vectors for text in encoded if text.vectors is not None], options)
+
+
+#: Share of what was measured before that is kept at each pass: the last ten passes make up two thirds.
+KEPT = 0.9
+
+
+class Pipeline:
+    """A model, and the `bucketing` of the texts that it encodes. For one thread."""
+
+    def __init__(self, encoder: Encoder, bucketing: Bucketing[TokenizedText]):
+        self.encoder = encoder
+        self.bucketing = bucketing
+        self._cost, self._seconds = 0.0, 0.0
+
+    def note(self, texts: Sequence[TokenizedText], seconds: float) -> None:
+        """Note how long a pass over the texts took."""
+        self._cost = KEPT * self._cost + self.bucketing.cost_of(texts)
+        self._seconds = KEPT * self._seconds + seconds
+
+    def cost_within(self, seconds: float) -> float:
+        """Return the cost of a pass that takes `seconds`, in tokens as bucketing counts them; 0 before the first."""
+        return seconds * self._cost / self._seconds if self._seconds else 0.0

@@ -147,7 +147,6 @@ class Tokenizer:
         return self._tokenizer.decode(ids_kept, skip_special_tokens=not special_tokens), len(words)
 
     def _encode_long(self, text: str, num_chars: int, side: str) -> Tokens:
-        """Return the tokens of a text of which a part is read."""
         room = self.max_tokens - self._num_special
         characters, body, is_less = self._read(text, num_chars, side, room)
         has_more_tokens = len(body.ids) > room

@@ -27,7 +27,7 @@ from shoal.errors import Internal, ShoalError
 from shoal.long_jobs.rq_job import CANCEL, PAUSE, RUN, WANTED
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.process import logs
-from shoal.process.parent_death import die_with_parent
+from shoal.process.system_limits import die_with_parent
 from shoal_workers.long_jobs.maintenance import Maintenance
 from shoal_workers.long_jobs.progress_log import ProgressLog
 from shoal_workers.long_jobs.runnable_job import TEMPORARY_ERRORS

@@ -24,7 +24,7 @@ from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.public_status import public_text
 from shoal.long_jobs.rq_job import job_class_of, queue_name
 from shoal.long_jobs.serializer import MsgpackSerializer
-from shoal.process.parent_death import die_with_parent
+from shoal.process.system_limits import die_with_parent
 from shoal.process.tracing import load, open_tracer
 from shoal.settings import Settings
 from shoal_workers.long_jobs.cancelled_builds import CancelledBuilds

@@ -1,4 +1,4 @@
-"""The loop of a worker: the choice of the next pass, the pass, and its replies.
+"""The loop of a worker: admission of jobs, the choice of the next pass, the pass, and its replies.
 
-Imports the contract, the broker, the queue and the cache, `intake`, `operations`, `encoding` and `process`.
+Imports the contract, the broker, the queue and the cache, `operations`, `encoding` and `process`.
 """

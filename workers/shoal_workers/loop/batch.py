@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from shoal.process import logs
 from shoal.queue.job_notice import JobNotice
-from shoal_workers.encoding.encoder import EncodingPass, TokenizedText
-from shoal_workers.encoding.pipeline import Pipeline
+from shoal_workers.encoding.encoder import EncodingPass, Pipeline, TokenizedText
 from shoal_workers.operations.work import INTERACTIVE, Work
 from shoal_workers.process.measurements import Measurements
 from shoal_workers.process.watchdog import Progress
@@ -89,7 +88,6 @@ class Batch:
         return time.perf_counter() - self._started_s
 
     def _encode_alone(self, text: TokenizedText) -> None:
-        """Encode one text in a pass of its own, and set its error if the engine fails on it."""
         self._note_pass([text])
         try:
             self.pipeline.encoder.encode([text])

@@ -1,18 +1,58 @@
-"""The scheduler: holds admitted jobs by priority and chooses the texts of the next forward pass. Knows no tensors.
+"""The scheduler holds admitted jobs by priority and chooses the texts of the next forward pass. Knows no tensors.
 
 Every pass is chosen anew, so preemption is only the next choice: while a long bulk job is under way, an interactive job
 that has come meanwhile is simply chosen first.
 """
 
 import sys
-from collections.abc import Collection, Iterable, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 
-from shoal_workers.encoding.pipeline import Pipeline
+from shoal_workers.encoding.encoder import Pipeline
 from shoal_workers.loop import window
 from shoal_workers.loop.batch import Batch
-from shoal_workers.loop.preemption import MIN_PREEMPTIBLE_TOKENS, Preemption
 from shoal_workers.operations.work import BULK, INTERACTIVE, LONG, Work
+
+#: Time after the last interactive job in which more of them are expected, in seconds.
+EXPECTED_S = 1.0
+
+#: Longest that a pass of long or bulk jobs that runs aside should take, by the speed of the passes before, in seconds.
+MAX_ASIDE_S = 0.1
+
+#: Longest that such a pass should take, in seconds, where it cannot run aside: interactive jobs wait for its end.
+MAX_PREEMPTIBLE_S = 0.012
+
+#: Tokens that such a pass may have however slow passes are.
+MIN_PREEMPTIBLE_TOKENS = 64
+
+
+class Preemption:
+    """The limits of long and bulk jobs for the sake of interactive ones. For one thread.
+
+    `has_come` returns True while an interactive job is to be taken.
+    """
+
+    def __init__(self, has_come: Callable[[], bool] = lambda: False):
+        self.has_come = has_come
+        self._expected_until = 0.0
+
+    def expect(self) -> None:
+        """Expect more interactive jobs for a while, as there is one."""
+        self._expected_until = time.monotonic() + EXPECTED_S
+
+    @property
+    def is_expected(self) -> bool:
+        """True for a while after an interactive job."""
+        return time.monotonic() < self._expected_until
+
+    def max_cost(self, kind: str, pipeline: Pipeline) -> float | None:
+        """Return the most that a pass of the kind may cost; None for as much as fits."""
+        if kind == INTERACTIVE or not self.is_expected:
+            return None
+        least = MIN_PREEMPTIBLE_TOKENS + pipeline.bucketing.pass_cost
+        return max(least, pipeline.cost_within(MAX_ASIDE_S if pipeline.encoder.runs_aside else MAX_PREEMPTIBLE_S))
+
 
 #: The kinds of jobs, in the order of their priority, and the tokens that each is served for each token of a kind before
 #: it while both wait.
@@ -169,7 +209,6 @@ class Scheduler:
     # Complete
 
     def _collect(self, works: Iterable[Work]) -> None:
-        """Move the jobs that are completed out of those that wait."""
         for work in works:
             if work.is_complete and work in self._waiting[work.kind]:
                 del self._waiting[work.kind][work]

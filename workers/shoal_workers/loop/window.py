@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from shoal.errors import ShoalError
-from shoal_workers.encoding.encoder import TokenizedText
-from shoal_workers.encoding.pipeline import Pipeline
+from shoal_workers.encoding.encoder import Pipeline, TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.operations.work import Work
 

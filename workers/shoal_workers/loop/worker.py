@@ -12,14 +12,11 @@ from shoal.errors import Overloaded, ShoalError, Unavailable
 from shoal.queue.consumer import Consumer
 from shoal.queue.pool import Pool
 from shoal_workers.encoding.bucketing import Bucketing
-from shoal_workers.encoding.encoder import Encoder, TokenizedText
-from shoal_workers.encoding.pipeline import Pipeline
+from shoal_workers.encoding.encoder import Encoder, Pipeline, TokenizedText
 from shoal_workers.encoding.reranker import Reranker
-from shoal_workers.intake.admission import Admission, Limits
-from shoal_workers.intake.blame import Blame
+from shoal_workers.loop.admission import Admission, Limits
 from shoal_workers.loop.batch import Batch
-from shoal_workers.loop.preemption import Preemption
-from shoal_workers.loop.scheduler import SHARES, Scheduler
+from shoal_workers.loop.scheduler import SHARES, Preemption, Scheduler
 from shoal_workers.operations.served import Served
 from shoal_workers.operations.work import BULK, INTERACTIVE, LONG, Work
 from shoal_workers.process.crash_report import CrashReports
@@ -80,8 +77,8 @@ class Worker:
         embeds = Pipeline(encoder, bucketing)
         reranks = Pipeline(reranker, reranker.bucketing(bucketing, encoder.model)) if reranker else None
         served = Served(embeds, reranks, aliases, indexes, self.progress, self.clock.now)
-        blame = Blame(consumer.name, crash_reports or CrashReports(consumer.broker, consumer.keys))
-        self.admission = Admission(consumer, self.pool, served, self.limits, cache, blame, self.clock, self.log)
+        crash_reports = crash_reports or CrashReports(consumer.broker, consumer.keys)
+        self.admission = Admission(consumer, self.pool, served, self.limits, cache, crash_reports, self.clock, self.log)
         self._notice = consumer.notice(INTERACTIVE)
         max_reply_vectors = consumer.max_reply_bytes // (4 * encoder.model.dimension)
         preemption = Preemption(lambda: self._notice.has_come)
@@ -141,7 +138,6 @@ class Worker:
         return num_answered
 
     def _check_redis(self) -> None:
-        """Measure the difference of the clocks; warn of a wrong one, and of a Redis that forgets jobs."""
         self.clock.measure()
         if abs(self.clock.offset_s) > WRONG_CLOCK_S:
             log.warning(
@@ -213,7 +209,6 @@ class Worker:
         return num_answered
 
     def _finish(self, batch: Batch | None) -> None:
-        """Wait for the batch, if there is one."""
         if batch is None:
             return
         if batch is self._aside:
@@ -253,7 +248,6 @@ class Worker:
         return num_answered + self.admission.refuse(failed, works)  # last: if it fails, the others are noted
 
     def _store(self, cache: Cache, works: Sequence[Work]) -> None:
-        """Put new vectors into the cache, after the replies, which do not depend on it."""
         entries = {digest: entry for work in works for digest, entry in work.new_entries().items()}
         try:
             cache.store(entries)

@@ -62,10 +62,7 @@ class Model:
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Read the description of the model that was prepared in `folder`.
-
-        Raises ModelNotFound.
-        """
+        """Read the description of the model that was prepared in `folder`. Raises ModelNotFound."""
         try:
             return cls(**json.loads((folder / DESCRIPTION).read_text("utf-8")))._checked()
         except FileNotFoundError:

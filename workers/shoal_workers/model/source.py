@@ -109,18 +109,12 @@ def transformer_folder(source: Path) -> Path:
 
 
 def read_config(source: Path) -> dict[str, Any]:
-    """Return the contents of config.json.
-
-    Raises ModelNotFound or ModelMismatch.
-    """
+    """Return the contents of config.json. Raises ModelNotFound or ModelMismatch."""
     return _read_json(transformer_folder(source) / "config.json")
 
 
 def read_tokenizer_config(source: Path) -> dict[str, Any]:
-    """Return the contents of tokenizer_config.json, empty if there is none.
-
-    Raises ModelNotFound or ModelMismatch.
-    """
+    """Return the contents of tokenizer_config.json, empty if there is none. Raises ModelNotFound or ModelMismatch."""
     return _read_json(transformer_folder(source) / "tokenizer_config.json", optional=True)
 
 
@@ -182,10 +176,6 @@ def _refuse_links_out(source: Path) -> None:
 
 
 def _layers(source: Path) -> dict[str, str]:
-    """Return the folder of each layer by the layer's name.
-
-    Raises ModelNotFound or ModelMismatch.
-    """
     folders = {}
     for layer in _read(source / "modules.json"):
         library, _, name = layer["type"].rpartition(".")
@@ -227,10 +217,7 @@ def _read_json(path: Path, optional: bool = False) -> dict[str, Any]:
 
 
 def _read(path: Path) -> Any:
-    """Return the value in a JSON file.
-
-    Raises ModelNotFound or ModelMismatch.
-    """
+    """Return the value in a JSON file. Raises ModelNotFound or ModelMismatch."""
     try:
         if (size := path.stat().st_size) > MAX_JSON_BYTES:
             raise ModelMismatch(f"{path} has {size:,} bytes, over the limit of {MAX_JSON_BYTES:,}: use another model")

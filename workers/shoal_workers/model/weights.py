@@ -4,7 +4,6 @@ import hashlib
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,16 +99,13 @@ def _read(path: Path) -> dict[str, NDArray[np.float32]]:
                     f"tensor {excerpt(name)} in {path} is of type {kind}: use weights of type {', '.join(_FLOATS)}"
                 )
             numbers = np.fromfile(file, _TYPES[kind], math.prod(shape)).reshape(shape)
-            if kind in _FLOATS:
-                tensors[name] = _finite(path, name, _from_bf16(numbers) if kind == "BF16" else numbers)
+            if kind not in _FLOATS:
+                continue
+            if kind == "BF16":
+                numbers = (numbers.astype(np.uint32) << 16).view(np.float32)
+            if not np.isfinite(numbers).all():
+                raise ModelMismatch(
+                    f"tensor {excerpt(name)} in {path} has numbers that are not finite: fetch the model again"
+                )
+            tensors[name] = numbers.astype(np.float32, copy=False)
     return tensors
-
-
-def _from_bf16(numbers: NDArray[np.uint16]) -> NDArray[np.float32]:
-    return (numbers.astype(np.uint32) << 16).view(np.float32)
-
-
-def _finite(path: Path, name: str, numbers: NDArray[Any]) -> NDArray[np.float32]:
-    if not np.isfinite(numbers).all():
-        raise ModelMismatch(f"tensor {excerpt(name)} in {path} has numbers that are not finite: fetch the model again")
-    return numbers.astype(np.float32, copy=False)

@@ -18,7 +18,7 @@ from shoal.errors import IndexMismatch, InvalidRequest, NotReady, Overloaded, Sh
 from shoal.operations import Search
 from shoal.process import logs
 from shoal.queue.delivery import Delivery
-from shoal_workers.encoding.pipeline import Pipeline
+from shoal_workers.encoding.encoder import Pipeline
 from shoal_workers.encoding.reranker import sigmoid
 from shoal_workers.index.index import Index
 from shoal_workers.index.ranked_search import PAIR_OPTIONS, SearchAnswer, SecondStage

@@ -13,8 +13,7 @@ from shoal.contract.options import Options
 from shoal.contract.replies import TIMINGS, Reply
 from shoal.errors import Internal, ShoalError, TextTooLong
 from shoal.queue.delivery import Answer, Delivery
-from shoal_workers.encoding.encoder import TokenizedText
-from shoal_workers.encoding.pipeline import Pipeline
+from shoal_workers.encoding.encoder import Pipeline, TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.process.job_log import EndedJob
 

@@ -17,9 +17,7 @@ from shoal.contract.replies import Reply
 from shoal.errors import ShoalError
 from shoal.process import logs
 from shoal.queue.delivery import Delivery
-from shoal_workers.process.measurements import Measurements
-from shoal_workers.process.recent_jobs import MAX_CLIENT_CHARS, MAX_JOBS, RecentJobs
-from shoal_workers.process.throughput import Throughput
+from shoal_workers.process.measurements import MAX_CLIENT_CHARS, MAX_JOBS, Measurements, RecentJobs, Throughput
 
 if TYPE_CHECKING:
     from shoal.process.spans import Tracer

@@ -1,10 +1,12 @@
-"""The counters and histograms of a worker since its start, as its heartbeat carries them."""
+"""Measurements of a worker: counters and histograms since its start, throughput, and the last jobs."""
 
 import resource
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from shoal.contract.histogram import Histogram
@@ -61,3 +63,79 @@ def _resident_bytes() -> int | None:
     if sys.platform != "linux":
         return None
     return int(Path("/proc/self/statm").read_bytes().split()[1]) * resource.getpagesize()
+
+
+#: Seconds of work after which older measurements count half.
+HALF_LIFE_S = 10.0
+
+
+class Throughput:
+    """Texts answered per second of work; older measurements count less."""
+
+    def __init__(self) -> None:
+        self._num_texts = 0.0
+        self._busy_s = 0.0
+
+    def add_texts(self, num_texts: int) -> None:
+        """Count texts that were answered."""
+        self._num_texts += num_texts
+
+    def add_busy(self, seconds: float) -> None:
+        """Count seconds of work."""
+        kept = 0.5 ** (seconds / HALF_LIFE_S)
+        self._num_texts *= kept
+        self._busy_s = kept * self._busy_s + seconds
+
+    @property
+    def texts_per_s(self) -> float:
+        """Texts per second; 0 before the first text."""
+        return self._num_texts / self._busy_s if self._busy_s else 0.0
+
+
+#: Jobs that a heartbeat tells. Each takes some 250 bytes, and every reader of the pool reads all heartbeats.
+MAX_JOBS = 8
+
+#: Longest name of a client that is told, in characters.
+MAX_CLIENT_CHARS = 256
+
+#: Time for which the longest wait of a lane is told, in seconds, and the length of its parts.
+WINDOW_S, PART_S = 60.0, 5.0
+
+
+class RecentJobs:
+    """The last jobs of a worker, and the longest wait of each lane in the last minute. Thread-safe.
+
+    Times are Redis's, in Unix seconds.
+    """
+
+    def __init__(self, max_jobs: int = MAX_JOBS):
+        self._jobs: deque[Mapping[str, Any]] = deque(maxlen=max_jobs)
+        self._longest: dict[tuple[str, int], float] = {}
+        self._lock = Lock()
+
+    def add(self, jobs: Sequence[Mapping[str, Any]]) -> None:
+        """Note jobs that were answered, as the heartbeat tells them."""
+        with self._lock:
+            self._jobs.extend(jobs)
+
+    def add_wait(self, lane: str, wait_s: float, now_s: float) -> None:
+        """Note how long a job of the lane has waited."""
+        part = (lane, int(now_s / PART_S))
+        with self._lock:
+            self._longest[part] = max(wait_s, self._longest.get(part, 0.0))
+
+    def newest(self) -> list[Mapping[str, Any]]:
+        """Return the jobs, the newest first."""
+        with self._lock:
+            return list(reversed(self._jobs))
+
+    def longest_waits(self, now_s: float) -> dict[str, float]:
+        """Return for each lane the longest wait of a job that was answered in the last minute, in seconds."""
+        found: dict[str, float] = {}
+        with self._lock:
+            # Parts that are over are forgotten, and those that are to come since the clock was set back.
+            first, last = int((now_s - WINDOW_S) / PART_S), int(now_s / PART_S)
+            self._longest = {part: wait_s for part, wait_s in self._longest.items() if first < part[1] <= last}
+            for (lane, _), wait_s in self._longest.items():
+                found[lane] = max(wait_s, found.get(lane, 0.0))
+        return found

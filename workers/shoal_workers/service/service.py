@@ -2,9 +2,11 @@
 
 import logging
 import os
+import resource
 import secrets
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext, suppress
 from hashlib import blake2b
@@ -33,21 +35,22 @@ from shoal_workers.encoding.reranker import Reranker
 from shoal_workers.index.serving.open_indexes import OpenIndexes, describe
 from shoal_workers.index.serving.open_indexes import watched as watched_indexes
 from shoal_workers.index.store.store_process import check_store, kept_copies
-from shoal_workers.intake.admission import Limits
+from shoal_workers.loop.admission import Limits
 from shoal_workers.loop.worker import Worker
 from shoal_workers.model.prepare import prepare_if_needed
-from shoal_workers.process import open_files, processors
+from shoal_workers.process import processors
 from shoal_workers.process.crash_report import CrashReports
-from shoal_workers.process.heartbeat import Heartbeat
-from shoal_workers.process.neighbours import Neighbours, membership_of
-from shoal_workers.process.processor_share import ProcessorShare
+from shoal_workers.process.heartbeat import Heartbeat, Neighbours, membership_of
 from shoal_workers.process.watchdog import STALLED_AFTER_S, Watchdog
-from shoal_workers.service.resizing import Resizing
+from shoal_workers.service.resizing import ProcessorShare, Resizing
 
 log = logging.getLogger(__name__)
 
 #: Longest that Redis may take to answer a worker, in seconds. A worker has time: a job that is not answered runs again.
 ANSWER_S = 2.0
+
+#: Most open files that a worker asks for: some thousand indexes have so many.
+MAX_FILES = 65_536
 
 
 def serve(settings: Settings, encoder: Encoder | None = None) -> None:
@@ -57,7 +60,7 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
     IndexCorrupt or IndexMismatch when the worker cannot serve.
     """
     check_store(settings)
-    open_files.raise_limit()
+    raise_limit_of_open_files()
     tracer = open_tracer(settings, "worker")
     broker, keys = Broker.connect(settings.redis_address, ANSWER_S), settings.keys
     crash_reports = CrashReports(broker, keys, settings.home_folder / "crashes" / quote(keys.root, safe=""))
@@ -100,6 +103,14 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
     ):
         worker.run()
     log.info("worker %s has stopped", worker.id)
+
+
+def raise_limit_of_open_files() -> None:
+    """Raise the limit as far as the system lets this process: many allow 1,024 files, and mapped ones count."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = sys.maxsize if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(MAX_FILES, allowed)), hard))
 
 
 def new_worker_id() -> str:

@@ -16,7 +16,7 @@ INT8_VERSION = 2
 #: Version of the vectors of the engine avx512, raised by one in the same way.
 AVX512_VERSION = 1
 
-#: For each pooling, the vectors that it makes: see `shoal_workers.encoding.pooling.pool`.
+#: For each pooling, the vectors that it makes: see `shoal_workers.encoding.packing.pool`.
 Pooled = dict[str, NDArray[np.float32]]
 
 
@@ -85,10 +85,3 @@ def open_engine(
     from shoal_workers.encoding.engines.openvino import OpenVinoEngine
 
     return OpenVinoEngine(folder, precision, threads, None if may_fix_steps else False)
-
-
-def refuse_fixed_steps(folder: Path) -> None:
-    """Let no engine of the prepared model have `fixed_steps` from now on."""
-    from shoal_workers.encoding.engines.calibration import refuse
-
-    refuse(folder)

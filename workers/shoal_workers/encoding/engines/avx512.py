@@ -12,13 +12,12 @@ from shoal_workers.avx512 import library
 from shoal_workers.avx512.kernel import KernelModel, KernelPass, KernelThreads, load
 from shoal_workers.avx512.weights import arrange, find_unsupported
 from shoal_workers.encoding.engines import Pooled
-from shoal_workers.encoding.packing import Packing, TextSpans
-from shoal_workers.encoding.pooling import pool
+from shoal_workers.encoding.packing import Packing, TextSpans, pool
 from shoal_workers.model.graph import stored_transformer
 from shoal_workers.model.model import GRAPH, Model
 from shoal_workers.model.transformer import Linear, Transformer
 from shoal_workers.process import processors
-from shoal_workers.process.priority import at_low_priority
+from shoal_workers.process.processors import at_low_priority
 
 Head = tuple[Linear, str, Linear]
 
@@ -130,7 +129,6 @@ _FUNCTIONS: dict[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
 
 
 def _scores(vectors: NDArray[np.float32], head: Head) -> NDArray[np.float32]:
-    """Return the scores that the head of a model makes of vectors."""
     dense, function, out = head
     inner = _FUNCTIONS[function](vectors @ dense.weights.T + dense.bias)
     scores: NDArray[np.float32] = inner @ out.weights.T + out.bias

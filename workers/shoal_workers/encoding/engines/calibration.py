@@ -5,7 +5,6 @@ They are kept in a file of its folder, which all workers use: whatever processor
 
 import csv
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -42,25 +41,9 @@ def load_ranges(folder: Path, threads: int) -> list[Range]:
     return _unpack(packed)
 
 
-def are_refused(folder: Path) -> bool:
-    """Return True if `refuse` was called for the prepared model."""
-    return _refusal(folder).exists()
-
-
-def refuse(folder: Path) -> None:
-    """Remember that vectors with these ranges are too far from the reference, if the folder can be written."""
-    with suppress(OSError):
-        _refusal(folder).touch()
-
-
 def _path(folder: Path) -> Path:
     state = (folder / GRAPH).stat()
     return folder / "cache" / f"ranges-{INT8_VERSION}-{state.st_size}-{state.st_mtime_ns}"
-
-
-def _refusal(folder: Path) -> Path:
-    path = _path(folder)
-    return path.with_name(f"{path.name}-refused")
 
 
 def texts() -> list[str]:
@@ -99,7 +82,6 @@ def _measure(folder: Path, threads: int) -> list[Range]:
 
 
 def _row(ids: Sequence[int]) -> Packing:
-    """Return a text as a row of its own, without padding."""
     length = len(ids)
     positions = np.arange(length, dtype=np.int32)[None]
     return Packing(np.array([ids], np.int32), positions, np.zeros((1, 1, length, length), np.float32))

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from shoal.errors import ModelMismatch
 from shoal_workers.encoding.engines import INT8_VERSION, Pooled, calibration, int8
 from shoal_workers.encoding.engines.compile_cache import load_or_make
-from shoal_workers.encoding.packing import Packing, TextSpans
-from shoal_workers.encoding.pooling import pool
+from shoal_workers.encoding.packing import Packing, TextSpans, pool
 from shoal_workers.model.model import GRAPH, Model
 from shoal_workers.process import processors
-from shoal_workers.process.priority import at_low_priority
+from shoal_workers.process.processors import at_low_priority
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +78,6 @@ class OpenVinoEngine:
 
     @cached_property
     def _aside(self) -> list[Any]:
-        """The inference requests of passes that run aside."""
         compiled = at_low_priority(partial(self._graph.compile, num_streams=self.num_streams))
         return [compiled.create_infer_request() for _ in range(self.num_streams)]
 
@@ -106,11 +104,10 @@ def _started(requests: Sequence[Any], packings: Sequence[Packing]) -> "list[Open
 def _takes_ranges(folder: Path, precision: str) -> bool:
     """Return True if activations are rounded with the model's ranges: no pairs of a reranker are measured."""
     is_fast = precision == "int8" and processors.has_vnni()
-    return is_fast and not Model.open(folder).is_reranker and not calibration.are_refused(folder)
+    return is_fast and not Model.open(folder).is_reranker
 
 
 def _state(folder: Path) -> tuple[int, ...]:
-    """Return numbers that differ for another graph in the folder."""
     state = (folder / GRAPH).stat()
     return state.st_ino, state.st_size, state.st_mtime_ns
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from shoal.errors import Cancelled, FileError, IndexCorrupt, Internal, ShoalError, Unavailable, parse
 from shoal.process import logs
-from shoal.process.parent_death import die_with_parent
+from shoal.process.system_limits import die_with_parent
 from shoal.settings import Settings
 from shoal_workers.index.store.copies import Copies, copied_names, save_errors
 from shoal_workers.index.store.store import IndexStore, check_protocol, upload, upload_missing

@@ -1,6 +1,9 @@
-"""A limit to the memory that this process takes while it reads what may be of any size once it is unpacked."""
+"""Limits that the system sets to a process: to its memory, and to its life without a parent."""
 
+import ctypes
+import os
 import resource
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,5 +38,18 @@ def limit_memory(max_bytes: int) -> None:
 
 
 def _data_bytes() -> int:
-    """Return the bytes of this process's memory that the limit counts."""
     return int(Path("/proc/self/statm").read_bytes().split()[5]) * resource.getpagesize()
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(number: signal.Signals = signal.SIGTERM, parent: int = 0) -> None:
+    """Have the system send this process a signal when the parent ends; at once, if `parent` is no longer the parent.
+
+    Only Linux has that: elsewhere a process outlives a parent that is killed.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+        if parent and os.getppid() != parent:
+            os.kill(os.getpid(), number)

@@ -1,7 +1,21 @@
-"""Admission control: takes jobs from the lanes and from dead workers, and answers those that need not be computed."""
+"""Admission control: takes jobs from the lanes and from dead workers, and answers those that need not be computed.
+
+| a job that | is | and a worker |
+|---|---|---|
+| was put, or given back | waiting | takes it with others, which share its passes |
+| was held by one or two workers that died | a suspect | takes and computes it alone, before its other jobs |
+| was held by `MAX_DEATHS` workers that died | poisoned | does not read it: error Poisoned, and a dead letter |
+| the engine, the tokenizer or an index fails on | failed | error Internal, and a dead letter |
+| has no id that can be read | unreadable | a dead letter alone: there is no address for a reply |
+| is refused for another reason | refused | its error alone |
+
+The script `reclaim` counts the deaths, and `take` gives out suspects (`shared/shoal/queue/lua`); the scheduler computes
+them alone.
+"""
 
 import logging
 import time
+import traceback
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -14,16 +28,25 @@ from shoal.contract.index_job import IndexJob
 from shoal.contract.jobs import Job, check_deadline
 from shoal.contract.outline import Outline
 from shoal.contract.replies import Reply
-from shoal.errors import Expired, InvalidRequest, ShoalError, UnknownIndex
+from shoal.errors import Expired, Internal, InvalidRequest, Poisoned, ShoalError, UnknownIndex
+from shoal.process import logs
+from shoal.queue.blame import DeadLetter
 from shoal.queue.consumer import Consumer
 from shoal.queue.delivery import Answer, Delivery
 from shoal.queue.pool import ALIVE_S, Pool
-from shoal_workers.intake.blame import Blame, check_deaths
 from shoal_workers.operations.served import Served
 from shoal_workers.operations.work import INTERACTIVE, Work
+from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.process.job_log import EndedJob, JobLog
 
 log = logging.getLogger(__name__)
+
+#: Workers that die while they hold a job before it counts as poison.
+MAX_DEATHS = 3
+
+#: Summary for a worker that ended without leaving a crash report.
+NO_REPORT = "ended without a report: killed, or out of memory"
+
 
 #: Most jobs of a lane that a worker takes at a time, however few texts they have. With 64 headlines, jobs that come
 #: meanwhile waited for a longer pass: 64 connections had 0.91 of the answers a second, and a client beside 1,000 others
@@ -68,13 +91,13 @@ class Admission:
         served: Served,
         limits: Limits,
         cache: Cache | None,
-        blame: Blame,
+        crash_reports: CrashReports,
         clock: Clock,
         job_log: JobLog,
     ):
         self._consumer, self._pool, self._clock = consumer, pool, clock
         self._served, self._limits, self._cache = served, limits, cache
-        self._blame, self._job_log = blame, job_log
+        self._crash_reports, self._job_log = crash_reports, job_log
         self._counters = job_log.measurements.counters
         self._next_reclaim = self._next_check = self._trust_heartbeats_at = 0.0
         self._has_more_to_sweep = False
@@ -111,7 +134,6 @@ class Admission:
         self._trust_heartbeats_at = time.monotonic() + ALIVE_S
 
     def _reclaim(self, held: Collection[Work]) -> None:
-        """Let jobs wait again that their workers cannot answer, and look for unread results that have expired."""
         is_due = time.monotonic() >= self._next_reclaim
         looks_for_dead = is_due and time.monotonic() >= self._trust_heartbeats_at
         if is_due:
@@ -128,12 +150,14 @@ class Admission:
     # Admit
 
     def _admit(self, deliveries: Iterable[Delivery]) -> list[Work]:
-        """Return the work of each job, and answer those that cannot be served."""
         works, refusals = [], []
         for delivery in deliveries:
             self._counters["redeliveries"] += delivery.is_suspect
             try:
-                check_deaths(delivery)
+                if delivery.deaths >= MAX_DEATHS:
+                    raise Poisoned(
+                        f"delivered {MAX_DEATHS} times, and each time the worker died: take a look at its texts"
+                    )
                 self._consumer.check_sends(delivery)
                 works.append(self._served.admit(delivery, self._read(delivery)))
             except ShoalError as error:
@@ -175,7 +199,6 @@ class Admission:
         return [work for work in works if work not in refused]
 
     def _look_up(self, works: Sequence[Work]) -> None:
-        """Look up the jobs' texts in the cache, and take over its entries."""
         if self._cache is None or not works:
             return
         table = self._cache.table
@@ -218,13 +241,28 @@ class Admission:
             work = begun.get(delivery)
             job = replace(work.ended(), error=error) if work else EndedJob.refused(delivery, outline, error)
             reply = Reply.failure(job.id, error) if job.id else None
-            letter = self._blame.letter(delivery, error, outline)
+            letter = self._letter(delivery, error, outline)
             answers.append(Answer(delivery, reply, delivery.reply_to or outline.reply_to, letter))
             ended.append(job)
         replying_at = time.time()
         num_answered = self._consumer.reply(answers) if answers else 0
         self._job_log.note(ended, replying_at)
         return num_answered
+
+    def _letter(self, delivery: Delivery, error: ShoalError, outline: Outline) -> DeadLetter | None:
+        """Return the dead letter of a job that is answered with the error; None for one that does no harm."""
+        job_id = delivery.put_as or outline.id
+        if job_id and not isinstance(error, Poisoned | Internal):
+            return None
+        reason, trace = f"{error.code}: {error}", "".join(traceback.format_exception(error))
+        worker, deliveries = self._consumer.name, delivery.deaths + 1
+        if isinstance(error, Poisoned):
+            summary, _, trace = self._crash_reports.read(delivery.died).partition("\n")
+            reason, worker = f"{reason}; the last one {summary or NO_REPORT}", delivery.died
+            deliveries -= 1  # the present one is only to answer it
+        facts = logs.about(job_id, delivery.client, outline.traceparent)
+        log.warning("dead letter: %s in delivery %d; `shoal dead` has the rest", error.code, deliveries, extra=facts)
+        return DeadLetter(reason, trace, worker, deliveries)
 
     def _give_back(self, refusals: Sequence[tuple[Delivery, ShoalError]]) -> Collection[Delivery]:
         """Give back the jobs whose index this worker does not serve and another one does; return them."""
