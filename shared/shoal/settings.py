@@ -10,7 +10,7 @@ from typing import Any, Self, get_type_hints
 
 from shoal.contract.excerpt import excerpt
 from shoal.contract.keys import NAME, NAME_RULE, Keys
-from shoal.errors import BadSetting, Unavailable
+from shoal.errors import BadSetting, Unavailable, Unsupported
 
 #: Port of the Redis that `shoal serve` starts, where it is free. Not 6379, where another may run.
 EMBEDDED_PORT = 6390
@@ -63,6 +63,9 @@ class Settings:
         f"{EMBEDDED_PORT}, else a free one.",
         0,
         65_535,
+    )
+    long_jobs_redis_url: str = _setting(
+        "", "Redis for long jobs, which is no cluster. None: the same, where that is no cluster."
     )
     max_backlog: int = _setting(
         10_000, "Most unanswered jobs in a lane; more are refused. All limits of lanes are the workers'.", 1
@@ -258,6 +261,21 @@ class Settings:
                 f"{self.home}), or name its Redis (--redis-url)"
             )
         return f"redis://127.0.0.1:{port or EMBEDDED_PORT}/0"
+
+    @property
+    def long_jobs_redis_address(self) -> str:
+        """`long_jobs_redis_url`, or else the Redis of the pool. Raises Unsupported for a cluster."""
+        if not self.can_keep_long_jobs:
+            raise Unsupported(
+                "long jobs need a Redis that is no cluster: name one by SHOAL_LONG_JOBS_REDIS_URL, for the API, the "
+                "runner and the clients that submit them"
+            )
+        return self.long_jobs_redis_url or self.redis_address
+
+    @property
+    def can_keep_long_jobs(self) -> bool:
+        """True if the Redis for long jobs is no cluster, on which RQ does not run."""
+        return "+cluster://" not in (self.long_jobs_redis_url or self.redis_url)
 
     @property
     def last_redis_port(self) -> int:

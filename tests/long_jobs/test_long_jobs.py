@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import redis
+from conftest import RedisServer
 from long_job_tasks import queue_names
 from rq.job import Job
 
@@ -19,12 +21,15 @@ from shoal.errors import (
     ShoalError,
     Unavailable,
     UnknownJob,
+    Unsupported,
 )
 from shoal.long_jobs import rq_jobs
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.long_jobs.status import LongJobStatus
 from shoal.settings import Settings
+from shoal.supervisor.supervisor import runs_jobs
+from shoal_workers.long_jobs.runner import Runner
 
 
 @pytest.fixture
@@ -310,3 +315,18 @@ def test_a_client_that_waits_is_told_of_a_failure_without_a_reason(
         connection.hset(f"rq:job:{job.id}", "status", status)
         with pytest.raises(error):
             job.wait()
+
+
+def test_a_cluster_has_no_long_jobs_without_another_redis(own_redis: RedisServer) -> None:
+    cluster = Settings(redis_url="redis+cluster://127.0.0.1:1", long_jobs=1)
+    assert not runs_jobs(cluster)
+    with LongJobs(cluster) as jobs:
+        assert jobs.is_empty()
+        with pytest.raises(Unsupported, match="SHOAL_LONG_JOBS_REDIS_URL"):
+            jobs.list()
+    with pytest.raises(Unsupported, match="SHOAL_LONG_JOBS_REDIS_URL"):
+        Runner(cluster)
+    beside = replace(cluster, long_jobs_redis_url=own_redis.url)
+    assert runs_jobs(beside)
+    with LongJobs(beside) as jobs:
+        assert jobs.list() == []

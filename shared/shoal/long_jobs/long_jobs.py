@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from shoal.broker.broker import Broker
 from shoal.contract import traceparent, wire
 from shoal.contract.excerpt import excerpt
-from shoal.errors import InvalidRequest, JobNotEnded, MissingExtra, UnknownJob
+from shoal.errors import InvalidRequest, JobNotEnded, MissingExtra, UnknownJob, Unsupported
 from shoal.long_jobs.kind import BUILD, KINDS, Kind
 from shoal.long_jobs.status import ENDED, LongJobStatus
 from shoal.long_jobs.submission import Submission
@@ -48,19 +48,24 @@ class LongJobs(Closing):
 
     It uses `broker`, which its owner closes, or one of its own.
 
-    Every method raises Unavailable when Redis does not answer, Overloaded when it is full, and MissingExtra without
-    RQ. Those that take an id raise UnknownJob, also for a job that another program wrote into RQ's keys.
+    Every method raises Unavailable when Redis does not answer, Overloaded when it is full, Unsupported where it is a
+    cluster, and MissingExtra without RQ. Those that take an id raise UnknownJob, also for a job that another program
+    wrote into RQ's keys.
     """
 
     def __init__(self, settings: Settings, kinds: Mapping[str, Kind] = KINDS, broker: Broker | None = None):
         self._kinds = kinds
+        self._settings = settings
         self._keys = settings.keys
-        self._broker = broker or Broker.connect(settings.redis_address)
-        self._owns_broker = broker is None
+        self._given = broker
+
+    @cached_property
+    def _broker(self) -> Broker:
+        return self._given or Broker.connect(self._settings.long_jobs_redis_address)
 
     def close(self) -> None:
         """Close the connections, unless they are those of a broker that was given."""
-        if self._owns_broker:
+        if not self._given and "_broker" in vars(self):
             self._broker.close()
 
     def submit(
@@ -104,8 +109,11 @@ class LongJobs(Closing):
             return self._rq.newest(client, limit)
 
     def is_empty(self) -> bool:
-        """Return True if no job is listed. This loads no RQ."""
-        return not self._broker.execute("ZCARD", self._keys.long_jobs)
+        """Return True if no job is listed, or where there can be none. This loads no RQ."""
+        try:
+            return not self._broker.execute("ZCARD", self._keys.long_jobs)
+        except Unsupported:
+            return True
 
     def pause(self, job_id: str) -> str:
         """Pause a job, and return its status: one that runs is `running` until its process has ended.

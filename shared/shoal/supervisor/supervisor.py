@@ -173,8 +173,8 @@ def _ending(code: int, last_error: str) -> str:
 
 
 def runs_jobs(settings: Settings) -> bool:
-    """Return True if the settings ask for a runner of long jobs, and the library is installed that it needs."""
-    return settings.long_jobs > 0 and find_spec("rq") is not None
+    """Return True if the settings ask for a runner of long jobs, and it has the Redis and the library that it needs."""
+    return settings.long_jobs > 0 and settings.can_keep_long_jobs and find_spec("rq") is not None
 
 
 def is_ready(settings: Settings) -> bool:

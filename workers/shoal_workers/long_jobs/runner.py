@@ -80,6 +80,7 @@ class Runner:
             public=partial(public_text, settings=settings),
         )
         self._kinds = kinds
+        self._redis_url = settings.long_jobs_redis_address
         self._places = [_Place(queue) for queue in (*[LONG] * settings.long_jobs, QUICK, WEBHOOKS)]
         self._stopping = threading.Event()
 
@@ -135,7 +136,7 @@ class Runner:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
         die_with_parent(signal.SIGTERM, parent)
         quiet_until_s = 0.0
-        with closing(Broker.connect(self._settings.redis_address, ANSWER_S)) as broker:
+        with closing(Broker.connect(self._redis_url, ANSWER_S)) as broker:
             place = queue_name(self._settings.keys.root, name)
             queue = Queue(place, broker.library_client(), job_class=self._job_class, serializer=MsgpackSerializer)
             tracer = partial(open_tracer, self._settings, "jobs")

@@ -68,7 +68,7 @@ class Client(Questions):
         #: The workers of the pool.
         self.pool = Pool(self.broker, self.keys)
         #: The long jobs of the pool.
-        self.long_jobs = LongJobs(first.settings, broker=self.broker)
+        self.long_jobs = LongJobs(first.settings)
         self._new_client = partial(AsyncClient, redis_url, **options)
         # By the id of the process: a fork copies no thread. The parent's stay here, so that nothing of them is closed.
         self._running: dict[int, _Running] = {}
@@ -94,6 +94,7 @@ class Client(Questions):
         """
         if running := self._running.pop(os.getpid(), None):
             running.thread.close()
+        self.long_jobs.close()
         self.broker.close()
 
     def embed_stream(
