@@ -65,7 +65,7 @@ FOUND = {
     "examples": {
         **{"php-7-1": 2, "q-1": 2, "all-1": 1, "tok-1": 7, "rank-1": 2, "long-1": 2},
         "q-2": "unknown_index",
-        **{"q-3": "invalid_request", "map-1": "invalid_request"},  # the index of the tests has no field `year`
+        "q-3": "invalid_request",  # the index of the tests has no field `year`
     },
     "deadlines": ["expired", "expired", "done"],
     "ignored": ["normalise"],

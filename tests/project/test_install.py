@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from page import ROOT
 
-_SHARED = ("__init__", "contract/__init__", "process/__init__", "process/printable", "process/progress")
+_SHARED = ("__init__", "contract/__init__", "errors", "process/__init__", "process/printable", "process/progress")
 FILES = ("scripts/install.py", "pyproject.toml", *(f"shared/shoal/{name}.py" for name in _SHARED))
 
 #: Stands for the Python of .venv: says that it is `VERSION`, and as pip reads the file `gate` to its end.

@@ -63,7 +63,7 @@ class RecentJob(BaseModel):
 
 
 class Rates(BaseModel):
-    """What the workers do together, by the last two heartbeats of each; null where nothing was done."""
+    """The rates of all workers together, by the last two heartbeats of each; null where nothing was done."""
 
     num_workers: int
     jobs_per_s: float = Field(description="Jobs answered in a second")

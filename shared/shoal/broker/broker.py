@@ -166,9 +166,8 @@ def outcome_of(answer: Any) -> Any:
 
 def translate(error: redis.RedisError) -> ShoalError:
     """Return the error in Shoal's terms, with the remedy if Redis said why it refuses."""
-    for kind, remedy in _CLUSTER_REMEDIES.items():
-        if isinstance(error, kind):
-            return Unavailable(f"the cluster refuses ({error}): {remedy}")
+    if remedy := _CLUSTER_REMEDIES.get(type(error)):
+        return Unavailable(f"the cluster refuses ({error}): {remedy}")
     words = str(error).casefold()
     if "when used memory > 'maxmemory'" in words:
         return Overloaded(f"Redis has no memory left for this ({error}): try again later")

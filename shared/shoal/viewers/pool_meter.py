@@ -1,4 +1,4 @@
-"""What a pool does, for pages and terminals that show it: measured by the heartbeats that its workers write."""
+"""The rates and waits of a pool, for pages and terminals that show it: measured by the heartbeats of its workers."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -49,7 +49,7 @@ class TestFiles:
         page = api.get("/", headers=BROWSER).get_data(as_text=True)
         named = re.findall(r'(?:href|src)="(page/[^"]+)"', page)
         views = re.findall(r'data-view="(\w+)"', page)
-        assert len(views) == 4
+        assert len(views) == 3
         for path in [*named, *(f"page/{part}" for name in views for part in (f"views/{name}.js", f"style/{name}.css"))]:
             response = api.get(f"/{path}")
             assert response.status_code == 200

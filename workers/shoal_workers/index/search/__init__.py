@@ -1,4 +1,4 @@
-"""What a search asks for beside vectors: fields, filters, words, groups and pages, and documents added since the build.
+"""The parts of a search beside vectors: fields, filters, words, groups and pages, and documents added since the build.
 
 Knows neither builds nor stores. Imports the contract, `changes`, `files`, `lexical` and `vectors`.
 """
