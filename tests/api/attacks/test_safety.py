@@ -4,7 +4,7 @@ import ast
 import json
 import pickle
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
