@@ -268,7 +268,7 @@ class Settings:
         if not self.can_keep_long_jobs:
             raise Unsupported(
                 "long jobs need a Redis that is no cluster: name one by SHOAL_LONG_JOBS_REDIS_URL, for the API, the "
-                "runner and the clients that submit them"
+                "runner and the commands, and by `long_jobs_redis_url` of a client"
             )
         return self.long_jobs_redis_url or self.redis_address
 

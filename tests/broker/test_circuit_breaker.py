@@ -261,6 +261,15 @@ class TestCircuitBreaker:
         with pytest.raises(redis.ConnectionError, match="large"):
             breaker.check()
 
+    def test_a_large_command_that_fails_while_others_are_answered_does_not_open_it(
+        self, breaker: CircuitBreaker, clock: Clock
+    ) -> None:
+        with suppress(redis.TimeoutError), breaker.large():
+            clock.now_s += 20.0
+            breaker.record_success()
+            raise redis.TimeoutError("large")
+        breaker.check()
+
     def test_a_refused_connection_does_not_open_it_however_long_that_took(
         self, breaker: CircuitBreaker, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -29,6 +29,8 @@ from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.long_jobs.status import LongJobStatus
 from shoal.settings import Settings
 from shoal.supervisor.supervisor import runs_jobs
+from shoal_api.app import create_app
+from shoal_api.context import Context
 from shoal_workers.long_jobs.runner import Runner
 
 
@@ -328,5 +330,6 @@ def test_a_cluster_has_no_long_jobs_without_another_redis(own_redis: RedisServer
         Runner(cluster)
     beside = replace(cluster, long_jobs_redis_url=own_redis.url)
     assert runs_jobs(beside)
-    with LongJobs(beside) as jobs:
-        assert jobs.list() == []
+    with LongJobs(beside) as jobs, Client.from_settings(beside) as client:
+        assert jobs.list() == client.long_jobs.list() == []
+    assert Context.of(create_app(beside)).long_jobs.list() == []

@@ -20,6 +20,7 @@ from shoal.errors import (
     ShoalError,
     Unavailable,
     UnknownJob,
+    Unsupported,
 )
 from shoal.job_folders import JOBS
 from shoal.long_jobs.long_jobs import LongJobs, new_job_id
@@ -52,7 +53,7 @@ def own_job(job_id: str) -> LongJobStatus:
 
     Raises UnknownJob, also for one of another client.
     """
-    with suppress(UnknownJob, MissingExtra):  # without RQ there are no long jobs
+    with suppress(UnknownJob, MissingExtra, Unsupported):  # without RQ, or on a cluster, there are no long jobs
         job = context().long_jobs.status(job_id)
         if json_request().is_admin or job.client == json_request().client_name:
             return job

@@ -66,11 +66,11 @@ class Rates(BaseModel):
     """The rates of all workers together, by the last two heartbeats of each; null where nothing was done."""
 
     num_workers: int
-    jobs_per_s: float = Field(description="Jobs answered in a second")
-    failed_per_s: float = Field(description="Jobs answered with an error")
-    computed_texts_per_s: float = Field(description="Texts computed")
-    cached_texts_per_s: float = Field(description="Texts that the cache had, for workers or this API")
-    tokens_per_s: float = Field(description="Tokens computed")
+    jobs_per_s: float | None = Field(description="Jobs answered in a second")
+    failed_per_s: float | None = Field(description="Jobs answered with an error")
+    computed_texts_per_s: float | None = Field(description="Texts computed")
+    cached_texts_per_s: float | None = Field(description="Texts that the cache had, for workers or this API")
+    tokens_per_s: float | None = Field(description="Tokens computed")
     busy: float | None = Field(description="Share of the time in which engines computed")
     cache_hit_rate: float | None = Field(description="Share of texts that the cache had, in the last minute")
     queue_s: float | None = Field(description="Mean time of a job in its lane")

@@ -46,10 +46,9 @@ def as_stream(events: AsyncIterator[bytes]) -> StreamedResponse:
     return StreamedResponse(allowed(), headers)
 
 
-def event(name: str, line: bytes, event_id: str = "") -> bytes:
+def event(name: str, line: bytes) -> bytes:
     """Return an event with a line of data, which has its line break."""
-    head = f"id: {event_id}\nevent: {name}\n" if event_id else f"event: {name}\n"
-    return b"%bdata: %b\n" % (head.encode(), line)
+    return b"event: %b\ndata: %b\n" % (name.encode(), line)
 
 
 async def events_of_job(read: Callable[[], Awaitable[dict[str, Any]]], stopping: Event) -> AsyncIterator[bytes]:

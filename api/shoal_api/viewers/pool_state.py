@@ -120,7 +120,7 @@ class PoolReader:
             age_s = time.monotonic() - self._measured_at
             if age_s >= self.every_s:
                 if age_s > WINDOW_S:
-                    self._meter = PoolMeter(self._num_cached)
+                    self._meter.forget_rates()
                 self._measured = self._meter.measure(await PoolSnapshot.take(self._client.queue))
                 self._measured_at = time.monotonic()
             return self._measured

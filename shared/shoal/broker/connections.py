@@ -133,7 +133,7 @@ def shown(url: str) -> str:
     """Return the URL as it may be printed: without user, password and options."""
     scheme, _, rest = url.partition("://")
     if "+" in scheme:
-        return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"
+        return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
     options = parse_url(url)  # type: ignore[no-untyped-call]
     if "path" in options:
         return f"{scheme}://{options['path']}"

@@ -7,10 +7,13 @@ import re
 from collections import deque
 from collections.abc import Mapping
 from contextlib import closing
+from threading import Lock
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from redis.backoff import NoBackoff
 from redis.exceptions import MovedError
+from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 #: `redis+sentinel://user:password@host:port,host:port/service/db` and `redis+cluster://user:password@host:port,host:port`,
@@ -22,6 +25,9 @@ _PORTS = {"sentinel": 26_379, "cluster": 6_379}
 
 #: Options of a URL for the connections to the Sentinels, which have users and passwords of their own.
 _SENTINEL_OPTIONS = {"sentinel_username": "username", "sentinel_password": "password"}
+
+#: Options of a URL for all connections.
+_CERTIFICATES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
 Address = tuple[str, int]
 
@@ -52,6 +58,9 @@ class Sentinels(Primary):
         """Return the address that the first Sentinel names which knows the primary and sees it alive."""
         with closing(Sentinel(self._nodes, sentinel_kwargs=self._options)) as sentinel:  # type: ignore[no-untyped-call]
             host, port = sentinel.discover_master(self._service)  # type: ignore[no-untyped-call]
+            first = sentinel.sentinels[0].connection_pool.connection_kwargs  # the one that answered
+        answered = (first["host"], first["port"])
+        self._nodes = [answered, *(node for node in self._nodes if node != answered)]  # is asked first from now on
         return str(host), int(port)
 
 
@@ -60,6 +69,7 @@ class ClusterNodes(Primary):
 
     def __init__(self, nodes: list[Address]):
         self._nodes = deque(nodes)
+        self._lock = Lock()
 
     def find(self) -> Address:
         """Return the node that had the keys last, or else another one."""
@@ -67,14 +77,15 @@ class ClusterNodes(Primary):
 
     def note_move(self, error: MovedError) -> None:
         """Take the node that has the keys as the first one."""
-        address = (error.host or self._nodes[0][0], int(error.port))
-        others = [node for node in self._nodes if node != address]
-        self._nodes = deque([address, *others])
+        with self._lock:
+            address = (error.host or self._nodes[0][0], int(error.port))
+            self._nodes = deque([address, *(node for node in self._nodes if node != address)])
 
     def note_silence(self, address: Address) -> None:
         """Go on to the next node if this one was the first."""
-        if self._nodes[0] == address:
-            self._nodes.rotate(-1)
+        with self._lock:
+            if self._nodes[0] == address:
+                self._nodes.rotate(-1)
 
 
 def split_url(url: str, answer_s: float) -> tuple[str, Primary | None]:
@@ -96,8 +107,10 @@ def split_url(url: str, answer_s: float) -> tuple[str, Primary | None]:
     elif not service:
         raise ValueError("the name of the Sentinels' service is missing")
     else:
-        limits = {"socket_timeout": answer_s, "socket_connect_timeout": answer_s, "ssl": found["scheme"] == "rediss"}
-        primary = Sentinels(nodes, service, limits | of_sentinels)
+        limits: dict[str, Any] = {"socket_timeout": answer_s, "socket_connect_timeout": answer_s}
+        limits |= {"retry": Retry(NoBackoff(), 0), "ssl": found["scheme"] == "rediss"}
+        certificates = {name: value for name, value in options.items() if name in _CERTIFICATES}
+        primary = Sentinels(nodes, service, limits | certificates | of_sentinels)
     host, port = nodes[0]
     host = f"[{host}]" if ":" in host else host
     return f"{found['scheme']}://{found['user'] or ''}{host}:{port}/{number or 0}?{urlencode(options)}", primary

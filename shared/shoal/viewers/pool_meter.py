@@ -87,6 +87,12 @@ class PoolMeter:
             "rates": self._rates(alive, minute),
         }
 
+    def forget_rates(self) -> None:
+        """Measure anew from the next snapshot on; workers that are gone stay."""
+        self._cached.clear()
+        for meter in self._meters.values():
+            meter.forget()
+
     def _note(self, pool: PoolSnapshot) -> None:
         """Take over the heartbeats, and forget workers that are gone for long."""
         for worker_id, about in pool.workers.items():
@@ -106,9 +112,10 @@ class PoolMeter:
     def _rates(self, alive: Sequence[WorkerMeter], minute: Sequence[Work]) -> dict[str, float | None]:
         """Return what the workers do together: of their last two heartbeats, and of the last minute for the cache."""
         last = [meter.last for meter in alive if meter.last]
-        rates = {name: _rate(last, counter) for name, counter in _RATES.items()}
+        is_known = bool(last) or not alive
+        rates = {name: _rate(last, counter) if is_known else None for name, counter in _RATES.items()}
         seconds, num_cached = (now - then for now, then in zip(self._cached[-1], self._cached[0], strict=True))
-        if seconds > 0:
+        if seconds > 0 and rates["cached_texts_per_s"] is not None:
             rates["cached_texts_per_s"] += num_cached / seconds
         num_hits = _sum(minute, "cache_hits") + num_cached  # the caller's misses reach a worker
         return {

@@ -66,6 +66,11 @@ class WorkerMeter:
     seen_at: float = 0.0
     _beats: list[Mapping[str, Any]] = field(default_factory=list)
 
+    def forget(self) -> None:
+        """Forget the heartbeats; what the last one told stays."""
+        self.last = self.minute = None
+        self._beats.clear()
+
     def update(self, about: Mapping[str, Any]) -> None:
         """Take over a heartbeat, which may be one that was read before.
 

@@ -3,13 +3,15 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
-from api_stub import MakeApp
+from api_stub import MakeApp, StubWorker
 
 from shoal.errors import ShoalError, Unavailable, UnknownJob
+from shoal_api.access import api_keys
 from shoal_api.viewers import event_stream
 
 pytest_plugins = ["api_fixtures"]
@@ -86,3 +88,22 @@ def test_a_comment_shows_whether_the_client_is_there(monkeypatch: pytest.MonkeyP
 
 def test_it_ends_without_an_end_of_the_job_if_the_server_stops() -> None:
     assert events(RUNNING, num_looks=3) == [("progress", RUNNING)]
+
+
+@pytest.mark.parametrize("new_role", ["", "user"])
+def test_events_end_when_their_key_is_dropped_or_gets_another_role(
+    make_app: MakeApp, tmp_path: Path, new_role: str, stub: StubWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_stream, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(event_stream, "KEEP_ALIVE_S", 0.05)
+    stub.pause()
+    path = tmp_path / "keys"
+    admin = {"Authorization": f"Bearer {api_keys.add(path, 'ops', 'admin', '')}"}
+    api = make_app(api_keys_file=str(path)).test_client()
+    place = api.post("/v1/jobs", json={"op": "embed", "inputs": "storm"}, headers=admin).headers["Location"]
+    pieces: Any = iter(api.get(f"{place}/events", headers=admin).response)
+    assert bytes([next(pieces) for _ in range(2)][1]).startswith(b"event: progress")
+    lines = [line.replace(" admin ", f" {new_role} ") for line in path.read_text().splitlines()]
+    path.write_text("\n".join(line for line in lines if new_role))
+    for n, _ in enumerate(pieces):
+        assert n < 1_000

@@ -70,7 +70,7 @@ class TestRates:
         beat(pool, "a", 0, counters={"jobs": 100, "texts": 1_000, "tokens": 5, "failed": 1, "busy_s": 3.0})
         beat(pool, "b", 2, counters={"jobs": 0, "texts": 0, "busy_s": 0.0})
         look.again()
-        assert (look.found["rates"]["jobs_per_s"], look.found["rates"]["busy"]) == (0.0, None)
+        assert (look.found["rates"]["jobs_per_s"], look.found["rates"]["busy"]) == (None, None)
         beat(pool, "a", 5, counters={"jobs": 150, "texts": 2_000, "tokens": 505, "failed": 2, "busy_s": 5.5})
         beat(pool, "b", 12, counters={"jobs": 20, "texts": 100, "busy_s": 1.0})
         look.again()
@@ -92,7 +92,7 @@ class TestRates:
         for after_s, jobs in ((0, 0), (5, 50)):
             beat(pool, "a", after_s, counters={"jobs": jobs})
             found += [look.again()["rates"]["jobs_per_s"] for _ in range(2)]
-        assert found == [0.0, 0.0, 10.0, 10.0]
+        assert found == [None, None, 10.0, 10.0]
 
     def test_steps_are_those_of_the_average_job(self, pool: Pool, look: Look) -> None:
         for after_s in (0, 5):
@@ -119,7 +119,7 @@ class TestRates:
             look.again()
         (worker,) = look.found["workers"]
         assert (worker["state"], worker["jobs_per_s"], worker["written_at"]) == ("ready", None, None)
-        assert look.found["rates"]["jobs_per_s"] == 0.0
+        assert look.found["rates"]["jobs_per_s"] is None
 
     def test_a_clock_that_was_set_back_leaves_nothing_for_ever(self) -> None:
         meter = WorkerMeter()

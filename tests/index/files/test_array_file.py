@@ -58,6 +58,8 @@ def test_it_maps_the_file_read_only(tmp_path: Path) -> None:
         pytest.param(whole(ARRAY)[:-1], "file size", id="one byte short"),
         pytest.param(whole(ARRAY) + b"\0", "1 bytes after", id="one byte too long"),
         pytest.param(whole(ARRAY.T.copy()), r"\[4, 3\]", id="another shape"),
+        pytest.param(whole(ARRAY.reshape(-1)), r"\[12\]", id="another number of dimensions"),
+        pytest.param(whole(ARRAY.astype(np.float64)), "float64", id="another type"),
         pytest.param(whole(ARRAY.astype(">f4")), ">f4", id="another byte order"),
         pytest.param(whole(np.asfortranarray(ARRAY)), "in Fortran order", id="Fortran order"),
         pytest.param(whole(ARRAY.astype(object)), "object", id="pickled objects"),

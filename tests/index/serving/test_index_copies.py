@@ -181,6 +181,17 @@ class TestUpload:
             assert versions_in(scene.stored) == {"v2"}
         assert number > len(FILES)
 
+    def test_a_store_that_keeps_less_than_it_was_sent_serves_the_version_before(self, scene: Scene) -> None:
+        scene.send()
+        scene.publish("v2")
+        scene.store.faults.sizes = {VECTORS: 100}
+        with pytest.raises(Unavailable, match="has 100 bytes after "):
+            scene.send()
+        assert scene.stored_version == "v1"
+        scene.store.heal()
+        scene.send()
+        assert scene.stored_version == "v2"
+
     def test_a_damaged_version_is_not_sent(self, scene: Scene) -> None:
         scene.send()
         version = scene.publish("v2")
@@ -422,6 +433,19 @@ class TestFaults:
         assert scene.served == "v1"
         assert message in scene.error
         assert list(scene.copied.parent.rglob("evil")) == [broken / "evil"]
+
+    def test_a_file_that_is_longer_than_it_said_is_not_read_to_its_end(self, broken: Path, scene: Scene) -> None:
+        with (broken / VECTORS).open("ab") as file:
+            file.write(b"more")
+        size = (broken / VECTORS).stat().st_size - 4
+        assert sum(map(len, scene.store.read(f"news/v2/{VECTORS}", size))) == size
+
+    def test_a_rollback_removes_an_interrupted_download_of_another_version(self, broken: Path, scene: Scene) -> None:
+        scene.look()
+        (scene.copied / "news" / ".download-v3").mkdir()
+        (scene.stored / CURRENT).write_text("v1\n")
+        scene.look(RETRY_AFTER_S)
+        assert (scene.served, versions_in(scene.copied / "news")) == ("v1", {"v1", "v2"})
 
     @pytest.mark.usefixtures("broken")
     def test_a_version_that_is_larger_than_the_disk(self, scene: Scene) -> None:

@@ -1,30 +1,26 @@
 """Embed: vectors of texts, of their tokens, or of the chunks of texts that are read whole."""
 
+import time
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from shoal.cache.entry import Entry
 from shoal.contract.replies import finish
 from shoal.errors import TooLarge
 from shoal.operations import Embed
 from shoal.queue.delivery import Delivery
+from shoal_workers.encoding.chunking import Chunker, TokenizedChunk
+from shoal_workers.encoding.encoder import TokenizedText
+from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.operations.work import Work
 
 if TYPE_CHECKING:
     from shoal_workers.operations.served import Served
-
-import time
-from collections import deque
-from dataclasses import field
-from typing import ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
-
-from shoal_workers.encoding.chunking import Chunker, TokenizedChunk
-from shoal_workers.encoding.encoder import TokenizedText
-from shoal_workers.encoding.tokenizer import Tokens
 
 
 @dataclass(slots=True, eq=False)

@@ -98,7 +98,7 @@ function numbers() {
   const [numReady, numWorkers] = [workers.filter(({ state }) => state === "ready").length, rates.num_workers];
   const found = [
     ["jobs a second", amount(rates.jobs_per_s)],
-    ["texts a second", amount(rates.computed_texts_per_s + rates.cached_texts_per_s)],
+    ["texts a second", amount(rates.computed_texts_per_s === null ? null : rates.computed_texts_per_s + rates.cached_texts_per_s)],
     ["wait, 95 % of interactive jobs", duration(lanes[0]?.wait_p95_s)],
     ["of texts from the cache", percent(rates.cache_hit_rate)],
     ["of the engines' time used", percent(rates.busy)],

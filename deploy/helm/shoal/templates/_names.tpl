@@ -10,6 +10,8 @@
       {{- end }}
       securityContext:
         runAsNonRoot: true
+        fsGroup: 10001
+        fsGroupChangePolicy: OnRootMismatch
         seccompProfile: {type: RuntimeDefault}
 {{- end }}
 

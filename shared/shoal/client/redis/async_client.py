@@ -61,6 +61,7 @@ class AsyncClient:
         result_ttl_s: int = DEFAULTS.result_ttl_s,
         name: str = "",
         max_reply_mb: int = DEFAULTS.max_reply_mb,
+        long_jobs_redis_url: str = DEFAULTS.long_jobs_redis_url,
     ):
         #: The name under which the queue knows the client.
         self.name = name or secrets.token_hex(8)
@@ -68,7 +69,9 @@ class AsyncClient:
         self.timeout_s = timeout_s
         self.max_reply_bytes = max_reply_mb * 2**20
         #: The settings of the pool.
-        self.settings = Settings(redis_url=redis_url, key_prefix=key_prefix, pool=pool, home=home)
+        self.settings = Settings(
+            redis_url=redis_url, key_prefix=key_prefix, pool=pool, home=home, long_jobs_redis_url=long_jobs_redis_url
+        )
         #: The long jobs of the pool, whose methods block.
         self.long_jobs = LongJobs(self.settings)
         connections = ConnectionMaker(self.settings.redis_address)
@@ -310,4 +313,5 @@ def options_from(settings: Settings) -> dict[str, Any]:
         "timeout_s": settings.request_timeout_s,
         "result_ttl_s": settings.result_ttl_s,
         "max_reply_mb": settings.max_reply_mb,
+        "long_jobs_redis_url": settings.long_jobs_redis_url,
     }

@@ -34,6 +34,7 @@ class ClientOptions(TypedDict, total=False):
     result_ttl_s: int
     name: str  #: by default a random one
     max_reply_mb: int
+    long_jobs_redis_url: str
 
 
 class _Running(NamedTuple):

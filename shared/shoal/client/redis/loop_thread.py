@@ -85,7 +85,7 @@ class LoopThread:
             self.post(steps.cancel)
             raise
         finally:
-            del steps  # whose error has this frame: they would keep each other until the garbage is collected
+            steps.error = None  # which has this frame: they would keep each other until the garbage is collected
 
     def post(self, callback: Callable[[], Any]) -> bool:
         """Have the loop call a function, and do not wait for that; return False if the thread is closed."""

@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -142,7 +142,9 @@ def _built_before(out: Path, key: str) -> BuildResult | None:
         with suppress(OSError, ValueError, LookupError, TypeError):
             values = json.loads(path.read_text("utf-8"))
             if values["key"] == key and (path.parent / MANIFEST).is_file():
-                return BuildResult(**{**values["result"], "first_bad": tuple(values["result"]["first_bad"])})
+                known = {item.name for item in fields(BuildResult)}  # earlier releases counted duplicates too
+                result = {name: value for name, value in values["result"].items() if name in known}
+                return BuildResult(**{**result, "first_bad": tuple(result["first_bad"])})
     return None
 
 

@@ -6,6 +6,7 @@ index-copies/<name>/.damaged              made by a worker that found the copy d
 index-copies/.errors.json                 by the name of each index that is not as the store has it, the reason
 """
 
+import hashlib
 import json
 import logging
 import os
@@ -164,6 +165,8 @@ class Copies:
                     make_current(folder, version)
                     remove_old(folder, version, NUM_KEPT)
             (folder / DAMAGED).unlink(missing_ok=True)
+            for scratch in folder.glob(f"{DOWNLOAD}*"):
+                shutil.rmtree(scratch, ignore_errors=True)
         except OSError as error:
             if error.errno not in DiskFull.ERRNOS:
                 raise FileError(f"{folder} cannot be written ({error.strerror}): check its permissions") from error
@@ -201,8 +204,8 @@ class Copies:
             raise DiskFull(
                 f"the version to copy takes {needed:,} bytes, and {folder} has {free:,} free: free some space"
             )
-        for file_name in sizes:
-            self._download_file(f"{where}/{file_name}", scratch / file_name, manifest.checksums[file_name])
+        for file_name, size in sizes.items():
+            self._download_file(f"{where}/{file_name}", scratch / file_name, size, manifest.checksums[file_name])
         sync_folder(scratch)
         shutil.rmtree(folder / version, ignore_errors=True)
         scratch.rename(folder / version)
@@ -220,14 +223,16 @@ class Copies:
             raise IndexCorrupt(f"{shown(where)} is another version by its manifest: build the index again")
         return manifest
 
-    def _download_file(self, path: str, to: Path, expected: str) -> None:
+    def _download_file(self, path: str, to: Path, size: int, expected: str) -> None:
+        digest = hashlib.sha256()
         to.unlink(missing_ok=True)  # not written over: workers may have mapped a damaged file into memory
         with to.open("wb") as file:
-            for piece in self._store.read(path):
+            for piece in self._store.read(path, size):
                 file.write(piece)
+                digest.update(piece)
             file.flush()
             os.fsync(file.fileno())
-        if (found := checksum(to, self._store.tick)) != expected:
+        if (found := digest.hexdigest()) != expected:
             raise IndexCorrupt(
                 f"{shown(path)} is not what was built (checksum {found[:8]}…, not {expected[:8]}…): it is tried again "
                 f"later; if that stays so, {_REMEDY}"

@@ -11,7 +11,7 @@ import io
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Self, TextIO
@@ -63,14 +63,16 @@ class IndexStore:
 
     def sizes(self, path: str = "") -> dict[str, int]:
         """Return the names in a folder, and the sizes in bytes of those that are files; none without the folder."""
+        self.tick()
         with _translated(shown(path) if path else STORE, "listed"), suppress(FileNotFoundError):
             self._filesystem.invalidate_cache()
             found = self._filesystem.ls(f"{self._root}/{path}".rstrip("/"), detail=True)
-            return {about["name"].rstrip("/").rpartition("/")[2]: int(about["size"] or 0) for about in found}
+            return {about["name"].rstrip("/").rpartition("/")[2]: int(about.get("size") or 0) for about in found}
         return {}
 
     def read_small(self, path: str, max_bytes: int) -> bytes | None:
         """Return the contents of a small file; None if there is none. Raises FileError for a larger one."""
+        self.tick()
         with _translated(shown(path), "read"):
             try:
                 data = bytes(self._filesystem.cat_file(f"{self._root}/{path}", start=0, end=max_bytes + 1))
@@ -80,10 +82,11 @@ class IndexStore:
             raise FileError(f"{shown(path)} has more than {max_bytes:,} bytes: build the index again")
         return data
 
-    def read(self, path: str) -> Iterator[bytes]:
-        """Yield the contents of a file, piece by piece."""
+    def read(self, path: str, max_bytes: int) -> Iterator[bytes]:
+        """Yield the contents of a file, piece by piece, up to a size."""
         with _translated(shown(path), "read"), self._open(path, "rb") as file:
-            while piece := file.read(PIECE_BYTES):
+            while max_bytes > 0 and (piece := file.read(min(PIECE_BYTES, max_bytes))):
+                max_bytes -= len(piece)
                 self.tick()
                 yield piece
 
@@ -224,6 +227,7 @@ def _upload_version(version: Version, store: IndexStore, is_anew: bool) -> bool:
                 raise IndexCorrupt(f"{path} is not what was built, so it is not uploaded: build the index again")
             with path.open("rb") as file:
                 store.write(f"{where}/{name}", file)
+        _check_kept(version, store.sizes(where), where)
         store.write(f"{where}/{MANIFEST}", io.BytesIO(manifest))
     except (FileNotFoundError, IndexCorrupt):
         if (version.folder / MANIFEST).exists():
@@ -251,3 +255,11 @@ def _save(file: TextIO, names: list[str]) -> None:
     file.seek(0)
     file.write("".join(f"{name}\n" for name in dict.fromkeys(names)))
     file.truncate()
+
+
+def _check_kept(version: Version, kept: Mapping[str, int], where: str) -> None:
+    """Raise Unavailable unless the store has all bytes of the files of a version."""
+    for name in version.manifest.checksums if version.manifest else ():
+        size = (version.folder / name).stat().st_size
+        if kept.get(name) != size:
+            raise Unavailable(f"{shown(f'{where}/{name}')} has {kept.get(name)} bytes after {size:,} were written")

@@ -201,9 +201,11 @@ def _keep(settings: Settings, lock: int, stopping: threading.Event) -> None:
     while not stopping.is_set():
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            run_store_process(settings, "copy", report=check_stop, keeps_open=[lock])
         except BlockingIOError:  # another worker copies
             stopping.wait(LOOK_EVERY_S)
+            continue
+        try:
+            run_store_process(settings, "copy", report=check_stop, keeps_open=[lock])
         except Cancelled:
             return
         except Exception as error:  # any: without this thread, no new version would ever be served
