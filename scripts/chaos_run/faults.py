@@ -13,6 +13,7 @@ from chaos_run.deployment import NUM_APIS, NUM_WORKERS, PRODUCERS, Deployment
 from chaos_run.proxy import MODES, Link
 from chaos_run.recovery import Recovery
 from chaos_run.redis_group import RedisGroup
+from shoal.errors import NotReady
 
 #: For each kind of fault: how many a deck of faults has, and the least and most seconds that it lasts. Some stops of a
 #: worker are shorter and some longer than the 3 s after which a worker counts as dead. Of a fault of Redis, the seconds
@@ -42,7 +43,6 @@ KINDS: dict[str, tuple[int, float, float]] = {
     "kill primary": (3, 0.5, 4.0),
     "switch primary": (2, 0, 0),
     "move slot": (2, 0, 0),
-    "move slot key by key": (1, 0, 0),
 }
 
 #: Kinds of faults of each group of Redis servers: its own, and those of other processes than Redis and the links.
@@ -58,7 +58,7 @@ def kinds_of(group: str) -> list[str]:
     others = [kind for kind in KINDS if kind not in own]
     if not group:
         return others
-    own = [kind for kind in own if kind.startswith(_OF_GROUPS[group])]
+    own = [kind for kind in own if kind in _OF_GROUPS[group]]
     return [kind for kind in others if kind not in MODES and not kind.endswith("redis")] + own
 
 
@@ -177,15 +177,18 @@ class Breaker:
         """Have another server of the group become the primary; return False while the group is not complete."""
         if not group.is_complete():
             return False
-        if fault.kind.startswith("move"):
-            group.move(key_by_key=fault.kind.endswith("key by key"))
-        elif fault.kind == "switch primary":
-            group.switch()
-        else:
-            with group.in_step() as name:
-                process = self._deployment.processes[name]
-                process.told_to, process.told_s, process.restart_after_s = "kill", time.monotonic(), fault.seconds
-                process.send(signal.SIGKILL)
+        try:
+            if fault.kind.startswith("move"):
+                group.move(key_by_key=False)
+            elif fault.kind == "switch primary":
+                group.switch()
+            else:
+                with group.in_step() as name:
+                    process = self._deployment.processes[name]
+                    process.told_to, process.told_s, process.restart_after_s = "kill", time.monotonic(), fault.seconds
+                    process.send(signal.SIGKILL)
+        except NotReady:  # a replica has just lost its primary
+            return False
         return True
 
     def _break_clock(self, fault: Fault) -> bool:

@@ -9,6 +9,7 @@ import redis
 from stack import free_port
 
 from shoal.broker import embedded
+from shoal.errors import NotReady
 from shoal.process.progress import wait_until
 
 #: The kinds of groups, with the number of servers of each.
@@ -137,12 +138,19 @@ class RedisGroup:
 
     @contextmanager
     def in_step(self) -> Iterator[str]:
-        """Yield the name of the primary, which takes no writes for a while, once its replicas have all that it has."""
+        """Yield the name of the primary, which takes no writes for a while, once its replicas have all that it has.
+
+        Raises NotReady if they have not in time; the primary then goes on.
+        """
         name = self.primary()
         with _client(self.ports[name]) as client:
             client.client_pause(PAUSE_MS, all=False)
             offset = client.info("replication")["master_repl_offset"]
-            wait_until("the replicas", lambda: self._have(client, offset), IN_STEP_WITHIN_S)
+            try:
+                wait_until("the replicas", lambda: self._have(client, offset), IN_STEP_WITHIN_S)
+            except NotReady:
+                client.client_unpause()
+                raise
             yield name
 
     def _have(self, primary: Any, offset: int) -> bool:
@@ -179,14 +187,25 @@ class RedisGroup:
                 old.execute_command("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", target)
                 return
             with _client(port) as new:
-                new.cluster("SETSLOT", slot, "IMPORTING", own)
-                old.cluster("SETSLOT", slot, "MIGRATING", target)
+                _set_slot(new, slot, "IMPORTING", own)
+                _set_slot(old, slot, "MIGRATING", target)
                 meanwhile()
                 while keys := old.cluster("GETKEYSINSLOT", slot, 500):
                     old.execute_command("MIGRATE", "127.0.0.1", port, "", 0, 5_000, "KEYS", *keys)
-                new.cluster("SETSLOT", slot, "NODE", target)
-                old.cluster("SETSLOT", slot, "NODE", target)
+                _set_slot(new, slot, "NODE", target)
+                _set_slot(old, slot, "NODE", target)
 
 
 def _client(port: int) -> Any:
     return redis.Redis(port=port, socket_timeout=10, decode_responses=True)
+
+
+def _set_slot(client: Any, *words: object) -> None:
+    """Set what a node says of a slot; Valkey refuses while a replica of it is away."""
+
+    def is_set() -> bool:
+        with suppress(redis.ResponseError):
+            return bool(client.cluster("SETSLOT", *words))
+        return False
+
+    wait_until("the replicas", is_set, COMPLETE_WITHIN_S)
