@@ -150,7 +150,7 @@ class Connections:
         self._sent: set[Any] = set()  # those with a command whose answer no thread waits for
         self._set_free()
         self._breaker: CircuitBreaker = pool.connection_kwargs.get("breaker") or CircuitBreaker()
-        self._primary: Primary = pool.connection_kwargs.get("primary") or Primary()
+        self._primary: Primary | None = pool.connection_kwargs.get("primary")
 
     def ask(self, commands: Sequence[Sequence[Any]], block_s: float = 0.0) -> list[Any]:
         """Send the commands together and return their answers; an error that Redis answers is one of the answers.
@@ -185,7 +185,8 @@ class Connections:
 
     def follow(self, error: MovedError) -> None:
         """Connect to the node that has the keys from now on, as another one has said."""
-        self._primary.note_move(error)
+        if self._primary:
+            self._primary.note_move(error)
         self.drop_idle()
 
     @contextmanager

@@ -4,6 +4,7 @@ All keys of a pool lie in one slot, so a pool needs one node of a cluster.
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from contextlib import closing
@@ -32,17 +33,17 @@ _CERTIFICATES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 Address = tuple[str, int]
 
 
-class Primary:
+class Primary(ABC):
     """The way to the primary. Thread-safe. `find` raises redis.ConnectionError where no primary is known."""
 
+    @abstractmethod
     def find(self) -> Address:
         """Return the address of the primary, as far as it is known."""
-        raise NotImplementedError
 
-    def note_move(self, error: MovedError) -> None:
+    def note_move(self, error: MovedError) -> None:  # noqa: B027 - Sentinels name no other node
         """Note where a node says that the keys are."""
 
-    def note_silence(self, address: Address) -> None:
+    def note_silence(self, address: Address) -> None:  # noqa: B027 - Sentinels are asked anew
         """Note that nothing answers at an address."""
 
 
