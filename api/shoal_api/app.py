@@ -1,11 +1,13 @@
 """The application: Flask with every route, error and metric in place."""
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from threading import Event
 from types import MappingProxyType
@@ -54,6 +56,9 @@ _ROUTES = (
     indexes.api,
     pages.api,
 )
+
+#: The beginning of a path that names the pool which is to answer.
+_POOL_PATH = re.compile(r"/pools/([^/]+)(?=/)")
 
 #: The status under which requests are counted whose clients have gone.
 _CLIENT_GONE = 499
@@ -108,8 +113,13 @@ class _App(AsyncFlask):
 
     async def respond(self, environ: "WSGIEnvironment") -> Response:
         """Return the response to a request, which counts as under way until the response is closed."""
+        path, pool = environ["PATH_INFO"], ""
+        if (named := _POOL_PATH.match(path)) and named[1] in Context.all_of(self):
+            pool = named[1]
+            environ |= {"SCRIPT_NAME": environ["SCRIPT_NAME"] + named[0], "PATH_INFO": path[named.end() :]}
         context = self.request_context(environ)
         request, access = cast(JsonRequest, context.request), Context.of(self).access
+        request.pool = pool
         try:
             response = await self.respond_in(context)
         except BaseException:
@@ -197,12 +207,11 @@ class _App(AsyncFlask):
 
 
 def create_app(settings: Settings) -> AsyncFlask:
-    """Return the application, connected to the queue by a client of its own.
+    """Return the application, connected to each pool by a client of its own.
 
     Redis may start later. Raises BadSetting for a key file or an origin that cannot be used, and for two protocols with
     the same route.
     """
-    client, stopping = AsyncClient.from_settings(settings), Event()
     app = _App(
         __name__,
         info=Info(title="Shoal", version=__version__, description="Embeds text and searches it by meaning."),
@@ -216,27 +225,14 @@ def create_app(settings: Settings) -> AsyncFlask:
     app.url_map.merge_slashes = app.url_map.redirect_defaults = False
     app.config["MAX_CONTENT_LENGTH"] = settings.max_request_bytes
     errors.install(app)
-    for own in _ROUTES:
-        app.register_api(own)
+    for routes in _ROUTES:
+        app.register_api(routes)
     app.own_paths = dict(app.paths)
     prefixes = settings.protocol_prefixes()
     for name, prefix in prefixes.items():
         api = copy(PROTOCOL_APIS[name])  # register_api writes the prefix into the object
         app.register_api(api, url_prefix=prefix or None)
-    metrics = Metrics(client)
-    Context(
-        settings=settings,
-        client=client,
-        metrics=metrics,
-        access=AccessControl(settings),
-        pool=PoolReader(client, metrics.num_cache_hits),
-        paths=ProtocolPaths(app, prefixes),
-        long_jobs=client.long_jobs,
-        uploads=UploadStore(settings, client.long_jobs.status),
-        stopping=stopping,
-        threads=app.threads,
-        tracer=open_tracer(settings, "api"),
-    ).attach(app)
+    _attach_contexts(app, settings, ProtocolPaths(app, prefixes))
     pages.install(app)
     app.own_parameters = _parameters_of_own_views(app)
     if settings.cors_origins:
@@ -244,12 +240,45 @@ def create_app(settings: Settings) -> AsyncFlask:
     return app
 
 
+def _attach_contexts(app: _App, settings: Settings, paths: ProtocolPaths) -> None:
+    """Give the application the context of each pool that it serves."""
+    others = [  # the name of a further pool is an alias of its model
+        replace(settings, pool=name, pools="", indexes="", model_aliases=name) for name in settings.pool_names()
+    ]
+    clients = {each.pool: AsyncClient.from_settings(each) for each in (settings, *others)}
+    metrics, access, stopping = Metrics(clients), AccessControl(settings), Event()
+    tracer = open_tracer(settings, "api")
+    own, *further = (
+        Context(
+            settings=each,
+            client=clients[each.pool],
+            metrics=metrics,
+            access=access,
+            pool=PoolReader(clients[each.pool], partial(metrics.num_cache_hits, each.pool)),
+            paths=paths,
+            long_jobs=clients[each.pool].long_jobs,
+            uploads=UploadStore(each, clients[each.pool].long_jobs.status),
+            stopping=stopping,
+            threads=app.threads,
+            tracer=tracer,
+        )
+        for each in (settings, *others)
+    )
+    own.attach(app, *further)
+
+
 def close_app(app: AsyncFlask) -> None:
     """Close all that an application has open which ran in its own loop."""
-    context = Context.of(app)
-    app.close(context.client.close)
-    context.long_jobs.close()
-    context.access.close()
+    contexts = Context.all_of(app).values()
+
+    async def close_clients() -> None:
+        for each in contexts:
+            await each.client.close()
+
+    app.close(close_clients)
+    for each in contexts:
+        each.long_jobs.close()
+    Context.of(app).access.close()
 
 
 def _parameters_of_own_views(app: Flask) -> dict[str, Collection[str]]:

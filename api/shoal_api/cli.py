@@ -38,6 +38,7 @@ from shoal.settings import Settings
     "trusted_proxies",
     "protocols",
     "model_aliases",
+    "pools",
     "token_ids",
     "log_level",
     "log_format",

@@ -17,6 +17,7 @@ from shoal_api.access.access_control import AccessControl
 from shoal_api.long_jobs.upload_store import UploadStore
 from shoal_api.metrics.metrics import Metrics
 from shoal_api.protocol_paths import ProtocolPaths
+from shoal_api.request import json_request
 from shoal_api.server.async_flask import run_in
 from shoal_api.viewers.pool_state import PoolReader
 
@@ -31,7 +32,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The parts that one application shares between its requests; `stopping` is set once its server is to stop."""
+    """The parts that the requests for one pool share; `stopping` is set once the server is to stop.
+
+    An application has one for each pool, which differ in what is of the pool.
+    """
 
     settings: Settings
     client: AsyncClient
@@ -49,15 +53,20 @@ class Context:
         """Return the result of a function that blocks, from one of the threads for views."""
         return await run_in(self.threads, partial(function, *args, **named))
 
-    def attach(self, app: Flask) -> None:
-        """Make this the context of `app`."""
-        app.extensions[_KEY] = self
+    def attach(self, app: Flask, *others: Self) -> None:
+        """Make this the context of the pool of `app`, and give it the contexts of its other pools."""
+        app.extensions[_KEY] = {"": self, **{each.settings.pool: each for each in (self, *others)}}
 
     @classmethod
-    def of(cls, app: Flask) -> Self:
-        """Return the context of `app`."""
-        found: Self = app.extensions[_KEY]
+    def of(cls, app: Flask, pool: str = "") -> Self:
+        """Return the context of a pool of `app`; without a name, the context of its own pool."""
+        found: Self = app.extensions[_KEY][pool]
         return found
+
+    @classmethod
+    def all_of(cls, app: Flask) -> dict[str, Self]:
+        """Return the contexts of `app` by the names of their pools, its own first."""
+        return {name: found for name, found in app.extensions[_KEY].items() if name}
 
 
 #: What Flask's proxy of the current application looks up.
@@ -65,5 +74,11 @@ _CURRENT: Any = app_ctx.__wrapped__  # type: ignore[attr-defined]
 
 
 def context() -> Context:
-    """Return the context of the application that handles the current request."""
-    return Context.of(_CURRENT.get().app)
+    """Return the context of the pool that answers the current request."""
+    return Context.of(_CURRENT.get().app, json_request().pool)
+
+
+def contexts() -> list[Context]:
+    """Return the contexts of the pools that may answer the current request: one, once a pool is chosen."""
+    chosen = json_request().pool
+    return [context()] if chosen else list(Context.all_of(_CURRENT.get().app).values())

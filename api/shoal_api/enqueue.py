@@ -122,7 +122,11 @@ async def submit(job: Job, lane: str = "interactive", headers: dict[str, str] | 
     job.check_texts(settings.max_job_texts, settings.max_text_chars, "job", remedy)
     job_id = await client.put(job, lane, json_request().client_name, json_request().headers.get("Idempotency-Key"))
     status = "queued" if job_id == job.id else (await client.queue.status(job_id))[0]
-    return rendered({"id": job_id, "status": status}, 202, {"Location": f"/v1/jobs/{job_id}", **(headers or {})})
+    return rendered(
+        {"id": job_id, "status": status},
+        202,
+        {"Location": f"{json_request().root_path}/v1/jobs/{job_id}", **(headers or {})},
+    )
 
 
 def writer(index: str) -> IndexWriter:

@@ -83,6 +83,9 @@ class JsonRequest(Request):
     #: The client: the name of its API key or its address, once access control has let the request in.
     client_name = ""
 
+    #: The pool that answers: the name in the path, or once the model is known that of its pool; else the API's own.
+    pool = ""
+
     #: True if the request may do what is for operators: its key is an admin's, or none is needed.
     is_admin = False
 

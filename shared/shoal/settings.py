@@ -110,6 +110,10 @@ class Settings:
     model_aliases: str = _setting(
         "", "Further names by which requests may ask for the model or the reranker, separated by commas; * is any name."
     )
+    pools: str = _setting(
+        "",
+        "Further pools that the API serves, separated by commas: the `model` of a request, or its path, chooses one.",
+    )
 
     token_ids: str = _setting(
         "refuse",
@@ -210,9 +214,10 @@ class Settings:
     def __post_init__(self) -> None:
         for item in fields(self):
             _check(item.name, getattr(self, item.name), **{k: item.metadata[k] for k in ("least", "most", "choices")})
-        for name in ("key_prefix", "pool"):
-            if not NAME.fullmatch(value := getattr(self, name)):
-                raise BadSetting(f"{name} is {excerpt(value)}: it takes {NAME_RULE}")
+        for name, values in (("key_prefix", [self.key_prefix]), ("pool", [self.pool]), ("pools", self.pool_names())):
+            for value in values:
+                if not NAME.fullmatch(value):
+                    raise BadSetting(f"{name} is {excerpt(value)}: it takes {NAME_RULE}")
         self.index_folders()
         self.root_folders()
         self.root_urls()
@@ -357,6 +362,10 @@ class Settings:
                 )
             prefixes[name] = prefix
         return prefixes
+
+    def pool_names(self) -> list[str]:
+        """Return the names in `pools`, each once, without the name of `pool`."""
+        return [name for name in dict.fromkeys(_parts(self.pools)) if name != self.pool]
 
     def model_alias_names(self) -> list[str]:
         """Return the names in `model_aliases`."""

@@ -582,7 +582,7 @@ def assert_alike(found: np.ndarray, expected: np.ndarray) -> None:
 
 
 class TestApi:
-    def test_it_says_how_many_texts_were_cached_and_counts(self, make_app: MakeApp, worker: Worker) -> None:
+    def test_it_says_how_many_texts_were_cached_and_counts(self, make_app: MakeApp, worker: Worker, keys: Keys) -> None:
         api = make_app().test_client()
         embed(worker, "storm", "rain")
         announce(worker)
@@ -597,7 +597,7 @@ class TestApi:
             assert api.get(f"/v1/jobs/{job['id']}/result?wait=20").get_json()["cached"] == 1
         announce(worker)
         metrics = api.get("/metrics").get_data(as_text=True)
-        assert "shoal_cache_hits_total 2.0" in metrics
-        assert "shoal_cache_misses_total 1.0" in metrics
+        assert f'shoal_cache_hits_total{{pool="{keys.pool}"}} 2.0' in metrics
+        assert f'shoal_cache_misses_total{{pool="{keys.pool}"}} 1.0' in metrics
         assert f'shoal_worker_cache_hits_total{{worker="{worker.id}"}} 1.0' in metrics
         assert f'shoal_worker_cache_misses_total{{worker="{worker.id}"}} 5.0' in metrics

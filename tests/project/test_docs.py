@@ -220,12 +220,18 @@ def test_every_method_of_the_python_page_exists() -> None:
     assert all(callable(attrgetter(name)(shoal)) for name in methods)
 
 
-def test_every_curl_command_in_an_example_is_answered(api: FlaskClient, stub: StubWorker) -> None:
+def test_every_curl_command_in_an_example_is_answered(
+    make_app: MakeApp, stub: StubWorker, redis_url: str, keys: Keys
+) -> None:
     stub.announce(model=DEFAULTS.model)
+    further = StubWorker(redis_url, Keys(keys.prefix, "e5"))
+    further.start(model="intfloat/multilingual-e5-small")
+    api = make_app(pools="e5").test_client()
     text = "".join(read(name) for name in PAGES)
     asked = re.findall(r"""curl -s localhost:8080(/\S+)(?: -H "[^"]*")? -d '([^']+)'""", text)
     assert len(asked) == text.count("curl -s localhost:8080") > 4
     assert [(path, body) for path, body in asked if api.post(path, data=body).status_code != 200] == []
+    further.stop()
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -73,7 +73,7 @@ def state(job_id: str, status: str) -> dict[str, Any]:
 
 def accepted(job_id: str, status: str) -> Response:
     """Return 202 with the state of a long job and its location."""
-    return rendered(state(job_id, status), 202, {"Location": f"/v1/jobs/{job_id}"})
+    return rendered(state(job_id, status), 202, {"Location": f"{json_request().root_path}/v1/jobs/{job_id}"})
 
 
 async def wait(job_id: str, timeout_s: float) -> LongJobStatus:

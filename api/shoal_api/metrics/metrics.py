@@ -27,9 +27,9 @@ _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
 
 
 class Metrics:
-    """The metrics of one application, in a registry of its own."""
+    """The metrics of one application, in a registry of its own; `clients` has the client of each pool."""
 
-    def __init__(self, client: AsyncClient):
+    def __init__(self, clients: Mapping[str, AsyncClient]):
         self._registry = CollectorRegistry()
         own = _register_processes(self._registry)
         self.requests = Histogram(
@@ -47,15 +47,21 @@ class Metrics:
             registry=own,
         )
         self.errors = Counter("shoal_http_errors", "Requests answered with an error.", ("code",), registry=own)
-        self._client = client
+        self._clients = clients
         self._lock = Lock()
-        self._num_counted = (0, 0)
-        self._cache_hits = Counter("shoal_cache_hits", "Texts of embeds that the API found in the cache.", registry=own)
+        self._num_counted = dict.fromkeys(clients, (0, 0))
+        self._cache_hits = Counter(
+            "shoal_cache_hits", "Texts of embeds that the API found in the cache.", ("pool",), registry=own
+        )
         self._cache_misses = Counter(
             "shoal_cache_misses",
             "Texts of embeds that the API did not find in the cache and sent to a worker.",
+            ("pool",),
             registry=own,
         )
+        for pool in clients:
+            self._cache_hits.labels(pool)
+            self._cache_misses.labels(pool)
         build = Gauge(
             "shoal_build_info",
             "The version that runs, as a label.",
@@ -74,29 +80,33 @@ class Metrics:
             self.batches.labels(route, status).inc()
         self._count_lookups()
 
-    def num_cache_hits(self) -> float:
-        """Return how many texts the processes of this API have found in the cache."""
+    def num_cache_hits(self, pool: str) -> float:
+        """Return how many texts the processes of this API have found in the cache of a pool."""
         self._count_lookups()
         folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
         if folder is None:
-            return self._num_counted[0]
+            return self._num_counted[pool][0]
         families = MultiProcessCollector.merge(glob(f"{folder}/counter_*.db"))  # type: ignore[no-untyped-call]
-        hits = [sample.value for family in families if family.name == "shoal_cache_hits" for sample in family.samples]
-        return float(sum(hits))
+        samples = [sample for family in families if family.name == "shoal_cache_hits" for sample in family.samples]
+        return float(sum(sample.value for sample in samples if sample.labels.get("pool") == pool))
 
     def _count_lookups(self) -> None:
-        """Count the lookups since the last time; the client counts its own, without knowing of Prometheus."""
+        """Count the lookups since the last time; each client counts its own, without knowing of Prometheus."""
         with self._lock:
-            counted, before = self._client.num_cached, self._num_counted
-            self._num_counted = counted
-            if counted != before:
-                self._cache_hits.inc(counted[0] - before[0])
-                self._cache_misses.inc(counted[1] - before[1])
+            for pool, client in self._clients.items():
+                counted, before = client.num_cached, self._num_counted[pool]
+                self._num_counted[pool] = counted
+                if counted != before:
+                    self._cache_hits.labels(pool).inc(counted[0] - before[0])
+                    self._cache_misses.labels(pool).inc(counted[1] - before[1])
 
-    def render(self, pool: PoolSnapshot | None, memory: Mapping[bytes, bytes] | None) -> bytes:
-        """Return all metrics in Prometheus's text format, with what was read of the pool and of Redis's memory."""
+    def render(self, pool: PoolSnapshot | None, memory: Mapping[bytes, bytes] | None, of_api: bool = True) -> bytes:
+        """Return what was read of a pool and of Redis's memory in Prometheus's text format, and the API's own metrics.
+
+        Without `of_api` the API's own are left out, as where the path names one of several pools.
+        """
         self._count_lookups()
-        families = [*describe(pool, memory), *self._registry.collect()]
+        families = [*describe(pool, memory), *(self._registry.collect() if of_api else ())]
         text = generate_latest(_Families([*families, *tei_metrics(families)]))
         return text + worker_metrics.render(pool.workers).encode() if pool else text
 

@@ -1,4 +1,4 @@
-"""The model that is served, and the names by which a request may ask for it."""
+"""The models that are served, and the names by which a request may ask for one of them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,8 @@ from shoal.contract.excerpt import excerpt
 from shoal.contract.model_names import ANY_NAME, is_among, names_of
 from shoal.contract.options import DOCUMENT_PROMPTS, QUERY_PROMPTS
 from shoal.errors import ModelNotFound, NotReady
-from shoal_api.context import context
+from shoal_api.context import Context, context, contexts
+from shoal_api.request import json_request
 
 #: The names that the prompt for a kind of text may have, by the protocols' words for the kind.
 _PROMPTS = {
@@ -19,20 +20,24 @@ _PROMPTS = {
 
 
 async def served_models(part: str = "model") -> list[str]:
-    """Return the names of the models, or of the rerankers, of ready workers: one, unless workers are being replaced."""
-    names = {about.get(part) for about in (await context().pool.read()).ready.values()}
-    return sorted(name for name in names if isinstance(name, str))
+    """Return the names of the models, or of the rerankers, of ready workers: one a pool, unless they are replaced."""
+    return sorted({name for found in contexts() for name in await _served(found, part)})
 
 
-def known_names(served: list[str]) -> list[str]:
-    """Return every name by which a request may ask for one of these, the aliases too, but for `*`."""
-    names = (*(name for model in served for name in names_of(model)), *context().settings.model_alias_names())
-    return [name for name in dict.fromkeys(names) if name != ANY_NAME] if served else []
+async def known_names() -> list[str]:
+    """Return every name by which a request may ask for a model that is served, the aliases too, but for `*`."""
+    names = [name for found in contexts() if await _served(found) for name in await _names(found)]
+    return [name for name in dict.fromkeys(names) if name != ANY_NAME]
 
 
 async def describe_model(name: str) -> Mapping[str, Any] | None:
     """Return the heartbeat of a ready worker that serves the model, or of any for an alias; None without one."""
-    workers = (await context().pool.read()).ready.values()
+    workers = [
+        about
+        for found in contexts()
+        if is_among(name, await _names(found))
+        for about in (await found.pool.read()).ready.values()
+    ]
     return next((about for about in workers if about.get("model") == name), next(iter(workers), None))
 
 
@@ -52,15 +57,39 @@ async def prompt_for(kind: str | None) -> str | None:
 
 
 async def check_model(name: str | None, part: str = "model") -> None:
-    """Raise ModelNotFound for a name that is not one of the served model's, or of the served reranker's.
+    """Let the pool that serves the model, or the reranker, of this name answer the request.
 
-    While no ready worker has one, any name is taken: the request waits for a worker, which will say so.
+    A pool without a ready worker may serve any name that no other pool has: the request waits for a worker there.
+    Raises ModelNotFound for a name that no pool may serve, and NotReady for one that several may.
     """
-    if name is None or not (served := await served_models(part)):
+    if name is None:
         return
-    known = known_names(served)
-    if not is_among(name, (*known, *context().settings.model_alias_names())):
+    pools = contexts()
+    known = {found.settings.pool: await _names(found, part) for found in pools}
+    fitting = [pool for pool, names in known.items() if is_among(name, names)]
+    fitting.sort(key=lambda pool: ANY_NAME in known[pool])
+    if not fitting:
+        fitting = [found.settings.pool for found in pools if not (await found.pool.read()).ready]
+        if len(fitting) > 1:
+            raise NotReady(
+                f"no worker of the pools {' and '.join(fitting)} is ready to tell its {part}: wait for one, or ask for "
+                "the model by the name of its pool"
+            )
+    if not fitting and await served_models(part):
+        words = " or ".join(dict.fromkeys(name for names in known.values() for name in names))
         raise ModelNotFound(
-            f"the {part} {excerpt(name)} is not served here: ask for {' or '.join(known)}, or make the name an alias "
-            "with SHOAL_MODEL_ALIASES"
+            f"the {part} {excerpt(name)} is not served here: ask for {words}, or make the name an alias with "
+            "SHOAL_MODEL_ALIASES"
         )
+    json_request().pool = next(iter(fitting or known))
+
+
+async def _served(found: Context, part: str = "model") -> set[str]:
+    names = {about.get(part) for about in (await found.pool.read()).ready.values()}
+    return {name for name in names if isinstance(name, str)}
+
+
+async def _names(found: Context, part: str = "model") -> list[str]:
+    """Return the names of the model, or of the reranker, of a pool, then its aliases."""
+    models = sorted(await _served(found, part))
+    return [*(name for model in models for name in names_of(model)), *found.settings.model_alias_names()]

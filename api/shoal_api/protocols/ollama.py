@@ -192,7 +192,7 @@ async def embeddings(body: OllamaPromptBody) -> Response:
 @api.get("/api/tags", responses={200: OllamaModels})
 async def tags() -> Response:
     """List the model that is served under each of its names, the aliases too."""
-    return rendered({"models": [await _about(name) for name in known_names(await served_models())]})
+    return rendered({"models": [await _about(name) for name in await known_names()]})
 
 
 @api.get("/api/ps", responses={200: OllamaModels})

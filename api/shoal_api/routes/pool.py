@@ -85,7 +85,9 @@ async def retry_dead_letter(path: DeadLetterPath) -> Response:
     """Submit the job again, under a new id by which its result can be fetched."""
     refuse_idempotency_key("repeat it without a key, as a dead letter is put again once")
     job_id = await _letters().retry(path.id)
-    return rendered({"id": job_id, "status": "queued"}, 202, {"Location": f"/v1/jobs/{job_id}"})
+    return rendered(
+        {"id": job_id, "status": "queued"}, 202, {"Location": f"{json_request().root_path}/v1/jobs/{job_id}"}
+    )
 
 
 @dead_letters_api.delete("/v1/dead/<id>", responses={200: Dropped})

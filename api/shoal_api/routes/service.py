@@ -18,6 +18,7 @@ from shoal_api.answers.response import WholeResponse, rendered
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import context
 from shoal_api.metrics.pool import read_memory
+from shoal_api.request import json_request
 from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.requests import ReadyQuery
 from shoal_api.schema.responses import Health, Info, Ready
@@ -132,5 +133,5 @@ async def metrics() -> Response:
     with suppress(ShoalError):
         pool = await PoolSnapshot.take(queue)
         memory = await read_memory(queue)
-    text = await context().in_thread(context().metrics.render, pool, memory)
+    text = await context().in_thread(context().metrics.render, pool, memory, not json_request().pool)
     return WholeResponse(text, content_type=CONTENT_TYPE_LATEST)

@@ -107,7 +107,8 @@ class StubWorker:
         self._thread.start()
 
     def announce(self, **about: Any) -> None:
-        """Write the worker's heartbeat, with other values where they are given."""
+        """Write the worker's heartbeat, with other values where they are given; replies name its model from then on."""
+        self._model = about.get("model", "stub")
         self.pool.announce("stub", ABOUT | about)
 
     def pause(self) -> None:
@@ -151,13 +152,13 @@ class StubWorker:
 
     def _answer(self, delivery: Delivery, job: Job) -> Answer:
         try:
-            reply = _reply(job)
+            reply = _reply(job, self._model)
         except ShoalError as error:
             reply = Reply.failure(job.id, error)
         return Answer(delivery, reply, job.reply_to)
 
 
-def _reply(job: Job) -> Reply:
+def _reply(job: Job, model: str) -> Reply:
     if job.deadline is not None and job.deadline < time.time():
         raise Expired("the deadline passed")
     if "fail" in job.texts:
@@ -176,7 +177,7 @@ def _reply(job: Job) -> Reply:
         truncated=[length > MAX_TOKENS for length in lengths],
         characters=[len(" ".join(text.split()[: MAX_TOKENS - 2])) for text in job.texts],
         timings=dict.fromkeys(TIMINGS, 0.001),
-        model="stub",
+        model=model,
     )
     if isinstance(job, Rerank):
         return replace(reply, scores=_scores(job), model="stub-reranker")
