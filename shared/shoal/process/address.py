@@ -14,10 +14,7 @@ _MISSING = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 def find_api_addresses(settings: Settings) -> list[str]:
-    """Return the IP addresses for the API to listen on, as `find_addresses` does.
-
-    Also raises BadSetting if other machines could use the API without a key, unless the settings allow that.
-    """
+    """Return the IP addresses for the API. Raises BadSetting if anyone could use it without a key."""
     addresses = find_addresses(settings.host, settings.port)
     is_private = all(ip_address(address.partition("%")[0]).is_loopback for address in addresses)
     if is_private or settings.api_keys_file or settings.allow_anonymous == "anywhere":
@@ -29,12 +26,7 @@ def find_api_addresses(settings: Settings) -> list[str]:
 
 
 def find_addresses(host: str, port: int) -> list[str]:
-    """Return the IP addresses of `host`, after checking that a process can listen on its port there now.
-
-    Addresses that this machine lacks are left out as long as one remains: a container may have no IPv6, and know
-    `localhost` by both addresses all the same. Raises PortInUse if another program listens on one of them, and
-    BadSetting if this machine has none of them or the port needs more rights.
-    """
+    """Return the IP addresses of `host` that this machine has and can listen on now. Raises PortInUse or BadSetting."""
     found, missing = [], []
     try:
         resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)

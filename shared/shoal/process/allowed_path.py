@@ -13,11 +13,7 @@ _FILE = "file://"
 
 
 def allowed_path(path: str, settings: Settings) -> str:
-    """Return the absolute path, with all links followed, or the URL, as it is.
-
-    A relative path begins in `settings.files_folder`. The path need not exist. Raises PathNotAllowed if it is below
-    none of the roots.
-    """
+    """Return the absolute path, with links followed, or the URL, as it is. Raises PathNotAllowed."""
     if "://" in path and not path.startswith(_FILE):
         if is_below(path, settings.root_urls()):
             return path

@@ -144,10 +144,7 @@ class Progress:
 
 
 class TaskBar:
-    """The progress of a long job on standard error: a bar on a terminal, else a line every few seconds.
-
-    It is a function that a task reports to; `rows_per_s` and `eta_s` are measured here unless they are given.
-    """
+    """The progress of a long job on standard error: a function that a task reports to."""
 
     def __init__(self, *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
@@ -214,10 +211,7 @@ _POLL_EVERY_S = 0.02
 
 
 def wait_until(what: str, is_done: Callable[[], bool], within_s: float = WITHIN_S) -> None:
-    """Wait until `is_done` returns True, with lines of progress on standard error: "waiting for `what` … 5 s".
-
-    Raises NotReady after `within_s`, and all errors of `is_done`.
-    """
+    """Wait until `is_done` returns True, with lines of progress. Raises NotReady after `within_s`."""
     started = time.monotonic()
     progress = Progress(f"waiting for {what}")
     while not is_done():

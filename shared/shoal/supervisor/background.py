@@ -1,7 +1,4 @@
-"""`shoal serve` in the background: started as a process of its own, and stopped.
-
-It loads little, as the process that serves does all the work.
-"""
+"""`shoal serve` in the background: started as a process of its own, and stopped."""
 
 import math
 import os
@@ -23,11 +20,7 @@ LAST_LINE = "stop:   "
 
 
 def detach(settings: Settings) -> Path | None:
-    """Go on in the background: in a process of its own, return the log that its output goes to.
-
-    In this process return None once the other one is ready. Ctrl-C ends the start. Raises the error with which the
-    other process ends, or NotReady with the end of its log.
-    """
+    """Return the log to the process that goes on in the background, and None here once it is ready."""
     if pid := running_pid(settings):
         raise already_serving(settings, pid)
     make_home(settings)

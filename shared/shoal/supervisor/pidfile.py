@@ -14,10 +14,7 @@ from shoal.settings import Settings
 
 @contextmanager
 def hold(settings: Settings) -> Iterator[None]:
-    """Hold the pid file's lock; the system releases it however this process ends.
-
-    Raises BadSetting if another process holds it.
-    """
+    """Hold the pid file's lock until this process ends. Raises BadSetting if another process holds it."""
     make_home(settings)
     with _path(settings).open("a+") as file:
         if not _lock(file):

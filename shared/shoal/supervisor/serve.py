@@ -18,10 +18,7 @@ from shoal.supervisor.supervisor import Supervisor
 
 
 def with_sample(settings: Settings) -> Settings:
-    """Return settings that name the index of sample headlines, after building it unless it is there.
-
-    Raises BadSetting for a home folder whose path cannot be named as an index, and NotReady if there is no index.
-    """
+    """Return settings that name the index of sample headlines, built unless it is there. Raises NotReady."""
     make_home(settings)
     folder = settings.home_folder / "sample"
     if "," in str(folder):
@@ -34,12 +31,7 @@ def with_sample(settings: Settings) -> Settings:
 
 
 def serve(settings: Settings, *, query: str | None = None, log: Path | None = None) -> None:
-    """Run Redis, the API and the workers until Ctrl-C or SIGTERM; search for `query` once they are ready.
-
-    `log` is the file that the output goes to, if this process runs in the background.
-
-    Raises BadSetting if a process serves from the same home folder already, and what `Supervisor` raises.
-    """
+    """Run everything until Ctrl-C or SIGTERM, with a summary once it is ready. Raises BadSetting."""
     with hold(settings):
         supervisor = Supervisor(settings)
         supervisor.check()

@@ -13,6 +13,7 @@ from test_worker import code, distinct, put, replies
 
 import shoal_workers.loop.batch
 import shoal_workers.loop.worker
+from shoal.contract.jobs import LANES
 from shoal.contract.options import Options
 from shoal.errors import Unavailable
 from shoal.operations import Embed, Rerank
@@ -123,25 +124,16 @@ def test_interactive_jobs_that_wait_are_computed_without_a_pause(worker: Worker,
     assert drive(worker) == 1
 
 
-def test_bulk_jobs_are_all_answered_while_nothing_else_comes(worker: Worker, queue: Queue, engine: Engine) -> None:
-    for n in range(5):
-        put(queue, *(f"{text} {n}" for text in distinct(60)), lane="bulk", reply_to="bulk")
-    assert drive(worker) == 5
-    assert {what for what, _ in engine.passes} == {"aside", "finish"}
-
-
 def test_an_engine_that_fails_while_passes_aside_are_waited_for_holds_up_nothing(
     worker: Worker, queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "ends_within", failing)
+    def fail(*_: object) -> bool:
+        raise RuntimeError("the engine chokes")
+
+    monkeypatch.setattr(engine, "ends_within", fail)
     put(queue, *distinct(3), lane="bulk", reply_to="bulk")
     assert drive(worker) == 1
     assert [reply.error for reply in replies(queue, "bulk").values()] == [None]
-
-
-def failing(*_: object) -> bool:
-    """Fail."""
-    raise RuntimeError("the engine chokes")
 
 
 def test_a_text_that_the_engine_fails_on_aside_harms_its_own_job_alone(worker: Worker, queue: Queue) -> None:
@@ -178,19 +170,7 @@ def test_a_worker_whose_redis_goes_away_waits_for_a_batch_aside(
     assert engine.passes == [("aside", 40), ("finish", 40)]
 
 
-def test_a_worker_that_is_stopped_answers_a_batch_aside(
-    queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(queue, *distinct(40), lane="bulk", reply_to="bulk")
-    stopping = threading.Event()
-    worker = Worker(queue.consumer(), engine, {}, Bucketing(480), stopping=stopping)
-    monkeypatch.setattr(engine, "ends_within", lambda *_: stopping.set())
-    worker.run()
-    assert engine.passes == [("aside", 40), ("finish", 40)]
-    assert len(replies(queue, "bulk")) == 1
-
-
-def test_a_worker_that_is_stopped_takes_no_job_while_a_batch_runs_aside(queue: Queue, engine: Engine) -> None:
+def test_a_worker_that_is_stopped_answers_a_batch_aside_and_takes_no_other_job(queue: Queue, engine: Engine) -> None:
     put(queue, *distinct(40), lane="bulk", reply_to="bulk")
     stopping = threading.Event()
     worker = Worker(queue.consumer(), engine, {}, Bucketing(480), stopping=stopping)
@@ -201,7 +181,16 @@ def test_a_worker_that_is_stopped_takes_no_job_while_a_batch_runs_aside(queue: Q
 
     engine.before_aside = stop
     worker.run()
+    assert engine.passes == [("aside", 40), ("finish", 40)]
     assert (len(replies(queue, "bulk")), replies(queue, "later")) == (1, {})
+
+
+def test_a_suspect_shares_no_time_with_other_jobs(worker: Worker, queue: Queue, engine: Engine) -> None:
+    put(queue, *distinct(40), lane="bulk", reply_to="bulk")
+    queue.take("killed", LANES, 1)
+    queue.die()
+    assert drive(worker) == 1
+    assert {what for what, _ in engine.passes} == {"start", "finish"}
 
 
 def test_the_texts_of_the_next_pass_are_tokenized_while_one_runs_aside(

@@ -1,8 +1,4 @@
-"""The scheduler holds admitted jobs by priority and chooses the texts of the next forward pass. Knows no tensors.
-
-Every pass is chosen anew, so preemption is only the next choice: while a long bulk job is under way, an interactive job
-that has come meanwhile is simply chosen first.
-"""
+"""The scheduler holds admitted jobs by priority and chooses the texts of the next pass. Knows no tensors."""
 
 import sys
 import time
@@ -130,10 +126,7 @@ class Scheduler:
     # Choose and finish
 
     def next_batch(self, kinds: Collection[str] = SHARES.keys()) -> Batch | None:
-        """Choose the texts of the next forward pass, tokenizing them first; None if no text waits.
-
-        Jobs of the given kinds are chosen; a suspect is chosen first, and no other job before it is answered.
-        """
+        """Choose the texts of the next pass of the kinds, or of a suspect alone; None if no text waits."""
         if suspect := next((work for work in self.unanswered() if work.delivery.is_suspect), None):
             return self._next_of(suspect.kind, [suspect])
         while kind := self._choose(kinds):

@@ -45,11 +45,7 @@ MAX_TOKENIZER_BYTES = 64 << 20
 
 
 def prepare_if_needed(home: Path, name: str, force: bool = False) -> Path:
-    """Return the folder of the prepared model, after preparing it if that is needed.
-
-    `force` prepares it in any case. Of several processes that need it at once, one prepares it. Raises ModelNotFound or
-    ModelMismatch for a model that cannot be prepared, and DiskFull or OSError for a folder that cannot be written.
-    """
+    """Return the folder of the prepared model, prepared now if need be by one process. Raises ModelMismatch."""
     folder = prepared_folder(home, name)
     if force or not is_prepared(folder):
         source = find_source(name)
@@ -71,10 +67,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def prepare(name: str, source: Path, folder: Path) -> None:
-    """Prepare the model in `source` in `folder`, which is replaced only when all files are written.
-
-    No other process may prepare in it at the same time. Raises what `prepare_if_needed` raises.
-    """
+    """Prepare the model in `source` in `folder`, which is replaced only when all files are written."""
     new, old = (folder.with_name(f".{folder.name}.{what}") for what in ("new", "old"))
     shutil.rmtree(new, ignore_errors=True)  # left by a process that was killed
     new.mkdir(parents=True)
@@ -200,10 +193,7 @@ def _save(model: Model, graph: ov.Model, folder: Path) -> Model:
 
 
 def _reference(graph: ov.Model, model: Model, path: Path) -> NDArray[np.float32]:
-    """Return the normalised vectors `[texts, dimension]` of the parity check's texts, each in a row of its own.
-
-    Those of a reranker are the scores of its pairs, `[pairs, 1]`.
-    """
+    """Return the parity check's normalised vectors `[texts, dimension]` or, of a reranker, scores `[pairs, 1]`."""
     compiled = ov.Core().compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     tokenizer = Tokenizer.from_file(str(path))
     tokenizer.no_padding()
@@ -220,10 +210,7 @@ def _reference(graph: ov.Model, model: Model, path: Path) -> NDArray[np.float32]
 
 
 def _export(model: Model, reason: str, folder: Path) -> None:
-    """Let torch write the graph and the reference vectors, in another process.
-
-    Raises ModelNotFound if that fails, and ModelMismatch without the `export` extra.
-    """
+    """Let torch write the graph and the reference vectors, in another process. Raises ModelMismatch."""
     if not find_spec("torch") or not find_spec("sentence_transformers"):
         raise ModelMismatch(
             f"{model.name} is of an architecture that torch must export ({reason}), as it has no file "

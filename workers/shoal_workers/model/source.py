@@ -1,8 +1,4 @@
-"""The original of a model, a folder of Sentence Transformers: finding it, and reading what its files say.
-
-A cross-encoder may be a folder of transformers, which has no modules.json. Nothing in a folder is run: its layers must
-be Sentence Transformers' own, its weights safetensors, and no link may lead out of it.
-"""
+"""A model's original, of Sentence Transformers or transformers: its files are read, and nothing in it is run."""
 
 import json
 import math
@@ -37,10 +33,7 @@ _DIMENSION = ("hidden_size", "dim", "d_model")
 
 
 def find_source(name: str) -> Path:
-    """Return the folder of the original: a local one, an installed package's, or the hub cache's, filled if need be.
-
-    Raises ModelNotFound.
-    """
+    """Return the folder of the original: local, of an installed package, or of the hub. Raises ModelNotFound."""
     if _is_model(name):
         return Path(name)
     if name == PACKAGED and (spec := find_spec(PACKAGED_MODULE)) and spec.submodule_search_locations:
@@ -52,11 +45,7 @@ def find_source(name: str) -> Path:
 
 
 def read_properties(name: str, source: Path) -> dict[str, Any]:
-    """Read the properties of the model from its files: values for the fields of `Model` of the same names.
-
-    Raises ModelNotFound for a file that is missing or cannot be read, and ModelMismatch for a model that Shoal cannot
-    serve, or whose weights do not have the expected digest.
-    """
+    """Return values of the fields of `Model`, from its files. Raises ModelNotFound or ModelMismatch."""
     _refuse_links_out(source)
     try:
         transformer, config = transformer_folder(source), read_config(source)
@@ -99,10 +88,7 @@ def _read_embedder(name: str, source: Path) -> dict[str, Any]:
 
 
 def transformer_folder(source: Path) -> Path:
-    """Return the folder that holds the weights, config.json and tokenizer.json.
-
-    Raises ModelNotFound or ModelMismatch.
-    """
+    """Return the folder that holds the weights, config.json and tokenizer.json."""
     if not (source / "modules.json").exists() and (source / "config.json").exists():
         return source
     return source / _layers(source)["Transformer"]
@@ -132,10 +118,7 @@ def _is_model(name: str) -> bool:
 
 
 def with_own_graph(name: str, source: Path) -> Path:
-    """Return the folder of the original with its own OpenVINO or ONNX graph, if it has one: the hub is asked for it.
-
-    Raises ModelNotFound.
-    """
+    """Return the folder of the original with its own OpenVINO or ONNX graph, which a hub is asked for."""
     files = ["openvino/openvino_model.xml", "openvino/openvino_model.bin", "onnx/model.onnx"]
     return _from_hub(name, files) if source.parent.name == "snapshots" else source
 
@@ -155,10 +138,7 @@ def _from_hub(name: str, more: Sequence[str] = ()) -> Path:
 
 
 def _refuse_links_out(source: Path) -> None:
-    """Raise ModelMismatch for anything but files and folders, such as a pipe, and for a link that leads out.
-
-    The files of a hub's cache may be in the folder that has `snapshots`.
-    """
+    """Raise ModelMismatch for a link out of the folder, or of a hub's cache, and for anything but files."""
     root = source.resolve()
     root = root.parents[1] if root.parent.name == "snapshots" else root
     for path in source.rglob("*"):

@@ -67,11 +67,7 @@ class Transformer:
 
 
 def read_transformer(config: Mapping[str, Any], tensors: dict[str, Array], has_head: bool = False) -> Transformer:
-    """Return the model of a config.json, whose settings are all supported, and of the tensors in its weights' files.
-
-    Raises ModelMismatch for a setting that is missing or impossible, and a tensor that is missing, of another shape
-    than the settings say, or unknown.
-    """
+    """Return the model of supported settings and of the tensors in its files. Raises ModelMismatch."""
     return _Reader(config, tensors, has_head).transformer()
 
 

@@ -19,11 +19,7 @@ SHRINK_AFTER_S = 10.0
 
 
 class ProcessorShare:
-    """The compute threads of a worker: `available` processors divided among the workers that share them.
-
-    At least `num_expected` of them share, as a supervisor starts again those that end. `fixed_threads` other than 0 are
-    given whatever is due. Times are on any one clock.
-    """
+    """A worker's compute threads: `fixed_threads`, or its share of the `available` processors."""
 
     def __init__(
         self,
@@ -57,11 +53,7 @@ log = logging.getLogger(__name__)
 
 
 class Resizing:
-    """The models of a worker, and its searches, which get another number of threads between two passes.
-
-    The engines of `encoders` are made on a thread of their own meanwhile, and `resize_searches` is called with the
-    number when they are taken. A number with which that fails is not tried again before another one was asked for.
-    """
+    """The models and searches of a worker, which get another number of threads between two passes."""
 
     def __init__(self, threads: int, encoders: Sequence[Encoder], resize_searches: Callable[[int], object]):
         self._threads = threads

@@ -26,12 +26,7 @@ PRECISIONS = ("bf16", "int8")
 
 
 class Avx512Engine:
-    """The model in the kernel, and two sets of threads: of the usual priority, and of a low one for passes aside.
-
-    Texts of a pass are cut into blocks, each of which one thread takes through all layers. A text's vectors are the
-    same whatever texts and threads it is computed with. Raises BadSetting where it cannot run, and for a model or a
-    precision that it does not compute.
-    """
+    """The model in the kernel, and threads of the usual and of a low priority. Raises BadSetting."""
 
     name = "avx512"
     fixed_steps = False

@@ -1,7 +1,4 @@
-"""Calibration for 8 bits: the ranges of what goes into each product, measured once for a prepared model.
-
-They are kept in a file of its folder, which all workers use: whatever processor measured them, vectors are the same.
-"""
+"""Calibration for 8 bits: the ranges of what goes into each product, measured once for a prepared model."""
 
 import csv
 from collections.abc import Sequence
@@ -26,10 +23,7 @@ SCRIPTS, SCRIPT_SIZE = (*range(0x20, 0x3100, 0x100), *range(0x4E00, 0xD7A0, 0x10
 
 
 def load_ranges(folder: Path, threads: int) -> list[Range]:
-    """Return the ranges for a prepared model, which are measured now unless its folder has them already.
-
-    A folder that cannot be written is left as it is.
-    """
+    """Return the ranges for a prepared model, measured now unless its folder has them already."""
 
     def make() -> bytes:
         return _pack(_measure(folder, threads))

@@ -17,11 +17,7 @@ _DIGEST_BYTES = 16
 
 
 def load_or_make(path: Path, make: Callable[[], bytes], max_wait_s: float = MAX_WAIT_S) -> bytes:
-    """Return the contents of the file; if it is missing or damaged, those that `make` returns, which are kept in it.
-
-    One process at a time makes them, and the others wait for it. Raises OSError where no file can be locked or written,
-    and TimeoutError, which is one, if another process takes over `max_wait_s`.
-    """
+    """Return the contents of the file, or those that `make` returns, called by one process. Raises OSError."""
     if (contents := _read(path)) is not None:
         return contents
     path.parent.mkdir(exist_ok=True)

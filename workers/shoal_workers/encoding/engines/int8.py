@@ -1,8 +1,4 @@
-"""Products in 8 bits: half the memory of bf16 and up to twice its rate, for a small loss (docs/performance.md).
-
-Weights are rounded with a scale for each output. Activations are rounded with a fixed step for each input, so that
-OpenVINO multiplies whole numbers and rounds as it writes, which needs ranges that `calibration` measures.
-"""
+"""Products in 8 bits, with a scale for each output's weights and a fixed step for each input."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -75,10 +71,7 @@ def quantise(graph: ov.Model, ranges: Sequence[Range]) -> None:
 
 
 def _quantise(product: Product, found: Range) -> None:
-    """Multiply activations and weights as whole numbers: activations from 0 to 255, whose scales the weights take over.
-
-    The mean error in the outputs that comes from rounding the weights is subtracted again.
-    """
+    """Multiply activations, from 0 to 255, and weights as whole numbers, without the mean error of rounding."""
     node, weights = product
     low, width = _intervals(found)
     rounded, scales = _round(weights * width)

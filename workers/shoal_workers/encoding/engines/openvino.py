@@ -33,11 +33,7 @@ _KEPT_BY_ONEDNN = "0"
 
 
 class OpenVinoEngine:
-    """The prepared graph, compiled for one pass on all threads, and for passes side by side on one thread each.
-
-    Threads of one pass wait for each other in some sixty places, which costs much where other processes need the
-    processors. At the first pass that runs aside it is compiled once more, for threads of low priority.
-    """
+    """The prepared graph, compiled for one pass on all threads, and for one-thread passes side by side."""
 
     name = "openvino"
     is_ragged = False
@@ -113,11 +109,7 @@ def _state(folder: Path) -> tuple[int, ...]:
 
 
 class _Graph:
-    """The prepared graph, compiled once for all workers that have its folder.
-
-    The compiled graph is kept in a file of the folder, without the weights, which the folder has already. If that file
-    cannot be used, the worker compiles the graph itself: its start takes longer and does not fail.
-    """
+    """The prepared graph, compiled once for all workers, in a file of its folder if that can be used."""
 
     def __init__(self, folder: Path, precision: str, options: dict[str, Any], fixed_steps: bool):
         self._core = ov.Core()

@@ -23,10 +23,7 @@ _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 
 class TorchEngine:
-    """The original model, on the GPU if there is one, else on the CPU.
-
-    Raises BadSetting for a precision that it does not know.
-    """
+    """The original model, on the GPU if there is one, else on the CPU. Raises BadSetting for a precision."""
 
     name = "torch"
     num_streams = 1
@@ -119,10 +116,7 @@ _FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 class PackedTransformer(torch.nn.Module):
-    """A transformer with attention only within each text of a row.
-
-    Takes the arrays of a `Packing` and returns token vectors `[rows, length, dimension]`, in the weights' type.
-    """
+    """A transformer that makes token vectors of a `Packing`, attending only within each text of a row."""
 
     def __init__(self, transformer: Transformer):
         super().__init__()
