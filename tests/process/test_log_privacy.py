@@ -23,8 +23,6 @@ SECRET = "marshmallow"
 
 
 class Blabbing(Encoder):
-    """The real encoder, but what it raises says the text."""
-
     fails_on = ""
 
     def tokenize(self, texts: Sequence[str], truncation_side: str = "right") -> list[Tokens]:
@@ -39,8 +37,6 @@ class Blabbing(Encoder):
 
 
 class BlabbingIndex:
-    """An index whose error says the text."""
-
     fault = group_field = ""
 
     def search(self, *_: object) -> None:
@@ -49,14 +45,12 @@ class BlabbingIndex:
 
 @pytest.fixture
 def blabbing(queue: Queue, encoder: Encoder, index: Index) -> Worker:
-    """A worker in which everything can fail, and takes little."""
     engine = Blabbing(encoder.model, encoder.tokenizer, encoder.engine)
     indexes = {"default": index, "broken": BlabbingIndex()}
     return Worker(queue.consumer(), engine, indexes, Bucketing(4_096), Limits(max_job_texts=3, max_text_chars=500))  # type: ignore[arg-type]
 
 
 def job(**fields: object) -> bytes:
-    """A job as any program may put it."""
     return bytes(msgpack.packb({"v": 1, "id": "a", "op": "embed", "texts": [f"{SECRET} pie"]} | fields))
 
 

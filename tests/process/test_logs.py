@@ -33,13 +33,11 @@ MAX_DEPTH = 8
 
 
 def record(message: str = "job done", error: BaseException | None = None, **extra: Any) -> logging.LogRecord:
-    """Return a record of a logger."""
     info = (type(error), error, error.__traceback__) if error else None
     return logging.getLogger("shoal.test").makeRecord("shoal.test", 10, "a.py", 1, message, (), info, extra=extra)
 
 
 def raised() -> ValueError:
-    """Return an error that was raised, with a text in its message."""
     try:
         raise ValueError(f"two\nlines of {MARKER}")
     except ValueError as error:

@@ -119,8 +119,6 @@ def test_the_certificate_is_that_of_the_name(
 
 
 class TestAllowedPath:
-    """The folders and URLs of `roots`."""
-
     @pytest.fixture
     def settings(self, tmp_path: Path) -> Settings:
         for name in ("files", "other", "secret"):

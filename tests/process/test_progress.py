@@ -11,8 +11,6 @@ from shoal.process.progress import Progress, TaskBar, task_line
 
 
 class Clock:
-    """A clock that a test sets."""
-
     now_s = 0.0
 
     def __call__(self) -> float:
@@ -20,15 +18,12 @@ class Clock:
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
     def isatty(self) -> bool:
         return True
 
 
 @pytest.fixture
 def clock() -> Clock:
-    """A clock at 0."""
     return Clock()
 
 

@@ -52,8 +52,6 @@ MALFORMED = [
 
 
 class Spans:
-    """A tracer that keeps its spans in memory."""
-
     def __init__(self) -> None:
         self.exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
         provider.add_span_processor(SimpleSpanProcessor(self.exporter))
@@ -61,29 +59,24 @@ class Spans:
 
     @property
     def names(self) -> list[str]:
-        """The names of the spans that have ended, sorted."""
         return sorted(span.name for span in self.exporter.get_finished_spans())
 
     def named(self, name: str) -> ReadableSpan:
-        """Return the only span of that name."""
         (found,) = [span for span in self.exporter.get_finished_spans() if span.name == name]
         return found
 
 
 @pytest.fixture
 def spans() -> Spans:
-    """A tracer that keeps its spans in memory."""
     return Spans()
 
 
 @pytest.fixture
 def traced(queue: Queue, encoder: Encoder, index: Index, spans: Spans) -> Worker:
-    """A worker whose spans are kept."""
     return Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096), tracer=spans.tracer)
 
 
 def put(queue: Queue, **fields: Any) -> None:
-    """Put a job as any program may."""
     job = {"v": 1, "id": "a", "op": "embed", "texts": ["storm"], "reply_to": "me"} | fields
     queue.redis.rpush(queue.keys.lane("interactive"), msgpack.packb(job))
 
@@ -210,7 +203,6 @@ def with_spans(app: Flask, spans: Spans) -> FlaskClient:
 
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
-    """A collector that processes of the test send their spans to."""
     with collecting() as collector:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
         yield collector

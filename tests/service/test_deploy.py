@@ -39,7 +39,6 @@ def promtool(*arguments: str, folder: Path = PROMETHEUS) -> None:
 
 
 def queries() -> Iterator[str]:
-    """Yield the queries of the board and of the alerts."""
     yield from (target["expr"] for panel in BOARD["panels"] for target in panel["targets"])
     yield from (alert["expr"] for alert in ALERTS.values())
 
@@ -172,7 +171,6 @@ def proxy(tmp_path: Path) -> Iterator[Callable[[int, int], str]]:
 
 
 def is_listening(port: int) -> bool:
-    """Return True if something accepts connections to the port."""
     with socket.socket() as connection:
         return connection.connect_ex(("127.0.0.1", port)) == 0
 
@@ -196,7 +194,6 @@ def breaking_server() -> Iterator[tuple[int, list[str]]]:
 
 
 def asked(address: str, path: str) -> None:
-    """Post to the proxy, which finds no API that answers."""
     with pytest.raises(HTTPError, match="502"):
         urlopen(Request(address + path, b"{}"), timeout=PATIENCE_S)
 

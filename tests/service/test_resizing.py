@@ -24,7 +24,6 @@ TEXTS = ["storm in europe", "rain", "the market falls " * 20]
 
 
 def own(encoder: Encoder) -> Encoder:
-    """An encoder with the same engine, which may be replaced."""
     return type(encoder)(encoder.model, encoder.tokenizer, encoder.engine)
 
 
@@ -38,7 +37,8 @@ def resized(encoders: Sequence[Encoder], threads: int, noted: list[int] | None =
 
 def test_all_models_and_the_searches_get_the_threads(encoder: Encoder, reranker: Reranker) -> None:
     encoders = [own(encoder), own(reranker)]
-    resizing = resized(encoders, 2, noted := [])
+    noted: list[int] = []
+    resizing = resized(encoders, 2, noted)
     assert [(one.engine.threads, one.runs_aside) for one in encoders] == [(1, False)] * 2
     resizing.take()
     assert [(one.engine.threads, one.runs_aside) for one in encoders] == [(2, True)] * 2
@@ -98,15 +98,12 @@ def test_a_model_that_was_prepared_anew_is_not_taken_in_between(
 
 
 class Unresizable:
-    """An engine that cannot be resized."""
-
     name, precision, threads, num_streams, fixed_steps, is_ragged = "openvino", "f32", 1, 1, False, False
 
     def __init__(self, engine: Any):
         self.start, self.start_aside = engine.start, engine.start_aside
 
     def resized(self, threads: int) -> Any:
-        """Fail."""
         raise RuntimeError("no memory")
 
 

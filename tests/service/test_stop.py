@@ -28,7 +28,6 @@ NUM_CALLERS = 16
 
 
 def listens(port: int) -> bool:
-    """Return True if the port takes connections."""
     try:
         socket.create_connection(("127.0.0.1", port)).close()
     except ConnectionRefusedError:
@@ -204,6 +203,5 @@ class TestDisconnects:
 
 
 def send(connection: socket.socket, text: str) -> None:
-    """Send a request for a vector."""
     body = json.dumps({"inputs": text}).encode()
     connection.sendall(b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))

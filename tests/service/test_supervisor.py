@@ -22,7 +22,7 @@ import pytest
 from api_stub import INDEX
 from blocking import Pool
 from conftest import PATIENCE_S, free_port, wait_until
-from process import Process, environment, run
+from process import Process, run
 from queues import queue_of
 
 from shoal import Client
@@ -30,7 +30,6 @@ from shoal.broker import embedded
 from shoal.contract.keys import Keys
 from shoal.errors import IndexNotFound, NotReady
 from shoal.long_jobs.long_jobs import LongJobs
-from shoal.process.progress import wait_until as wait_until_ready
 from shoal.settings import PORT_FILE, Settings
 from shoal.supervisor.process import Service
 from shoal.supervisor.summary import print_summary
@@ -71,7 +70,6 @@ def settings(
 
 
 def running(settings: dict[str, Any]) -> list[int]:
-    """Return the processes that were started with these settings."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -83,7 +81,6 @@ def running(settings: dict[str, Any]) -> list[int]:
 
 
 def pid_of_api(settings: dict[str, Any]) -> int:
-    """Return the API's first process, or 0 if there is none."""
     for pid in running(settings):
         with suppress(psutil.Error, ProcessLookupError):
             if os.getpgid(pid) == pid and psutil.Process(pid).cmdline()[-1] == "api":
@@ -92,7 +89,6 @@ def pid_of_api(settings: dict[str, Any]) -> int:
 
 
 def search(settings: dict[str, Any]) -> list[Any]:
-    """Return the hits that the API finds."""
     body = json.dumps({"queries": "storm", "k": 3}).encode()
     with closing(HTTPConnection("127.0.0.1", settings["port"], timeout=PATIENCE_S)) as connection:
         connection.request("POST", "/search", body)
@@ -140,7 +136,6 @@ def test_it_runs_in_the_background_until_it_is_stopped(
 
 
 def serves_mine(client: Client) -> bool:
-    """Return True if a worker serves the index `mine`."""
     return any("mine" in about["indexes"] for about in client.pool.ready().values())
 
 
@@ -235,19 +230,6 @@ def test_a_summary_that_gets_no_answer_is_printed_all_the_same(
     assert "ready:  2 workers" in printed
     assert "search: no answer yet: Redis does not answer" in printed
     assert "\nstop:   Ctrl-C" in printed
-
-
-@pytest.mark.wide
-def test_it_stops_although_its_output_is_read_no_more(settings: dict[str, Any]) -> None:
-    command = [sys.executable, "-m", "shoal", "serve"]
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(command, env=environment(**settings), **pipes) as process:
-        assert process.stdout
-        assert any(line.startswith(b"stop:") for line in process.stdout)
-        process.stdout.close()
-        process.terminate()
-        assert process.wait(PATIENCE_S) in (0, 120)  # Python's own code where the last output could not be written
-    assert running(settings) == []
 
 
 @pytest.fixture
@@ -350,25 +332,7 @@ def test_what_cannot_start_is_said_and_nothing_is_left(
     assert running(settings) == []
 
 
-def test_a_wait_that_is_too_long_says_for_what() -> None:
-    with pytest.raises(NotReady, match="waited 0 s for Redis"):
-        wait_until_ready("Redis", lambda: False, within_s=0)
-
-
-def test_a_stop_ends_the_wait_for_redis() -> None:
-    supervisor = Supervisor(Settings(redis_url="redis://127.0.0.1:1/0"))
-    supervisor.redis = Service("redis", ["sleep", str(PATIENCE_S)], {})
-    supervisor.ask_to_stop()
-    try:
-        with pytest.raises(NotReady, match="stopped before it was ready"):
-            supervisor.start()
-    finally:
-        supervisor.stop()
-
-
 class TestRetries:
-    """A process that fails before all are ready is tried again."""
-
     @pytest.fixture
     def supervisor(self, settings: dict[str, Any]) -> Iterator[Supervisor]:
         """A supervisor of the service, whose processes are gone in the end."""

@@ -4,7 +4,6 @@ import errno
 import socket
 from contextlib import suppress
 from ipaddress import ip_address
-from typing import Any
 
 from shoal.errors import BadSetting, PortInUse
 from shoal.settings import Settings
@@ -34,7 +33,9 @@ def find_addresses(host: str, port: int) -> list[str]:
         raise _cannot_listen(host, port, error) from error
     for family, address in dict.fromkeys((family, address) for family, *_, address in resolved):
         try:
-            _probe(family, address)
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
             found.append(str(address[0]))
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
@@ -57,12 +58,6 @@ def api_url(settings: Settings) -> str:
         if host in {address[0] for *_, address in socket.getaddrinfo("localhost", None)}:
             host = "localhost"
     return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
-
-
-def _probe(family: int, address: Any) -> None:
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(address)
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> BadSetting:

@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO, TypeVar
 
@@ -48,7 +49,14 @@ class _StatusLine:
         """Write the state."""
         self._has_shown = True
         text = printable(text)
-        self._stream.write(f"{_CLEAR_LINE}{text[: self._width()]}" if self.is_terminal else f"{text}\n")
+        if self.is_terminal:
+            columns = 0
+            with suppress(OSError):
+                columns = os.get_terminal_size(self._stream.fileno()).columns
+            width = max(columns - 1, 0) or _UNKNOWN_WIDTH  # only the last row of a longer line would be cleared
+            self._stream.write(f"{_CLEAR_LINE}{text[:width]}")
+        else:
+            self._stream.write(f"{text}\n")
         self._stream.flush()
 
     def clear(self) -> None:
@@ -56,14 +64,6 @@ class _StatusLine:
         if self._has_shown and self.is_terminal:
             self._stream.write(_CLEAR_LINE)
             self._stream.flush()
-
-    def _width(self) -> int:
-        """Return how much of a line the terminal shows in one row, as only the last row of a longer one is cleared."""
-        try:
-            columns = os.get_terminal_size(self._stream.fileno()).columns
-        except OSError:
-            columns = 0
-        return max(columns - 1, 0) or _UNKNOWN_WIDTH
 
 
 class Progress:

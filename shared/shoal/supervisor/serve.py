@@ -13,7 +13,7 @@ import click
 from shoal.errors import BadSetting, NotReady
 from shoal.index_folder import CURRENT
 from shoal.settings import Settings
-from shoal.supervisor.pidfile import hold, make_home
+from shoal.supervisor.background import hold, make_home
 from shoal.supervisor.supervisor import Supervisor
 
 
@@ -32,19 +32,19 @@ def with_sample(settings: Settings) -> Settings:
 
 def serve(settings: Settings, *, query: str | None = None, log: Path | None = None) -> None:
     """Run everything until Ctrl-C or SIGTERM, with a summary once it is ready. Raises BadSetting."""
-    with hold(settings):
-        supervisor = Supervisor(settings)
-        supervisor.check()
-        signal.signal(signal.SIGTERM, lambda *_: supervisor.ask_to_stop())
-        signal.signal(signal.SIGINT, lambda *_: supervisor.ask_to_stop(impatiently=True))
-        try:
-            supervisor.start()
-            from shoal.supervisor.summary import print_summary  # with the client, which loads while the others start
+    hold(settings)
+    supervisor = Supervisor(settings)
+    supervisor.check()
+    signal.signal(signal.SIGTERM, lambda *_: supervisor.ask_to_stop())
+    signal.signal(signal.SIGINT, lambda *_: supervisor.ask_to_stop(impatiently=True))
+    try:
+        supervisor.start()
+        from shoal.supervisor.summary import print_summary  # with the client, which loads while the others start
 
-            supervisor.wait_until_ready()
-            print_summary(supervisor.settings, query, log, supervisor.pids)
-            supervisor.watch()
-        finally:
-            with suppress(OSError):  # the terminal, or the program that reads this, may be gone already
-                click.echo("stopping …", err=True)
-            supervisor.stop()
+        supervisor.wait_until_ready()
+        print_summary(supervisor.settings, query, log, supervisor.pids)
+        supervisor.watch()
+    finally:
+        with suppress(OSError):  # the terminal, or the program that reads this, may be gone already
+            click.echo("stopping …", err=True)
+        supervisor.stop()

@@ -84,7 +84,10 @@ class Supervisor:
             for service in self._all():
                 if (code := service.exit_code()) is not None and not self._stopping:
                     time.sleep(RESTART_AFTER_S)
-                    log.warning("%s %s, and is started again", service.name, _ending(code, service.last_error()))
+                    ended = f"ended with exit code {code} ({service.last_error()})"
+                    if code < 0:  # the last line that it wrote is no reason then
+                        ended = f"was ended by {Signals(-code).name}"
+                    log.warning("%s %s, and is started again", service.name, ended)
                     service.start()
             time.sleep(_WATCH_EVERY_S)
 
@@ -153,13 +156,6 @@ class Supervisor:
         with closing(Broker.connect(self.settings.redis_address)) as broker, suppress(ShoalError):
             return len(Pool(broker, self.settings.keys).own_ready(self.pids)) == self.settings.workers
         return False
-
-
-def _ending(code: int, last_error: str) -> str:
-    """Say how a process ended. If a signal ended it, the last line that it wrote is no reason."""
-    if code < 0:
-        return f"was ended by {Signals(-code).name}"
-    return f"ended with exit code {code} ({last_error})"
 
 
 def runs_jobs(settings: Settings) -> bool:

@@ -88,7 +88,6 @@ SIZES = [
 
 
 def transformer(sizes: Sizes) -> Transformer:
-    """Return a model of two layers with random weights."""
     generator = np.random.default_rng(sizes.width)
 
     def array(*shape: int, scale: float = 0.5) -> Array:
@@ -125,7 +124,6 @@ def texts() -> list[list[int]]:
 
 
 def opened(made: Transformer, precision: str = "bf16", threads: int = 2) -> KernelThreads:
-    """Return threads for the model."""
     weights = arrange(made, MAX_TOKENS, precision == "bf16")
     return KernelThreads(KernelModel(load(library.path()), weights), threads)
 
@@ -152,7 +150,6 @@ def expected(made: Transformer, ids: Sequence[Sequence[int]], offset: int = 0) -
 
 
 def cosines(a: Array, b: Array) -> Array:
-    """Return the cosine of each two rows."""
     found: Array = (a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
     return found
 
@@ -282,35 +279,26 @@ def test_a_pass_is_not_closed_while_another_thread_waits_for_it() -> None:
 @needs_kernel
 class TestThreads:
     def test_a_pass_that_is_dropped_is_waited_for(self) -> None:
-        pool = opened(transformer(LARGE), "int8")
-        packing, _ = join(texts() * 10)
+        pool = opened(transformer(SMALL), "int8")
+        packing, _ = join(texts() * 20)
         for _ in range(5):
             KernelPass(pool, packing.ids, packing.positions, 2)
         del pool
 
-    def test_a_process_may_end_while_it_computes_and_its_child_may_compute(self, prepared: Path) -> None:
+    def test_a_process_may_end_while_it_computes(self, prepared: Path) -> None:
         command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(prepared / "model")]
         done = subprocess.run(command, capture_output=True, text=True)
-        assert (done.returncode, done.stderr, done.stdout) == (0, "", "the child computes the same\n")
+        assert (done.returncode, done.stderr) == (0, "")
 
 
-#: Forks a process that has threads. The parent ends while a pass runs.
+#: Ends while a pass runs.
 PROGRAM = """
-import os, sys
+import sys
 from pathlib import Path
-import numpy as np
-from shoal.contract.options import Options
 from shoal_workers.encoding.encoder import Encoder, TokenizedText
 
 encoder = Encoder.open(Path(sys.argv[1]), "avx512", "int8", 2)
-before = encoder.embed(["storm", "rain"], Options(), "")
-if not (child := os.fork()):
-    same = np.array_equal(encoder.embed(["storm", "rain"], Options(), ""), before)
-    print("the child computes", "the same" if same else "something else")
-    sys.exit()
-code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 running = encoder.start([TokenizedText(tokens) for tokens in encoder.tokenize(["storm " * 40] * 1_000)])
-sys.exit(code)
 """
 
 
@@ -398,16 +386,6 @@ class TestEngine:
                 found, num_waiting = num_left(passes[1]), num_left(passes[0])
             assert found == num_blocks
 
-    def test_its_vectors_have_a_fingerprint_of_their_own_version(
-        self, prepared: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        names = [("openvino", "bf16"), ("avx512", "bf16"), ("avx512", "int8")]
-        encoders = [Encoder.open(prepared / "model", *name, 1) for name in names]
-        before = [encoder.fingerprint for encoder in encoders]
-        assert len(set(before)) == 3
-        monkeypatch.setattr("shoal_workers.encoding.encoder.AVX512_VERSION", -1)
-        assert [a == b.fingerprint for a, b in zip(before, encoders, strict=True)] == [True, False, False]
-
 
 class TestChoice:
     """The engine that a worker has, by the setting, the machine and the model."""
@@ -484,7 +462,6 @@ class TestChoice:
 class TestLibrary:
     @pytest.fixture
     def source(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        """A source of the test's own, which compiles at once."""
         (path := tmp_path / "kernel.cpp").write_text("int one() { return 1; }")
         monkeypatch.setattr(library, "SOURCE", path)
         monkeypatch.setattr(processors, "lacking_for_avx512", list)

@@ -11,8 +11,6 @@ from shoal_workers.encoding.bucketing import ATTENTION_LENGTH, Bucketing
 
 @dataclass(eq=False)
 class Text:
-    """Something with a number of tokens."""
-
     num_tokens: int
 
 
@@ -28,7 +26,6 @@ def size(batch: list[Text], bucketing: Bucketing[Text]) -> int:
 
 
 def cost(batches: list[list[Text]], bucketing: Bucketing[Text]) -> float:
-    """Return the cost of the batches, in tokens."""
     return sum(
         size(batch, bucketing) * (1 + batch[-1].num_tokens / ATTENTION_LENGTH) + bucketing.pass_cost
         for batch in batches

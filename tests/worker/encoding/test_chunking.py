@@ -46,7 +46,6 @@ SIZES = st.integers(1, 40)
 
 @pytest.fixture(scope="module")
 def word_piece(tiny_source: Path) -> Tokenizer:
-    """The tiny model's tokenizer."""
     return Tokenizer(tiny_source / "tokenizer.json", MAX_TOKENS)
 
 
@@ -71,14 +70,12 @@ def byte_level(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 @pytest.fixture(params=["word_piece", "byte_level"])
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
-    """Both tokenizers, one after the other."""
     found = request.getfixturevalue(request.param)
     assert isinstance(found, Tokenizer)
     return found
 
 
 def chunks_of(chunker: Chunker, text: str) -> Iterator[TokenizedChunk]:
-    """All chunks of the text."""
     start, covered = 0, 0
     while True:
         chunks, following = chunker.cut(text, start, covered)
@@ -90,7 +87,6 @@ def chunks_of(chunker: Chunker, text: str) -> Iterator[TokenizedChunk]:
 
 
 def check(tokenizer: Tokenizer, text: str, size: int, overlap: int = 0, prompt: str = "") -> list[TokenizedChunk]:
-    """Check what is true of the chunks of every text; return them."""
     chunks = list(chunks_of(Chunker(tokenizer, size, overlap, prompt), text))
     assert [chunk.tokens for chunk in chunks] == tokenizer.encode(
         [prompt + text[chunk.start : chunk.stop] for chunk in chunks], num_chars=tokenizer.max_chars

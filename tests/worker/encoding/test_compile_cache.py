@@ -22,7 +22,6 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 
 def not_to_be_called() -> bytes:
-    """Fail: the file is to be read."""
     raise AssertionError
 
 

@@ -30,13 +30,11 @@ ODD = [
 
 @pytest.fixture(scope="module")
 def ours(tiny_source: Path) -> Tokenizer:
-    """The tiny model's tokenizer."""
     return Tokenizer(tiny_source / "tokenizer.json", MAX_TOKENS)
 
 
 @pytest.fixture(scope="module")
 def plain(tiny_source: Path) -> tokenizers.Tokenizer:
-    """The same in the plain library, cutting nothing."""
     tokenizer = tokenizers.Tokenizer.from_file(str(tiny_source / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -44,7 +42,6 @@ def plain(tiny_source: Path) -> tokenizers.Tokenizer:
 
 
 def expected(plain: tokenizers.Tokenizer, text: str, side: str) -> Tokens:
-    """All tokens of the text, then cut."""
     found = plain.encode(text, add_special_tokens=False)
     ids, room = found.ids, MAX_TOKENS - 2
     kept = ids[:room] if side == "right" else ids[max(0, len(ids) - room) :]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from conftest import PATIENCE_S
 from queues import Queue, drive
-from test_worker import code, distinct, put, replies
+from test_worker import distinct, put, replies
 
 import shoal_workers.loop.batch
 import shoal_workers.loop.worker
@@ -62,13 +62,11 @@ class Engine(Encoder):
 
 @pytest.fixture
 def engine(encoder_of_two_threads: Encoder) -> Engine:
-    """That encoder, watched."""
     return Engine(encoder_of_two_threads)
 
 
 @pytest.fixture
 def worker(queue: Queue, engine: Engine) -> Worker:
-    """A worker with that encoder."""
     return Worker(queue.consumer(), engine, {}, Bucketing(480))
 
 
@@ -102,7 +100,6 @@ def test_an_interactive_job_that_comes_wakes_a_worker_that_waits_for_a_pass(
     monkeypatch.setattr(shoal_workers.loop.worker, "LOOK_SELDOM_S", 3_600.0)
 
     def answered_meanwhile() -> bool:
-        """Put a job and wait for its reply; then let the pass end."""
         put(queue, "storm")
         try:
             return bool(queue.redis.xread({queue.keys.replies("me"): 0}, block=int(PATIENCE_S * 1_000)))
@@ -115,15 +112,6 @@ def test_an_interactive_job_that_comes_wakes_a_worker_that_waits_for_a_pass(
         assert answered.result()
 
 
-def test_interactive_jobs_that_wait_are_computed_without_a_pause(worker: Worker, queue: Queue, held: Engine) -> None:
-    texts = distinct(100)
-    for n in (40, 70):
-        put(queue, *texts[n : n + 30])
-    assert [worker.step(block_s=0) for _ in range(2)] == [1, 1]
-    held.released.set()
-    assert drive(worker) == 1
-
-
 def test_an_engine_that_fails_while_passes_aside_are_waited_for_holds_up_nothing(
     worker: Worker, queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,13 +122,6 @@ def test_an_engine_that_fails_while_passes_aside_are_waited_for_holds_up_nothing
     put(queue, *distinct(3), lane="bulk", reply_to="bulk")
     assert drive(worker) == 1
     assert [reply.error for reply in replies(queue, "bulk").values()] == [None]
-
-
-def test_a_text_that_the_engine_fails_on_aside_harms_its_own_job_alone(worker: Worker, queue: Queue) -> None:
-    bad, good = (put(queue, text, lane="bulk", reply_to="bulk") for text in ("rain " * 7, "storm"))
-    assert drive(worker) == 2
-    found = replies(queue, "bulk")
-    assert (code(found[bad.id]), found[good.id].error) == ("internal", None)
 
 
 class GoesAway(Consumer):

@@ -54,7 +54,6 @@ class MortalEncoder(Encoder):
         self._numbers: dict[Sequence[int], int] = {}
 
     def reach(self, what: str, number: int) -> None:
-        """Die if the job is harmful in that step."""
         if HARM.get(number) == what:
             raise Died(number)
 
@@ -136,25 +135,21 @@ class MortalWorkers:
         del self.plans[worker]
 
     def _held(self, worker: Worker) -> set[int]:
-        """Return the numbers of the jobs that the worker holds."""
         redis, keys = self.queue.redis, self.queue.keys
         held = [key.decode() for key in redis.zrange(keys.held(worker.id), 0, -1)]
         return {number_of(redis.hget(keys.record(key), "job")) for key in held}
 
     def close(self) -> None:
-        """Close all connections."""
         for worker in self.plans:
             self.pool.leave(worker.id)
             worker.consumer.broker.close()
 
 
 def number_of(data: bytes) -> int:
-    """Return the number of a packed job."""
     return int(operations.unpack(data).options.prompt_name or "")
 
 
 def number_in(text: str) -> int:
-    """Return the number of the job that has a text."""
     return text.count("rain") + 9 * text.count("storm")
 
 
@@ -167,7 +162,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def job(number: int, random: Random) -> Job:
-    """The job of that number, with texts that no other job has."""
     texts = [
         f"{'rain ' * (number % 9)}{'storm ' * (number // 9)}{'europe ' * n}" for n in range(1, random.choice((2, 2, 8)))
     ]

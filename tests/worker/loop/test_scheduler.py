@@ -25,7 +25,6 @@ from shoal_workers.loop.scheduler import (
     MAX_PREEMPTIBLE_S,
     MIN_PREEMPTIBLE_TOKENS,
     SHARES,
-    Preemption,
     Scheduler,
 )
 from shoal_workers.loop.window import MAX_PORTIONS, MAX_PREEMPTIBLE_CHARS, MAX_TOKENIZED_CHARS, WINDOW_PASSES
@@ -54,7 +53,6 @@ def tokenize(texts: Sequence[str], side: str) -> list[Tokens]:
 
 
 def one_token(texts: Sequence[str], side: str) -> list[Tokens]:
-    """A token for each text."""
     return [Tokens((1,)) for _ in texts]
 
 
@@ -69,8 +67,6 @@ def measuring(sizes: list[int], how: Callable[..., list[Tokens]]) -> Callable[..
 
 
 class OfKind(EmbedWork):
-    """A job that is of a kind whatever its size."""
-
     given = INTERACTIVE
 
     @property
@@ -79,7 +75,6 @@ class OfKind(EmbedWork):
 
 
 def work(*texts: str, kind: str = INTERACTIVE, deaths: int = 0, **options: Any) -> Work:
-    """An admitted job of the texts."""
     job = Embed(list(texts), Options(**options))
     made = OfKind(make_delivery(kind, f"{next(numbers)}", job.pack(), deaths), job, pipeline())
     made.given = kind
@@ -87,12 +82,10 @@ def work(*texts: str, kind: str = INTERACTIVE, deaths: int = 0, **options: Any) 
 
 
 def make_delivery(kind: str, key: str, data: bytes, deaths: int = 0) -> Delivery:
-    """A delivery of a job of that kind."""
     return Delivery(BULK if kind == BULK else INTERACTIVE, key, data, "w", 0, deaths)
 
 
 def words(num_words: int) -> str:
-    """A text of that many words, unlike any other."""
     return " ".join(f"w{next(numbers)}" for _ in range(num_words))
 
 
@@ -119,19 +112,16 @@ def pipeline(how: Callable[..., list[Tokens]] = tokenize, max_tokens: int = 100)
 
 
 def scheduler(max_tokens: int = 100, how: Callable[..., list[Tokens]] = tokenize, **options: Any) -> Scheduler:
-    """A scheduler whose passes have at most `max_tokens`."""
     return Chooser(pipeline(how, max_tokens), **options)
 
 
 def choose(scheduler: Scheduler) -> Batch:
-    """Return the next batch, which is there."""
     batch = scheduler.next_batch()
     assert batch is not None
     return batch
 
 
 def finish(scheduler: Scheduler, batch: Batch, seconds: float = 0.0) -> list[Work]:
-    """Encode the batch; return the jobs that are completed."""
     for text in batch.texts:
         text.vectors = np.zeros((1, 2), np.float32)
     scheduler.finish(batch, seconds)
@@ -156,13 +146,11 @@ def test_texts_of_other_options_are_not_the_same() -> None:
 
 
 def rerank(*texts: str) -> Work:
-    """An admitted rerank of the texts."""
     job = Rerank(list(texts), query="w")
     return RerankWork(make_delivery(INTERACTIVE, f"{next(numbers)}", job.pack()), job, pipeline())
 
 
 def tokenize_pairs(pairs: Sequence[tuple[str, str]], side: str) -> list[Tokens]:
-    """A token for each word of a pair."""
     return tokenize([" ".join(pair) for pair in pairs], side)
 
 
@@ -181,8 +169,7 @@ def test_embeds_and_reranks_take_turns_while_both_wait() -> None:
 def test_a_pass_has_the_oldest_text_and_is_within_its_budget() -> None:
     long, chosen = work(words(90)), scheduler()
     chosen.add([long, *(work(words(9)) for _ in range(20))])
-    batch = choose(chosen)
-    assert long in finish(chosen, batch)
+    assert long in finish(chosen, choose(chosen))
     while batch := chosen.next_batch():
         assert batch.num_tokens <= 100
         finish(chosen, batch)
@@ -215,7 +202,7 @@ def test_a_slow_engine_has_passes_of_some_tokens_all_the_same() -> None:
 
 @pytest.mark.parametrize(("has_come", "num_portions"), [(False, MAX_PORTIONS), (True, 1)])
 def test_once_an_interactive_job_has_come_no_more_bulk_is_tokenized(has_come: bool, num_portions: int) -> None:
-    chosen = scheduler(preemption=Preemption(lambda: has_come))
+    chosen = scheduler(has_come=lambda: has_come)
     chosen.add([work("now"), bulk := work(*(f"{n:0{MAX_PREEMPTIBLE_CHARS // 4}}" for n in range(100)), kind=BULK)])
     assert chosen.next_batch([BULK])
     assert len(bulk.tokenized) == 4 * num_portions
@@ -315,9 +302,9 @@ def test_what_is_removed_is_not_computed() -> None:
     batch = choose(chosen)
     chosen.remove([gone])
     assert gone not in finish(chosen, batch)
-    if batch := chosen.next_batch():
-        assert batch.num_tokens <= 10
-        finish(chosen, batch)
+    if left := chosen.next_batch():
+        assert left.num_tokens <= 10
+        finish(chosen, left)
     assert chosen.waiting() == chosen.unanswered() == []
 
 

@@ -78,26 +78,22 @@ def expected_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def engine(encoder: Encoder) -> Engine:
-    """An encoder that can fail."""
     return Engine(encoder)
 
 
 @pytest.fixture
 def worker(queue: Queue, engine: Engine, index: Index) -> Worker:
-    """A worker with that encoder, and small limits."""
     limits = Limits(max_job_texts=100, max_text_chars=10_000)
     return Worker(queue.consumer(), engine, {"default": index}, Bucketing(4_096), limits)
 
 
 def put(queue: Queue, *texts: str, lane: str = "interactive", reply_to: str | None = "me", **fields: Any) -> Job:
-    """Puts an embed job of the texts."""
     job = Embed(list(texts), reply_to=reply_to, **fields)
     queue.put(lane, [job])
     return job
 
 
 def replies(queue: Queue, address: str = "me") -> dict[str, Reply]:
-    """The replies that have come, by job id."""
     return {reply.id: reply for reply in queue.inbox(address).wait()}
 
 
@@ -107,14 +103,12 @@ def distinct(num_texts: int) -> list[str]:
 
 
 def code(reply: Reply | None) -> str:
-    """The error code of a reply."""
     assert reply is not None
     assert reply.error is not None
     return reply.error.code
 
 
 def once(when: str, act: Callable[[], object]) -> Callable[[str], None]:
-    """Acts the first time that the engine does what is named."""
     done: list[object] = []
 
     def before(what: str) -> None:
@@ -125,7 +119,6 @@ def once(when: str, act: Callable[[], object]) -> Callable[[str], None]:
 
 
 def dead_letters(queue: Queue) -> list[DeadLetter]:
-    """The newest dead letters."""
     return DeadLetters(queue).newest()
 
 
@@ -174,8 +167,6 @@ def test_a_job_the_tokenizer_fails_on_harms_only_itself(worker: Worker, queue: Q
 
 
 class BrokenIndex(Index):
-    """An index that cannot find 13 documents."""
-
     def search(self, queries: NDArray[np.float32], k: int) -> list[list[dict[str, Any]]]:
         if k == 13:
             raise RuntimeError("the index chokes")
@@ -217,8 +208,6 @@ def test_a_job_the_index_fails_on_harms_only_itself(queue: Queue, engine: Engine
 
 
 class CountingIndex(Index):
-    """An index that counts the hits that it was asked for."""
-
     num_hits = 0
 
     def search(self, queries: NDArray[np.float32], k: int) -> list[list[dict[str, Any]]]:
@@ -289,8 +278,6 @@ def test_what_a_killed_worker_left_is_done_by_another(worker: Worker, queue: Que
 
 
 class FailsOnce(Consumer):
-    """A consumer that once finds Redis away."""
-
     fails = True
 
     def reclaim(self, *args: Any, **options: Any) -> tuple[int, dict[str, int]]:
@@ -436,24 +423,6 @@ def test_a_job_that_fails_after_it_has_begun_is_noted_with_what_it_cost(
         told["timings"]["queue_s"], abs=1e-6
     )
     assert [worker.counters[name] for name in ("jobs", "failed", "texts")] == [1, 1, 1]
-
-
-def test_a_worker_that_has_room_for_no_other_job_computes_a_suspect(
-    queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shoal_workers.loop.admission, "RECLAIM_EVERY_S", 0.0)
-    worker = Worker(queue.consumer(), engine, {}, Bucketing(24), Limits(max_batch_texts=1))
-    queue.pool.announce(worker.id)
-    for lane in LANES:
-        put(queue, *distinct(20), lane=lane)
-    while worker.scheduler.room():
-        worker.step(block_s=0)
-    suspect = put(queue, *distinct(1))
-    assert len(queue.take("killed", LANES, 1)) == 1
-    queue.die()
-    for _ in range(2):
-        worker.step(block_s=0)
-    assert list(replies(queue)) == [suspect.id]
 
 
 def test_a_worker_that_always_has_something_to_answer_answers_it_and_computes_a_suspect_alone(

@@ -30,7 +30,6 @@ MIN_COSINE, MAX_ERROR = 0.99999, 1e-4
 
 @pytest.fixture(scope="module")
 def models(torch_reference: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of random models, one for each name."""
     folder = tmp_path_factory.mktemp("models")
     script = TESTS / "shared/models/random_models.py"
     done = subprocess.run([sys.executable, "-W", "ignore", script, folder], capture_output=True, text=True)
@@ -39,7 +38,6 @@ def models(torch_reference: None, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 def read(folder: Path, **changes: object) -> Transformer:
-    """Return the model in the folder, with changed settings."""
     config = json.loads((folder / "config.json").read_text()) | changes
     assert architecture.find_unsupported(config) == ""
     has_head = "ForSequenceClassification" in config["architectures"][0]

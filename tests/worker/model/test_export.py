@@ -60,7 +60,6 @@ except ModelMismatch as error:
 
 @pytest.fixture
 def source(tiny_source: Path, tmp_path: Path) -> Path:
-    """The tiny model, of an architecture that Shoal does not know."""
     source = Path(shutil.copytree(tiny_source, tmp_path / "model"))
     config = json.loads((source / "config.json").read_text())
     (source / "config.json").write_text(json.dumps(config | {"model_type": "novel"}))
@@ -68,7 +67,6 @@ def source(tiny_source: Path, tmp_path: Path) -> Path:
 
 
 def run(script: str, *arguments: object) -> str:
-    """Return what the script prints."""
     command = [sys.executable, "-W", "ignore", "-c", script, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -115,7 +113,6 @@ class _Handler(BaseHTTPRequestHandler):
     server: Hub
 
     def do_GET(self) -> None:
-        """Send a file, or the list of files; HEAD describes it."""
         names = self.server.files
         found = re.fullmatch(r"/acme/tiny/resolve/\w+/(.*)", self.path)
         if found:
@@ -157,7 +154,6 @@ def hub(source: Path) -> Iterator[Hub]:
 
 
 def prepare_from(endpoint: str, home: Path) -> "subprocess.CompletedProcess[str]":
-    """Run `shoal model prepare` for the model of that hub."""
     ours = {"HF_ENDPOINT": endpoint, "HF_HOME": str(home / "hub"), "HF_HUB_OFFLINE": "0"}
     environment = process.environment(model="acme/tiny", home=home) | ours
     command = [sys.executable, "-m", "shoal", "model", "prepare"]

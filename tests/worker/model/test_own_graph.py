@@ -37,7 +37,6 @@ def source(tiny_source: Path, tmp_path: Path) -> Path:
 
 
 def text_input(name: str) -> ov.Node:
-    """Return an input of whole numbers, one for each token."""
     parameter = ops.parameter([-1, -1], np.int64)
     parameter.output(0).set_names({name})
     return parameter
@@ -84,14 +83,12 @@ def test_a_graph_that_is_damaged_or_of_another_dimension_is_refused(source: Path
 
 
 def of_pictures() -> ov.Model:
-    """Return a graph that takes something else."""
     pixels = ops.parameter([-1, 3], np.float32)
     pixels.output(0).set_names({"pixels"})
     return ov.Model([pixels], [pixels], "model")
 
 
 def rounded() -> ov.Model:
-    """Return a graph with weights of 8 bits."""
     ids, mask = text_input("input_ids"), text_input("attention_mask")
     table = ops.convert(ops.constant(np.ones((100, 32), np.int8)), "f32")
     tokens = ops.gather(table, ops.multiply(ids, mask), np.int64(0))

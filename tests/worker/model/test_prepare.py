@@ -39,12 +39,10 @@ np.save(sys.argv[2], reference.encode(reference.load(sys.argv[1]), parity.TEXTS)
 
 @pytest.fixture
 def source(tiny_source: Path, tmp_path: Path) -> Path:
-    """A copy of the tiny model that a test may change."""
     return Path(shutil.copytree(tiny_source, tmp_path / "model"))
 
 
 def run(script: str, *arguments: object) -> "subprocess.Popen[str]":
-    """Start a Python process that runs the script."""
     command = [sys.executable, "-W", "ignore", "-c", script, *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -158,7 +156,6 @@ def test_a_tokenizer_of_another_model_is_refused(source: Path, tmp_path: Path) -
 
 
 def update(path: Path, change: dict[str, Any]) -> None:
-    """Change values of a JSON file."""
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
 
 

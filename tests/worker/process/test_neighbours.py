@@ -20,7 +20,6 @@ MEMBERSHIP = membership_of("this")
 
 @pytest.fixture
 def pool(queue: Queue) -> Pool:
-    """The test's own pool."""
     return Pool(queue.broker, queue.keys, alive_s=3_600)
 
 
@@ -36,7 +35,6 @@ def running(program: bytes | None = None) -> "Iterator[subprocess.Popen[bytes]]"
 
 
 def membership_in(pid: int) -> Membership:
-    """The membership of a worker in another process."""
     namespace, _, _ = MEMBERSHIP.name.split(":")
     return MEMBERSHIP._replace(name=f"{namespace}:{pid}:other")
 

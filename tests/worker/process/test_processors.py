@@ -34,7 +34,6 @@ def share(num_workers: int, num_expected: int = 1, fixed_threads: int = 0) -> Pr
 
 
 def updates(of: ProcessorShare, *counts: int, first_s: float = 0.0, every_s: float = 1.0) -> list[int]:
-    """The threads that are given, a count of workers every second."""
     return [of.update(count, first_s + n * every_s) for n, count in enumerate(counts)]
 
 

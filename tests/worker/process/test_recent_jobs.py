@@ -21,8 +21,6 @@ NOW_S = 1_790_000_000.0
 
 
 class Now(Clock):
-    """A clock that a test sets."""
-
     now_s = NOW_S
 
     def now(self) -> float:
@@ -31,7 +29,6 @@ class Now(Clock):
 
 @pytest.fixture
 def job_log(queue: Queue) -> JobLog:
-    """The log of a worker, with that clock."""
     return JobLog("w", Now(queue.broker))
 
 

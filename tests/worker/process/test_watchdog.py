@@ -46,7 +46,6 @@ LINE = WATCHED[: WATCHED.index("{what}")].count("\n") + 1
 
 
 def watched(what: str, timeout_s: float, age_s: float) -> "subprocess.CompletedProcess[str]":
-    """Run it to its end."""
     program = WATCHED.format(what=what, timeout_s=timeout_s, age_s=age_s)
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S)
 
@@ -90,7 +89,6 @@ def test_a_stalled_worker_is_not_ready(worker: Worker) -> None:
 
 @pytest.fixture
 def reports(queue: Queue, tmp_path: Path) -> CrashReports:
-    """The crash reports of the test's own pool."""
     return CrashReports(queue.broker, queue.keys, tmp_path / "crashes")
 
 

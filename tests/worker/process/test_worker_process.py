@@ -20,6 +20,7 @@ from shoal.errors import Unavailable
 from shoal_workers.process.processors import available
 
 Start = Callable[..., Process]
+NUM_JOBS = 60
 
 #: Indexes that a worker serves whose files are more than it may open at first.
 NUM_INDEXES = 60
@@ -27,8 +28,6 @@ NUM_INDEXES = 60
 
 @pytest.fixture
 def start(home: Path, tiny_model: Path, tiny_source: Path, tmp_path: Path, keys: Keys, redis_url: str) -> Start:
-    """Starts a worker of the test's own pool on the tiny model."""
-
     def start_worker(kind: type[Process] = Process, **settings: Any) -> Process:
         usual = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool, "home": home}
         usual |= {"model": tiny_source, "precision": "f32", "threads": 1}
@@ -37,14 +36,16 @@ def start(home: Path, tiny_model: Path, tiny_source: Path, tmp_path: Path, keys:
     return start_worker
 
 
+def submit_many(client: Client) -> list[str]:
+    return [client.submit("embed", ["storm in europe", "rain"] * 100, lane="bulk").id for _ in range(NUM_JOBS)]
+
+
 def num_pending(client: Client) -> int:
-    """Jobs that a worker has and has not answered."""
     redis, keys = queue_of(client).redis, client.keys
     return sum(redis.zcard(keys.held(worker.decode())) for worker in redis.smembers(keys.holders))
 
 
 def assert_all_done(client: Client, job_ids: list[str]) -> None:
-    """Every job has exactly one reply, and it is no error."""
     for job_id in job_ids:
         assert client.job(job_id).result(PATIENCE_S).tokens
         assert queue_of(client).redis.llen(client.keys.result(job_id)) == 1
@@ -58,7 +59,7 @@ def suspend(client: Client, process: Process) -> None:
     queue_of(client).ping()
 
 
-def suspend_at_work(client: Client, process: Process) -> list[str]:
+def suspend_at_work(client: Client, process: Process, submit: Callable[[], list[str]]) -> list[str]:
     """Suspend the worker at a moment when it holds jobs; return the ids of all that were submitted for that.
 
     It may have answered them all before this process, on a busy machine, gets to see one: then more are submitted.
@@ -67,7 +68,7 @@ def suspend_at_work(client: Client, process: Process) -> list[str]:
     suspend(client, process)
     while not num_pending(client):
         if not any(queue_of(client).backlog().values()):
-            job_ids += [client.submit("embed", ["storm in europe", "rain"] * 100, lane="bulk").id for _ in range(60)]
+            job_ids += submit()
         process.send(signal.SIGCONT)
         wait_until(lambda: num_pending(client) or not any(queue_of(client).backlog().values()))
         suspend(client, process)
@@ -88,7 +89,7 @@ def test_it_announces_itself_serves_and_leaves(start: Start, client: Client, ind
 def test_killed_under_load_it_loses_nothing(start: Start, client: Client) -> None:
     with start() as first:
         wait_until(client.pool.ready)
-        job_ids = suspend_at_work(client, first)
+        job_ids = suspend_at_work(client, first, lambda: submit_many(client))
         first.kill()
     assert num_pending(client) > 0
     with start() as second:
@@ -110,12 +111,10 @@ def test_a_worker_takes_the_threads_of_one_that_dies(start: Start, client: Clien
 
 
 def threads_by_pid(client: Client) -> dict[int, int]:
-    """Return the compute threads of each worker by its process."""
     return {about["pid"]: about["threads"] for about in client.pool.ready().values()}
 
 
 def reaches_redis(client: Client) -> bool:
-    """Return True if the client has the time of Redis."""
     with suppress(Unavailable):
         return client.run(lambda own: own.queue.now()) > 0
     return False
@@ -128,7 +127,7 @@ def test_redis_restarts_in_the_middle(start: Start, own_redis: RedisServer, keys
         start(redis_url=own_redis.url) as process,
     ):
         wait_until(client.pool.ready)
-        job_ids = suspend_at_work(client, process)
+        job_ids = suspend_at_work(client, process, lambda: submit_many(client))
         own_redis.stop()
         process.send(signal.SIGCONT)
         wait_until(lambda: "trying until it does" in process.output)

@@ -1,7 +1,6 @@
 """The kernel from Python: a model in it, threads that compute, and passes under way."""
 
 import ctypes
-import os
 import weakref
 from collections.abc import Callable
 from functools import cache
@@ -99,11 +98,5 @@ class KernelPass:
 
 
 def _finalizer(owner: object, close: Callable[[int], None], handle: int, kept: object) -> "weakref.finalize[Any, Any]":
-    """Return a call that closes the handle once, at the latest when the owner goes; a fork closes nothing."""
-    made_in = os.getpid()
-
-    def close_once(_: object) -> None:
-        if os.getpid() == made_in:
-            close(handle)
-
-    return weakref.finalize(owner, close_once, kept)
+    """Return a call that closes the handle once, at the latest when the owner goes; `kept` is kept until then."""
+    return weakref.finalize(owner, lambda _: close(handle), kept)

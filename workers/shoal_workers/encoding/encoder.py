@@ -141,18 +141,16 @@ class Encoder:
         """Open the engine and check it; in int8, one that rounds activations as they come if fixed steps fail."""
         opened = partial(open_engine, engine, model, folder, precision, threads)
         try:
-            return cls(model, tokenizer, opened())._checked(folder, precision)
+            encoder = cls(model, tokenizer, opened())
+            encoder.check_parity(folder, precision)
         except Exception as error:  # any that a library may raise
             if precision != "int8" or engine != "openvino":
                 raise
-            encoder = cls(model, tokenizer, opened(may_fix_steps=False))._checked(folder, precision)
+            encoder = cls(model, tokenizer, opened(may_fix_steps=False))
+            encoder.check_parity(folder, precision)
             reason = (str(error).strip().splitlines() or [type(error).__name__])[-1].partition(": ")[0]
             log.warning("%s rounds activations as they come, which is slower: with ranges, %s", model.name, reason)
-            return encoder
-
-    def _checked(self, folder: Path, precision: str) -> Self:
-        self.check_parity(folder, precision)
-        return self
+        return encoder
 
     @property
     def fingerprint(self) -> str:

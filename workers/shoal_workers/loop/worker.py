@@ -16,7 +16,7 @@ from shoal_workers.encoding.encoder import Encoder, Pipeline, TokenizedText
 from shoal_workers.encoding.reranker import Reranker
 from shoal_workers.loop.admission import Admission, Limits
 from shoal_workers.loop.batch import Batch
-from shoal_workers.loop.scheduler import SHARES, Preemption, Scheduler
+from shoal_workers.loop.scheduler import SHARES, Scheduler
 from shoal_workers.operations.served import Served
 from shoal_workers.operations.work import BULK, INTERACTIVE, LONG, Work
 from shoal_workers.process.crash_report import CrashReports
@@ -78,8 +78,9 @@ class Worker:
         self.admission = Admission(consumer, self.pool, served, self.limits, cache, crash_reports, self.clock, self.log)
         self._notice = consumer.notice(INTERACTIVE)
         max_reply_vectors = consumer.max_reply_bytes // (4 * encoder.model.dimension)
-        preemption = Preemption(lambda: self._notice.has_come)
-        self.scheduler = Scheduler(embeds, self.limits.max_batch_texts, max_reply_vectors, preemption)
+        self.scheduler = Scheduler(
+            embeds, self.limits.max_batch_texts, max_reply_vectors, has_come=lambda: self._notice.has_come
+        )
         self._before_pass = before_pass
         self._stopping = stopping or threading.Event()
         self._aside: Batch | None = None

@@ -9,8 +9,6 @@ import hashlib
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -47,23 +45,18 @@ MAX_TOKENIZER_BYTES = 64 << 20
 def prepare_if_needed(home: Path, name: str, force: bool = False) -> Path:
     """Return the folder of the prepared model, prepared now if need be by one process. Raises ModelMismatch."""
     folder = prepared_folder(home, name)
-    if force or not is_prepared(folder):
-        source = find_source(name)
-        with _locked(folder):
-            if force or not is_prepared(folder):  # another process may have prepared it meanwhile
-                print(f"preparing {name}, once", file=sys.stderr, flush=True)
-                with Progress(f"preparing {name}"):
-                    prepare(name, source, folder)
-    return folder
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+    if not force and is_prepared(folder):
+        return folder
+    source = find_source(name)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f".{folder.name}.lock").open("w") as lock:
         with Progress("waiting for another process that prepares it"):
             fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        if force or not is_prepared(folder):  # another process may have prepared it meanwhile
+            print(f"preparing {name}, once", file=sys.stderr, flush=True)
+            with Progress(f"preparing {name}"):
+                prepare(name, source, folder)
+    return folder
 
 
 def prepare(name: str, source: Path, folder: Path) -> None:
@@ -85,8 +78,16 @@ def prepare(name: str, source: Path, folder: Path) -> None:
 def _fill(model: Model, source: Path, folder: Path) -> None:
     """Write all files of the prepared model, its description last."""
     folder_of_weights, config = transformer_folder(source), read_config(source)
-    path = folder / "tokenizer.json"
-    shutil.copyfile(_tokenizer(folder_of_weights), path)
+    original, path = folder_of_weights / "tokenizer.json", folder / "tokenizer.json"
+    if not original.is_file():
+        raise ModelNotFound(
+            f"{folder_of_weights} has no tokenizer.json: save the model with its fast tokenizer, which writes one"
+        )
+    if (size := original.stat().st_size) > MAX_TOKENIZER_BYTES:
+        raise ModelMismatch(
+            f"{original} has {size:,} bytes, over the limit of {MAX_TOKENIZER_BYTES:,}: use another model"
+        )
+    shutil.copyfile(original, path)
     if not (reason := architecture.find_unsupported(config)):
         transformer = read_transformer(config, weights.read(folder_of_weights), model.is_reranker)
         model = replace(
@@ -120,15 +121,6 @@ def _type_offset(transformer: Transformer, settings: dict[str, Any]) -> int:
     has_types, inputs = len(transformer.positions) > transformer.num_positions, settings.get("model_input_names")
     wants_types = not isinstance(inputs, list) or "token_type_ids" in inputs
     return transformer.num_positions if has_types and wants_types else 0
-
-
-def _tokenizer(folder: Path) -> Path:
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        raise ModelNotFound(f"{folder} has no tokenizer.json: save the model with its fast tokenizer, which writes one")
-    if (size := path.stat().st_size) > MAX_TOKENIZER_BYTES:
-        raise ModelMismatch(f"{path} has {size:,} bytes, over the limit of {MAX_TOKENIZER_BYTES:,}: use another model")
-    return path
 
 
 def _check_tokenizer(path: Path, num_words: object, model: Model, settings: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ import json
 import math
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,9 @@ _DIMENSION = ("hidden_size", "dim", "d_model")
 
 def find_source(name: str) -> Path:
     """Return the folder of the original: local, of an installed package, or of the hub. Raises ModelNotFound."""
-    if _is_model(name):
-        return Path(name)
+    with suppress(OSError):  # a name that no file can have
+        if any((Path(name) / file).exists() for file in ("modules.json", "config.json")):
+            return Path(name)
     if name == PACKAGED and (spec := find_spec(PACKAGED_MODULE)) and spec.submodule_search_locations:
         return Path(spec.submodule_search_locations[0]) / "model"
     name = SHORT_NAMES.get(name, name)
@@ -51,19 +53,19 @@ def read_properties(name: str, source: Path) -> dict[str, Any]:
         transformer, config = transformer_folder(source), read_config(source)
         if _read_json(transformer / "sentence_bert_config.json", optional=True).get("do_lower_case"):
             raise ModelMismatch(f"{name} makes texts lower-case before its tokenizer does: let tokenizer.json say so")
-        return (_read_reranker(name, config) if _is_reranker(source, config) else _read_embedder(name, source)) | {
-            "digest": _digest(name, transformer),
+        if (digest := weights.digest(transformer)) != PACKAGED_DIGEST and name == PACKAGED:
+            raise ModelMismatch(
+                f"the weights of {name} have digest {digest[:12]}…, not {PACKAGED_DIGEST[:12]}…: install it again"
+            )
+        has_pooling = (source / "modules.json").exists() and "Pooling" in _layers(source)
+        is_reranker = str((config.get("architectures") or [""])[0]).endswith(_SCORES) and not has_pooling
+        return (_read_reranker(name, config) if is_reranker else _read_embedder(name, source)) | {
+            "digest": digest,
             "max_tokens": _max_tokens(transformer, config),
             "weights_state": weights_state(source),
         }
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, StopIteration, OSError) as error:
         raise ModelMismatch(f"{source} is no model that Shoal knows ({error!r:.200}): use another model") from error
-
-
-def _is_reranker(source: Path, config: dict[str, Any]) -> bool:
-    classes = config.get("architectures") or [""]
-    has_pooling = (source / "modules.json").exists() and "Pooling" in _layers(source)
-    return str(classes[0]).endswith(_SCORES) and not has_pooling
 
 
 def _read_reranker(name: str, config: dict[str, Any]) -> dict[str, Any]:
@@ -108,13 +110,6 @@ def weights_state(source: Path) -> str:
     """Return the sizes and modification times of the weights' files, which change when the weights do."""
     stats = [path.stat() for path in sorted(source.rglob("*.safetensors"))]
     return ",".join(f"{stat.st_size}:{stat.st_mtime_ns}" for stat in stats)
-
-
-def _is_model(name: str) -> bool:
-    try:
-        return any((Path(name) / file).exists() for file in ("modules.json", "config.json"))
-    except OSError:  # a name that no file can have
-        return False
 
 
 def with_own_graph(name: str, source: Path) -> Path:
@@ -181,15 +176,6 @@ def _max_tokens(folder: Path, config: dict[str, Any]) -> int:
         return int(own)
     tokenizer = _read_json(folder / "tokenizer_config.json", optional=True)
     return int(min(config["max_position_embeddings"], tokenizer.get("model_max_length", math.inf)))
-
-
-def _digest(name: str, folder: Path) -> str:
-    found = weights.digest(folder)
-    if name == PACKAGED and found != PACKAGED_DIGEST:
-        raise ModelMismatch(
-            f"the weights of {name} have digest {found[:12]}…, not {PACKAGED_DIGEST[:12]}…: install it again"
-        )
-    return found
 
 
 def _read_json(path: Path, optional: bool = False) -> dict[str, Any]:

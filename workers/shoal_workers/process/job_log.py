@@ -111,13 +111,17 @@ class JobLog:
             return span.end()
         if span.is_recording():
             parent = traceparent.format_traceparent(span.get_span_context())
+
+            def record(step: str, begun: float, ended: float) -> None:
+                tracer.begin(step, "INTERNAL", parent, _ns(begun)).end(_ns(ended))
+
             for name in ("queue", "tokenize", "encode"):
                 end = start + job.timings[f"{name}_s"]
-                _record_step(tracer, name, parent, start, end)
+                record(name, start, end)
                 start = end
             if search_s := job.timings["search_s"]:
-                _record_step(tracer, "search", parent, replying_at - search_s, replying_at)
-            _record_step(tracer, "reply", parent, replying_at, ended_at)
+                record("search", replying_at - search_s, replying_at)
+            record("reply", replying_at, ended_at)
         span.end(_ns(ended_at))
 
 
@@ -126,11 +130,6 @@ def _facts(job: EndedJob) -> dict[str, Any]:
     if job.error:
         return facts | {"error": job.error.code}
     return facts | {"computed": job.num_computed, "tokens": job.num_tokens or 0}
-
-
-def _record_step(tracer: "Tracer", name: str, parent: str, start: float, end: float) -> None:
-    """Record a step of a job between two times in Unix seconds."""
-    tracer.begin(name, "INTERNAL", parent, _ns(start)).end(_ns(end))
 
 
 def _ns(seconds: float) -> int:

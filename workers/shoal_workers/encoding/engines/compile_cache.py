@@ -24,8 +24,12 @@ def load_or_make(path: Path, make: Callable[[], bytes], max_wait_s: float = MAX_
     with path.with_suffix(".lock").open("wb") as lock:
         _lock(lock, max_wait_s)
         if (contents := _read(path)) is None:
-            contents = make()
-            _write(path, contents)
+            contents, unfinished = make(), path.with_suffix(".new")
+            try:
+                unfinished.write_bytes(_digest(contents) + contents)
+                unfinished.replace(path)
+            finally:
+                unfinished.unlink(missing_ok=True)
     return contents
 
 
@@ -47,15 +51,6 @@ def _read(path: Path) -> bytes | None:
         if digest == _digest(contents):
             return contents
     return None
-
-
-def _write(path: Path, contents: bytes) -> None:
-    unfinished = path.with_suffix(".new")
-    try:
-        unfinished.write_bytes(_digest(contents) + contents)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def _digest(contents: bytes) -> bytes:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -44,27 +43,21 @@ class TorchEngine:
         self._module = _module(model).eval().to(self._device, self._dtype)
 
     def start(self, packings: Sequence[Packing], together: bool = False) -> "list[TorchPass]":
-        """See `Engine.start`."""
         return [TorchPass(self._thread.submit(self._forward, packing)) for packing in packings]
 
-    def start_aside(self, packings: Sequence[Packing]) -> "list[TorchPass]":
-        """See `Engine.start_aside`: it has one stream, so no pass runs aside."""
+    def start_aside(self, packings: Sequence[Packing]) -> "list[TorchPass]":  # it has one stream, so no pass runs aside
         return self.start(packings)
 
     def resized(self, threads: int) -> "TorchEngine":
-        """See `Engine.resized`."""
         self._thread.submit(torch.set_num_threads, threads)
         self.threads = threads
         return self
 
     @torch.inference_mode()
     def _forward(self, packing: Packing) -> torch.Tensor:
-        ids, positions, bias = (self._moved(array) for array in packing)
+        ids, positions, bias = (torch.from_numpy(array).to(self._device, non_blocking=True) for array in packing)
         tokens: torch.Tensor = self._module(ids, positions, bias.to(self._dtype)).flatten(0, 1).float()
         return tokens
-
-    def _moved(self, array: NDArray[Any]) -> torch.Tensor:
-        return torch.from_numpy(array).to(self._device, non_blocking=True)
 
 
 def _module(model: Model) -> torch.nn.Module:
@@ -85,12 +78,10 @@ class TorchPass:
         self._running = running
 
     def ends_within(self, seconds: float) -> bool:
-        """See `ForwardPass.ends_within`."""
         return self._running.done()
 
     @torch.inference_mode()
     def wait(self, spans: TextSpans, poolings: Iterable[str]) -> Pooled:
-        """See `ForwardPass.wait`."""
         tokens = self._running.result()
         starts, lengths = (torch.from_numpy(array).to(tokens.device) for array in spans)
         return {how: _pool(how, tokens, starts, lengths).cpu().numpy() for how in poolings}
