@@ -52,6 +52,11 @@ class Model:
     num_weights: int = 0
     layout: int = LAYOUT
 
+    @property
+    def is_static(self) -> bool:
+        """True for a table of vectors without layers."""
+        return self.shares_rows and not self.num_weights
+
     @classmethod
     def read(cls, name: str, source: Path) -> Self:
         """Read the model in a Sentence Transformers folder. Raises ModelNotFound or ModelMismatch."""

@@ -26,11 +26,12 @@ from shoal.contract.excerpt import excerpt
 from shoal.errors import DiskFull, ModelMismatch, ModelNotFound
 from shoal.process.extra import install_command
 from shoal.process.progress import Progress
-from shoal_workers.model import architecture, own_graph, parity, weights
+from shoal_workers.model import architecture, own_graph, parity, static, weights
 from shoal_workers.model.graph import build
 from shoal_workers.model.model import GRAPH, Model, is_prepared, prepared_folder
 from shoal_workers.model.source import (
     find_source,
+    is_static,
     read_config,
     read_tokenizer_config,
     transformer_folder,
@@ -77,7 +78,7 @@ def prepare(name: str, source: Path, folder: Path) -> None:
 
 def _fill(model: Model, source: Path, folder: Path) -> None:
     """Write all files of the prepared model, its description last."""
-    folder_of_weights, config = transformer_folder(source), read_config(source)
+    folder_of_weights = transformer_folder(source)
     original, path = folder_of_weights / "tokenizer.json", folder / "tokenizer.json"
     if not original.is_file():
         raise ModelNotFound(
@@ -87,6 +88,13 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
         raise ModelMismatch(
             f"{original} has {size:,} bytes, over the limit of {MAX_TOKENIZER_BYTES:,}: use another model"
         )
+    if is_static(source):
+        table, first = static.read_table(folder_of_weights), static.write_tokenizer(original, path)
+        model = replace(model, shares_rows=True)
+        _check_tokenizer(path, len(table) + 1, model, {})
+        _finish(_save(model, static.build(table, first), folder), folder)
+        return
+    config = read_config(source)
     shutil.copyfile(original, path)
     if not (reason := architecture.find_unsupported(config)):
         transformer = read_transformer(config, weights.read(folder_of_weights), model.is_reranker)
@@ -111,6 +119,10 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
     else:
         model = replace(model, reference="sentence-transformers")
         _export(model, reason, folder)
+    _finish(model, folder)
+
+
+def _finish(model: Model, folder: Path) -> None:
     model.save(folder)
     for path in folder.iterdir():
         path.chmod(0o644)

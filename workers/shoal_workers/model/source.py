@@ -9,6 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from safetensors import safe_open
+
 from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch, ModelNotFound
 from shoal_workers.model import weights
@@ -21,7 +23,13 @@ PACKAGED_DIGEST = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d
 #: Models that have a short name.
 SHORT_NAMES = {"ms-marco-minilm": "cross-encoder/ms-marco-MiniLM-L6-v2"}
 
-_LAYERS = {"Transformer", "Pooling", "Normalize"}
+_LAYERS = {"Transformer", "StaticEmbedding", "Pooling", "Normalize"}
+
+#: The names of a static model's table: model2vec's, and Sentence Transformers'.
+TABLES = (MODEL2VEC_TABLE, SENTENCE_TRANSFORMERS_TABLE) = ("embeddings", "embedding.weight")
+
+#: Most tokens of a text of a static model, with the one before each text. model2vec reads 512; the table has no limit.
+MAX_STATIC_TOKENS = 513
 
 #: End of the name of a class in transformers that has a head which scores texts.
 _SCORES = "ForSequenceClassification"
@@ -50,6 +58,8 @@ def read_properties(name: str, source: Path) -> dict[str, Any]:
     """Return values of the fields of `Model`, from its files. Raises ModelNotFound or ModelMismatch."""
     _refuse_links_out(source)
     try:
+        if is_static(source):
+            return _read_static(name, source)
         transformer, config = transformer_folder(source), read_config(source)
         if _read_json(transformer / "sentence_bert_config.json", optional=True).get("do_lower_case"):
             raise ModelMismatch(f"{name} makes texts lower-case before its tokenizer does: let tokenizer.json say so")
@@ -68,6 +78,27 @@ def read_properties(name: str, source: Path) -> dict[str, Any]:
         raise ModelMismatch(f"{source} is no model that Shoal knows ({error!r:.200}): use another model") from error
 
 
+def _read_static(name: str, source: Path) -> dict[str, Any]:
+    folder = transformer_folder(source)
+    with safe_open(weights.files(folder)[0], "numpy") as file:
+        shapes = [file.get_slice(table).get_shape() for table in TABLES if table in file.keys()]  # noqa: SIM118 - no dict
+    if not shapes or len(shapes[0]) != 2:
+        raise ModelMismatch(f"{name} has no table of vectors ({' or '.join(TABLES)}): use another model")
+    return {
+        "dimension": shapes[0][1],
+        "pooling": "mean",
+        "max_tokens": MAX_STATIC_TOKENS,
+        "digest": weights.digest(folder),
+        "weights_state": weights_state(source),
+        **_read_prompts(source),
+    }
+
+
+def _read_prompts(source: Path) -> dict[str, Any]:
+    prompts = _read_json(source / "config_sentence_transformers.json", optional=True)
+    return {"prompts": prompts.get("prompts") or {}, "default_prompt": prompts.get("default_prompt_name")}
+
+
 def _read_reranker(name: str, config: dict[str, Any]) -> dict[str, Any]:
     if (num_labels := len(config.get("id2label") or "01")) != 1:
         raise ModelMismatch(
@@ -80,20 +111,25 @@ def _read_embedder(name: str, source: Path) -> dict[str, Any]:
     config, pooling = read_config(source), _read_json(source / _layers(source)["Pooling"] / "config.json")
     if not pooling.get("include_prompt", True):
         raise ModelMismatch(f"{name} leaves its prompt out of the pooling, which Shoal cannot do: use another model")
-    prompts = _read_json(source / "config_sentence_transformers.json", optional=True)
     return {
         "dimension": next(config[key] for key in _DIMENSION if key in config),
         "pooling": _pooling(name, pooling),
-        "prompts": prompts.get("prompts") or {},
-        "default_prompt": prompts.get("default_prompt_name"),
+        **_read_prompts(source),
     }
 
 
+def is_static(source: Path) -> bool:
+    """Return True for a model that is a table of vectors alone. Raises ModelNotFound or ModelMismatch."""
+    if (source / "modules.json").exists():
+        return "StaticEmbedding" in _layers(source)
+    return _read_json(source / "config.json", optional=True).get("model_type") == "model2vec"
+
+
 def transformer_folder(source: Path) -> Path:
-    """Return the folder that holds the weights, config.json and tokenizer.json."""
+    """Return the folder that holds the weights and tokenizer.json, and config.json but for some static models."""
     if not (source / "modules.json").exists() and (source / "config.json").exists():
         return source
-    return source / _layers(source)["Transformer"]
+    return source / _layers(source)["StaticEmbedding" if is_static(source) else "Transformer"]
 
 
 def read_config(source: Path) -> dict[str, Any]:

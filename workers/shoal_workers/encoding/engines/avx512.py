@@ -96,6 +96,8 @@ def _obstacle(precision: str) -> str:
 
 def _transformer(folder: Path, model: Model) -> Transformer:
     """Return the weights in the prepared graph. Raises BadSetting for a model that the kernel does not compute."""
+    if model.is_static:
+        raise BadSetting(f"avx512 does not compute {model.name}, a static model: openvino does")
     if not model.shares_rows:
         raise BadSetting(f"avx512 does not compute {model.name}, whose graph Shoal did not make: openvino does")
     transformer = stored_transformer(folder / GRAPH)

@@ -61,6 +61,8 @@ class TorchEngine:
 
 
 def _module(model: Model) -> torch.nn.Module:
+    if model.is_static:
+        raise BadSetting(f"torch does not compute {model.name}, a static model: openvino does")
     if model.shares_rows:
         source = Path(model.source)
         read = weights.read(transformer_folder(source))
