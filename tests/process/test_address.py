@@ -42,11 +42,3 @@ def test_the_url_leads_to_the_host(host: str, url: str) -> None:
     names = {address[0] for *_, address in socket.getaddrinfo("localhost", None)}
     expected = url if host != "127.0.0.1" or host in names else "http://127.0.0.1:9"
     assert api_url(Settings(host=host, port=9)) == expected
-
-
-def test_a_port_is_checked_before_it_is_used() -> None:
-    port = free_port()
-    taken = pytest.raises(PortInUse, match=f"127.0.0.1:{port} is taken by another program: stop it, or choose")
-    with socket.create_server(("127.0.0.1", port)), taken:
-        find_addresses("127.0.0.1", port)
-    assert find_addresses("127.0.0.1", port) == ["127.0.0.1"]

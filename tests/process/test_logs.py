@@ -33,13 +33,11 @@ MAX_DEPTH = 8
 
 
 def record(message: str = "job done", error: BaseException | None = None, **extra: Any) -> logging.LogRecord:
-    """Return a record of a logger."""
     info = (type(error), error, error.__traceback__) if error else None
     return logging.getLogger("shoal.test").makeRecord("shoal.test", 10, "a.py", 1, message, (), info, extra=extra)
 
 
 def raised() -> ValueError:
-    """Return an error that was raised, with a text in its message."""
     try:
         raise ValueError(f"two\nlines of {MARKER}")
     except ValueError as error:
@@ -70,27 +68,19 @@ class TestForms:
             "texts": 3,
         }
 
-    @pytest.mark.parametrize("client", ["two\nlines", "\x1b[31m", 'a" b', "a b", "a\u2028b"])
-    def test_no_name_begins_another_line_or_speaks_to_the_terminal(self, client: str) -> None:
+    @pytest.mark.parametrize("name", ["two\nlines", "\x1b[31m", 'a" b', "a\u2028b"])
+    def test_no_name_or_message_begins_another_line_or_speaks_to_the_terminal(self, name: str) -> None:
         for formatter in (logs.TextFormatter(), logs.JsonFormatter()):
-            line = formatter.format(record(**logs.about("a", client)))
+            line = formatter.format(record(f"claimed {name}", **logs.about("a", name)))
             assert len(line.splitlines()) == 1
             assert "\x1b" not in line
-        assert json.loads(logs.JsonFormatter().format(record(**logs.about("a", client))))["client"] == client
+        assert json.loads(line)["client"] == name
 
-    def test_no_message_begins_another_line(self) -> None:
-        forged = "claimed\n2026-01-01 00:00:00,000 INFO shoal: all is well\x1b[2J\u2028x"
-        line = logs.TextFormatter().format(record(forged))
-        assert len(line.splitlines()) == 1
-        assert line.endswith(r"claimed\n2026-01-01 00:00:00,000 INFO shoal: all is well\u001b[2J\u2028x")
-
-    def test_the_lines_of_a_traceback_are_indented(self) -> None:
+    def test_a_traceback_is_indented_and_on_the_same_line_in_json(self) -> None:
         first, *rest = logs.TextFormatter().format(record("it failed", raised())).splitlines()
         assert first.endswith("it failed")
         assert len(rest) > 3
         assert all(line.startswith("    ") for line in rest)
-
-    def test_json_has_a_traceback_on_the_same_line(self) -> None:
         line = logs.JsonFormatter().format(record("it failed", raised()))
         assert "\n" not in line
         assert "in raised" in json.loads(line)["traceback"]

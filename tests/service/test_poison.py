@@ -42,8 +42,6 @@ NUM_FATAL = sum(exit_code is not None for _, _, exit_code in EXPECTED.values())
 
 
 class Workers:
-    """Processes that are started again whenever they end."""
-
     def __init__(self, log: Path, settings: dict[str, Any]):
         self.exit_codes: Counter[int] = Counter()
         self._log = log
@@ -51,14 +49,12 @@ class Workers:
         self._running = [self._start() for _ in range(NUM_WORKERS)]
 
     def look_after(self) -> None:
-        """Starts again what has ended."""
         for n, process in enumerate(self._running):
             if (code := process.poll()) is not None:
                 self.exit_codes[code] += 1
                 self._running[n] = self._start()
 
     def kill(self) -> None:
-        """Ends all of them."""
         for process in self._running:
             process.kill()
             process.wait()
@@ -73,7 +69,6 @@ class Workers:
 def workers(
     home: Path, tiny_model: Path, tiny_source: Path, tmp_path: Path, keys: Keys, redis_url: str
 ) -> Iterator[Workers]:
-    """Three of them on the tiny model."""
     settings = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool, "home": home, "cache_mb": 0}
     settings |= {"model": tiny_source, "precision": "f32", "threads": 1, "stall_timeout_s": 600, "log_level": "info"}
     workers = Workers(tmp_path / "workers.log", settings)
@@ -82,7 +77,6 @@ def workers(
 
 
 def error_code(client: Client, job_id: str) -> str:
-    """The code of the error that the job was answered with."""
     with pytest.raises(ShoalError) as caught:
         client.job(job_id).result(0)
     return caught.value.code

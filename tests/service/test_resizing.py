@@ -1,14 +1,11 @@
 """A worker that gets another number of compute threads: made in the background, taken between two passes."""
 
-import gc
 import shutil
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from queues import Queue, drive
 from test_aside import Engine as HeldEncoder
@@ -26,37 +23,26 @@ from shoal_workers.service.resizing import Resizing
 TEXTS = ["storm in europe", "rain", "the market falls " * 20]
 
 
-class Resized:
-    """The number with which searches were resized last."""
-
-    threads = 0
-
-    def resize(self, threads: int) -> None:
-        """Note the number."""
-        self.threads = threads
-
-
 def own(encoder: Encoder) -> Encoder:
-    """An encoder with the same engine, which may be replaced."""
     return type(encoder)(encoder.model, encoder.tokenizer, encoder.engine)
 
 
-def resize(encoders: Sequence[Encoder], threads: int) -> tuple[Resizing, Resized]:
-    """Have engines made, which are not taken yet."""
-    resized = Resized()
-    resizing = Resizing(encoders[0].engine.threads, encoders, resized.resize)
+def resized(encoders: Sequence[Encoder], threads: int, noted: list[int] | None = None) -> Resizing:
+    """Have engines made, which are not taken yet; `noted` gets the number with which searches are resized."""
+    resizing = Resizing(encoders[0].engine.threads, encoders, (noted if noted is not None else []).append)
     resizing.start(threads)
     resizing.close()
-    return resizing, resized
+    return resizing
 
 
 def test_all_models_and_the_searches_get_the_threads(encoder: Encoder, reranker: Reranker) -> None:
     encoders = [own(encoder), own(reranker)]
-    resizing, resized = resize(encoders, 2)
+    noted: list[int] = []
+    resizing = resized(encoders, 2, noted)
     assert [(one.engine.threads, one.runs_aside) for one in encoders] == [(1, False)] * 2
     resizing.take()
     assert [(one.engine.threads, one.runs_aside) for one in encoders] == [(2, True)] * 2
-    assert resized.threads == 2
+    assert noted == [2]
     vectors = encoders[0].embed(TEXTS, Options(), "")
     assert vectors == pytest.approx(encoder.embed(TEXTS, Options(), ""), abs=1e-6)
     assert encoders[0].fingerprint == encoder.fingerprint
@@ -73,16 +59,11 @@ def test_an_engine_can_be_resized_while_it_computes(encoder_of_two_threads: Enco
     assert one.engine.threads == 1
 
 
-def test_the_same_number_makes_nothing(encoder: Encoder) -> None:
+def test_the_last_number_is_taken_and_the_same_one_makes_nothing(encoder: Encoder) -> None:
     one = own(encoder)
-    resizing, resized = resize([one], 1)
-    resizing.take()
-    assert (one.engine, resized.threads) == (encoder.engine, 0)
-
-
-def test_the_last_number_is_taken(encoder: Encoder) -> None:
-    one = own(encoder)
-    resizing, _ = resize([one], 2)
+    resized([one], 1).take()
+    assert one.engine is encoder.engine
+    resizing = resized([one], 2)
     resizing.start(3)
     resizing.close()
     resizing.take()
@@ -92,7 +73,7 @@ def test_the_last_number_is_taken(encoder: Encoder) -> None:
 def test_a_failure_keeps_what_computes(encoder: Encoder, caplog: pytest.LogCaptureFixture) -> None:
     one = own(encoder)
     one.engine = Unresizable(encoder.engine)
-    resizing, _ = resize([one], 2)
+    resizing = resized([one], 2)
     resizing.start(2)  # which is not tried again
     resizing.take()
     assert isinstance(one.engine, Unresizable)
@@ -109,37 +90,20 @@ def test_a_model_that_was_prepared_anew_is_not_taken_in_between(
     graph = (folder / GRAPH).read_bytes()
     (folder / GRAPH).unlink()
     (folder / GRAPH).write_bytes(graph)
-    resizing, _ = resize([one], 2)
+    resizing = resized([one], 2)
     resizing.take()
     assert one.engine.threads == 1
     assert "was prepared anew: start the worker again" in caplog.text
     caplog.clear()  # what it raised holds the engine
 
 
-def test_a_process_that_gets_no_thread_keeps_its_number(
-    encoder: Encoder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(_: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", fail)
-    one = own(encoder)
-    resizing, _ = resize([one], 2)
-    resizing.take()
-    assert one.engine.threads == 1
-    assert "those for 2 failed: can't start new thread" in caplog.text
-
-
 class Unresizable:
-    """An engine that cannot be resized."""
-
     name, precision, threads, num_streams, fixed_steps, is_ragged = "openvino", "f32", 1, 1, False, False
 
     def __init__(self, engine: Any):
         self.start, self.start_aside = engine.start, engine.start_aside
 
     def resized(self, threads: int) -> Any:
-        """Fail."""
         raise RuntimeError("no memory")
 
 
@@ -160,37 +124,3 @@ def test_a_worker_takes_them_between_two_passes(
     held.released.set()
     drive(worker)
     assert held.engine.threads == 1
-
-
-def test_a_worker_runs_passes_aside_as_soon_as_it_can(queue: Queue, encoder: Encoder) -> None:
-    watched = HeldEncoder(encoder)
-    resizing = Resizing(1, [watched], lambda _: None)
-    worker = Worker(queue.consumer(), watched, {}, Bucketing(480), before_pass=resizing.take)
-    put(queue, *distinct(40), lane="bulk")
-    drive(worker)
-    assert {what for what, _ in watched.passes} == {"start", "finish"}
-    resizing.start(2)
-    resizing.close()
-    put(queue, *distinct(40), lane="bulk")
-    drive(worker)
-    assert "aside" in {what for what, _ in watched.passes}
-
-
-@pytest.mark.wide
-def test_engines_that_were_replaced_give_their_memory_back(encoder: Encoder) -> None:
-    one, process = own(encoder), psutil.Process()
-    resizing = Resizing(1, [one], lambda _: None)
-
-    def to_and_fro(times: int) -> tuple[int, int]:
-        for threads in [2, 1] * times:
-            resizing.start(threads)
-            resizing.close()
-            resizing.take()
-            one.embed(TEXTS, Options(), "")
-        gc.collect()
-        return process.num_threads(), process.memory_info().rss
-
-    threads, rss = to_and_fro(3)
-    more_threads, more_rss = to_and_fro(10)
-    assert more_threads <= threads
-    assert more_rss - rss < 20e6

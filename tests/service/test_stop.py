@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
-import psutil
 import pytest
 from api_process import StartApi
 from api_stub import StubWorker
@@ -21,8 +20,7 @@ from shoal import Client
 from shoal.contract.keys import Keys
 from shoal.settings import Settings
 from shoal_api.server import shutdown
-from shoal_api.server.rsgi import WATCH_AFTER_S
-from shoal_api.server.sockets import HAS_TCP_INFO, connections_on
+from shoal_api.server.sockets import HAS_TCP_INFO
 
 pytest_plugins = ["api_fixtures"]
 
@@ -30,7 +28,6 @@ NUM_CALLERS = 16
 
 
 def listens(port: int) -> bool:
-    """Return True if the port takes connections."""
     try:
         socket.create_connection(("127.0.0.1", port)).close()
     except ConnectionRefusedError:
@@ -46,8 +43,9 @@ def assert_all_answered(callers: Callers) -> None:
 
 @pytest.mark.usefixtures("stub")
 class TestApi:
-    @pytest.mark.parametrize("num_processes", [1, pytest.param(2, marks=pytest.mark.wide)])
-    @pytest.mark.parametrize("keeps", [pytest.param(True, marks=pytest.mark.wide), False])
+    @pytest.mark.parametrize(
+        ("num_processes", "keeps"), [(1, False), *(pytest.param(n, True, marks=pytest.mark.wide) for n in (1, 2))]
+    )
     def test_it_answers_every_request_that_was_sent(self, start_api: StartApi, num_processes: int, keeps: bool) -> None:
         api = start_api(api_processes=num_processes)
         with Callers(api.port, NUM_CALLERS, keeps=keeps) as callers:
@@ -67,12 +65,11 @@ class TestApi:
         assert api.process.wait() == 0
 
     @pytest.mark.wide
-    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-    def test_further_signals_change_nothing(self, start_api: StartApi, number: signal.Signals) -> None:
+    def test_further_signals_change_nothing(self, start_api: StartApi) -> None:
         api = start_api()
         with Callers(api.port, NUM_CALLERS) as callers:
             wait_until(lambda: callers.num_answered > 5 * NUM_CALLERS)
-            for _ in range(5):
+            for number in [signal.SIGINT, signal.SIGTERM] * 3:
                 api.process.send(number)
             assert api.process.wait() == 0
             callers.join()
@@ -114,30 +111,21 @@ class TestDrain:
 
         return drain_with
 
-    def test_new_connections_are_refused_meanwhile(
-        self, listener: socket.socket, drain_with: Callable[..., None]
-    ) -> None:
-        client, outcomes = socket.create_connection(listener.getsockname()), []
-        drain_with(
-            lambda: outcomes.append(listens(listener.getsockname()[1])),
-            lambda: listener.accept()[0].close(),
-            idle_s=PATIENCE_S,
-        )
-        client.close()
-        assert outcomes == [False]
-
-    def test_it_waits_for_connections_that_are_not_accepted_yet(
+    def test_it_refuses_new_connections_and_waits_for_those_that_are_not_accepted_yet(
         self, listener: socket.socket, drain_with: Callable[..., None]
     ) -> None:
         client = socket.create_connection(listener.getsockname())
         accepted: list[socket.socket] = []
+        outcomes: list[bool] = []
         drain_with(
+            lambda: outcomes.append(listens(listener.getsockname()[1])),
             lambda: accepted.append(listener.accept()[0]),
             lambda: None,
             client.close,
             lambda: accepted.pop().close(),
             idle_s=PATIENCE_S,
         )
+        assert outcomes == [False]
 
     def test_it_waits_for_connections_that_are_not_established_yet(
         self, listener: socket.socket, drain_with: Callable[..., None]
@@ -151,11 +139,6 @@ class TestDrain:
                 lambda: accepted.pop().close(),
                 idle_s=PATIENCE_S,
             )
-
-    def test_a_socket_that_holds_the_address_alone_is_no_connection(self) -> None:
-        with socket.socket() as holder:
-            holder.bind(("127.0.0.1", 0))
-            assert list(connections_on(holder.getsockname()[1])) == []
 
     def test_of_idle_connections_it_waits_for_those_with_a_request(
         self, listener: socket.socket, drain_with: Callable[..., None]
@@ -199,26 +182,6 @@ class TestWorkers:
                 worker.terminate()
 
 
-@pytest.mark.wide
-class TestStack:
-    def test_it_answers_every_request_that_was_sent(
-        self, home: Path, tiny_model: Path, tiny_source: Path, tmp_path: Path, settings: Settings
-    ) -> None:
-        port, own_home = free_port(), tmp_path / "home"
-        own_home.mkdir()
-        (own_home / "models").symlink_to((home / "models").absolute())
-        where = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
-        usual = {"model": tiny_source, "precision": "f32", "threads": 1, "home": own_home, "port": port}
-        with Process(tmp_path / "serve.log", "serve", "--workers", 2, **where | usual) as stack:
-            wait_until(lambda: "curl" in stack.output)
-            with Callers(port, NUM_CALLERS) as callers:
-                wait_until(lambda: callers.num_answered > 5 * NUM_CALLERS)
-                assert stack.terminate() == 0
-                callers.join()
-            assert "is killed" not in stack.output
-        assert_all_answered(callers)
-
-
 class TestDisconnects:
     def test_the_job_of_a_client_that_disconnects_is_withdrawn(
         self, start_api: StartApi, stub: StubWorker, client: Client
@@ -238,28 +201,7 @@ class TestDisconnects:
             stub.resume()
             assert stays.recv(65_536).startswith(b"HTTP/1.1 200")
 
-    @pytest.mark.wide
-    def test_a_client_whose_request_came_while_the_api_was_stopped_has_not_gone(
-        self, start_api: StartApi, stub: StubWorker, client: Client
-    ) -> None:
-        api = start_api()
-        stub.pause()
-        first = psutil.Process(api.process.pid)
-        processes = [first, *first.children(recursive=True)]
-        with closing(api.send()) as stays:
-            for process in processes:
-                process.suspend()
-            send(stays, "one text")
-            assert not select.select([stays], [], [], WATCH_AFTER_S + 0.5)[0]
-            for process in processes:
-                process.resume()
-            wait_until(lambda: queue_of(client).backlog()["interactive"] == 1)
-            assert not select.select([stays], [], [], 2.5)[0]  # two looks later it is still wanted
-            stub.resume()
-            assert stays.recv(65_536).startswith(b"HTTP/1.1 200")
-
 
 def send(connection: socket.socket, text: str) -> None:
-    """Send a request for a vector."""
     body = json.dumps({"inputs": text}).encode()
     connection.sendall(b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))

@@ -15,14 +15,14 @@ from dataclasses import replace
 from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import psutil
 import pytest
 from api_stub import INDEX
 from blocking import Pool
 from conftest import PATIENCE_S, free_port, wait_until
-from process import Process, environment, run
+from process import Process, run
 from queues import queue_of
 
 from shoal import Client
@@ -30,7 +30,6 @@ from shoal.broker import embedded
 from shoal.contract.keys import Keys
 from shoal.errors import IndexNotFound, NotReady
 from shoal.long_jobs.long_jobs import LongJobs
-from shoal.process.progress import wait_until as wait_until_ready
 from shoal.settings import PORT_FILE, Settings
 from shoal.supervisor.process import Service
 from shoal.supervisor.summary import print_summary
@@ -71,7 +70,6 @@ def settings(
 
 
 def running(settings: dict[str, Any]) -> list[int]:
-    """Return the processes that were started with these settings."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -83,7 +81,6 @@ def running(settings: dict[str, Any]) -> list[int]:
 
 
 def pid_of_api(settings: dict[str, Any]) -> int:
-    """Return the API's first process, or 0 if there is none."""
     for pid in running(settings):
         with suppress(psutil.Error, ProcessLookupError):
             if os.getpgid(pid) == pid and psutil.Process(pid).cmdline()[-1] == "api":
@@ -92,7 +89,6 @@ def pid_of_api(settings: dict[str, Any]) -> int:
 
 
 def search(settings: dict[str, Any]) -> list[Any]:
-    """Return the hits that the API finds."""
     body = json.dumps({"queries": "storm", "k": 3}).encode()
     with closing(HTTPConnection("127.0.0.1", settings["port"], timeout=PATIENCE_S)) as connection:
         connection.request("POST", "/search", body)
@@ -140,7 +136,6 @@ def test_it_runs_in_the_background_until_it_is_stopped(
 
 
 def serves_mine(client: Client) -> bool:
-    """Return True if a worker serves the index `mine`."""
     return any("mine" in about["indexes"] for about in client.pool.ready().values())
 
 
@@ -215,13 +210,12 @@ def test_redis_stops_last_and_the_api_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_stops_everything(settings: dict[str, Any], tmp_path: Path, number: signal.Signals) -> None:
+def test_ctrl_c_stops_everything(settings: dict[str, Any], tmp_path: Path) -> None:
     with Process(tmp_path / "log", "serve", "--workers", 2, "--try", "rain", **settings) as stack:
         wait_until(lambda: "curl" in stack.output)
         assert "search: rain" in stack.output
         assert len(running(settings)) >= 4
-        stack.send(number)
+        stack.send(signal.SIGINT)
         assert stack.wait() == 0
     assert running(settings) == []
 
@@ -238,64 +232,50 @@ def test_a_summary_that_gets_no_answer_is_printed_all_the_same(
     assert "\nstop:   Ctrl-C" in printed
 
 
-@pytest.mark.wide
-def test_it_stops_although_its_output_is_read_no_more(settings: dict[str, Any]) -> None:
-    command = [sys.executable, "-m", "shoal", "serve"]
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(command, env=environment(**settings), **pipes) as process:
-        assert process.stdout
-        assert any(line.startswith(b"stop:") for line in process.stdout)
-        process.stdout.close()
-        process.terminate()
-        assert process.wait(PATIENCE_S) in (0, 120)  # Python's own code where the last output could not be written
-    assert running(settings) == []
+@pytest.fixture
+def preparing(settings: dict[str, Any], tmp_path: Path) -> Iterator[TextIO]:
+    """The lock of a model that is to be prepared: its workers wait for it."""
+    settings["home"] = tmp_path / "empty"
+    folder = prepared_folder(settings["home"], str(settings["model"]))
+    folder.parent.mkdir(parents=True)
+    with (folder.parent / f".{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock
+        assert running(settings) == []
 
 
 @pytest.mark.wide
+@pytest.mark.usefixtures("preparing")
 def test_a_stop_while_the_model_is_prepared_ends_that_too(settings: dict[str, Any], tmp_path: Path) -> None:
-    settings["home"] = tmp_path / "empty"
-    folder = prepared_folder(settings["home"], str(settings["model"]))
-    folder.parent.mkdir(parents=True)
-    with (folder.parent / f".{folder.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # so that preparing waits
-        with Process(tmp_path / "log", "serve", **settings) as stack:
-            wait_until(lambda: "another process" in stack.output)
-            stack.send(signal.SIGTERM)
-            assert stack.wait() == 1
-        assert running(settings) == []
+    with Process(tmp_path / "log", "serve", **settings) as stack:
+        wait_until(lambda: "another process" in stack.output)
+        stack.send(signal.SIGTERM)
+        assert stack.wait() == 1
 
 
 @pytest.mark.wide
-def test_it_is_ready_once_its_own_workers_are(settings: dict[str, Any], client: Client, tmp_path: Path) -> None:
+def test_it_is_ready_once_its_own_workers_are(
+    settings: dict[str, Any], client: Client, preparing: TextIO, tmp_path: Path
+) -> None:
     Pool(queue_of(client).broker, client.keys, alive_s=3_600).announce("a", {"state": "ready", "indexes": {}})
-    settings |= {"home": tmp_path / "empty", "indexes": ""}
-    folder = prepared_folder(settings["home"], str(settings["model"]))
-    folder.parent.mkdir(parents=True)
-    with (folder.parent / f".{folder.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # so that preparing waits
-        with Process(tmp_path / "log", "serve", **settings) as stack:
-            wait_until(lambda: is_ready(Settings(port=settings["port"])) and "another process" in stack.output)
-            assert "curl" not in stack.output
-            fcntl.flock(lock, fcntl.LOCK_UN)
-            wait_until(lambda: "curl" in stack.output)
-            assert f"ready:  1 worker with {settings['model']}" in stack.output
-            assert stack.terminate() == 0
+    with Process(tmp_path / "log", "serve", **settings | {"indexes": ""}) as stack:
+        wait_until(lambda: is_ready(Settings(port=settings["port"])) and "another process" in stack.output)
+        assert "curl" not in stack.output
+        fcntl.flock(preparing, fcntl.LOCK_UN)
+        wait_until(lambda: "curl" in stack.output)
+        assert f"ready:  1 worker with {settings['model']}" in stack.output
+        assert stack.terminate() == 0
 
 
 @pytest.mark.wide
+@pytest.mark.usefixtures("preparing")
 def test_ctrl_c_ends_a_start_in_the_background(settings: dict[str, Any], tmp_path: Path) -> None:
-    settings["home"] = tmp_path / "empty"
-    folder = prepared_folder(settings["home"], str(settings["model"]))
-    folder.parent.mkdir(parents=True)
     log = settings["home"] / "serve.log"
-    with (folder.parent / f".{folder.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # so that preparing waits
-        with Process(tmp_path / "log", "serve", "--detach", **settings) as starting:
-            wait_until(lambda: log.exists() and "another process" in log.read_text())
-            starting.send(signal.SIGINT)
-            assert starting.wait() == 1
-            assert "stopping …" in starting.output
-        assert running(settings) == []
+    with Process(tmp_path / "log", "serve", "--detach", **settings) as starting:
+        wait_until(lambda: log.exists() and "another process" in log.read_text())
+        starting.send(signal.SIGINT)
+        assert starting.wait() == 1
+        assert "stopping …" in starting.output
 
 
 def test_it_runs_no_runner_if_none_is_wanted() -> None:
@@ -308,20 +288,14 @@ def test_the_summary_speaks_of_own_workers_and_not_of_a_foreign_one(
     client: Client, redis_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pool, keys = queue_of(client).pool, client.keys
+    settings = Settings(redis_url=redis_url, key_prefix=keys.prefix, pool=keys.pool)
+    print_summary(settings)
+    assert "ready:  no worker runs" in capsys.readouterr().out
     for name, pid, indexes in (("a", 1, {}), ("b", os.getpid(), {"news": INDEX})):
         pool.announce(name, {"state": "ready", "host": socket.gethostname(), "pid": pid, "indexes": indexes})
-    settings = Settings(redis_url=redis_url, key_prefix=keys.prefix, pool=keys.pool)
     print_summary(settings, pids=[os.getpid()])
     assert "ready:  1 worker with" in (said := capsys.readouterr().out)
     assert "index news" in said
-
-
-@pytest.mark.wide
-def test_without_a_worker_the_summary_says_so(settings: dict[str, Any], tmp_path: Path) -> None:
-    with Process(tmp_path / "log", "serve", "--workers", 0, **settings) as stack:
-        wait_until(lambda: "curl" in stack.output)
-        assert "no worker runs" in stack.output
-        assert stack.terminate() == 0
 
 
 @pytest.mark.wide
@@ -341,47 +315,24 @@ def test_a_port_in_use_is_said_and_nothing_is_left(settings: dict[str, Any], fla
     assert running(settings) == []
 
 
-@pytest.mark.parametrize("flags", [(), ("--detach",)])
-def test_a_missing_index_is_said_before_anything_starts(settings: dict[str, Any], flags: tuple[str, ...]) -> None:
-    done = run("serve", *flags, **settings | {"indexes": f"{settings['indexes']},other=/nowhere"})
-    assert_refused(done, "index_not_found")
-    assert done.stderr.splitlines()[-1].startswith("shoal: /nowhere holds no index")
-
-
-@pytest.mark.wide
 @pytest.mark.parametrize(
-    ("changed", "code"),
+    ("changed", "code", "words"),
     [
-        ({"model": "/nowhere"}, "model_not_found"),
-        ({"redis_url": "redis://127.0.0.1:1/0"}, "unavailable"),
+        ({"indexes": "other=/nowhere"}, "index_not_found", "shoal: /nowhere holds no index"),
+        pytest.param({"model": "/nowhere"}, "model_not_found", "worker 1 could not start", marks=pytest.mark.wide),
+        pytest.param({"redis_url": "redis://127.0.0.1:1/0"}, "unavailable", "Redis", marks=pytest.mark.wide),
     ],
 )
 def test_what_cannot_start_is_said_and_nothing_is_left(
-    settings: dict[str, Any], changed: dict[str, str], code: str
+    settings: dict[str, Any], changed: dict[str, str], code: str, words: str
 ) -> None:
-    assert_refused(run("serve", **(settings | changed)), code)
+    done = run("serve", **settings | changed)
+    assert_refused(done, code)
+    assert words in done.stderr
     assert running(settings) == []
 
 
-def test_a_wait_that_is_too_long_says_for_what() -> None:
-    with pytest.raises(NotReady, match="waited 0 s for Redis"):
-        wait_until_ready("Redis", lambda: False, within_s=0)
-
-
-def test_a_stop_ends_the_wait_for_redis() -> None:
-    supervisor = Supervisor(Settings(redis_url="redis://127.0.0.1:1/0"))
-    supervisor.redis = Service("redis", ["sleep", str(PATIENCE_S)], {})
-    supervisor.ask_to_stop()
-    try:
-        with pytest.raises(NotReady, match="stopped before it was ready"):
-            supervisor.start()
-    finally:
-        supervisor.stop()
-
-
 class TestRetries:
-    """A process that fails before all are ready is tried again."""
-
     @pytest.fixture
     def supervisor(self, settings: dict[str, Any]) -> Iterator[Supervisor]:
         """A supervisor of the service, whose processes are gone in the end."""

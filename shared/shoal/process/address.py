@@ -4,7 +4,6 @@ import errno
 import socket
 from contextlib import suppress
 from ipaddress import ip_address
-from typing import Any
 
 from shoal.errors import BadSetting, PortInUse
 from shoal.settings import Settings
@@ -14,10 +13,7 @@ _MISSING = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 def find_api_addresses(settings: Settings) -> list[str]:
-    """Return the IP addresses for the API to listen on, as `find_addresses` does.
-
-    Also raises BadSetting if other machines could use the API without a key, unless the settings allow that.
-    """
+    """Return the IP addresses for the API. Raises BadSetting if anyone could use it without a key."""
     addresses = find_addresses(settings.host, settings.port)
     is_private = all(ip_address(address.partition("%")[0]).is_loopback for address in addresses)
     if is_private or settings.api_keys_file or settings.allow_anonymous == "anywhere":
@@ -29,12 +25,7 @@ def find_api_addresses(settings: Settings) -> list[str]:
 
 
 def find_addresses(host: str, port: int) -> list[str]:
-    """Return the IP addresses of `host`, after checking that a process can listen on its port there now.
-
-    Addresses that this machine lacks are left out as long as one remains: a container may have no IPv6, and know
-    `localhost` by both addresses all the same. Raises PortInUse if another program listens on one of them, and
-    BadSetting if this machine has none of them or the port needs more rights.
-    """
+    """Return the IP addresses of `host` that this machine has and can listen on now. Raises PortInUse or BadSetting."""
     found, missing = [], []
     try:
         resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -42,7 +33,9 @@ def find_addresses(host: str, port: int) -> list[str]:
         raise _cannot_listen(host, port, error) from error
     for family, address in dict.fromkeys((family, address) for family, *_, address in resolved):
         try:
-            _probe(family, address)
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
             found.append(str(address[0]))
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
@@ -65,12 +58,6 @@ def api_url(settings: Settings) -> str:
         if host in {address[0] for *_, address in socket.getaddrinfo("localhost", None)}:
             host = "localhost"
     return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
-
-
-def _probe(family: int, address: Any) -> None:
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(address)
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> BadSetting:

@@ -13,11 +13,7 @@ _FILE = "file://"
 
 
 def allowed_path(path: str, settings: Settings) -> str:
-    """Return the absolute path, with all links followed, or the URL, as it is.
-
-    A relative path begins in `settings.files_folder`. The path need not exist. Raises PathNotAllowed if it is below
-    none of the roots.
-    """
+    """Return the absolute path, with links followed, or the URL, as it is. Raises PathNotAllowed."""
     if "://" in path and not path.startswith(_FILE):
         if is_below(path, settings.root_urls()):
             return path
@@ -39,15 +35,15 @@ _REMEDY = "move it there, or add its folder or the beginning of its URL to SHOAL
 
 def is_below(url: str, roots: Iterable[str]) -> bool:
     """Return True if a URL is below one of the roots: of its server or bucket, with a path below its path."""
-    return any(_is_below(url, root) for root in roots)
-
-
-def _is_below(url: str, root: str) -> bool:
     try:
-        found, allowed = urlsplit(url), urlsplit(root)
-        is_there = (found.scheme, found.netloc) == (allowed.scheme, allowed.netloc or found.netloc)
+        found, allowed = urlsplit(url), [urlsplit(root) for root in roots]
     except ValueError:
         return False
     segments = re.split(r"[/\\]", unquote(unquote(found.path)))
-    is_plain = "::" not in url and not {".", ".."} & set(segments)
-    return is_there and is_plain and f"{found.path}/".startswith(f"{allowed.path.rstrip('/')}/")
+    if "::" in url or {".", ".."} & set(segments):
+        return False
+    return any(
+        (found.scheme, found.netloc) == (root.scheme, root.netloc or found.netloc)
+        and f"{found.path}/".startswith(f"{root.path.rstrip('/')}/")
+        for root in allowed
+    )

@@ -24,30 +24,20 @@ def configure(settings: Settings, level: str = "") -> None:
 
 
 def about(job_id: str | None, client: str = "", traceparent: str | None = None, **facts: Any) -> dict[str, Any]:
-    """Return the facts of a line about a job beside its message, as `extra` of a logger's methods takes them.
-
-    `client` is the name of an API key, or what else the client is called. Facts without a value are left out. No fact
-    may hold a text.
-    """
+    """Return the facts about a job, as `extra` of a logger's methods; no fact may hold a text."""
     values = {"job_id": job_id, "client": client, "trace_id": trace_id(traceparent), **facts}
     return {"about": {name: value for name, value in values.items() if value not in (None, "")}}
 
 
 def places(error: BaseException) -> str:
-    """Return the type of an error and the places that it went through, the last one first, on one line.
-
-    Its message is left out, as it could hold a text.
-    """
+    """Return the type of an error and its places, without its message, which could hold a text."""
     frames = traceback.extract_tb(error.__traceback__)
     found = [f"{'/'.join(Path(at.filename).parts[-_PATH_PARTS:])}:{at.lineno} {at.name}" for at in reversed(frames)]
     return f"{type(error).__name__} at {' < '.join(found)}" if found else type(error).__name__
 
 
 class TextFormatter(logging.Formatter):
-    """Lines for people: time, level, logger and message, and then what they are about as `name=value`.
-
-    The lines of a traceback are indented, so that none can be taken for a line of its own.
-    """
+    """Lines for people, with facts as `name=value`; the lines of a traceback are indented."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -15,8 +15,5 @@ _ESCAPES = {code: f"\\u{code:04x}" for codes in _UNPRINTABLE for code in codes} 
 
 
 def printable(text: str) -> str:
-    """Return the text on one line, with the escapes of JSON for all that would begin another line or be obeyed.
-
-    What was JSON on one line stays JSON of the same value.
-    """
+    """Return the text on one line, with JSON's escapes for what a terminal would obey; JSON stays JSON."""
     return text if text.isascii() and text.isprintable() else text.translate(_ESCAPES)

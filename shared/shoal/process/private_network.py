@@ -38,11 +38,7 @@ def without_query(url: str) -> str:
 
 
 def check_address(url: str, private_hosts: Collection[str]) -> list[tuple[str, int]]:
-    """Return the addresses, each with its port, that the host of an http or https URL has now.
-
-    Raises AddressNotAllowed if one of them is not public and the host is not among `private_hosts`, InvalidRequest if
-    the URL cannot be used, and FileError if there is no such host.
-    """
+    """Return the public or allowed addresses of a URL's host. Raises AddressNotAllowed or InvalidRequest."""
     parts = _split(url)
     host = parts.hostname or ""
     try:
@@ -59,10 +55,7 @@ def check_address(url: str, private_hosts: Collection[str]) -> list[tuple[str, i
 
 
 def check_webhook(url: str, private_hosts: Collection[str]) -> None:
-    """Raise AddressNotAllowed for a webhook into a private network, as `check_address` does.
-
-    One whose host is not found passes: the runner may know the host, or it may be there later.
-    """
+    """Raise AddressNotAllowed for a webhook into a private network; a host that is not found passes."""
     with suppress(FileError):
         check_address(url, private_hosts)
 

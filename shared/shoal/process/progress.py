@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO, TypeVar
 
@@ -48,7 +49,14 @@ class _StatusLine:
         """Write the state."""
         self._has_shown = True
         text = printable(text)
-        self._stream.write(f"{_CLEAR_LINE}{text[: self._width()]}" if self.is_terminal else f"{text}\n")
+        if self.is_terminal:
+            columns = 0
+            with suppress(OSError):
+                columns = os.get_terminal_size(self._stream.fileno()).columns
+            width = max(columns - 1, 0) or _UNKNOWN_WIDTH  # only the last row of a longer line would be cleared
+            self._stream.write(f"{_CLEAR_LINE}{text[:width]}")
+        else:
+            self._stream.write(f"{text}\n")
         self._stream.flush()
 
     def clear(self) -> None:
@@ -56,14 +64,6 @@ class _StatusLine:
         if self._has_shown and self.is_terminal:
             self._stream.write(_CLEAR_LINE)
             self._stream.flush()
-
-    def _width(self) -> int:
-        """Return how much of a line the terminal shows in one row, as only the last row of a longer one is cleared."""
-        try:
-            columns = os.get_terminal_size(self._stream.fileno()).columns
-        except OSError:
-            columns = 0
-        return max(columns - 1, 0) or _UNKNOWN_WIDTH
 
 
 class Progress:
@@ -144,10 +144,7 @@ class Progress:
 
 
 class TaskBar:
-    """The progress of a long job on standard error: a bar on a terminal, else a line every few seconds.
-
-    It is a function that a task reports to; `rows_per_s` and `eta_s` are measured here unless they are given.
-    """
+    """The progress of a long job on standard error: a function that a task reports to."""
 
     def __init__(self, *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
@@ -214,10 +211,7 @@ _POLL_EVERY_S = 0.02
 
 
 def wait_until(what: str, is_done: Callable[[], bool], within_s: float = WITHIN_S) -> None:
-    """Wait until `is_done` returns True, with lines of progress on standard error: "waiting for `what` … 5 s".
-
-    Raises NotReady after `within_s`, and all errors of `is_done`.
-    """
+    """Wait until `is_done` returns True, with lines of progress. Raises NotReady after `within_s`."""
     started = time.monotonic()
     progress = Progress(f"waiting for {what}")
     while not is_done():

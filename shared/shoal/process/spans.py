@@ -31,10 +31,7 @@ Kind = Literal["SERVER", "CONSUMER", "INTERNAL"]
 
 
 class Tracer:
-    """The spans of a process. Thread-safe.
-
-    A collector that is away costs spans and nothing else: at most OTEL_BSP_MAX_QUEUE_SIZE of them wait in memory.
-    """
+    """The spans of a process. A collector that is away costs spans and nothing else. Thread-safe."""
 
     def __init__(self, provider: TracerProvider):
         self._provider = provider
@@ -59,10 +56,7 @@ class Tracer:
         start_ns: int,
         attributes: Mapping[str, Value] | None = None,
     ) -> Span:
-        """Return a span that began at that time, in Unix nanoseconds, as a part of the trace of `parent`.
-
-        Without a parent it begins a trace. It records nothing if the sampler does not want the trace.
-        """
+        """Return a span that began at that time, in Unix nanoseconds, in the trace of `parent` or a new one."""
         context = _PROPAGATOR.extract({"traceparent": parent}, Context()) if parent else Context()
         return self._tracer.start_span(name, context, SpanKind[kind], attributes, start_time=start_ns)
 

@@ -12,11 +12,7 @@ from pathlib import Path
 
 @contextmanager
 def limited_memory(max_bytes: int, num_held: Callable[[], int] = lambda: 0) -> Iterator[None]:
-    """Let allocations fail, with MemoryError, that take over `max_bytes` more than the process has at the beginning.
-
-    Of these, `num_held()` bytes are taken already. On Linux alone: other systems have no such limit. The limit is that
-    of the whole process, so nothing long is to be done in the `with`.
-    """
+    """Let allocations over `max_bytes` fail with MemoryError meanwhile; `num_held()` of them are taken already."""
     if sys.platform != "linux":
         yield
         return
@@ -45,10 +41,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(number: signal.Signals = signal.SIGTERM, parent: int = 0) -> None:
-    """Have the system send this process a signal when the parent ends; at once, if `parent` is no longer the parent.
-
-    Only Linux has that: elsewhere a process outlives a parent that is killed.
-    """
+    """Have Linux send this process a signal when the parent ends; at once, if it has ended already."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
         if parent and os.getppid() != parent:

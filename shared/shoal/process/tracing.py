@@ -24,9 +24,6 @@ def load(settings: Settings) -> "type[Tracer] | None":
 
 
 def open_tracer(settings: Settings, process: str) -> "Tracer | None":
-    """Return the tracer of a process, `api`, `worker` or `jobs`; None if the settings want no spans.
-
-    Raises MissingExtra.
-    """
+    """Return the tracer of a process; None if the settings want no spans. Raises MissingExtra."""
     tracer = load(settings)
     return tracer.open(process) if tracer else None

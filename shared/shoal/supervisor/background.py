@@ -1,35 +1,29 @@
-"""`shoal serve` in the background: started as a process of its own, and stopped.
+"""`shoal serve` as the only one in its home folder, which its pid file's lock sees to, and in the background."""
 
-It loads little, as the process that serves does all the work.
-"""
-
+import fcntl
 import math
 import os
 import signal
-import sys
 from contextlib import suppress
 from pathlib import Path
-from select import select
+from tempfile import TemporaryFile
 
 import click
 
-from shoal.errors import NotReady, parse
+from shoal.errors import BadSetting, NotReady, parse
 from shoal.process.progress import wait_until
 from shoal.settings import Settings
-from shoal.supervisor.pidfile import already_serving, make_home, running_pid
 
 #: Beginning of the last line of the summary, which is printed once everything is ready.
 LAST_LINE = "stop:   "
 
+PID_FILE = "serve.pid"
+
 
 def detach(settings: Settings) -> Path | None:
-    """Go on in the background: in a process of its own, return the log that its output goes to.
-
-    In this process return None once the other one is ready. Ctrl-C ends the start. Raises the error with which the
-    other process ends, or NotReady with the end of its log.
-    """
+    """Return the log to the process that goes on in the background, and None here once it is ready."""
     if pid := running_pid(settings):
-        raise already_serving(settings, pid)
+        raise _already_serving(settings, pid)
     make_home(settings)
     logfile = settings.home_folder / "serve.log"
     # A second start at the same moment must not overwrite what the first writes.
@@ -79,14 +73,50 @@ def stop(settings: Settings) -> str:
     pid = running_pid(settings)
     if pid is None:
         return f"nothing runs in {settings.home_folder}"
-    if sys.platform != "linux":
-        os.kill(pid, signal.SIGTERM)
-        wait_until("everything to stop", lambda: running_pid(settings) != pid)
-        return f"stopped (process {pid})"
-    process = os.pidfd_open(pid)
-    try:
-        signal.pidfd_send_signal(process, signal.SIGTERM)
-        wait_until("everything to stop", lambda: bool(select([process], [], [], 0)[0]))
-    finally:
-        os.close(process)
+    os.kill(pid, signal.SIGTERM)
+    wait_until("everything to stop", lambda: running_pid(settings) != pid)
     return f"stopped (process {pid})"
+
+
+def hold(settings: Settings) -> None:
+    """Hold the pid file's lock until this process ends. Raises BadSetting if another process holds it."""
+    make_home(settings)
+    file = os.open(settings.home_folder / PID_FILE, os.O_RDWR | os.O_CREAT, 0o666)  # the system closes it
+    if not _lock(file):
+        raise _already_serving(settings, running_pid(settings))
+    os.truncate(file, 0)
+    os.write(file, str(os.getpid()).encode())
+
+
+def make_home(settings: Settings) -> None:
+    """Make the home folder unless it is there. Raises BadSetting if nothing can be written there."""
+    home = settings.home_folder
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=home):
+            pass
+    except OSError as error:
+        raise BadSetting(f"{home} cannot be written ({error.strerror}): choose another folder with --home") from error
+
+
+def running_pid(settings: Settings) -> int | None:
+    """Return the id of the process that serves from the home folder, or None."""
+    path = settings.home_folder / PID_FILE
+    if not path.exists():
+        return None
+    with path.open("r+") as file:
+        return None if _lock(file.fileno()) else int(file.read() or 0) or None
+
+
+def _already_serving(settings: Settings, pid: int | None) -> BadSetting:
+    process = f"process {pid}" if pid else "another process"
+    remedy = "stop it first, by this command with --stop; or start a second service, with another --home and --port"
+    return BadSetting(f"{process} serves from {settings.home_folder} already: {remedy}")
+
+
+def _lock(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -13,15 +13,12 @@ import click
 from shoal.errors import BadSetting, NotReady
 from shoal.index_folder import CURRENT
 from shoal.settings import Settings
-from shoal.supervisor.pidfile import hold, make_home
+from shoal.supervisor.background import hold, make_home
 from shoal.supervisor.supervisor import Supervisor
 
 
 def with_sample(settings: Settings) -> Settings:
-    """Return settings that name the index of sample headlines, after building it unless it is there.
-
-    Raises BadSetting for a home folder whose path cannot be named as an index, and NotReady if there is no index.
-    """
+    """Return settings that name the index of sample headlines, built unless it is there. Raises NotReady."""
     make_home(settings)
     folder = settings.home_folder / "sample"
     if "," in str(folder):
@@ -34,25 +31,20 @@ def with_sample(settings: Settings) -> Settings:
 
 
 def serve(settings: Settings, *, query: str | None = None, log: Path | None = None) -> None:
-    """Run Redis, the API and the workers until Ctrl-C or SIGTERM; search for `query` once they are ready.
+    """Run everything until Ctrl-C or SIGTERM, with a summary once it is ready. Raises BadSetting."""
+    hold(settings)
+    supervisor = Supervisor(settings)
+    supervisor.check()
+    signal.signal(signal.SIGTERM, lambda *_: supervisor.ask_to_stop())
+    signal.signal(signal.SIGINT, lambda *_: supervisor.ask_to_stop(impatiently=True))
+    try:
+        supervisor.start()
+        from shoal.supervisor.summary import print_summary  # with the client, which loads while the others start
 
-    `log` is the file that the output goes to, if this process runs in the background.
-
-    Raises BadSetting if a process serves from the same home folder already, and what `Supervisor` raises.
-    """
-    with hold(settings):
-        supervisor = Supervisor(settings)
-        supervisor.check()
-        signal.signal(signal.SIGTERM, lambda *_: supervisor.ask_to_stop())
-        signal.signal(signal.SIGINT, lambda *_: supervisor.ask_to_stop(impatiently=True))
-        try:
-            supervisor.start()
-            from shoal.supervisor.summary import print_summary  # with the client, which loads while the others start
-
-            supervisor.wait_until_ready()
-            print_summary(supervisor.settings, query, log, supervisor.pids)
-            supervisor.watch()
-        finally:
-            with suppress(OSError):  # the terminal, or the program that reads this, may be gone already
-                click.echo("stopping …", err=True)
-            supervisor.stop()
+        supervisor.wait_until_ready()
+        print_summary(supervisor.settings, query, log, supervisor.pids)
+        supervisor.watch()
+    finally:
+        with suppress(OSError):  # the terminal, or the program that reads this, may be gone already
+            click.echo("stopping …", err=True)
+        supervisor.stop()

@@ -22,11 +22,7 @@ QUERY = "europe climate change storm"
 def print_summary(
     settings: Settings, query: str | None = None, log: Path | None = None, pids: Collection[int] = ()
 ) -> None:
-    """Print what runs where, the hits of a search if there is an index, a curl command to copy, and how to stop.
-
-    Of the workers, those of this machine with one of the `pids` are described, if there are any: others may be of the
-    same pool. A search that gets no answer is part of the summary, and raises nothing: what runs goes on.
-    """
+    """Print what runs, of the workers with these `pids`, a few hits, a curl command, and how to stop."""
     query = query or QUERY
     ready, trouble = f"{settings.workers} workers", ""
     hits: Sequence[Mapping[str, Any]] = []

@@ -41,10 +41,7 @@ _open_url = build_opener(ProxyHandler({})).open
 
 
 class Supervisor:
-    """The processes that the settings ask for. Raises PortInUse if its Redis is to have a port that is taken.
-
-    Where they name no Redis, it has one of its own, whose port `settings` has.
-    """
+    """The processes that the settings ask for, with a Redis of their own if none is named. Raises PortInUse."""
 
     def __init__(self, settings: Settings):
         own_redis = not settings.redis_url
@@ -68,10 +65,7 @@ class Supervisor:
         find_api_addresses(self.settings)
 
     def start(self) -> None:
-        """Start all processes, and return once Redis answers: the others load meanwhile, and wait for it.
-
-        A Redis that the settings name is to answer before anything is started. Raises Unavailable if it does not.
-        """
+        """Start all processes, and return once Redis answers: the others wait for it. Raises Unavailable."""
         if self.redis is None:
             self._ask("PING")
         for service in reversed(self._all()):
@@ -81,11 +75,7 @@ class Supervisor:
             embedded.save_port(self.settings)
 
     def wait_until_ready(self) -> None:
-        """Return when all processes are ready to serve.
-
-        A process that ends before that is started again, `MAX_RETRIES` times at most. Raises NotReady if it ends once
-        more, and the error with which it ended, if that is one of Shoal's.
-        """
+        """Return when all are ready; what ends before is tried again `MAX_RETRIES` times. Raises NotReady."""
         wait_until("the API and the workers", self._is_ready, READY_WITHIN_S)
 
     def watch(self) -> None:
@@ -94,7 +84,10 @@ class Supervisor:
             for service in self._all():
                 if (code := service.exit_code()) is not None and not self._stopping:
                     time.sleep(RESTART_AFTER_S)
-                    log.warning("%s %s, and is started again", service.name, _ending(code, service.last_error()))
+                    ended = f"ended with exit code {code} ({service.last_error()})"
+                    if code < 0:  # the last line that it wrote is no reason then
+                        ended = f"was ended by {Signals(-code).name}"
+                    log.warning("%s %s, and is started again", service.name, ended)
                     service.start()
             time.sleep(_WATCH_EVERY_S)
 
@@ -163,13 +156,6 @@ class Supervisor:
         with closing(Broker.connect(self.settings.redis_address)) as broker, suppress(ShoalError):
             return len(Pool(broker, self.settings.keys).own_ready(self.pids)) == self.settings.workers
         return False
-
-
-def _ending(code: int, last_error: str) -> str:
-    """Say how a process ended. If a signal ended it, the last line that it wrote is no reason."""
-    if code < 0:
-        return f"was ended by {Signals(-code).name}"
-    return f"ended with exit code {code} ({last_error})"
 
 
 def runs_jobs(settings: Settings) -> bool:

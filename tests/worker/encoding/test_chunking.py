@@ -46,7 +46,6 @@ SIZES = st.integers(1, 40)
 
 @pytest.fixture(scope="module")
 def word_piece(tiny_source: Path) -> Tokenizer:
-    """The tiny model's tokenizer."""
     return Tokenizer(tiny_source / "tokenizer.json", MAX_TOKENS)
 
 
@@ -71,20 +70,12 @@ def byte_level(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 @pytest.fixture(params=["word_piece", "byte_level"])
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
-    """Both tokenizers, one after the other."""
     found = request.getfixturevalue(request.param)
     assert isinstance(found, Tokenizer)
     return found
 
 
-@pytest.fixture
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Texts are read in pieces that are as small as can be."""
-    monkeypatch.setattr(shoal_workers.encoding.chunking, "PIECE_CHARS", 1)
-
-
 def chunks_of(chunker: Chunker, text: str) -> Iterator[TokenizedChunk]:
-    """All chunks of the text."""
     start, covered = 0, 0
     while True:
         chunks, following = chunker.cut(text, start, covered)
@@ -96,7 +87,6 @@ def chunks_of(chunker: Chunker, text: str) -> Iterator[TokenizedChunk]:
 
 
 def check(tokenizer: Tokenizer, text: str, size: int, overlap: int = 0, prompt: str = "") -> list[TokenizedChunk]:
-    """Check what is true of the chunks of every text; return them."""
     chunks = list(chunks_of(Chunker(tokenizer, size, overlap, prompt), text))
     assert [chunk.tokens for chunk in chunks] == tokenizer.encode(
         [prompt + text[chunk.start : chunk.stop] for chunk in chunks], num_chars=tokenizer.max_chars
@@ -115,30 +105,16 @@ def check(tokenizer: Tokenizer, text: str, size: int, overlap: int = 0, prompt: 
     return chunks
 
 
-def body_size(tokenizer: Tokenizer, text: str) -> int:
-    """Number of tokens of a text without special ones."""
-    return len(tokenizer.offsets(text))
-
-
-@pytest.mark.parametrize("text", ODD.values(), ids=ODD)
-@pytest.mark.parametrize(
-    ("size", "overlap"),
-    [(5, 2), (46, 23), pytest.param(1, 0, marks=pytest.mark.wide), pytest.param(46, 0, marks=pytest.mark.wide)],
-)
-def test_chunks_of_odd_texts_cover_them(tokenizer: Tokenizer, text: str, size: int, overlap: int) -> None:
-    check(tokenizer, text, size, overlap)
+@pytest.mark.parametrize(("size", "overlap"), [(5, 2), (46, 23), pytest.param(1, 0, marks=pytest.mark.wide)])
+def test_chunks_of_odd_texts_cover_them(tokenizer: Tokenizer, size: int, overlap: int) -> None:
+    for text in ODD.values():
+        check(tokenizer, text, size, overlap)
 
 
 @given(text=TEXTS, repeat=st.integers(1, 20), size=SIZES, overlap=st.integers(0, 20))
-def test_chunks_of_any_text_cover_it(word_piece: Tokenizer, text: str, repeat: int, size: int, overlap: int) -> None:
-    for chunk in check(word_piece, text * repeat, size, min(overlap, size // 2)):
-        assert len(chunk.tokens.ids) <= size + 2 or chunk.stop - chunk.start == 1
-
-
-@given(text=TEXTS, repeat=st.integers(1, 20), size=SIZES, overlap=st.integers(0, 20))
-def test_chunks_of_any_bytes_cover_it(byte_level: Tokenizer, text: str, repeat: int, size: int, overlap: int) -> None:
+def test_chunks_of_any_text_cover_it(tokenizer: Tokenizer, text: str, repeat: int, size: int, overlap: int) -> None:
     text = text * repeat
-    for chunk in check(byte_level, text, size, min(overlap, size // 2)):
+    for chunk in check(tokenizer, text, size, min(overlap, size // 2)):
         assert len(chunk.tokens.ids) <= size + 2 or is_one(text[chunk.start : chunk.stop])
 
 
@@ -148,16 +124,16 @@ def is_one(text: str) -> bool:
 
 
 @given(text=TEXTS, repeat=st.integers(1, 20), size=SIZES, overlap=st.integers(0, 20))
-@pytest.mark.usefixtures("small_pieces")
 def test_small_pieces_give_the_same_chunks(
     word_piece: Tokenizer, text: str, repeat: int, size: int, overlap: int
 ) -> None:
     text = re.sub("[^\\s]{60,}", "storm", text * repeat)  # of longer words a piece may have the beginning alone
-    overlap = min(overlap, size // 2)
-    found = check(word_piece, text, size, overlap)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shoal_workers.encoding.chunking, "PIECE_CHARS", 10**7)
-        assert list(chunks_of(Chunker(word_piece, size, overlap), text)) == found
+    found = []
+    for piece_chars in (1, 10**7):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(shoal_workers.encoding.chunking, "PIECE_CHARS", piece_chars)
+            found.append(check(word_piece, text, size, min(overlap, size // 2)))
+    assert found[0] == found[1]
 
 
 def test_chunks_end_where_sentences_do(tokenizer: Tokenizer) -> None:
@@ -178,11 +154,10 @@ def test_chunks_end_at_words_where_there_are_no_sentences(tokenizer: Tokenizer) 
 def test_a_chunk_has_as_many_tokens_as_it_may(word_piece: Tokenizer) -> None:
     text = " ".join(["storm", "rain", "europe"][n % 3] for n in range(1_000))
     assert [len(chunk.tokens.ids) for chunk in check(word_piece, text, 40)] == [42] * 25
-    sizes = [len(chunk.tokens.ids) for chunk in check(word_piece, text, 40, 10)]
-    assert sizes == [42] * 33  # each begins 30 tokens after the one before
     chunks = check(word_piece, text, 40, 10)
+    assert [len(chunk.tokens.ids) for chunk in chunks] == [42] * 33  # each begins 30 tokens after the one before
     shared = [text[after.start : before.stop] for before, after in itertools.pairwise(chunks)]
-    assert {body_size(word_piece, part) for part in shared} == {10}
+    assert {len(word_piece.offsets(part)) for part in shared} == {10}
 
 
 def test_marks_and_joined_emoji_stay_with_what_they_belong_to(tokenizer: Tokenizer) -> None:
@@ -241,20 +216,15 @@ TEN_MILLION = {
 
 
 @pytest.mark.parametrize("text", TEN_MILLION.values(), ids=TEN_MILLION)
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_ten_million_characters_are_not_tokenized_to_be_cut(tiny_source: Path, text: str, side: str) -> None:
-    tokenizer = Tokenizer(tiny_source / "tokenizer.json", MAX_TOKENS)
-    counting = Counting(tokenizer)
-    (tokens,) = tokenizer.encode([text], side)
-    assert tokens.truncated
-    assert tokens.characters <= max(counting.sizes) <= tokenizer.max_chars
-    assert sum(counting.sizes) <= 1.5 * tokenizer.max_chars
-
-
-@pytest.mark.parametrize("text", TEN_MILLION.values(), ids=TEN_MILLION)
-def test_ten_million_characters_are_chunked_piece_by_piece(tiny_source: Path, text: str) -> None:
+def test_of_ten_million_characters_a_little_is_tokenized_at_a_time(tiny_source: Path, text: str) -> None:
     tokenizer = Tokenizer(tiny_source / "tokenizer.json", MAX_TOKENS)
     counting, chunker, start = Counting(tokenizer), Chunker(tokenizer, 46), 0
+    for side in ("right", "left"):
+        counting.sizes.clear()
+        (tokens,) = tokenizer.encode([text], side)
+        assert tokens.truncated
+        assert tokens.characters <= max(counting.sizes) <= tokenizer.max_chars
+        assert sum(counting.sizes) <= 1.5 * tokenizer.max_chars
     for _ in range(20):
         counting.sizes.clear()
         _, following = chunker.cut(text, start)

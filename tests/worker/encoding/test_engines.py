@@ -55,30 +55,14 @@ print(json.dumps({
 """
 
 
-@pytest.fixture(scope="module")
-def compared(torch_reference: None, tiny_model: Path) -> dict[str, float]:
-    """The output of the comparison."""
+@pytest.mark.usefixtures("torch_reference")
+def test_every_engine_and_pass_makes_the_same_vectors(tiny_model: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-c", COMPARE, str(tiny_model), json.dumps(TEXTS)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout))
-
-
-def test_torch_and_openvino_make_the_same_vectors(compared: dict[str, float]) -> None:
+    compared = json.loads(done.stdout)
     assert compared["engines differ by"] < 1e-3  # the exported weights are rounded to fp16
-
-
-def test_packed_and_padded_passes_make_the_same_token_vectors(compared: dict[str, float]) -> None:
     assert compared["passes differ by"] < 1e-5
-
-
-def test_the_graph_computes_the_token_vectors_of_torch(compared: dict[str, float]) -> None:
     assert compared["graphs differ by"] < 1e-5
-
-
-def test_int8_is_close_and_not_the_same(compared: dict[str, float]) -> None:
     assert 1e-6 < compared["int8 differs by"] < 0.02
-
-
-def test_streams_share_no_code(compared: dict[str, float]) -> None:
     assert compared["code kept for all streams"] == 0  # else oneDNN gives one of them wrong code now and then

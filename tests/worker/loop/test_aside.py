@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from conftest import PATIENCE_S
 from queues import Queue, drive
-from test_worker import code, distinct, put, replies
+from test_worker import distinct, put, replies
 
 import shoal_workers.loop.batch
 import shoal_workers.loop.worker
+from shoal.contract.jobs import LANES
 from shoal.contract.options import Options
 from shoal.errors import Unavailable
 from shoal.operations import Embed, Rerank
@@ -61,13 +62,11 @@ class Engine(Encoder):
 
 @pytest.fixture
 def engine(encoder_of_two_threads: Encoder) -> Engine:
-    """That encoder, watched."""
     return Engine(encoder_of_two_threads)
 
 
 @pytest.fixture
 def worker(queue: Queue, engine: Engine) -> Worker:
-    """A worker with that encoder."""
     return Worker(queue.consumer(), engine, {}, Bucketing(480))
 
 
@@ -101,7 +100,6 @@ def test_an_interactive_job_that_comes_wakes_a_worker_that_waits_for_a_pass(
     monkeypatch.setattr(shoal_workers.loop.worker, "LOOK_SELDOM_S", 3_600.0)
 
     def answered_meanwhile() -> bool:
-        """Put a job and wait for its reply; then let the pass end."""
         put(queue, "storm")
         try:
             return bool(queue.redis.xread({queue.keys.replies("me"): 0}, block=int(PATIENCE_S * 1_000)))
@@ -114,41 +112,16 @@ def test_an_interactive_job_that_comes_wakes_a_worker_that_waits_for_a_pass(
         assert answered.result()
 
 
-def test_interactive_jobs_that_wait_are_computed_without_a_pause(worker: Worker, queue: Queue, held: Engine) -> None:
-    texts = distinct(100)
-    for n in (40, 70):
-        put(queue, *texts[n : n + 30])
-    assert [worker.step(block_s=0) for _ in range(2)] == [1, 1]
-    held.released.set()
-    assert drive(worker) == 1
-
-
-def test_bulk_jobs_are_all_answered_while_nothing_else_comes(worker: Worker, queue: Queue, engine: Engine) -> None:
-    for n in range(5):
-        put(queue, *(f"{text} {n}" for text in distinct(60)), lane="bulk", reply_to="bulk")
-    assert drive(worker) == 5
-    assert {what for what, _ in engine.passes} == {"aside", "finish"}
-
-
 def test_an_engine_that_fails_while_passes_aside_are_waited_for_holds_up_nothing(
     worker: Worker, queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "ends_within", failing)
+    def fail(*_: object) -> bool:
+        raise RuntimeError("the engine chokes")
+
+    monkeypatch.setattr(engine, "ends_within", fail)
     put(queue, *distinct(3), lane="bulk", reply_to="bulk")
     assert drive(worker) == 1
     assert [reply.error for reply in replies(queue, "bulk").values()] == [None]
-
-
-def failing(*_: object) -> bool:
-    """Fail."""
-    raise RuntimeError("the engine chokes")
-
-
-def test_a_text_that_the_engine_fails_on_aside_harms_its_own_job_alone(worker: Worker, queue: Queue) -> None:
-    bad, good = (put(queue, text, lane="bulk", reply_to="bulk") for text in ("rain " * 7, "storm"))
-    assert drive(worker) == 2
-    found = replies(queue, "bulk")
-    assert (code(found[bad.id]), found[good.id].error) == ("internal", None)
 
 
 class GoesAway(Consumer):
@@ -178,19 +151,7 @@ def test_a_worker_whose_redis_goes_away_waits_for_a_batch_aside(
     assert engine.passes == [("aside", 40), ("finish", 40)]
 
 
-def test_a_worker_that_is_stopped_answers_a_batch_aside(
-    queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(queue, *distinct(40), lane="bulk", reply_to="bulk")
-    stopping = threading.Event()
-    worker = Worker(queue.consumer(), engine, {}, Bucketing(480), stopping=stopping)
-    monkeypatch.setattr(engine, "ends_within", lambda *_: stopping.set())
-    worker.run()
-    assert engine.passes == [("aside", 40), ("finish", 40)]
-    assert len(replies(queue, "bulk")) == 1
-
-
-def test_a_worker_that_is_stopped_takes_no_job_while_a_batch_runs_aside(queue: Queue, engine: Engine) -> None:
+def test_a_worker_that_is_stopped_answers_a_batch_aside_and_takes_no_other_job(queue: Queue, engine: Engine) -> None:
     put(queue, *distinct(40), lane="bulk", reply_to="bulk")
     stopping = threading.Event()
     worker = Worker(queue.consumer(), engine, {}, Bucketing(480), stopping=stopping)
@@ -201,7 +162,16 @@ def test_a_worker_that_is_stopped_takes_no_job_while_a_batch_runs_aside(queue: Q
 
     engine.before_aside = stop
     worker.run()
+    assert engine.passes == [("aside", 40), ("finish", 40)]
     assert (len(replies(queue, "bulk")), replies(queue, "later")) == (1, {})
+
+
+def test_a_suspect_shares_no_time_with_other_jobs(worker: Worker, queue: Queue, engine: Engine) -> None:
+    put(queue, *distinct(40), lane="bulk", reply_to="bulk")
+    queue.take("killed", LANES, 1)
+    queue.die()
+    assert drive(worker) == 1
+    assert {what for what, _ in engine.passes} == {"start", "finish"}
 
 
 def test_the_texts_of_the_next_pass_are_tokenized_while_one_runs_aside(

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from random import Random
-from typing import Any
 
 import pytest
 from blocking import Pool
@@ -20,14 +19,11 @@ from shoal.broker.broker import Broker
 from shoal.contract.jobs import LANES, Job
 from shoal.contract.options import Options
 from shoal.errors import Unavailable
-from shoal.operations import Embed, Search
-from shoal.operations.search_options import SearchOptions
+from shoal.operations import Embed
 from shoal.queue.consumer import Consumer
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
-from shoal_workers.encoding.reranker import Reranker
 from shoal_workers.encoding.tokenizer import Tokens
-from shoal_workers.index.index import Index
 from shoal_workers.loop.admission import MAX_DEATHS, Limits
 from shoal_workers.loop.worker import Worker
 
@@ -39,13 +35,8 @@ MAX_STEPS = 2_000
 #: Share of the steps in which the worker dies by accident, and in which its connection breaks.
 SHARE_DEATHS, SHARE_BREAKS = 0.2, 0.1
 
-#: The jobs that harm, by number, and what they do not survive. The last two are searches, of which one has a second
-#: stage.
-HARM = {13: "read", 27: "tokenize", 41: "encode", 65: "search", 33: "score"}
-
-#: What is added to the hits of the harmful plain search. It is then searched for alone: only searches for a like number
-#: of hits are computed together, and the index is told the largest.
-ALONE = 200
+#: The jobs that harm, by number, and what they do not survive.
+HARM = {13: "read", 27: "tokenize", 41: "encode", 65: "encode"}
 
 #: Share of the steps before which a job is put, as long as there are more.
 SHARE_PUTS = 0.6
@@ -63,7 +54,6 @@ class MortalEncoder(Encoder):
         self._numbers: dict[Sequence[int], int] = {}
 
     def reach(self, what: str, number: int) -> None:
-        """Die if the job is harmful in that step."""
         if HARM.get(number) == what:
             raise Died(number)
 
@@ -81,77 +71,24 @@ class MortalEncoder(Encoder):
         return found
 
     def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
-        for text in texts:
-            self.reach("encode", self._numbers[text.tokens.ids])
+        self._reach_all(texts)
         return super().start(texts)
 
     def start_aside(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
+        self._reach_all(texts)
+        return super().start_aside(texts)
+
+    def _reach_all(self, texts: Sequence[TokenizedText]) -> None:
         for text in texts:
             self.reach("encode", self._numbers[text.tokens.ids])
-        return super().start_aside(texts)
-
-
-class MortalReranker(Reranker):
-    """The real reranker, except that it dies of a harmful search, which it knows by its query."""
-
-    def __init__(self, reranker: Reranker, encoder: MortalEncoder):
-        super().__init__(reranker.model, reranker.tokenizer, reranker.engine)
-        self._encoder = encoder
-        self._numbers: dict[Sequence[int], int] = {}
-
-    def tokenize(self, pairs: Sequence[tuple[str, str]], truncation_side: str = "right") -> list[Tokens]:
-        found = super().tokenize(pairs, truncation_side)
-        for (query, _), tokens in zip(pairs, found, strict=True):
-            self._numbers[tokens.ids] = number_in(query)
-        return found
-
-    def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
-        self._reach(texts)
-        return super().start(texts)
-
-    def start_aside(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
-        self._reach(texts)
-        return super().start_aside(texts)
-
-    def _reach(self, pairs: Sequence[TokenizedText]) -> None:
-        for pair in pairs:
-            self._encoder.reach("score", self._numbers[pair.tokens.ids])
-
-
-class MortalIndex:
-    """The real index, except that it dies of a harmful search."""
-
-    fault = group_field = ""
-
-    def __init__(self, index: Index, encoder: MortalEncoder):
-        self._index, self._encoder = index, encoder
-        self.manifest = index.manifest
-
-    def search(self, queries: Any, k: int) -> Any:
-        """Search, unless a job is harmful."""
-        self._encoder.reach("search", (k - 1) % ALONE)
-        return self._index.search(queries, k)
-
-    def shared(self, queries: Any) -> Any:
-        """Compute what several searches share, as the real index does."""
-        return self._index.shared(queries)
-
-    def find(self, job: Search, *others: Any) -> Any:
-        """Find what the reranker is to score, unless the job is harmful."""
-        self._encoder.reach("search", number_of_job(job))
-        return self._index.find(job, *others)
 
 
 class MortalWorkers:
     """Workers of which each dies now and then; another one takes its place."""
 
-    def __init__(
-        self, queue: Queue, redis_url: str, encoder: Encoder, reranker: Reranker, index: Index, random: Random
-    ):
+    def __init__(self, queue: Queue, redis_url: str, encoder: Encoder, random: Random):
         self.queue, self.redis_url, self.random = queue, redis_url, random
         self.encoder = MortalEncoder(encoder)
-        self.reranker = MortalReranker(reranker, self.encoder)
-        self.index: Any = MortalIndex(index, self.encoder)
         self.pool = Pool(queue.broker, queue.keys, alive_s=3_600.0)
         self.plans: dict[Worker, Plan] = {}
         self.numbers = itertools.count()
@@ -180,9 +117,7 @@ class MortalWorkers:
         plan = Plan()
         broker = Broker(connect(self.redis_url, plan).connection_pool)
         consumer = Consumer(broker, self.queue.keys, f"w{next(self.numbers)}")
-        worker = Worker(
-            consumer, self.encoder, {"default": self.index}, Bucketing(40), Limits(64), reranker=self.reranker
-        )
+        worker = Worker(consumer, self.encoder, {}, Bucketing(40), Limits(64))
         self.pool.announce(worker.id, {})
         self.plans[worker] = plan
 
@@ -200,30 +135,21 @@ class MortalWorkers:
         del self.plans[worker]
 
     def _held(self, worker: Worker) -> set[int]:
-        """Return the numbers of the jobs that the worker holds."""
         redis, keys = self.queue.redis, self.queue.keys
         held = [key.decode() for key in redis.zrange(keys.held(worker.id), 0, -1)]
         return {number_of(redis.hget(keys.record(key), "job")) for key in held}
 
     def close(self) -> None:
-        """Close all connections."""
         for worker in self.plans:
             self.pool.leave(worker.id)
             worker.consumer.broker.close()
 
 
 def number_of(data: bytes) -> int:
-    """Return the number of a packed job."""
-    return number_of_job(operations.unpack(data))
-
-
-def number_of_job(job: Job) -> int:
-    """Return the number of a job."""
-    return int(job.options.prompt_name or "")
+    return int(operations.unpack(data).options.prompt_name or "")
 
 
 def number_in(text: str) -> int:
-    """Return the number of the job that has a text."""
     return text.count("rain") + 9 * text.count("storm")
 
 
@@ -236,34 +162,20 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def job(number: int, random: Random) -> Job:
-    """The job of that number, with texts that no other job has."""
     texts = [
         f"{'rain ' * (number % 9)}{'storm ' * (number // 9)}{'europe ' * n}" for n in range(1, random.choice((2, 2, 8)))
     ]
-    options = Options(prompt_name=str(number))
-    if number % 10 == 3:
-        search = SearchOptions(rerank={"top_n": 3})
-        return Search(texts, options, k=2, reply_to="me", search=search)
-    k = number + 1 + (ALONE if HARM.get(number) == "search" else 0)
-    return Search(texts, options, k=k, reply_to="me") if number % 5 == 0 else Embed(texts, options, reply_to="me")
+    return Embed(texts, Options(prompt_name=str(number)), reply_to="me")
 
 
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.usefixtures("impatient")
 def test_only_harmful_jobs_become_poisoned(
-    queue: Queue,
-    redis_url: str,
-    encoder: Encoder,
-    encoder_of_two_threads: Encoder,
-    reranker: Reranker,
-    reranker_of_two_threads: Reranker,
-    index: Index,
-    seed: int,
+    queue: Queue, redis_url: str, encoder: Encoder, encoder_of_two_threads: Encoder, seed: int
 ) -> None:
     random = Random(f"blame {seed}")
     jobs: list[Job] = []
-    models = (encoder_of_two_threads, reranker_of_two_threads) if seed % 2 else (encoder, reranker)
-    workers = MortalWorkers(queue, redis_url, *models, index, random)
+    workers = MortalWorkers(queue, redis_url, encoder_of_two_threads if seed % 2 else encoder, random)
     steps = itertools.count()
     while len(jobs) < NUM_JOBS or any(queue.backlog().values()):
         if len(jobs) < NUM_JOBS and random.random() < SHARE_PUTS:

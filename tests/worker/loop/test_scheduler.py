@@ -25,7 +25,6 @@ from shoal_workers.loop.scheduler import (
     MAX_PREEMPTIBLE_S,
     MIN_PREEMPTIBLE_TOKENS,
     SHARES,
-    Preemption,
     Scheduler,
 )
 from shoal_workers.loop.window import MAX_PORTIONS, MAX_PREEMPTIBLE_CHARS, MAX_TOKENIZED_CHARS, WINDOW_PASSES
@@ -53,9 +52,21 @@ def tokenize(texts: Sequence[str], side: str) -> list[Tokens]:
     ]
 
 
-class OfKind(EmbedWork):
-    """A job that is of a kind whatever its size."""
+def one_token(texts: Sequence[str], side: str) -> list[Tokens]:
+    return [Tokens((1,)) for _ in texts]
 
+
+def measuring(sizes: list[int], how: Callable[..., list[Tokens]]) -> Callable[..., list[Tokens]]:
+    """Return a tokenizer that notes the characters of all texts of each call."""
+
+    def measure(texts: Sequence[str], side: str) -> list[Tokens]:
+        sizes.append(sum(map(len, texts)))
+        return how(texts, side)
+
+    return measure
+
+
+class OfKind(EmbedWork):
     given = INTERACTIVE
 
     @property
@@ -64,7 +75,6 @@ class OfKind(EmbedWork):
 
 
 def work(*texts: str, kind: str = INTERACTIVE, deaths: int = 0, **options: Any) -> Work:
-    """An admitted job of the texts."""
     job = Embed(list(texts), Options(**options))
     made = OfKind(make_delivery(kind, f"{next(numbers)}", job.pack(), deaths), job, pipeline())
     made.given = kind
@@ -72,12 +82,10 @@ def work(*texts: str, kind: str = INTERACTIVE, deaths: int = 0, **options: Any) 
 
 
 def make_delivery(kind: str, key: str, data: bytes, deaths: int = 0) -> Delivery:
-    """A delivery of a job of that kind."""
     return Delivery(BULK if kind == BULK else INTERACTIVE, key, data, "w", 0, deaths)
 
 
 def words(num_words: int) -> str:
-    """A text of that many words, unlike any other."""
     return " ".join(f"w{next(numbers)}" for _ in range(num_words))
 
 
@@ -104,48 +112,26 @@ def pipeline(how: Callable[..., list[Tokens]] = tokenize, max_tokens: int = 100)
 
 
 def scheduler(max_tokens: int = 100, how: Callable[..., list[Tokens]] = tokenize, **options: Any) -> Scheduler:
-    """A scheduler whose passes have at most `max_tokens`."""
     return Chooser(pipeline(how, max_tokens), **options)
 
 
+def choose(scheduler: Scheduler) -> Batch:
+    batch = scheduler.next_batch()
+    assert batch is not None
+    return batch
+
+
 def finish(scheduler: Scheduler, batch: Batch, seconds: float = 0.0) -> list[Work]:
-    """Encode the batch; return the jobs that are completed."""
     for text in batch.texts:
         text.vectors = np.zeros((1, 2), np.float32)
     scheduler.finish(batch, seconds)
     return scheduler.completed()
 
 
-def served(scheduler: Scheduler, num_passes: int) -> dict[str, int]:
-    """Run passes; return the tokens that each kind was served."""
-    tokens = dict.fromkeys(SHARES, 0)
-    for _ in range(num_passes):
-        if batch := scheduler.next_batch():
-            tokens[batch.kind] += batch.num_tokens
-            finish(scheduler, batch)
-    return tokens
-
-
-def test_without_jobs_there_is_no_batch() -> None:
-    assert scheduler().next_batch() is None
-    assert scheduler().completed() == []
-
-
-def test_jobs_that_wait_together_share_a_pass_and_complete_together() -> None:
-    works, chosen = [work(words(3)), work(words(4), words(5))], scheduler()
-    chosen.add(works)
-    batch = chosen.next_batch()
-    assert batch is not None
-    assert batch.num_tokens == 12
-    assert finish(chosen, batch) == works
-    assert chosen.next_batch() is None
-
-
 def test_texts_that_repeat_are_computed_once() -> None:
     works, chosen = [work("storm", "rain", "storm"), work("rain")], scheduler()
     chosen.add(works)
-    batch = chosen.next_batch()
-    assert batch is not None
+    batch = choose(chosen)
     assert len(batch.texts) == 2
     assert finish(chosen, batch) == works
     assert works[0].tokenized[0] is works[0].tokenized[2]
@@ -155,19 +141,16 @@ def test_texts_of_other_options_are_not_the_same() -> None:
     chosen = scheduler()
     chosen.add([work("storm", pooling=pooling) for pooling in ("mean", "max", None)])
     chosen.add([work("storm", output="tokens")])
-    batch = chosen.next_batch()
-    assert batch is not None
+    batch = choose(chosen)
     assert len(batch.texts) == 4
 
 
 def rerank(*texts: str) -> Work:
-    """An admitted rerank of the texts."""
     job = Rerank(list(texts), query="w")
     return RerankWork(make_delivery(INTERACTIVE, f"{next(numbers)}", job.pack()), job, pipeline())
 
 
 def tokenize_pairs(pairs: Sequence[tuple[str, str]], side: str) -> list[Tokens]:
-    """A token for each word of a pair."""
     return tokenize([" ".join(pair) for pair in pairs], side)
 
 
@@ -186,33 +169,13 @@ def test_embeds_and_reranks_take_turns_while_both_wait() -> None:
 def test_a_pass_has_the_oldest_text_and_is_within_its_budget() -> None:
     long, chosen = work(words(90)), scheduler()
     chosen.add([long, *(work(words(9)) for _ in range(20))])
-    batch = chosen.next_batch()
-    assert batch is not None
-    assert long in finish(chosen, batch)
+    assert long in finish(chosen, choose(chosen))
     while batch := chosen.next_batch():
         assert batch.num_tokens <= 100
         finish(chosen, batch)
 
 
-def test_interactive_jobs_preempt_a_long_one_between_passes_which_are_small_then() -> None:
-    long, chosen = work(*(words(10) for _ in range(30)), kind=BULK), scheduler()
-    chosen.add([long])
-    first = chosen.next_batch()
-    assert first is not None
-    assert first.num_tokens == 100
-    finish(chosen, first)
-    chosen.add([urgent := work(words(3))])
-    batch = chosen.next_batch()
-    assert batch is not None
-    assert finish(chosen, batch) == [urgent]
-    batch = chosen.next_batch()
-    assert batch is not None
-    assert batch.works == [long]
-    assert batch.num_tokens <= MIN_PREEMPTIBLE_TOKENS
-
-
-@pytest.mark.parametrize("tokens_per_s", [20_000, 50_000])
-@pytest.mark.parametrize("num_words", [5, 90])
+@pytest.mark.parametrize(("tokens_per_s", "num_words"), [(20_000, 90), (50_000, 5)])
 def test_a_pass_that_interactive_jobs_wait_for_has_as_many_tokens_as_are_computed_in_time(
     tokens_per_s: int, num_words: int
 ) -> None:
@@ -220,8 +183,7 @@ def test_a_pass_that_interactive_jobs_wait_for_has_as_many_tokens_as_are_compute
     chosen.add([work(words(3)), work(*(words(num_words) for _ in range(4_000)), kind=BULK)])
     took = []
     for _ in range(30):
-        batch = chosen.next_batch()
-        assert batch is not None
+        batch = choose(chosen)
         took.append((PASS_COST + batch.num_tokens) / tokens_per_s)
         finish(chosen, batch, took[-1])
     assert max(took) <= MAX_PREEMPTIBLE_S
@@ -240,46 +202,10 @@ def test_a_slow_engine_has_passes_of_some_tokens_all_the_same() -> None:
 
 @pytest.mark.parametrize(("has_come", "num_portions"), [(False, MAX_PORTIONS), (True, 1)])
 def test_once_an_interactive_job_has_come_no_more_bulk_is_tokenized(has_come: bool, num_portions: int) -> None:
-    chosen = scheduler(preemption=Preemption(lambda: has_come))
+    chosen = scheduler(has_come=lambda: has_come)
     chosen.add([work("now"), bulk := work(*(f"{n:0{MAX_PREEMPTIBLE_CHARS // 4}}" for n in range(100)), kind=BULK)])
-    batch = chosen.next_batch([BULK])
-    assert batch is not None
+    assert chosen.next_batch([BULK])
     assert len(bulk.tokenized) == 4 * num_portions
-
-
-def test_few_characters_are_tokenized_at_a_time_while_interactive_jobs_wait() -> None:
-    sizes: list[int] = []
-
-    def measure(texts: Sequence[str], side: str) -> list[Tokens]:
-        sizes.append(sum(map(len, texts)))
-        return tokenize(texts, side)
-
-    chosen = scheduler(2_000, measure)
-    chosen.add([work(words(3)), work(*(words(100) for _ in range(300)), kind=BULK)])
-    for n in range(2):
-        batch = chosen.next_batch()
-        assert batch is not None
-        finish(chosen, batch)
-        assert batch.kind == (BULK if n else INTERACTIVE)
-    assert sum(sizes) <= 2 * MAX_PREEMPTIBLE_CHARS
-
-
-def test_kinds_share_no_pass() -> None:
-    chosen = scheduler()
-    chosen.add(work(words(3), kind=kind) for kind in reversed(list(SHARES)))
-    found = []
-    while batch := chosen.next_batch():
-        found.append(batch.kind)
-        finish(chosen, batch)
-    assert found == list(SHARES)
-
-
-def saturated(*kinds: str) -> Scheduler:
-    """A scheduler with far more work of each kind than is served in a test."""
-    chosen = scheduler(200)
-    for kind in kinds:
-        chosen.add(work(*(words(10) for _ in range(1_000)), kind=kind) for _ in range(2))
-    return chosen
 
 
 @given(
@@ -306,17 +232,18 @@ def test_whatever_waits_each_kind_is_served_what_those_before_it_owe_it(
 
 
 @pytest.mark.parametrize(
-    ("lane", "num_texts", "kind"),
-    [(INTERACTIVE, MAX_SHORT_TEXTS, INTERACTIVE), (INTERACTIVE, MAX_SHORT_TEXTS + 1, LONG), (BULK, 1, BULK)],
+    ("lane", "texts", "kind"),
+    [
+        (INTERACTIVE, ["storm"] * MAX_SHORT_TEXTS, INTERACTIVE),
+        (INTERACTIVE, ["storm"] * (MAX_SHORT_TEXTS + 1), LONG),
+        (INTERACTIVE, ["x" * 65_536], LONG),
+        (BULK, ["storm"], BULK),
+    ],
+    ids=["short", "many texts", "many bytes", "bulk"],
 )
-def test_a_job_is_short_long_or_bulk(lane: str, num_texts: int, kind: str) -> None:
-    job = Embed(["storm"] * num_texts)
+def test_a_job_is_short_long_or_bulk(lane: str, texts: list[str], kind: str) -> None:
+    job = Embed(texts)
     assert EmbedWork(make_delivery(lane, "a", job.pack()), job, pipeline()).kind == kind
-
-
-def test_a_job_of_many_bytes_is_long() -> None:
-    job = Embed(["x" * 65_536])
-    assert EmbedWork(make_delivery(INTERACTIVE, "a", job.pack()), job, pipeline()).kind == LONG
 
 
 def test_long_jobs_take_turns_pass_by_pass_and_leave_room_for_others() -> None:
@@ -324,45 +251,28 @@ def test_long_jobs_take_turns_pass_by_pass_and_leave_room_for_others() -> None:
     chosen.add(long := [work(*(words(10) for _ in range(100)), kind=LONG) for _ in range(2)])
     found = []
     for _ in range(4):
-        batch = chosen.next_batch()
-        assert batch is not None
+        batch = choose(chosen)
         found.append(batch.works)
         finish(chosen, batch)
     assert found == [long[:1], long[1:], long[:1], long[1:]]
     assert chosen.room()[INTERACTIVE] == 64 - 2 * MAX_TEXTS_OF_LONG
 
 
-@pytest.mark.parametrize("max_batch_texts", [1, 2, 3])
-def test_with_small_batches_there_is_room_for_every_lane(max_batch_texts: int) -> None:
-    assert set(scheduler(max_batch_texts=max_batch_texts).room().values()) == {max_batch_texts}
-
-
-def test_with_few_tokens_a_pass_every_kind_gets_its_share() -> None:
-    chosen = scheduler(30)
-    for kind in (INTERACTIVE, BULK):
-        chosen.add([work(*(words(10) for _ in range(1_000)), kind=kind)])
-    assert served(chosen, 100)[BULK] > 0
-
-
 def test_tokenizing_before_a_pass_is_bounded_however_few_tokens_come_of_it() -> None:
     sizes: list[int] = []
-
-    def measure(texts: Sequence[str], side: str) -> list[Tokens]:
-        sizes.append(sum(map(len, texts)))
-        return [Tokens((1,)) for _ in texts]
-
-    chosen = scheduler(100, measure)
+    chosen = scheduler(100, measuring(sizes, one_token))
     chosen.add([work(*("x" * 8_000 for _ in range(500)))])
     assert chosen.next_batch()
     assert sum(sizes) <= MAX_PORTIONS * MAX_TOKENIZED_CHARS
 
 
 def test_a_kind_that_was_idle_has_nothing_to_catch_up() -> None:
-    chosen = saturated(INTERACTIVE)
-    served(chosen, 20)
+    chosen = scheduler(200)
+    chosen.add(work(*(words(10) for _ in range(1_000))) for _ in range(2))
+    for _ in range(20):
+        finish(chosen, choose(chosen))
     chosen.add([work(words(10), kind=LONG)])
-    batch = chosen.next_batch()
-    assert batch is not None
+    batch = choose(chosen)
     assert batch.kind == INTERACTIVE
 
 
@@ -370,8 +280,7 @@ def test_the_same_text_in_another_kind_keeps_its_place() -> None:
     chosen = scheduler()
     urgent, bulk = work("storm"), work(words(90), "storm", kind=BULK)
     chosen.add([bulk, urgent])
-    batch = chosen.next_batch()
-    assert batch is not None
+    batch = choose(chosen)
     assert (batch.works, finish(chosen, batch)) == ([urgent], [urgent])
     assert not any(text.is_done for text in bulk.tokenized.values())
 
@@ -390,19 +299,19 @@ def test_what_is_removed_is_not_computed() -> None:
     chosen = scheduler(50)
     gone, stays = work(*(words(10) for _ in range(20))), work(words(10))
     chosen.add([gone, stays])
-    batch = chosen.next_batch()
-    assert batch is not None
+    batch = choose(chosen)
     chosen.remove([gone])
     assert gone not in finish(chosen, batch)
-    assert served(chosen, 5)[INTERACTIVE] <= 10
+    if left := chosen.next_batch():
+        assert left.num_tokens <= 10
+        finish(chosen, left)
     assert chosen.waiting() == chosen.unanswered() == []
 
 
 def test_a_job_with_an_error_is_completed_and_harms_no_other() -> None:
     chosen = scheduler()
     chosen.add([bad := work("fine", "choke"), cut := work(words(101), truncate=False), good := work("fine")])
-    batch = chosen.next_batch()
-    assert batch is not None
+    batch = choose(chosen)
     assert batch.works == [good]
     assert set(finish(chosen, batch)) == {bad, cut, good}
     assert "the tokenizer failed" in str(bad.error)
@@ -431,12 +340,7 @@ def test_tokenizing_goes_no_further_than_a_few_passes() -> None:
 
 def test_texts_are_tokenized_by_so_many_characters_at_a_time() -> None:
     sizes: list[int] = []
-
-    def measure(texts: Sequence[str], side: str) -> list[Tokens]:
-        sizes.append(sum(map(len, texts)))
-        return [Tokens((1,)) for _ in texts]
-
-    chosen = scheduler(100, measure)
+    chosen = scheduler(100, measuring(sizes, one_token))
     chosen.add([work(*("x" * 6_000 for _ in range(5)), "y" * 10**6)])
     chosen.next_batch()
     assert sizes[:2] == [12_000, 12_000]
@@ -457,12 +361,6 @@ def test_there_is_room_for_a_pass_of_texts_of_each_lane() -> None:
     assert chosen.room() == {INTERACTIVE: 64 - 40 - MAX_TEXTS_OF_LONG, BULK: 1}
     chosen.add([work(words(1), kind=BULK)])
     assert chosen.room() == {INTERACTIVE: 64 - 40 - MAX_TEXTS_OF_LONG}
-
-
-def test_eight_long_jobs_leave_interactive_ones_half_of_the_room() -> None:
-    chosen = scheduler(max_batch_texts=64)
-    chosen.add(work(*(words(1) for _ in range(100)), kind=LONG) for _ in range(8))
-    assert chosen.room()[INTERACTIVE] == 32
 
 
 def test_every_text_is_encoded_once_whatever_comes_between() -> None:

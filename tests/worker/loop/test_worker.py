@@ -11,7 +11,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from blocking import DeadLetters
+from blocking import DeadLetters, Pool
 from conftest import PATIENCE_S, wait_until
 from numpy.typing import NDArray
 from queues import Queue, drive
@@ -37,6 +37,7 @@ from shoal_workers.loop.scheduler import MIN_PREEMPTIBLE_TOKENS
 from shoal_workers.loop.worker import Worker
 from shoal_workers.operations.embed import EmbedWork
 from shoal_workers.process.crash_report import CrashReports
+from shoal_workers.process.heartbeat import Heartbeat
 from shoal_workers.service.service import limits_of
 
 
@@ -77,26 +78,22 @@ def expected_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def engine(encoder: Encoder) -> Engine:
-    """An encoder that can fail."""
     return Engine(encoder)
 
 
 @pytest.fixture
 def worker(queue: Queue, engine: Engine, index: Index) -> Worker:
-    """A worker with that encoder, and small limits."""
     limits = Limits(max_job_texts=100, max_text_chars=10_000)
     return Worker(queue.consumer(), engine, {"default": index}, Bucketing(4_096), limits)
 
 
 def put(queue: Queue, *texts: str, lane: str = "interactive", reply_to: str | None = "me", **fields: Any) -> Job:
-    """Puts an embed job of the texts."""
     job = Embed(list(texts), reply_to=reply_to, **fields)
     queue.put(lane, [job])
     return job
 
 
 def replies(queue: Queue, address: str = "me") -> dict[str, Reply]:
-    """The replies that have come, by job id."""
     return {reply.id: reply for reply in queue.inbox(address).wait()}
 
 
@@ -106,14 +103,12 @@ def distinct(num_texts: int) -> list[str]:
 
 
 def code(reply: Reply | None) -> str:
-    """The error code of a reply."""
     assert reply is not None
     assert reply.error is not None
     return reply.error.code
 
 
 def once(when: str, act: Callable[[], object]) -> Callable[[str], None]:
-    """Acts the first time that the engine does what is named."""
     done: list[object] = []
 
     def before(what: str) -> None:
@@ -124,13 +119,7 @@ def once(when: str, act: Callable[[], object]) -> Callable[[str], None]:
 
 
 def dead_letters(queue: Queue) -> list[DeadLetter]:
-    """The newest dead letters."""
     return DeadLetters(queue).newest()
-
-
-def test_an_idle_step_does_nothing(worker: Worker) -> None:
-    assert worker.step(block_s=0) == 0
-    assert worker.step(block_s=0.01) == 0
 
 
 def test_jobs_that_wait_together_run_in_one_pass(worker: Worker, queue: Queue, engine: Engine) -> None:
@@ -178,8 +167,6 @@ def test_a_job_the_tokenizer_fails_on_harms_only_itself(worker: Worker, queue: Q
 
 
 class BrokenIndex(Index):
-    """An index that cannot find 13 documents."""
-
     def search(self, queries: NDArray[np.float32], k: int) -> list[list[dict[str, Any]]]:
         if k == 13:
             raise RuntimeError("the index chokes")
@@ -221,20 +208,11 @@ def test_a_job_the_index_fails_on_harms_only_itself(queue: Queue, engine: Engine
 
 
 class CountingIndex(Index):
-    """An index that counts the hits that it was asked for."""
-
     num_hits = 0
 
     def search(self, queries: NDArray[np.float32], k: int) -> list[list[dict[str, Any]]]:
         self.num_hits += len(queries) * k
         return super().search(queries, k)
-
-
-def test_a_job_for_very_many_hits_is_refused(worker: Worker, queue: Queue) -> None:
-    job = Search(["storm"] * 100, k=101, reply_to="me")
-    queue.put("interactive", [job])
-    drive(worker)
-    assert code(replies(queue)[job.id]) == "too_large"
 
 
 @pytest.mark.parametrize(("op", "text", "num_texts"), [("tokenize", "x" * 8_000, 9), ("decode", "1 " * 4_000, 132)])
@@ -274,26 +252,22 @@ def test_a_search_and_an_embedding_share_a_pass(worker: Worker, queue: Queue, en
     assert found[search.id].vectors is None
 
 
-@pytest.mark.parametrize(
-    ("job", "expected"),
-    [
+def test_what_cannot_be_served_is_refused(worker: Worker, queue: Queue, engine: Engine) -> None:
+    refused: list[tuple[Job, str]] = [
         (Search(["storm"], index="other", reply_to="me"), "unknown_index"),
+        (Search(["storm"] * 100, k=101, reply_to="me"), "too_large"),
         (Embed(["storm"] * 101, reply_to="me"), "too_large"),
         (Embed(["fine", "x" * 10_001], reply_to="me"), "too_large"),
         (Embed(["storm"], Options(prompt_name="none"), reply_to="me"), "invalid_request"),
         (Embed(["storm"], Options(dimensions=33), reply_to="me"), "invalid_request"),
         (Embed(["storm " * 60], Options(truncate=False), reply_to="me"), "text_too_long"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_what_cannot_be_served_is_refused(
-    worker: Worker, queue: Queue, engine: Engine, job: Job, expected: str
-) -> None:
-    queue.put("interactive", [job])
-    drive(worker)
-    assert code(replies(queue)[job.id]) == expected
+    ]
+    queue.put("interactive", [job for job, _ in refused])
+    while any(queue.backlog().values()):
+        worker.step(block_s=0)
+    found = replies(queue)
+    assert [code(found[job.id]) for job, _ in refused] == [error for _, error in refused]
     assert engine.passes == []
-    assert queue.backlog()["interactive"] == 0
 
 
 def test_what_a_killed_worker_left_is_done_by_another(worker: Worker, queue: Queue) -> None:
@@ -304,8 +278,6 @@ def test_what_a_killed_worker_left_is_done_by_another(worker: Worker, queue: Que
 
 
 class FailsOnce(Consumer):
-    """A consumer that once finds Redis away."""
-
     fails = True
 
     def reclaim(self, *args: Any, **options: Any) -> tuple[int, dict[str, int]]:
@@ -341,31 +313,43 @@ def test_a_living_worker_keeps_its_jobs(worker: Worker, queue: Queue) -> None:
     assert drive(worker) == 0
 
 
-def test_a_job_that_kills_its_workers_becomes_a_dead_letter_alone(worker: Worker, queue: Queue, engine: Engine) -> None:
+def test_a_slow_worker_keeps_its_jobs(worker: Worker, queue: Queue, engine: Engine) -> None:
+    put(queue, "storm")
+    pool, key = Pool(queue.broker, queue.keys, alive_s=7_200), queue.keys.worker(worker.id)
+
+    def look() -> None:
+        queue.redis.expire(key, 3_600)
+        wait_until(lambda: queue.redis.ttl(key) > 3_600)  # it has announced itself again
+        assert queue.consumer("other").reclaim(()) == (0, {})
+
+    engine.before = once("encode", look)
+    heart = Heartbeat(pool, worker.id, dict, every_s=0.05)
+    heart.start()
+    assert worker.step(block_s=0) == 1
+    heart.stop()
+    assert engine.passes == [1]
+
+
+@pytest.mark.parametrize(
+    ("summary", "trace"), [("", ""), ("stalled while encoding", "in forward")], ids=["killed", "stalled"]
+)
+def test_a_job_that_kills_its_workers_becomes_a_dead_letter_alone(
+    worker: Worker, queue: Queue, engine: Engine, summary: str, trace: str
+) -> None:
     poison, neighbour = put(queue, "storm", reply_to=None), put(queue, "rain")
     for n in range(MAX_DEATHS):
         assert queue.take(f"killed{n}", LANES, 1)
         queue.die()
+    if summary:
+        CrashReports(queue.broker, queue.keys).write("killed2", summary, trace)
     assert [drive(worker) for _ in range(2)] == [0, 1]
     assert engine.passes == [1]
     assert code(queue.wait_result(poison.id, 0)) == "poisoned"
     (letter,) = dead_letters(queue)
     assert letter.reason.startswith("poisoned: delivered 3 times")
-    assert letter.reason.endswith("; the last one ended without a report: killed, or out of memory")
-    assert (letter.worker, letter.traceback, letter.deliveries) == ("killed2", "", MAX_DEATHS)
+    assert letter.reason.endswith(f"; the last one {summary or 'ended without a report: killed, or out of memory'}")
+    assert (letter.worker, letter.traceback, letter.deliveries) == ("killed2", trace, MAX_DEATHS)
     assert replies(queue)[neighbour.id].error is None
-
-
-def test_the_dead_letter_of_a_poisoned_job_has_the_last_words_of_its_worker(worker: Worker, queue: Queue) -> None:
-    put(queue, "storm")
-    for consumer in ("a", "b", "c"):
-        assert queue.take(consumer, LANES, 1)
-        queue.die()
-    CrashReports(queue.broker, queue.keys).write("c", "stalled while encoding", "in forward")
-    drive(worker)
-    (letter,) = dead_letters(queue)
-    assert letter.reason.endswith("; the last one stalled while encoding")
-    assert letter.traceback == "in forward"
 
 
 def test_what_expires_before_its_pass_is_not_computed(queue: Queue, engine: Engine) -> None:
@@ -441,24 +425,6 @@ def test_a_job_that_fails_after_it_has_begun_is_noted_with_what_it_cost(
     assert [worker.counters[name] for name in ("jobs", "failed", "texts")] == [1, 1, 1]
 
 
-def test_a_worker_that_has_room_for_no_other_job_computes_a_suspect(
-    queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shoal_workers.loop.admission, "RECLAIM_EVERY_S", 0.0)
-    worker = Worker(queue.consumer(), engine, {}, Bucketing(24), Limits(max_batch_texts=1))
-    queue.pool.announce(worker.id)
-    for lane in LANES:
-        put(queue, *distinct(20), lane=lane)
-    while worker.scheduler.room():
-        worker.step(block_s=0)
-    suspect = put(queue, *distinct(1))
-    assert len(queue.take("killed", LANES, 1)) == 1
-    queue.die()
-    for _ in range(2):
-        worker.step(block_s=0)
-    assert list(replies(queue)) == [suspect.id]
-
-
 def test_a_worker_that_always_has_something_to_answer_answers_it_and_computes_a_suspect_alone(
     worker: Worker, queue: Queue, engine: Engine
 ) -> None:
@@ -501,34 +467,11 @@ def test_a_poisoned_job_is_answered_without_being_unpacked(worker: Worker, queue
     assert most_bytes < 20 * len(data)
 
 
-def test_a_step_takes_a_pass_of_bulk_and_leaves_the_rest_to_others(worker: Worker, queue: Queue) -> None:
-    for _ in range(4):
-        put(queue, *distinct(Limits().max_batch_texts // 2), lane="bulk", reply_to="bulk")
-    worker.step(block_s=0)
-    assert len(worker.scheduler.unanswered()) == 2
-
-
 def test_a_step_takes_few_jobs_however_short_they_are(worker: Worker, queue: Queue) -> None:
     for text in distinct(MAX_JOBS + 1):
         put(queue, text)
     assert worker.step(block_s=0) + len(worker.scheduler.unanswered()) == MAX_JOBS
     drive(worker)
-
-
-def test_while_interactive_jobs_are_expected_a_worker_holds_one_bulk_job(worker: Worker, queue: Queue) -> None:
-    put(queue, "storm")
-    drive(worker)
-    for _ in range(5):
-        put(queue, *distinct(20), lane="bulk", reply_to="bulk")
-    worker.step(block_s=0)
-    assert len(worker.scheduler.unanswered()) == 1
-
-
-def test_a_worker_that_is_stopped_answers_what_it_holds(worker: Worker, queue: Queue, engine: Engine) -> None:
-    jobs = [put(queue, f"storm {n}") for n in range(3)]
-    engine.before = once("encode", worker.stop)
-    worker.run()
-    assert list(replies(queue)) == [job.id for job in jobs]
 
 
 def test_beside_a_client_with_huge_chinese_texts_the_headline_of_another_one_does_not_wait_for_all(
@@ -578,13 +521,6 @@ def test_the_limits_of_a_worker_are_those_of_its_settings() -> None:
     assert limits_of(settings) == Limits(3, 5, 7, 0.009)
 
 
-def test_a_worker_can_wait_for_its_batch_to_fill(queue: Queue, engine: Engine) -> None:
-    worker = Worker(queue.consumer(), engine, {}, Bucketing(4_096), Limits(max_batch_wait_s=0.05))
-    put(queue, "storm")
-    assert drive(worker) == 1
-    assert engine.passes == [1]
-
-
 def test_a_reply_that_cannot_be_made_is_an_error_of_its_job(encoder: Encoder) -> None:
     pipeline = Pipeline(encoder, Bucketing(64))
     work = EmbedWork(Delivery("bulk", "a", b"", "w", 0), Embed(["storm"]), pipeline)  # nothing of it is encoded
@@ -597,65 +533,3 @@ def test_a_batch_that_is_full_waits_no_longer(queue: Queue, engine: Engine) -> N
     worker = Worker(queue.consumer(), engine, {}, Bucketing(64), limits)
     queue.put("interactive", [Embed([text]) for text in ("storm", "rain")])
     assert drive(worker) == 2
-
-
-class CountsLooks(Consumer):
-    """A consumer that counts how often it looks for jobs of dead workers."""
-
-    num_looks = 0
-
-    def reclaim(self, *args: Any, **options: Any) -> tuple[int, dict[str, int]]:
-        self.num_looks += 1
-        return super().reclaim(*args, **options)
-
-
-def test_a_worker_looks_for_jobs_of_dead_workers_at_intervals(
-    queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shoal_workers.loop.admission, "RECLAIM_EVERY_S", 3_600.0)
-    consumer = CountsLooks(queue.broker, queue.keys, "a")
-    worker = Worker(consumer, engine, {}, Bucketing(64))
-    for _ in range(3):
-        worker.step(block_s=0)
-    assert consumer.num_looks == 1
-
-
-def test_each_reply_says_what_it_cost(worker: Worker, queue: Queue) -> None:
-    job = put(queue, "storm", "storm " * 60)
-    drive(worker)
-    reply = replies(queue)[job.id]
-    assert (reply.tokens, reply.truncated) == ([3, 48], [False, True])
-    assert set(reply.timings) == {"queue_s", "tokenize_s", "encode_s", "search_s"}
-    assert all(seconds >= 0 for seconds in reply.timings.values())
-    assert worker.counters["tokens"] == 51
-    assert worker.counters["jobs"] == 1
-
-
-def test_a_suspect_that_ends_its_worker_takes_no_other_job_with_it(
-    worker: Worker, queue: Queue, engine: Engine
-) -> None:
-    put(queue, "storm")
-    queue.take("killed", LANES, 1)
-    put(queue, "rain")
-    queue.die()
-
-    def end(_: str) -> None:
-        raise GeneratorExit
-
-    engine.before = end
-    with pytest.raises(GeneratorExit):
-        worker.step(block_s=0)
-    queue.die()
-    assert [one.deaths for name in ("next", "last") for one in queue.take(name, LANES, 9)] == [2, 0]
-
-
-def test_under_constant_load_bulk_still_gets_a_share(worker: Worker, queue: Queue) -> None:
-    put(queue, "bulk", lane="bulk", reply_to="bulk")
-    num_steps = 0
-    while queue.backlog()["bulk"]:
-        for _ in range(2):
-            put(queue, *distinct(Limits().max_batch_texts // 2))
-        worker.step(block_s=0)
-        num_steps += 1
-    assert 1 < num_steps <= 8
-    drive(worker)

@@ -1,10 +1,9 @@
 """The architectures that Shoal computes itself: random models of each compute what transformers computes."""
 
 import json
+import re
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,9 @@ from expected_outputs import ExpectedOutputs
 from safetensors.numpy import save_file
 
 from shoal.errors import ModelMismatch, ModelNotFound
-from shoal_workers.encoding.packing import pool
 from shoal_workers.model import architecture, weights
 from shoal_workers.model.graph import build
-from shoal_workers.model.transformer import Linear, Transformer, read_transformer
+from shoal_workers.model.transformer import Transformer, read_transformer
 
 NAMES = (
     *("bert", "bert, masked", "bert, in parts", "bert, scores", "distilbert", "distilbert, scores"),
@@ -32,7 +30,6 @@ MIN_COSINE, MAX_ERROR = 0.99999, 1e-4
 
 @pytest.fixture(scope="module")
 def models(torch_reference: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of random models, one for each name."""
     folder = tmp_path_factory.mktemp("models")
     script = TESTS / "shared/models/random_models.py"
     done = subprocess.run([sys.executable, "-W", "ignore", script, folder], capture_output=True, text=True)
@@ -41,7 +38,6 @@ def models(torch_reference: None, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 def read(folder: Path, **changes: object) -> Transformer:
-    """Return the model in the folder, with changed settings."""
     config = json.loads((folder / "config.json").read_text()) | changes
     assert architecture.find_unsupported(config) == ""
     has_head = "ForSequenceClassification" in config["architectures"][0]
@@ -65,114 +61,49 @@ def test_token_vectors_and_scores_are_those_of_transformers(models: Path, name: 
         assert error < MAX_ERROR
         assert cosine > MIN_COSINE
     assert len(expected.texts[longest]) == transformer.num_positions
+    assert json.loads((models / "packed.json").read_text())[name] < MAX_ERROR  # the pass of the torch engine
 
 
-@pytest.mark.wide
-def test_every_architecture_and_every_name_is_tested(models: Path) -> None:
-    assert {path.name for path in models.iterdir() if path.is_dir()} == set(NAMES)
+def test_every_architecture_is_tested() -> None:
     assert {name.partition(",")[0] for name in NAMES} == set(architecture.ARCHITECTURES)
 
 
-@pytest.mark.wide
-@pytest.mark.parametrize("name", NAMES)
-def test_the_torch_engines_pass_computes_the_same(models: Path, name: str) -> None:
-    assert json.loads((models / "packed.json").read_text())[name] < MAX_ERROR
-
-
-@pytest.mark.wide
-@pytest.mark.parametrize("how", ["cls", "mean", "max"])
-def test_pooled_vectors_are_those_of_transformers(models: Path, how: str) -> None:
-    expected, transformer = ExpectedOutputs(models / "roberta"), read(models / "roberta")
-    compiled = ov.Core().compile_model(build(transformer), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    packing, spans = expected.pack(range(len(expected.texts)), transformer.num_positions)
-    found = pool(how, compiled(packing)[0].reshape(-1, 32), spans)
-    reduced = [tokens[0] if how == "cls" else getattr(tokens, how)(axis=0) for tokens in expected.outputs]
-    assert found == pytest.approx(np.array(reduced), abs=MAX_ERROR)
-
-
-def without_scaling(transformer: Transformer) -> Transformer:
-    """Return the transformer with attention scores as they are before they are divided by the root of a head's size."""
-    scale = np.ones(96, np.float32)
-    scale[:32] = 8**0.5
-    layers = [
-        layer._replace(qkv=Linear(layer.qkv.weights * scale[:, None], layer.qkv.bias * scale))
-        for layer in transformer.layers
-    ]
-    return replace(transformer, layers=tuple(layers))
-
-
-FAULTS: dict[str, tuple[str, Callable[[Transformer], Transformer]]] = {
-    "one row less of the table of positions": (
-        "roberta",
-        lambda t: replace(t, positions=np.roll(t.positions, 1, axis=0)),
-    ),
-    "attention that is not scaled": ("bert", without_scaling),
-    "another eps": ("bert", lambda t: replace(t, eps=1e-12)),
-    "another activation": ("bert, masked", lambda t: replace(t, activation="gelu")),
-    "no bias of distances": ("mpnet", lambda t: replace(t, relative_bias=None)),
-    "distances the other way round": (
-        "mpnet",
-        lambda t: replace(t, relative_bias=np.flip(np.array(t.relative_bias), 0)),
-    ),
-    "no second token type": (
-        "bert, scores",
-        lambda t: replace(t, positions=np.tile(t.positions[: t.num_positions], (2, 1))),
-    ),
-}
-
-
-@pytest.mark.wide
-@pytest.mark.parametrize("fault", FAULTS)
-def test_planted_faults_are_found(models: Path, fault: str) -> None:
-    name, planted = FAULTS[fault]
-    expected = ExpectedOutputs(models / name)
-    error, _ = run(planted(read(models / name)), expected, list(range(len(expected.texts))))
-    assert error > MAX_ERROR
-
-
-@pytest.mark.wide
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *[
-            ("model_type", "gpt2"),
-            ("model_type", ["bert"]),
-            ("architectures", ["JinaBertModel"]),
-            ("architectures", "Bert"),
-        ],
-        *[("position_embedding_type", "relative_key"), ("is_decoder", True), ("add_cross_attention", True)],
-        *[("hidden_act", "quick_gelu"), ("hidden_act", ["gelu"]), ("hidden_act", None)],
-        *[("auto_map", {"AutoModel": "code.Model"}), ("quantization_config", {"bits": 4})],
-    ],
-)
-def test_a_setting_that_changes_the_arithmetic_is_unsupported(models: Path, name: str, value: object) -> None:
-    config = json.loads((models / "bert" / "config.json").read_text())
+def test_a_setting_that_changes_the_arithmetic_is_unsupported(tiny_source: Path) -> None:
+    config = json.loads((tiny_source / "config.json").read_text())
     assert architecture.find_unsupported(config) == ""
-    assert architecture.find_unsupported(config | {name: value}).startswith(f"{name} is ")
+    for name, values in {
+        "model_type": ("gpt2", ["bert"]),
+        "architectures": (["JinaBertModel"], "Bert"),
+        "position_embedding_type": ("relative_key",),
+        "is_decoder": (True,),
+        "add_cross_attention": (True,),
+        "hidden_act": ("quick_gelu", ["gelu"], None),
+        "auto_map": ({"AutoModel": "code.Model"},),
+        "quantization_config": ({"bits": 4},),
+    }.items():
+        for value in values:
+            assert architecture.find_unsupported(config | {name: value}).startswith(f"{name} is ")
 
 
-@pytest.mark.wide
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
         ("num_attention_heads", 5, "hidden_size is 32, no multiple of its 5 heads"),
         ("num_attention_heads", 0, "num_attention_heads in config.json is 0: it must be a number from 1"),
-        ("num_attention_heads", "4", 'num_attention_heads in config.json is "4"'),
         ("num_hidden_layers", 3, r"the weights lack tensor encoder\.layer\.2\."),
         ("num_hidden_layers", 1, r"16 tensors that config\.json does not ask for, such as \"encoder\.layer\.1\."),
-        ("intermediate_size", 64, r"tensor encoder\..* is \[48, 32\], and config\.json says \[64, 32\]"),
         ("vocab_size", 10**12, "must be a number from 1 to 1000000000"),
-        ("vocab_size", 10**9, r"is \[100, 32\], and config\.json says \[1000000000, 32\]"),
-        *[("vocab_size", value, "vocab_size in config.json is") for value in (-1, 100.0, True, [100])],
-        ("vocab_size", 99, r"is \[100, 32\], and config\.json says \[99, 32\]"),
+        ("vocab_size", True, "vocab_size in config.json is"),
+        ("vocab_size", 9, r"is \[\d+, 32\], and config\.json says \[9, 32\]"),
         ("layer_norm_eps", 0, "layer_norm_eps in config.json is 0: it must be between 0 and 1"),
-        ("layer_norm_eps", None, "layer_norm_eps in config.json is null"),
         ("type_vocab_size", 1, r"is \[2, 32\], and config\.json says \[1, 32\]"),
     ],
 )
-def test_a_config_that_does_not_fit_the_weights_is_refused(models: Path, name: str, value: object, words: str) -> None:
+def test_a_config_that_does_not_fit_the_weights_is_refused(
+    tiny_source: Path, name: str, value: object, words: str
+) -> None:
     with pytest.raises(ModelMismatch, match=words):
-        read(models / "bert", **{name: value})
+        read(tiny_source, **{name: value})
 
 
 # Weights
@@ -206,23 +137,24 @@ def test_numbers_of_16_bits_are_read(tmp_path: Path) -> None:
     assert (tensors["b"] == halves).all()
 
 
-@pytest.mark.parametrize("kind", ["F64", "F8_E4M3"])
-def test_numbers_of_other_types_are_refused(tmp_path: Path, kind: str) -> None:
-    save(tmp_path, a=(kind, bytes(8)))
-    with pytest.raises(ModelMismatch, match=rf'tensor "a" .* is of type {kind}: use weights of type F32, F16, BF16'):
-        weights.read(tmp_path)
+def test_numbers_of_other_types_are_refused(tmp_path: Path) -> None:
+    for kind in ("F64", "F8_E4M3"):
+        save(tmp_path, a=(kind, bytes(8)))
+        with pytest.raises(
+            ModelMismatch, match=rf'tensor "a" .* is of type {kind}: use weights of type F32, F16, BF16'
+        ):
+            weights.read(tmp_path)
 
 
-@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
-def test_numbers_that_are_not_finite_are_refused(tmp_path: Path, number: float) -> None:
-    save_file({"a": np.array([1.0, number], np.float32)}, tmp_path / weights.FILE)
-    with pytest.raises(ModelMismatch, match=r'tensor "a" .* has numbers that are not finite'):
-        weights.read(tmp_path)
+def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    for number in (np.nan, -np.inf):
+        save_file({"a": np.array([1.0, number], np.float32)}, tmp_path / weights.FILE)
+        with pytest.raises(ModelMismatch, match=r'tensor "a" .* has numbers that are not finite'):
+            weights.read(tmp_path)
 
 
-@pytest.mark.wide
-def test_damaged_weights_are_refused(models: Path, tmp_path: Path) -> None:
-    data = (models / "bert" / weights.FILE).read_bytes()
+def test_damaged_weights_are_refused(tiny_source: Path, tmp_path: Path) -> None:
+    data = (tiny_source / weights.FILE).read_bytes()
     for part in (data[:-1], data[:100], b"", b"\xff" * 8 + data[8:], data + b"x"):
         (tmp_path / weights.FILE).write_bytes(part)
         with pytest.raises(ModelMismatch, match="is damaged"):
@@ -241,9 +173,8 @@ HOSTILE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("fault", HOSTILE)
-def test_impossible_places_of_tensors_are_refused(tmp_path: Path, fault: str) -> None:
-    places = HOSTILE[fault]
+@pytest.mark.parametrize("places", HOSTILE.values(), ids=HOSTILE)
+def test_impossible_places_of_tensors_are_refused(tmp_path: Path, places: dict[str, Any]) -> None:
     header = {name: {"dtype": "F32", "shape": shape, "data_offsets": at} for name, (shape, at) in places.items()}
     text = json.dumps(header).encode()
     end = max(at[1] for _, at in places.values())
@@ -264,29 +195,16 @@ def test_weights_in_parts_must_be_there_and_beside_their_index(tmp_path: Path) -
     (tmp_path / "2.safetensors").unlink()
     with pytest.raises(ModelNotFound, match=r"lacks the weights' file 2\.safetensors"):
         weights.read(tmp_path)
-    broken: list[Any] = [
-        {"a": "../x.safetensors"},
-        {"a": "/etc/passwd"},
-        {"a": 1},
-        {"a": ["1.safetensors"]},
-        {},
-        None,
-        "a",
-    ]
+    broken: list[Any] = [{"a": "../x.safetensors"}, {"a": "/etc/passwd"}, {"a": 1}, {"a": ["1.safetensors"]}, {}, None]
     for names in broken:
         index.write_text(json.dumps({"weight_map": names}))
         with pytest.raises(ModelMismatch, match=r"names no \.safetensors files beside it"):
             weights.read(tmp_path)
 
 
-@pytest.mark.wide
-def test_layer_norms_by_their_old_names_are_read(models: Path) -> None:
-    config = json.loads((models / "bert" / "config.json").read_text())
-    tensors = weights.read(models / "bert")
-    old = {_old_name(name): tensor for name, tensor in tensors.items()}
+def test_layer_norms_by_their_old_names_are_read(tiny_source: Path) -> None:
+    config, tensors = json.loads((tiny_source / "config.json").read_text()), weights.read(tiny_source)
+    olds = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    old = {re.sub("|".join(olds), lambda found: olds[found[0]], name): tensor for name, tensor in tensors.items()}
     assert set(old) != set(tensors)
     assert (read_transformer(config, old).norm.shift == tensors["embeddings.LayerNorm.bias"]).all()
-
-
-def _old_name(name: str) -> str:
-    return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")

@@ -1,41 +1,85 @@
-"""The processors that a worker may use: its control group's share, divided among the workers."""
+"""The processors that a worker may use: its control group's, divided among the workers, with the clock by hand."""
 
 import os
 from pathlib import Path
 
-import pytest
-
 from shoal_workers.process import processors
+from shoal_workers.service.resizing import GROW_AFTER_S, SHRINK_AFTER_S, ProcessorShare
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"), [("150000 100000\n", 1.5), ("max 100000\n", None), ("50000 100000\n", 0.5)]
-)
-def test_the_quota_of_version_2(tmp_path: Path, text: str, expected: float | None) -> None:
-    (tmp_path / "cpu.max").write_text(text)
-    assert processors.quota(tmp_path / "cpu.max", tmp_path / "none", tmp_path / "none") == expected
-
-
-@pytest.mark.parametrize(("limit", "expected"), [("400000\n", 4), ("-1\n", None)])
-def test_the_quota_of_version_1(tmp_path: Path, limit: str, expected: float | None) -> None:
-    (tmp_path / "quota").write_text(limit)
-    (tmp_path / "period").write_text("100000\n")
-    assert processors.quota(tmp_path / "none", tmp_path / "quota", tmp_path / "period") == expected
-
-
-def test_no_control_group_no_quota(tmp_path: Path) -> None:
-    assert processors.quota(tmp_path / "a", tmp_path / "b", tmp_path / "c") is None
-
-
-@pytest.mark.parametrize(
-    ("num_workers", "available", "expected"),
-    [(1, 8, 8), (2, 8, 4), (3, 8, 2), (8, 2, 1), (1, 0.5, 1), (1, 1.9, 1), (0, 4, 4)],
-)
-def test_workers_share_the_processors(num_workers: int, available: float, expected: int) -> None:
-    assert processors.threads_for(num_workers, available) == expected
+def test_the_quota_of_both_versions(tmp_path: Path) -> None:
+    v2, v1, period = (tmp_path / name for name in ("cpu.max", "quota", "period"))
+    assert processors.quota(v2, v1, period) is None
+    period.write_text("100000\n")
+    for limit, expected in (("150000", 1.5), ("max", None), ("50000", 0.5)):
+        v2.write_text(f"{limit} 100000\n")
+        assert processors.quota(v2, v1, period) == expected
+    v2.unlink()
+    for limit, expected in (("400000", 4.0), ("-1", None)):
+        v1.write_text(f"{limit}\n")
+        assert processors.quota(v2, v1, period) == expected
 
 
 def test_this_machine() -> None:
     assert 0 < processors.available() <= len(os.sched_getaffinity(0))
     assert processors.machine_id() == processors.machine_id() != ""
-    assert processors.has_bf16() in (True, False)
+
+
+ALMOST_S = 0.9
+
+
+def share(num_workers: int, num_expected: int = 1, fixed_threads: int = 0) -> ProcessorShare:
+    """The share of a worker on eight processors that starts when there are so many of them."""
+    return ProcessorShare(num_workers, num_expected, fixed_threads, lambda: 8.0)
+
+
+def updates(of: ProcessorShare, *counts: int, first_s: float = 0.0, every_s: float = 1.0) -> list[int]:
+    return [of.update(count, first_s + n * every_s) for n, count in enumerate(counts)]
+
+
+def test_a_worker_starts_with_its_share() -> None:
+    assert [share(number).threads for number in (0, 1, 2, 3, 8, 20)] == [8, 8, 4, 2, 1, 1]
+    assert ProcessorShare(1, available=lambda: 1.9).threads == ProcessorShare(1, available=lambda: 0.5).threads == 1
+
+
+def test_it_grows_soon_and_shrinks_later() -> None:
+    one = share(2)
+    assert updates(one, 1, 1, every_s=ALMOST_S * GROW_AFTER_S) == [4, 4]
+    assert one.update(1, GROW_AFTER_S) == 8
+    assert updates(one, 2, 2, first_s=100, every_s=ALMOST_S * SHRINK_AFTER_S) == [8, 8]
+    assert one.update(2, 100 + SHRINK_AFTER_S) == 4
+
+
+def test_a_rolling_restart_changes_nothing() -> None:
+    old, new = share(2), share(3)
+    assert updates(old, *[3] * int(SHRINK_AFTER_S - 1), 2) == [4] * int(SHRINK_AFTER_S)
+    assert new.threads == 2
+    assert updates(new, *[2] * int(GROW_AFTER_S + 1))[-1] == 4
+
+
+def test_a_worker_that_is_gone_for_a_moment_changes_nothing() -> None:
+    assert set(updates(share(2), *[2, 1, 1, 2] * 10)) == {4}
+
+
+def test_a_larger_share_does_not_hasten_a_smaller_one() -> None:
+    one = share(2)
+    assert updates(one, *[1, 4, 4] * 10) == [4] * 30
+
+
+def test_a_supervisors_workers_are_expected_again() -> None:
+    one = share(1, 2)
+    assert one.threads == 4
+    assert updates(one, *[1] * 60) == [4] * 60
+
+
+def test_a_fixed_number_stays() -> None:
+    one = share(1, 1, 3)
+    assert one.threads == 3
+    assert updates(one, *[5] * 60, *[1] * 60) == [3] * 120
+
+
+def test_a_limit_that_changes_is_followed() -> None:
+    processors = [8.0]
+    one = ProcessorShare(2, available=lambda: processors[0])
+    processors[0] = 4.0
+    assert updates(one, *[2] * int(SHRINK_AFTER_S + 1))[-1] == 2

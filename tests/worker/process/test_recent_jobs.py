@@ -1,7 +1,6 @@
-"""Recent jobs: what a worker's heartbeat tells of the jobs that it answered last."""
+"""What a worker's heartbeat tells of the jobs that it answered last, and its throughput."""
 
 import time
-from collections import Counter
 
 import pytest
 from blocking import Pool, read_pool
@@ -15,15 +14,13 @@ from shoal.queue.delivery import Delivery
 from shoal.viewers.pool_meter import PoolMeter
 from shoal_workers.loop.worker import Worker
 from shoal_workers.process.job_log import EndedJob, JobLog
-from shoal_workers.process.measurements import MAX_JOBS, PART_S, WINDOW_S, RecentJobs
+from shoal_workers.process.measurements import HALF_LIFE_S, MAX_JOBS, PART_S, WINDOW_S, RecentJobs, Throughput
 from shoal_workers.service.service import about
 
 NOW_S = 1_790_000_000.0
 
 
 class Now(Clock):
-    """A clock that a test sets."""
-
     now_s = NOW_S
 
     def now(self) -> float:
@@ -32,7 +29,6 @@ class Now(Clock):
 
 @pytest.fixture
 def job_log(queue: Queue) -> JobLog:
-    """The log of a worker, with that clock."""
     return JobLog("w", Now(queue.broker))
 
 
@@ -48,6 +44,7 @@ def refused(job_log: JobLog, *waits: tuple[str, float], now_s: float = NOW_S) ->
 
 
 def test_a_worker_tells_what_it_did(queue: Queue, worker: Worker) -> None:
+    assert about(worker)["written_at"] is None  # its clock is not measured yet
     worker.step(block_s=0)
     queue.put("bulk", [Embed(["storm", "rain", "storm"], id="a", reply_to="me")], client="web")
     drive(worker)
@@ -80,13 +77,6 @@ def test_a_job_that_fails_is_told_with_its_error(queue: Queue, worker: Worker) -
     assert found[None][:3] == ("failed", "malformed_job", None)
 
 
-def test_long_jobs_have_their_client_too(queue: Queue, worker: Worker) -> None:
-    worker.step(block_s=0)
-    queue.put("bulk", [Embed([f"{n} {k}" for k in range(40)], reply_to="me") for n in range(6)], client="web")
-    drive(worker)
-    assert Counter(job["client"] for job in worker.log.recent.newest()) == {"web": 6}
-
-
 def test_the_pool_shows_what_a_worker_tells(queue: Queue, worker: Worker) -> None:
     worker.step(block_s=0)
     queue.put("bulk", [Embed(["storm"], id="a", reply_to="me")], client="web")
@@ -100,10 +90,6 @@ def test_the_pool_shows_what_a_worker_tells(queue: Queue, worker: Worker) -> Non
     assert (shown["state"], shown["model"]) == ("ready", worker.encoder.model.name)
     assert found["rates"]["jobs_per_s"] > 0
     assert found["rates"]["encode_s"] > 0
-
-
-def test_before_its_clock_is_measured_a_worker_tells_no_time(worker: Worker) -> None:
-    assert about(worker)["written_at"] is None
 
 
 def test_the_newest_are_kept(job_log: JobLog) -> None:
@@ -120,8 +106,18 @@ def test_the_longest_wait_is_that_of_the_last_minute(job_log: JobLog) -> None:
     assert recent.longest_waits(NOW_S + WINDOW_S / 2) == {"bulk": 2.0 + WINDOW_S / 2, "interactive": 1.0}
     assert recent.longest_waits(NOW_S + WINDOW_S + PART_S).keys() == {"bulk"}
     assert recent.longest_waits(NOW_S + 2 * WINDOW_S) == {}
+    refused(job_log, ("bulk", 9.0))
+    assert recent.longest_waits(NOW_S - 10 * WINDOW_S) == {}  # the clock was set back
 
 
-def test_it_goes_on_when_the_clock_was_set_back(job_log: JobLog) -> None:
-    recent = refused(job_log, ("bulk", 9.0))
-    assert recent.longest_waits(NOW_S - 10 * WINDOW_S) == {}
+def test_the_throughput_is_texts_over_busy_seconds_of_late() -> None:
+    throughput = Throughput()
+    assert throughput.texts_per_s == 0
+    for _ in range(100):
+        throughput.add_texts(1_000)
+        throughput.add_busy(1)
+    assert throughput.texts_per_s == pytest.approx(1_000, rel=0.1)
+    for _ in range(int(3 * HALF_LIFE_S)):
+        throughput.add_texts(100)
+        throughput.add_busy(1)
+    assert 100 < throughput.texts_per_s < 300

@@ -3,24 +3,16 @@
 import fcntl
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from blocking import Pool
-from conftest import PATIENCE_S, wait_until
+from conftest import PATIENCE_S
 from queues import Queue
 
-from shoal.operations import Embed
-from shoal_workers.encoding.bucketing import Bucketing
-from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.loop.worker import Worker
 from shoal_workers.process.crash_report import MAX_CHARS, CrashReports
-from shoal_workers.process.heartbeat import Heartbeat
-from shoal_workers.process.watchdog import EXIT_STALLED, STALLED_AFTER_S, Progress
+from shoal_workers.process.watchdog import EXIT_STALLED, STALLED_AFTER_S
 from shoal_workers.service.service import about
 
 #: A process that does what it is told, in one line; what the watchdog says goes to its output. The age of its progress
@@ -54,7 +46,6 @@ LINE = WATCHED[: WATCHED.index("{what}")].count("\n") + 1
 
 
 def watched(what: str, timeout_s: float, age_s: float) -> "subprocess.CompletedProcess[str]":
-    """Run it to its end."""
     program = WATCHED.format(what=what, timeout_s=timeout_s, age_s=age_s)
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S)
 
@@ -87,7 +78,7 @@ def test_who_makes_progress_goes_on() -> None:
 
 def test_a_stalled_worker_is_not_ready(worker: Worker) -> None:
     assert about(worker)["state"] == "ready"
-    worker.progress.begun_s -= STALLED_AFTER_S
+    worker.progress.begun_s -= STALLED_AFTER_S  # as if it had begun before
     assert about(worker)["state"] == "stalled"
     worker.pool.announce(worker.id, about(worker))
     assert worker.pool.ready() == {}
@@ -96,19 +87,8 @@ def test_a_stalled_worker_is_not_ready(worker: Worker) -> None:
     worker.pool.leave(worker.id)
 
 
-def test_progress_names_the_activity_that_began_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([10.0, 20.0, 25.0, 30.0, 31.0])
-    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
-    progress = Progress()
-    progress.mark("searching")
-    assert (progress.doing, progress.age_s) == ("searching", 5.0)
-    progress.mark("searching")
-    assert (progress.doing, progress.age_s) == ("searching", 1.0)
-
-
 @pytest.fixture
 def reports(queue: Queue, tmp_path: Path) -> CrashReports:
-    """The crash reports of the test's own pool."""
     return CrashReports(queue.broker, queue.keys, tmp_path / "crashes")
 
 
@@ -122,14 +102,13 @@ def test_a_crash_report_is_kept_for_a_while(reports: CrashReports, queue: Queue)
 
 def test_the_report_of_a_crashed_worker_is_passed_on_once(reports: CrashReports, tmp_path: Path) -> None:
     folder = tmp_path / "crashes"
-    folder.mkdir()
-    (folder / "crashed").write_text("Fatal Python error: Aborted\n\nThread 0x1:\n")
-    (folder / "killed").write_text("")
-    with (folder / "alive").open("w") as file:
-        file.write("so far")
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with reports.recorded("alive") as file:
+        assert Path(file.name).parent == folder
+        (folder / "crashed").write_text("Fatal Python error: Aborted\n\nThread 0x1:\n")
+        (folder / "killed").write_text("")
         reports.forward_files()
-    assert [path.name for path in folder.iterdir()] == ["alive"]
+        assert [path.name for path in folder.iterdir()] == ["alive"]
+    assert list(folder.iterdir()) == []
     assert reports.read("crashed") == "Fatal Python error: Aborted\n\nThread 0x1:\n"
     assert reports.read("killed") == ""
 
@@ -146,14 +125,6 @@ def test_the_report_of_a_process_that_the_system_has_not_ended_yet_is_waited_for
         assert reports.read("a") == "Fatal Python error: Aborted\n"
 
 
-def test_a_worker_that_ends_well_leaves_nothing(reports: CrashReports, tmp_path: Path) -> None:
-    with reports.recorded("a") as file:
-        assert Path(file.name).parent == tmp_path / "crashes"
-        reports.forward_files()
-        assert (tmp_path / "crashes" / "a").exists()
-    assert list((tmp_path / "crashes").iterdir()) == []
-
-
 def test_a_worker_that_ends_by_an_exception_says_so(reports: CrashReports) -> None:
     with pytest.raises(RuntimeError, match="broken"), reports.recorded("a"):
         raise RuntimeError("broken")
@@ -166,38 +137,3 @@ def test_without_a_folder_to_write_to_crashes_go_to_standard_error(queue: Queue,
     with reports.recorded("a") as file:
         assert file is sys.stderr
     reports.forward_files()
-
-
-class SlowEncoder(Encoder):
-    """The real encoder, which goes on only once it is told."""
-
-    def __init__(self, encoder: Encoder):
-        super().__init__(encoder.model, encoder.tokenizer, encoder.engine)
-        self.has_begun, self.may_go_on = threading.Event(), threading.Event()
-        self.num_passes = 0
-
-    def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
-        self.num_passes += 1
-        self.has_begun.set()
-        self.may_go_on.wait()
-        return super().start(texts)
-
-
-def test_a_slow_worker_keeps_its_jobs(queue: Queue, encoder: Encoder) -> None:
-    slow, pool = SlowEncoder(encoder), Pool(queue.broker, queue.keys, alive_s=7_200)
-    worker = Worker(queue.consumer(), slow, {}, Bucketing(4_096))
-    queue.put("interactive", [Embed(["storm"], reply_to="me")])
-    heart = Heartbeat(pool, worker.id, dict, every_s=0.05)
-    heart.start()
-    with ThreadPoolExecutor(1) as thread:
-        step = thread.submit(worker.step, block_s=0)
-        slow.has_begun.wait()
-        for _ in range(3):
-            queue.redis.expire(queue.keys.worker(worker.id), 3_600)
-            wait_until(lambda: queue.redis.ttl(queue.keys.worker(worker.id)) > 3_600)  # it has announced itself again
-            assert queue.consumer("other").reclaim(()) == (0, {})
-            queue.redis.delete(queue.keys.reclaimed)
-        slow.may_go_on.set()
-        assert step.result() == 1
-    heart.stop()
-    assert slow.num_passes == 1

@@ -1,7 +1,6 @@
 """The kernel from Python: a model in it, threads that compute, and passes under way."""
 
 import ctypes
-import os
 import weakref
 from collections.abc import Callable
 from functools import cache
@@ -56,10 +55,7 @@ class KernelModel:
 
 
 class KernelThreads:
-    """Threads that compute passes of a model, and end with this object.
-
-    Raises MemoryError if there is no memory for them, or the system gives none. After a fork, the child has none.
-    """
+    """Threads that compute passes of a model, and end with this object. Raises MemoryError."""
 
     def __init__(self, model: KernelModel, number: int):
         self.model, self.number = model, number
@@ -70,11 +66,7 @@ class KernelThreads:
 
 
 class KernelPass:
-    """The vectors `tokens` `[tokens, width]` of texts one behind the other, which threads compute.
-
-    A text begins where a position is 0. `num_parts` is the number of threads that are to compute it. Raises ValueError
-    for ids, positions or lengths that the model does not have.
-    """
+    """The vectors `tokens` of texts, which threads compute in `num_parts`. Raises ValueError for impossible ids."""
 
     def __init__(self, threads: KernelThreads, ids: NDArray[np.int32], positions: NDArray[np.int32], num_parts: int):
         model = threads.model
@@ -106,14 +98,5 @@ class KernelPass:
 
 
 def _finalizer(owner: object, close: Callable[[int], None], handle: int, kept: object) -> "weakref.finalize[Any, Any]":
-    """Return a call that closes the handle once, at the latest when the owner goes. What it reads is kept until then.
-
-    In a process that was forked nothing is closed: it has none of the threads.
-    """
-    made_in = os.getpid()
-
-    def close_once(_: object) -> None:
-        if os.getpid() == made_in:
-            close(handle)
-
-    return weakref.finalize(owner, close_once, kept)
+    """Return a call that closes the handle once, at the latest when the owner goes; `kept` is kept until then."""
+    return weakref.finalize(owner, lambda _: close(handle), kept)

@@ -40,10 +40,7 @@ def path() -> Path:
 
 
 def compile_kernel(library: Path) -> None:
-    """Compile the kernel as that file; files of other releases beside it are removed.
-
-    Raises CannotCompile, also for a folder that cannot be written.
-    """
+    """Compile the kernel as that file, and remove those of other releases beside it. Raises CannotCompile."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         raise CannotCompile(f"it is for Linux on x86-64, and this is {platform.system()} on {platform.machine()}")
     compiler = shutil.which("g++")
@@ -68,11 +65,7 @@ def compile_kernel(library: Path) -> None:
 
 
 def main(words: Sequence[str]) -> None:
-    """Compile the kernel unless that is done, and say so.
-
-    With `--any-processor` it is compiled although this machine cannot run it, as for an image. If it cannot be
-    compiled, a line says why, and nothing fails: workers then run OpenVINO.
-    """
+    """Compile the kernel, or say why that fails; `--any-processor` does so where it cannot run, as for an image."""
     library, lacking = path(), processors.lacking_for_avx512()
     if library.exists() or (lacking and "--any-processor" not in words):
         return

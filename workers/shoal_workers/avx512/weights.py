@@ -61,10 +61,7 @@ def find_unsupported(transformer: Transformer) -> str:
 
 
 def arrange(transformer: Transformer, max_tokens: int, is_bf16: bool) -> KernelWeights:
-    """Return the weights of a model that the kernel supports, for texts of at most `max_tokens`.
-
-    Raises ValueError for an array of another shape than the others say, or numbers that are not finite.
-    """
+    """Return the weights of a model that the kernel supports. Raises ValueError for arrays that do not fit."""
     width, inner = _sizes(transformer)
     group = _group(width, inner)
     norms = [transformer.norm]
@@ -104,10 +101,7 @@ def _group(width: int, inner: int) -> int:
 
 
 def _products(layer: Layer, width: int, inner: int, group: int) -> Iterator[Linear]:
-    """Yield the products of a layer. The feed-forward network is cut into groups, the first of which have the bias.
-
-    Scores of attention are made for a softmax of powers of 2.
-    """
+    """Yield the products of a layer, with scores for a softmax of powers of 2 and the network in groups."""
     factor = np.ones((3 * width, 1), np.float32)
     factor[:width] = 1 / np.log(2)
     qkv = _checked(layer.qkv, 3 * width, width)

@@ -1,4 +1,1 @@
-"""Texts to vectors: tokenizer, bucketing, packing, engines.
-
-Imports the contract, `model`, `avx512`, and the `processors` of a worker process; knows no queue.
-"""
+"""Texts to vectors. Imports the contract, `model`, `avx512`, and the `processors` of `process`; knows no queue."""

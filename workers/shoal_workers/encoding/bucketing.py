@@ -64,10 +64,7 @@ class Bucketing(Generic[Item]):
         return list(items)
 
     def part(self, items: Sequence[Item], max_cost: float, more_follow: bool = False) -> list[Item]:
-        """Return items from the beginning for a pass of at most that cost, but at least one.
-
-        Unless more items follow, they are divided evenly: a pass of the few tokens that are left would cost too much.
-        """
+        """Return items from the beginning for a pass of at most that cost, one at least, and the last ones evenly."""
         total, longest = sum(item.num_tokens for item in items), max(item.num_tokens for item in items)
         num_passes = max(1, ceil(total * (1 + longest / ATTENTION_LENGTH) / (max_cost - self.pass_cost)))
         enough = max_cost if more_follow else total / num_passes

@@ -1,8 +1,4 @@
-"""Chunking: a long text is cut into chunks of a few tokens, at the ends of sentences where there are some.
-
-The text is read in pieces, so that neither time nor memory of a step depends on its length. Each chunk is tokenized by
-itself: its tokens are those of `text[start:stop]` alone.
-"""
+"""Chunking: a long text is cut, piece by piece, into chunks of a few tokens that end where sentences do."""
 
 import re
 import unicodedata
@@ -89,11 +85,7 @@ class Chunker:
         self.num_added = len(tokenizer.encode([prompt])[0].ids)
 
     def cut(self, text: str, start: int = 0, covered: int = 0) -> tuple[list[TokenizedChunk], int | None]:
-        """Return the next few chunks from character `start` on, and where to go on; None at the end of the text.
-
-        Earlier chunks have all before the character `covered`. White space around a chunk is left out. A text of
-        nothing else is one empty chunk.
-        """
+        """Return the next chunks from `start` on, after what is `covered`, and where to go on; None at the end."""
         visible = _visible_from(text, start)
         if visible == len(text):
             return self._tokenized(text, [_Span(0, 0)]), None
@@ -143,10 +135,7 @@ class Chunker:
         return spans, places[first]
 
     def _boundaries(self, piece: str, splits_word: bool) -> Boundaries:
-        """Return the boundaries of the piece.
-
-        If its end splits a word, tokens near it are left out: they could be others in the whole text.
-        """
+        """Return the boundaries of the piece, without those near a word that its end may split."""
         starts, stops = np.array(self._tokenizer.offsets(piece), np.intp).reshape(-1, 2).T
         if splits_word:
             is_sure = stops <= len(piece) - MAX_WORD_CHARS
@@ -195,10 +184,7 @@ class Chunker:
 
 
 def open_chunker(tokenizer: Tokenizer, model: str, options: Options, prompt: str) -> Chunker:
-    """Return the chunker of texts for a model, whose name is for messages, as the options ask for it.
-
-    Raises InvalidRequest for chunks of more tokens than the model takes.
-    """
+    """Return the chunker that the options ask for. Raises InvalidRequest for more tokens than the model takes."""
     assert options.chunk_tokens is not None
     chunker = Chunker(tokenizer, options.chunk_tokens, options.chunk_overlap, prompt)
     if (most := tokenizer.max_tokens - chunker.num_added) < options.chunk_tokens:

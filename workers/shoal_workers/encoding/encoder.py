@@ -100,11 +100,7 @@ class Encoder:
 
     @classmethod
     def open(cls, folder: Path, engine: str, precision: str, threads: int) -> Self:
-        """Open the model prepared in `folder` and check it against its reference vectors.
-
-        Raises ModelMismatch when a file is damaged, the model is of another kind, or the engine does not reproduce the
-        reference.
-        """
+        """Open the model prepared in `folder` and check it. Raises ModelMismatch if it cannot be used."""
         model = Model.open(folder)
         if model.is_reranker != cls.is_reranker:
             raise ModelMismatch(
@@ -145,18 +141,16 @@ class Encoder:
         """Open the engine and check it; in int8, one that rounds activations as they come if fixed steps fail."""
         opened = partial(open_engine, engine, model, folder, precision, threads)
         try:
-            return cls(model, tokenizer, opened())._checked(folder, precision)
+            encoder = cls(model, tokenizer, opened())
+            encoder.check_parity(folder, precision)
         except Exception as error:  # any that a library may raise
             if precision != "int8" or engine != "openvino":
                 raise
-            encoder = cls(model, tokenizer, opened(may_fix_steps=False))._checked(folder, precision)
+            encoder = cls(model, tokenizer, opened(may_fix_steps=False))
+            encoder.check_parity(folder, precision)
             reason = (str(error).strip().splitlines() or [type(error).__name__])[-1].partition(": ")[0]
             log.warning("%s rounds activations as they come, which is slower: with ranges, %s", model.name, reason)
-            return encoder
-
-    def _checked(self, folder: Path, precision: str) -> Self:
-        self.check_parity(folder, precision)
-        return self
+        return encoder
 
     @property
     def fingerprint(self) -> str:
@@ -175,10 +169,7 @@ class Encoder:
         parity.check(folder, lambda texts: self.embed(texts, Options(), prompt=""), min_cosine)
 
     def prompt(self, options: Options, fallbacks: tuple[str, ...] = ()) -> str:
-        """Return the text of the prompt that the options name, else of the first of `fallbacks` that the model has.
-
-        Raises InvalidRequest for a prompt that the model does not have.
-        """
+        """Return the text of the prompt that the options name, else of the first fallback. Raises InvalidRequest."""
         try:
             return self.model.prompt_for(options.prompt_name, fallbacks)
         except KeyError:
@@ -195,10 +186,7 @@ class Encoder:
             )
 
     def chunker(self, options: Options, prompt: str) -> Chunker | None:
-        """Return the chunker that the options ask for, or None.
-
-        Raises InvalidRequest for chunks of more tokens than the model takes.
-        """
+        """Return the chunker that the options ask for, or None. Raises InvalidRequest."""
         if options.chunk_tokens is None:
             return None
         return open_chunker(self.tokenizer, self.model.name, options, prompt)
@@ -208,20 +196,14 @@ class Encoder:
         return self.tokenizer.encode(inputs, truncation_side)
 
     def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
-        """Start to encode the texts; `finish` waits for them. Raises what the engine raises.
-
-        They are encoded in passes side by side, or in one pass on all threads where that takes less time.
-        """
+        """Start to encode the texts, in passes side by side or one pass on all threads, whichever is quicker."""
         parts = self._split(texts)
         if self._takes_longer(parts):
             return self._start([list(texts)], partial(self.engine.start, together=True))
         return self._start(parts, self.engine.start)
 
     def start_aside(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
-        """Start to encode texts while others are encoded in between by `start` and `finish`. Raises as `start` does.
-
-        The engine must be able to (`runs_aside`), and texts that were started so before must be finished.
-        """
+        """Start to encode texts while others are encoded by `start` and `finish`, where the engine `runs_aside`."""
         return self._start(self._split(texts), self.engine.start_aside)
 
     def ends_within(self, passes: Sequence[EncodingPass], seconds: float) -> bool:

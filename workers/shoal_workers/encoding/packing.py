@@ -1,7 +1,4 @@
-"""Packing: the tokens of a batch laid out in rows of equal length, several short texts to a row; and their pooling.
-
-Attention looks only within a text, so texts can share a row at almost no cost, and hardly any of a row is padding.
-"""
+"""Packing: the tokens of a batch in rows of equal length, several short texts to a row; and their pooling."""
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
@@ -58,10 +55,7 @@ def pack(
     shares_rows: bool = True,
     offsets: Sequence[Sequence[int] | NDArray[np.int32]] | None = None,
 ) -> tuple[Packing, TextSpans]:
-    """Return the packed token ids of the texts and the place of each. Without `shares_rows`, each has its own row.
-
-    `offsets`, one for each token of each text, are added to the positions.
-    """
+    """Return the packed token ids and the place of each text; `offsets` are added to the positions of tokens."""
     lengths = [len(text) for text in texts]
     num_rows, row_length, starts = _share_rows(lengths) if shares_rows else _own_rows(lengths)
     spans = TextSpans(np.array(starts), np.array(lengths))
@@ -80,10 +74,7 @@ def pack(
 def join(
     texts: Sequence[Sequence[int]], offsets: Sequence[Sequence[int] | NDArray[np.int32]] | None = None
 ) -> tuple[Packing, TextSpans]:
-    """Return the token ids of the texts one behind the other in one row, and the place of each.
-
-    There is neither padding nor a bias. `offsets`, one for each token of each text, are added to the positions.
-    """
+    """Return the texts' token ids one behind the other, without padding or bias, and the place of each text."""
     lengths = [len(text) for text in texts]
     ids = np.fromiter(chain.from_iterable(texts), np.int32, sum(lengths))
     positions = np.fromiter(chain.from_iterable(map(range, lengths)), np.int32, len(ids))
@@ -155,11 +146,7 @@ _REDUCTIONS = {"mean": np.add, "max": np.maximum}
 
 
 def pool(how: str, tokens: NDArray[np.float32], spans: TextSpans, are_joined: bool = False) -> NDArray[np.float32]:
-    """Pool the token vectors `[rows x length, dimension]` of a packing to one vector a text, `[texts, dimension]`.
-
-    `how` is mean, max or cls; with `tokens`, the vectors of all tokens are returned text after text, without padding.
-    Texts that `are_joined`, one behind the other without padding (`packing.join`), take fewer steps.
-    """
+    """Pool token vectors `[rows x length, dimension]` to `[texts, dimension]`, or keep those of all `tokens`."""
     if how == "cls":
         return tokens[spans.starts]
     if how == "tokens":
@@ -172,10 +159,7 @@ def pool(how: str, tokens: NDArray[np.float32], spans: TextSpans, are_joined: bo
 
 
 def _reduced(operation: np.ufunc, tokens: NDArray[np.float32], spans: TextSpans) -> NDArray[np.float32]:
-    """Reduce the tokens of each text to one vector.
-
-    `reduceat` reduces from each boundary to the next, so every other result lies between two texts and is dropped.
-    """
+    """Reduce the tokens of each text to one vector; every other result, between two texts, is dropped."""
     order = np.argsort(spans.starts)
     starts = spans.starts[order]
     boundaries = np.stack([starts, starts + spans.lengths[order]], axis=1).ravel()

@@ -16,18 +16,12 @@ from shoal_workers.model.model import Model
 
 
 class Reranker(Encoder):
-    """A cross-encoder ready to score. Not thread-safe.
-
-    The vector of a pair, `[1, 1]`, is its raw score: the model's number before the sigmoid.
-    """
+    """A cross-encoder, whose vector of a pair `[1, 1]` is the raw score before the sigmoid. Not thread-safe."""
 
     is_reranker = True
 
     def bucketing(self, embeds: Bucketing[TokenizedText], embedder: Model) -> Bucketing[TokenizedText]:
-        """Return the passes of pairs that take about as long as those of another model's texts, which wait for them.
-
-        A larger model gets as many fewer tokens a pass; one whose size is not known gets the same.
-        """
+        """Return the passes of pairs that take about as long as those of another model's texts, which wait for them."""
         ratio = embedder.num_weights / self.model.num_weights if self.model.num_weights else 0.0
         max_tokens = round(embeds.max_batch_tokens * min(1.0, ratio or 1.0))
         return replace(embeds, max_batch_tokens=max(1, max_tokens), shares_rows=self.model.shares_rows)

@@ -49,10 +49,7 @@ class _Part(NamedTuple):
 
 
 class Tokenizer:
-    """The tokenizer of a model, up to the model's length. Reads at most `max_chars` characters of each text.
-
-    `digest` is its file's.
-    """
+    """The tokenizer of a model, up to its length. Reads at most `max_chars` characters of each text."""
 
     def __init__(self, path: Path, max_tokens: int):
         self.digest = blake2b(path.read_bytes(), digest_size=16).hexdigest()
@@ -68,10 +65,7 @@ class Tokenizer:
         }
 
     def encode(self, texts: Sequence[str], side: str = "right", num_chars: int | None = None) -> list[Tokens]:
-        """Return the tokens of each text; one that is too long loses its end, or its beginning if `side` is `left`.
-
-        At first at most `num_chars` characters of a text are read; English needs no more than the default.
-        """
+        """Return the tokens of each text, cut on that side; at first `num_chars` characters of each are read."""
         short = num_chars or CHARS_PER_TOKEN * self.max_tokens
         encodings = self._tokenizer.encode_batch_fast([text if len(text) <= short else "" for text in texts])
         return [
@@ -82,10 +76,7 @@ class Tokenizer:
         ]
 
     def encode_pairs(self, pairs: Sequence[tuple[str, str]], side: str = "right") -> list[Tokens]:
-        """Return the tokens of each pair; of one that is too long, the longer text loses tokens until both are as long.
-
-        Texts lose their end, or their beginning if `side` is `left`. A text in several pairs is read once.
-        """
+        """Return the tokens of each pair; the longer text of one that is too long is cut on that side."""
         short = CHARS_PER_TOKEN * self.max_tokens
         room = self.max_tokens - self._tokenizer.num_special_tokens_to_add(is_pair=True)
         texts = {text for pair in pairs for text in pair}
@@ -114,11 +105,7 @@ class Tokenizer:
         return list(self._tokenizer.encode(text, add_special_tokens=False).offsets)
 
     def describe(self, text: str, special_tokens: bool) -> list[dict[str, Any]]:
-        """Return a map for each token of the text: `id`, `text`, `special`, and its place, `start` to `stop`.
-
-        Places are counted in characters; a token that is added to the text has none. Raises TooLarge for a text of more
-        than `max_chars` characters.
-        """
+        """Return `id`, `text`, `special`, `start` and `stop` of each token of the text. Raises TooLarge."""
         if len(text) > self.max_chars:
             raise TooLarge(
                 f"a text has {len(text):,} characters, and {self.max_chars:,} can be tokenized: cut it into passages"
@@ -133,10 +120,7 @@ class Tokenizer:
         ]
 
     def decode(self, ids: str, special_tokens: bool) -> tuple[str, int]:
-        """Return the text of ids that are written in decimal, with spaces between them, and their number.
-
-        Raises InvalidRequest for an id that the tokenizer does not have.
-        """
+        """Return the text of ids, written in decimal between spaces, and their number. Raises InvalidRequest."""
         words, most = ids.split(), self._tokenizer.get_vocab_size() - 1
         for word in words:
             if not (word.isascii() and word.isdecimal() and len(word) <= len(str(most)) and int(word) <= most):

@@ -1,17 +1,4 @@
-"""Admission control: takes jobs from the lanes and from dead workers, and answers those that need not be computed.
-
-| a job that | is | and a worker |
-|---|---|---|
-| was put, or given back | waiting | takes it with others, which share its passes |
-| was held by one or two workers that died | a suspect | takes and computes it alone, before its other jobs |
-| was held by `MAX_DEATHS` workers that died | poisoned | does not read it: error Poisoned, and a dead letter |
-| the engine, the tokenizer or an index fails on | failed | error Internal, and a dead letter |
-| has no id that can be read | unreadable | a dead letter alone: there is no address for a reply |
-| is refused for another reason | refused | its error alone |
-
-The script `reclaim` counts the deaths, and `take` gives out suspects (`shared/shoal/queue/lua`); the scheduler computes
-them alone.
-"""
+"""Admission control: takes jobs from the lanes and from dead workers, and answers those not to be computed."""
 
 import logging
 import time
@@ -70,10 +57,7 @@ SERVED_KNOWN_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits on the jobs that a worker admits, and on the texts that it takes for one pass.
-
-    `max_batch_texts` fill a pass: more would not be encoded faster, and would keep others waiting.
-    """
+    """Limits on the jobs that a worker admits; `max_batch_texts` fill a pass."""
 
     max_job_texts: int = 1_024
     max_text_chars: int = 2**20
@@ -109,11 +93,7 @@ class Admission:
     def take(
         self, room: Mapping[str, int], block_s: float, held: Collection[Work], takes_suspects: bool = False
     ) -> list[Work]:
-        """Take jobs for the texts of each lane that `room` says, and let jobs of dead workers wait again.
-
-        Without any, wait up to `block_s` for one. `held` are the jobs that the worker has at this moment. It takes
-        suspects while nothing of these runs.
-        """
+        """Take jobs for the texts of each lane that `room` says; without any held, wait up to `block_s` for one."""
         self._reclaim(held)
         if not held:
             time.sleep(self._pause_s)
@@ -127,10 +107,7 @@ class Admission:
         return works
 
     def distrust_heartbeats(self) -> None:
-        """Count no worker as dead until all have had time for a heartbeat: they had none while Redis was away.
-
-        Until then, look for jobs that this worker was given without its knowledge.
-        """
+        """Count no worker as dead until all have had time for a heartbeat: they had none while Redis was away."""
         self._trust_heartbeats_at = time.monotonic() + ALIVE_S
 
     def _reclaim(self, held: Collection[Work]) -> None:
@@ -213,10 +190,7 @@ class Admission:
     # Refuse
 
     def drop(self, held: Collection[Work]) -> list[Work]:
-        """Return the jobs that need not be computed any more: those that expired, which are answered, and lost ones.
-
-        A job is lost when it was cancelled, when its caller has gone, or when it waits again for another worker.
-        """
+        """Return the jobs that need not be computed any more: expired ones, which are answered, and lost ones."""
         now = self._clock.now()
         late = {work: error for work in held if (error := expired(work.job, now))}
         self.refuse([(work.delivery, error) for work, error in late.items()], late)
@@ -227,11 +201,7 @@ class Admission:
         return [work for work in held if work in late or work.delivery in lost]
 
     def refuse(self, refusals: Sequence[tuple[Delivery, ShoalError]], works: Collection[Work] = ()) -> int:
-        """Answer with the errors; return how many of the jobs were still unanswered.
-
-        Jobs whose index another worker serves are given back instead. Of those `works` with which the worker has begun,
-        what they cost is noted too.
-        """
+        """Answer with the errors, or give back jobs of other workers' indexes; return the number of answers."""
         answers, ended, given = [], [], self._give_back(refusals)
         begun = {work.delivery: work for work in works if work.has_begun}
         for delivery, error in refusals:

@@ -23,10 +23,7 @@ WAIT_FROM_S = 1.0
 
 
 class Batch:
-    """The texts of one pass, all different, and the jobs that wait for them. For one thread.
-
-    While one that `may_run_aside` is computed, interactive ones can be started and finished.
-    """
+    """The texts of one pass, all different, and the jobs that wait for them. For one thread."""
 
     def __init__(self, kind: str, texts: list[TokenizedText], works: list[Work], pipeline: Pipeline):
         self.kind = kind
@@ -72,10 +69,7 @@ class Batch:
         return True
 
     def finish(self) -> float:
-        """Wait until each text has its vectors or an error; return the seconds since the start.
-
-        If the engine fails, the texts are encoded one by one, so that a bad text harms only its own job.
-        """
+        """Wait until each text has its vectors or, encoded alone, an error; return the seconds since the start."""
         self._progress.mark("encoding")
         try:
             if self._passes is None:

@@ -1,8 +1,4 @@
-"""The scheduler holds admitted jobs by priority and chooses the texts of the next forward pass. Knows no tensors.
-
-Every pass is chosen anew, so preemption is only the next choice: while a long bulk job is under way, an interactive job
-that has come meanwhile is simply chosen first.
-"""
+"""The scheduler holds admitted jobs by priority and chooses the texts of the next pass. Knows no tensors."""
 
 import sys
 import time
@@ -27,33 +23,6 @@ MAX_PREEMPTIBLE_S = 0.012
 MIN_PREEMPTIBLE_TOKENS = 64
 
 
-class Preemption:
-    """The limits of long and bulk jobs for the sake of interactive ones. For one thread.
-
-    `has_come` returns True while an interactive job is to be taken.
-    """
-
-    def __init__(self, has_come: Callable[[], bool] = lambda: False):
-        self.has_come = has_come
-        self._expected_until = 0.0
-
-    def expect(self) -> None:
-        """Expect more interactive jobs for a while, as there is one."""
-        self._expected_until = time.monotonic() + EXPECTED_S
-
-    @property
-    def is_expected(self) -> bool:
-        """True for a while after an interactive job."""
-        return time.monotonic() < self._expected_until
-
-    def max_cost(self, kind: str, pipeline: Pipeline) -> float | None:
-        """Return the most that a pass of the kind may cost; None for as much as fits."""
-        if kind == INTERACTIVE or not self.is_expected:
-            return None
-        least = MIN_PREEMPTIBLE_TOKENS + pipeline.bucketing.pass_cost
-        return max(least, pipeline.cost_within(MAX_ASIDE_S if pipeline.encoder.runs_aside else MAX_PREEMPTIBLE_S))
-
-
 #: The kinds of jobs, in the order of their priority, and the tokens that each is served for each token of a kind before
 #: it while both wait.
 SHARES = {INTERACTIVE: 1.0, LONG: 1 / 4, BULK: 1 / 8}
@@ -63,7 +32,7 @@ class Scheduler:
     """The jobs that a worker has admitted and not answered. For one thread.
 
     `embeds` is the pipeline of the model that makes vectors. A job for vectors of tokens or chunks fails as soon as its
-    texts have more than `max_reply_vectors` of them.
+    texts have more than `max_reply_vectors` of them. `has_come` returns True while an interactive job is to be taken.
     """
 
     def __init__(
@@ -71,13 +40,14 @@ class Scheduler:
         embeds: Pipeline,
         max_batch_texts: int = 64,
         max_reply_vectors: int = sys.maxsize,
-        preemption: Preemption | None = None,
+        has_come: Callable[[], bool] = lambda: False,
     ):
         self._embeds = embeds
         self._max_batch_tokens = embeds.bucketing.max_batch_tokens
         self._max_batch_texts = max_batch_texts
         self._max_reply_vectors = max_reply_vectors
-        self._preemption = preemption or Preemption()
+        self._has_come = has_come
+        self._expected_until = 0.0
         self._waiting: dict[str, dict[Work, None]] = {kind: {} for kind in SHARES}  # each an ordered set
         self._credit = dict.fromkeys(SHARES, 0.0)  # tokens that jobs of higher priority owe a kind
         self._last: dict[str, Pipeline] = {}  # the pipeline of the last pass of a kind
@@ -105,7 +75,7 @@ class Scheduler:
         compute soon, because idle workers may do so sooner: a pass beside the `num_aside` texts that are computed, or
         one job while interactive jobs would wait for it.
         """
-        holds_up_interactive = self._preemption.is_expected and not self._embeds.encoder.runs_aside
+        holds_up_interactive = self._expects_interactive() and not self._embeds.encoder.runs_aside
         most_of_bulk = 1 if holds_up_interactive else self._max_batch_texts + num_aside
         held = {kind: sum(work.num_counted for work in works) for kind, works in self._waiting.items()}
         num_interactive = held[INTERACTIVE] + held[LONG]
@@ -116,7 +86,7 @@ class Scheduler:
         """Take in jobs that were admitted, and those that go on: with another stage, or once their index is open."""
         for work in works:
             if work.kind == INTERACTIVE:
-                self._preemption.expect()
+                self._expected_until = time.monotonic() + EXPECTED_S
             self._waiting[work.kind][work] = None
             self._collect([work])
 
@@ -130,10 +100,7 @@ class Scheduler:
     # Choose and finish
 
     def next_batch(self, kinds: Collection[str] = SHARES.keys()) -> Batch | None:
-        """Choose the texts of the next forward pass, tokenizing them first; None if no text waits.
-
-        Jobs of the given kinds are chosen; a suspect is chosen first, and no other job before it is answered.
-        """
+        """Choose the texts of the next pass of the kinds, or of a suspect alone; None if no text waits."""
         if suspect := next((work for work in self.unanswered() if work.delivery.is_suspect), None):
             return self._next_of(suspect.kind, [suspect])
         while kind := self._choose(kinds):
@@ -162,7 +129,7 @@ class Scheduler:
         """Return the kind that is served next: one that is owed a share, else the one of the highest priority."""
         waiting = [kind for kind in kinds if self._waiting[kind]]
         pass_tokens = self._max_batch_tokens
-        if self._preemption.is_expected:
+        if self._expects_interactive():
             pass_tokens = min(pass_tokens, MIN_PREEMPTIBLE_TOKENS)
         owed = (kind for kind in waiting[1:] if self._credit[kind] >= pass_tokens)
         return next(owed, waiting[0] if waiting else None)
@@ -181,7 +148,7 @@ class Scheduler:
         self._collect(works)
         if not (texts := window.texts_of(works)):
             return None
-        bucketing, max_cost = pipeline.bucketing, self._preemption.max_cost(kind, pipeline)
+        bucketing, max_cost = pipeline.bucketing, self._max_cost(kind, pipeline)
         if max_cost is None:  # the batch that has the oldest text
             texts = next(batch for batch in bucketing.cut(texts) if texts[0] in batch)
         else:
@@ -194,8 +161,18 @@ class Scheduler:
 
     def _fill(self, kind: str, works: Sequence[Work]) -> None:
         """Tokenize texts for the next passes of the jobs."""
-        max_cost = self._preemption.max_cost(kind, works[0].pipeline)
-        window.fill(works, self._max_reply_vectors, max_cost, self._preemption.has_come)
+        max_cost = self._max_cost(kind, works[0].pipeline)
+        window.fill(works, self._max_reply_vectors, max_cost, self._has_come)
+
+    def _expects_interactive(self) -> bool:
+        return time.monotonic() < self._expected_until
+
+    def _max_cost(self, kind: str, pipeline: Pipeline) -> float | None:
+        """Return the most that a pass of the kind may cost for the sake of interactive jobs; None for any cost."""
+        if kind == INTERACTIVE or not self._expects_interactive():
+            return None
+        least = MIN_PREEMPTIBLE_TOKENS + pipeline.bucketing.pass_cost
+        return max(least, pipeline.cost_within(MAX_ASIDE_S if pipeline.encoder.runs_aside else MAX_PREEMPTIBLE_S))
 
     def _charge(self, served: str, num_tokens: int) -> None:
         """Give each waiting kind of lower priority its share of the tokens that another one is served."""

@@ -66,11 +66,7 @@ def _key(work: Work, tokens: Tokens) -> Any:
 
 
 def _tokenize_next(pipeline: Pipeline, works: Iterable[Work], max_chars: int) -> list[tuple[Work, int, Tokens]]:
-    """Tokenize the next inputs of the jobs, up to `max_chars` characters, but at least one; return them by number.
-
-    A job that cuts its inputs itself is tokenized alone, when the jobs before it have nothing left. Inputs that are to
-    be cut on the other side than the first ones come later.
-    """
+    """Tokenize the next inputs, up to `max_chars` characters; a job that cuts its inputs is alone."""
     portion: list[tuple[Work, int]] = []
     num_chars = 0
     for work in works:

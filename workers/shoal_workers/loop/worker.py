@@ -16,7 +16,7 @@ from shoal_workers.encoding.encoder import Encoder, Pipeline, TokenizedText
 from shoal_workers.encoding.reranker import Reranker
 from shoal_workers.loop.admission import Admission, Limits
 from shoal_workers.loop.batch import Batch
-from shoal_workers.loop.scheduler import SHARES, Preemption, Scheduler
+from shoal_workers.loop.scheduler import SHARES, Scheduler
 from shoal_workers.operations.served import Served
 from shoal_workers.operations.work import BULK, INTERACTIVE, LONG, Work
 from shoal_workers.process.crash_report import CrashReports
@@ -47,10 +47,7 @@ OPENING_WAIT_S = 0.005
 
 
 class Worker:
-    """One worker. `step` is one round of its loop, which a test can call; `run` steps until it is stopped.
-
-    `before_pass` is called between two passes, at moments when the engine computes nothing.
-    """
+    """One worker: `step` is one round of its loop; `before_pass` is called while the engine computes nothing."""
 
     def __init__(
         self,
@@ -81,8 +78,9 @@ class Worker:
         self.admission = Admission(consumer, self.pool, served, self.limits, cache, crash_reports, self.clock, self.log)
         self._notice = consumer.notice(INTERACTIVE)
         max_reply_vectors = consumer.max_reply_bytes // (4 * encoder.model.dimension)
-        preemption = Preemption(lambda: self._notice.has_come)
-        self.scheduler = Scheduler(embeds, self.limits.max_batch_texts, max_reply_vectors, preemption)
+        self.scheduler = Scheduler(
+            embeds, self.limits.max_batch_texts, max_reply_vectors, has_come=lambda: self._notice.has_come
+        )
         self._before_pass = before_pass
         self._stopping = stopping or threading.Event()
         self._aside: Batch | None = None
@@ -196,11 +194,7 @@ class Worker:
         return num_answered
 
     def _wait(self) -> int:
-        """Answer completed jobs, as no pass is to be computed now; return how many were answered.
-
-        If there are none, wait for what comes first: an index, the end of a pass aside, or an interactive job. Texts of
-        the next pass aside are tokenized before, so that it follows this one at once.
-        """
+        """Answer completed jobs, or wait for an index, the pass aside or a job; return the number of answers."""
         if self._aside:
             self.scheduler.tokenize_ahead()
         is_opening, num_answered = self.scheduler.wait_for_index(OPENING_WAIT_S), self._answer()
@@ -221,11 +215,7 @@ class Worker:
     # Answer
 
     def _answer(self) -> int:
-        """Have the completed jobs go on with what follows their passes, reply, and put new vectors into the cache.
-
-        Jobs that have no result then, as they have another stage or wait for their index, go back to the scheduler.
-        Returns how many jobs were still unanswered.
-        """
+        """Let completed jobs go on to their next stage, or reply and fill the cache; return the number of answers."""
         works = self.scheduler.completed()
         if not works:
             return 0

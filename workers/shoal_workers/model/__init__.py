@@ -1,4 +1,1 @@
-"""A model: its original, its preparation for serving, and the check that an engine reproduces it.
-
-Imports nothing of the other rooms. `torch` is needed by `export` and `reference` alone.
-"""
+"""A model, prepared for serving. Imports nothing of other rooms; `export` and `reference` alone need `torch`."""

@@ -1,7 +1,4 @@
-"""The architectures that Shoal computes itself, as data: the names of their settings and tensors, and what differs.
-
-All are encoders like BERT. The `model_type` in a model's config.json names its architecture.
-"""
+"""The encoders like BERT that Shoal computes itself, as data, by the `model_type` of config.json."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,10 +33,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class TensorNames:
-    """The names of the tensors, without `.weight` and `.bias`; those within a layer come after `layer`.
-
-    A model without token types has no `types`, one without a relative bias of positions no `relative_bias`.
-    """
+    """The names of the tensors, without `.weight` and `.bias`; those within a layer come after `layer`."""
 
     layer: str
     query: str
@@ -157,10 +151,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 
 
 def find_unsupported(config: Mapping[str, Any]) -> str:
-    """Return the setting of this config.json, with its value, that Shoal does not support; empty if it supports all.
-
-    Shoal computes a model itself if it supports all settings.
-    """
+    """Return the setting of this config.json that Shoal does not support; empty if it supports all."""
     kind = config.get("model_type")
     architecture = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
     if architecture is None:

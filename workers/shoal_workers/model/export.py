@@ -1,8 +1,4 @@
-"""The export by torch of a model that Shoal does not compute itself, with one text in each row.
-
-It runs in a process of its own, `python -m shoal_workers.model.export SOURCE FOLDER`, because it needs torch and a
-serving worker does not.
-"""
+"""The export by torch of a model that Shoal does not compute itself, run in a process of its own."""
 
 import sys
 import warnings
@@ -20,10 +16,7 @@ from shoal_workers.model.model import GRAPH  # noqa: E402
 
 
 class PaddedModel(torch.nn.Module):
-    """The forward pass of Sentence Transformers over the arrays of a `Packing` that has one text in each row.
-
-    Returns token vectors, float32 `[rows, length, dimension]`.
-    """
+    """The forward pass of Sentence Transformers over a `Packing` that has one text in each row."""
 
     def __init__(self, transformer: torch.nn.Module):
         super().__init__()

@@ -1,7 +1,4 @@
-"""The forward pass over packed rows as an OpenVINO graph, made directly of a `Transformer`, and read back as one.
-
-The constants have the names of the weights, and the graph the numbers beside them, for an engine of our own.
-"""
+"""The forward pass over packed rows as an OpenVINO graph, made of a `Transformer` and read back as one."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,11 +25,7 @@ _NAMES = ("num_layers", "num_heads", "num_positions", "eps", "activation", "head
 
 
 def build(transformer: Transformer) -> ov.Model:
-    """Return the graph: its inputs are the arrays of a `Packing`, its output the token vectors.
-
-    The vectors are float32 `[rows, length, dimension]`; a model with a head has its scores in their place. The graph
-    may refer to the memory of the weights.
-    """
+    """Return the graph from the arrays of a `Packing` to token vectors or scores `[rows, length, dimension]`."""
     ids = ops.parameter([-1, -1], np.int32, "ids")
     positions = ops.parameter([-1, -1], np.int32, "positions")
     bias = ops.parameter([-1, 1, -1, -1], np.float32, "bias")
@@ -53,10 +46,7 @@ def build(transformer: Transformer) -> ov.Model:
 
 
 def stored_transformer(path: Path) -> Transformer:
-    """Return the model whose graph `build` made and OpenVINO stored, with weights as they are stored: f16 or f32.
-
-    They may be in the file's memory, which is mapped. Raises ModelMismatch for another graph.
-    """
+    """Return the model of a stored graph that `build` made, with weights in f16 or f32. Raises ModelMismatch."""
     graph = ov.Core().read_model(path)
     arrays = {
         node.friendly_name.removesuffix("_compressed"): node.data

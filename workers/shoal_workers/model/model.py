@@ -52,12 +52,14 @@ class Model:
     num_weights: int = 0
     layout: int = LAYOUT
 
+    @property
+    def is_static(self) -> bool:
+        """True for a table of vectors without layers."""
+        return self.shares_rows and not self.num_weights
+
     @classmethod
     def read(cls, name: str, source: Path) -> Self:
-        """Read the model in a Sentence Transformers folder.
-
-        Raises ModelNotFound for a missing file and ModelMismatch for a model that cannot be served.
-        """
+        """Read the model in a Sentence Transformers folder. Raises ModelNotFound or ModelMismatch."""
         return cls(name=name, source=str(source.absolute()), **read_properties(name, source))._checked()
 
     @classmethod
@@ -93,12 +95,7 @@ class Model:
         return self
 
     def prompt_for(self, name: str | None, otherwise: tuple[str, ...] = ()) -> str:
-        """Return the text of the prompt called `name`; without a name, the first of `otherwise` that the model has.
-
-        If it has none of them, the default prompt is used, and none if there is no default.
-
-        Raises KeyError for a name the model does not have.
-        """
+        """Return the text of the prompt called `name`, else of the first known of `otherwise`, else the default."""
         if name is not None:
             return self.prompts[name]
         found = next((known for known in otherwise if known in self.prompts), self.default_prompt)

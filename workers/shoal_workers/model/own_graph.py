@@ -1,7 +1,4 @@
-"""The graph that a model's own files have, as OpenVINO or ONNX, for architectures that Shoal does not compute itself.
-
-Such a graph takes one text in each row. It is given the inputs of a `Packing`, so that an engine sees no difference.
-"""
+"""A model's own OpenVINO or ONNX graph, of one text a row, with the inputs of a `Packing`."""
 
 from pathlib import Path
 
@@ -27,10 +24,7 @@ def find(folder: Path) -> Path | None:
 
 
 def read(path: Path, dimension: int) -> ov.Model:
-    """Return the graph with the inputs of a `Packing` and token vectors `[rows, length, dimension]` as its output.
-
-    Raises ModelMismatch for a graph that is damaged, quantised, or of other inputs and outputs.
-    """
+    """Return the graph with the inputs of a `Packing` and token vectors as its output. Raises ModelMismatch."""
     graph = _read(path)
     inputs = {_name(parameter): parameter for parameter in graph.get_parameters()}
     if not {"input_ids", "attention_mask"} <= set(inputs) <= _INPUTS:

@@ -1,7 +1,4 @@
-"""The parity check: a worker serves only if its engine reproduces stored fp32 vectors of a few sentences.
-
-Those of the default model come with Shoal: its golden vectors, which Sentence Transformers computed.
-"""
+"""The parity check: a worker serves only if its engine reproduces stored fp32 vectors of a few sentences."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -46,12 +43,11 @@ Score = Callable[[Sequence[tuple[str, str]]], NDArray[np.float32]]
 
 
 def check(folder: Path, encode: Encode, min_cosine: float = MIN_COSINE) -> float:
-    """Return the lowest cosine between the normalised vectors `[texts, dimension]` of `encode` and the stored ones.
-
-    Raises ModelMismatch if it is under `min_cosine`.
-    """
+    """Return the lowest cosine of vectors to the stored ones. Raises ModelMismatch under `min_cosine`."""
     reference = load_file(folder / FILE)["vectors"]
-    lowest = float((encode(TEXTS) * reference).sum(axis=1).min())
+    vectors = encode(TEXTS)
+    are_zero = ~(vectors.any(axis=1) | reference.any(axis=1))  # as a static model's of an empty text
+    lowest = float(((vectors * reference).sum(axis=1) + are_zero).min())
     if not lowest >= min_cosine:  # also if it is NaN
         raise ModelMismatch(
             f"the engine's vectors have cosine {lowest:.5f} to the fp32 reference, under {min_cosine}: "
@@ -61,10 +57,7 @@ def check(folder: Path, encode: Encode, min_cosine: float = MIN_COSINE) -> float
 
 
 def check_scores(folder: Path, score: Score, max_difference: float = MAX_DIFFERENCE) -> float:
-    """Return the largest difference between the raw scores `[pairs]` of `score` and the stored ones, beside 1 + these.
-
-    Raises ModelMismatch if it is over `max_difference`.
-    """
+    """Return the largest difference of scores to the stored ones, beside 1 + these. Raises ModelMismatch."""
     reference = load_file(folder / FILE)["vectors"][:, 0]
     largest = float((np.abs(score(PAIRS) - reference) / (1 + np.abs(reference))).max())
     if not largest <= max_difference:  # also if it is NaN

@@ -9,8 +9,6 @@ import hashlib
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,11 +26,12 @@ from shoal.contract.excerpt import excerpt
 from shoal.errors import DiskFull, ModelMismatch, ModelNotFound
 from shoal.process.extra import install_command
 from shoal.process.progress import Progress
-from shoal_workers.model import architecture, own_graph, parity, weights
+from shoal_workers.model import architecture, own_graph, parity, static, weights
 from shoal_workers.model.graph import build
 from shoal_workers.model.model import GRAPH, Model, is_prepared, prepared_folder
 from shoal_workers.model.source import (
     find_source,
+    is_static,
     read_config,
     read_tokenizer_config,
     transformer_folder,
@@ -45,36 +44,24 @@ MAX_TOKENIZER_BYTES = 64 << 20
 
 
 def prepare_if_needed(home: Path, name: str, force: bool = False) -> Path:
-    """Return the folder of the prepared model, after preparing it if that is needed.
-
-    `force` prepares it in any case. Of several processes that need it at once, one prepares it. Raises ModelNotFound or
-    ModelMismatch for a model that cannot be prepared, and DiskFull or OSError for a folder that cannot be written.
-    """
+    """Return the folder of the prepared model, prepared now if need be by one process. Raises ModelMismatch."""
     folder = prepared_folder(home, name)
-    if force or not is_prepared(folder):
-        source = find_source(name)
-        with _locked(folder):
-            if force or not is_prepared(folder):  # another process may have prepared it meanwhile
-                print(f"preparing {name}, once", file=sys.stderr, flush=True)
-                with Progress(f"preparing {name}"):
-                    prepare(name, source, folder)
-    return folder
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+    if not force and is_prepared(folder):
+        return folder
+    source = find_source(name)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f".{folder.name}.lock").open("w") as lock:
         with Progress("waiting for another process that prepares it"):
             fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        if force or not is_prepared(folder):  # another process may have prepared it meanwhile
+            print(f"preparing {name}, once", file=sys.stderr, flush=True)
+            with Progress(f"preparing {name}"):
+                prepare(name, source, folder)
+    return folder
 
 
 def prepare(name: str, source: Path, folder: Path) -> None:
-    """Prepare the model in `source` in `folder`, which is replaced only when all files are written.
-
-    No other process may prepare in it at the same time. Raises what `prepare_if_needed` raises.
-    """
+    """Prepare the model in `source` in `folder`, which is replaced only when all files are written."""
     new, old = (folder.with_name(f".{folder.name}.{what}") for what in ("new", "old"))
     shutil.rmtree(new, ignore_errors=True)  # left by a process that was killed
     new.mkdir(parents=True)
@@ -91,9 +78,24 @@ def prepare(name: str, source: Path, folder: Path) -> None:
 
 def _fill(model: Model, source: Path, folder: Path) -> None:
     """Write all files of the prepared model, its description last."""
-    folder_of_weights, config = transformer_folder(source), read_config(source)
-    path = folder / "tokenizer.json"
-    shutil.copyfile(_tokenizer(folder_of_weights), path)
+    folder_of_weights = transformer_folder(source)
+    original, path = folder_of_weights / "tokenizer.json", folder / "tokenizer.json"
+    if not original.is_file():
+        raise ModelNotFound(
+            f"{folder_of_weights} has no tokenizer.json: save the model with its fast tokenizer, which writes one"
+        )
+    if (size := original.stat().st_size) > MAX_TOKENIZER_BYTES:
+        raise ModelMismatch(
+            f"{original} has {size:,} bytes, over the limit of {MAX_TOKENIZER_BYTES:,}: use another model"
+        )
+    if is_static(source):
+        table, first = static.read_table(folder_of_weights), static.write_tokenizer(original, path)
+        model = replace(model, shares_rows=True)
+        _check_tokenizer(path, len(table) + 1, model, {})
+        _finish(_save(model, static.build(table, first), folder), folder)
+        return
+    config = read_config(source)
+    shutil.copyfile(original, path)
     if not (reason := architecture.find_unsupported(config)):
         transformer = read_transformer(config, weights.read(folder_of_weights), model.is_reranker)
         model = replace(
@@ -117,6 +119,10 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
     else:
         model = replace(model, reference="sentence-transformers")
         _export(model, reason, folder)
+    _finish(model, folder)
+
+
+def _finish(model: Model, folder: Path) -> None:
     model.save(folder)
     for path in folder.iterdir():
         path.chmod(0o644)
@@ -127,15 +133,6 @@ def _type_offset(transformer: Transformer, settings: dict[str, Any]) -> int:
     has_types, inputs = len(transformer.positions) > transformer.num_positions, settings.get("model_input_names")
     wants_types = not isinstance(inputs, list) or "token_type_ids" in inputs
     return transformer.num_positions if has_types and wants_types else 0
-
-
-def _tokenizer(folder: Path) -> Path:
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        raise ModelNotFound(f"{folder} has no tokenizer.json: save the model with its fast tokenizer, which writes one")
-    if (size := path.stat().st_size) > MAX_TOKENIZER_BYTES:
-        raise ModelMismatch(f"{path} has {size:,} bytes, over the limit of {MAX_TOKENIZER_BYTES:,}: use another model")
-    return path
 
 
 def _check_tokenizer(path: Path, num_words: object, model: Model, settings: dict[str, Any]) -> None:
@@ -200,10 +197,7 @@ def _save(model: Model, graph: ov.Model, folder: Path) -> Model:
 
 
 def _reference(graph: ov.Model, model: Model, path: Path) -> NDArray[np.float32]:
-    """Return the normalised vectors `[texts, dimension]` of the parity check's texts, each in a row of its own.
-
-    Those of a reranker are the scores of its pairs, `[pairs, 1]`.
-    """
+    """Return the parity check's normalised vectors `[texts, dimension]` or, of a reranker, scores `[pairs, 1]`."""
     compiled = ov.Core().compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     tokenizer = Tokenizer.from_file(str(path))
     tokenizer.no_padding()
@@ -220,10 +214,7 @@ def _reference(graph: ov.Model, model: Model, path: Path) -> NDArray[np.float32]
 
 
 def _export(model: Model, reason: str, folder: Path) -> None:
-    """Let torch write the graph and the reference vectors, in another process.
-
-    Raises ModelNotFound if that fails, and ModelMismatch without the `export` extra.
-    """
+    """Let torch write the graph and the reference vectors, in another process. Raises ModelMismatch."""
     if not find_spec("torch") or not find_spec("sentence_transformers"):
         raise ModelMismatch(
             f"{model.name} is of an architecture that torch must export ({reason}), as it has no file "

@@ -1,7 +1,4 @@
-"""The original model in Sentence Transformers, which every engine is compared with.
-
-`python -m shoal_workers.model.reference` computes the golden vectors of the default model.
-"""
+"""The original model in Sentence Transformers; run as a program, this computes the golden vectors."""
 
 from collections.abc import Sequence
 

@@ -1,16 +1,15 @@
-"""The original of a model, a folder of Sentence Transformers: finding it, and reading what its files say.
-
-A cross-encoder may be a folder of transformers, which has no modules.json. Nothing in a folder is run: its layers must
-be Sentence Transformers' own, its weights safetensors, and no link may lead out of it.
-"""
+"""A model's original, of Sentence Transformers or transformers: its files are read, and nothing in it is run."""
 
 import json
 import math
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from safetensors import safe_open
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch, ModelNotFound
@@ -24,7 +23,13 @@ PACKAGED_DIGEST = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d
 #: Models that have a short name.
 SHORT_NAMES = {"ms-marco-minilm": "cross-encoder/ms-marco-MiniLM-L6-v2"}
 
-_LAYERS = {"Transformer", "Pooling", "Normalize"}
+_LAYERS = {"Transformer", "StaticEmbedding", "Pooling", "Normalize"}
+
+#: The names of a static model's table: model2vec's, and Sentence Transformers'.
+TABLES = (MODEL2VEC_TABLE, SENTENCE_TRANSFORMERS_TABLE) = ("embeddings", "embedding.weight")
+
+#: Most tokens of a text of a static model, with the one before each text. model2vec reads 512; the table has no limit.
+MAX_STATIC_TOKENS = 513
 
 #: End of the name of a class in transformers that has a head which scores texts.
 _SCORES = "ForSequenceClassification"
@@ -37,12 +42,10 @@ _DIMENSION = ("hidden_size", "dim", "d_model")
 
 
 def find_source(name: str) -> Path:
-    """Return the folder of the original: a local one, an installed package's, or the hub cache's, filled if need be.
-
-    Raises ModelNotFound.
-    """
-    if _is_model(name):
-        return Path(name)
+    """Return the folder of the original: local, of an installed package, or of the hub. Raises ModelNotFound."""
+    with suppress(OSError):  # a name that no file can have
+        if any((Path(name) / file).exists() for file in ("modules.json", "config.json")):
+            return Path(name)
     if name == PACKAGED and (spec := find_spec(PACKAGED_MODULE)) and spec.submodule_search_locations:
         return Path(spec.submodule_search_locations[0]) / "model"
     name = SHORT_NAMES.get(name, name)
@@ -52,18 +55,22 @@ def find_source(name: str) -> Path:
 
 
 def read_properties(name: str, source: Path) -> dict[str, Any]:
-    """Read the properties of the model from its files: values for the fields of `Model` of the same names.
-
-    Raises ModelNotFound for a file that is missing or cannot be read, and ModelMismatch for a model that Shoal cannot
-    serve, or whose weights do not have the expected digest.
-    """
+    """Return values of the fields of `Model`, from its files. Raises ModelNotFound or ModelMismatch."""
     _refuse_links_out(source)
     try:
+        if is_static(source):
+            return _read_static(name, source)
         transformer, config = transformer_folder(source), read_config(source)
         if _read_json(transformer / "sentence_bert_config.json", optional=True).get("do_lower_case"):
             raise ModelMismatch(f"{name} makes texts lower-case before its tokenizer does: let tokenizer.json say so")
-        return (_read_reranker(name, config) if _is_reranker(source, config) else _read_embedder(name, source)) | {
-            "digest": _digest(name, transformer),
+        if (digest := weights.digest(transformer)) != PACKAGED_DIGEST and name == PACKAGED:
+            raise ModelMismatch(
+                f"the weights of {name} have digest {digest[:12]}…, not {PACKAGED_DIGEST[:12]}…: install it again"
+            )
+        has_pooling = (source / "modules.json").exists() and "Pooling" in _layers(source)
+        is_reranker = str((config.get("architectures") or [""])[0]).endswith(_SCORES) and not has_pooling
+        return (_read_reranker(name, config) if is_reranker else _read_embedder(name, source)) | {
+            "digest": digest,
             "max_tokens": _max_tokens(transformer, config),
             "weights_state": weights_state(source),
         }
@@ -71,10 +78,25 @@ def read_properties(name: str, source: Path) -> dict[str, Any]:
         raise ModelMismatch(f"{source} is no model that Shoal knows ({error!r:.200}): use another model") from error
 
 
-def _is_reranker(source: Path, config: dict[str, Any]) -> bool:
-    classes = config.get("architectures") or [""]
-    has_pooling = (source / "modules.json").exists() and "Pooling" in _layers(source)
-    return str(classes[0]).endswith(_SCORES) and not has_pooling
+def _read_static(name: str, source: Path) -> dict[str, Any]:
+    folder = transformer_folder(source)
+    with safe_open(weights.files(folder)[0], "numpy") as file:
+        shapes = [file.get_slice(table).get_shape() for table in TABLES if table in file.keys()]  # noqa: SIM118 - no dict
+    if not shapes or len(shapes[0]) != 2:
+        raise ModelMismatch(f"{name} has no table of vectors ({' or '.join(TABLES)}): use another model")
+    return {
+        "dimension": shapes[0][1],
+        "pooling": "mean",
+        "max_tokens": MAX_STATIC_TOKENS,
+        "digest": weights.digest(folder),
+        "weights_state": weights_state(source),
+        **_read_prompts(source),
+    }
+
+
+def _read_prompts(source: Path) -> dict[str, Any]:
+    prompts = _read_json(source / "config_sentence_transformers.json", optional=True)
+    return {"prompts": prompts.get("prompts") or {}, "default_prompt": prompts.get("default_prompt_name")}
 
 
 def _read_reranker(name: str, config: dict[str, Any]) -> dict[str, Any]:
@@ -89,23 +111,25 @@ def _read_embedder(name: str, source: Path) -> dict[str, Any]:
     config, pooling = read_config(source), _read_json(source / _layers(source)["Pooling"] / "config.json")
     if not pooling.get("include_prompt", True):
         raise ModelMismatch(f"{name} leaves its prompt out of the pooling, which Shoal cannot do: use another model")
-    prompts = _read_json(source / "config_sentence_transformers.json", optional=True)
     return {
         "dimension": next(config[key] for key in _DIMENSION if key in config),
         "pooling": _pooling(name, pooling),
-        "prompts": prompts.get("prompts") or {},
-        "default_prompt": prompts.get("default_prompt_name"),
+        **_read_prompts(source),
     }
 
 
-def transformer_folder(source: Path) -> Path:
-    """Return the folder that holds the weights, config.json and tokenizer.json.
+def is_static(source: Path) -> bool:
+    """Return True for a model that is a table of vectors alone. Raises ModelNotFound or ModelMismatch."""
+    if (source / "modules.json").exists():
+        return "StaticEmbedding" in _layers(source)
+    return _read_json(source / "config.json", optional=True).get("model_type") == "model2vec"
 
-    Raises ModelNotFound or ModelMismatch.
-    """
+
+def transformer_folder(source: Path) -> Path:
+    """Return the folder that holds the weights and tokenizer.json, and config.json but for some static models."""
     if not (source / "modules.json").exists() and (source / "config.json").exists():
         return source
-    return source / _layers(source)["Transformer"]
+    return source / _layers(source)["StaticEmbedding" if is_static(source) else "Transformer"]
 
 
 def read_config(source: Path) -> dict[str, Any]:
@@ -124,18 +148,8 @@ def weights_state(source: Path) -> str:
     return ",".join(f"{stat.st_size}:{stat.st_mtime_ns}" for stat in stats)
 
 
-def _is_model(name: str) -> bool:
-    try:
-        return any((Path(name) / file).exists() for file in ("modules.json", "config.json"))
-    except OSError:  # a name that no file can have
-        return False
-
-
 def with_own_graph(name: str, source: Path) -> Path:
-    """Return the folder of the original with its own OpenVINO or ONNX graph, if it has one: the hub is asked for it.
-
-    Raises ModelNotFound.
-    """
+    """Return the folder of the original with its own OpenVINO or ONNX graph, which a hub is asked for."""
     files = ["openvino/openvino_model.xml", "openvino/openvino_model.bin", "onnx/model.onnx"]
     return _from_hub(name, files) if source.parent.name == "snapshots" else source
 
@@ -155,10 +169,7 @@ def _from_hub(name: str, more: Sequence[str] = ()) -> Path:
 
 
 def _refuse_links_out(source: Path) -> None:
-    """Raise ModelMismatch for anything but files and folders, such as a pipe, and for a link that leads out.
-
-    The files of a hub's cache may be in the folder that has `snapshots`.
-    """
+    """Raise ModelMismatch for a link out of the folder, or of a hub's cache, and for anything but files."""
     root = source.resolve()
     root = root.parents[1] if root.parent.name == "snapshots" else root
     for path in source.rglob("*"):
@@ -201,15 +212,6 @@ def _max_tokens(folder: Path, config: dict[str, Any]) -> int:
         return int(own)
     tokenizer = _read_json(folder / "tokenizer_config.json", optional=True)
     return int(min(config["max_position_embeddings"], tokenizer.get("model_max_length", math.inf)))
-
-
-def _digest(name: str, folder: Path) -> str:
-    found = weights.digest(folder)
-    if name == PACKAGED and found != PACKAGED_DIGEST:
-        raise ModelMismatch(
-            f"the weights of {name} have digest {found[:12]}…, not {PACKAGED_DIGEST[:12]}…: install it again"
-        )
-    return found
 
 
 def _read_json(path: Path, optional: bool = False) -> dict[str, Any]:

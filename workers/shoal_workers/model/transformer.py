@@ -67,11 +67,7 @@ class Transformer:
 
 
 def read_transformer(config: Mapping[str, Any], tensors: dict[str, Array], has_head: bool = False) -> Transformer:
-    """Return the model of a config.json, whose settings are all supported, and of the tensors in its weights' files.
-
-    Raises ModelMismatch for a setting that is missing or impossible, and a tensor that is missing, of another shape
-    than the settings say, or unknown.
-    """
+    """Return the model of supported settings and of the tensors in its files. Raises ModelMismatch."""
     return _Reader(config, tensors, has_head).transformer()
 
 
@@ -83,7 +79,10 @@ class _Reader:
         self.architecture: Architecture = ARCHITECTURES[config["model_type"]]
         self.names = self.architecture.tensors
         self.has_head = has_head
-        self.tensors = {_modern(name): tensor for name, tensor in tensors.items()}
+        self.tensors = {  # in old files, layer norms have `gamma` and `beta`
+            name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): tensor
+            for name, tensor in tensors.items()
+        }
         prefix = self.architecture.tensor_prefix
         self.prefix = prefix if any(name.startswith(prefix) for name in self.tensors) else ""
         settings = self.architecture.settings
@@ -199,11 +198,3 @@ class _Reader:
                 f"the weights have {len(unknown)} tensors that config.json does not ask for, such as "
                 f"{excerpt(unknown[0])}: use another model"
             )
-
-
-def _modern(name: str) -> str:
-    """Return the name that a tensor has today: in old files, layer norms have `gamma` and `beta`."""
-    for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
-        if name.endswith("LayerNorm" + old):
-            return name.removesuffix(old) + new
-    return name

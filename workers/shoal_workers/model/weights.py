@@ -26,10 +26,7 @@ _FLOATS = ("F32", "F16", "BF16")
 
 
 def files(folder: Path) -> list[Path]:
-    """Return the files of the weights: one, or those that the index names.
-
-    Raises ModelNotFound for a file that is missing, and ModelMismatch for an index that names something else.
-    """
+    """Return the files of the weights: one, or those that the index names. Raises ModelNotFound or ModelMismatch."""
     if (folder / FILE).is_file():
         return [folder / FILE]
     if not (folder / INDEX).is_file():
@@ -65,11 +62,7 @@ def digest(folder: Path) -> str:
 
 
 def read(folder: Path) -> dict[str, NDArray[np.float32]]:
-    """Return the weights by name, as float32; tensors of whole numbers, which are tables of positions, are left out.
-
-    Raises ModelNotFound, and ModelMismatch for a file that is damaged, a type of number that is not known, numbers
-    that are not finite, and a tensor that is there twice.
-    """
+    """Return the weights by name, as float32, without tables of positions. Raises ModelNotFound or ModelMismatch."""
     tensors: dict[str, NDArray[np.float32]] = {}
     for path in files(folder):
         try:

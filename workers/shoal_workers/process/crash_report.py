@@ -1,8 +1,4 @@
-"""Crash reports: the cause of the end of a worker, for the dead letter of the job that may have ended it.
-
-A worker that sees its end coming writes its report to Redis. One that crashes in native code leaves its traceback in a
-file, which the next worker that starts on the machine, or reads a report there, forwards to Redis.
-"""
+"""Crash reports: the cause of the end of a worker, for the dead letter of the job that may have ended it."""
 
 import faulthandler
 import fcntl
@@ -47,10 +43,7 @@ class CrashReports:
         self._broker.execute("SET", self._keys.crash_report(worker_id), report, "EX", REPORT_TTL_S)
 
     def read(self, worker_id: str) -> str:
-        """Return the report of a dead worker, its summary first; empty if it left none.
-
-        Waits while the system ends its process, or another worker forwards its file.
-        """
+        """Return the report of a dead worker, once its process has ended, the summary first; empty if it left none."""
         until = time.monotonic() + MAX_END_S
         self.forward_files()
         while self._folder and (self._folder / worker_id).exists() and time.monotonic() < until:
@@ -71,10 +64,7 @@ class CrashReports:
 
     @contextmanager
     def recorded(self, worker_id: str) -> Iterator[TextIO]:
-        """Record how the worker ends while the context lasts; give the file that crashes are traced to.
-
-        Crashes are traced to the worker's file, or to standard error if it cannot have one; exceptions are reported.
-        """
+        """Record how the worker ends while the context lasts; give the file that crashes are traced to."""
         file = self._open(worker_id)
         faulthandler.enable(file)
         try:

@@ -22,11 +22,7 @@ _PID_NAMESPACE = Path("/proc/self/ns/pid")
 
 
 class Neighbours:
-    """The workers that share the processors with this one, itself included. For one thread.
-
-    Redis forgets a worker 3 s after its last heartbeat. One that was killed is not counted from the next `count` on, if
-    its process can be seen from here: containers do not see each other's processes.
-    """
+    """The workers that share the processors with this one, itself included. For one thread."""
 
     def __init__(self, names: Iterable[str] = ()):
         self._names = tuple(names)
@@ -93,10 +89,7 @@ URGENT = ("state", "threads", "indexes", "index_errors")
 
 
 class Heartbeat:
-    """A thread that announces a worker until stopped. After an outage of Redis it goes on by itself.
-
-    It calls `note_sharing` each time with the number of workers that share the processors of its `membership`.
-    """
+    """A thread that announces a worker until stopped, and calls `note_sharing` with the number of neighbours."""
 
     def __init__(
         self,

@@ -1,8 +1,4 @@
-"""The log of jobs: what is noted of each job that a worker has answered, after its reply was written.
-
-Counters, waits and recent jobs go into the heartbeat; a line into the log; and the spans of its steps to a tracer, if
-spans are on.
-"""
+"""The log of jobs: counters, lines and spans of each job that a worker has answered."""
 
 import logging
 import time
@@ -27,10 +23,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
-    """A job that was answered: what it was, what it cost, and its error. There is no text in it.
-
-    A job that was refused before the worker began with it has no timings, and what its bytes do not tell is None.
-    """
+    """A job that was answered, without its texts; one that was refused at once has no timings."""
 
     delivery: Delivery
     id: str | None
@@ -108,11 +101,7 @@ class JobLog:
             counters[name] += seconds  # type: ignore[assignment]
 
     def _record(self, tracer: "Tracer", job: EndedJob, replying_at: float, ended_at: float) -> None:
-        """Record the spans of a job. A step that was done in pieces has one span, of the time of all its pieces.
-
-        The job's wait, tokenizing and encoding are shown one after the other from when it was put, and its search just
-        before its reply. A job with an error has the span of the job alone.
-        """
+        """Record the spans of a job: its steps one after the other, and one of each step that was done in pieces."""
         start = job.delivery.put_ms / 1000 + self._clock.offset_s
         names = {"worker": self._worker_id, "lane": job.delivery.lane, "client": job.delivery.client}
         facts = {f"shoal.{name}": value for name, value in {"job_id": job.id or "", **names, **_facts(job)}.items()}
@@ -122,13 +111,17 @@ class JobLog:
             return span.end()
         if span.is_recording():
             parent = traceparent.format_traceparent(span.get_span_context())
+
+            def record(step: str, begun: float, ended: float) -> None:
+                tracer.begin(step, "INTERNAL", parent, _ns(begun)).end(_ns(ended))
+
             for name in ("queue", "tokenize", "encode"):
                 end = start + job.timings[f"{name}_s"]
-                _record_step(tracer, name, parent, start, end)
+                record(name, start, end)
                 start = end
             if search_s := job.timings["search_s"]:
-                _record_step(tracer, "search", parent, replying_at - search_s, replying_at)
-            _record_step(tracer, "reply", parent, replying_at, ended_at)
+                record("search", replying_at - search_s, replying_at)
+            record("reply", replying_at, ended_at)
         span.end(_ns(ended_at))
 
 
@@ -137,11 +130,6 @@ def _facts(job: EndedJob) -> dict[str, Any]:
     if job.error:
         return facts | {"error": job.error.code}
     return facts | {"computed": job.num_computed, "tokens": job.num_tokens or 0}
-
-
-def _record_step(tracer: "Tracer", name: str, parent: str, start: float, end: float) -> None:
-    """Record a step of a job between two times in Unix seconds."""
-    tracer.begin(name, "INTERNAL", parent, _ns(start)).end(_ns(end))
 
 
 def _ns(seconds: float) -> int:

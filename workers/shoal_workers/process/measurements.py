@@ -27,10 +27,7 @@ FILL_LIMITS = (0.1, 0.25, 0.5, 0.75)
 
 
 class Measurements:
-    """The counters and histograms of a worker. One thread counts, others may read.
-
-    `waits` are of the seconds that jobs waited in each lane until the worker began with them or refused them.
-    """
+    """The counters of a worker, and histograms of its passes and of the `waits` of jobs in each lane."""
 
     def __init__(self) -> None:
         self.counters: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
@@ -103,10 +100,7 @@ WINDOW_S, PART_S = 60.0, 5.0
 
 
 class RecentJobs:
-    """The last jobs of a worker, and the longest wait of each lane in the last minute. Thread-safe.
-
-    Times are Redis's, in Unix seconds.
-    """
+    """The last jobs of a worker, and the longest wait of each lane in the last minute. Thread-safe."""
 
     def __init__(self, max_jobs: int = MAX_JOBS):
         self._jobs: deque[Mapping[str, Any]] = deque(maxlen=max_jobs)

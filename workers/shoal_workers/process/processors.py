@@ -39,10 +39,7 @@ def available() -> float:
 
 
 def group() -> str:
-    """Return an id that the processes share which may use the same processors as this one.
-
-    They are on one machine, bound to the same processors, and in one control group if that has a limit.
-    """
+    """Return an id that is shared by the processes of one machine that may use the same processors."""
     limited_by = next((file.stat().st_ino for file in (_QUOTA_V2, _QUOTA_V1) if file.exists()), 0) if quota() else 0
     return blake2b(repr((machine_id(), _bound_to(), limited_by)).encode(), digest_size=8).hexdigest()
 
@@ -57,10 +54,7 @@ def threads_for(num_workers: int, processors: float) -> int:
 
 
 def limit_native_threads(threads: int, num_workers: int) -> None:
-    """Set the threads of native libraries, which otherwise take all processors; before these are loaded.
-
-    0 threads stands for the share of one of `num_workers` workers.
-    """
+    """Set the threads of native libraries, before these are loaded; 0 stands for a worker's share."""
     number = str(threads or threads_for(num_workers, available()))
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"):
         os.environ.setdefault(name, number)
@@ -107,10 +101,7 @@ T = TypeVar("T")
 
 
 def at_low_priority(make: Callable[[], T]) -> T:
-    """Call `make`, and return its result. On Linux all threads that it starts have a low priority, for good.
-
-    Threads inherit the priority of the one that starts them, so it is called on a thread of its own.
-    """
+    """Return what `make` returns; on Linux all threads that it starts have a low priority, for good."""
     with ThreadPoolExecutor(1, "low-priority", _lower) as thread:
         return thread.submit(make).result()
 

@@ -37,11 +37,7 @@ class Progress:
 
 
 class Watchdog:
-    """A thread that ends the process if the thread that created the watchdog makes no progress.
-
-    `report` is called first, with a summary in one line and a traceback. Where native code holds the interpreter's
-    lock, no Python can run: after twice the time a C thread ends the process and writes the traceback to `file`.
-    """
+    """A thread that calls `report` and ends the process if the thread that made it makes no progress."""
 
     def __init__(self, progress: Progress, timeout_s: float, file: TextIO, report: Callable[[str, str], None]):
         self._progress = progress

@@ -19,11 +19,7 @@ SHRINK_AFTER_S = 10.0
 
 
 class ProcessorShare:
-    """The compute threads of a worker: `available` processors divided among the workers that share them.
-
-    At least `num_expected` of them share, as a supervisor starts again those that end. `fixed_threads` other than 0 are
-    given whatever is due. Times are on any one clock.
-    """
+    """A worker's compute threads: `fixed_threads`, or its share of the `available` processors."""
 
     def __init__(
         self,
@@ -57,11 +53,7 @@ log = logging.getLogger(__name__)
 
 
 class Resizing:
-    """The models of a worker, and its searches, which get another number of threads between two passes.
-
-    The engines of `encoders` are made on a thread of their own meanwhile, and `resize_searches` is called with the
-    number when they are taken. A number with which that fails is not tried again before another one was asked for.
-    """
+    """The models and searches of a worker, which get another number of threads between two passes."""
 
     def __init__(self, threads: int, encoders: Sequence[Encoder], resize_searches: Callable[[int], object]):
         self._threads = threads
@@ -75,12 +67,8 @@ class Resizing:
         if threads == self._threads or (self._thread and self._thread.is_alive()):
             return
         self._threads = threads
-        thread = threading.Thread(target=self._make, args=(threads,), daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:  # the system gives this process no more threads
-            return _warn(threads, error)
-        self._thread = thread
+        self._thread = threading.Thread(target=self._make, args=(threads,), daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         """Wait until no engine is being made."""
@@ -101,9 +89,5 @@ class Resizing:
         try:
             self._made.append([encoder.engine.resized(threads) for encoder in self._encoders])
         except Exception as error:  # any that an engine may raise
-            return _warn(threads, error)
+            return log.warning("the worker keeps its compute threads, as those for %d failed: %s", threads, error)
         log.info("%d compute threads from the next pass on, made in %.1f s", threads, time.monotonic() - started)
-
-
-def _warn(threads: int, error: Exception) -> None:
-    log.warning("the worker keeps its compute threads, as those for %d failed: %s", threads, error)

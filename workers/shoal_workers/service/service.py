@@ -54,11 +54,7 @@ MAX_FILES = 65_536
 
 
 def serve(settings: Settings, encoder: Encoder | None = None) -> None:
-    """Run one worker until SIGTERM or SIGINT; then it computes what it holds for a while, and lets the rest wait again.
-
-    `encoder` serves in place of the one that the settings name. Raises ModelNotFound, ModelMismatch, IndexNotFound,
-    IndexCorrupt or IndexMismatch when the worker cannot serve.
-    """
+    """Run one worker until SIGTERM or SIGINT, with `encoder` in place of the one that the settings name."""
     check_store(settings)
     raise_limit_of_open_files()
     tracer = open_tracer(settings, "worker")
@@ -122,10 +118,7 @@ def new_worker_id() -> str:
 def announced(
     worker: Worker, lane_limits: LaneLimits, note_sharing: Callable[[int], object] = lambda _: None
 ) -> Iterator[None]:
-    """Announce the worker, and the limits of the lanes, to the pool while the context lasts.
-
-    `note_sharing` is called every second with the number of workers that share its processors.
-    """
+    """Announce the worker to the pool, and its neighbours to `note_sharing`, while the context lasts."""
     heartbeat = Heartbeat(
         worker.pool,
         worker.id,

@@ -48,25 +48,15 @@ class Engine(Protocol):
     is_ragged: bool
 
     def start(self, packings: Sequence[Packing], together: bool = False) -> Sequence[ForwardPass]:
-        """Start passes side by side, `num_streams` at most, or a single one `together`: on all threads.
-
-        They compute without the interpreter's lock. The passes of an earlier call of the same kind must have been
-        waited for; those of the other kind may be under way where the engine has several streams.
-        """
+        """Start passes side by side, or one `together`, after those of an earlier call were waited for."""
         ...
 
     def start_aside(self, packings: Sequence[Packing]) -> Sequence[ForwardPass]:
-        """Start passes side by side on threads of low priority, which leave the processors to passes of `start`.
-
-        Only an engine with several streams does. The passes of an earlier call must have been waited for.
-        """
+        """Start passes on threads of low priority, after those of an earlier call were waited for."""
         ...
 
     def resized(self, threads: int) -> "Engine":
-        """Return an engine of the same model with this number of threads, which takes the place of this one.
-
-        It is made on a thread of its own while this one computes passes. Raises what the library raises.
-        """
+        """Return an engine of the same model with so many threads, made on another thread while this one computes."""
         ...
 
 

@@ -1,6 +1,5 @@
 """The engine avx512: a kernel of our own for processors with AVX-512, VNNI and BF16. It needs the prepared graph."""
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -26,12 +25,7 @@ PRECISIONS = ("bf16", "int8")
 
 
 class Avx512Engine:
-    """The model in the kernel, and two sets of threads: of the usual priority, and of a low one for passes aside.
-
-    Texts of a pass are cut into blocks, each of which one thread takes through all layers. A text's vectors are the
-    same whatever texts and threads it is computed with. Raises BadSetting where it cannot run, and for a model or a
-    precision that it does not compute.
-    """
+    """The model in the kernel, and threads of the usual and of a low priority. Raises BadSetting."""
 
     name = "avx512"
     fixed_steps = False
@@ -48,30 +42,20 @@ class Avx512Engine:
     def _open(self, model: KernelModel, head: Head | None, threads: int) -> None:
         self._model, self._head = model, head
         self.threads = self.num_streams = threads
-        self._process = os.getpid()
         self._usual = KernelThreads(model, threads)
         self._aside = at_low_priority(lambda: KernelThreads(model, threads))
 
     def start(self, packings: Sequence[Packing], together: bool = False) -> "list[Avx512Pass]":
-        """See `Engine.start`."""
-        self._reopen_after_fork()
         return self._start(self._usual, packings, self.threads if together else 1)
 
     def start_aside(self, packings: Sequence[Packing]) -> "list[Avx512Pass]":
-        """See `Engine.start_aside`."""
-        self._reopen_after_fork()
         return self._start(self._aside, packings, 1)
 
     def _start(self, threads: KernelThreads, packings: Sequence[Packing], num_parts: int) -> "list[Avx512Pass]":
         passes = (KernelPass(threads, packing.ids, packing.positions, num_parts) for packing in packings)
         return [Avx512Pass(one, self._head) for one in passes]
 
-    def _reopen_after_fork(self) -> None:
-        if os.getpid() != self._process:  # threads are not forked
-            self._open(self._model, self._head, self.threads)
-
     def resized(self, threads: int) -> "Avx512Engine":
-        """See `Engine.resized`."""
         engine = object.__new__(type(self))
         engine.precision = self.precision
         engine._open(self._model, self._head, threads)
@@ -86,11 +70,9 @@ class Avx512Pass:
         self._head = head
 
     def ends_within(self, seconds: float) -> bool:
-        """See `ForwardPass.ends_within`."""
         return self._running.ends_within(seconds)
 
     def wait(self, spans: TextSpans, poolings: Iterable[str]) -> Pooled:
-        """See `ForwardPass.wait`."""
         self._running.wait()
         return {how: self._pool(how, spans) for how in poolings}
 
@@ -114,6 +96,8 @@ def _obstacle(precision: str) -> str:
 
 def _transformer(folder: Path, model: Model) -> Transformer:
     """Return the weights in the prepared graph. Raises BadSetting for a model that the kernel does not compute."""
+    if model.is_static:
+        raise BadSetting(f"avx512 does not compute {model.name}, a static model: openvino does")
     if not model.shares_rows:
         raise BadSetting(f"avx512 does not compute {model.name}, whose graph Shoal did not make: openvino does")
     transformer = stored_transformer(folder / GRAPH)

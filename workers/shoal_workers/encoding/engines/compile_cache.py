@@ -17,19 +17,19 @@ _DIGEST_BYTES = 16
 
 
 def load_or_make(path: Path, make: Callable[[], bytes], max_wait_s: float = MAX_WAIT_S) -> bytes:
-    """Return the contents of the file; if it is missing or damaged, those that `make` returns, which are kept in it.
-
-    One process at a time makes them, and the others wait for it. Raises OSError where no file can be locked or written,
-    and TimeoutError, which is one, if another process takes over `max_wait_s`.
-    """
+    """Return the contents of the file, or those that `make` returns, called by one process. Raises OSError."""
     if (contents := _read(path)) is not None:
         return contents
     path.parent.mkdir(exist_ok=True)
     with path.with_suffix(".lock").open("wb") as lock:
         _lock(lock, max_wait_s)
         if (contents := _read(path)) is None:
-            contents = make()
-            _write(path, contents)
+            contents, unfinished = make(), path.with_suffix(".new")
+            try:
+                unfinished.write_bytes(_digest(contents) + contents)
+                unfinished.replace(path)
+            finally:
+                unfinished.unlink(missing_ok=True)
     return contents
 
 
@@ -51,15 +51,6 @@ def _read(path: Path) -> bytes | None:
         if digest == _digest(contents):
             return contents
     return None
-
-
-def _write(path: Path, contents: bytes) -> None:
-    unfinished = path.with_suffix(".new")
-    try:
-        unfinished.write_bytes(_digest(contents) + contents)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def _digest(contents: bytes) -> bytes:

@@ -1,18 +1,28 @@
-"""Products in 8 bits: half the memory of bf16 and up to twice its rate, for a small loss (docs/performance.md).
+"""Products in 8 bits, with a scale for each output's weights and, by measured ranges, a fixed step for each input."""
 
-Weights are rounded with a scale for each output. Activations are rounded with a fixed step for each input, so that
-OpenVINO multiplies whole numbers and rounds as it writes, which needs ranges that `calibration` measures.
-"""
-
+import csv
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset13 as ops
+from safetensors.numpy import load, save
+
+from shoal_workers.encoding.engines import INT8_VERSION
+from shoal_workers.encoding.engines.compile_cache import load_or_make
+from shoal_workers.encoding.tokenizer import Tokenizer
+from shoal_workers.model.model import GRAPH, Model
 
 Array = NDArray[np.float32]
+
+#: The headlines that come with Shoal.
+HEADLINES = Path(__file__).parents[2] / "sample" / "headlines.csv"
+
+#: First characters of the scripts, and how many of each.
+SCRIPTS, SCRIPT_SIZE = (*range(0x20, 0x3100, 0x100), *range(0x4E00, 0xD7A0, 0x1000)), 0x100
 
 #: Lets OpenVINO multiply in 8 bits where no ranges are known: activations are then rounded as they come, every 384
 #: numbers of a token with a scale of their own. Measured: a third slower than with ranges.
@@ -75,10 +85,7 @@ def quantise(graph: ov.Model, ranges: Sequence[Range]) -> None:
 
 
 def _quantise(product: Product, found: Range) -> None:
-    """Multiply activations and weights as whole numbers: activations from 0 to 255, whose scales the weights take over.
-
-    The mean error in the outputs that comes from rounding the weights is subtracted again.
-    """
+    """Multiply activations, from 0 to 255, and weights as whole numbers, without the mean error of rounding."""
     node, weights = product
     low, width = _intervals(found)
     rounded, scales = _round(weights * width)
@@ -107,3 +114,70 @@ def _round(weights: Array) -> tuple[NDArray[np.int8], Array]:
     """Return the weights as whole numbers, and the scale of each output, `[outputs, 1]`."""
     scales = np.maximum(np.abs(weights).max(axis=1, keepdims=True) / np.float32(127), np.float32(1e-12))
     return np.rint(weights / scales).astype(np.int8), scales
+
+
+# Ranges
+
+
+def load_ranges(folder: Path, threads: int) -> list[Range]:
+    """Return the ranges for a prepared model, measured now unless its folder has them; all workers use the same."""
+
+    def make() -> bytes:
+        tensors = {
+            f"{n}.{name}": array
+            for n, found in enumerate(_measure(folder, threads))
+            for name, array in found._asdict().items()
+        }
+        return bytes(save(tensors))
+
+    state = (folder / GRAPH).stat()
+    path = folder / "cache" / f"ranges-{INT8_VERSION}-{state.st_size}-{state.st_mtime_ns}"
+    try:
+        tensors = load(load_or_make(path, make))
+    except OSError:  # the folder cannot be written
+        tensors = load(make())
+    count = len(tensors) // len(Range._fields)
+    return [Range(*(tensors[f"{n}.{name}"] for name in Range._fields)) for n in range(count)]
+
+
+def texts() -> list[str]:
+    """Return texts of many kinds: headlines, paragraphs and words of them, and characters of every script."""
+    with HEADLINES.open(encoding="utf-8", newline="") as file:
+        headlines = [row["headline"] for row in csv.DictReader(file)]
+    paragraphs = [". ".join(headlines[n : n + 15]) for n in range(0, len(headlines), 100)]
+    words = " ".join(headlines[::50]).split()[::10]
+    return ["", *words, *headlines[::16], *paragraphs, *map(_script, SCRIPTS)]
+
+
+def _script(first: int) -> str:
+    """Return the characters from `first` on, in words of 1 to 7 characters."""
+    characters = "".join(map(chr, range(first, first + SCRIPT_SIZE)))
+    starts = [n * (n - 1) // 2 % SCRIPT_SIZE for n in range(SCRIPT_SIZE)]
+    return " ".join(characters[start : start + 1 + n % 7] for n, start in enumerate(starts[:48]))
+
+
+def _measure(folder: Path, threads: int) -> list[Range]:
+    """Compute the texts in f32, one after the other, and return the range of what goes into each product."""
+    core, model = ov.Core(), Model.open(folder)
+    graph = core.read_model(folder / GRAPH)
+    measured = ov.Model([product.activations for product in find_products(graph)], graph.get_parameters(), "measured")
+    compiled = core.compile_model(
+        measured, "CPU", {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads}
+    )
+    request = compiled.create_infer_request()
+    found: list[list[Range]] = [[] for _ in compiled.outputs]
+    for tokens in Tokenizer(folder / "tokenizer.json", model.max_tokens).encode(texts()):
+        length = len(tokens.ids)
+        ids, positions = np.array([tokens.ids], np.int32), np.arange(length, dtype=np.int32)[None]
+        request.infer([ids, positions, np.zeros((1, 1, length, length), np.float32)])
+        for n, ranges in enumerate(found):
+            activations = request.get_output_tensor(n).data
+            rows = activations.reshape(-1, activations.shape[-1])
+            ranges.append(Range(rows.min(axis=0), rows.max(axis=0), rows.mean(axis=0)))
+    return [_join(ranges) for ranges in found]
+
+
+def _join(ranges: Sequence[Range]) -> Range:
+    """Return the range over all texts, each of which has the same weight in the mean."""
+    low, high, mean = (np.stack(arrays) for arrays in zip(*ranges, strict=True))
+    return Range(low.min(axis=0), high.max(axis=0), mean.mean(axis=0))

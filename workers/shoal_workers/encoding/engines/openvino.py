@@ -13,7 +13,7 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from shoal.errors import ModelMismatch
-from shoal_workers.encoding.engines import INT8_VERSION, Pooled, calibration, int8
+from shoal_workers.encoding.engines import INT8_VERSION, Pooled, int8
 from shoal_workers.encoding.engines.compile_cache import load_or_make
 from shoal_workers.encoding.packing import Packing, TextSpans, pool
 from shoal_workers.model.model import GRAPH, Model
@@ -33,11 +33,7 @@ _KEPT_BY_ONEDNN = "0"
 
 
 class OpenVinoEngine:
-    """The prepared graph, compiled for one pass on all threads, and for passes side by side on one thread each.
-
-    Threads of one pass wait for each other in some sixty places, which costs much where other processes need the
-    processors. At the first pass that runs aside it is compiled once more, for threads of low priority.
-    """
+    """The prepared graph, compiled for one pass on all threads, and for one-thread passes side by side."""
 
     name = "openvino"
     is_ragged = False
@@ -45,7 +41,9 @@ class OpenVinoEngine:
     def __init__(self, folder: Path, precision: str, threads: int, fixed_steps: bool | None = None):
         fastest = "bf16" if processors.has_bf16() else "f32"
         self.precision = fastest if precision == "auto" else precision
-        self.fixed_steps = _takes_ranges(folder, precision) if fixed_steps is None else fixed_steps
+        if fixed_steps is None:  # no pairs of a reranker are measured
+            fixed_steps = precision == "int8" and processors.has_vnni() and not Model.open(folder).is_reranker
+        self.fixed_steps = fixed_steps
         self._folder, self._state = folder, _state(folder)
         self.threads = threads
         os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = _KEPT_BY_ONEDNN
@@ -69,11 +67,9 @@ class OpenVinoEngine:
         self._side_by_side = [side_by_side.create_infer_request() for _ in range(threads)]
 
     def start(self, packings: Sequence[Packing], together: bool = False) -> "list[OpenVinoPass]":
-        """See `Engine.start`."""
         return _started([self._together] if together else self._side_by_side, packings)
 
     def start_aside(self, packings: Sequence[Packing]) -> "list[OpenVinoPass]":
-        """See `Engine.start_aside`."""
         return _started(self._aside, packings)
 
     @cached_property
@@ -82,7 +78,6 @@ class OpenVinoEngine:
         return [compiled.create_infer_request() for _ in range(self.num_streams)]
 
     def resized(self, threads: int) -> "OpenVinoEngine":
-        """See `Engine.resized`."""
         if _state(self._folder) != self._state:
             raise ModelMismatch(f"the model in {self._folder} was prepared anew: start the worker again")
         return type(self)(self._folder, self.precision, threads, self.fixed_steps)
@@ -90,21 +85,15 @@ class OpenVinoEngine:
 
 def _started(requests: Sequence[Any], packings: Sequence[Packing]) -> "list[OpenVinoPass]":
     """Start a pass over each packing. If one cannot be started, the others are waited for."""
-    passes = [OpenVinoPass(*pair) for pair in zip(requests, packings, strict=False)]
-    for n, running in enumerate(passes):
-        try:
-            running.start()
-        except Exception:
-            for started in passes[:n]:
-                started.wait_only()
-            raise
+    passes: list[OpenVinoPass] = []
+    try:
+        for request, packing in zip(requests, packings, strict=False):
+            passes.append(OpenVinoPass(request, packing))
+    except Exception:
+        for started in passes:
+            started.request.wait()  # until its end it reads the packing
+        raise
     return passes
-
-
-def _takes_ranges(folder: Path, precision: str) -> bool:
-    """Return True if activations are rounded with the model's ranges: no pairs of a reranker are measured."""
-    is_fast = precision == "int8" and processors.has_vnni()
-    return is_fast and not Model.open(folder).is_reranker
 
 
 def _state(folder: Path) -> tuple[int, ...]:
@@ -113,11 +102,7 @@ def _state(folder: Path) -> tuple[int, ...]:
 
 
 class _Graph:
-    """The prepared graph, compiled once for all workers that have its folder.
-
-    The compiled graph is kept in a file of the folder, without the weights, which the folder has already. If that file
-    cannot be used, the worker compiles the graph itself: its start takes longer and does not fail.
-    """
+    """The prepared graph, compiled once for all workers, in a file of its folder if that can be used."""
 
     def __init__(self, folder: Path, precision: str, options: dict[str, Any], fixed_steps: bool):
         self._core = ov.Core()
@@ -168,7 +153,7 @@ class _Graph:
 
     @cached_property
     def _ranges(self) -> list[int8.Range]:
-        return calibration.load_ranges(self._folder, self._options["INFERENCE_NUM_THREADS"])
+        return int8.load_ranges(self._folder, self._options["INFERENCE_NUM_THREADS"])
 
     def _warn(self, error: Exception) -> None:
         reason = str(error).strip().rpartition("\n")[2]
@@ -183,24 +168,14 @@ class OpenVinoPass:
     """One inference request under way. Holds its inputs, which OpenVINO reads in place."""
 
     def __init__(self, request: Any, packing: Packing):
-        self._request = request
-        self._packing = packing
-
-    def start(self) -> None:
-        """Start the request."""
-        self._request.start_async(dict(enumerate(self._packing)), share_inputs=True)
-
-    def wait_only(self) -> None:
-        """Wait for the request, whose result is not wanted: until its end it reads the packing."""
-        self._request.wait()
+        self.request, self._packing = request, packing
+        request.start_async(dict(enumerate(packing)), share_inputs=True)
 
     def ends_within(self, seconds: float) -> bool:
-        """See `ForwardPass.ends_within`."""
-        return bool(self._request.wait_for(int(seconds * 1_000)))
+        return bool(self.request.wait_for(int(seconds * 1_000)))
 
     def wait(self, spans: TextSpans, poolings: Iterable[str]) -> Pooled:
-        """See `ForwardPass.wait`."""
-        self._request.wait()
-        tokens: NDArray[np.float32] = self._request.get_output_tensor(0).data
+        self.request.wait()
+        tokens: NDArray[np.float32] = self.request.get_output_tensor(0).data
         flat = tokens.reshape(-1, tokens.shape[-1])
         return {how: pool(how, flat, spans) for how in poolings}

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,10 +22,7 @@ _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 
 class TorchEngine:
-    """The original model, on the GPU if there is one, else on the CPU.
-
-    Raises BadSetting for a precision that it does not know.
-    """
+    """The original model, on the GPU if there is one, else on the CPU. Raises BadSetting for a precision."""
 
     name = "torch"
     num_streams = 1
@@ -47,30 +43,26 @@ class TorchEngine:
         self._module = _module(model).eval().to(self._device, self._dtype)
 
     def start(self, packings: Sequence[Packing], together: bool = False) -> "list[TorchPass]":
-        """See `Engine.start`."""
         return [TorchPass(self._thread.submit(self._forward, packing)) for packing in packings]
 
-    def start_aside(self, packings: Sequence[Packing]) -> "list[TorchPass]":
-        """See `Engine.start_aside`: it has one stream, so no pass runs aside."""
+    def start_aside(self, packings: Sequence[Packing]) -> "list[TorchPass]":  # it has one stream, so no pass runs aside
         return self.start(packings)
 
     def resized(self, threads: int) -> "TorchEngine":
-        """See `Engine.resized`."""
         self._thread.submit(torch.set_num_threads, threads)
         self.threads = threads
         return self
 
     @torch.inference_mode()
     def _forward(self, packing: Packing) -> torch.Tensor:
-        ids, positions, bias = (self._moved(array) for array in packing)
+        ids, positions, bias = (torch.from_numpy(array).to(self._device, non_blocking=True) for array in packing)
         tokens: torch.Tensor = self._module(ids, positions, bias.to(self._dtype)).flatten(0, 1).float()
         return tokens
 
-    def _moved(self, array: NDArray[Any]) -> torch.Tensor:
-        return torch.from_numpy(array).to(self._device, non_blocking=True)
-
 
 def _module(model: Model) -> torch.nn.Module:
+    if model.is_static:
+        raise BadSetting(f"torch does not compute {model.name}, a static model: openvino does")
     if model.shares_rows:
         source = Path(model.source)
         read = weights.read(transformer_folder(source))
@@ -88,12 +80,10 @@ class TorchPass:
         self._running = running
 
     def ends_within(self, seconds: float) -> bool:
-        """See `ForwardPass.ends_within`."""
         return self._running.done()
 
     @torch.inference_mode()
     def wait(self, spans: TextSpans, poolings: Iterable[str]) -> Pooled:
-        """See `ForwardPass.wait`."""
         tokens = self._running.result()
         starts, lengths = (torch.from_numpy(array).to(tokens.device) for array in spans)
         return {how: _pool(how, tokens, starts, lengths).cpu().numpy() for how in poolings}
@@ -119,10 +109,7 @@ _FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 class PackedTransformer(torch.nn.Module):
-    """A transformer with attention only within each text of a row.
-
-    Takes the arrays of a `Packing` and returns token vectors `[rows, length, dimension]`, in the weights' type.
-    """
+    """A transformer that makes token vectors of a `Packing`, attending only within each text of a row."""
 
     def __init__(self, transformer: Transformer):
         super().__init__()

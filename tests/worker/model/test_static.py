@@ -1,0 +1,119 @@
+"""Static models: a text's vector is the mean of its tokens' rows of a table, as the library of each format has it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+from tiny_model import word_piece
+
+from shoal.contract.options import Options
+from shoal.errors import BadSetting, ModelMismatch
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.model.model import Model
+from shoal_workers.model.prepare import prepare
+
+DIMENSION = 16
+TEXTS = ["", " ", "storm", "the storm in europe", "storm 漢", "漢", "a storm of rain " * 300, "[SEP] market"]
+
+
+@pytest.fixture(scope="module")
+def rows() -> NDArray[np.float32]:
+    """The table's rows, one for each token of the tokenizer."""
+    return np.random.default_rng(5).normal(0, 1, (word_piece().get_vocab_size(), DIMENSION)).astype(np.float32)
+
+
+def save_model2vec(folder: Path, **tensors: NDArray[np.generic]) -> Path:
+    """Save a folder as model2vec writes it."""
+    folder.mkdir()
+    word_piece().save(str(folder / "tokenizer.json"))
+    (folder / "config.json").write_text(json.dumps({"model_type": "model2vec", "normalize": True}))
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def prepared(source: Path) -> Path:
+    folder = source.with_name(f"{source.name}-prepared")
+    prepare("static", source, folder)
+    return folder
+
+
+def embed(folder: Path, precision: str = "f32") -> NDArray[np.float32]:
+    return Encoder.open(folder, "auto", precision, 1).embed(TEXTS, Options(), "")
+
+
+def mean_rows(table: NDArray[np.float32], skipped: int | None = None) -> NDArray[np.float32]:
+    """Return the normalised mean of the rows of each text's first 512 tokens, without those that are skipped."""
+    found = []
+    for encoding in word_piece().encode_batch(TEXTS, add_special_tokens=False):
+        ids = [number for number in encoding.ids[:512] if number != skipped]
+        mean = table[ids].mean(axis=0) if ids else np.zeros(DIMENSION, np.float32)
+        found.append(mean / max(float(np.linalg.norm(mean)), 1e-12))
+    return np.array(found, np.float32)
+
+
+@pytest.mark.parametrize("precision", ["f32", "bf16", "int8"])
+def test_model2vec_leaves_unknown_words_out(tmp_path: Path, rows: NDArray[np.float32], precision: str) -> None:
+    found = embed(prepared(save_model2vec(tmp_path / "model", embeddings=rows)), precision)
+    expected = mean_rows(rows, skipped=word_piece().token_to_id("[UNK]"))
+    np.testing.assert_allclose(found, expected, atol=1e-3 if precision == "f32" else 0.02)
+    assert not found[[0, 1, 5]].any()  # texts without a word that is known
+
+
+def test_model2vec_may_share_rows_and_weigh_tokens(tmp_path: Path, rows: NDArray[np.float32]) -> None:
+    random = np.random.default_rng(6)
+    mapping, factors = random.integers(0, 9, len(rows)), random.uniform(0.5, 2, len(rows)).astype(np.float32)
+    source = save_model2vec(tmp_path / "model", embeddings=rows[:9], mapping=mapping, weights=factors)
+    expected = mean_rows(rows[mapping] * factors[:, None], skipped=word_piece().token_to_id("[UNK]"))
+    np.testing.assert_allclose(embed(prepared(source)), expected, atol=1e-3)
+
+
+def test_a_static_embedding_is_computed_as_sentence_transformers_does(
+    torch_reference: None, tmp_path: Path, rows: NDArray[np.float32]
+) -> None:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+    original = SentenceTransformer(modules=[StaticEmbedding(word_piece(), embedding_weights=rows)], device="cpu")
+    original.save(str(tmp_path / "model"))
+    short = [n for n, text in enumerate(TEXTS) if len(text) < 1_000]
+    expected = original.encode([TEXTS[n] for n in short], normalize_embeddings=True)
+    np.testing.assert_allclose(embed(prepared(tmp_path / "model"))[short], expected, atol=1e-3)
+    np.testing.assert_allclose(embed(tmp_path / "model-prepared"), mean_rows(rows), atol=1e-3)
+
+
+def test_a_text_counts_its_tokens_and_one_before_them(tmp_path: Path, rows: NDArray[np.float32]) -> None:
+    encoder = Encoder.open(prepared(save_model2vec(tmp_path / "model", embeddings=rows)), "auto", "f32", 1)
+    counted = [(len(tokens.ids), tokens.truncated) for tokens in encoder.tokenize(TEXTS)]
+    assert counted[:4] == [(1, False), (1, False), (2, False), (5, False)]
+    assert counted[6] == (513, True)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({"vectors": (30, 4)}, "has no table of vectors"),
+        ({"embeddings": (30,)}, "has no table of vectors"),
+        ({"embeddings": (77, 4)}, "makes ids up to 78, and the model has 78 words"),
+        ({"embeddings": (78, 4), "weights": (9,)}, "has weights of"),
+        ({"embeddings": (60, 4), "mapping": (78,)}, "maps tokens to rows that the table has not"),
+    ],
+)
+def test_tables_that_cannot_be_used(tmp_path: Path, tensors: dict[str, tuple[int, ...]], message: str) -> None:
+    made: dict[str, NDArray[np.generic]] = {name: np.ones(shape, np.float32) for name, shape in tensors.items()}
+    if "mapping" in made:
+        made["mapping"] = np.full(tensors["mapping"], 60, np.int64)
+    with pytest.raises(ModelMismatch, match=message):
+        prepared(save_model2vec(tmp_path / "model", **made))
+
+
+@pytest.mark.parametrize("engine", ["avx512", "torch"])
+def test_other_engines_refuse_static_models(tmp_path: Path, rows: NDArray[np.float32], engine: str) -> None:
+    if engine == "torch":
+        pytest.importorskip("torch")
+    folder = prepared(save_model2vec(tmp_path / "model", embeddings=rows))
+    assert Model.open(folder).is_static
+    with pytest.raises(BadSetting, match=r"a static model: openvino does|avx512 needs|is not compiled"):
+        Encoder.open(folder, engine, "auto", 1)

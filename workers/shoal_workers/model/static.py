@@ -1,0 +1,74 @@
+"""Static models, of model2vec or Sentence Transformers: a table of tokens' vectors, whose mean is a text's vector."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+from openvino import opset13 as ops
+from safetensors.numpy import load_file
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.processors import TemplateProcessing
+
+from shoal.errors import ModelMismatch
+from shoal_workers.model import weights
+from shoal_workers.model.source import MODEL2VEC_TABLE, SENTENCE_TRANSFORMERS_TABLE
+
+#: The token that the tokenizer puts before each text, so that no text is without tokens. Its vector is zero.
+FIRST = "[SHOAL_FIRST]"
+
+
+def read_table(folder: Path) -> NDArray[np.float32]:
+    """Return the vector of each token id, `[ids, dimension]`. Raises ModelNotFound or ModelMismatch."""
+    tensors = weights.read(folder)
+    if (table := tensors.get(MODEL2VEC_TABLE)) is None:
+        return tensors[SENTENCE_TRANSFORMERS_TABLE]
+    (file,) = weights.files(folder)
+    stored = load_file(file)
+    if (rows := stored.get("mapping")) is not None:  # of each token id, where several share a row
+        if rows.ndim != 1 or rows.min() < 0 or rows.max() >= len(table):
+            raise ModelMismatch(f"{file} maps tokens to rows that the table has not: fetch the model again")
+        table = table[rows]
+    if (factors := tensors.get("weights")) is not None:
+        if factors.shape != (len(table),):
+            raise ModelMismatch(f"{file} has weights of {factors.shape} for {len(table):,} tokens: fetch it again")
+        table = table * factors[:, None]
+    if (unknown := _unknown_id(folder / "tokenizer.json")) is not None and unknown < len(table):
+        table = table.copy()
+        table[unknown] = 0  # model2vec leaves such tokens out
+    return table
+
+
+def write_tokenizer(original: Path, path: Path) -> int:
+    """Write the tokenizer with `FIRST` before each text and without other special tokens; return the id of `FIRST`."""
+    tokenizer = Tokenizer.from_file(str(original))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    tokenizer.add_special_tokens([AddedToken(FIRST, special=True, normalized=False)])
+    number = int(tokenizer.token_to_id(FIRST) or 0)
+    tokenizer.post_processor = TemplateProcessing(f"{FIRST} $A", f"{FIRST} $A $B", [(FIRST, number)])
+    tokenizer.save(str(path), pretty=False)
+    return number
+
+
+def build(table: NDArray[np.float32], first: int) -> ov.Model:
+    """Return the graph from the arrays of a `Packing` to token vectors, which are zero from the id `first` on."""
+    rows = np.zeros((len(table) + 1, table.shape[1]), np.float32)
+    rows[:first] = table[:first]
+    ids = ops.parameter([-1, -1], np.int32, "ids")
+    positions = ops.parameter([-1, -1], np.int32, "positions")
+    bias = ops.parameter([-1, 1, -1, -1], np.float32, "bias")
+    return ov.Model([ops.gather(ops.constant(rows), ids, np.int64(0))], [ids, positions, bias], "model")
+
+
+def _unknown_id(path: Path) -> int | None:
+    """Return the id of the tokenizer's token for unknown words, or None without one."""
+    model: dict[str, Any] = json.loads(path.read_text("utf-8"))["model"]
+    if "unk_id" in model:
+        return int(model["unk_id"]) if model["unk_id"] is not None else None
+    if (token := model.get("unk_token")) is None:
+        return None
+    number = Tokenizer.from_file(str(path)).token_to_id(token)
+    return None if number is None else int(number)
