@@ -70,6 +70,7 @@ def test_a_setting_that_cannot_be_read_is_refused(protocols: str) -> None:
     [
         ("openai,infinity=/v1", "openai and infinity, which both answer POST /v1/embeddings"),
         ("cohere,tei=/v2", "cohere and tei, which both answer POST /v2/embed"),
+        ("jina,infinity=/v1", "jina and infinity, which both answer POST /v1/"),
     ],
 )
 def test_two_with_the_same_route_are_refused(make_app: MakeApp, protocols: str, message: str) -> None:
