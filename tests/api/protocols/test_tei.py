@@ -168,10 +168,13 @@ def test_what_the_model_cannot_do_is_refused(api: FlaskClient) -> None:
         assert (kind, "the served model" in message) == ("Backend", True)
 
 
-def test_overloaded_and_unhealthy_say_when_to_come_again(make_app: MakeApp) -> None:
-    api = make_app(max_backlog_texts=2, request_timeout_s=0.01).test_client()
-    response = api.post("/", json={"inputs": "a"})  # there is no worker
+def test_without_a_worker_it_is_unhealthy(make_app: MakeApp) -> None:
+    response = make_app(request_timeout_s=0.01).test_client().post("/", json={"inputs": "a"})
     assert (tei_error_of(response, 503)[0], response.headers["Retry-After"]) == ("Unhealthy", "1")
+
+
+def test_a_full_lane_says_when_to_come_again(make_app: MakeApp) -> None:
+    api = make_app(max_backlog_texts=2).test_client()
     api.post("/v1/jobs", json={"op": "embed", "inputs": ["a", "b"]})
     response = api.post("/", json={"inputs": ["a", "b"]})
     assert (tei_error_of(response, 429)[0], int(response.headers["Retry-After"]) > 0) == ("Overloaded", True)
