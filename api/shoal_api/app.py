@@ -224,7 +224,7 @@ def create_app(settings: Settings) -> AsyncFlask:
         api = copy(PROTOCOL_APIS[name])  # register_api writes the prefix into the object
         app.register_api(api, url_prefix=prefix or None)
     metrics = Metrics(client)
-    Context(
+    app.extensions["shoal"] = Context(
         settings=settings,
         client=client,
         metrics=metrics,
@@ -236,7 +236,7 @@ def create_app(settings: Settings) -> AsyncFlask:
         stopping=stopping,
         threads=app.threads,
         tracer=open_tracer(settings, "api"),
-    ).attach(app)
+    )
     pages.install(app)
     app.own_parameters = _parameters_of_own_views(app)
     if settings.cors_origins:

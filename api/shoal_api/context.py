@@ -23,8 +23,6 @@ from shoal_api.viewers.pool_state import PoolReader
 if TYPE_CHECKING:
     from shoal.process.spans import Tracer
 
-_KEY = "shoal"
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -49,14 +47,10 @@ class Context:
         """Return the result of a function that blocks, from one of the threads for views."""
         return await run_in(self.threads, partial(function, *args, **named))
 
-    def attach(self, app: Flask) -> None:
-        """Make this the context of `app`."""
-        app.extensions[_KEY] = self
-
     @classmethod
     def of(cls, app: Flask) -> Self:
         """Return the context of `app`."""
-        found: Self = app.extensions[_KEY]
+        found: Self = app.extensions["shoal"]
         return found
 
 

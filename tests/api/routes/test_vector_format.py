@@ -25,8 +25,7 @@ from page import read, table
 from safetensors.numpy import load
 from werkzeug.test import TestResponse
 
-from shoal_api.answers.number_type import NUMBER_TYPES, convert
-from shoal_api.answers.vector_format import ARROW, FORMATS, JSON, OFFERED, RAW
+from shoal_api.answers.vector_format import ARROW, FORMATS, JSON, NUMBER_TYPES, OFFERED, RAW, convert
 
 pytest_plugins = ["api_fixtures", "http_fixtures"]
 
