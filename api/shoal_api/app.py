@@ -30,7 +30,7 @@ from shoal_api.access import cors
 from shoal_api.access.access_control import MAX_LASTING, AccessControl
 from shoal_api.answers.response import WholeResponse
 from shoal_api.blueprint import refuse
-from shoal_api.context import Context
+from shoal_api.context import Context, attach
 from shoal_api.long_jobs.upload_store import UploadStore
 from shoal_api.metrics.metrics import Metrics
 from shoal_api.protocol_paths import ProtocolPaths, joined
@@ -248,8 +248,8 @@ def _attach_contexts(app: _App, settings: Settings, paths: ProtocolPaths) -> Non
     clients = {each.pool: AsyncClient.from_settings(each) for each in (settings, *others)}
     metrics, access, stopping = Metrics(clients), AccessControl(settings), Event()
     tracer = open_tracer(settings, "api")
-    own, *further = (
-        Context(
+    contexts = {
+        each.pool: Context(
             settings=each,
             client=clients[each.pool],
             metrics=metrics,
@@ -263,8 +263,8 @@ def _attach_contexts(app: _App, settings: Settings, paths: ProtocolPaths) -> Non
             tracer=tracer,
         )
         for each in (settings, *others)
-    )
-    own.attach(app, *further)
+    }
+    attach(app, contexts)
 
 
 def close_app(app: AsyncFlask) -> None:

@@ -7,7 +7,6 @@ from typing import Any, NoReturn, TypeVar
 from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
@@ -97,20 +96,17 @@ def refuse(error: ValidationError) -> NoReturn:
     depths = [sum(isinstance(part, int) for part in detail["loc"]) for detail in first]
     deepest = [detail for detail, depth in zip(first, depths, strict=True) if depth == max(depths)]
     detail = deepest[0]
-    name = "".join(map(_step, detail["loc"])).removeprefix(".")
+    name = ""
+    for part in detail["loc"]:  # as JavaScript would write it
+        if isinstance(part, int):
+            name += f"[{part}]"
+        elif part.isidentifier() and part not in _KINDS:
+            name += f".{part}" if name else part
     if detail["type"] == "missing":
         raise InvalidRequest(f"{name} is missing: it is required") from None
-    takes = " or ".join(dict.fromkeys(map(_takes, deepest[:_MAX_KINDS])))
+    kinds = []
+    for each in deepest[:_MAX_KINDS]:
+        words = _TAKES.get(each["type"])
+        kinds.append(each["msg"] if words is None else words.format_map(each.get("ctx", {})))
+    takes = " or ".join(dict.fromkeys(kinds))
     raise InvalidRequest(f"{name} is {excerpt(detail['input'])}: it takes {takes}") from None
-
-
-def _step(part: int | str) -> str:
-    """Return a part of the place of an error as JavaScript would write it; nothing for the kind of a value."""
-    if isinstance(part, int):
-        return f"[{part}]"
-    return f".{part}" if part.isidentifier() and part not in _KINDS else ""
-
-
-def _takes(detail: ErrorDetails) -> str:
-    words = _TAKES.get(detail["type"])
-    return detail["msg"] if words is None else words.format_map(detail.get("ctx", {}))

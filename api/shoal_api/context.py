@@ -1,6 +1,6 @@
 """The objects that all views share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +24,8 @@ from shoal_api.viewers.pool_state import PoolReader
 if TYPE_CHECKING:
     from shoal.process.spans import Tracer
 
-_KEY = "shoal"
+#: Where an application has the context of its own pool, and the contexts of all.
+_OWN, _ALL = "shoal", "shoal.pools"
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,20 +54,22 @@ class Context:
         """Return the result of a function that blocks, from one of the threads for views."""
         return await run_in(self.threads, partial(function, *args, **named))
 
-    def attach(self, app: Flask, *others: Self) -> None:
-        """Make this the context of the pool of `app`, and give it the contexts of its other pools."""
-        app.extensions[_KEY] = {"": self, **{each.settings.pool: each for each in (self, *others)}}
-
     @classmethod
-    def of(cls, app: Flask, pool: str = "") -> Self:
-        """Return the context of a pool of `app`; without a name, the context of its own pool."""
-        found: Self = app.extensions[_KEY][pool]
+    def of(cls, app: Flask) -> Self:
+        """Return the context of the own pool of `app`."""
+        found: Self = app.extensions[_OWN]
         return found
 
     @classmethod
-    def all_of(cls, app: Flask) -> dict[str, Self]:
+    def all_of(cls, app: Flask) -> Mapping[str, Self]:
         """Return the contexts of `app` by the names of their pools, its own first."""
-        return {name: found for name, found in app.extensions[_KEY].items() if name}
+        found: Mapping[str, Self] = app.extensions[_ALL]
+        return found
+
+
+def attach(app: Flask, contexts: Mapping[str, Context]) -> None:
+    """Give an application the contexts of its pools, by the names of these; the first one is its own."""
+    app.extensions[_OWN], app.extensions[_ALL] = next(iter(contexts.values())), contexts
 
 
 #: What Flask's proxy of the current application looks up.
@@ -75,10 +78,10 @@ _CURRENT: Any = app_ctx.__wrapped__  # type: ignore[attr-defined]
 
 def context() -> Context:
     """Return the context of the pool that answers the current request."""
-    return Context.of(_CURRENT.get().app, json_request().pool)
+    app, pool = _CURRENT.get().app, json_request().pool
+    return Context.all_of(app)[pool] if pool else Context.of(app)
 
 
 def contexts() -> list[Context]:
     """Return the contexts of the pools that may answer the current request: one, once a pool is chosen."""
-    chosen = json_request().pool
-    return [context()] if chosen else list(Context.all_of(_CURRENT.get().app).values())
+    return [context()] if json_request().pool else list(Context.all_of(_CURRENT.get().app).values())

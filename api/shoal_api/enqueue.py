@@ -68,9 +68,31 @@ async def call(job: Job, remedy: str = "split the list", lane: str = "interactiv
     job.check_texts(settings.max_backlog_texts, settings.max_text_chars, "request", remedy)
     if isinstance(job, Search):
         job.check_hits(MAX_REQUEST_HITS, "request")
-    await _hold_memory(shared, request, job, remedy)
+    if job.queries:
+        shared.access.hold(request, int(put_share(job) * MAX_PUT_BYTES))  # the copies of the query
+    if isinstance(job, Embed) and job.options.output == "vector":  # vectors of tokens have a limit of their own
+        await _hold_vectors(shared, request, job, remedy)
     request.num_texts = len(job.texts)
     return await shared.client.call(job, lane=lane, timeout_s=settings.request_timeout_s, client=request.client_name)
+
+
+async def _hold_vectors(shared: Context, request: JsonRequest, job: Embed, remedy: str) -> None:
+    """Count the bytes of the request's vectors, if they are many.
+
+    Raises TooLarge for more than a response may have, once a worker has told their dimension, and Overloaded if the
+    client has too many such requests.
+    """
+    most, num_rows = shared.settings.max_response_mb * 2**20, len(job.texts)
+    if 4 * MAX_DIMENSIONS * num_rows <= most:
+        return
+    dimension = job.options.dimensions or await shared.pool.dimension()
+    num_bytes = 4 * (dimension or _ASSUMED_DIMENSION) * num_rows
+    if dimension and num_bytes > most:
+        raise TooLarge(
+            f"the vectors of {num_rows:,} texts take {num_bytes:,} bytes, and a response may have {most:,} "
+            f"(SHOAL_MAX_RESPONSE_MB): {remedy}"
+        )
+    shared.access.hold(request, int(JSON_BYTES * num_bytes))
 
 
 async def answer_vectors(
@@ -139,29 +161,3 @@ def writer(index: str) -> IndexWriter:
         client=request.client_name,
         timeout_s=shared.settings.request_timeout_s,
     )
-
-
-async def _hold_memory(shared: Context, request: JsonRequest, job: Job, remedy: str) -> None:
-    """Count the bytes of the request's vectors, or of the copies of its query, if they are many.
-
-    Token vectors have a limit of their own. Raises TooLarge for vectors over the limit of a response, as far as a
-    worker has told their dimension, and for more jobs than a put takes, and Overloaded if the client has too many such
-    requests.
-    """
-    if job.queries:
-        shared.access.hold(request, int(put_share(job) * MAX_PUT_BYTES))
-    most = shared.settings.max_response_mb * 2**20
-    if not isinstance(job, Embed) or job.options.output != "vector" or _num_bytes(job, MAX_DIMENSIONS) <= most:
-        return
-    dimension = job.options.dimensions or await shared.pool.dimension()
-    num_bytes = _num_bytes(job, dimension or _ASSUMED_DIMENSION)
-    if dimension and num_bytes > most:
-        raise TooLarge(
-            f"the vectors of {len(job.texts):,} texts take {num_bytes:,} bytes, and a response may have {most:,} "
-            f"(SHOAL_MAX_RESPONSE_MB): {remedy}"
-        )
-    shared.access.hold(request, int(JSON_BYTES * num_bytes))
-
-
-def _num_bytes(job: Job, dimension: int) -> int:
-    return 4 * dimension * len(job.texts)

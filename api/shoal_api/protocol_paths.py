@@ -131,13 +131,12 @@ def _shared_rules(app: Flask, prefixes: Mapping[str, str]) -> dict[str, list[Rul
 
 def joined(earlier: PathItem, later: PathItem, own: PathItem | None) -> PathItem:
     """Return the operations of both; of two for a method, an own one as it is, else one that has all of both."""
-    methods = dict.fromkeys((*earlier.model_fields_set, *later.model_fields_set))
-    operations = {method: (getattr(earlier, method), getattr(later, method)) for method in methods}
-    kept = {method: first or second for method, (first, second) in operations.items()}
-    shared = {
-        method: _merged(*both) for method, both in operations.items() if all(both) and not getattr(own, method, None)
-    }
-    return later.model_copy(update=kept | shared)
+    operations = {}
+    for method in earlier.model_fields_set | later.model_fields_set:
+        first, second = getattr(earlier, method), getattr(later, method)
+        is_shared = first and second and not getattr(own, method, None)
+        operations[method] = _merged(first, second) if is_shared else first or second
+    return later.model_copy(update=operations)
 
 
 def _merged(first: Operation, second: Operation) -> Operation:

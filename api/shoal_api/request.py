@@ -6,9 +6,10 @@ import re
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import suppress
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, BinaryIO, NoReturn, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import orjson
 from flask import Request
@@ -134,7 +135,17 @@ class JsonRequest(Request):
         if size == 0 or self.is_upload:
             return
         if size is None:
-            self._data = await self._receive_pieces(most, count)
+            kept, num_bytes, self.is_read = [], 0, True
+            async for piece in self.body.pieces():
+                num_bytes += len(piece)
+                if num_bytes <= most:
+                    count(len(piece))
+                    kept.append(piece)
+                elif num_bytes > MAX_DISCARDED * most:
+                    break
+            if num_bytes > most:
+                raise RequestEntityTooLarge
+            self._data = b"".join(kept)
         elif size > most:
             await self.drop(min(size, MAX_DISCARDED * most))
             raise RequestEntityTooLarge
@@ -146,20 +157,6 @@ class JsonRequest(Request):
                 raise InvalidRequest(
                     f"the body has {len(self._data):,} bytes, but Content-Length says {size:,}: send all of it"
                 )
-
-    async def _receive_pieces(self, most: int, count: Callable[[int], None]) -> bytes:
-        """Return a body whose size is not known."""
-        self.is_read, kept, num_bytes = True, [], 0
-        async for piece in self.body.pieces():
-            num_bytes += len(piece)
-            if num_bytes <= most:
-                count(len(piece))
-                kept.append(piece)
-            elif num_bytes > MAX_DISCARDED * most:
-                break
-        if num_bytes > most:
-            raise RequestEntityTooLarge
-        return b"".join(kept)
 
     async def drop(self, num_bytes: int) -> None:
         """Read and drop so much of a body that is refused: many clients read no response before they sent all."""
@@ -253,25 +250,13 @@ def _parse_error(data: bytes, error: orjson.JSONDecodeError | MalformedJob) -> S
     if isinstance(error, MalformedJob):
         return InvalidJson(f"the body cannot be read: {error}")
     place = f"line {error.lineno} column {error.colno}"
-    if _is_json_with_surrogate(data):
-        return InvalidText(
-            f"the body has half of a surrogate pair at {place}, which UTF-8 cannot hold: remove or replace it"
-        )
+    with suppress(ValueError, RecursionError):  # `int` refuses NaN, which is no JSON
+        try:
+            json.dumps(json.loads(data, parse_constant=int), ensure_ascii=False).encode()
+        except UnicodeEncodeError:  # JSON but for half of a surrogate pair, for orjson an error of syntax
+            return InvalidText(
+                f"the body has half of a surrogate pair at {place}, which UTF-8 cannot hold: remove or replace it"
+            )
     if error.msg.startswith("str is not valid UTF-8"):
         return InvalidJson("the body is not UTF-8: send JSON in that encoding")
     return InvalidJson(f"the body is not JSON ({error.msg} at {place}): send an object with named fields")
-
-
-def _is_json_with_surrogate(data: bytes) -> bool:
-    """Return true for a body that is JSON but for half of a surrogate pair, which orjson reports as a syntax error."""
-    try:
-        json.dumps(json.loads(data, parse_constant=_refuse), ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return True
-    except (ValueError, RecursionError):
-        return False
-    return False
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")

@@ -127,17 +127,6 @@ def test_haystack(url: str, raw_scores: bool, check_ranking: CheckRanking) -> No
     check_ranking([(int(item.id), score) for item, score in zip(found, scores, strict=True)])
 
 
-@pytest.mark.client("langchain-cohere")
-def test_langchain(older: Older, url: str, reranker: str, check_ranking: CheckRanking) -> None:
-    code = """
-from langchain_cohere import CohereRerank
-found = CohereRerank(cohere_api_key="none", base_url=url, model=reranker, top_n=3).rerank(texts, query)
-"""
-    found = older(code, url=url, reranker=reranker, query=QUERY, texts=TEXTS)
-    check_ranking([(item["index"], item["relevance_score"]) for item in found])
-    assert len(found) == 3
-
-
 @pytest.mark.client("litellm")
 @pytest.mark.parametrize("provider", ["cohere", "hosted_vllm", "infinity", "jina_ai"])
 def test_litellm(older: Older, url: str, reranker: str, check_ranking: CheckRanking, provider: str) -> None:

@@ -36,7 +36,6 @@ FOUND = "\nimport json; print(json.dumps([hit['text'] for hit in hits] if 'hits'
 
 #: Requests by the part of the address that asks for them.
 ASKED = {
-    "search": "#search?query={}",
     "words": "#search?query={}&mode=lexical&group=topic",
     "filtered": '#search?query={}&filter={{"topic":{{"in":["storm","rain"]}}}}&diversity=0.5',
     "like": "#search?like=2",

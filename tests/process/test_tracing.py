@@ -197,7 +197,7 @@ class TestApi:
 
 def with_spans(app: Flask, spans: Spans) -> FlaskClient:
     """Return a client of an application that records spans in memory."""
-    replace(Context.of(app), tracer=spans.tracer).attach(app)
+    app.extensions["shoal"] = replace(Context.of(app), tracer=spans.tracer)
     return app.test_client()
 
 

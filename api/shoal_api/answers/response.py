@@ -2,7 +2,7 @@
 
 import time
 from base64 import b64encode
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -90,7 +90,11 @@ class StreamedResponse(WholeResponse):
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Send the headers, and return the pieces, to a WSGI server."""
-        return self.send(_run_each(environ[LOOP].run, self.pieces), environ, start_response)
+
+        async def following() -> bytes | None:
+            return await anext(self.pieces, None)
+
+        return self.send(iter(lambda: environ[LOOP].run(following()), None), environ, start_response)
 
 
 class FileResponse(WholeResponse):
@@ -104,14 +108,6 @@ class FileResponse(WholeResponse):
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Send the headers, and return the file piece by piece, to a WSGI server."""
         return self.send(iter(lambda: self.file.read(PIECE_BYTES), b""), environ, start_response)
-
-
-def _run_each(run: Callable[[Any], bytes | None], pieces: AsyncIterator[bytes]) -> Iterator[bytes]:
-    async def following() -> bytes | None:
-        return await anext(pieces, None)
-
-    while (piece := run(following())) is not None:
-        yield piece
 
 
 def rendered(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

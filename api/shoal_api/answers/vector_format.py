@@ -1,14 +1,15 @@
-"""Formats of responses with vectors: one table, from media types that a request accepts to functions of arrays."""
+"""Formats of responses with vectors: their types of numbers, and the media types that a request may accept."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 from io import BytesIO
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from flask import Response
+from numpy.typing import NDArray
 from werkzeug.datastructures import MIMEAccept
 from werkzeug.http import parse_accept_header
 
@@ -16,9 +17,19 @@ from shoal.contract import wire
 from shoal.contract.excerpt import excerpt
 from shoal.contract.replies import CHUNK_COLUMNS, Reply
 from shoal.errors import NotAcceptable
-from shoal_api.answers.number_type import Arrays, convert
 from shoal_api.answers.response import cost_headers, rendered, sent
 from shoal_api.request import MSGPACK_TYPES, json_request
+
+#: Arrays by their names: `embeddings` with a row for each vector, and what else is needed to read them.
+Arrays = dict[str, NDArray[Any]]
+
+NumberType = Literal["float32", "float16", "int8", "binary", "ubinary"]
+
+#: All number types; the first is the default.
+NUMBER_TYPES: tuple[str, ...] = get_args(NumberType)
+
+_MAX_INT8 = 127
+_MAX_FLOAT16 = float(np.finfo(np.float16).max)
 
 JSON = "application/json"
 RAW = "application/octet-stream"
@@ -31,6 +42,27 @@ _MAX_ACCEPT_CHARS = 1_000
 _MAX_REMEMBERED = 64
 
 
+def convert(vectors: NDArray[np.float32], number_type: str) -> Arrays:
+    """Return the vectors, float32 `[rows, dimension]`, as little-endian arrays of the number type.
+
+    `embeddings` is `[rows, dimension]`, and for packed bits `[rows, dimension / 8]`, rounded up. `int8` has the array
+    `scales` too, float32 `[rows]`, by which its rows are multiplied to restore the vectors.
+    """
+    if number_type == "float32":
+        return {"embeddings": vectors.astype("<f4", copy=False)}
+    if number_type == "float16":
+        return {"embeddings": np.clip(vectors, -_MAX_FLOAT16, _MAX_FLOAT16).astype("<f2")}
+    if number_type == "int8":  # the largest number, without the sign, becomes 127; zeros have the scale 0
+        scales = np.abs(vectors).max(axis=1) / np.float32(_MAX_INT8)
+        rows = np.rint(vectors / np.where(scales > 0, scales, 1)[:, None])
+        within = np.clip(rows, -_MAX_INT8, _MAX_INT8)  # scales near 0 are rounded much
+        return {"embeddings": within.astype("i1"), "scales": scales.astype("<f4", copy=False)}
+    bits = np.packbits(vectors > 0, axis=1)  # the first number is the highest bit of the first byte
+    if number_type == "binary":  # each byte minus 128, as other services do that answer signed bytes
+        bits = (bits ^ np.uint8(128)).view("i1")
+    return {"embeddings": bits}
+
+
 def _msgpack(arrays: Arrays, fields: Mapping[str, Any] | None = None) -> bytes:
     """Return a map of the arrays, each a map of its dtype, shape and bytes, with the fields beside them."""
     maps = {
@@ -38,10 +70,6 @@ def _msgpack(arrays: Arrays, fields: Mapping[str, Any] | None = None) -> bytes:
         for name, array in arrays.items()
     }
     return wire.pack({**(fields or {}), **maps})
-
-
-def _raw(arrays: Arrays) -> bytes:
-    return b"".join(array.tobytes() for array in arrays.values())
 
 
 def _npy(arrays: Arrays) -> bytes:
@@ -78,7 +106,7 @@ def _arrow(arrays: Arrays) -> bytes:
 #: The function that renders arrays, for each media type but JSON.
 FORMATS: dict[str, Callable[[Arrays], bytes]] = {
     **dict.fromkeys(MSGPACK_TYPES, _msgpack),
-    RAW: _raw,
+    RAW: lambda arrays: b"".join(array.tobytes() for array in arrays.values()),
     "application/x-npy": _npy,
     "application/x-safetensors": _safetensors,
     ARROW: _arrow,
@@ -119,10 +147,13 @@ class VectorFormat:
         alone, or a map of the arrays if there are scales or chunks.
         """
         headers = cost_headers(reply)
-        if self.media_type == JSON and fields is not None:
-            return rendered({**fields, **listed(arrays)}, headers=headers)
+        if self.media_type == JSON and in_json is not None:
+            return rendered(in_json(), headers=headers)
         if self.media_type == JSON:
-            return rendered(in_json() if in_json else _bare(arrays), headers=headers)
+            named = listed(arrays)
+            if fields is None:
+                return rendered(named if len(named) > 1 else named["embeddings"], headers=headers)
+            return rendered({**fields, **named}, headers=headers)
         vectors = arrays["embeddings"]
         headers |= {"X-Dtype": vectors.dtype.name, "X-Shape": ",".join(map(str, vectors.shape))}
         data = _msgpack(arrays, fields) if self.media_type in MSGPACK_TYPES else FORMATS[self.media_type](arrays)
@@ -158,11 +189,6 @@ def listed(arrays: Arrays) -> Mapping[str, Any]:
         parts = (part.tolist() for part in named["chunks"])
         named["chunks"] = [[dict(zip(CHUNK_COLUMNS, row, strict=True)) for row in part] for part in parts]
     return named
-
-
-def _bare(arrays: Arrays) -> Any:
-    named = listed(arrays)
-    return named if len(named) > 1 else named["embeddings"]
 
 
 @lru_cache(maxsize=_MAX_REMEMBERED)

@@ -13,14 +13,14 @@ from shoal.contract.options import Options
 from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest
 from shoal.operations import Embed
-from shoal_api.answers.number_type import convert
 from shoal_api.answers.response import base64_rows, cost_headers, rendered
+from shoal_api.answers.vector_format import convert
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.protocols.model_names import check_model, prompt_for
 from shoal_api.protocols.rerank import RankedDocument, RerankBody, rank
 from shoal_api.schema.body import Body, Ignored, Name, ShortenedTo, TextList, example
-from shoal_api.schema.errors import BAD_REQUEST, UNSUPPORTED, ErrorShape
+from shoal_api.schema.errors import BAD_REQUEST, UNSUPPORTED, one_field
 from shoal_api.schema.responses import WITH_COST
 
 #: Most names in `rank_fields`.
@@ -98,15 +98,7 @@ class CohereRanking(BaseModel):
     meta: dict[str, Any] = Field(description="The version of the protocol, and the tokens of all pairs")
 
 
-class CohereError(ErrorShape):
-    """The body of a response with an error."""
-
-    message: str
-
-    statuses = BAD_REQUEST | UNSUPPORTED
-
-
-api = Blueprint("cohere", __name__, "Cohere", CohereError)
+api = Blueprint("cohere", __name__, "Cohere", one_field("CohereError", "message", BAD_REQUEST | UNSUPPORTED))
 
 
 @api.post("/", responses={200: CohereEmbeddings})

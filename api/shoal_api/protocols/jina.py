@@ -14,7 +14,7 @@ from shoal_api.protocols.model_names import check_model, prompt_for
 from shoal_api.protocols.openai import EmbeddingList, embedding_list, usage
 from shoal_api.protocols.rerank import RankedDocument, RerankBody, rank
 from shoal_api.schema.body import Body, Ignored, Name, ShortenedTo, Texts, example
-from shoal_api.schema.errors import UNSUPPORTED, ErrorShape
+from shoal_api.schema.errors import UNSUPPORTED, one_field
 from shoal_api.schema.responses import WITH_COST
 
 Task = Literal["retrieval.query", "retrieval.passage", "text-matching", "classification", "separation"]
@@ -53,15 +53,7 @@ class JinaRanking(BaseModel):
     meta: dict[str, Any]
 
 
-class JinaError(ErrorShape):
-    """The body of a response with an error."""
-
-    detail: str
-
-    statuses = UNSUPPORTED
-
-
-api = Blueprint("jina", __name__, "Jina", JinaError)
+api = Blueprint("jina", __name__, "Jina", one_field("JinaError", "detail", UNSUPPORTED))
 
 
 @api.post("/v1/embeddings", responses={200: EmbeddingList})

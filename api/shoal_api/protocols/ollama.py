@@ -19,7 +19,7 @@ from shoal_api.enqueue import answer_vectors
 from shoal_api.protocols.model_names import check_model, describe_model, known_names, served_models
 from shoal_api.request import json_request
 from shoal_api.schema.body import Body, Dimensions, Ignored, Name, Text, Texts, example
-from shoal_api.schema.errors import BAD_REQUEST, ErrorShape
+from shoal_api.schema.errors import BAD_REQUEST, one_field
 from shoal_api.schema.responses import IN_ANY_FORMAT
 
 #: The time to keep a model in memory: a duration such as "5m", or seconds.
@@ -146,15 +146,7 @@ class OllamaVersion(BaseModel):
     version: str
 
 
-class OllamaError(ErrorShape):
-    """The body of a response with an error."""
-
-    error: str
-
-    statuses = BAD_REQUEST
-
-
-api = Blueprint("ollama", __name__, "Ollama", OllamaError)
+api = Blueprint("ollama", __name__, "Ollama", one_field("OllamaError", "error", BAD_REQUEST))
 
 #: The time when a model was changed: not known.
 _NEVER = datetime.fromtimestamp(0, UTC).isoformat()

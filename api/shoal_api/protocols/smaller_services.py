@@ -37,10 +37,6 @@ class SimilarItems(BaseModel):
     text: list[str] = Field(description="`Item:TEXT (index: ID score:SCORE)` for each")
 
 
-#: What a vector is for.
-Per = Literal["vector", "tokens"]
-
-
 class PredictBody(Body):
     """Texts to embed."""
 
@@ -51,7 +47,7 @@ class PredictBody(Body):
 class PredictQuery(BaseModel):
     """The vectors that are wanted."""
 
-    output: Per = Field("vector", description="One vector for each text, or for each token")
+    output: Literal["vector", "tokens"] = Field("vector", description="One vector for each text, or for each token")
 
 
 class Predictions(BaseModel):
@@ -110,15 +106,13 @@ async def predict(query: PredictQuery, body: PredictBody) -> Response:
 
 
 @wire_formats_api.post("/json_embed/", responses={200: NamedModelVectors})
+@wire_formats_api.post("/orjson_embed/", operation_id="orjsonEmbed", responses={200: NamedModelVectors})
 async def json_embed(body: NamedModelBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
-    return await _named_vectors(body)
-
-
-@wire_formats_api.post("/orjson_embed/", responses={200: NamedModelVectors})
-async def orjson_embed(body: NamedModelBody) -> Response:
-    """Embed texts: one vector of length 1 for each, in order."""
-    return await _named_vectors(body)
+    await check_model(body.model_name)
+    return await answer_vectors(
+        body.input, Options(), lambda reply: {"model_name": reply.model, "embedding": reply.vectors}
+    )
 
 
 @wire_formats_api.post("/raw_embed/", responses={200: _BYTES})
@@ -127,10 +121,3 @@ async def raw_embed(body: NamedModelBody) -> Response:
     await check_model(body.model_name)
     reply = await call(Embed(as_list(body.input)))
     return VectorFormat(RAW).answer(reply, arrays_of(reply))
-
-
-async def _named_vectors(body: NamedModelBody) -> Response:
-    await check_model(body.model_name)
-    return await answer_vectors(
-        body.input, Options(), lambda reply: {"model_name": reply.model, "embedding": reply.vectors}
-    )

@@ -175,19 +175,25 @@ _ANY_BODY: dict[str, Any] = {
 @api.post("/embed", responses={200: TeiVectors})
 async def embed(body: TeiEmbedBody) -> Response:
     """Embed texts: one vector for each, in order."""
-    return await _vectors(body)
+    return await _vectors(body, normalize=body.normalize, dimensions=body.dimensions)
 
 
 @api.post("/embed_all", responses={200: TeiTokenVectors})
 async def embed_all(body: TeiTokensBody) -> Response:
     """Embed the tokens of texts: one vector for each token, as the model makes it."""
-    return await _vectors(body)
+    return await _vectors(body, output="tokens", normalize=False)
 
 
 @api.post("/similarity", responses={200: Similarities})
 async def similarity(body: SimilarityBody) -> Response:
     """Compare a text with others: the cosine of each, in order."""
-    return await _similarities(body)
+    _refuse_empty("inputs.sentences", body.inputs.sentences)
+    parameters = body.parameters or TeiOptions.model_construct()
+    job = Embed([body.inputs.source_sentence, *body.inputs.sentences], _options(parameters, parameters.prompt_name))
+    reply = await call(job)
+    assert reply.vectors is not None
+    first, *others = reply.vectors
+    return with_tei_headers(rendered(np.array(others) @ first, headers=cost_headers(reply)), reply, job)
 
 
 @api.post("/", responses={200: VectorsOrScores}, openapi_extensions=_ANY_BODY)
@@ -195,10 +201,12 @@ async def embed_or_score() -> Response:
     """Embed texts, compare them if `inputs` is an object, or score them if there is a `query`."""
     body = json_request().get_json()
     if "query" in body and "inputs" not in body:
-        return await _ranks(checked(TeiRerankBody, body))
-    if isinstance(body.get("inputs"), dict):
-        return await _similarities(checked(SimilarityBody, body))
-    return await _vectors(checked(TeiEmbedBody, body))
+        answer: Response = await rerank(checked(TeiRerankBody, body))
+    elif isinstance(body.get("inputs"), dict):
+        answer = await similarity(checked(SimilarityBody, body))
+    else:
+        answer = await embed(checked(TeiEmbedBody, body))
+    return answer
 
 
 @api.post("/tokenize", responses={200: TeiPieces})
@@ -238,7 +246,14 @@ async def predict() -> NoReturn:
 @api.post("/v2/rerank", operation_id="teiRerankV2", responses={200: TeiRanks, 424: TeiError})
 async def rerank(body: TeiRerankBody) -> Response:
     """Score texts for a query, best first."""
-    return await _ranks(body)
+    _refuse_empty("texts", body.texts)
+    job = Rerank(body.texts, _options(body), query=body.query, raw_scores=body.raw_scores)
+    reply = await call(job)
+    assert reply.scores is not None
+    ranks = [{"index": n, "score": reply.scores[n]} for n in best_first(reply)]
+    if body.return_text:
+        ranks = [about | {"text": body.texts[about["index"]]} for about in ranks]
+    return with_tei_headers(rendered(ranks, headers=cost_headers(reply)), reply, job)
 
 
 @api.get("/info", responses={200: Info})
@@ -253,37 +268,12 @@ async def health() -> Response:
     return rendered({"status": "ready", "workers": await service.num_ready()})
 
 
-async def _vectors(body: TeiTokensBody) -> Response:
+async def _vectors(body: TeiTokensBody, **options: Any) -> Response:
     _refuse_empty("inputs", body.inputs)
     wanted = VectorFormat.of_request()
-    if isinstance(body, TeiEmbedBody):
-        options = _options(body, body.prompt_name, normalize=body.normalize, dimensions=body.dimensions)
-    else:
-        options = _options(body, body.prompt_name, output="tokens", normalize=False)
-    job = Embed(await as_texts("inputs", body.inputs), options)
+    job = Embed(await as_texts("inputs", body.inputs), _options(body, body.prompt_name, **options))
     reply = await call(job)
     return with_tei_headers(wanted.answer(reply, arrays_of(reply)), reply, job)
-
-
-async def _similarities(body: SimilarityBody) -> Response:
-    _refuse_empty("inputs.sentences", body.inputs.sentences)
-    parameters = body.parameters or TeiOptions.model_construct()
-    job = Embed([body.inputs.source_sentence, *body.inputs.sentences], _options(parameters, parameters.prompt_name))
-    reply = await call(job)
-    assert reply.vectors is not None
-    first, *others = reply.vectors
-    return with_tei_headers(rendered(np.array(others) @ first, headers=cost_headers(reply)), reply, job)
-
-
-async def _ranks(body: TeiRerankBody) -> Response:
-    _refuse_empty("texts", body.texts)
-    job = Rerank(body.texts, _options(body), query=body.query, raw_scores=body.raw_scores)
-    reply = await call(job)
-    assert reply.scores is not None
-    ranks = [{"index": n, "score": reply.scores[n]} for n in best_first(reply)]
-    if body.return_text:
-        ranks = [about | {"text": body.texts[about["index"]]} for about in ranks]
-    return with_tei_headers(rendered(ranks, headers=cost_headers(reply)), reply, job)
 
 
 def _options(body: TeiTruncation, prompt_name: str | None = None, **others: Any) -> Options:

@@ -16,7 +16,7 @@ from shoal_api.protocols.model_names import check_model, prompt_for
 from shoal_api.protocols.openai import EmbeddingList, Usage, embedding_list, usage
 from shoal_api.protocols.rerank import rank
 from shoal_api.schema.body import Body, Name, ShortenedTo, Texts, TopN, example
-from shoal_api.schema.errors import BAD_REQUEST, UNSUPPORTED, ErrorShape
+from shoal_api.schema.errors import BAD_REQUEST, UNSUPPORTED, one_field
 from shoal_api.schema.requests import as_list
 from shoal_api.schema.responses import WITH_COST
 
@@ -57,15 +57,7 @@ class VoyageRanking(BaseModel):
     usage: Usage
 
 
-class VoyageError(ErrorShape):
-    """The body of a response with an error."""
-
-    detail: str
-
-    statuses = BAD_REQUEST | UNSUPPORTED
-
-
-api = Blueprint("voyage", __name__, "Voyage", VoyageError)
+api = Blueprint("voyage", __name__, "Voyage", one_field("VoyageError", "detail", BAD_REQUEST | UNSUPPORTED))
 
 
 @api.post("/v1/embeddings", responses={200: EmbeddingList})

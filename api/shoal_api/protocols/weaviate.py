@@ -15,7 +15,7 @@ from shoal_api.enqueue import answer_vectors, call
 from shoal_api.protocols.model_names import prompt_for
 from shoal_api.routes import service
 from shoal_api.schema.body import Body, Dimensions, Ignored, Text, TextList, example
-from shoal_api.schema.errors import ErrorShape
+from shoal_api.schema.errors import one_field
 from shoal_api.schema.responses import IN_ANY_FORMAT, WITH_COST, Info
 
 
@@ -76,13 +76,7 @@ class WeaviateVectors(BaseModel):
     dim: int
 
 
-class WeaviateError(ErrorShape):
-    """The body of a response with an error."""
-
-    error: str
-
-
-api = Blueprint("weaviate", __name__, "Weaviate", WeaviateError)
+api = Blueprint("weaviate", __name__, "Weaviate", one_field("WeaviateError", "error"))
 
 
 @api.post("/vectors", responses={200: WeaviateVectors})

@@ -3,9 +3,8 @@
 from flask import Response
 
 from shoal.errors import InvalidRequest
-from shoal_api.answers.number_type import NUMBER_TYPES
 from shoal_api.answers.response import cost_headers, rendered, result_fields, search_fields, with_tei_headers
-from shoal_api.answers.vector_format import VectorFormat, arrays_of
+from shoal_api.answers.vector_format import NUMBER_TYPES, VectorFormat, arrays_of
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import PREFERENCE_APPLIED, as_texts, call, prefers_async, submit
 from shoal_api.request import json_request

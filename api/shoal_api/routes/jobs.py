@@ -105,7 +105,12 @@ async def job_result(path: JobPath, query: ResultQuery) -> Response:
     try:
         reply = await client.connect().wait_result(path.id, query.wait)
     except UnknownJob:
-        return await _long_result((await context().in_thread(own_job, path.id)).id, query.wait)
+        job_id = (await context().in_thread(own_job, path.id)).id
+        job = await wait(job_id, query.wait)
+        if job.status == "done":
+            return rendered((await context().in_thread(describe, context(), job))[0])
+        raise_failure(job)
+        return rendered(await context().in_thread(state, job_id, job.status), 202)
     if reply is None:
         return rendered({"id": path.id, "status": (await client.queue.status(path.id))[0]}, 202)
     reply = Reply.join([reply])
@@ -232,12 +237,3 @@ def _deleted(job_id: str) -> dict[str, Any]:
 async def _short_state(found: Context, job_id: str) -> dict[str, Any]:
     status, timings = await found.client.queue.status(job_id)
     return {"id": job_id, "status": status, "timings": timings}
-
-
-async def _long_result(job_id: str, timeout_s: float) -> Response:
-    """Return a long job that is done, or 202 with its status; raise the error with which it ended."""
-    job = await wait(job_id, timeout_s)
-    if job.status == "done":
-        return rendered((await context().in_thread(describe, context(), job))[0])
-    raise_failure(job)
-    return rendered(await context().in_thread(state, job_id, job.status), 202)

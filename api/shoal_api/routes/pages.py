@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, cast
 
 from flask import Response, abort, current_app, redirect
 from flask_openapi3.openapi import OpenAPI
@@ -79,18 +79,17 @@ class PageFile(NamedTuple):
     media_type: str
     etag: str
 
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read a file."""
-        data = path.read_bytes()
-        return cls(data, gzip.compress(data, mtime=0), MEDIA_TYPES[path.suffix], sha256(data).hexdigest()[:16])
-
 
 @cache
 def files() -> Mapping[str, PageFile]:
     """Return the files of the page by their names below its folder."""
-    paths = sorted(path for path in FOLDER.rglob("*") if path.suffix in MEDIA_TYPES)
-    return {path.relative_to(FOLDER).as_posix(): PageFile.read(path) for path in paths}
+    found = {}
+    for path in sorted(FOLDER.rglob("*")):
+        if media_type := MEDIA_TYPES.get(path.suffix):
+            data = path.read_bytes()
+            file = PageFile(data, gzip.compress(data, mtime=0), media_type, sha256(data).hexdigest()[:16])
+            found[path.relative_to(FOLDER).as_posix()] = file
+    return found
 
 
 @api.get("/", responses={200: Links})

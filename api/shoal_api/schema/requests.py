@@ -18,7 +18,7 @@ from shoal.operations.search_options import (
     Mode,
     SearchOptions,
 )
-from shoal_api.answers.number_type import NumberType
+from shoal_api.answers.vector_format import NumberType
 from shoal_api.schema.body import (
     SEARCH,
     Body,

@@ -134,7 +134,7 @@ def bodies(draw: st.DrawFn, path: str) -> bytes:
     return draw(st.just(text) | mutated(st.just(text), JSON_CLAIMS) | st.binary(max_size=30))
 
 
-@fuzz(120, data=st.data())
+@fuzz(80, data=st.data())
 def test_described_route(quick: FlaskClient, data: st.DataObject) -> None:
     path, method, about = data.draw(st.sampled_from(routes(quick)))
     names = [parameter["name"] for parameter in about.get("parameters", []) if parameter["in"] == "query"]
@@ -151,7 +151,7 @@ def test_described_route(quick: FlaskClient, data: st.DataObject) -> None:
     )
 
 
-@fuzz(60, data=st.data())
+@fuzz(40, data=st.data())
 def test_bodies_in_msgpack(quick: FlaskClient, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(sorted(BODIES)))
     good = st.just(packed(BODIES[path]))
@@ -177,7 +177,7 @@ def test_job_that_was_accepted(quick: FlaskClient, data: st.DataObject) -> None:
             check(quick.open(f"/v1/jobs/{job_id}{path}", method=method))
 
 
-@fuzz(30, values=changed(ABOUT), raw=st.binary() | mutated(st.just(wire.pack(ABOUT))) | ODD.map(packed))
+@fuzz(20, values=changed(ABOUT), raw=st.binary() | mutated(st.just(wire.pack(ABOUT))) | ODD.map(packed))
 def test_what_is_said_of_odd_workers(quick: FlaskClient, queue: Queue, values: dict[str, Any], raw: bytes) -> None:
     for worker_id, beat in (("a", packed(values)), ("b", raw)):
         queue.redis.zadd(queue.keys.alive, {worker_id: 1e13})
@@ -187,7 +187,7 @@ def test_what_is_said_of_odd_workers(quick: FlaskClient, queue: Queue, values: d
     queue.redis.delete(queue.keys.alive, queue.keys.worker("a"), queue.keys.worker("b"))
 
 
-@fuzz(40, values=changed(ABOUT), later=changed(ABOUT))
+@fuzz(20, values=changed(ABOUT), later=changed(ABOUT))
 def test_what_is_computed_of_odd_workers(queue: Queue, values: dict[str, Any], later: dict[str, Any]) -> None:
     meter = PoolMeter()
     queue.redis.zadd(queue.keys.alive, {"a": 1e13})

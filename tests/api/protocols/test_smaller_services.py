@@ -1,11 +1,11 @@
-"""POST /similar, POST /predict with a text, and POST /json_embed/, /orjson_embed/ and /raw_embed/."""
+"""The routes of smaller services, and of Weaviate's container of transformers."""
 
+import json
 import re
-from typing import Any
 
 import numpy as np
 import pytest
-from api_stub import MakeApp, error_of, vector_of
+from api_stub import MakeApp, StubWorker, error_of, vector_of
 from flask.testing import FlaskClient
 
 pytest_plugins = ["api_fixtures"]
@@ -15,9 +15,8 @@ VECTORS = np.array([vector_of(text) for text in TEXTS])
 
 
 @pytest.mark.usefixtures("stub")
-@pytest.mark.parametrize(
-    ("path", "body", "words"),
-    [
+def test_a_wrong_field_is_named(api: FlaskClient) -> None:
+    for path, body, words in (
         ("/similar", {}, "text is missing"),
         ("/similar", {"text": ["a"]}, 'text is ["a"]: it takes a string'),
         ("/similar", {"text": " ", "keywords": "a"}, "queries[0] is empty"),
@@ -26,22 +25,20 @@ VECTORS = np.array([vector_of(text) for text in TEXTS])
         ("/predict", {"text": 5}, "text is 5: it takes a string or a list"),
         ("/predict?output=chunks", {"text": "a"}, "it takes 'vector' or 'tokens'"),
         ("/raw_embed/", {"input": 5}, "input is 5"),
-    ],
-)
-def test_a_wrong_field_is_named(api: FlaskClient, path: str, body: dict[str, Any], words: str) -> None:
-    code, message = error_of(api.post(path, json=body), 422)
-    assert (code, words in message) == ("invalid_request", True), message
+    ):
+        code, message = error_of(api.post(path, json=body), 422)
+        assert (code, words in message) == ("invalid_request", True), message
 
 
 class TestSimilar:
     @pytest.mark.usefixtures("stub")
-    @pytest.mark.parametrize("name", ["text", "keywords"])
-    def test_each_item_is_a_line_with_its_text_id_and_score(self, api: FlaskClient, name: str) -> None:
-        response = api.post("/similar", json={name: "self driving cars navigation", "num_results": 2})
-        lines = ["Item:document 0 (index: 0 score:1.0)", "Item:document 1 (index: 1 score:0.9)"]
-        assert response.get_json() == {"text": lines}
-        assert response.headers["X-Tokens"] == "6"
-        assert len(api.post("/similar", json={name: "a"}).get_json()["text"]) == 3  # all that the index has, up to 5
+    def test_each_item_is_a_line_with_its_text_id_and_score(self, api: FlaskClient) -> None:
+        for name in ("text", "keywords"):
+            response = api.post("/similar", json={name: "self driving cars navigation", "num_results": 2})
+            lines = ["Item:document 0 (index: 0 score:1.0)", "Item:document 1 (index: 1 score:0.9)"]
+            assert response.get_json() == {"text": lines}
+            assert response.headers["X-Tokens"] == "6"
+        assert len(api.post("/similar", json={"text": "a"}).get_json()["text"]) == 3  # all that the index has, up to 5
 
     @pytest.mark.usefixtures("serving")
     def test_the_items_are_those_that_a_search_finds(self, api: FlaskClient) -> None:
@@ -83,20 +80,51 @@ class TestPredict:
 
 @pytest.mark.usefixtures("stub")
 class TestWireFormats:
-    @pytest.mark.parametrize("path", ["/json_embed/", "/orjson_embed/", "/json_embed", "/orjson_embed"])
-    def test_the_model_and_the_vectors_are_answered(self, make_app: MakeApp, path: str) -> None:
+    def test_the_model_and_the_vectors_are_answered(self, make_app: MakeApp) -> None:
         api = make_app(model_aliases="old").test_client()
-        for texts in (TEXTS, TEXTS[0]):
-            found = api.post(path, json={"model_name": "old", "input": texts}).get_json()
-            assert (list(found), found["model_name"]) == (["model_name", "embedding"], "stub")
-            assert np.array_equal(np.float32(found["embedding"]), VECTORS[: 1 if texts is TEXTS[0] else 2])
-        response = api.post(path, json={"model_name": "other", "input": "a"})
-        assert error_of(response, 404)[0] == "model_not_found"
+        for path in ("/json_embed/", "/orjson_embed/", "/json_embed", "/orjson_embed"):
+            for texts, expected in ((TEXTS, VECTORS), (TEXTS[0], VECTORS[:1])):
+                found = api.post(path, json={"model_name": "old", "input": texts}).get_json()
+                assert (list(found), found["model_name"]) == (["model_name", "embedding"], "stub")
+                assert np.array_equal(np.float32(found["embedding"]), expected)
+            response = api.post(path, json={"model_name": "other", "input": "a"})
+            assert error_of(response, 404)[0] == "model_not_found"
 
-    @pytest.mark.parametrize("path", ["/raw_embed/", "/raw_embed"])
-    @pytest.mark.parametrize("accept", ["*/*", "application/json"])
-    def test_the_body_is_the_numbers_alone(self, api: FlaskClient, path: str, accept: str) -> None:
-        response = api.post(path, json={"model_name": "stub", "input": TEXTS}, headers={"Accept": accept})
-        assert (response.headers["X-Dtype"], response.headers["X-Shape"]) == ("float32", "2,4")
-        assert np.array_equal(np.frombuffer(response.data, "<f4").reshape(2, 4), VECTORS)
-        assert api.post(path, json={"model_name": "other", "input": "a"}).status_code == 404
+    def test_the_body_is_the_numbers_alone(self, api: FlaskClient) -> None:
+        for path, accept in (("/raw_embed/", "*/*"), ("/raw_embed", "application/json")):
+            asked = {"model_name": "stub", "input": TEXTS}
+            response = api.post(path, json=asked, headers={"Accept": accept})
+            assert (response.headers["X-Dtype"], response.headers["X-Shape"]) == ("float32", "2,4")
+            assert np.array_equal(np.frombuffer(response.data, "<f4").reshape(2, 4), VECTORS)
+            assert api.post(path, json={"model_name": "other", "input": "a"}).status_code == 404
+
+
+@pytest.mark.usefixtures("stub")
+class TestWeaviate:
+    def test_one_text_or_several_have_their_vectors(self, api: FlaskClient) -> None:
+        asked = {"text": TEXTS[0], "config": {"pooling_strategy": "masked_mean", "task_type": ""}}
+        for more in ({}, {"config": None}, {"config": {"task_type": None, "dimensions": None}}, {"texts": ["b", "c"]}):
+            body = api.post("/vectors", data=json.dumps(asked | more)).get_json()  # without a content type
+            assert np.array_equal(np.array(body["vector"], np.float32), VECTORS[0])
+            assert (body["text"], body["dims"], body["dim"]) == (TEXTS[0], 4, 4)
+            assert body.keys().isdisjoint(("texts", "vectors"))
+        body = api.post("/vectors", json={"texts": TEXTS, "config": {"dimensions": 2}}).get_json()
+        assert np.array_equal(np.array(body["vectors"], np.float32), VECTORS[:, :2])
+        assert body["dims"] == 2
+
+    def test_an_error_is_one_string(self, api: FlaskClient) -> None:
+        for body in ({}, {"text": 5}, {"text": "a", "config": {"dimensions": 0}}):
+            response = api.post("/vectors", json=body)
+            assert (response.status_code, list(response.get_json())) == (422, ["error"])
+
+    def test_the_task_chooses_the_prompt(self, api: FlaskClient, stub: StubWorker) -> None:
+        for task in ("query", "passage"):
+            api.post("/vectors", json={"text": "a", "config": {"task_type": task}})
+        assert stub.prompts_asked == ["query", None]
+
+    def test_it_is_ready_with_a_worker(self, api: FlaskClient, stub: StubWorker) -> None:
+        assert api.get("/.well-known/ready").status_code == 204
+        assert api.get("/.well-known/live").status_code == 204
+        assert api.get("/meta").get_json()["model"] == "stub"
+        stub.announce(state="starting")
+        assert list(api.get("/.well-known/ready").get_json()) == ["error"]

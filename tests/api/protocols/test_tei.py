@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 from werkzeug.test import TestResponse
 
-import shoal.operations.tokenize
+from shoal.operations.tokenize import MAX_REQUEST_PIECES
 from shoal_api.access import api_keys
 
 pytest_plugins = ["api_fixtures"]
@@ -33,37 +33,24 @@ def rows(response: TestResponse) -> NDArray[np.float32]:
 
 
 @pytest.mark.usefixtures("stub")
+@pytest.mark.parametrize("path", ["/", "/embed"])
 class TestEmbed:
-    @pytest.mark.parametrize("path", ["/", "/embed"])
     def test_its_bodies_are_taken(self, api: FlaskClient, path: str) -> None:
         body = {"truncate": None, "truncation_direction": "Left", "prompt_name": None, "normalize": False}
         assert np.array_equal(rows(api.post(path, json={"inputs": TEXTS, **body})), [vector_of(text) for text in TEXTS])
         assert np.array_equal(rows(api.post(path, json={"inputs": TEXTS[0]})), [vector_of(TEXTS[0])])
         assert rows(api.post(path, json={"inputs": "", "dimensions": 2, "truncate": True})).shape == (1, 2)
 
-    @pytest.mark.parametrize("direction", ["Left", "left"])
-    def test_the_direction_is_the_side(self, api: FlaskClient, stub: StubWorker, direction: str) -> None:
-        stub.pause()
-        body = {"op": "embed", "inputs": "a", "truncation_side": "left"}
-        expected = api.post("/v1/jobs", json=body, headers={"Idempotency-Key": "side"}).get_json()["id"]
-        asked = {"inputs": "a", "truncation_direction": direction}
-        headers = {"Prefer": "respond-async", "Idempotency-Key": "side"}
-        assert api.post("/embed", json=asked, headers=headers).get_json()["id"] == expected
-        stub.resume()
-
-    @pytest.mark.parametrize("path", ["/", "/embed"])
     def test_errors_have_its_shape(self, api: FlaskClient, path: str) -> None:
-        body = {"inputs": LONG, "truncate": False, "truncation_direction": "Right"}
-        assert "a text has 12 tokens" in tei_error_of(api.post(path, json=body), 422)[1]
-        body = {"inputs": ["a", 5], "truncation_direction": "Right"}
-        assert tei_error_of(api.post(path, json=body), 422) == ("Validation", "inputs[1] is 5: it takes a string")
-        body = {"inputs": "a", "truncation_direction": "up"}
-        assert 'truncation_direction is "up"' in tei_error_of(api.post(path, json=body), 422)[1]
+        own = {"truncation_direction": "Right"}
+        response = api.post(path, json={"inputs": LONG, "truncate": False, **own})
+        assert "a text has 12 tokens" in tei_error_of(response, 422)[1]
+        response = api.post(path, json={"inputs": ["a", 5], **own})
+        assert tei_error_of(response, 422) == ("Validation", "inputs[1] is 5: it takes a string")
+        response = api.post(path, json={"inputs": "a", "truncation_direction": "up"})
+        assert 'truncation_direction is "up"' in tei_error_of(response, 422)[1]
+        assert tei_error_of(api.post(path, json={"inputs": "fail", **own}), 424)[0] == "Backend"
 
-    def test_without_a_field_of_its_own_the_own_route_has_its_own_errors(self, api: FlaskClient) -> None:
-        assert error_of(api.post("/embed", json={"inputs": 5}), 422)[0] == "invalid_request"
-
-    @pytest.mark.parametrize("path", ["/", "/embed"])
     def test_its_own_token_ids_are_decoded(self, make_app: MakeApp, path: str) -> None:
         api = make_app(token_ids="own").test_client()
         expected = [vector_of("text 5 6, False"), vector_of("text 7, False")]
@@ -71,44 +58,45 @@ class TestEmbed:
         assert np.array_equal(rows(api.post(path, json={"inputs": [5, 6]})), expected[:1])
         assert np.shape(api.post("/embed_all", json={"inputs": [[5, 6]]}).get_json()) == (1, 6, 4)
 
-    def test_a_failure_is_the_backends(self, api: FlaskClient) -> None:
-        assert tei_error_of(api.post("/", json={"inputs": "fail"}), 424)[0] == "Backend"
 
-    def test_token_vectors_come_by_text(self, api: FlaskClient) -> None:
-        answer = api.post("/embed_all", json={"inputs": ["a", "a b"]}).get_json()
-        assert [np.shape(tokens) for tokens in answer] == [(3, 4), (4, 4)]
-        for normalize in (True, False):
-            assert api.post("/embed_all", json={"inputs": ["a", "a b"], "normalize": normalize}).get_json() == answer
-        assert api.post("/embed_all", json={"inputs": ["a", "a b"], "dimensions": 2}).status_code == 422
+@pytest.mark.parametrize("direction", ["Left", "left"])
+def test_the_direction_is_the_side(api: FlaskClient, direction: str) -> None:
+    body = {"op": "embed", "inputs": "a", "truncation_side": "left"}
+    expected = api.post("/v1/jobs", json=body, headers={"Idempotency-Key": "side"}).get_json()["id"]
+    asked = {"inputs": "a", "truncation_direction": direction}
+    headers = {"Prefer": "respond-async", "Idempotency-Key": "side"}
+    assert api.post("/embed", json=asked, headers=headers).get_json()["id"] == expected
 
 
 @pytest.mark.usefixtures("stub")
-class TestSimilarity:
-    @pytest.mark.parametrize("path", ["/", "/similarity"])
-    def test_each_sentence_has_its_product_with_the_source(self, api: FlaskClient, path: str) -> None:
-        inputs = {"source_sentence": "sea", "sentences": TEXTS}
-        expected = [vector_of("sea") @ vector_of(text) for text in TEXTS]
-        for parameters in (None, {}, {"truncate": True}):
-            answer = api.post(path, json={"inputs": inputs, "parameters": parameters})
-            assert answer.get_json() == pytest.approx(expected, rel=1e-5)
-        assert api.post(path, json={"inputs": inputs}).get_json() == pytest.approx(expected, rel=1e-5)
+def test_without_a_field_of_its_own_the_own_route_has_its_own_errors_and_headers(api: FlaskClient) -> None:
+    assert error_of(api.post("/embed", json={"inputs": 5}), 422)[0] == "invalid_request"
+    assert "X-Total-Time" not in api.post("/embed", json={"inputs": TEXTS}).headers
 
-    @pytest.mark.parametrize(
-        ("inputs", "words"),
-        [
-            ({"source_sentence": "a"}, "inputs.sentences is missing"),
-            ({"source_sentence": 5, "sentences": ["a"]}, "inputs.source_sentence is 5: it takes a string"),
-            ({"source_sentence": "a", "sentences": ["a", 5]}, "inputs.sentences[1] is 5: it takes a string"),
-        ],
-    )
-    def test_a_wrong_field_is_named(self, api: FlaskClient, inputs: dict[str, Any], words: str) -> None:
-        kind, message = tei_error_of(api.post("/", json={"inputs": inputs}), 422)
-        assert (kind, words in message) == ("Validation", True), message
 
-    def test_options_reach_the_worker(self, api: FlaskClient) -> None:
-        inputs = {"source_sentence": "sea", "sentences": [LONG]}
-        answer = api.post("/similarity", json={"inputs": inputs, "parameters": {"truncate": False}})
-        assert "a text has 12 tokens" in tei_error_of(answer, 422)[1]
+@pytest.mark.usefixtures("stub")
+def test_token_vectors_come_by_text(api: FlaskClient) -> None:
+    answer = api.post("/embed_all", json={"inputs": ["a", "a b"]}).get_json()
+    assert [np.shape(tokens) for tokens in answer] == [(3, 4), (4, 4)]
+    assert api.post("/embed_all", json={"inputs": ["a", "a b"], "normalize": True}).get_json() == answer
+    assert api.post("/embed_all", json={"inputs": ["a", "a b"], "dimensions": 2}).status_code == 422
+
+
+@pytest.mark.usefixtures("stub")
+def test_each_sentence_has_its_product_with_the_source(api: FlaskClient) -> None:
+    inputs = {"source_sentence": "sea", "sentences": TEXTS}
+    expected = [vector_of("sea") @ vector_of(text) for text in TEXTS]
+    for path, parameters in (("/", {}), ("/similarity", None), ("/similarity", {"truncate": True})):
+        answer = api.post(path, json={"inputs": inputs, "parameters": parameters})
+        assert answer.get_json() == pytest.approx(expected, rel=1e-5)
+    body: dict[str, Any] = {"inputs": inputs | {"sentences": [LONG]}, "parameters": {"truncate": False}}
+    assert "a text has 12 tokens" in tei_error_of(api.post("/similarity", json=body), 422)[1]
+    for path in ("/", "/similarity"):
+        body = {"inputs": inputs | {"sentences": ["a", 5]}}
+        message = "inputs.sentences[1] is 5: it takes a string"
+        assert tei_error_of(api.post(path, json=body), 422) == ("Validation", message)
+        body = {"inputs": {"source_sentence": "a"}}
+        assert "inputs.sentences is missing" in tei_error_of(api.post(path, json=body), 422)[1]
 
 
 @pytest.mark.usefixtures("stub")
@@ -122,48 +110,48 @@ class TestTokenizer:
 
     def test_each_list_of_ids_has_its_text(self, api: FlaskClient) -> None:
         assert api.post("/decode", json={"ids": [1, 2]}).get_json() == ["text 1 2, False"]
-        body = {"ids": [[1, 2], [3]], "skip_special_tokens": False}
-        assert api.post("/decode", json=body).get_json() == ["text 1 2, True", "text 3, True"]
-        assert api.post("/decode", json={"ids": [[]]}).get_json() == ["text , False"]
+        body = {"ids": [[1, 2], [3], []], "skip_special_tokens": False}
+        assert api.post("/decode", json=body).get_json() == ["text 1 2, True", "text 3, True", "text , True"]
+        for ids in (5, ["a"], [[1], 2], [[1.5]], None):
+            kind, message = tei_error_of(api.post("/decode", json={"ids": ids}), 422)
+            assert (kind, message.startswith("ids")) == ("Validation", True), message
 
-    @pytest.mark.parametrize("ids", [5, ["a"], [[1], 2], [[1.5]], None])
-    def test_other_ids_are_refused(self, api: FlaskClient, ids: Any) -> None:
-        kind, message = tei_error_of(api.post("/decode", json={"ids": ids}), 422)
-        assert (kind, message.startswith("ids")) == ("Validation", True), message
+    def test_a_request_with_too_much_to_tokenize_or_decode_is_refused(self, api: FlaskClient) -> None:
+        half = MAX_REQUEST_PIECES // 2
+        for path, body, words in (
+            ("/tokenize", {"inputs": ["a" * half, "a" * half, "a"]}, "characters"),
+            ("/decode", {"ids": [[1] * half, [1] * (half + 1)]}, "ids"),
+            ("/decode", {"ids": [1] * (2 * half + 1)}, "ids"),
+        ):
+            message = f"the request has {2 * half + 1:,} {words} and may have {2 * half:,}: split the list"
+            assert tei_error_of(api.post(path, json=body), 413) == ("Validation", message)
 
 
-class TestEmptyLists:
-    @pytest.mark.parametrize(
-        ("path", "body", "name"),
-        [
-            ("/", {"inputs": []}, "inputs"),
-            ("/embed_all", {"inputs": []}, "inputs"),
-            ("/tokenize", {"inputs": []}, "inputs"),
-            ("/decode", {"ids": []}, "ids"),
-            ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}, "inputs.sentences"),
-            ("/rerank", {"query": "a", "texts": []}, "texts"),
-        ],
-    )
-    def test_they_have_a_type_of_their_own(self, api: FlaskClient, path: str, body: dict[str, Any], name: str) -> None:
-        kind, message = tei_error_of(api.post(path, json=body), 400)
-        assert (kind, message) == ("Empty", f"{name} is an empty list: send at least one item")
-
-    def test_a_body_that_is_not_json_is_none_of_them(self, api: FlaskClient) -> None:
-        assert tei_error_of(api.post("/embed_all", data=b"{"), 400)[0] == "Validation"
+@pytest.mark.parametrize(
+    ("path", "body", "name"),
+    [
+        ("/", {"inputs": []}, "inputs"),
+        ("/embed_all", {"inputs": []}, "inputs"),
+        ("/tokenize", {"inputs": []}, "inputs"),
+        ("/decode", {"ids": []}, "ids"),
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}, "inputs.sentences"),
+        ("/rerank", {"query": "a", "texts": []}, "texts"),
+    ],
+)
+def test_empty_lists_have_a_type_of_their_own(api: FlaskClient, path: str, body: dict[str, Any], name: str) -> None:
+    message = f"{name} is an empty list: send at least one item"
+    assert tei_error_of(api.post(path, json=body), 400) == ("Empty", message)
+    assert tei_error_of(api.post(path, data=b"{"), 400)[0] == "Validation"
 
 
 @pytest.mark.usefixtures("stub")
-class TestHeaders:
-    @pytest.mark.parametrize(
-        ("path", "body"),
-        [
-            ("/", {"inputs": TEXTS}),
-            ("/embed", {"inputs": TEXTS, "truncation_direction": "Left"}),
-            ("/embed_all", {"inputs": TEXTS}),
-            ("/similarity", {"inputs": {"source_sentence": TEXTS[0], "sentences": TEXTS[1:]}}),
-        ],
-    )
-    def test_they_tell_what_the_request_took(self, api: FlaskClient, path: str, body: dict[str, Any]) -> None:
+def test_headers_tell_what_a_request_took(api: FlaskClient) -> None:
+    for path, body in (
+        ("/", {"inputs": TEXTS}),
+        ("/embed", {"inputs": TEXTS, "truncation_direction": "Left"}),
+        ("/embed_all", {"inputs": TEXTS}),
+        ("/similarity", {"inputs": {"source_sentence": TEXTS[0], "sentences": TEXTS[1:]}}),
+    ):
         headers = api.post(path, json=body).headers
         assert headers["X-Compute-Type"] == "cpu"
         assert (headers["X-Compute-Characters"], headers["X-Compute-Tokens"]) == ("22", "10")
@@ -173,29 +161,23 @@ class TestHeaders:
         steps = ("X-Tokenization-Time", "X-Queue-Time", "X-Inference-Time")
         assert [headers[name] for name in steps] == ["1", "1", "1"]
 
-    def test_the_own_route_has_none_for_other_bodies(self, api: FlaskClient) -> None:
-        assert "X-Total-Time" not in api.post("/embed", json={"inputs": TEXTS}).headers
+
+def test_what_the_model_cannot_do_is_refused(api: FlaskClient) -> None:
+    for path in ("/embed_sparse", "/predict"):
+        kind, message = tei_error_of(api.post(path, json={"inputs": "a"}), 424)
+        assert (kind, "the served model" in message) == ("Backend", True)
 
 
-@pytest.mark.parametrize("path", ["/embed_sparse", "/predict"])
-def test_what_the_model_cannot_do_is_refused(api: FlaskClient, path: str) -> None:
-    kind, message = tei_error_of(api.post(path, json={"inputs": "a"}), 424)
-    assert (kind, "the served model" in message) == ("Backend", True)
+def test_without_a_worker_it_is_unhealthy(make_app: MakeApp) -> None:
+    response = make_app(request_timeout_s=0.01).test_client().post("/", json={"inputs": "a"})
+    assert (tei_error_of(response, 503)[0], response.headers["Retry-After"]) == ("Unhealthy", "1")
 
 
-class TestOverloaded:
-    def test_a_full_lane_says_when_to_come_again(self, make_app: MakeApp) -> None:
-        api = make_app(max_backlog_texts=2).test_client()
-        api.post("/v1/jobs", json={"op": "embed", "inputs": ["a", "b"]})
-        response = api.post("/", json={"inputs": ["a", "b"]})
-        assert tei_error_of(response, 429)[0] == "Overloaded"
-        assert int(response.headers["Retry-After"]) > 0
-
-    def test_without_a_worker_it_is_unhealthy(self, make_app: MakeApp) -> None:
-        api = make_app(request_timeout_s=0.01).test_client()
-        response = api.post("/", json={"inputs": "a"})
-        assert tei_error_of(response, 503)[0] == "Unhealthy"
-        assert response.headers["Retry-After"] == "1"
+def test_a_full_lane_says_when_to_come_again(make_app: MakeApp) -> None:
+    api = make_app(max_backlog_texts=2).test_client()
+    api.post("/v1/jobs", json={"op": "embed", "inputs": ["a", "b"]})
+    response = api.post("/", json={"inputs": ["a", "b"]})
+    assert (tei_error_of(response, 429)[0], int(response.headers["Retry-After"]) > 0) == ("Overloaded", True)
 
 
 class TestService:
@@ -265,26 +247,3 @@ def test_the_metrics_have_its_names_too(api: FlaskClient) -> None:
     assert found["te_request_duration_count",] == found["te_request_duration_bucket", "+Inf"] == 5
     assert found["te_request_duration_sum",] > 0
     assert found["te_queue_size",] in (0, 2)
-
-
-class TestSizes:
-    @pytest.mark.parametrize(
-        ("path", "body", "words"),
-        [
-            ("/tokenize", {"inputs": ["abc", "def", "g"]}, "7 characters"),
-            ("/decode", {"ids": [[1, 2, 3], [4, 5, 6, 7]]}, "7 ids"),
-            ("/decode", {"ids": [1, 2, 3, 4, 5, 6, 7]}, "7 ids"),
-        ],
-    )
-    def test_a_request_with_too_much_to_tokenize_or_decode_is_refused(
-        self, api: FlaskClient, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any], words: str
-    ) -> None:
-        monkeypatch.setattr(shoal.operations.tokenize, "MAX_REQUEST_PIECES", 6)
-        message = f"the request has {words} and may have 6: split the list"
-        assert tei_error_of(api.post(path, json=body), 413) == ("Validation", message)
-
-    @pytest.mark.usefixtures("stub")
-    def test_a_request_at_the_limit_is_answered(self, api: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(shoal.operations.tokenize, "MAX_REQUEST_PIECES", 3)
-        assert api.post("/tokenize", json={"inputs": ["ab", "c"]}).status_code == 200
-        assert api.post("/decode", json={"ids": [[1, 2], [3]]}).status_code == 200

@@ -36,38 +36,8 @@ def samples(api: FlaskClient) -> dict[tuple[str, ...], float]:
     }
 
 
-class TestHealth:
-    def test_a_process_without_redis_lives(self, make_app: MakeApp, own_redis: RedisServer) -> None:
-        own_redis.stop()
-        response = make_app(redis_url=own_redis.url).test_client().get("/health")
-        assert (response.status_code, response.get_json()) == (200, {"status": "ok"})
-
-
-class TestReady:
-    @pytest.mark.usefixtures("stub")
-    def test_with_a_worker(self, api: FlaskClient) -> None:
-        response = api.get("/ready")
-        assert (response.status_code, response.get_json()) == (200, {"status": "ready", "workers": 1})
-
-    def test_without_a_worker(self, api: FlaskClient) -> None:
-        response = api.get("/ready")
-        assert "no worker is alive" in error_of(response, 503)[1]
-        assert response.headers["Retry-After"] == "1"
-
-    def test_while_the_worker_loads(self, api: FlaskClient, stub: StubWorker) -> None:
-        stub.announce(state="starting")
-        code, message = error_of(api.get("/ready"), 503)
-        assert code == "not_ready"
-        assert "none of the 1 workers" in message
-
-    def test_without_redis(self, make_app: MakeApp, own_redis: RedisServer) -> None:
-        own_redis.stop()
-        assert error_of(make_app(redis_url=own_redis.url).test_client().get("/ready"), 503)[0] == "unavailable"
-
-
 class TestInfo:
-    @pytest.mark.usefixtures("stub")
-    def test_it_says_what_is_served(self, api: FlaskClient) -> None:
+    def test_it_says_what_is_served(self, api: FlaskClient, stub: StubWorker) -> None:
         info = api.get("/info").get_json()
         assert (info["version"], info["model"], info["dimension"], info["max_tokens"]) == (__version__, "stub", 4, 8)
         assert (info["engine"], info["precision"], info["digest"], info["prompts"]) == ("none", "f32", "d", ["query"])
@@ -78,17 +48,15 @@ class TestInfo:
         assert (info["workers"][0]["clock_offset_s"], info["workers"][0]["clock_error_s"]) == (0.5, 0.001)
         assert info["limits"]["max_k"] == 1_000
         assert info["limits"]["max_response_mb"] == 96
-
-    def test_without_a_worker_it_says_what_it_knows(self, api: FlaskClient) -> None:
-        response = api.get("/info")
-        info = response.get_json()
-        assert response.status_code == 200
+        stub.pool.leave("stub")
+        info = api.get("/info").get_json()
         assert (info["model"], info["indexes"], info["workers"], info["workers_alive"]) == (None, {}, [], 0)
 
-    @pytest.mark.usefixtures("stub")
-    def test_indexes_are_listed_by_name(self, api: FlaskClient) -> None:
+    def test_indexes_are_listed_by_name(self, api: FlaskClient, stub: StubWorker) -> None:
         listed = {"indexes": [{"name": "default", **INDEX, "error": None}], "errors": {}}
         assert api.get("/v1/indexes").get_json() == listed
+        stub.announce(state="loading")
+        assert api.get("/v1/indexes").get_json() == {"indexes": [], "errors": {}}
 
     def test_an_index_that_no_worker_can_serve_is_listed_among_the_errors(self, api: FlaskClient, queue: Queue) -> None:
         older = {name: value for name, value in INDEX.items() if name != "fields"}
@@ -97,9 +65,6 @@ class TestInfo:
         found = api.get("/v1/indexes").get_json()
         assert found["errors"] == {"news": "old", "faq": "broken"}
         assert [(index["name"], index["error"], index["fields"]) for index in found["indexes"]] == [("news", "old", {})]
-
-    def test_without_a_worker_there_is_no_index(self, api: FlaskClient) -> None:
-        assert api.get("/v1/indexes").get_json() == {"indexes": [], "errors": {}}
 
     def test_the_root_says_where_to_go(self, api: FlaskClient) -> None:
         root = api.get("/").get_json()
@@ -120,7 +85,7 @@ class TestMetrics:
         assert found[name, "GET", "/v1/jobs/<id>", "404"] == 1
         assert found[name, "", "unmatched", "404"] == 1
         assert found["shoal_http_errors_total", "invalid_request"] == 1
-        assert found["shoal_build_info", __version__] == 1
+        assert found["shoal_build_info", __version__] == found["shoal_redis_up",] == 1
 
     @pytest.mark.usefixtures("stub")
     def test_workers_counters_are_those_of_their_heartbeat(self, api: FlaskClient) -> None:
@@ -130,12 +95,6 @@ class TestMetrics:
         for word, value in COUNTERS.items():
             name = f"shoal_worker_{word[:-1]}seconds_total" if word.endswith("_s") else f"shoal_worker_{word}_total"
             assert found[name, "stub"] == value
-
-    def test_lanes_are_measured(self, api: FlaskClient) -> None:
-        api.post("/v1/jobs", json={"op": "embed", "inputs": "a", "lane": "bulk"})
-        found = samples(api)
-        assert [found["shoal_lane_jobs", lane] for lane in LANES] == [0, 1]
-        assert found["shoal_redis_up",] == 1
 
     def test_two_applications_count_apart(self, make_app: MakeApp) -> None:
         first, second = make_app().test_client(), make_app().test_client()
@@ -164,19 +123,14 @@ class TestDescription:
         assert described == routes
         assert ("/v1/jobs/{id}/result", "GET") in routes
 
-    def test_every_route_has_words_and_says_how_it_fails(self, api: FlaskClient) -> None:
-        paths = api.get("/openapi.json").get_json()["paths"]
-        for operation in (operation for methods in paths.values() for operation in methods.values()):
+    def test_it_has_no_gaps(self, api: FlaskClient) -> None:
+        response = api.get("/openapi.json")
+        document, described = response.get_json(), response.get_data(as_text=True)
+        for operation in (operation for methods in document["paths"].values() for operation in methods.values()):
             assert operation["summary"]
             assert {"4XX", "5XX"} < set(operation["responses"])
-
-    def test_references_lead_somewhere(self, api: FlaskClient) -> None:
-        response = api.get("/openapi.json")
-        names = set(response.get_json()["components"]["schemas"])
-        assert set(re.findall(r"#/components/schemas/(\w+)", response.get_data(as_text=True))) <= names
-
-    def test_no_two_choices_differ_by_case_alone(self, api: FlaskClient) -> None:
-        described = api.get("/openapi.json").get_data(as_text=True)
+        references = set(re.findall(r"#/components/schemas/(\w+)", described))
+        assert references <= set(document["components"]["schemas"])
         choices = [json.loads(found) for found in re.findall(r'"enum":\s*(\[[^]]*\])', described)]
         assert ["Left", "Right"] in choices
         assert [names for names in choices if len({name.lower() for name in names}) < len(names)] == []
@@ -211,10 +165,8 @@ class TestErrors:
         assert set(BY_CODE) - set(STATUS) == {"bad_setting", "port_in_use"}
         assert set(STATUS) - set(BY_CODE) == {"not_found", "method_not_allowed"}
 
-    def test_an_unknown_path_is_not_found(self, api: FlaskClient) -> None:
+    def test_an_unknown_path_and_a_wrong_method_say_so(self, api: FlaskClient) -> None:
         assert error_of(api.get("/nowhere"), 404)[0] == "not_found"
-
-    def test_a_wrong_method_says_which_are_right(self, api: FlaskClient) -> None:
         response = api.get("/embed")
         assert error_of(response, 405)[0] == "method_not_allowed"
         assert "POST" in response.headers["Allow"]

@@ -1,5 +1,6 @@
 """/embed, /search and /score, and every way in which they refuse."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -27,18 +28,9 @@ def post(api: FlaskClient, path: str, **body: Any) -> TestResponse:
 
 @pytest.mark.usefixtures("stub")
 class TestEmbed:
-    def test_rows_come_in_the_order_of_the_texts(self, api: FlaskClient) -> None:
-        texts = [f"text {n}" for n in range(100)]
-        rows = np.array(post(api, "/embed", inputs=texts).get_json(), np.float32)
-        assert np.array_equal(rows, [vector_of(text) for text in texts])
-
     def test_numbers_are_as_short_as_float32_allows(self, api: FlaskClient) -> None:
         row = post(api, "/embed", inputs="a storm").get_data(as_text=True).strip("[]\n").split(",")
         assert row == [str(number) for number in vector_of("a storm")]
-
-    def test_token_vectors_are_a_list_for_each_text(self, api: FlaskClient) -> None:
-        rows = post(api, "/embed", inputs=["a", "a b"], output="tokens").get_json()
-        assert [np.shape(tokens) for tokens in rows] == [(3, 4), (4, 4)]
 
     def test_options_reach_the_worker(self, api: FlaskClient) -> None:
         options = {"normalize": False, "pooling": "max", "dimensions": 2, "prompt_name": "query", "truncate": False}
@@ -51,18 +43,15 @@ class TestEmbed:
         )
         assert (headers["X-Tokens"], headers["X-Truncated"]) == ("12", "1")
 
-    @pytest.mark.parametrize("text", ["", "\x00", "a\x00b", "naïve 海 🌊", " "])
-    def test_any_text_is_embedded(self, api: FlaskClient, text: str) -> None:
-        rows = np.array(post(api, "/embed", inputs=text).get_json(), np.float32)
-        assert np.array_equal(rows, [vector_of(text)])
+    def test_any_text_is_embedded_and_no_content_type_is_needed(self, api: FlaskClient) -> None:
+        for text in ("", "a\x00b", "naïve 海 🌊", " "):
+            response = api.post("/embed", data=json.dumps({"inputs": text}))
+            assert np.array_equal(np.array(response.get_json(), np.float32), [vector_of(text)])
 
-    def test_a_content_type_is_not_needed(self, api: FlaskClient) -> None:
-        assert api.post("/embed", data=b'{"inputs": "a"}').status_code == 200
-
-    @pytest.mark.parametrize("of_others", [{"truncation_direction": "Left"}, {"options": {"wait_for_model": True}}])
-    def test_fields_of_other_clients_are_taken(self, api: FlaskClient, of_others: dict[str, Any]) -> None:
-        assert post(api, "/embed", inputs="a", **of_others).status_code == 200
-        error = post(api, "/embed", inputs=5, **of_others).get_json()
+    def test_fields_of_other_clients_are_taken(self, api: FlaskClient) -> None:
+        options = {"wait_for_model": True}
+        assert post(api, "/embed", inputs="a", options=options).status_code == 200
+        error = post(api, "/embed", inputs=5, options=options).get_json()
         assert (error["error_type"], error["error"][:11]) == ("Validation", "inputs is 5")
 
     def test_many_callers_each_get_their_own_answer(self, make_app: MakeApp) -> None:
@@ -73,78 +62,50 @@ class TestEmbed:
 
 
 @pytest.mark.usefixtures("stub")
-class TestSearch:
-    def test_hits_have_the_documents_fields(self, api: FlaskClient) -> None:
-        results = post(api, "/search", queries="sea", k=2).get_json()["results"]
-        assert results[0][0] == {"id": "0", "score": 1.0, "text": "document 0", "topic": "sea"}
-        assert [len(hits) for hits in results] == [2]
-
-    def test_each_query_has_a_list_of_hits(self, api: FlaskClient) -> None:
-        results = post(api, "/search", queries=["sea", "land"]).get_json()["results"]
-        assert [len(hits) for hits in results] == [3, 3]
-
-    def test_more_hits_than_documents_gives_all_documents(self, api: FlaskClient) -> None:
-        assert len(post(api, "/search", queries="sea", k=1000).get_json()["results"][0]) == 3
-
-    def test_more_hits_than_the_api_can_hold_are_refused(self, api: FlaskClient) -> None:
-        code, message = error_of(post(api, "/search", queries=["sea"] * 101, k=1000), 413)
-        assert code == "too_large"
-        assert "asks for 101,000 hits and may ask for 100,000: split the list, or lower k" in message
-
-    def test_an_unknown_index_is_not_found(self, api: FlaskClient) -> None:
-        assert error_of(post(api, "/search", queries="sea", index="other"), 404)[0] == "unknown_index"
+def test_each_query_has_a_list_of_hits_with_the_documents_fields(api: FlaskClient) -> None:
+    results = post(api, "/search", queries=["sea", "land"], k=2).get_json()["results"]
+    assert [len(hits) for hits in results] == [2, 2]
+    assert results[0][0] == {"id": "0", "score": 1.0, "text": "document 0", "topic": "sea"}
+    assert len(post(api, "/search", queries="sea", k=1000).get_json()["results"][0]) == 3  # all that there are
 
 
-class TestScore:
-    @pytest.mark.usefixtures("stub")
-    @pytest.mark.parametrize("changes", [{}, {"protocols": ""}], ids=["all protocols", "none"])
-    def test_scores_come_in_the_order_of_the_texts(self, make_app: MakeApp, changes: dict[str, str]) -> None:
-        api = make_app(**changes).test_client()
-        texts = ["rain in the sea", "a storm"]
-        raw = [float(raw_score_of("storm", text)) for text in texts]
-        response = post(api, "/score", query="storm", inputs=texts, raw_scores=True)
-        assert response.get_json() == {"scores": pytest.approx(raw, rel=1e-5)}
-        assert int(response.headers["X-Tokens"]) > 0
-        (score,) = post(api, "/score", query="storm", inputs="a storm", lane="bulk").get_json()["scores"]
-        assert score == pytest.approx(1 / (1 + np.exp(-raw[1])), rel=1e-5)
-
-    @pytest.mark.usefixtures("stub")
-    def test_a_long_list_is_split(self, api: FlaskClient) -> None:
-        assert len(post(api, "/score", query="storm", inputs=["rain"] * 100).get_json()["scores"]) == 100
+@pytest.mark.usefixtures("stub")
+@pytest.mark.parametrize("changes", [{}, {"protocols": ""}], ids=["all protocols", "none"])
+def test_scores_come_in_the_order_of_the_texts(make_app: MakeApp, changes: dict[str, str]) -> None:
+    api = make_app(**changes).test_client()
+    texts = ["rain in the sea", "a storm"] * 50  # several jobs
+    raw = [float(raw_score_of("storm", text)) for text in texts]
+    response = post(api, "/score", query="storm", inputs=texts, raw_scores=True)
+    assert response.get_json() == {"scores": pytest.approx(raw, rel=1e-5)}
+    assert int(response.headers["X-Tokens"]) > 0
+    (score,) = post(api, "/score", query="storm", inputs="a storm", lane="bulk").get_json()["scores"]
+    assert score == pytest.approx(1 / (1 + np.exp(-raw[1])), rel=1e-5)
 
 
 class TestRespondAsync:
-    @pytest.mark.parametrize("body", WAITING)
-    @pytest.mark.parametrize("prefer", ["respond-async", "wait=5, Respond-Async", "respond-async; x=y"])
-    def test_it_submits_instead_of_waiting(self, api: FlaskClient, body: tuple[str, Any], prefer: str) -> None:
-        response = api.post(body[0], json=body[1], headers={"Prefer": prefer})
-        job = response.get_json()
-        assert (response.status_code, job["status"]) == (202, "queued")
-        assert response.headers["Location"] == f"/v1/jobs/{job['id']}"
-        assert response.headers["Preference-Applied"] == "respond-async"
+    @pytest.mark.parametrize(("path", "body"), WAITING)
+    def test_it_submits_instead_of_waiting(self, api: FlaskClient, path: str, body: dict[str, Any]) -> None:
+        for prefer in ("respond-async", "wait=5, Respond-Async", "respond-async; x=y"):
+            response = api.post(path, json=body, headers={"Prefer": prefer})
+            job = response.get_json()
+            assert (response.status_code, job["status"]) == (202, "queued")
+            assert response.headers["Location"] == f"/v1/jobs/{job['id']}"
+            assert response.headers["Preference-Applied"] == "respond-async"
 
-    @pytest.mark.usefixtures("stub")
-    def test_other_preferences_change_nothing(self, api: FlaskClient) -> None:
-        assert api.post("/embed", json={"inputs": "a"}, headers={"Prefer": "handling=strict"}).status_code == 200
-
-    @pytest.mark.parametrize("body", WAITING)
-    def test_it_submits_once_with_an_idempotency_key(self, api: FlaskClient, body: tuple[str, Any]) -> None:
+    @pytest.mark.parametrize(("path", "body"), WAITING)
+    def test_it_alone_takes_an_idempotency_key(self, api: FlaskClient, path: str, body: dict[str, Any]) -> None:
         headers = {"Prefer": "respond-async", "Idempotency-Key": "one"}
-        first, second = (api.post(body[0], json=body[1], headers=headers).get_json()["id"] for _ in range(2))
+        first, second = (api.post(path, json=body, headers=headers).get_json()["id"] for _ in range(2))
         assert first == second
-        other = body[1] | {name: [text] * 2 for name, text in body[1].items() if name != "query"}
-        assert "used for job" in error_of(api.post(body[0], json=other, headers=headers), 422)[1]
-
-    @pytest.mark.parametrize("body", WAITING)
-    @pytest.mark.parametrize("key", ["one", ""])
-    def test_a_request_that_waits_may_have_no_idempotency_key(
-        self, api: FlaskClient, body: tuple[str, Any], key: str
-    ) -> None:
-        code, message = error_of(api.post(body[0], json=body[1], headers={"Idempotency-Key": key}), 422)
-        assert (code, "add Prefer: respond-async to submit it" in message) == ("invalid_request", True)
+        other = body | {name: [text] * 2 for name, text in body.items() if name != "query"}
+        assert "used for job" in error_of(api.post(path, json=other, headers=headers), 422)[1]
+        for key in ("one", ""):
+            code, message = error_of(api.post(path, json=body, headers={"Idempotency-Key": key}), 422)
+            assert (code, "add Prefer: respond-async to submit it" in message) == ("invalid_request", True)
 
     @pytest.mark.usefixtures("stub")
-    def test_clients_of_other_services_may_have_one(self, api: FlaskClient) -> None:
+    def test_other_preferences_and_keys_of_other_services_change_nothing(self, api: FlaskClient) -> None:
+        assert api.post("/embed", json={"inputs": "a"}, headers={"Prefer": "handling=strict"}).status_code == 200
         for path, body in (("/v1/embeddings", {"input": "a"}), ("/", {"inputs": "a"})):
             assert api.post(path, json=body, headers={"Idempotency-Key": "one"}).status_code == 200
 
@@ -170,15 +131,8 @@ class TestLargeRequests:
         assert refused.status_code == 413
         words = "the vectors of 5 texts take 1,310,720 bytes, and a response may have 1,048,576 (SHOAL_MAX_RESPONSE_MB)"
         assert words in refused.get_data(as_text=True)
-
-    def test_they_are_refused_while_the_worker_that_told_their_dimension_is_not_ready(
-        self, make_app: MakeApp, stub: StubWorker
-    ) -> None:
-        api = make_app(max_response_mb=1).test_client()
-        stub.announce(dimension=65_536)
-        assert api.post("/embed", json={"inputs": ["a"] * 4}).status_code == 200
-        stub.announce(state="loading")
-        assert api.post("/embed", json={"inputs": ["a"] * 5}).status_code == 413
+        stub.announce(state="loading")  # its dimension is known
+        assert api.post(path, json={name: ["a"] * 5}).status_code == 413
 
     def test_they_count_as_some_until_a_worker_tells(self, make_app: MakeApp, stub: StubWorker) -> None:
         app = make_app(max_response_mb=1, max_request_bytes=2**20)
@@ -223,148 +177,97 @@ def test_a_query_parameter_that_a_route_lacks_is_refused(api: FlaskClient, stub:
 
 MANY = ["x"] * 100_000
 
-REFUSED: list[tuple[str, Any, int, str, str]] = [
-    ("/embed", b"", 400, "invalid_json", "line 1 column 1"),
-    ("/embed", b"nope", 400, "invalid_json", "line 1 column 1"),
-    ("/embed", b'{"inputs": "a"', 400, "invalid_json", "line 1 column 15"),
-    ("/embed", b'{"inputs": NaN}', 400, "invalid_json", "column 12"),
-    ("/embed", b'{"inputs": "\xff"}', 400, "invalid_json", "UTF-8"),
-    ("/embed", b"[" * 5_000, 400, "invalid_json", "depth"),
-    ("/embed", b'{"inputs": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", 400, "invalid_json", "depth"),
-    ("/embed", b'{"a":' * 200_000 + b"1" + b"}" * 200_000, 400, "invalid_json", "depth"),
-    (
-        "/search",
-        b'{"queries": "a", "filter": ' + b'{"not":' * 5_000 + b"1" + b"}" * 5_001,
-        400,
-        "invalid_json",
-        "depth",
-    ),
-    (
-        "/search",
-        b'{"queries": "a", "filter": ' + b'{"not":' * 900 + b"1" + b"}" * 901,
-        422,
-        "invalid_request",
-        "over 32 conditions",
-    ),
-    (
-        "/search",
-        b'{"queries": "a", "filter": {"x": {"in": [1, null]}}}',
-        422,
-        "invalid_request",
-        "filter.x.in[1] is null",
-    ),
-    ("/search", b'{"queries": "a", "sort": ["x"]}', 422, "invalid_request", "sort[0]"),
-    ("/embed", b'{"inputs": "a", "inputs": 5}', 422, "invalid_request", "inputs is 5"),
-    ("/embed", b'{"inputs": "a", "dimensions": ' + b"9" * 5_000 + b"}", 400, "invalid_json", "infinity"),
-    (
-        "/embed",
-        b'{"inputs": "a", "dimensions": 18446744073709551616}',
-        422,
-        "invalid_request",
-        "1.8446744073709552e+19",
-    ),
-    ("/embed", b'{"inputs": "a", "dimensions": -Infinity}', 400, "invalid_json", "column 32"),
-    ("/embed", '{"inputs": "a"}'.encode("utf-16"), 400, "invalid_json", "the body is not UTF-8"),
-    ("/embed", '{"inputs": "a"}'.encode("utf-32-le"), 400, "invalid_json", "not JSON"),
-    ("/embed", b'\xef\xbb\xbf{"inputs": "a"}', 400, "invalid_json", "byte order mark"),
-    ("/embed", b'{"inputs": "a", "\\u0000\\n": 1}', 422, "invalid_request", 'unknown field "\\u0000\\n"'),
-    ("/embed", b'{"inputs": "a", "\\ud800": 1}', 422, "invalid_text", "half of a surrogate pair"),
-    ("/embed", b'{"inputs": "a"' + b', "a"\n :1' * 500_000 + b"}", 413, "too_large", "over 500,000 names of fields"),
-    ("/embed", b'"a"', 422, "invalid_request", "a JSON string"),
-    ("/embed", b"[1]", 422, "invalid_request", "a JSON array"),
-    ("/embed", b"null", 422, "invalid_request", "a JSON null"),
-    ("/embed", b"5", 422, "invalid_request", "a JSON number"),
-    ("/embed", b'{"inputs": "a\\ud800"}', 422, "invalid_text", "half of a surrogate pair at line 1"),
-    ("/embed", b'{"inputs": ["a", "\\udc00"]}', 422, "invalid_text", "half of a surrogate pair"),
-    ("/embed", {}, 422, "invalid_request", "inputs is missing"),
-    ("/embed", {"inputs": None}, 422, "invalid_request", "inputs is null: it takes a string, a list of strings"),
-    ("/embed", {"inputs": 5}, 422, "invalid_request", "inputs is 5: it takes a string, a list of strings"),
-    ("/embed", {"inputs": ["a", 5]}, 422, "invalid_request", "inputs[1] is 5: it takes a string"),
-    ("/embed", {"inputs": [["a"]]}, 422, "invalid_request", 'inputs[0] is ["a"]: it takes a string'),
-    ("/embed", {"inputs": []}, 422, "invalid_request", "the list of texts is empty"),
-    ("/embed", {"inputs": MANY}, 413, "too_large", "interactive lane takes, 87,500 (SHOAL_MAX_BACKLOG_TEXTS): split"),
-    (
-        "/embed",
-        {"inputs": [*MANY, "x"]},
-        413,
-        "too_large",
-        "may have 100,000 (SHOAL_MAX_BACKLOG_TEXTS): split",
-    ),
-    ("/embed", {"normalise": 5, "inputs": 5}, 422, "invalid_request", '"normalise": did you mean normalize?'),
-    ("/embed", {"inputs": "a", "Output_Type": "int8"}, 422, "invalid_request", "did you mean output_dtype?"),
-    (
-        "/embed",
-        {"inputs": "a", "zzz": 1},
-        422,
-        "invalid_request",
-        'field "zzz": the known ones are truncate, ',
-    ),
-    ("/embed", {"inputs": "a", "n" * 100_000: 1}, 422, "invalid_request", "the known ones are"),
-    ("/embed?normalize=true", {"inputs": "a"}, 422, "invalid_request", 'parameter "normalize": there are none here'),
-    ("/search", {"query": "a"}, 422, "invalid_request", 'unknown field "query": did you mean queries?'),
-    ("/search", {"queries": "a", "normalize": True}, 422, "invalid_request", 'unknown field "normalize"'),
-    ("/embed", {"inputs": ["a", "x" * 10_000_000]}, 413, "too_large", "text 1 has 10,000,000 characters"),
-    ("/embed", {"inputs": "a", "normalize": 1}, 422, "invalid_request", "normalize is 1: it takes true or false"),
-    ("/embed", {"inputs": "a", "truncate": "no"}, 422, "invalid_request", 'truncate is "no": it takes true or false'),
-    ("/embed", {"inputs": "a", "pooling": "sum"}, 422, "invalid_request", "it takes 'mean', 'max' or 'cls'"),
-    ("/embed", {"inputs": "a", "output": "x"}, 422, "invalid_request", "it takes 'vector', 'tokens' or 'chunks'"),
-    ("/embed", {"inputs": "a", "truncation_side": "up"}, 422, "invalid_request", "it takes 'right' or 'left'"),
-    ("/embed", {"inputs": "a", "dimensions": 0}, 422, "invalid_request", "dimensions is 0: it takes at least 1"),
-    (
-        "/embed",
-        {"inputs": "a", "dimensions": 2.5},
-        422,
-        "invalid_request",
-        "dimensions is 2.5: it takes a whole number",
-    ),
-    ("/embed", {"inputs": "a", "dimensions": 2, "output": "tokens"}, 422, "invalid_request", "drop one of the two"),
-    ("/embed", {"inputs": "a", "prompt_name": 3}, 422, "invalid_request", "prompt_name is 3: it takes a string"),
-    ("/embed", {"inputs": "a b c d e f g", "truncate": False}, 422, "text_too_long", "9 tokens"),
-    ("/embed", {"inputs": "fail"}, 500, "internal", "told to fail"),
-    ("/search", {}, 422, "invalid_request", "queries is missing"),
-    ("/score", {"query": "a"}, 422, "invalid_request", "inputs is missing"),
-    ("/score", {"inputs": "a"}, 422, "invalid_request", "query is missing"),
-    ("/score", {"query": " ", "inputs": "a"}, 422, "invalid_request", "query is empty"),
-    ("/score", {"query": "a", "inputs": []}, 422, "invalid_request", "the list of texts is empty"),
-    ("/score", {"query": "a", "input": "a"}, 422, "invalid_request", 'unknown field "input": did you mean inputs?'),
-    ("/score", {"query": "a", "inputs": "a", "pooling": "cls"}, 422, "invalid_request", 'unknown field "pooling"'),
-    ("/score", {"query": "a", "inputs": ["unscored"]}, 501, "unsupported", "no reranker"),
-    ("/search", {"queries": ["a", " "]}, 422, "invalid_request", "queries[1] is empty"),
-    ("/search", {"queries": ""}, 422, "invalid_request", "queries[0] is empty"),
-    ("/search", {"queries": "a", "negative": ["b", " "]}, 422, "invalid_request", "negative[1] is empty"),
-    ("/search", {"queries": "a", "min_score": "b"}, 422, "invalid_request", 'min_score is "b": it takes a number'),
-    ("/search", {"queries": "a", "k": 0}, 422, "invalid_request", "k is 0: it takes at least 1"),
-    ("/search", {"queries": "a", "k": -1}, 422, "invalid_request", "k is -1: it takes at least 1"),
-    ("/search", {"queries": "a", "k": 10_000}, 422, "invalid_request", "k is 10000: it takes at most 1000"),
-    ("/search", {"queries": "a", "k": True}, 422, "invalid_request", "k is true: it takes a whole number"),
-    ("/search", {"queries": "a", "k": "5"}, 422, "invalid_request", 'k is "5": it takes a whole number'),
-    ("/search", {"queries": "a", "index": 1}, 422, "invalid_request", "index is 1: it takes a string"),
-    ("/search", {"queries": MANY}, 413, "too_large", "asks for 500,000 hits"),
-]
+#: Bodies that are refused, and the words that say why, by the status and the code.
+REFUSED: dict[tuple[int, str], list[tuple[str, Any, str]]] = {
+    (400, "invalid_json"): [
+        ("/embed", b"", "line 1 column 1"),
+        ("/embed", b'{"inputs": "a"', "line 1 column 15"),
+        ("/embed", b'{"inputs": NaN}', "column 12"),
+        ("/embed", b'{"inputs": "\xff"}', "UTF-8"),
+        ("/embed", b"[" * 5_000, "depth"),
+        ("/embed", b'{"a":' * 200_000 + b"1" + b"}" * 200_000, "depth"),
+        ("/search", b'{"queries": "a", "filter": ' + b'{"not":' * 5_000 + b"1" + b"}" * 5_001, "depth"),
+        ("/embed", b'{"inputs": "a", "dimensions": ' + b"9" * 5_000 + b"}", "infinity"),
+        ("/embed", '{"inputs": "a"}'.encode("utf-16"), "the body is not UTF-8"),
+        ("/embed", '{"inputs": "a"}'.encode("utf-32-le"), "not JSON"),
+        ("/embed", b'\xef\xbb\xbf{"inputs": "a"}', "byte order mark"),
+    ],
+    (413, "too_large"): [
+        ("/embed", b'{"inputs": "a"' + b', "a"\n :1' * 500_000 + b"}", "over 500,000 names of fields"),
+        ("/embed", {"inputs": MANY}, "interactive lane takes, 87,500 (SHOAL_MAX_BACKLOG_TEXTS): split"),
+        ("/embed", {"inputs": [*MANY, "x"]}, "may have 100,000 (SHOAL_MAX_BACKLOG_TEXTS): split"),
+        ("/embed", {"inputs": ["a", "x" * 10_000_000]}, "text 1 has 10,000,000 characters"),
+        ("/search", {"queries": ["a"] * 101, "k": 1000}, "101,000 hits and may ask for 100,000: split the list, or lo"),
+    ],
+    (422, "invalid_text"): [
+        ("/embed", b'{"inputs": "a", "\\ud800": 1}', "half of a surrogate pair"),
+        ("/embed", b'{"inputs": ["a", "\\udc00"]}', "half of a surrogate pair at line 1"),
+    ],
+    (422, "text_too_long"): [("/embed", {"inputs": "a b c d e f g", "truncate": False}, "9 tokens")],
+    (404, "unknown_index"): [("/search", {"queries": "sea", "index": "other"}, "other")],
+    (500, "internal"): [("/embed", {"inputs": "fail"}, "told to fail")],
+    (501, "unsupported"): [("/score", {"query": "a", "inputs": ["unscored"]}, "no reranker")],
+    (422, "invalid_request"): [
+        ("/embed", b'"a"', "a JSON string"),
+        ("/embed", b"[1]", "a JSON array"),
+        ("/embed", b"null", "a JSON null"),
+        ("/embed", b"5", "a JSON number"),
+        ("/embed", b'{"inputs": "a", "inputs": 5}', "inputs is 5"),
+        ("/embed", b'{"inputs": "a", "dimensions": 18446744073709551616}', "1.8446744073709552e+19"),
+        ("/embed", b'{"inputs": "a", "\\u0000\\n": 1}', 'unknown field "\\u0000\\n"'),
+        ("/embed", {}, "inputs is missing"),
+        ("/embed", {"inputs": None}, "inputs is null: it takes a string, a list of strings"),
+        ("/embed", {"inputs": ["a", 5]}, "inputs[1] is 5: it takes a string"),
+        ("/embed", {"inputs": [["a"]]}, 'inputs[0] is ["a"]: it takes a string'),
+        ("/embed", {"inputs": []}, "the list of texts is empty"),
+        ("/embed", {"normalise": 5, "inputs": 5}, '"normalise": did you mean normalize?'),
+        ("/embed", {"inputs": "a", "Output_Type": "int8"}, "did you mean output_dtype?"),
+        ("/embed", {"inputs": "a", "zzz": 1}, 'field "zzz": the known ones are truncate, '),
+        ("/embed", {"inputs": "a", "n" * 100_000: 1}, "the known ones are"),
+        ("/embed?normalize=true", {"inputs": "a"}, 'parameter "normalize": there are none here'),
+        ("/embed", {"inputs": "a", "normalize": 1}, "normalize is 1: it takes true or false"),
+        ("/embed", {"inputs": "a", "pooling": "sum"}, "it takes 'mean', 'max' or 'cls'"),
+        ("/embed", {"inputs": "a", "output": "x"}, "it takes 'vector', 'tokens' or 'chunks'"),
+        ("/embed", {"inputs": "a", "output_dtype": "int4"}, 'output_dtype is "int4": i'),
+        ("/embed", {"inputs": "a", "truncation_side": "up"}, "it takes 'right' or 'left'"),
+        ("/embed", {"inputs": "a", "dimensions": 0}, "dimensions is 0: it takes at least 1"),
+        ("/embed", {"inputs": "a", "dimensions": 2.5}, "dimensions is 2.5: it takes a whole number"),
+        ("/embed", {"inputs": "a", "dimensions": 2, "output": "tokens"}, "drop one of the two"),
+        ("/embed", {"inputs": "a", "prompt_name": 3}, "prompt_name is 3: it takes a string"),
+        ("/search", b'{"queries": "a", "filter": ' + b'{"not":' * 900 + b"1" + b"}" * 901, "over 32 conditions"),
+        ("/search", {"queries": "a", "filter": {"x": {"in": [1, None]}}}, "filter.x.in[1] is null"),
+        ("/search", {"queries": "a", "sort": ["x"]}, "sort[0]"),
+        ("/search", {"query": "a"}, 'unknown field "query": did you mean queries?'),
+        ("/search", {}, "queries is missing"),
+        ("/search", {"queries": ["a", " "]}, "queries[1] is empty"),
+        ("/search", {"queries": "a", "negative": ["b", " "]}, "negative[1] is empty"),
+        ("/search", {"queries": "a", "min_score": "b"}, 'min_score is "b": it takes a number'),
+        ("/search", {"queries": "a", "k": 0}, "k is 0: it takes at least 1"),
+        ("/search", {"queries": "a", "k": 1_001}, "k is 1001: it takes at most 1000"),
+        ("/search", {"queries": "a", "k": True}, "k is true: it takes a whole number"),
+        ("/search", {"queries": "a", "index": 1}, "index is 1: it takes a string"),
+        ("/score", {"query": "a"}, "inputs is missing"),
+        ("/score", {"inputs": "a"}, "query is missing"),
+        ("/score", {"query": " ", "inputs": "a"}, "query is empty"),
+        ("/score", {"query": "a", "inputs": "a", "pooling": "cls"}, 'unknown field "pooling"'),
+    ],
+}
 
 
 @pytest.mark.usefixtures("stub")
-def test_bad_input_is_refused_in_words(api: FlaskClient) -> None:
-    for number, (path, body, status, code, words) in enumerate(REFUSED):
+@pytest.mark.parametrize(("status", "code"), REFUSED)
+def test_bad_input_is_refused_in_words(api: FlaskClient, status: int, code: str) -> None:
+    for path, body, words in REFUSED[status, code]:
         response = api.post(path, data=body) if isinstance(body, bytes) else api.post(path, json=body)
         found, message = error_of(response, status)
-        assert (number, found) == (number, code)
-        assert words in message, number
-
-
-def test_a_wrong_value_is_not_echoed_at_length(api: FlaskClient) -> None:
-    _, message = error_of(post(api, "/embed", inputs="a", pooling="x" * 100_000), 422)
-    assert len(message) < 150
+        assert (found, words in message) == (code, True), (path, message)
+        assert len(message) < 500
 
 
 def test_a_body_over_the_limit_is_refused(make_app: MakeApp) -> None:
     api = make_app(max_request_bytes=1_000).test_client()
     code, message = error_of(post(api, "/embed", inputs="x" * 1_000), 413)
-    assert code == "too_large"
-    assert "1,000 bytes" in message
-
-
-def test_a_length_of_thousands_of_digits_is_over_the_limit(api: FlaskClient) -> None:
+    assert (code, "1,000 bytes" in message) == ("too_large", True)
     response = api.post("/embed", data=b"{}", environ_overrides={"CONTENT_LENGTH": "9" * 5_000})
     assert error_of(response, 413)[0] == "too_large"
 
@@ -382,31 +285,35 @@ class TestNoAnswer:
         assert "busy" in error_of(post(api, "/search", queries="a"), 504)[1]
 
     def test_a_full_lane_is_refused_at_once(self, make_app: MakeApp) -> None:
-        api = make_app(max_backlog=2).test_client()
-        for _ in range(2):
-            api.post("/embed", json={"inputs": "a"}, headers={"Prefer": "respond-async"})
+        api = make_app(max_backlog=1).test_client()
+        api.post("/embed", json={"inputs": "a"}, headers={"Prefer": "respond-async"})
         response = post(api, "/embed", inputs="a")
         assert error_of(response, 429)[0] == "overloaded"
         assert response.headers["Retry-After"] == "60"  # no worker makes room
 
-    @pytest.mark.parametrize(("path", "name"), [("/embed", "inputs"), ("/search", "queries")])
-    def test_a_request_waits_in_the_lane_that_it_names(self, make_app: MakeApp, path: str, name: str) -> None:
+    @pytest.mark.parametrize(("path", "body"), WAITING)
+    def test_a_request_waits_in_the_lane_that_it_names(
+        self, make_app: MakeApp, path: str, body: dict[str, Any]
+    ) -> None:
         api = make_app(max_backlog=1, request_timeout_s=0.05).test_client()
-        body = {name: "a", "lane": "bulk"}
-        assert api.post(path, json=body, headers={"Prefer": "respond-async"}).status_code == 202
-        assert "bulk" in error_of(post(api, path, **body), 429)[1]
-        assert error_of(post(api, path, **{name: "a"}), 504)[0] == "timeout"
+        headers = {"Prefer": "respond-async"}
+        assert api.post(path, json=body | {"lane": "bulk"}, headers=headers).status_code == 202
+        assert "bulk" in error_of(post(api, path, **body, lane="bulk"), 429)[1]
+        assert error_of(post(api, path, **body), 504)[0] == "timeout"
 
 
 class TestRedisAway:
-    def test_it_may_come_after_the_api(self, make_app: MakeApp, own_redis: RedisServer) -> None:
+    def test_service_goes_on_when_it_is_back(self, make_app: MakeApp, own_redis: RedisServer, settings: Any) -> None:
         own_redis.stop()
         api = make_app(redis_url=own_redis.url).test_client()
         response = post(api, "/embed", inputs="a")
-        assert error_of(response, 503)[0] == "unavailable"
-        assert response.headers["Retry-After"] == "1"
+        assert (error_of(response, 503)[0], response.headers["Retry-After"]) == ("unavailable", "1")
         own_redis.start()
         wait_until(lambda: error_of(api.get("/ready"), 503)[0] == "not_ready")  # Redis answers, and no worker is there
+        stub = StubWorker(own_redis.url, settings.keys)
+        stub.start()
+        wait_until(lambda: post(api, "/embed", inputs="a").status_code == 200)
+        stub.stop()
 
     def test_a_waiting_client_is_told_when_it_goes(
         self, make_app: MakeApp, own_redis: RedisServer, settings: Any
@@ -419,13 +326,5 @@ class TestRedisAway:
             own_redis.stop()
             assert error_of(waiting.result(), 503)[0] == "unavailable"
         queue.close()
-
-    def test_service_goes_on_when_it_is_back(self, make_app: MakeApp, own_redis: RedisServer, settings: Any) -> None:
-        api = make_app(redis_url=own_redis.url).test_client()
-        stub = StubWorker(own_redis.url, settings.keys)
-        stub.start()
-        own_redis.stop()
-        assert error_of(post(api, "/embed", inputs="a"), 503)[0] == "unavailable"
         own_redis.start()
-        wait_until(lambda: post(api, "/embed", inputs="a").status_code == 200)
-        stub.stop()
+        wait_until(lambda: app.test_client().get("/v1/jobs/none").status_code == 404)

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -116,18 +117,14 @@ def is_refused_or_left_out(op: str, name: str, value: Any) -> bool:
 
 
 @pytest.mark.parametrize("huge", HUGE)
-def test_no_field_of_a_job_is_longer_than_its_bound(huge: str) -> None:
+def test_no_field_of_a_job_or_of_its_options_is_longer_than_its_bound(huge: str) -> None:
     names = [(op, field.name) for op, job in OPERATIONS.items() for field in fields(job) if field.name not in OTHERS]
     assert [(op, name) for op, name in names if not is_refused_or_left_out(op, name, HUGE[huge])] == []
-
-
-@pytest.mark.parametrize("huge", HUGE)
-@pytest.mark.parametrize("options", [Options, SearchOptions])
-def test_no_option_is_longer_than_its_bound(options: type[Any], huge: str) -> None:
-    for field in fields(options):
-        with pytest.raises(InvalidRequest) as caught:
-            options(**{field.name: HUGE[huge]})
-        assert len(caught.value.message) < 400
+    for options in (Options, SearchOptions):
+        for field in fields(options):
+            with pytest.raises(InvalidRequest) as caught:
+                options(**{field.name: HUGE[huge]})
+            assert len(caught.value.message) < 400
 
 
 NAME, VALUE = "x" * (MAX_NAME_CHARS + 1), "x" * (MAX_VALUE_CHARS + 1)
@@ -163,26 +160,11 @@ PARTS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", PARTS, ids=lambda options: next(iter(options)))
-def test_no_part_of_an_option_is_longer_than_its_bound(options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        SearchOptions(**options)
-    assert len(caught.value.message) < 400
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """Return an index of as many documents as the sample has, each with several values of some fields."""
-    documents = [
-        {
-            "tag": [f"t{m}" for m in range(n % 10)],
-            "key": f"key {n}",
-            "year": float(n),
-            "day": f"2001-05-{1 + n % 28:02}",
-        }
-        for n in range(1_025)
-    ]
-    return Made(tmp_path_factory.mktemp("bounds") / "version", documents, 0, 0, 0)
+def test_no_part_of_an_option_is_longer_than_its_bound() -> None:
+    for options in PARTS:
+        with pytest.raises(InvalidRequest) as caught:
+            SearchOptions(**options)
+        assert len(caught.value.message) < 400
 
 
 _KEYS = [f"key {n}" for n in range(MAX_FILTER_VALUES)]
@@ -205,17 +187,27 @@ LARGEST: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", LARGEST, ids=lambda options: next(iter(options)))
-def test_the_largest_options_take_little_work(made: Made, options: dict[str, Any]) -> None:
-    query, num_calls = vectors_of(1, 3)[0], 0
+def test_the_largest_options_take_little_work(tmp_path: Path) -> None:
+    documents = [
+        {
+            "tag": [f"t{m}" for m in range(n % 10)],
+            "key": f"key {n}",
+            "year": float(n),
+            "day": f"2001-05-{1 + n % 28:02}",
+        }
+        for n in range(1_025)
+    ]
+    made, num_calls = Made(tmp_path / "version", documents, 0, 0, 0), 0
 
     def count(frame: object, event: str, argument: object) -> None:
         nonlocal num_calls
         num_calls += event.endswith("call")
 
-    sys.setprofile(count)
-    try:
-        made.answer(query, k=1, **options)
-    finally:
-        sys.setprofile(None)
-    assert 0 < num_calls < MAX_CALLS
+    for options in LARGEST:
+        num_calls = 0
+        sys.setprofile(count)
+        try:
+            made.answer(vectors_of(1, 3)[0], k=1, **options)
+        finally:
+            sys.setprofile(None)
+        assert 0 < num_calls < MAX_CALLS, options.keys()

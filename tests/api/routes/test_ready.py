@@ -3,6 +3,7 @@
 import pytest
 from api_stub import INDEX, MakeApp, StubWorker, error_of
 from blocking import Pool
+from conftest import RedisServer
 from flask.testing import FlaskClient
 from queues import Queue
 
@@ -22,33 +23,32 @@ def why_not(api: FlaskClient, path: str = "/ready") -> str:
 
 def test_no_worker_is_alive(api: FlaskClient) -> None:
     assert "no worker is alive" in why_not(api)
-    assert api.get("/health").status_code == 200
+    assert api.get("/ready").headers["Retry-After"] == "1"
 
 
-@pytest.mark.parametrize("state", ["loading", "stalled"])
-def test_workers_that_are_alive_and_not_at_work(api: FlaskClient, stub: StubWorker, state: str) -> None:
-    stub.announce(state=state)
-    assert f"none of the 1 workers alive is ready (1 {state})" in why_not(api)
+def test_redis_is_away(make_app: MakeApp, own_redis: RedisServer) -> None:
+    own_redis.stop()
+    api = make_app(redis_url=own_redis.url).test_client()
+    assert error_of(api.get("/ready"), 503)[0] == "unavailable"
+    response = api.get("/health")
+    assert (response.status_code, response.get_json()) == (200, {"status": "ok"})
+
+
+def test_workers_that_are_alive_and_not_at_work(api: FlaskClient, stub: StubWorker) -> None:
+    for state in ("loading", "stalled"):
+        stub.announce(state=state)
+        assert f"none of the 1 workers alive is ready (1 {state})" in why_not(api)
     stub.announce()
-    assert api.get("/ready").status_code == 200
+    assert api.get("/ready").get_json() == {"status": "ready", "workers": 1}
 
 
 def test_it_is_not_ready_while_no_worker_serves_an_index_of_its_settings(make_app: MakeApp, stub: StubWorker) -> None:
     api = make_app(indexes="news=/a,faq=/b").test_client()
     assert 'the index "faq", "news":' in why_not(api)
     stub.announce(indexes={"news": INDEX})
+    stub.pool.announce("b", {"state": "stalled", "indexes": {"faq": INDEX}})
     assert 'the index "faq":' in why_not(api)
-    stub.announce(indexes={"news": INDEX, "faq": INDEX})
-    assert api.get("/ready").status_code == 200
-
-
-def test_one_worker_may_serve_one_index_and_another_the_other(make_app: MakeApp, queue: Queue, keys: Keys) -> None:
-    api = make_app(indexes="news=/a,faq=/b").test_client()
-    pool = Pool(queue.broker, keys, alive_s=3_600)
-    pool.announce("a", {"state": "ready", "indexes": {"news": INDEX}})
-    pool.announce("b", {"state": "stalled", "indexes": {"faq": INDEX}})
-    assert 'the index "faq":' in why_not(api)
-    pool.announce("b", {"state": "ready", "indexes": {"faq": INDEX}})
+    stub.pool.announce("b", {"state": "ready", "indexes": {"faq": INDEX}})
     assert api.get("/ready").get_json() == {"status": "ready", "workers": 2}
 
 
@@ -75,21 +75,16 @@ def test_an_index_that_is_asked_for(api: FlaskClient) -> None:
     assert 'the index "other":' in why_not(api, "/ready?index=other")
 
 
-@pytest.mark.parametrize("what", ["", *LANE_KEYS, "suspects", "holders", "unread", "unread_load"])
-@pytest.mark.parametrize("lane", LANES)
-def test_a_key_of_a_lane_that_has_another_type(
-    make_app: MakeApp, queue: Queue, keys: Keys, lane: str, what: str
-) -> None:
-    api = make_app().test_client()
-    pool = Pool(queue.broker, keys, alive_s=3_600)
-    pool.announce("a", {"state": "ready", "indexes": {"default": INDEX}})
-    assert api.get("/ready").status_code == 200
-    key = keys.of_lane(lane, what) if what in LANE_KEYS else getattr(keys, what) if what else keys.lane(lane)
-    queue.redis.delete(key)
-    queue.redis.set(key, "something else")
-    assert all(words in why_not(api) for words in (key, "delete it"))
-    queue.redis.delete(key)
-    assert api.get("/ready").status_code == 200
+def test_a_key_of_a_lane_that_has_another_type(api: FlaskClient, queue: Queue, keys: Keys) -> None:
+    Pool(queue.broker, keys, alive_s=3_600).announce("a", {"state": "ready"})
+    of_lanes = [keys.of_lane(lane, what) for lane in LANES for what in LANE_KEYS]
+    others = [*map(keys.lane, LANES), keys.suspects, keys.holders, keys.unread, keys.unread_load]
+    for key in (*of_lanes, *others):
+        assert api.get("/ready").status_code == 200
+        queue.redis.delete(key)
+        queue.redis.set(key, "something else")
+        assert all(words in why_not(api) for words in (key, "delete it"))
+        queue.redis.delete(key)
 
 
 @pytest.mark.usefixtures("stub")

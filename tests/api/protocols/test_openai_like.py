@@ -1,0 +1,101 @@
+"""Embeddings of Voyage, Jina and Infinity, whose answers are OpenAI's. Their reranks are in test_rerank_routes.py."""
+
+import base64
+from typing import Any
+
+import numpy as np
+import pytest
+from api_stub import StubWorker, vector_of
+from flask.testing import FlaskClient
+
+pytest_plugins = ["api_fixtures"]
+
+TEXTS = ["a storm", "rain in the sea"]
+VECTORS = np.array([vector_of(text) for text in TEXTS])
+
+
+def rows(api: FlaskClient, **body: Any) -> list[Any]:
+    """Return the vectors that the route answers, and fail the test unless their shape is OpenAI's."""
+    found = api.post("/v1/embeddings", json={"input": TEXTS, "model": "stub", **body}).get_json()
+    assert (found["object"], found["model"], found["usage"]["total_tokens"] > 0) == ("list", "stub", True)
+    assert [item["index"] for item in found["data"]] == [0, 1]
+    return [item["embedding"] for item in found["data"]]
+
+
+#: Fields beside the texts, and words of the message that refuses them.
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"output_dtype": "float64"}, "output_dtype is"),
+    ({"output_dtype": "binary"}, "the vectors have 4 numbers"),
+    ({"output_dimension": 0}, "output_dimension is 0"),
+    ({"input_type": "image"}, "input_type is"),
+    ({"truncation": False, "input": "a b c d e f g h i"}, "a text has 11 tokens"),
+    ({"truncation": True, "dimensions": 2}, "did you mean output_dimension?"),
+    ({"task": "retrieval.query", "late_chunking": True}, "late_chunking is true"),
+    ({"task": "walk"}, "task is"),
+]
+
+
+@pytest.mark.usefixtures("stub")
+class TestVoyage:
+    def test_what_its_client_sends_is_answered_with_what_it_decodes(self, api: FlaskClient) -> None:
+        plain = {"input_type": None, "truncation": True, "output_dtype": None, "output_dimension": None}
+        found = [base64.b64decode(row) for row in rows(api, encoding_format="base64", **plain)]
+        assert np.array_equal([np.frombuffer(row, "<f4") for row in found], VECTORS)
+        small = rows(api, encoding_format="base64", output_dtype="int8")
+        numbers = np.array([np.frombuffer(base64.b64decode(row), np.int8) for row in small])
+        assert np.array_equal(numbers, rows(api, output_dtype="int8"))
+        assert np.abs(numbers).max() == 127
+        assert np.shape(rows(api, output_dimension=2, output_dtype="uint8", truncation=None)) == (2, 2)
+
+    def test_errors_have_its_shape(self, api: FlaskClient) -> None:
+        for more, words in REFUSED:
+            response = api.post("/v1/embeddings", json={"input": TEXTS, **more})
+            assert response.status_code in (400, 422)
+            assert list(response.get_json()) == ["detail"]
+            assert words in response.get_json()["detail"]
+
+
+@pytest.mark.usefixtures("stub")
+def test_jina(api: FlaskClient) -> None:
+    assert np.array_equal(np.array(rows(api, late_chunking=False, embedding_type="float"), np.float32), VECTORS)
+    found = rows(api, embedding_type="base64", task="text-matching", normalized=True)
+    assert np.array_equal([np.frombuffer(base64.b64decode(row), "<f4") for row in found], VECTORS)
+    assert np.shape(rows(api, dimensions=2, late_chunking=False)) == (2, 2)
+
+
+@pytest.mark.usefixtures("stub")
+def test_infinity(api: FlaskClient) -> None:
+    asked: dict[str, Any] = {"input": TEXTS, "model": "default/not-specified", "dimensions": 0}
+    body = api.post("/embeddings", json=asked).get_json()
+    assert np.array_equal(np.array([item["embedding"] for item in body["data"]], np.float32), VECTORS)
+    assert (body["object"], body["model"], body["usage"]["total_tokens"]) == ("list", "stub", 10)
+    assert body["id"].startswith("infinity-")
+    assert body["created"] > 1_700_000_000
+    asked = {"input": TEXTS[0], "encoding_format": "base64", "dimensions": 2}
+    (item,) = api.post("/embeddings", json=asked).get_json()["data"]
+    assert np.array_equal(np.frombuffer(base64.b64decode(item["embedding"]), "<f4"), VECTORS[0, :2])
+
+
+def test_infinitys_models_have_the_load_of_the_lanes(api: FlaskClient, stub: StubWorker) -> None:
+    stub.pause()
+    api.post("/v1/jobs", json={"op": "embed", "inputs": ["a", "b"]})
+    model, reranker = api.get("/models").get_json()["data"]
+    assert (reranker["id"], reranker["capabilities"]) == ("stub-reranker", ["rerank"])
+    assert (model["id"], model["capabilities"], model["backend"]) == ("stub", ["embed"], "shoal")
+    loads = {"queue_fraction": 2 / 200_000, "queue_absolute": 2, "results_pending": 2}
+    assert model["stats"] == loads | {"batch_size": 64}
+    stub.resume()
+
+
+def test_the_kind_of_text_chooses_the_prompt(api: FlaskClient, stub: StubWorker) -> None:
+    stub.announce(prompts=["query", "passage"])
+    for more in (
+        {"input_type": "query"},
+        {"input_type": "document"},
+        {"task": "retrieval.query"},
+        {"task": "retrieval.passage"},
+        {"task": "text-matching"},
+        {"truncation": True},
+    ):
+        rows(api, **more)
+    assert stub.prompts_asked == ["query", "passage", "query", "passage", None, None]
