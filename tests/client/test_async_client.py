@@ -3,7 +3,7 @@
 import asyncio
 import gc
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, aclosing
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -15,10 +15,9 @@ from tcp_proxy import Proxy
 from shoal import AsyncClient
 from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.async_connection import ConnectionMaker
-from shoal.client.redis import call
 from shoal.contract.jobs import TEXTS_PER_JOB
 from shoal.contract.keys import Keys
-from shoal.errors import Unavailable
+from shoal.errors import Overloaded, Unavailable
 from shoal.operations import Embed
 from shoal.queue.delivery import Answer
 from shoal.queue.lane import LaneLimits
@@ -136,30 +135,17 @@ class TestStream:
             assert (await first).tolist() == [5]
         await wait_for(lambda: queue.backlog()["bulk"] == 0)
 
-    def test_while_the_lane_is_full_a_job_is_sent_again(
-        self, queue: Queue, redis_url: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        pauses: list[float] = []
-        stack = ExitStack()
-
-        async def sleep(seconds: float) -> None:
-            if not pauses:
-                stack.enter_context(answering(queue))
-            pauses.append(seconds)
-            await asyncio.sleep(0.01)
-
-        async def use() -> list[float]:
-            own: dict[str, Any] = {"key_prefix": queue.keys.prefix, "pool": queue.keys.pool, "timeout_s": 3_600}
-            async with AsyncClient(redis_url, **own) as client:
-                texts = ["x"] * TEXTS_PER_JOB + ["yy"] * TEXTS_PER_JOB
-                return [float(vector[0]) async for vector in client.embed_stream(texts, window=2)]
-
-        monkeypatch.setattr(call, "sleep", sleep)
+    @in_loop
+    async def test_while_the_lane_is_full_a_job_is_sent_again(self, queue: Queue, client: AsyncClient) -> None:
+        queue.pool.announce("a", {"state": "ready", "texts_per_s": 1e6})  # so a job that is refused waits for 1 s
         set_limits(queue, LaneLimits(max_jobs=1))
         queue.put("bulk", [Embed(["storm"])])
-        with stack:
-            assert asyncio.run(use()) == [1.0] * TEXTS_PER_JOB + [2.0] * TEXTS_PER_JOB
-        assert pauses
+        stream = client.open_stream(2, "bulk", {})
+        for text in ("x", "yy"):
+            await stream.send([text])
+        await wait_for(lambda: all(isinstance(pending.error(), Overloaded) for _, pending in stream._sent))
+        with answering(queue):
+            assert [(await stream.receive()).tolist() for _ in range(2)] == [[[1.0]], [[2.0]]]
 
 
 class TestClosing:

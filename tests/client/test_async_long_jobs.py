@@ -13,7 +13,7 @@ from queues import Queue
 from tcp_proxy import Proxy
 
 from shoal import AsyncClient, Client
-from shoal.client.redis.session import WorkThreads
+from shoal.client.redis.long_jobs import WorkThreads
 from shoal.client.source import ItemFile
 from shoal.errors import Unavailable, UnknownJob
 
