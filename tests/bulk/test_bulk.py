@@ -178,16 +178,16 @@ class TestFolder:
         assert result.num_vectors == 9
         assert "7 (SHOAL_MAX_TEXT_CHARS)" in result.first_bad[-1]
 
-    def test_a_file_without_rows_gives_no_parts(self, embed: EmbedSource, tmp_path: Path) -> None:
+    def test_without_rows_there_are_no_parts_and_without_a_good_one_it_fails(
+        self, embed: EmbedSource, tmp_path: Path
+    ) -> None:
         (tmp_path / "none.txt").write_text("\n")
         result = embed(source=str(tmp_path / "none.txt"))
         assert (result.rows, result.num_parts) == (0, 0)
         assert files_in(tmp_path / "out").keys() == {"manifest.json", "bad-rows.jsonl"}
-
-    def test_without_a_good_row_it_fails(self, embed: EmbedSource, tmp_path: Path) -> None:
         (tmp_path / "bad.txt").write_text(f"{TOO_LONG}\n" * 3)
         with pytest.raises(BadDocument, match=r"none of the 3 rows can be embedded; the first: .*too many tokens"):
-            embed(source=str(tmp_path / "bad.txt"))
+            embed("other", source=str(tmp_path / "bad.txt"))
 
 
 @pytest.fixture
@@ -286,7 +286,7 @@ class TestGoingOn:
         embed("undisturbed")
         assert files_in(out) == undisturbed
 
-    @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+    @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
     def test_a_process_that_is_ended_within_a_part_goes_on(
         self, source: Path, tmp_path: Path, queue: Queue, redis_url: str, keys: Keys, number: signal.Signals
     ) -> None:
@@ -338,58 +338,46 @@ class TestRefused:
         with pytest.raises(InvalidRequest, match="has changed"):
             embed(report=touch)
 
-    def test_a_folder_of_another_model(self, embed: EmbedSource, tmp_path: Path, queue: Queue) -> None:
-        with SteadyWorker(queue).running():
-            embed()
-        before = files_in(tmp_path / "out")
-        queue.pool.leave("steady")
-        queue.pool.announce("other", OTHER_MODEL)
-        with pytest.raises(ModelMismatch, match=r"begun with the model steady \(d1\), and the workers have other"):
-            embed()
-        assert files_in(tmp_path / "out") == before
-
-    @pytest.mark.parametrize("before", ["f1", ""])
-    def test_other_settings_of_the_model(
-        self, embed: EmbedSource, tmp_path: Path, client: Client, queue: Queue, before: str
+    @pytest.mark.parametrize(
+        ("other", "before", "message"),
+        [
+            (
+                {"model": "other", "digest": "d2"},
+                "f1",
+                r"begun with the model steady \(d1\), and the workers have other",
+            ),
+            ({"fingerprint": "f2"}, "f1", "cannot be continued, as the workers had another engine or precision"),
+            ({"fingerprint": "f2"}, "", "cannot be continued, as the folder does not say with which engine"),
+        ],
+    )
+    def test_a_folder_of_another_model_or_of_other_settings(
+        self, embed: EmbedSource, tmp_path: Path, queue: Queue, other: dict[str, str], before: str, message: str
     ) -> None:
         with SteadyWorker(queue).running():
             embed()
-        manifest = json.loads((tmp_path / "out" / "manifest.json").read_text()) | {"fingerprint": before}
-        (tmp_path / "out" / "manifest.json").write_text(json.dumps({**manifest, "is_complete": False}))
+        manifest = tmp_path / "out" / "manifest.json"
+        manifest.write_text(
+            json.dumps(json.loads(manifest.read_text()) | {"fingerprint": before, "is_complete": False})
+        )
         files = files_in(tmp_path / "out")
         queue.pool.leave("steady")
-        assert client.pool.workers() == {}
-        other = SteadyWorker(queue)
-        other.about["fingerprint"] = "f2"
-        reason = "had another engine or precision" if before else "the folder does not say with which engine"
-        with other.running(), pytest.raises(ModelMismatch, match=f"cannot be continued, as the .*{reason[4:]}"):
+        changed = SteadyWorker(queue)
+        changed.about |= other
+        with changed.running(), pytest.raises(ModelMismatch, match=message):
             embed()
         assert files_in(tmp_path / "out") == files
 
     @pytest.mark.parametrize(
-        ("fingerprint", "message"),
-        [("f2", "as they have different precision .bf16; f32.: set SHOAL_PRECISION"), (None, "update all workers")],
-    )
-    def test_workers_of_different_vectors(
-        self, embed: EmbedSource, client: Client, queue: Queue, fingerprint: str | None, message: str
-    ) -> None:
-        steady = SteadyWorker(queue)
-        steady.about["precision"] = "f32"
-        steady.announce()
-        client.pool.announce("other", steady.about | {"precision": "bf16", "fingerprint": fingerprint})
-        with pytest.raises(NotReady, match=message):
-            embed()
-
-    @pytest.mark.parametrize(
         ("other", "words"),
         [
-            ({"engine": "torch"}, r"different engine \(openvino; torch\): set SHOAL_ENGINE"),
+            ({"precision": "bf16"}, r"different precision \(bf16; f32\): set SHOAL_PRECISION"),
             ({"max_tokens": 128}, r"different max tokens \(128; 256\): start all"),
             ({"prompts": ["document", "query"]}, r"different prompts \(document, query; query\): start all"),
             ({}, "different files of the model, such as another tokenizer"),
+            ({"fingerprint": None}, "update all workers"),
         ],
     )
-    def test_what_makes_their_vectors_differ_is_named(self, other: dict[str, Any], words: str) -> None:
+    def test_what_makes_vectors_of_workers_differ_is_named(self, other: dict[str, Any], words: str) -> None:
         about = {"digest": "d", "precision": "f32", "engine": "openvino", "max_tokens": 256, "prompts": ["query"]}
         with pytest.raises(NotReady, match=words):
             check_same_vectors([about | {"fingerprint": "f1"}, about | {"fingerprint": "f2"} | other])
@@ -415,9 +403,8 @@ class TestRefused:
             with pytest.raises(FileError, match=r"manifest.json cannot be read"):
                 embed("undisturbed")
 
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
+    def test_arguments_that_cannot_work(self) -> None:
+        wrong: list[tuple[dict[str, Any], str]] = [
             ({"source": ""}, 'source is "": it takes the name'),
             ({"text_column": 3}, "text_column is 3: it takes the name of a column"),
             ({"format": "csv"}, 'format is "csv": it takes one of safetensors, npy, parquet, jsonl'),
@@ -427,11 +414,10 @@ class TestRefused:
             ({"options": {"size": 3}}, 'there is no option "size"'),
             ({"options": {"dimensions": "3"}}, "dimensions is"),
             ({"options": {"output": "tokens"}}, 'output is "tokens": a file of vectors takes'),
-        ],
-    )
-    def test_arguments_that_cannot_work(self, arguments: dict[str, Any], message: str) -> None:
-        with pytest.raises(InvalidRequest, match=message):
-            BulkRequest(**{"source": "a.txt", "out": "out", **arguments})
+        ]
+        for arguments, message in wrong:
+            with pytest.raises(InvalidRequest, match=message):
+                BulkRequest(**{"source": "a.txt", "out": "out", **arguments})
 
     def test_refused_options_leave_the_folder_free(self, embed: EmbedSource, steady: SteadyWorker) -> None:
         with pytest.raises(MalformedJob, match=r"vectors of the shape \[15, 8\], not \[15, 4\]"):
@@ -545,9 +531,8 @@ class TestWaiting:
             with pytest.raises(Internal):
                 list(stream.embed(groups))
 
-    @pytest.mark.parametrize("num_texts", [1, 33])
     def test_but_not_those_that_a_slow_worker_has(
-        self, client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch, num_texts: int
+        self, client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(job_stream, "WAITING_EVERY_S", 0.01)
         worker, taken, num_calls = SteadyWorker(queue), [], 0
@@ -563,7 +548,7 @@ class TestWaiting:
                 assert queue.reply([Answer(delivery, steady_reply(job), job.reply_to)]) == 1
 
         stream = JobStream(client, Options(), MODEL, DIMENSION, compute, send_again_s=0.0)
-        groups = [Group([Document(str(n), "storm", {}) for n in range(num_texts)]) for _ in range(3)]
+        groups = [Group([Document(str(n), "storm", {}) for n in range(33)]) for _ in range(3)]
         assert all(group.vectors is not None for group in stream.embed(iter(groups)))
         assert taken == []
 

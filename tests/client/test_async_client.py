@@ -2,11 +2,10 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import ExitStack, aclosing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
 from typing import Any
 
-import numpy as np
 import pytest
 from awaiting import answer_all, answering, async_client, in_loop, num_interactive, outcomes, reply_to, url_of, wait_for
 from conftest import RedisServer, wait_until
@@ -16,15 +15,12 @@ from tcp_proxy import Proxy
 from shoal import AsyncClient
 from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.async_connection import ConnectionMaker
-from shoal.client.redis import call
 from shoal.contract.jobs import TEXTS_PER_JOB
 from shoal.contract.keys import Keys
-from shoal.errors import Internal, ShoalError, Unavailable
+from shoal.errors import Overloaded, Unavailable
 from shoal.operations import Embed
 from shoal.queue.delivery import Answer
 from shoal.queue.lane import LaneLimits
-from shoal.queue.packed_jobs import PackedJobs
-from shoal.queue.producer import Producer
 
 NUM_TASKS = 200
 
@@ -60,23 +56,6 @@ class TestManyTasks:
         asyncio.run(use())
         queue.close()
 
-    @in_loop
-    async def test_results_of_submitted_jobs_are_waited_for_without_a_connection_each(
-        self, queue: Queue, client: AsyncClient
-    ) -> None:
-        handles = await asyncio.gather(*(client.submit("embed", "x" * n) for n in range(NUM_TASKS)))
-        tasks = [asyncio.create_task(handle.result()) for handle in handles]
-        record = queue.keys.record(handles[-1].id)
-        await wait_for(lambda: queue.redis.hexists(record, "watchers"))
-        assert answer_all(queue) == NUM_TASKS
-        assert [reply.tokens for reply in await outcomes(tasks)] == [[n] for n in range(NUM_TASKS)]
-
-
-async def embed_within(client: AsyncClient, deadline: asyncio.Timeout) -> None:
-    """Embed a text until the deadline."""
-    async with deadline:
-        await client.embed("storm")
-
 
 class TestCancelling:
     @in_loop
@@ -91,17 +70,6 @@ class TestCancelling:
             vectors, *errors = await outcomes(tasks)
             assert vectors.shape == (40, 1)
             assert {type(error) for error in errors} == {asyncio.CancelledError}
-        assert num_interactive(queue) == 0
-
-    @in_loop
-    async def test_a_timeout_of_asyncio_withdraws_them(self, queue: Queue, redis_url: str) -> None:
-        async with async_client(queue, redis_url) as client:
-            await client.queue.pool.alive()  # it is connected
-            deadline = asyncio.timeout(None)
-            waiting = asyncio.create_task(embed_within(client, deadline))
-            await wait_for(lambda: num_interactive(queue) == 1)
-            deadline.reschedule(0)
-            assert [type(error) for error in await outcomes([waiting])] == [TimeoutError]
         assert num_interactive(queue) == 0
 
     @in_loop
@@ -120,15 +88,6 @@ class TestCancelling:
             assert len(sent) == 1
         assert queue.backlog() == {"interactive": 0, "bulk": 1}
         queue.close()
-
-    @in_loop
-    async def test_a_task_that_is_cancelled_at_once_puts_nothing(self, queue: Queue, redis_url: str) -> None:
-        async with async_client(queue, redis_url) as client:
-            task = asyncio.create_task(client.embed("storm"))
-            await asyncio.sleep(0)
-            task.cancel()
-            assert [type(error) for error in await outcomes([task])] == [asyncio.CancelledError]
-        assert num_interactive(queue) == 0
 
     @in_loop
     async def test_a_task_that_waits_for_a_result_leaves_the_job_as_it_is(
@@ -177,65 +136,36 @@ class TestStream:
         await wait_for(lambda: queue.backlog()["bulk"] == 0)
 
     @in_loop
-    async def test_to_cancel_the_task_that_reads_withdraws_the_rest(self, queue: Queue, client: AsyncClient) -> None:
-        stream = client.embed_stream(["storm"] * 10 * TEXTS_PER_JOB, window=4)
-        task = asyncio.create_task(anext(stream))
-        await wait_for(lambda: queue.backlog()["bulk"] == 4)
-        task.cancel()
-        await outcomes([task])
-        await wait_for(lambda: queue.backlog()["bulk"] == 0)
-
-    def test_while_the_lane_is_full_a_job_is_sent_again(
-        self, queue: Queue, redis_url: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        pauses: list[float] = []
-        stack = ExitStack()
-
-        async def sleep(seconds: float) -> None:
-            if not pauses:
-                stack.enter_context(answering(queue))
-            pauses.append(seconds)
-            await asyncio.sleep(0.01)
-
-        async def use() -> list[float]:
-            own: dict[str, Any] = {"key_prefix": queue.keys.prefix, "pool": queue.keys.pool, "timeout_s": 3_600}
-            async with AsyncClient(redis_url, **own) as client:
-                texts = ["x"] * TEXTS_PER_JOB + ["yy"] * TEXTS_PER_JOB
-                return [float(vector[0]) async for vector in client.embed_stream(texts, window=2)]
-
-        monkeypatch.setattr(call, "sleep", sleep)
+    async def test_while_the_lane_is_full_a_job_is_sent_again(self, queue: Queue, client: AsyncClient) -> None:
+        queue.pool.announce("a", {"state": "ready", "texts_per_s": 1e6})  # so a job that is refused waits for 1 s
         set_limits(queue, LaneLimits(max_jobs=1))
         queue.put("bulk", [Embed(["storm"])])
-        with stack:
-            assert asyncio.run(use()) == [1.0] * TEXTS_PER_JOB + [2.0] * TEXTS_PER_JOB
-        assert pauses
+        stream = client.open_stream(2, "bulk", {})
+        for text in ("x", "yy"):
+            await stream.send([text])
+        await wait_for(lambda: all(isinstance(pending.error(), Overloaded) for _, pending in stream._sent))
+        with answering(queue):
+            assert [(await stream.receive()).tolist() for _ in range(2)] == [[[1.0]], [[2.0]]]
 
 
 class TestClosing:
     @in_loop
-    async def test_tasks_that_wait_are_told_and_none_is_left(self, queue: Queue, redis_url: str) -> None:
+    async def test_tasks_that_wait_are_told_and_their_jobs_withdrawn(self, queue: Queue, redis_url: str) -> None:
         client = async_client(queue, redis_url)
         handle = await client.submit("embed", "storm", lane="bulk")
-        tasks = [asyncio.create_task(steps) for steps in (client.embed("storm"), handle.result())]
-        await wait_for(lambda: num_interactive(queue) == 1)
+        texts = ["storm"] * 20 * TEXTS_PER_JOB
+        tasks = [asyncio.create_task(steps) for steps in (client.embed(texts), handle.result())]
+        await wait_for(lambda: num_interactive(queue) == 20)
+        queue.take("a", ["interactive"], 5)  # a worker has some of them
         await wait_for(lambda: queue.redis.hexists(queue.keys.record(handle.id), "watchers"))
         await client.close()
+        assert num_interactive(queue) == 0
         for error in await outcomes(tasks):
             assert isinstance(error, Unavailable)
             assert "the client was closed" in str(error)
         assert asyncio.all_tasks() == {asyncio.current_task()}
         await client.close()
         answer_all(queue)
-
-    @in_loop
-    async def test_the_jobs_of_tasks_that_wait_are_withdrawn(self, queue: Queue, redis_url: str) -> None:
-        client = async_client(queue, redis_url)
-        task = asyncio.create_task(client.embed(["storm"] * 20 * TEXTS_PER_JOB))
-        await wait_for(lambda: num_interactive(queue) == 20)
-        queue.take("a", ["interactive"], 5)  # a worker has some of them
-        await client.close()
-        assert num_interactive(queue) == 0
-        assert [type(error) for error in await outcomes([task])] == [Unavailable]
 
     @in_loop
     async def test_tasks_that_look_into_the_cache_are_told_and_do_not_open_it_again(self, proxy: Proxy) -> None:
@@ -249,14 +179,6 @@ class TestClosing:
             assert isinstance(error, Unavailable)
             assert "the client was closed" in str(error)
         assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    @in_loop
-    async def test_a_task_that_has_just_asked_redis_is_told(self, redis_url: str) -> None:
-        broker = AsyncBroker(ConnectionMaker(redis_url))
-        task = asyncio.create_task(broker.execute("PING"))
-        await asyncio.sleep(0)
-        await broker.close()
-        assert [type(error) for error in await outcomes([task])] == [Unavailable]
 
     @pytest.mark.parametrize("num_steps", [1, 3])
     @in_loop
@@ -339,25 +261,5 @@ class TestClosing:
             first.run(close())
             assert second.run(use()) == set()
             second.run(close())
-
-    def test_without_a_loop_it_says_so(self, redis_url: str) -> None:
         with pytest.raises(RuntimeError, match="no running event loop"):
-            AsyncClient(redis_url).connect()
-
-
-def test_after_an_unforeseen_error_tasks_that_wait_are_told_and_it_goes_on(
-    queue: Queue, redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def fail(self: Producer, puts: Sequence[PackedJobs]) -> list[list[str | None] | ShoalError]:
-        raise RuntimeError("unforeseen")
-
-    async def use() -> None:
-        async with async_client(queue, redis_url) as client:
-            with monkeypatch.context() as patch:
-                patch.setattr(Producer, "put_many", fail)
-                with pytest.raises(Internal, match="in an unforeseen way"):
-                    await client.embed("storm")
-            with answering(queue):
-                assert np.array_equal(await client.embed("storm"), [5])
-
-    asyncio.run(use())
+            client.connect()

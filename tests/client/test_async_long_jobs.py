@@ -13,9 +13,8 @@ from queues import Queue
 from tcp_proxy import Proxy
 
 from shoal import AsyncClient, Client
-from shoal.client.redis.session import WorkThreads
+from shoal.client.redis.long_jobs import WorkThreads
 from shoal.client.source import ItemFile
-from shoal.contract.keys import Keys
 from shoal.errors import Unavailable, UnknownJob
 
 P = ParamSpec("P")
@@ -68,15 +67,6 @@ class TestCancelling:
             assert [type(error) for error in await outcomes([task])] == [asyncio.CancelledError]
             assert await job.status() == "queued"
             assert await job.cancel() == "cancelled"
-
-    @in_loop
-    async def test_a_timeout_of_asyncio_ends_the_wait_alone(self, queue: Queue, redis_url: str, job_id: str) -> None:
-        async with async_client(queue, redis_url) as client:
-            job = client.long_job(job_id)
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.1):
-                    await job.wait()
-            assert await job.status() == "queued"
 
     def test_texts_that_are_being_written_leave_no_file(self, queue: Queue, redis_url: str, tmp_path: Path) -> None:
         file = tmp_path / "vectors.jsonl"
@@ -156,26 +146,3 @@ class TestClosing:
         await client.close()
         assert {type(error) for error in await outcomes(tasks)} == {Unavailable}
         assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    def test_a_loop_that_ends_closes_it_and_the_next_one_opens_it_again(self, own_redis: RedisServer) -> None:
-        queue = Queue.connect(own_redis.url, Keys())
-
-        async def use(client: AsyncClient) -> None:
-            with pytest.raises(UnknownJob):
-                await client.long_job("nobody").status()
-            waiting.append(asyncio.create_task(client.long_job("nobody").status()))
-
-        client, waiting = async_client(queue, own_redis.url), list[asyncio.Task[str]]()
-        for _ in range(2):
-            asyncio.run(use(client))
-            assert waiting[-1].cancelled()
-        asyncio.run(client.close())
-        queue.close()
-
-    @in_loop
-    async def test_another_loop_may_not_use_it_meanwhile(self, queue: Queue, redis_url: str, job_id: str) -> None:
-        async with async_client(queue, redis_url) as client:
-            job = client.long_job(job_id)
-            assert await job.status() == "queued"
-            with pytest.raises(RuntimeError, match="in another event loop"):
-                await asyncio.to_thread(asyncio.run, job.status())

@@ -11,8 +11,7 @@ from queues import queue_of
 from test_clients import TEXTS
 
 from shoal import AsyncClient, Client
-from shoal.errors import Cancelled, Unavailable, UnknownJob
-from shoal.operations import Embed
+from shoal.errors import Unavailable, UnknownJob
 
 
 def test_closing_wakes_waiting_threads_and_leaves_no_thread(redis_url: str, client: Client) -> None:
@@ -38,12 +37,6 @@ def test_ctrl_c_withdraws_the_jobs_of_a_thread_that_waits(client: Client) -> Non
         client.embed("storm")
     interrupting.join()
     wait_until(lambda: queue.backlog()["interactive"] == 0)
-
-
-def test_a_caller_that_is_not_wanted_any_more_is_told(client: Client) -> None:
-    with pytest.raises(Cancelled, match="the caller has disconnected"):
-        client.call(Embed(["storm"]), is_wanted=lambda: False)
-    wait_until(lambda: queue_of(client).backlog()["interactive"] == 0)
 
 
 def test_the_loop_of_a_client_does_not_wait_for_itself(client: Client) -> None:

@@ -5,7 +5,6 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,11 +23,9 @@ from shoal.contract.options import Options
 from shoal.errors import (
     Cancelled,
     InvalidRequest,
-    Overloaded,
     ShoalError,
     Timeout,
     TooLarge,
-    Unauthorized,
     Unavailable,
 )
 from shoal.operations import Embed, Search
@@ -164,13 +161,6 @@ class TestWaiting:
             with pytest.raises(Cancelled):
                 handle.result()
 
-    def test_a_lane_that_stays_full_is_said_at_once(self, listen: Listen, make_app: MakeApp) -> None:
-        with HttpClient(listen(make_app(max_backlog=1)), timeout_s=30) as http:
-            http.submit("embed", "storm")
-            with pytest.raises(Overloaded, match="no room in the interactive lane") as found:
-                http.embed("storm")
-            assert found.value.retry_after_s == 60  # no worker makes room
-
 
 class Service(NamedTuple):
     """An API in a process of its own, and two keys for it: one may be used without limit, the other twice a second."""
@@ -198,17 +188,6 @@ class TestService:
     def test_a_key_over_its_rate_is_waited_for(self, service: Service) -> None:
         with HttpClient(service.url, service.slow_key, timeout_s=PATIENCE_S) as http:
             assert all(np.array_equal(http.embed(text), vector_of(text)) for text in ("a", "b", "c"))
-
-    def test_a_wrong_key_is_refused(self, service: Service) -> None:
-        for key in ("", "wrong"):
-            with HttpClient(service.url, key, timeout_s=PATIENCE_S) as http, pytest.raises(Unauthorized):
-                http.embed("a")
-
-    def test_threads_share_a_client(self, service: Service) -> None:
-        texts = [f"text {n}" for n in range(200)]
-        with HttpClient(service.url, service.key, timeout_s=PATIENCE_S) as http, ThreadPoolExecutor(16) as threads:
-            found = [np.asarray(rows) for rows in threads.map(http.embed, texts)]
-        assert np.array_equal(np.stack(found), [vector_of(text) for text in texts])
 
     def test_it_works_on_both_sides_of_a_fork(self, service: Service) -> None:
         command = [sys.executable, "-W", "ignore", "-c", FORKS, service.url, service.key]

@@ -97,26 +97,17 @@ def test_of_a_job_of_too_many_bytes_the_beginning_is_taken_from_a_dead_worker_to
     assert code(queue.wait_result(large.id, 0)) == "too_large"
 
 
-@pytest.mark.parametrize(
-    "texts",
-    [b"\x80", *(pytest.param(texts, marks=pytest.mark.wide) for texts in (b"\x90", b"\x81\xa0\x80", b"\x91\x90"))],
-)
-def test_a_job_of_many_empty_maps_takes_no_memory(texts: bytes) -> None:
-    data = map_of_texts(b"\xdd" + MAX_VALUES.to_bytes(4, "big") + texts * MAX_VALUES)
+def test_a_job_of_many_empty_maps_takes_no_memory() -> None:
+    data = map_of_texts(b"\xdd" + MAX_VALUES.to_bytes(4, "big") + b"\x80" * MAX_VALUES)
     tracemalloc.start()
-    try:
-        with pytest.raises(TooLarge, match="over 1,048,576 values: split it"):
-            operations.unpack(data)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 64 * 2**20
+    with pytest.raises(TooLarge, match="over 1,048,576 values: split it"):
+        operations.unpack(data)
+    assert tracemalloc.get_traced_memory()[1] < 64 * 2**20
+    tracemalloc.stop()
 
 
 def test_a_job_with_many_texts_is_read() -> None:
-    assert (
-        len(operations.unpack(map_of_texts(b"\xdd" + (999_999).to_bytes(4, "big") + b"\xa0" * 999_999)).texts)
-        == 999_999
-    )
+    data = map_of_texts(b"\xdd" + (999_999).to_bytes(4, "big") + b"\xa0" * 999_999)
+    assert len(operations.unpack(data).texts) == 999_999
     with pytest.raises(ShoalError, match="text 0 is a map"):
         operations.unpack(map_of_texts(b"\x91\x80"))

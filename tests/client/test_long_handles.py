@@ -95,12 +95,6 @@ class TestSourceFile:
         assert place_of(tmp_path / "news.csv") == str(tmp_path / "news.csv")
         assert place_of("s3://bucket/news.csv") == "s3://bucket/news.csv"
 
-    def test_texts_and_documents_become_lines(self, tmp_path: Path) -> None:
-        path = tmp_path / "new" / "items.jsonl"
-        document = {"id": "7", "text": "rain\n"}
-        write_items(path, ["storm", document])
-        assert [json.loads(line) for line in path.read_text().splitlines()] == [{"text": "storm"}, document]
-
     def test_no_file_is_replaced(self, tmp_path: Path) -> None:
         path = tmp_path / "items.jsonl"
         path.write_text("mine")
@@ -108,10 +102,10 @@ class TestSourceFile:
             write_items(path, ["storm"])
         assert path.read_text() == "mine"
 
-    @pytest.mark.parametrize("wrong", [7, {"text": {1}}, None])
-    def test_what_is_no_text_is_named_and_leaves_no_file(self, tmp_path: Path, wrong: Any) -> None:
-        with pytest.raises(InvalidRequest, match="text 1 is "):
-            write_items(tmp_path / "items.jsonl", ["storm", wrong])
+    def test_what_is_no_text_is_named_and_leaves_no_file(self, tmp_path: Path) -> None:
+        for wrong in (7, {"text": {1}}):
+            with pytest.raises(InvalidRequest, match="text 1 is "):
+                write_items(tmp_path / "items.jsonl", ["storm", wrong])
         assert list(tmp_path.iterdir()) == []
 
 
@@ -250,20 +244,16 @@ class TestOverHttp:
         with pytest.raises(UnknownJob):
             http.long_job(ID).delete()
 
-    @pytest.mark.parametrize(
-        ("values", "error"),
-        [
+    def test_what_is_no_long_job(self, http: HttpClient, canned: CannedServer) -> None:
+        wrong: list[tuple[dict[str, Any], type[Exception]]] = [
             ({"id": ID, "status": "done"}, UnknownJob),
             ({"id": ID, "status": "asleep", "kind": "embed_file"}, MalformedJob),
             ({"status": "done", "kind": "embed_file"}, MalformedJob),
-        ],
-    )
-    def test_what_is_no_long_job(
-        self, http: HttpClient, canned: CannedServer, values: dict[str, Any], error: type[Exception]
-    ) -> None:
-        canned.answers = [answer(**values)]
-        with pytest.raises(error):
-            http.long_job(ID).status()
+        ]
+        for values, error in wrong:
+            canned.answers = [answer(**values)]
+            with pytest.raises(error):
+                http.long_job(ID).status()
         with pytest.raises(UnknownJob):
             http.long_job("../info").status()
 
@@ -329,13 +319,11 @@ class TestOverHttp:
             http.long_job(ID).save(tmp_path)
         assert not [path for path in tmp_path.iterdir() if not path.name.startswith(".")]
 
-    @pytest.mark.parametrize("manifest", [b"{}", b"nothing", result({"../outside": b""}), result({".hidden": b""})])
-    def test_a_manifest_that_cannot_be_right(
-        self, http: HttpClient, canned: CannedServer, tmp_path: Path, manifest: bytes
-    ) -> None:
-        canned.answers = [*files(manifest)]
-        with pytest.raises(MalformedJob, match="manifest"):
-            http.long_job(ID).save(tmp_path / "vectors")
+    def test_a_manifest_that_cannot_be_right(self, http: HttpClient, canned: CannedServer, tmp_path: Path) -> None:
+        for manifest in (b"{}", b"nothing", result({"../outside": b""}), result({".hidden": b""})):
+            canned.answers = [*files(manifest)]
+            with pytest.raises(MalformedJob, match="manifest"):
+                http.long_job(ID).save(tmp_path / "vectors")
 
 
 def test_a_job_goes_through_the_api(listen: Listen, make_app: MakeApp, client: Client, tmp_path: Path) -> None:

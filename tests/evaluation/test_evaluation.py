@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -57,42 +56,30 @@ def evaluation_of(*ranks: int, times: Sequence[Times | None] = (), num_queries: 
 
 
 class TestSettings:
-    @pytest.mark.parametrize(
-        ("text", "name", "options"),
-        [
-            ("", "defaults", {}),
-            (" mode=hybrid   alpha=0.6 ", "mode=hybrid alpha=0.6", {"mode": "hybrid", "alpha": 0.6}),
-            ("rerank.top_n=50", "rerank.top_n=50", {"rerank": {"top_n": 50}}),
-            ("truncate=false explain=true", "truncate=false explain=true", {"truncate": False, "explain": True}),
-            (
-                'filter={"and": [{"news": "a=b c"}, {"year": {"gte": 2001}}]} mode=dense',
-                'filter={"and": [{"news": "a=b c"}, {"year": {"gte": 2001}}]} mode=dense',
-                {"filter": {"and": [{"news": "a=b c"}, {"year": {"gte": 2001}}]}, "mode": "dense"},
-            ),
-        ],
-    )
-    def test_are_words(self, text: str, name: str, options: dict[str, Any]) -> None:
-        assert Setting.parse(text) == Setting(name, options)
+    def test_are_words(self) -> None:
+        found = {"and": [{"news": "a=b c"}, {"year": {"gte": 2001}}]}
+        settings: dict[str, dict[str, Any]] = {
+            "mode=hybrid alpha=0.6": {"mode": "hybrid", "alpha": 0.6},
+            "rerank.top_n=50 truncate=false": {"rerank": {"top_n": 50}, "truncate": False},
+            f"filter={json.dumps(found)} mode=dense": {"filter": found, "mode": "dense"},
+        }
+        for text, options in settings.items():
+            assert Setting.parse(f" {text.replace(' mode', '   mode')} ") == Setting(text, options)
+        assert Setting.parse("") == Setting("defaults", {})
 
-    @pytest.mark.parametrize(
-        ("text", "what"),
-        [
-            ("mode", '"mode": write NAME=VALUE'),
-            ("hybrid alpha=1", '"hybrid": write NAME=VALUE'),
-            ("k=5", '"k": it takes options of a search'),
-            ("colour=red", '"colour": it takes options of a search'),
-            ("like=a", '"like": it takes'),
-            ("mode=dense mode=hybrid", '"mode" twice'),
-            ("rerank=5 rerank.top_n=5", '"rerank.top_n" twice'),
-            ('filter={"a": 1', "its value is no JSON"),
-            ("filter=" + "[" * 100_000, "its value is no JSON"),
-            ("mode=", "its value is no JSON"),
-        ],
-    )
-    def test_what_is_wrong_is_named(self, text: str, what: str) -> None:
-        with pytest.raises(InvalidRequest) as caught:
-            Setting.parse(text)
-        assert what in caught.value.message
+    def test_what_is_wrong_is_named(self) -> None:
+        wrong = {
+            "hybrid alpha=1": '"hybrid": write NAME=VALUE',
+            "k=5": '"k": it takes options of a search',
+            "like=a": '"like": it takes',
+            "mode=dense mode=hybrid": '"mode" twice',
+            "rerank=5 rerank.top_n=5": '"rerank.top_n" twice',
+            "filter=" + "[" * 100_000: "its value is no JSON",
+            "mode=": "its value is no JSON",
+        }
+        for text, what in wrong.items():
+            with pytest.raises(InvalidRequest, match=what):
+                Setting.parse(text)
 
 
 class FakeSearch:
@@ -164,14 +151,6 @@ class TestEvaluations:
         assert "against" not in tables(evaluation_of(1))
         assert lines[-1] == "| rank=1 | +36.9 (+36.9 to +36.9) | < 0.001 | < 0.001 | 40 | 0 | 0 |"
 
-    def test_all_figures_are_json(self) -> None:
-        found = json.loads(json.dumps(asdict(evaluation_of(2, 1, times=[None, Times(1, 2)]))))
-        assert found["compared_with"] == "rank=2"
-        assert found["settings"][1]["values"]["nDCG@10"] == {f"q{n}": 1.0 for n in range(40)}
-        assert found["settings"][1]["times"] == {"p50_ms": 1, "p90_ms": 2}
-        assert found["settings"][1]["measures"]["MRR@10"] == {"mean": 1.0, "low": 1.0, "high": 1.0}
-        assert found["differences"][0]["num_better"] == 40
-
 
 class TestPictures:
     def test_are_svg_with_each_setting_and_its_time(self) -> None:
@@ -180,24 +159,10 @@ class TestPictures:
         assert {"a <b> & c", "rank=1", "rank=2", "nDCG@10 x 100", "1.25"} <= set(texts)
         assert len(list(root.iter("{http://www.w3.org/2000/svg}circle"))) == 2
 
-    def test_of_equal_settings_can_be_drawn(self) -> None:
-        ElementTree.fromstring(svg(evaluation_of(1, 1), "x" * 200))
-        ElementTree.fromstring(svg(evaluation_of(200), ""))
-
-    @pytest.mark.parametrize(
-        ("low", "high", "marks"),
-        [
-            (0, 100, [0, 20, 40, 60, 80, 100]),
-            (37.2, 41.9, [37, 38, 39, 40, 41, 42]),
-            (0, 0, None),
-            (0.001, 0.0011, None),
-        ],
-    )
-    def test_the_axis_has_round_numbers(self, low: float, high: float, marks: list[float] | None) -> None:
-        found = ticks(low, high)
-        assert marks is None or found == pytest.approx(marks)
-        assert found[0] <= low + 1e-9 < high + 2e-9 <= found[-1] + 3e-9
-        assert 2 <= len(found) <= 9
+    def test_the_axis_has_round_numbers(self) -> None:
+        assert ticks(0, 100) == [0, 20, 40, 60, 80, 100]
+        assert ticks(37.2, 41.9) == [37, 38, 39, 40, 41, 42]
+        assert len(ticks(0, 0)) >= 2  # of settings that are equal
 
 
 @pytest.fixture
@@ -237,6 +202,7 @@ class TestCommands:
         assert list(found["values"]["nDCG@5"].values()) == pytest.approx(expected)
         assert found["measures"]["recall@64"]["mean"] == 1.0
         assert found["times"]["p50_ms"] > 0
+        assert found["values"].keys() == found["measures"].keys()
         assert "| defaults |" in done.stdout
         assert ElementTree.parse(plot).getroot().tag.endswith("svg")
 
@@ -271,12 +237,6 @@ class TestCommands:
         assert "nDCG@10 x 100 against mode=dense:" in done.stdout
         assert "| truncation_side=left | +0.0 (+0.0 to +0.0) | 1.000 | 1.000 | 0 | 0 | 1 |" in done.stdout
 
-    def test_an_index_that_is_not_served_is_named(self, shoal: CliRunner, beir: Path) -> None:
-        (beir / "corpus.jsonl").unlink()
-        done = shoal.invoke(main, ["eval", str(beir), "--index", "other"])
-        assert done.exit_code == 1
-        assert "no worker serves an index other: name one with --index, or documents with --corpus" in done.stderr
-
     def test_an_index_is_built_with_the_home_that_is_named(
         self, shoal: CliRunner, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -290,6 +250,9 @@ class TestCommands:
         done = shoal.invoke(main, ["eval", str(beir), "--index", "other", "--home", str(tmp_path / "home")])
         assert "it is noted" in done.stderr
         assert given == [json.dumps({"id": "1", "text": PAIRS[1]}), str(tmp_path / "home"), "other"]
+        (beir / "corpus.jsonl").unlink()
+        done = shoal.invoke(main, ["eval", str(beir), "--index", "other"])
+        assert "no worker serves an index other: name one with --index, or documents with --corpus" in done.stderr
 
     def test_options_that_cannot_be_are_refused_at_once(self, shoal: CliRunner) -> None:
         assert "--depth is 5, less than -k, 10" in shoal.invoke(main, ["eval", "x", "--depth", "5"]).stderr

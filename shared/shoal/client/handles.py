@@ -5,13 +5,17 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from shoal.client.source import File, Item
 from shoal.contract.checks import check_known
 from shoal.errors import Timeout, Unavailable
 from shoal.long_jobs.status import LongJobStatus, Progress
 from shoal.records.given_document import Given
+
+if TYPE_CHECKING:
+    from shoal.client.http.long_jobs import HttpLongJobs
+    from shoal.long_jobs.long_jobs import LongJobs
 
 #: Is called with each state of a job that is seen.
 OnStatus = Callable[[LongJobStatus], object]
@@ -24,23 +28,6 @@ MAX_AWAY_S = 60.0
 
 #: Longest time for a change of an index's versions, which waits behind others.
 CHANGE_TIMEOUT_S = 30.0
-
-
-class LongJobCalls(Protocol):
-    """The calls for long jobs, through Redis or over HTTP; each blocks the thread until it is answered.
-
-    They raise UnknownJob for an id that no job has, and `delete` JobNotEnded for a job that has not ended.
-    """
-
-    def status(self, job_id: str) -> LongJobStatus: ...
-
-    def pause(self, job_id: str) -> str: ...
-
-    def resume(self, job_id: str) -> str: ...
-
-    def cancel(self, job_id: str) -> str: ...
-
-    def delete(self, job_id: str) -> None: ...
 
 
 class LongWait:
@@ -82,7 +69,7 @@ class LongWait:
 class LongHandle:
     """A long job that was submitted. Thread-safe."""
 
-    jobs: LongJobCalls
+    jobs: "LongJobs | HttpLongJobs"
     id: str
 
     def status(self) -> str:
@@ -163,7 +150,7 @@ class IndexHandle(ABC):
     first.
     """
 
-    jobs: LongJobCalls
+    jobs: "LongJobs | HttpLongJobs"
     name: str
 
     @abstractmethod

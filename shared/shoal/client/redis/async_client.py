@@ -26,10 +26,9 @@ from shoal.client.questions import (
     search_of,
     vectors,
 )
-from shoal.client.redis.call import EmbedStream, about, log
 from shoal.client.redis.index_writer import IndexWriter
-from shoal.client.redis.long_jobs import AsyncIndexHandle, AsyncLongHandle, BulkJob
-from shoal.client.redis.session import Session, WorkThreads
+from shoal.client.redis.long_jobs import AsyncIndexHandle, AsyncLongHandle, BulkJob, WorkThreads
+from shoal.client.redis.session import EmbedStream, Session, about, log
 from shoal.client.source import File, Items
 from shoal.contract.jobs import Job, check_deadline
 from shoal.contract.replies import Reply

@@ -11,9 +11,9 @@ from shoal.client.handles import IndexHandle, LongHandle
 from shoal.client.parts import batches
 from shoal.client.questions import Questions
 from shoal.client.redis.async_client import AsyncClient, options_from
-from shoal.client.redis.call import EmbedStream
 from shoal.client.redis.long_jobs import BulkJob, RedisIndexHandle
 from shoal.client.redis.loop_thread import LoopThread
+from shoal.client.redis.session import EmbedStream
 from shoal.client.source import File, Item
 from shoal.contract.jobs import Job
 from shoal.contract.replies import Reply
@@ -79,14 +79,13 @@ class Client(Questions):
         """Return a client of the pool that the settings name, with their limits and their `request_timeout_s`."""
         return cls(**options_from(settings))
 
-    def run(self, ask: Callable[[AsyncClient], Awaitable[T]], is_wanted: Callable[[], bool] | None = None) -> T:
+    def run(self, ask: Callable[[AsyncClient], Awaitable[T]]) -> T:
         """Return what the asynchronous client answers: `client.run(lambda client: client.queue.loads())`.
 
-        It is cancelled if the thread gives up, as by Ctrl-C; with `is_wanted`, which is called about once a second,
-        also once that returns False.
+        It is cancelled if the thread gives up, as by Ctrl-C.
         """
         running = self._started()
-        return running.thread.run(lambda: ask(running.client), is_wanted)
+        return running.thread.run(lambda: ask(running.client))
 
     def close(self) -> None:
         """Stop the client's thread and close its connections; threads that still wait get Unavailable.
@@ -157,24 +156,15 @@ class Client(Questions):
         """Return the handle of a long job that was submitted earlier, perhaps by another program."""
         return LongHandle(self.long_jobs, job_id)
 
-    def call(
-        self,
-        job: Job,
-        *,
-        lane: str = "interactive",
-        timeout_s: float | None = None,
-        client: str = "",
-        is_wanted: Callable[[], bool] | None = None,
-    ) -> Reply:
+    def call(self, job: Job, *, lane: str = "interactive", timeout_s: float | None = None, client: str = "") -> Reply:
         """Return the reply to the job, waiting for it; texts that the cache has are not sent to a worker.
 
-        `client` is the client that the job counts for, by default this one. `is_wanted` is called about once a second.
-        Threads that call at the same time need jobs with different ids: a reply is told from others by the id.
-        Raises the reply's error, TooLarge for token vectors of more than `max_reply_mb` altogether, Timeout, or
-        Cancelled once `is_wanted` returns False.
+        `client` is the client that the job counts for, by default this one. Threads that call at the same time need
+        jobs with different ids: a reply is told from others by the id. Raises the reply's error, TooLarge for token
+        vectors of more than `max_reply_mb` altogether, and Timeout.
         """
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
-        return self.run(lambda own: own.call(job, lane=lane, timeout_s=timeout_s, client=client), is_wanted)
+        return self.run(lambda own: own.call(job, lane=lane, timeout_s=timeout_s, client=client))
 
     def _call(self, job: Job) -> Reply:
         return self.call(job)

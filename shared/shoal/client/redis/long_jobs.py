@@ -1,17 +1,18 @@
 """Long jobs and indexes through Redis: what is submitted to runners, and handles for an event loop and for threads."""
 
-from collections.abc import Iterable
-from contextlib import aclosing
+import asyncio
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from itertools import islice
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 from shoal.changes.change import MAX_CHANGES
 from shoal.client.handles import CHANGE_TIMEOUT_S, BuildOptions, IndexHandle, LongWait, OnStatus, checked
 from shoal.client.parts import async_batches
 from shoal.client.questions import options_of
-from shoal.client.redis.session import WorkThreads
 from shoal.client.source import BATCH, File, Item, ItemFile, Items, ServerFile, place_of
 from shoal.errors import InvalidRequest, NotReady, Unavailable
 from shoal.long_jobs.long_jobs import LongJobs, check
@@ -21,6 +22,59 @@ from shoal.records.given_document import Given
 if TYPE_CHECKING:
     from shoal.client.redis.async_client import AsyncClient
     from shoal.client.redis.client import Client
+
+
+#: Most threads of a client, for all tasks of its event loop: a piece of work takes milliseconds.
+MAX_THREADS = 4
+
+#: Seconds between two attempts to let the work that is under way fail.
+_DISCONNECT_EVERY_S = 0.05
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class WorkThreads:
+    """Work of the tasks of one event loop, such as RQ's, that a few threads do, until it is closed.
+
+    Methods raise Unavailable once it is closed. To cancel a task leaves work that a thread has begun as it is.
+    """
+
+    def __init__(self) -> None:
+        self._threads: ThreadPoolExecutor | None = None
+        self._is_closed = asyncio.Event()
+
+    async def do(self, function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+        """Return the result of a function that blocks."""
+        self._check()
+        self._threads = self._threads or ThreadPoolExecutor(MAX_THREADS, "shoal-client")
+
+        def work() -> T:
+            self._check()
+            return function(*args, **named)
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    async def sleep(self, seconds: float) -> None:
+        """Return after so many seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._is_closed.wait()
+        self._check()
+
+    async def close(self, disconnect: Callable[[], object]) -> None:
+        """Begin no more work, and return once the threads have ended; `disconnect` lets work that is under way fail."""
+        self._is_closed.set()
+        disconnect()
+        if self._threads is not None:
+            ending = asyncio.ensure_future(asyncio.to_thread(self._threads.shutdown))
+            while not ending.done():
+                await asyncio.wait([ending], timeout=_DISCONNECT_EVERY_S)
+                disconnect()  # that work may have connected again
+
+    def _check(self) -> None:
+        if self._is_closed.is_set():
+            raise Unavailable("the client was closed while this call waited: call it again")
 
 
 class BulkJob:

@@ -5,11 +5,7 @@ from collections.abc import Awaitable, Callable
 from threading import Lock, RLock, Thread, current_thread
 from typing import Any, Generic, TypeVar
 
-from shoal.errors import Cancelled
 from shoal.queue.dispatcher import closed
-
-#: Seconds between two calls of `is_wanted` while a result is waited for.
-WANTED_EVERY_S = 1.0
 
 T = TypeVar("T")
 
@@ -62,11 +58,10 @@ class LoopThread:
         self._is_closed = False
         self._lock = RLock()  # the garbage collector may call `post` while its thread has the lock
 
-    def run(self, make: Callable[[], Awaitable[T]], is_wanted: Callable[[], bool] | None = None) -> T:
+    def run(self, make: Callable[[], Awaitable[T]]) -> T:
         """Return the result of what the loop is to await; it is cancelled if this thread gives up, as by Ctrl-C.
 
-        `is_wanted` is called about once a second. Raises Unavailable once the thread is closed, and RuntimeError in the
-        loop itself, which would wait for ever.
+        Raises Unavailable once the thread is closed, and RuntimeError in the loop itself, which would wait for ever.
         """
         if current_thread() is self._thread:
             raise RuntimeError("the event loop of this client would wait for itself: await its AsyncClient there")
@@ -75,9 +70,7 @@ class LoopThread:
         try:
             if not self.post(steps.begin):
                 raise closed()
-            while not steps.settled.acquire(timeout=WANTED_EVERY_S if is_wanted else -1):
-                if is_wanted and not is_wanted():
-                    raise Cancelled("the caller has disconnected")
+            steps.settled.acquire()
             if steps.error:
                 raise steps.error
             return steps.result

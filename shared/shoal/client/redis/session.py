@@ -1,32 +1,40 @@
-"""All that a client has open in its event loop: the connections of its jobs, and threads for work that blocks."""
+"""All that a client has open in its event loop, and the jobs whose replies are waited for there."""
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import ParamSpec, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any
 
 from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.async_connection import ConnectionMaker
 from shoal.cache.lookup import CacheLookup
-from shoal.client.redis.call import Call
-from shoal.contract.jobs import Job
+from shoal.client.parts import of_other_versions, put_share
+from shoal.client.questions import check_lane, options_of, vectors
+from shoal.client.redis.long_jobs import WorkThreads
+from shoal.contract import traceparent
+from shoal.contract.jobs import TEXTS_PER_JOB, Job, new_id
 from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
-from shoal.errors import Expired, Timeout, Unavailable
+from shoal.errors import Expired, Internal, InvalidText, Overloaded, ShoalError, TextTooLong, Timeout, TooLarge
 from shoal.operations import Embed
-from shoal.queue.dispatcher import Dispatcher
+from shoal.operations.embed import TEXTS_PER_TOKENS_JOB
+from shoal.process import logs
+from shoal.queue.dispatcher import Dispatcher, Pending
 from shoal.queue.producer import Producer
 
-#: Most threads of a client, for all tasks of its event loop: a piece of work takes milliseconds.
-MAX_THREADS = 4
+log = logging.getLogger("shoal.client")
 
-#: Seconds between two attempts to let the work that is under way fail.
-_DISCONNECT_EVERY_S = 0.05
+#: Most jobs of one request for vectors of tokens or chunks that are unanswered at a time. The others wait, so replies
+#: take little memory.
+MAX_TOKENS_PARTS = 4
 
-P = ParamSpec("P")
-T = TypeVar("T")
+#: Errors whose message may name a text by its number in the job. After one of them, a job that was sent without its
+#: cached texts is sent whole, so that the number is right.
+_ERRORS_OF_A_TEXT = (InvalidText, TextTooLong, TooLarge, Internal)
 
 
 class Session:
@@ -56,7 +64,7 @@ class Session:
     async def call(self, job: Job, lane: str, client: str, timeout_s: float, max_reply_bytes: int) -> Reply:
         """Return the reply to a client's job; raise Timeout if there is none in its time."""
         await self.check_num_vectors(job, max_reply_bytes)
-        call = Call(self.lookup, self.dispatcher, lane, client, time.monotonic() + timeout_s, max_reply_bytes)
+        call = Call(self, lane, client, time.monotonic() + timeout_s, max_reply_bytes)
         try:
             return await call.reply_to(job)
         except (TimeoutError, Expired) as error:
@@ -88,44 +96,147 @@ class Session:
             await self.threads.close(self._close_jobs)
 
 
-class WorkThreads:
-    """Work of the tasks of one event loop, such as RQ's, that a few threads do, until it is closed.
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call for a client, in a lane, until `until` on the monotonic clock.
 
-    Methods raise Unavailable once it is closed. To cancel a task leaves work that a thread has begun as it is.
+    Vectors of tokens and chunks may have `max_reply_bytes` altogether.
     """
 
-    def __init__(self) -> None:
-        self._threads: ThreadPoolExecutor | None = None
-        self._is_closed = asyncio.Event()
+    session: Session
+    lane: str
+    client: str
+    until: float
+    max_reply_bytes: int
 
-    async def do(self, function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-        """Return the result of a function that blocks."""
-        self._check()
-        self._threads = self._threads or ThreadPoolExecutor(MAX_THREADS, "shoal-client")
+    async def reply_to(self, job: Job) -> Reply:
+        """Return the reply to the job; texts that the cache has are not sent to a worker.
 
-        def work() -> T:
-            self._check()
-            return function(*args, **named)
+        Raises the reply's error, TooLarge for more bytes than one put takes, before any are packed, and TimeoutError.
+        """
+        cached = await self.session.lookup.find(job)
+        if job.texts and not cached.missing:
+            return cached.reply()
+        if len(cached.missing) < len(job.texts):
+            with suppress(*_ERRORS_OF_A_TEXT):
+                rest = await self._run(replace(job, texts=cached.missing, id=new_id()))
+                if rest.model == cached.model:
+                    return cached.reply(rest)
+        return await self._run(job)
 
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+    async def _run(self, job: Job) -> Reply:
+        """Return the workers' reply to the job; if that is long, it is sent in parts."""
+        parts = job.split(job.texts_per_job)
+        if job.options.output != "vector":
+            return await self._run_in_turn(parts)
+        put_share(job)  # raises TooLarge
+        replies = await self._send(parts)
+        for pause_s, numbers in of_other_versions(replies, self.until):
+            await asyncio.sleep(pause_s)
+            again = await self._send([replace(parts[n], id=new_id()) for n in numbers])
+            for n, reply in zip(numbers, again, strict=True):
+                replies[n] = reply
+        return Reply.join(replies)
 
-    async def sleep(self, seconds: float) -> None:
-        """Return after so many seconds."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._is_closed.wait()
-        self._check()
+    async def _run_in_turn(self, parts: Sequence[Job]) -> Reply:
+        """Return the reply to parts with several vectors for each text, which are sent a few at a time."""
+        replies: list[Reply] = []
+        for n in range(0, len(parts), MAX_TOKENS_PARTS):
+            replies += [Reply.join([reply]) for reply in await self._send(parts[n : n + MAX_TOKENS_PARTS])]
+            num_bytes = sum(reply.vectors.nbytes for reply in replies if reply.vectors is not None)
+            if num_bytes > self.max_reply_bytes:
+                raise TooLarge(
+                    f"the vectors of {len(replies)} of {len(parts)} parts have {num_bytes:,} bytes, and a reply "
+                    f"may have {self.max_reply_bytes:,} (SHOAL_MAX_REPLY_MB): split the list"
+                )
+        return Reply.join(replies)
 
-    async def close(self, disconnect: Callable[[], object]) -> None:
-        """Begin no more work, and return once the threads have ended; `disconnect` lets work that is under way fail."""
-        self._is_closed.set()
-        disconnect()
-        if self._threads is not None:
-            ending = asyncio.ensure_future(asyncio.to_thread(self._threads.shutdown))
-            while not ending.done():
-                await asyncio.wait([ending], timeout=_DISCONNECT_EVERY_S)
-                disconnect()  # that work may have connected again
+    async def _send(self, parts: Sequence[Job]) -> list[Reply]:
+        """Put the jobs, all or none, and return their replies; what is not answered at an error is withdrawn."""
+        pending = self.session.dispatcher.call(self.lane, parts, self.client, self._left_s())
+        try:
+            replies = [await reply.result(self._left_s()) for reply in pending]
+        except (ShoalError, TimeoutError) as error:
+            for part in parts:
+                log.debug("job given up", extra=about(part, self.client, error=getattr(error, "code", Timeout.code)))
+            raise
+        finally:
+            self.session.dispatcher.forget(parts)
+        if log.isEnabledFor(logging.DEBUG):
+            for part, reply in zip(parts, replies, strict=True):
+                code = reply.error.code if reply.error else None
+                log.debug("job %s", reply.status, extra=about(part, self.client, error=code, **reply.timings))
+        return replies
 
-    def _check(self) -> None:
-        if self._is_closed.is_set():
-            raise Unavailable("the client was closed while this call waited: call it again")
+    def _left_s(self) -> float:
+        return max(0.0, self.until - time.monotonic())
+
+
+class EmbedStream:
+    """The jobs of a stream of texts, of which at most `window` are unanswered.
+
+    `num_texts` is the number of texts of a job. While the lane is full, a job is sent again until it has been refused
+    for `timeout_s`.
+    """
+
+    def __init__(
+        self, session: Session, window: int, lane: str, client: str, timeout_s: float, options: Mapping[str, Any]
+    ):
+        self._session = session
+        self._window = window
+        self._lane = check_lane(lane)
+        self._client = client
+        self._timeout_s = timeout_s
+        self._options = options_of(options)
+        self.num_texts = TEXTS_PER_JOB if self._options.is_cacheable else TEXTS_PER_TOKENS_JOB
+        self._sent = deque[tuple[Job, Pending[Reply]]]()
+
+    @property
+    def has_room(self) -> bool:
+        """True if another job may be sent."""
+        return len(self._sent) < self._window
+
+    @property
+    def is_empty(self) -> bool:
+        """True if no job is unanswered."""
+        return not self._sent
+
+    async def send(self, texts: list[str]) -> None:
+        """Send a job of these texts."""
+        job = Embed(texts, self._options)
+        self._sent.append((job, self._put(job)))
+
+    async def receive(self) -> Any:
+        """Return the vectors of the job that was sent first.
+
+        Raises Overloaded once the lane was full for `timeout_s`, and Timeout if a job there has no answer for so long.
+        """
+        job, pending = self._sent[0]
+        until = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                reply = Reply.join([await pending.result(self._timeout_s)])
+                break
+            except TimeoutError as error:
+                raise await self._session.timeout(self._timeout_s) from error
+            except Overloaded as error:
+                if time.monotonic() + error.retry_after_s > until:
+                    raise
+                await asyncio.sleep(error.retry_after_s)
+            pending = self._put(job)
+        self._sent.popleft()
+        return vectors(reply, self._options)
+
+    def close(self) -> None:
+        """Withdraw what is not answered."""
+        self._session.dispatcher.forget([job for job, _ in self._sent])
+
+    def _put(self, job: Job) -> Pending[Reply]:
+        return self._session.dispatcher.call(self._lane, [job], self._client)[0]
+
+
+def about(job: Job, client: str, **facts: Any) -> dict[str, Any]:
+    """Return the fields of a line of the log about a job."""
+    return logs.about(
+        job.id, client, job.traceparent or traceparent.current(), op=job.op, texts=len(job.texts), **facts
+    )
