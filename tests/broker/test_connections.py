@@ -36,11 +36,8 @@ def num_clients(broker: Broker) -> int:
 
 
 class TestCommands:
-    def test_answers_come_in_the_order_of_the_commands(self, broker: Broker) -> None:
-        answers = broker.pipeline(("SET", "a", b"\x00\xff"), ("GET", "a"), ("INCR", "n"))
-        assert answers == [b"OK", b"\x00\xff", 1]
-
     def test_the_first_error_is_raised_and_the_other_commands_are_done(self, broker: Broker) -> None:
+        assert broker.pipeline(("SET", "a", b"\x00\xff"), ("GET", "a"), ("INCR", "n")) == [b"OK", b"\x00\xff", 1]
         with pytest.raises(Unavailable, match="not an integer"):
             broker.pipeline(("SET", "a", "x"), ("INCR", "a"), ("SET", "b", "y"))
         assert broker.execute("GET", "b") == b"y"
@@ -62,7 +59,7 @@ class TestCommands:
             return bool(broker.pipeline(("SET", f"key{n}", n), ("GET", f"key{n}"))[1] == str(n).encode())
 
         with ThreadPoolExecutor(16) as threads:
-            assert all(threads.map(ask, range(1_000)))
+            assert all(threads.map(ask, range(300)))
         assert num_clients(broker) <= 17
 
 
@@ -72,14 +69,6 @@ class TestBreaking:
         with redis.Redis.from_url(own_redis.url) as other:
             assert other.client_kill_filter(_type="normal", skipme=True) >= 1
         broker.ping()
-
-    def test_a_redis_that_was_started_again_is_found(self, own_redis: RedisServer, broker: Broker) -> None:
-        broker.execute("SET", "a", 1)
-        own_redis.stop()
-        with pytest.raises(Unavailable):
-            broker.execute("GET", "a")
-        own_redis.start()
-        assert broker.execute("GET", "a") == b"1"
 
     def test_an_answer_that_does_not_come_is_not_taken_for_the_next_one(self, own_redis: RedisServer) -> None:
         impatient = Broker.connect(own_redis.plain_url, answer_s=0.5)

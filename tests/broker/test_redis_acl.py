@@ -453,23 +453,6 @@ def test_each_user_reads_and_writes_the_keys_that_the_pages_name(place: Place, u
         assert {name for name, verdict in verdicts.items() if verdict in (True, "OK", b"OK")} == names & allowed
 
 
-@pytest.mark.skipif(IS_OLD, reason="before Redis 7 no user only reads a key")
-@pytest.mark.parametrize("user", ["api", "producer", "jobs"])
-def test_only_workers_announce_a_worker(place: Place, user: str) -> None:
-    keys = Keys()
-    with connect(place.worker.replace("worker:worker@", f"{user}:{user}@")) as connection:
-        for command in (
-            ("SET", keys.worker("evil"), "{}"),
-            ("ZADD", keys.alive, "9999999999999", "evil"),
-            ("DEL", keys.worker("evil")),
-            ("EVAL", "return redis.call('ZADD', KEYS[1], 1, 'evil')", "1", keys.alive),
-            ("EVAL", "return redis.call('ZADD', ARGV[1], 1, 'evil')", "0", keys.alive),
-        ):
-            with pytest.raises(redis.RedisError, match=r"permission|can't (run|access)"):
-                connection.execute_command(*command)
-        assert connection.mget(keys.worker("evil")) == [None]
-
-
 def test_a_program_that_puts_jobs_cannot_take_them(place: Place) -> None:
     with closing(Queue.connect(place.api, Keys())) as queue:
         queue.put("interactive", [Embed(["storm"])])

@@ -38,14 +38,6 @@ def demoted(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
 
 
 @contextmanager
-def alone(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
-    """It is a replica that was told not to answer without its primary."""
-    admin.config_set("replica-serve-stale-data", "no")
-    with demoted(admin, server):
-        yield
-
-
-@contextmanager
 def busy(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
     """The script of another program does not end."""
     admin.config_set("lua-time-limit", 10)
@@ -95,7 +87,6 @@ def narrow_rules(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
 REFUSALS = [
     (few_replicas, "min-replicas-to-write"),
     (demoted, "it is a replica"),
-    (alone, "it is a replica without its primary"),
     (busy, "SCRIPT KILL"),
     (no_disk, "make room there"),
     (narrow_rules, "docs/redis-users.acl"),

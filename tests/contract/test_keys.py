@@ -16,13 +16,8 @@ def slot(key: str) -> int:
     return binascii.crc_hqx(key.partition("{")[2].partition("}")[0].encode(), 0) % 16_384
 
 
-def test_the_keys_of_a_pool_differ_and_share_a_slot() -> None:
-    names = all_keys(Keys())
-    assert len(set(names)) == len(names)
-    assert len({slot(name) for name in names}) == 1
-    assert all(name.startswith("shoal:{default}:") for name in names)
-
-
-def test_pools_and_prefixes_share_no_key() -> None:
+def test_the_keys_of_a_pool_share_a_slot_and_none_with_another_pool() -> None:
     names = [name for keys in (Keys(), Keys(pool="b"), Keys(prefix="p")) for name in all_keys(keys)]
     assert len(set(names)) == len(names)
+    assert len({slot(name) for name in all_keys(Keys())}) == 1
+    assert all(name.startswith("shoal:{default}:") for name in all_keys(Keys()))

@@ -21,9 +21,8 @@ from shoal.errors import Internal, ShoalError, Unavailable
 from shoal.operations import Embed
 from shoal.queue.delivery import Answer, Delivery
 from shoal.queue.dispatcher import Pending
-from shoal.queue.packed_jobs import MAX_PUTS_OF_CLIENT, PackedJobs, few_of_each_client
-from shoal.queue.producer import Producer
-from shoal.queue.reply_stream import ReplyStream
+from shoal.queue.lane import MAX_PUTS_OF_CLIENT, PackedJobs, few_of_each_client
+from shoal.queue.producer import Producer, ReplyStream
 
 #: Uses a client, forks, and uses the same client on both sides: `python -c FORKS URL PREFIX POOL`.
 FORKS = """
@@ -40,29 +39,6 @@ if child == 0:
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 client.close()
 """
-
-
-class TestPending:
-    def test_all_who_wait_get_the_reply(self) -> None:
-        async def use() -> None:
-            pending, reply = Pending[Reply](), Reply("x")
-            waiting = [asyncio.create_task(pending.result(PATIENCE_S)) for _ in range(8)]
-            await asyncio.sleep(0)
-            assert not pending.done()
-            waiting.pop().cancel()
-            pending.settle(reply)
-            assert all([await task is reply for task in waiting])
-            assert pending.done()
-            assert await pending.result(0) is reply
-
-        asyncio.run(use())
-
-    def test_it_does_not_wait_for_ever(self) -> None:
-        async def use() -> None:
-            with pytest.raises(TimeoutError):
-                await Pending[Reply]().result(0.01)
-
-        asyncio.run(use())
 
 
 def test_puts_of_a_client_with_few_go_before_those_of_one_with_many() -> None:

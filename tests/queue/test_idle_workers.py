@@ -70,17 +70,11 @@ def take_one_each(workers: list[Idle]) -> None:
     assert [len(worker.taken) for worker in workers] == [1] * NUM_WORKERS
 
 
-def test_jobs_that_are_pushed_and_wake_nobody_are_taken_by_those_that_look(queue: Queue) -> None:
-    with idle_workers(queue) as workers:
-        for _ in workers:
-            queue.redis.rpush(queue.keys.lane("bulk"), Embed(["storm"]).pack())
-        take_one_each(workers)
-
-
-def test_after_redis_has_forgotten_its_scripts_workers_are_woken_all_the_same(queue: Queue) -> None:
+def test_jobs_that_are_pushed_and_wake_no_worker_are_taken_by_those_that_look(queue: Queue) -> None:
     with idle_workers(queue) as workers:
         queue.redis.script_flush()
-        put(queue, NUM_WORKERS)
+        for _ in workers:
+            queue.redis.rpush(queue.keys.lane("bulk"), Embed(["storm"]).pack())
         take_one_each(workers)
 
 
@@ -118,8 +112,7 @@ def test_a_worker_that_waits_is_given_a_suspect(queue: Queue) -> None:
         assert [one.deaths for worker in workers for one in worker.taken] == [1]
 
 
-@pytest.mark.parametrize("lane", LANES)
-@pytest.mark.parametrize("num_texts", [1, 64])
+@pytest.mark.parametrize(("lane", "num_texts"), [("interactive", 1), ("bulk", 64)])
 def test_as_many_jobs_as_idle_workers_are_taken_by_one_each(queue: Queue, lane: str, num_texts: int) -> None:
     with idle_workers(queue) as workers:
         queue.put(lane, [Embed(["storm"] * num_texts, reply_to="me") for _ in workers])

@@ -14,8 +14,8 @@ from shoal.broker.broker import Broker
 from shoal.contract.jobs import LANES
 from shoal.contract.keys import Keys
 from shoal.operations import Embed
-from shoal.queue import job_notice
-from shoal.queue.job_notice import JobNotice
+from shoal.queue import consumer
+from shoal.queue.consumer import JobNotice
 
 INTERACTIVE = "interactive"
 
@@ -23,7 +23,7 @@ INTERACTIVE = "interactive"
 @pytest.fixture(autouse=True)
 def block_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """A read ends when a job comes, or Redis goes."""
-    monkeypatch.setattr(job_notice, "BLOCK_S", PATIENCE_S)
+    monkeypatch.setattr(consumer, "BLOCK_S", PATIENCE_S)
 
 
 @pytest.fixture
@@ -56,10 +56,8 @@ def test_a_job_ends_the_read_and_is_not_taken(queue: Queue, notice: JobNotice) -
     notice.ask()
     wait_until_asked(queue)
     assert not has_ended(notice, 0)
-    assert not notice.has_come
     queue.put("interactive", [Embed(["storm"])])
     assert has_ended(notice, PATIENCE_S)
-    assert notice.has_come
     assert len(queue.take("w", ["interactive"], 10)) == 1
 
 
@@ -74,18 +72,10 @@ def test_an_idle_worker_is_woken_by_the_same_job(queue: Queue, notice: JobNotice
     assert has_ended(notice, PATIENCE_S)
 
 
-def test_a_read_of_a_lane_without_jobs_ends_and_is_repeated(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_notice, "BLOCK_S", 0.001)
-    notice = queue.consumer().notice(INTERACTIVE)
-    for _ in range(2):
-        notice.ask()
-        assert has_ended(notice, PATIENCE_S)
-
-
 def test_a_redis_that_went_away_is_asked_again_when_it_is_back(
     own_redis: RedisServer, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_notice, "PAUSE_S", 0.0)
+    monkeypatch.setattr(consumer, "PAUSE_S", 0.0)
     notice = JobNotice(broker, Keys().of_lane("interactive", "wake"))
     notice.ask()
     own_redis.stop()
@@ -107,7 +97,7 @@ def test_a_refused_read_is_said_once_and_is_not_repeated_at_once(
     with closing(Broker.connect(url._replace(netloc=f"narrow:any@{url.netloc}").geturl())) as narrow:
         notice = JobNotice(narrow, Keys().of_lane("interactive", "wake"))
         for pause_s in (0.0, 3_600.0):
-            monkeypatch.setattr(job_notice, "PAUSE_S", pause_s)
+            monkeypatch.setattr(consumer, "PAUSE_S", pause_s)
             notice.ask()
             assert has_ended(notice, PATIENCE_S)
             notice.ask()

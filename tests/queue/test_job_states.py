@@ -27,8 +27,7 @@ from shoal.errors import Overloaded, ShoalError, TooLarge, Unavailable
 from shoal.operations import Embed
 from shoal.queue.blame import DeadLetter
 from shoal.queue.delivery import Answer, Delivery
-from shoal.queue.lane import LaneLimits
-from shoal.queue.packed_jobs import PackedJobs
+from shoal.queue.lane import LaneLimits, PackedJobs
 
 #: Bytes that an unread result counts for beside those of its reply.
 KEYS_BYTES = 1_024

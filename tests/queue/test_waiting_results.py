@@ -20,8 +20,6 @@ from shoal.queue.producer import Producer
 
 NUM_JOBS = 40
 
-#: Most processes that are told when a job is answered: docs/architecture.md.
-
 
 @pytest.fixture(autouse=True)
 def look_once(monkeypatch: pytest.MonkeyPatch) -> None:
