@@ -1,22 +1,19 @@
 """Redis killed or hung: the API says so within a second and everything goes on after it."""
 
-import json
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
-from http.client import HTTPConnection
+from contextlib import suppress
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 import redis
+from api_process import ApiProcess
 from api_stub import StubWorker
-from conftest import PATIENCE_S, RedisServer, free_port, wait_until
+from conftest import RedisServer, free_port, wait_until
 from process import Process
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -26,7 +23,7 @@ from shoal.broker.connections import ANSWER_S
 from shoal.contract.keys import Keys
 from shoal.errors import ShoalError
 
-#: Time that a request is given, in seconds: no answer takes so long that does not wait for Redis.
+#: Time that a request is given, in seconds: an answer that comes has not waited for it.
 GIVEN_S = 3_600
 
 EMBED = ("POST", "/embed", {"inputs": "storm"})
@@ -43,53 +40,34 @@ ROUTES = [
 ]
 
 
-class Api:
+class Api(ApiProcess):
     """`shoal api` whose Redis can be killed, or stopped: then it takes connections and answers nothing."""
 
-    def __init__(self, process: Process, port: int, server: RedisServer):
-        self.port = port
-        self.process = psutil.Process(process.pid)
-        self._server = server
-
-    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """The status and body of an answer, which comes long before `GIVEN_S`; the text where it is no JSON."""
-        with closing(HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)) as connection:
-            connection.request(method, path, json.dumps(body) if body else None)
-            response = connection.getresponse()
-            data = response.read()
-        is_json = response.headers["content-type"].startswith("application/json")
-        return response.status, json.loads(data) if is_json else data.decode()
+    def __init__(self, process: Process, port: int, redis_server: RedisServer):
+        super().__init__(process, port)
+        self._redis = redis_server
 
     def answers(self) -> bool:
-        """Return True if a request gets its answer."""
         try:
-            return self.ask(*EMBED)[0] == 200
+            return self.ask(*EMBED).status == 200
         except OSError:
             return False
 
     def lose(self, how: str) -> None:
-        """Take Redis away."""
         if how == "killed":
-            self._server.stop(signal.SIGKILL)
+            self._redis.stop(signal.SIGKILL)
         else:
-            self._server.send(signal.SIGSTOP)
+            self._redis.send(signal.SIGSTOP)
 
     def regain(self, how: str) -> None:
-        """Bring it back."""
         if how == "killed":
-            self._server.start()
+            self._redis.start()
         else:
-            self._server.send(signal.SIGCONT)
-
-    def resources(self) -> tuple[int, int]:
-        """Threads and open files of its processes."""
-        processes = self.process.children()
-        return sum(one.num_threads() for one in processes), sum(one.num_fds() for one in processes)
+            self._redis.send(signal.SIGCONT)
 
 
 @pytest.fixture
 def stub(own_redis: RedisServer) -> Iterator[StubWorker]:
-    """A stub worker on the same Redis, which announces itself again and again."""
     stub = StubWorker(own_redis.url, Keys())
     stub.start()
     stopped = threading.Event()
@@ -125,15 +103,15 @@ def test_every_route_says_so_and_goes_on_by_itself(api: Api, how: str) -> None:
     job_id = api.ask("POST", "/v1/jobs", {"op": "embed", "inputs": "storm"})[1]["id"]
     api.lose(how)
     for method, path, body in ROUTES:
-        status, answer = api.ask(method, path.format(id=job_id), body)
-        assert (status, answer["error"]["code"]) == (503, "unavailable"), path
-        assert "Redis does not answer" in answer["error"]["message"]
+        answer = api.ask(method, path.format(id=job_id), body)
+        assert (answer.status, answer.body["error"]["code"]) == (503, "unavailable"), path
+        assert "Redis does not answer" in answer.body["error"]["message"]
     assert api.ask("GET", "/health")[0] == 200
-    assert "shoal_redis_up 0.0" in api.ask("GET", "/metrics")[1]
+    assert b"shoal_redis_up 0.0" in api.ask("GET", "/metrics").body
     api.regain(how)
     wait_until(api.answers)
     assert api.ask("GET", "/ready")[0] == 200
-    assert "shoal_redis_up 1.0" in api.ask("GET", "/metrics")[1]
+    assert b"shoal_redis_up 1.0" in api.ask("GET", "/metrics").body
 
 
 def test_those_who_wait_get_their_answer_if_it_is_back_at_once(api: Api, stub: StubWorker) -> None:
@@ -176,13 +154,11 @@ def test_outages_leave_nothing_behind(api: Api, stub: StubWorker) -> None:
         for how in ("killed", "hung", "killed"):
             go_through(how)
         ask_together()
-        threads, files = api.resources()
+        threads, files = api.server.num_threads(), api.server.num_fds()
         for how in ("killed", "hung", "killed", "killed"):
             go_through(how)
         ask_together()
-        wait_until(
-            lambda: all(now <= before + 2 for now, before in zip(api.resources(), (threads, files), strict=True))
-        )
+        wait_until(lambda: api.server.num_threads() <= threads + 2 and api.server.num_fds() <= files + 2)
 
 
 class Clock:
@@ -196,7 +172,6 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The clock that circuit breakers read."""
     clock = Clock()
     monkeypatch.setattr(time, "monotonic", clock)
     return clock
@@ -204,7 +179,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def breaker(clock: Clock) -> CircuitBreaker:
-    """A closed circuit breaker."""
     return CircuitBreaker()
 
 

@@ -41,7 +41,6 @@ class OtherClock(Broker):
         self.waited_s = 0.0
 
     def execute(self, *command: Any, block_s: float = 0.0) -> Any:
-        """Answer TIME by that clock."""
         answer = super().execute(*command, block_s=block_s)
         if command != ("TIME",):
             return answer
@@ -54,27 +53,23 @@ class OtherClock(Broker):
         return time.monotonic() + self.waited_s
 
     def time(self) -> float:
-        """Return the time of that Redis."""
         seconds, microseconds = super().execute("TIME")
         return float(int(seconds) + int(microseconds) / 1e6 + self.ahead_s + self.waited_s)
 
 
 @pytest.fixture
 def broker(redis_url: str) -> Iterator[OtherClock]:
-    """Connections to such a Redis."""
     with closing(OtherClock.connect(redis_url)) as broker:
         yield broker
 
 
 @pytest.fixture
 def other(broker: OtherClock, queue: Queue, encoder: Encoder, index: Index) -> Worker:
-    """A worker on a machine whose clock differs from that Redis's."""
     clock = Clock(broker, broker.monotonic)
     return Worker(Consumer(broker, queue.keys, "other"), encoder, {"default": index}, Bucketing(4_096), clock=clock)
 
 
 def reply_of(queue: Queue, worker: Worker, deadline: float) -> Reply:
-    """Return the reply to a job with that deadline."""
     job = Embed(["storm"], reply_to="me", deadline=deadline)
     queue.put("interactive", [job])
     drive(worker)

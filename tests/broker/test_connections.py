@@ -24,14 +24,12 @@ from shoal.operations import Embed
 
 @pytest.fixture
 def broker(own_redis: RedisServer) -> Iterator[Broker]:
-    """A broker on a Redis of the test's own."""
     broker = Broker.connect(own_redis.url)
     yield broker
     broker.close()
 
 
 def num_clients(broker: Broker) -> int:
-    """Return how many connections Redis has, the one that asks included."""
     return len(broker.execute("CLIENT", "LIST", "TYPE", "normal").splitlines())
 
 
@@ -124,7 +122,6 @@ class TestBreaking:
 class TestBound:
     @pytest.fixture
     def two(self, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
-        """A broker that may have two connections."""
         monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
         monkeypatch.setattr(connections, "MAX_WAIT_S", PATIENCE_S)
         broker = Broker.connect(own_redis.url)
@@ -177,12 +174,10 @@ def num_in_hand(admin: "redis.Redis") -> int:
 
 
 def is_blocked(broker: Broker, num_connections: int) -> bool:
-    """Return True if so many connections wait in Redis."""
     return f"blocked_clients:{num_connections}\r" in broker.execute("INFO", "clients").decode()
 
 
 def _asks(broker: Broker, answers: list[object]) -> bool:
-    """Note the answer to a PING; return False if it did not come in time."""
     try:
         answers.append(broker.execute("PING"))
     except Unavailable:

@@ -35,7 +35,6 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def program(folder: Path, name: str, version: str) -> Path:
-    """Make a program that is called like a server and prints a version."""
     path = folder / name
     path.write_text(f"#!/bin/sh\necho 'Redis server v={version} sha=0'\n")
     path.chmod(0o755)

@@ -24,14 +24,12 @@ SET = Script.of("return cmsgpack.pack(redis.call('SET', KEYS[1], cmsgpack.unpack
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGroup]:
-    """A cluster of three primaries with a replica each."""
     with running_group("cluster", tmp_path_factory.mktemp("cluster")) as group:
         yield group
 
 
 @pytest.fixture(scope="module")
 def sentinels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGroup]:
-    """A primary with two replicas, which Sentinels watch."""
     with running_group("sentinels", tmp_path_factory.mktemp("sentinels")) as group:
         yield group
 
@@ -91,7 +89,6 @@ def test_while_a_slot_is_moved_key_by_key_the_pool_is_away_and_nothing_is_writte
 
 
 def num_jobs(cluster: RunningGroup) -> int:
-    """Return how many jobs the primary has."""
     with cluster.connect(10) as connection:
         return sum(b":job:" in key for key in connection.scan_iter(f"{Keys().root}:*"))
 
@@ -165,4 +162,6 @@ def test_workers_and_clients_go_on_after_a_failover(
         load.check(known)
         load.check(load.accepted[num_before:])
         assert {error.code for error in load.errors} <= {"unavailable"}
+        group.start(former)
+        wait_until(group.is_complete)
         assert [worker.terminate() for worker in workers] == [0, 0]

@@ -42,13 +42,11 @@ def check_refused(url: str, words: str) -> None:
 
 
 def with_password(url: str, password: str, user: str = "") -> str:
-    """The URL with user and password in it."""
     return url.replace("://", f"://{user}:{quote(password, safe='')}@")
 
 
 @pytest.fixture
 def locked(own_redis: RedisServer) -> RedisServer:
-    """A Redis that asks for the password."""
     with redis.Redis.from_url(own_redis.url) as connection:
         connection.config_set("requirepass", PASSWORD)
     return own_redis
@@ -176,7 +174,6 @@ class TestTls:
         server.stop()
 
     def url(self, server: RedisServer, files: Path, name: str) -> str:
-        """Return the URL for a client with the certificate of that name."""
         options = f"ssl_ca_certs={files}/ca.pem&ssl_certfile={files}/{name}.pem&ssl_keyfile={files}/{name}.key"
         patience = f"socket_timeout={PATIENCE_S}&socket_connect_timeout={PATIENCE_S}"
         return f"rediss://127.0.0.1:{server.port}/0?{options}&{patience}"

@@ -30,11 +30,9 @@ class Pair(NamedTuple):
 
     @property
     def url(self) -> str:
-        """The URL of Redis that Shoal is given."""
         return f"redis://127.0.0.1:{self.entrance.port}/0"
 
     def fail_over(self) -> None:
-        """Make a primary of the replica, and lead all clients there."""
         with redis.Redis.from_url(self.replica.url) as connection:
             connection.replicaof("NO", "ONE")
         self.entrance.switch(self.replica.port)
@@ -42,7 +40,6 @@ class Pair(NamedTuple):
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
-    """Both, in step with each other."""
     servers = []
     for name in ("primary", "replica"):
         (tmp_path / name).mkdir()

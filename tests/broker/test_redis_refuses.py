@@ -23,7 +23,6 @@ Refusal = Callable[["redis.Redis", RedisServer], AbstractContextManager[None]]
 
 @contextmanager
 def few_replicas(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
-    """It wants a replica and has none."""
     admin.config_set("min-replicas-to-write", 1)
     yield
     admin.config_set("min-replicas-to-write", 0)
@@ -31,7 +30,6 @@ def few_replicas(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
 
 @contextmanager
 def demoted(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
-    """It was made the replica of a primary that does not answer."""
     admin.replicaof("127.0.0.1", 1)
     yield
     admin.replicaof("NO", "ONE")
@@ -39,7 +37,6 @@ def demoted(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
 
 @contextmanager
 def busy(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
-    """The script of another program does not end."""
     admin.config_set("lua-time-limit", 10)
     with redis.Redis.from_url(server.url) as other:
         thread = threading.Thread(target=lambda: _run_endlessly(other))
@@ -64,7 +61,6 @@ def _is_busy(admin: "redis.Redis") -> bool:
 
 @contextmanager
 def no_disk(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
-    """It could not write its snapshot."""
     obstacle = server.folder / "dump.rdb"
     obstacle.mkdir()
     admin.config_set("save", "3600 1")
@@ -77,7 +73,6 @@ def no_disk(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
 
 @contextmanager
 def narrow_rules(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
-    """Its rules forbid scripts."""
     everything = ("ACL", "SETUSER", "default", "+@all")
     admin.execute_command(*everything, "-eval", "-evalsha", "-xreadgroup")  # type: ignore[no-untyped-call]
     yield
@@ -137,7 +132,6 @@ def test_one_that_reads_its_data_at_its_start(own_redis: RedisServer) -> None:
 
 
 def why(client: Client) -> str:
-    """The reason for which Redis is not available; nothing if it is."""
     try:
         queue_of(client).ping()
     except Unavailable as error:

@@ -75,50 +75,42 @@ def make_worker(settings: Settings, encoder: Encoder, index: Index) -> Iterator[
 
 @pytest.fixture
 def worker(make_worker: MakeWorker) -> Worker:
-    """Make one such worker, to be stepped by hand."""
     return make_worker()
 
 
 def announce(worker: Worker) -> None:
-    """Write the worker's heartbeat, which lives for longer than a test."""
     Pool(queue_of(worker).broker, queue_of(worker).keys, alive_s=3_600).announce(worker.id, about(worker))
 
 
 @contextmanager
 def at_work(worker: Worker) -> Iterator[None]:
-    """Announce the worker and step it in a thread."""
     announce(worker)
     with running(worker):
         yield
 
 
 def ask(worker: Worker, job: Job) -> Reply:
-    """Return the reply that the worker gives in one step."""
     queue_of(worker).put("interactive", [replace(job, reply_to="me")])
     worker.step(block_s=0)
     return {reply.id: reply for reply in queue_of(worker).inbox("me").wait()}[job.id]
 
 
 def embed(worker: Worker, *texts: str, **options: Any) -> Reply:
-    """Return the worker's reply to an embed."""
     return ask(worker, Embed(list(texts), Options(**options)))
 
 
 def code(reply: Reply) -> str:
-    """Return the error code of a reply."""
     assert reply.error is not None
     return reply.error.code
 
 
 def array(reply: Reply) -> np.ndarray:
-    """Return the vectors of a reply."""
     assert reply.error is None
     assert reply.vectors is not None
     return reply.vectors
 
 
 def places(worker: Worker) -> list[bytes]:
-    """Return the keys of the pool's cache."""
     return list(queue_of(worker).redis.scan_iter(queue_of(worker).keys.cache("*")))
 
 
@@ -128,12 +120,10 @@ def own_places(n: int) -> bytes:
 
 
 def any_places(n: int) -> bytes:
-    """Return a digest whose places are any, as those of texts are."""
     return blake2b(n.to_bytes(8, "little"), digest_size=16).digest()
 
 
 def cache_of(queue: Queue, table: Table, ttl_s: int = 100) -> Cache:
-    """Return the pool's cache with that table."""
     return Cache(queue.broker, queue.keys, table, ttl_s)
 
 
@@ -350,12 +340,10 @@ class TestWorker:
 
 
 async def num_found(client: AsyncClient) -> tuple[int, int]:
-    """Return how many texts a client has found in the cache, and how many not."""
     return client.num_cached
 
 
 async def replace_lookup(client: AsyncClient, **options: Any) -> None:
-    """Give a client a look-up with these options."""
     queue = client.queue
     client._session().lookup = CacheLookup(queue.commands, queue.keys, queue.pool, **options)
 
@@ -476,7 +464,6 @@ REQUESTS = st.tuples(st.lists(TEXTS, min_size=1, max_size=6), OPTIONS, st.sample
 
 
 def outcome(client: Client, texts: list[str], options: Options) -> Reply | str:
-    """Return the reply, or the error."""
     try:
         return client.call(Embed(texts, options))
     except ShoalError as error:
@@ -485,7 +472,6 @@ def outcome(client: Client, texts: list[str], options: Options) -> Reply | str:
 
 @pytest.fixture
 def plain(make_worker: MakeWorker, settings: Settings) -> Iterator[Client]:
-    """Make a client of another pool, which has no cache."""
     pool = f"{settings.pool}-plain"
     with Client(settings.redis_url, key_prefix=settings.key_prefix, pool=pool, timeout_s=PATIENCE_S) as client:
         with at_work(make_worker(pool=pool, cache_mb=0)):
@@ -510,7 +496,6 @@ def test_with_and_without_the_cache_all_is_the_same(
 
 
 def assert_alike(found: np.ndarray, expected: np.ndarray) -> None:
-    """Row by row the same direction and length."""
     assert found.shape == expected.shape
     lengths = np.linalg.norm(expected, axis=1)
     assert np.linalg.norm(found, axis=1) == pytest.approx(lengths, rel=1e-4)

@@ -10,7 +10,6 @@ LIMITS = (1, 2, 4)
 
 
 def of(*values: float) -> Histogram:
-    """A histogram of these values."""
     histogram = Histogram(LIMITS)
     for value in values:
         histogram.add(value)

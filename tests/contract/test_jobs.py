@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal import operations
-from shoal.contract.jobs import Job, check_name
+from shoal.contract.jobs import Job
 from shoal.contract.options import CHOICES, MAX_DIMENSIONS, Options
 from shoal.contract.outline import Outline
 from shoal.errors import InvalidRequest, MalformedJob, ShoalError, UnsupportedVersion
@@ -157,13 +157,6 @@ def test_bytes_that_are_no_job_are_refused(values: dict[str, Any], error: type[S
     given = {"v": 1, "id": "a", "op": "embed", "texts": ["a"]} | values
     with pytest.raises(error, match=message):
         operations.unpack(msgpack.packb({name: value for name, value in given.items() if value is not ...}))
-
-
-def test_names_may_be_part_of_a_key() -> None:
-    assert check_name("id", "aZ09-_.:") == "aZ09-_.:"
-    for bad in ("", "b c", "x" * 129, "é", 5, None, b"b", ["b"]):
-        with pytest.raises(InvalidRequest, match="it takes 1 to 128"):
-            check_name("id", bad)
 
 
 def test_the_outline_of_a_job_is_read_without_the_rest() -> None:

@@ -6,7 +6,6 @@ from shoal.contract.keys import Keys
 
 
 def all_keys(keys: Keys) -> list[str]:
-    """One of each kind."""
     made = [keys.lane("bulk"), keys.replies("a"), keys.result("a"), keys.record("a"), keys.worker("a"), keys.cache("1")]
     return [*made, keys.changes("a"), keys.changed, keys.dead, keys.alive]
 

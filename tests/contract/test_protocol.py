@@ -8,9 +8,9 @@ import shutil
 import subprocess
 import sys
 from dataclasses import fields, replace
+from importlib import import_module
 from math import ceil
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import msgpack
@@ -22,19 +22,6 @@ from job_names import JOB_NAMES
 from page import read
 from queues import Queue, drive, queue_of, set_limits
 
-import shoal.contract.jobs
-import shoal.contract.wire
-import shoal.operations.embed
-import shoal.operations.search
-import shoal.operations.tokenize
-import shoal.queue.consumer
-import shoal.queue.producer
-import shoal_workers.encoding.encoder
-import shoal_workers.index.serving.open_indexes
-import shoal_workers.loop.admission
-import shoal_workers.operations.embed
-import shoal_workers.operations.served
-import shoal_workers.operations.work
 from shoal import operations
 from shoal.contract.jobs import LANES
 from shoal.contract.keys import LANE_KEYS, Keys
@@ -104,7 +91,6 @@ DAMAGED: dict[str, tuple[str, bytes]] = {
 
 
 def example(kind: str, name: str) -> bytes:
-    """The bytes of a vector."""
     return bytes.fromhex(VECTORS[kind, name]["hex"])
 
 
@@ -117,7 +103,6 @@ def table(heading: str, section: str = "") -> dict[str, list[str]]:
 
 
 def codes_of_replies() -> set[str]:
-    """The codes that an error of a reply can have."""
     listed = PAGE.split("A reply can have these codes:")[1].partition(". ")[0]
     return set(re.findall(r"`(\w+)`", listed))
 
@@ -151,7 +136,6 @@ def worker(queue: Queue, encoder: Encoder, index: Index, reranker: Reranker) -> 
 
 
 def add(queue: Queue, data: bytes, lane: str = "interactive") -> Any:
-    """Puts the bytes of a job as a stranger does."""
     return queue.redis.rpush(queue.keys.lane(lane), data)
 
 
@@ -267,7 +251,6 @@ def test_workers_keep_the_scripts_and_the_limits_in_redis(queue: Queue, worker: 
 
 
 def run_script(queue: Queue, name: str, **arguments: Any) -> Any:
-    """Run a script as the page tells a stranger to, and return its result."""
     text = scripts.PUBLISHED[name]
     return msgpack.unpackb(queue.redis.eval(text, 1, queue.keys.root, msgpack.packb(arguments, use_bin_type=False)))
 
@@ -279,7 +262,6 @@ def put(queue: Queue, jobs: list[dict[str, Any]], **arguments: Any) -> Any:
 
 
 def cancel(queue: Queue, job_id: str, **arguments: Any) -> Any:
-    """Cancel a job by the script, and return its result."""
     return run_script(queue, "cancel", **{"id": job_id} | arguments)
 
 
@@ -338,15 +320,7 @@ def test_a_refusal_says_if_waiting_helps(queue: Queue) -> None:
         assert words in table("`status` of the result")
 
 
-def test_an_empty_lane_refuses_as_too_large_only(queue: Queue) -> None:
-    set_limits(queue, LaneLimits(max_texts=300))
-    jobs = [{"id": f"j{n}", "job": b"x", "texts": 30} for n in range(9)]
-    assert put(queue, jobs) == {"status": "too_large", "exceeded": "texts", "asked": 270, "most": 263}
-    assert put(queue, jobs[:8])["status"] == "ok"
-
-
 def put_once(queue: Queue, job_id: str, digest: str = "digest", client: str = "me", **job: Any) -> Any:
-    """Put a job with the idempotency key "k"."""
     data = msgpack.packb(MINIMAL | {"id": job_id} | job.pop("fields", {}))
     once = {"key": "k", "digest": digest}
     return put(queue, [{"id": job_id, "job": data, **job}], client=client, once=once)
@@ -633,13 +607,27 @@ def test_what_cannot_be_read_is_a_dead_letter(worker: Worker, keys: Keys) -> Non
 # The tables are complete
 
 
+#: The modules that know the errors of a reply.
+MODULES = [
+    "shoal.contract.jobs",
+    "shoal.contract.wire",
+    "shoal.queue.consumer",
+    "shoal.queue.producer",
+    "shoal.operations",
+    "shoal.operations.embed",
+    "shoal.operations.search",
+    "shoal.operations.tokenize",
+    "shoal_workers.encoding.encoder",
+    "shoal_workers.index.serving.open_indexes",
+    "shoal_workers.loop.admission",
+    "shoal_workers.operations.embed",
+    "shoal_workers.operations.served",
+    "shoal_workers.operations.work",
+]
+
+
 def test_every_code_is_listed() -> None:
-    modules: list[ModuleType] = [shoal.contract.jobs, shoal.queue.consumer, shoal.queue.producer, shoal.contract.wire]
-    modules += [shoal.operations, shoal.operations.embed, shoal.operations.search, shoal.operations.tokenize]
-    modules += [shoal_workers.encoding.encoder, shoal_workers.loop.admission, shoal_workers.operations.work]
-    modules += [shoal_workers.loop.admission, shoal_workers.operations.served, shoal_workers.operations.embed]
-    modules.append(shoal_workers.index.serving.open_indexes)
-    known = {value for module in modules for value in vars(module).values() if inspect.isclass(value)}
+    known = {value for name in MODULES for value in vars(import_module(name)).values() if inspect.isclass(value)}
     codes = {kind.code for kind in known if issubclass(kind, ShoalError)}
     assert codes_of_replies() == {*REFUSED, *OTHER_CODES} == codes - NOT_IN_REPLIES | {"cancelled"}  # by the script
 

@@ -18,7 +18,6 @@ TIMES = st.dictionaries(st.sampled_from(TIMINGS), st.floats(0, 1e6))
 
 
 def reply_of(vectors: NDArray[np.float32] | None = None, **fields: Any) -> Reply:
-    """Return a reply with usual fields."""
     return Reply("job", vectors=vectors, **fields)
 
 
@@ -50,22 +49,6 @@ def test_every_error_has_a_code_and_says_when_it_occurs() -> None:
     assert all(cls.__doc__ and cls.__doc__.endswith(".") for cls in classes)
 
 
-@given(st.lists(st.integers(1, 4), min_size=1, max_size=6))
-def test_parts_come_together_in_order(sizes: list[int]) -> None:
-    vectors = np.arange(sum(sizes) * 3, dtype=np.float32).reshape(-1, 3)
-    ends = np.cumsum(sizes)
-    parts = [
-        reply_of(vectors[end - size : end], tokens=[size] * size, truncated=[False] * size, model="m")
-        for end, size in zip(ends, sizes, strict=True)
-    ]
-    joined = Reply.join(parts)
-    assert joined.vectors is not None
-    assert (joined.vectors == vectors).all()
-    assert joined.tokens == [size for size in sizes for _ in range(size)]
-    assert len(joined.truncated) == sum(sizes)
-    assert joined.model == "m"
-
-
 def test_the_first_error_of_the_parts_is_raised() -> None:
     parts = [reply_of(), Reply.failure("b", TextTooLong("first")), Reply.failure("c", Expired("second"))]
     with pytest.raises(TextTooLong, match="first"):
@@ -85,12 +68,6 @@ def test_parts_of_two_models_are_no_answer() -> None:
 def test_a_part_that_lacks_its_vectors_is_malformed() -> None:
     with pytest.raises(MalformedJob, match="lacks what the other parts have"):
         Reply.join([reply_of(np.ones((1, 2), np.float32)), reply_of()])
-
-
-def test_token_vectors_are_cut_by_text() -> None:
-    vectors = np.arange(12, dtype=np.float32).reshape(6, 2)
-    rows = reply_of(vectors, tokens=[3, 1, 2]).rows_by_text()
-    assert [row.tolist() for row in rows] == [vectors[:3].tolist(), vectors[3:4].tolist(), vectors[4:].tolist()]
 
 
 @pytest.mark.parametrize(

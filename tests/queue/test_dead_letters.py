@@ -33,7 +33,6 @@ MAX_BYTES = 50_000
 
 
 def bury(queue: Queue, data: bytes, reason: str = "poisoned: why", trace: str = "line 1") -> str:
-    """Makes a dead letter of the bytes of a job, and returns its id."""
     queue.redis.rpush(queue.keys.lane("bulk"), data)
     (delivery,) = queue.take("w1", LANES, 1)
     queue.reply([Answer(delivery, letter=DeadLetter(reason, trace, "w1"))])
@@ -41,7 +40,6 @@ def bury(queue: Queue, data: bytes, reason: str = "poisoned: why", trace: str = 
 
 
 def listed(queue: Queue) -> list[str]:
-    """Return the ids of the letters, the newest first."""
     return [letter.id for letter in DeadLetters(queue).newest()]
 
 

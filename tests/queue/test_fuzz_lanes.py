@@ -27,7 +27,6 @@ ENTRY = st.tuples(st.sampled_from(LANES), DATA)
 
 @pytest.fixture
 def worker(queue: Queue, encoder: Encoder, index: Index, reranker: Reranker) -> Worker:
-    """A worker that serves every operation."""
     return Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096), reranker=reranker)
 
 

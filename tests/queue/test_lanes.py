@@ -21,25 +21,16 @@ from shoal.settings import Settings
 
 
 def jobs(count: int, num_texts: int = 1) -> list[Job]:
-    """Jobs whose replies go to an address."""
     return [Embed(["storm"] * num_texts, reply_to="me") for _ in range(count)]
 
 
-def answer(queue: Queue, deliveries: list[Delivery]) -> int:
-    """Replies to the jobs."""
-    found = [delivery.job() for delivery in deliveries]
-    return queue.reply(Answer(d, Reply(job.id), job.reply_to) for d, job in zip(deliveries, found, strict=True))
-
-
 def load(queue: Queue, lane: str = "interactive") -> dict[bytes, bytes]:
-    """Return the load of the lane."""
     return dict(queue.redis.hgetall(queue.keys.of_lane(lane, "load")))
 
 
 def take(queue: Queue, room: int, lane: str = "interactive") -> list[Delivery]:
-    """Take jobs for as many texts, and answer them."""
     taken = queue.consumer("w").take({lane: room})
-    answer(queue, taken)
+    queue.answer(taken)
     return taken
 
 
@@ -238,7 +229,7 @@ class TestReplies:
     def test_replies_of_a_redis_whose_clock_is_behind_are_read(self, queue: Queue) -> None:
         queue.put("interactive", jobs(3))
         inbox, address = queue.inbox("me"), queue.keys.replies("me")
-        answer(queue, queue.take("a", LANES, 3))
+        queue.answer(queue.take("a", LANES, 3))
         assert len(inbox.wait()) == 3
         queue.broker.close()  # a failover between two reads: the next one opens a connection, and meets no error
         queue.redis.delete(address)
@@ -267,7 +258,7 @@ class TestReplies:
     def test_an_address_that_is_something_else_costs_its_own_reply_alone(self, queue: Queue) -> None:
         queue.put("interactive", [Embed(["storm"], reply_to="taken"), *jobs(1)])
         queue.redis.set(queue.keys.replies("taken"), "by something else", ex=60)
-        assert answer(queue, queue.take("a", LANES, 2)) == 2
+        assert queue.answer(queue.take("a", LANES, 2)) == 2
         assert len(queue.inbox("me").wait()) == 1
         ((_, letter),) = queue.redis.xrange(queue.keys.dead)
         assert b"WRONGTYPE" in letter[b"reason"]
@@ -277,7 +268,7 @@ class TestReplies:
         job = Embed(["storm"])
         queue.put("interactive", [job])
         queue.redis.set(queue.keys.result(job.id), "something else", ex=60)
-        assert answer(queue, queue.take("a", LANES, 1)) == 1
+        assert queue.answer(queue.take("a", LANES, 1)) == 1
         assert queue.status(job.id)[0] == "failed"
 
     def test_a_record_that_is_something_else_costs_its_own_job_alone(self, queue: Queue) -> None:
@@ -288,6 +279,6 @@ class TestReplies:
         deliveries = queue.take("a", LANES, 2)
         assert [one.key for one in deliveries] == [other.id]
         assert queue.start("a", deliveries) == [True]
-        assert answer(queue, deliveries) == 1
+        assert queue.answer(deliveries) == 1
         assert queue.status(other.id)[0] == "done"
         assert queue.backlog()["interactive"] == 0

@@ -19,7 +19,6 @@ STEP_S = 20
 
 @pytest.fixture
 def pool(queue: Queue) -> Pool:
-    """The test's own pool."""
     return Pool(queue.broker, queue.keys, alive_s=3_600)
 
 
@@ -87,7 +86,6 @@ def test_a_look_for_jobs_of_dead_workers_reads_no_heartbeat(own_redis: RedisServ
 
 
 def sent_bytes(queue: Queue) -> int:
-    """Return the bytes that Redis has sent."""
     return int(queue.redis.info("stats")["total_net_output_bytes"])
 
 

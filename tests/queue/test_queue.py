@@ -24,46 +24,29 @@ from shoal.settings import DEFAULTS
 
 
 def submitted() -> Job:
-    """A job with a record, as `Client.submit` makes it."""
     return Embed(["storm"])
 
 
 def addressed(address: str = "me") -> Job:
-    """A job whose reply goes to an address."""
     return Embed(["storm"], reply_to=address)
 
 
 def take_one(queue: Queue, consumer: str = "a") -> Delivery:
-    """The next interactive job."""
     (delivery,) = queue.take(consumer, ["interactive"], 1)
     return delivery
 
 
 def take_all(queue: Queue, consumer: str) -> list[Delivery]:
-    """All jobs that a consumer gets of both lanes."""
     return queue.take(consumer, LANES, 100)
 
 
 def answer(delivery: Delivery, model: str = "") -> Answer:
-    """A reply to the delivered job."""
     job = delivery.job()
     return Answer(delivery, Reply(job.id, tokens=[3], timings={"queue_s": 0.5}, model=model), job.reply_to)
 
 
 def num_pending(queue: Queue) -> int:
-    """Jobs delivered and not answered."""
     return sum(queue.redis.zcard(key) for key in queue.redis.scan_iter(queue.keys.held("*")))
-
-
-def test_put_takes_all_or_none(queue: Queue) -> None:
-    set_limits(queue, LaneLimits(max_jobs=3))
-    queue.put("bulk", [submitted(), submitted()])
-    with pytest.raises(Overloaded, match="2 unanswered jobs"):
-        queue.put("bulk", [submitted(), submitted()])
-    assert queue.backlog() == {"interactive": 0, "bulk": 2}
-    queue.put("bulk", [submitted()])
-    queue.put("interactive", [addressed()])
-    assert queue.backlog() == {"interactive": 1, "bulk": 3}
 
 
 def test_puts_of_one_client_that_follow_each_other_are_one_run_of_the_script(own_redis: RedisServer) -> None:
@@ -146,12 +129,6 @@ def test_the_age_of_a_lane_is_that_of_its_oldest_unanswered_job(queue: Queue) ->
     assert 100 <= queue.loads()["bulk"].oldest_age_s < 100 + PATIENCE_S
 
 
-def test_the_wait_of_a_job_is_counted_from_when_redis_took_it_in() -> None:
-    delivery = Delivery("interactive", "a", b"", "w", put_ms=1_500)
-    assert delivery.queued_s(4.0) == 2.5
-    assert delivery.queued_s(1.0) == 0.0
-
-
 def test_replies_are_written_in_groups_of_so_many_bytes(queue: Queue) -> None:
     sizes = [MAX_WRITE_BYTES // 2, 10, MAX_WRITE_BYTES + 1, MAX_WRITE_BYTES // 2, MAX_WRITE_BYTES + 1]
     queue.put("interactive", [addressed() for _ in sizes])
@@ -174,7 +151,6 @@ def test_a_job_that_was_never_put_is_unknown(queue: Queue) -> None:
 
 
 def pushed(queue: Queue) -> Job:
-    """Push a job as a program without scripts does."""
     job = Embed(["storm"])
     queue.redis.rpush(queue.keys.lane("bulk"), job.pack())
     return job
