@@ -93,7 +93,7 @@ def test_a_connection_to_what_was_the_primary_is_used_once_more_at_most(pair: Pa
 
 @pytest.mark.wide
 def test_min_replicas_bounds_it(pair: Pair) -> None:
-    """What is sent while the link to the replica is held up is lost with the primary."""
+    """Jobs that are sent while the link to the replica is held up are lost with the primary."""
     with redis.Redis.from_url(pair.primary.url) as admin, Client(pair.url) as client:
         admin.config_set("min-replicas-to-write", 1)
         admin.config_set("min-replicas-max-lag", 1)

@@ -12,7 +12,6 @@ from conftest import PATIENCE_S, RedisServer, wait_until
 from queues import Queue, queue_of
 
 from shoal import Client
-from shoal.contract.keys import Keys
 from shoal.errors import Unavailable
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
@@ -96,10 +95,11 @@ def is_told(use: Callable[[str], object], remedy: str) -> bool:
 
 
 @pytest.mark.parametrize(("refusal", "remedy"), REFUSALS, ids=[refusal.__name__ for refusal, _ in REFUSALS])
-def test_all_are_told_why_and_go_on(own_redis: RedisServer, encoder: Encoder, refusal: Refusal, remedy: str) -> None:
-    queue = Queue.connect(own_redis.url, Keys())
+def test_all_are_told_why_and_go_on(
+    own_redis: RedisServer, own_queue: Queue, encoder: Encoder, refusal: Refusal, remedy: str
+) -> None:
     stopping = threading.Event()
-    worker = Worker(queue.consumer(), encoder, {}, Bucketing(4_096), stopping=stopping)
+    worker = Worker(own_queue.consumer(), encoder, {}, Bucketing(4_096), stopping=stopping)
     thread = threading.Thread(target=worker.run)
     with Client(own_redis.url) as client, redis.Redis.from_url(own_redis.url) as admin:
         thread.start()
@@ -113,7 +113,6 @@ def test_all_are_told_why_and_go_on(own_redis: RedisServer, encoder: Encoder, re
         finally:
             stopping.set()
             thread.join()
-            queue.close()
 
 
 def test_one_that_reads_its_data_at_its_start(own_redis: RedisServer) -> None:

@@ -14,7 +14,7 @@ import pytest
 import redis
 from api_stub import MakeApp
 from blocking import Lookup, Pool
-from conftest import PATIENCE_S, RedisServer, running, wait_until
+from conftest import PATIENCE_S, RedisServer, running
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
@@ -223,29 +223,25 @@ class TestTableInRedis:
         cache.store({third: entry})
         assert [bool(found) for found in cache.find([first, second, third])] == [False, True, True]
 
-    def test_it_never_needs_more_memory_than_it_may(self, own_redis: RedisServer) -> None:
+    def test_it_never_needs_more_memory_than_it_may(self, own_redis: RedisServer, own_queue: Queue) -> None:
         dimension = 384
         table = replace(TABLE, dimension=dimension, num_places=num_places(8, dimension, Keys()))
         entry = Entry(np.zeros((1, dimension), np.float32), 1, False)
         before = used_memory(own_redis)
-        queue = Queue.connect(own_redis.url, Keys())
-        cache = cache_of(queue, table)
+        cache = cache_of(own_queue, table)
         for n in range(table.num_places // 5):
             cache.store({any_places(20 * n + k): entry for k in range(20)})
-        assert queue.redis.dbsize() > 0.98 * table.num_places
-        queue.close()
+        assert own_queue.redis.dbsize() > 0.98 * table.num_places
         assert 0.5 * 2**23 < used_memory(own_redis) - before <= 2**23
 
-    def test_it_is_kept_out_of_the_append_only_file(self, own_redis: RedisServer) -> None:
-        queue = Queue.connect(own_redis.url, Keys())
-        cache = cache_of(queue, TABLE)
+    def test_it_is_kept_out_of_the_append_only_file(self, own_redis: RedisServer, own_queue: Queue) -> None:
+        cache = cache_of(own_queue, TABLE)
         cache.store({b"x" * 16: Entry(np.zeros((1, 32), np.float32), 1, False)})
-        queue.redis.set("kept", 1)
+        own_queue.redis.set("kept", 1)
         own_redis.stop()
         own_redis.start()
-        assert queue.redis.keys("*") == [b"kept"]
+        assert own_queue.redis.keys("*") == [b"kept"]
         assert cache.find([b"x" * 16]) == [None]
-        queue.close()
 
 
 def used_memory(server: RedisServer) -> int:
@@ -400,20 +396,22 @@ class TestClient:
     def test_a_worker_that_comes_or_goes_is_noticed(
         self, client: Client, worker: Worker, make_worker: MakeWorker
     ) -> None:
+        lookup = Lookup(queue_of(client), refresh_s=0)
+
         def is_known() -> bool:
-            return client.run(lambda own: own._session().lookup.find(Embed(["storm"]))).missing == []
+            return lookup.find(Embed(["storm"])).missing == []
 
         embed(worker, "storm")
         assert not is_known()
         announce(worker)
-        wait_until(is_known)
+        assert is_known()
         other = make_worker(cache_mb=2)
         announce(other)
-        wait_until(lambda: not is_known())
+        assert not is_known()
         other.pool.leave(other.id)
-        wait_until(is_known)
+        assert is_known()
         worker.pool.leave(worker.id)
-        wait_until(lambda: not is_known())
+        assert not is_known()
 
     def test_what_was_found_is_held_for_a_while(self, client: Client, worker: Worker) -> None:
         embed(worker, "storm")

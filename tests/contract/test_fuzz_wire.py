@@ -1,37 +1,25 @@
 """Any bytes from Redis are read correctly or refused with an error of Shoal, without another error or much memory."""
 
+import pickle
 import resource
 import subprocess
 import sys
 from contextlib import suppress
 from typing import Any
 
+import msgpack
 import numpy as np
+import pytest
 from blocking import Pool
 from fuzzing import ODD, TEXTS, changed, fuzz, mutated, outcome, packed
 from hypothesis import strategies as st
-from job_names import JOB_NAMES
 from queues import Queue
 
-from shoal import operations
 from shoal.cache.table import Table
 from shoal.contract import wire
-from shoal.contract.jobs import Job, check_name
-from shoal.contract.options import OPTION_NAMES, Options
-from shoal.contract.outline import Outline
 from shoal.contract.replies import TIMINGS, Reply
-from shoal.errors import MalformedJob, ShoalError
-from shoal.operations import Embed, Search
+from shoal.errors import InvalidText, MalformedJob, ShoalError, TooLarge
 
-JOB: dict[str, Any] = {"v": 1, "id": "a", "op": "search", "texts": ["storm"], "deadline": 4e9, "reply_to": "b"}
-RERANK = JOB | {"op": "rerank", "query": "rain", "raw_scores": True}
-JOBS = st.sampled_from(
-    [
-        Embed(["storm", "", "rain é"], Options(pooling="cls", dimensions=3, prompt_name="query")).pack(),
-        Search(["storm"] * 20, k=9, index="news", deadline=4e9).pack("address"),
-        Embed(["x" * 300], Options(output="tokens", truncate=False)).pack(),
-    ]
-)
 REPLY = Reply(
     "a",
     vectors=np.ones((2, 3), np.float32),
@@ -61,6 +49,7 @@ def test_a_claim_of_more_than_there_is_takes_no_memory() -> None:
 
 def test_where_memory_is_bounded_a_claim_is_an_error_like_any_other() -> None:
     script = """
+import pickle
 import resource
 from pathlib import Path
 from shoal.contract import wire
@@ -74,41 +63,6 @@ except MalformedJob as error:
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert "not one msgpack map" in done.stdout
-
-
-# Jobs
-
-
-@fuzz(
-    100,
-    data=st.binary()
-    | mutated(JOBS)
-    | (
-        changed(JOB)
-        | changed(JOB | {"op": "embed"})
-        | changed(RERANK)
-        | changed(dict.fromkeys((*JOB_NAMES, *OPTION_NAMES)) | JOB)
-    ).map(packed),
-)
-def test_job(data: bytes) -> None:
-    check_job(data)
-
-
-def check_job(data: bytes) -> None:
-    """Check that the bytes are a job that survives the wire, or are refused; and what can be read of their address."""
-    job = outcome(operations.unpack, data)
-    outline = Outline.read(data)
-    if isinstance(job, Job):
-        assert operations.unpack(job.pack()) == job
-        assert (outline.id, outline.reply_to) == (job.id, job.reply_to)
-    assert outline.id is None or check_name("id", outline.id)
-    assert outline.reply_to is None or check_name("reply_to", outline.reply_to)
-
-
-def test_a_huge_value_makes_no_huge_message() -> None:
-    for name in {*JOB, *OPTION_NAMES, "index", "k"} - {"texts"}:
-        for value in ("x" * 10_000_000, b"x" * 10_000_000):
-            outcome(operations.unpack, packed(JOB | {name: value}))
 
 
 # Replies
@@ -155,22 +109,6 @@ def check_reply(data: bytes) -> None:
         assert len(reply.rows_by_text()) == max(1, len(reply.tokens))
 
 
-# The cache
-
-
-@fuzz(
-    60,
-    values=changed(ABOUT),
-    cache=changed(TABLE.to_heartbeat()) | ODD,
-    options=st.sampled_from([Options(), Options(dimensions=2)]),
-)
-def test_announced_table(values: dict[str, Any], cache: Any, options: Options) -> None:
-    for about in (values, ABOUT | {"cache": cache}):
-        table = Table.from_heartbeats([about])
-        if table is not None and table.supports(options):
-            assert all(len(digest) == 16 for digest in table.digests(["storm"], table.prompt(None), options))
-
-
 # Heartbeats
 
 #: A time in Unix milliseconds until which workers count as alive.
@@ -189,3 +127,42 @@ def test_heartbeat(queue: Queue, values: Any, raw: bytes, name: str | bytes) -> 
     assert pool.texts_per_s() is not None
     Table.from_heartbeats(pool.ready().values())
     redis.delete(keys.alive)
+
+
+# Msgpack
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "the 0 bytes are not one msgpack map: they end within a value"),
+        (b"\xc1", "not one msgpack map: one of them cannot begin a value"),
+        (b"\x91" * 5_000, "not one msgpack map: arrays and maps are nested too deeply"),
+        (msgpack.packb({"a": 1})[:-1], "not one msgpack map: they end within a value"),
+        (msgpack.packb({"a": 1}) + b"\0", "not one msgpack map: more bytes follow the first value"),
+        (msgpack.packb({1: 2}), "not one msgpack map: a key of a map is not a string"),
+        (msgpack.packb([1, 2]), "the msgpack value is an array: send a map"),
+        (msgpack.packb({"a": msgpack.ExtType(5, b"")}), "extension type 5"),
+        (pickle.dumps({"a": 1}), "more bytes follow"),
+    ],
+)
+def test_other_bytes_are_malformed(data: bytes, words: str) -> None:
+    with pytest.raises(MalformedJob, match=words):
+        wire.unpack(data)
+
+
+def test_a_string_that_utf8_cannot_hold_is_refused() -> None:
+    with pytest.raises(InvalidText, match=r"lone surrogate '\\ud83d' at character 1, .* remove or replace it"):
+        wire.pack({"texts": ["a\ud83d"]})
+    with pytest.raises(InvalidText, match="not UTF-8"):
+        wire.unpack(b"\x81\xa1a\xa1\xff")
+
+
+def test_the_values_of_all_arrays_and_maps_are_counted() -> None:
+    value = {"a": [[[1] * 10] * 5]}
+    data = msgpack.packb(value)
+    num_values = wire.num_values(value)
+    assert num_values == (1 + 1 + 5 + 50) + 8 * wire.VALUES_OF_A_CONTAINER
+    assert wire.unpack(data, num_values) == value
+    with pytest.raises(TooLarge, match=f"over {num_values - 1} values: split it"):
+        wire.unpack(data, num_values - 1)

@@ -514,6 +514,13 @@ def test_a_job_that_is_pushed_with_the_id_of_another_does_it_no_harm(worker: Wor
 # Errors and dead letters
 
 
+def error_of(queue: Queue, job_id: str) -> ShoalError:
+    reply = queue.wait_result(job_id, 0)
+    assert reply is not None
+    assert reply.error is not None
+    return reply.error
+
+
 def test_what_is_refused_is_answered_with_its_code(worker: Worker) -> None:
     for code, job in REFUSED.items():
         reply = answer(worker, msgpack.packb(job | {"id": code}))
@@ -526,10 +533,7 @@ def test_a_job_whose_id_can_be_read_is_answered_whatever_else_is_wrong(worker: W
     for code, data in DAMAGED.values():
         add(queue, data)
         worker.step(block_s=0)
-        reply = queue.wait_result("x", 0)
-        assert reply is not None
-        assert isinstance(reply.error, ShoalError)
-        assert reply.error.code == code
+        assert error_of(queue, "x").code == code
         assert queue.status("x")[0] == "failed"
         assert 0 < queue.redis.ttl(keys.record("x")) <= 60
         queue.redis.delete(keys.result("x"))
@@ -576,9 +580,7 @@ def test_a_job_that_was_put_by_the_script_is_answered_although_its_bytes_have_no
     for n, data in enumerate(UNREADABLE.values()):
         put(queue_of(worker), [{"id": f"x{n}", "job": data, "texts": 1}])
         worker.step(block_s=0)
-        reply = queue_of(worker).wait_result(f"x{n}", 0)
-        assert reply is not None
-        assert isinstance(reply.error, ShoalError)
+        assert error_of(queue_of(worker), f"x{n}").message
         assert queue_of(worker).status(f"x{n}")[0] == "failed"
     assert not queue_of(worker).redis.exists(keys.dead)
 
@@ -587,9 +589,8 @@ def test_a_job_that_was_put_under_another_id_is_refused_under_that_one(worker: W
     job = {"id": "y", "job": msgpack.packb(MINIMAL), "texts": 1}
     put(queue_of(worker), [job])
     worker.step(block_s=0)
-    reply = queue_of(worker).wait_result("y", 0)
-    assert reply is not None
-    assert str(reply.error) == 'the job has id "x", and was put as "y": use the same id'
+    error = error_of(queue_of(worker), "y")
+    assert error.message == 'the job has id "x", and was put as "y": use the same id'
     assert not queue_of(worker).redis.exists(keys.record("x"))
 
 
@@ -660,6 +661,8 @@ def test_every_key_is_listed() -> None:
         method = getattr(keys, name)
         wanted |= {method(*(f"<{parameter}>" for parameter in inspect.signature(method).parameters))}
     assert table("Key").keys() == wanted
+    assert all(name.startswith("shoal:{default}:") for name in wanted)  # one slot of a cluster
+    assert Keys(pool="b").root != keys.root != Keys(prefix="p").root
 
 
 def test_every_lane_and_status_is_listed() -> None:

@@ -10,14 +10,13 @@ import pytest
 from api_stub import StubWorker, error_of
 from blocking import DeadLetters, commands_of
 from click.testing import CliRunner, Result
-from conftest import PATIENCE_S, RedisServer
+from conftest import PATIENCE_S
 from flask.testing import FlaskClient
 from queues import Queue, set_limits
 
 import shoal.queue.consumer
 from shoal.cli.main import main
 from shoal.contract.jobs import LANES, Job
-from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
 from shoal.errors import MalformedJob, Overloaded, UnknownJob
 from shoal.operations import Embed, Search
@@ -175,13 +174,11 @@ def test_they_are_limited_in_number(queue: Queue, monkeypatch: pytest.MonkeyPatc
     assert listed(queue) == ids[:1:-1]
 
 
-def test_a_letter_can_be_dropped_while_the_memory_of_redis_is_full(own_redis: RedisServer) -> None:
-    queue = Queue.connect(own_redis.url, Keys())
-    letter_id = bury(queue, b"x")
-    queue.redis.config_set("maxmemory", 1)
-    DeadLetters(queue).drop(letter_id)
-    assert listed(queue) == []
-    queue.close()
+def test_a_letter_can_be_dropped_while_the_memory_of_redis_is_full(own_queue: Queue) -> None:
+    letter_id = bury(own_queue, b"x")
+    own_queue.redis.config_set("maxmemory", 1)
+    DeadLetters(own_queue).drop(letter_id)
+    assert listed(own_queue) == []
 
 
 @pytest.mark.parametrize("how", ["drop", "retry"])

@@ -18,7 +18,6 @@ from queues import Queue
 import shoal.queue.dispatcher
 from shoal import Client
 from shoal.contract.jobs import LANES
-from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
 from shoal.errors import Cancelled, Internal, ShoalError, Unavailable, UnknownJob
 from shoal.operations import Embed
@@ -309,6 +308,7 @@ def test_several_threads_and_processes_wait_for_one_result_and_all_get_it(
     other = ThreadDispatcher(queue)
     (job_id,) = submit(queue)
     with waits(queue, [job_id], *[dispatcher] * 4, other) as results:
+        assert dispatcher.wait_result(job_id, 0.01) is None  # one of them gives up
         answer_all(queue)
         assert [reply.id if reply else None for reply in (result.result() for result in results)] == [job_id] * 5
     other.close()
@@ -362,13 +362,11 @@ def test_a_wait_ends_when_its_time_is_over(queue: Queue, dispatcher: ThreadDispa
         dispatcher.wait_result("nobody", PATIENCE_S)
 
 
-def test_threads_that_wait_are_told_that_redis_is_away(own_redis: RedisServer) -> None:
-    queue = Queue.connect(own_redis.url, Keys())
-    dispatcher = ThreadDispatcher(queue)
-    with waits(queue, submit(queue, 3), dispatcher) as results:
+def test_threads_that_wait_are_told_that_redis_is_away(own_redis: RedisServer, own_queue: Queue) -> None:
+    dispatcher = ThreadDispatcher(own_queue)
+    with waits(own_queue, submit(own_queue, 3), dispatcher) as results:
         own_redis.stop()
         for result in results:
             with pytest.raises(Unavailable):
                 result.result()
     dispatcher.close()
-    queue.close()

@@ -79,29 +79,26 @@ def test_jobs_that_are_pushed_and_wake_no_worker_are_taken_by_those_that_look(qu
         take_one_each(workers)
 
 
-def test_one_job_wakes_one_worker(own_redis: RedisServer, keys: Keys) -> None:
-    queue = Queue.connect(own_redis.url, keys)
+def test_one_job_wakes_one_worker(own_queue: Queue) -> None:
+    marker = own_queue.keys.of_lane("interactive", "wake")
     for number in range(1, 4):
-        put(queue, 1)
-        assert queue.redis.llen(keys.of_lane("interactive", "wake")) == 1
-        assert len(queue.take(f"w{number}", LANES, 9)) == 1
-        assert not queue.redis.exists(keys.of_lane("interactive", "wake"))
-    queue.close()
+        put(own_queue, 1)
+        assert own_queue.redis.llen(marker) == 1
+        assert len(own_queue.take(f"w{number}", LANES, 9)) == 1
+        assert not own_queue.redis.exists(marker)
 
 
 @pytest.mark.parametrize("is_full", [False, True])
-def test_who_leaves_jobs_behind_wakes_the_next(own_redis: RedisServer, keys: Keys, is_full: bool) -> None:
-    queue = Queue.connect(own_redis.url, keys)
-    put(queue, 2, "bulk")
+def test_who_leaves_jobs_behind_wakes_the_next(own_queue: Queue, is_full: bool) -> None:
+    put(own_queue, 2, "bulk")
     if is_full:
-        queue.redis.config_set("maxmemory", 1)
-    marker = keys.of_lane("bulk", "wake")
-    assert queue.redis.lpop(marker) == b""  # by a worker that dies at once
-    assert len(queue.take("w", LANES, 1)) == 1
-    assert queue.redis.llen(marker) == 1
-    assert len(queue.take("w", LANES, 1)) == 1
-    assert not queue.redis.exists(marker)
-    queue.close()
+        own_queue.redis.config_set("maxmemory", 1)
+    marker = own_queue.keys.of_lane("bulk", "wake")
+    assert own_queue.redis.lpop(marker) == b""  # by a worker that dies at once
+    assert len(own_queue.take("w", LANES, 1)) == 1
+    assert own_queue.redis.llen(marker) == 1
+    assert len(own_queue.take("w", LANES, 1)) == 1
+    assert not own_queue.redis.exists(marker)
 
 
 def test_a_worker_that_waits_is_given_a_suspect(queue: Queue) -> None:

@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 from api_stub import MakeApp, error_of
-from conftest import RedisServer
 from queues import Queue, drive, set_limits
 
 from shoal.contract.jobs import LANES, Job
-from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
 from shoal.errors import Overloaded
 from shoal.operations import Embed
@@ -23,13 +21,12 @@ KEYS_BYTES = 1_024
 
 NOTHING = UnreadLoad(0, 0)
 
-#: Time for which a result is kept once it was read, in seconds, and most results that one look is at.
-READ_TTL_S, MAX_SWEPT = 60, 500
+#: Most results that one look is at.
+MAX_SWEPT = 500
 
 
-def answered(queue: Queue, count: int = 1, client: str = "a", num_values: int = 100, job_id: str = "") -> list[Job]:
-    ids = {"id": job_id} if job_id else {}
-    jobs: list[Job] = [Embed(["storm"], **ids) for _ in range(count)]  # type: ignore[arg-type]
+def answered(queue: Queue, count: int = 1, client: str = "a", num_values: int = 100) -> list[Job]:
+    jobs: list[Job] = [Embed(["storm"]) for _ in range(count)]
     queue.put("bulk", jobs, client)
     answer_all(queue, num_values)
     return jobs
@@ -142,17 +139,15 @@ class TestFreed:
         assert 80 <= looked_at_after_s(queue.result_ttl_s - 100) <= 120
         assert 80 <= looked_at_after_s(100) <= 100
 
-    def test_a_full_redis_sweeps_and_lets_results_be_read(self, own_redis: RedisServer) -> None:
-        queue = Queue.connect(own_redis.url, Keys())
-        kept, gone = answered(queue, 2)
-        queue.redis.delete(queue.keys.result(gone.id))
-        make_due(queue)
-        queue.redis.config_set("maxmemory", 1)
-        queue.unread.sweep()
-        assert queue.unread.load().num_results == 1
-        queue.wait_result(kept.id, 0)
-        assert queue.unread.load() == NOTHING
-        queue.close()
+    def test_a_full_redis_sweeps_and_lets_results_be_read(self, own_queue: Queue) -> None:
+        kept, gone = answered(own_queue, 2)
+        own_queue.redis.delete(own_queue.keys.result(gone.id))
+        make_due(own_queue)
+        own_queue.redis.config_set("maxmemory", 1)
+        own_queue.unread.sweep()
+        assert own_queue.unread.load().num_results == 1
+        own_queue.wait_result(kept.id, 0)
+        assert own_queue.unread.load() == NOTHING
 
 
 class TestLostCounts:

@@ -71,10 +71,7 @@ class AsyncConnection(asyncio.Protocol):
         self._transport.set_protocol(self)
 
     def ask(self, packed: bytes, num_answers: int, block_s: float = 0.0) -> asyncio.Future[list[Any]]:
-        """Send packed commands, which may block for `block_s` altogether; return the future of their answers.
-
-        An error of Redis is an answer. The future raises redis.RedisError when answers do not come.
-        """
+        """Send packed commands, which may block for `block_s` altogether; return the future of their answers."""
         limit_s = self._answer_s + block_s + sending_s(len(packed))
         question = _Question(num_answers, limit_s, self._loop.time(), self._loop.create_future())
         self._questions.append(question)
@@ -170,10 +167,7 @@ class AsyncConnection(asyncio.Protocol):
 
 
 class ConnectionMaker:
-    """The URL of a Redis as the options of its connections, which share a circuit breaker.
-
-    `max_connections` is the number that the URL allows. Raises Unavailable for a URL that cannot be read.
-    """
+    """The URL of a Redis as options of connections that share a circuit breaker. Raises Unavailable."""
 
     def __init__(self, url: str, answer_s: float = ANSWER_S):
         self.breaker = CircuitBreaker(lambda: id(asyncio.current_task()))

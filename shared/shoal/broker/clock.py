@@ -52,10 +52,7 @@ class Clock:
             self.measure()
 
     def measure(self) -> None:
-        """Ask Redis for its time, and take the middle of the shortest round trip as the moment of the answer.
-
-        Raises Unavailable, also if the error is above `MAX_ERROR_S`.
-        """
+        """Ask Redis for its time; the shortest round trip counts. Raises Unavailable, also where it is inexact."""
         round_trips = []
         for _ in range(NUM_ROUND_TRIPS):
             sent_at = self._monotonic()

@@ -87,10 +87,7 @@ class PasswordFile(redis.CredentialProvider):
 
 
 def open_pool(url: str, answer_s: float = ANSWER_S) -> redis.ConnectionPool:
-    """Return a connection pool for `url` that never retries, nothing being sent yet. Raises Unavailable.
-
-    A command fails when its answer takes longer than `answer_s`, and at once while Redis is away.
-    """
+    """Return a pool for `url` that never retries; a command fails after `answer_s`. Raises Unavailable."""
     with readable_url():
         options = read_url(url, answer_s)
         options["connection_class"] = WATCHED[options["connection_class"]]

@@ -101,10 +101,7 @@ class ChangeLog:
         return {name: position for name, position in found.items() if position}
 
     def since(self, index: str, position: str) -> Tail:
-        """Return the changes of an index after a position; reading them, a few at a time, tells what is missing.
-
-        It raises Unavailable, and MalformedJob if the log is none.
-        """
+        """Return the changes after a position; reading them raises Unavailable, and MalformedJob for no log."""
         number = int(position.partition("-")[0])
         if number < _MAX_NUMBER:
             page = self._read(index, f"({number}-{_MAX_NUMBER}")
@@ -113,10 +110,7 @@ class ChangeLog:
         return Tail(False, self._entries(index, self._read(index, START), START, position))
 
     def fold(self, index: str, through: str, kept: Sequence[str]) -> None:
-        """Note that the published version has the changes up to `through`, and remove those that no version needs.
-
-        The kept versions have the changes up to these positions. Raises Unavailable.
-        """
+        """Note that the published version has the changes `through` there; remove those that no kept one needs."""
         self._broker.run(_FOLD, _keys_of(self._keys, index), {"index": index, "through": through, "kept": list(kept)})
 
     def _entries(self, index: str, page: "_Page", reached: str, known: str) -> Iterator[LoggedChange]:

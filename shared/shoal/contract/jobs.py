@@ -256,10 +256,7 @@ class Job:
         return self.cut(len(self.texts), max_texts, map(self.lane_texts_of, self.texts))
 
     def cut(self, max_texts: int, max_size: int, sizes: Iterable[int]) -> list[Self]:
-        """Return jobs of at most `max_texts` texts, whose sizes make up `max_size`, that together ask the same.
-
-        A text stays whole, and a larger one is a job by itself.
-        """
+        """Return jobs of at most `max_texts` texts, whole and of `max_size` together, that ask the same as this one."""
         if self.is_one_question:
             return [self]
         parts: list[list[str]] = []
@@ -283,15 +280,13 @@ _ENVELOPE = ("id", "texts", "deadline", "timeout_s", "reply_to", "first_text")
 _KNOWN = frozenset(("v", "op", "traceparent", *_ENVELOPE, *OPTION_DEFAULTS))
 
 
-#: Random ids drawn in advance, by process: a fork must not use the ids of its parent.
+#: Random ids, drawn 256 at a time: each draw lets other threads run first, which costs more than the draw itself. By
+#: process, as a fork must not use the ids of its parent.
 _drawn_ids: dict[int, deque[str]] = {}
 
 
 def new_id() -> str:
-    """Return 24 random hex digits.
-
-    They are drawn 256 at a time: each draw lets other threads run first, which costs more than the draw itself.
-    """
+    """Return 24 random hex digits."""
     ids = _drawn_ids.setdefault(os.getpid(), deque())
     while True:
         try:

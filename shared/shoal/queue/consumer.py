@@ -54,10 +54,7 @@ log = logging.getLogger(__name__)
 
 
 class Consumer:
-    """One worker's end of the queue of its pool. Thread-safe.
-
-    Every method raises Unavailable when Redis does not answer.
-    """
+    """One worker's end of the queue of its pool. Thread-safe. Every method raises Unavailable."""
 
     def __init__(
         self,

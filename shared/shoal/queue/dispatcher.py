@@ -104,10 +104,7 @@ class Dispatcher:
     def call(
         self, lane: str, jobs: Sequence[Job], client: str = "", timeout_s: float | None = None
     ) -> list[Pending[Reply]]:
-        """Send the client's jobs, all or none, and return their replies to come, in order.
-
-        Where the jobs cannot be put, waiting for a reply raises InvalidText, Overloaded or Unavailable.
-        """
+        """Send the client's jobs, all or none; return their replies to come, in order, or the error of the put."""
         pending = [Pending[Reply]() for _ in jobs]
         self._pending.update(zip((job.id for job in jobs), pending, strict=True))
         try:

@@ -137,10 +137,7 @@ class PackedJobs:
 
 
 def few_of_each_client(puts: Sequence[PackedJobs]) -> tuple[list[PackedJobs], list[PackedJobs]]:
-    """Return the puts to make now, at most `MAX_PUTS_OF_CLIENT` of each client, and the others.
-
-    A put is accepted when all that are made with it have arrived: a client with few is not held up by one with many.
-    """
+    """Return the puts to make now, first of clients with few, so that none waits for one with many; and the others."""
     of_client: dict[str, list[PackedJobs]] = {}
     for put in puts:
         of_client.setdefault(put.client, []).append(put)
@@ -150,10 +147,7 @@ def few_of_each_client(puts: Sequence[PackedJobs]) -> tuple[list[PackedJobs], li
 
 
 def group_puts(puts: Sequence[PackedJobs]) -> list[list[PackedJobs]]:
-    """Return the puts in groups, in order; one run of the script can make a group.
-
-    A group is a single put, or plain ones of one client for one lane and address.
-    """
+    """Return the puts in groups, in order: single puts, or plain ones that one run of the script can make."""
     groups: list[list[PackedJobs]] = []
     num_jobs = num_bytes = 0
     for put in puts:
@@ -183,10 +177,7 @@ def too_large(put: PackedJobs, refusal: Mapping[str, Any]) -> TooLarge:
 
 
 def overloaded(lane: str, load: Mapping[str, Any], texts_per_s: float) -> Overloaded:
-    """Return the refusal of jobs for which a lane has no room, from the script's words.
-
-    `texts_per_s` is the speed of the pool, 0 without workers.
-    """
+    """Return the refusal of jobs for which a lane has no room; `texts_per_s` is the pool's speed, 0 without workers."""
     held = load[load["exceeded"].decode()]
     excess = max(0.0, load["own"] + load["asked"] - load["most"]) / max(held, 1)
     wait_s = excess * load["texts"] / texts_per_s if texts_per_s else MAX_RETRY_S

@@ -53,10 +53,7 @@ _WITHDRAW, _READ, _WATCH = scripts.load("withdraw"), scripts.load("read"), scrip
 
 
 class Producer:
-    """The lanes, results and records of one pool, for programs that put jobs.
-
-    Every method raises Unavailable when Redis does not answer.
-    """
+    """The lanes, results and records of a pool, for programs that put jobs. Every method raises Unavailable."""
 
     def __init__(self, commands: AsyncBroker, keys: Keys, result_ttl_s: int = 3_600):
         self.keys = keys
@@ -74,10 +71,7 @@ class Producer:
     # Put
 
     async def put(self, lane: str, jobs: Sequence[Job], client: str = "") -> None:
-        """Add the client's jobs to the lane, all or none.
-
-        Their results are fetched by `read_result`; putting a job a second time does nothing. Raises Overloaded.
-        """
+        """Add the client's jobs to the lane, all or none; to put a job again does nothing. Raises Overloaded."""
         (outcome,) = await self._put(PackedJobs.pack(lane, jobs, client=client))
         if isinstance(outcome, ShoalError):
             raise outcome
@@ -256,10 +250,7 @@ class ReplyStream:
         self._max_replies = FIRST_REPLIES
 
     async def wait(self, timeout_s: float = SHORT_BLOCK_S) -> list[Reply]:
-        """Return replies, the oldest first and some `READ_BYTES` of them, waiting up to `timeout_s` for one.
-
-        After an error, replies may come a second time.
-        """
+        """Return some `READ_BYTES` of replies, waiting for one; after an error, some may come a second time."""
         block_ms = max(1, int(min(timeout_s, SHORT_BLOCK_S) * 1000))
         read = ("XREAD", "COUNT", self._max_replies, "BLOCK", block_ms, "STREAMS", self._key, _BEGINNING)
         commands: list[tuple[Any, ...]] = [read]
