@@ -337,6 +337,14 @@ def queue(redis_url: str, keys: Keys) -> Iterator[Queue]:
 
 
 @pytest.fixture
+def own_queue(own_redis: RedisServer) -> Iterator[Queue]:
+    """The queue in a Redis that the test may stop."""
+    queue = Queue.connect(own_redis.url, Keys())
+    yield queue
+    queue.close()
+
+
+@pytest.fixture
 def client(redis_url: str, keys: Keys) -> Iterator[Client]:
     """A client of the test's own pool."""
     with Client(redis_url, key_prefix=keys.prefix, pool=keys.pool, timeout_s=PATIENCE_S) as client:

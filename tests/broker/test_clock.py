@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -40,7 +41,6 @@ class OtherClock(Broker):
         self.waited_s = 0.0
 
     def execute(self, *command: Any, block_s: float = 0.0) -> Any:
-        """Answer TIME by that clock."""
         answer = super().execute(*command, block_s=block_s)
         if command != ("TIME",):
             return answer
@@ -53,29 +53,23 @@ class OtherClock(Broker):
         return time.monotonic() + self.waited_s
 
     def time(self) -> float:
-        """Return the time of that Redis."""
         seconds, microseconds = super().execute("TIME")
         return float(int(seconds) + int(microseconds) / 1e6 + self.ahead_s + self.waited_s)
 
 
-@pytest.fixture(params=[WRONG_S, -WRONG_S], ids=["ahead", "behind"])
-def broker(redis_url: str, request: pytest.FixtureRequest) -> Iterator[OtherClock]:
-    """Connections to such a Redis."""
-    broker = OtherClock.connect(redis_url)
-    broker.ahead_s = request.param
-    yield broker
-    broker.close()
+@pytest.fixture
+def broker(redis_url: str) -> Iterator[OtherClock]:
+    with closing(OtherClock.connect(redis_url)) as broker:
+        yield broker
 
 
 @pytest.fixture
 def other(broker: OtherClock, queue: Queue, encoder: Encoder, index: Index) -> Worker:
-    """A worker on a machine whose clock differs from that Redis's."""
     clock = Clock(broker, broker.monotonic)
     return Worker(Consumer(broker, queue.keys, "other"), encoder, {"default": index}, Bucketing(4_096), clock=clock)
 
 
 def reply_of(queue: Queue, worker: Worker, deadline: float) -> Reply:
-    """Return the reply to a job with that deadline."""
     job = Embed(["storm"], reply_to="me", deadline=deadline)
     queue.put("interactive", [job])
     drive(worker)
@@ -93,7 +87,7 @@ class TestClock:
         assert before - clock.error_s <= now <= after + clock.error_s
         assert clock.offset_s == pytest.approx(-broker.ahead_s, abs=MAX_ERROR_S)
 
-    def test_it_is_measured_every_minute_and_in_doubt(self, broker: OtherClock) -> None:
+    def test_it_is_measured_every_minute(self, broker: OtherClock) -> None:
         passed = [0.0]
         clock = Clock(broker, lambda: passed[0])
         asked = []
@@ -101,9 +95,7 @@ class TestClock:
             passed[0] = seconds
             clock.refresh()
             asked.append(broker.num_asked // NUM_ROUND_TRIPS)
-        clock.invalidate()
-        clock.refresh()
-        assert [*asked, broker.num_asked // NUM_ROUND_TRIPS] == [1, 1, 2, 2, 3]
+        assert asked == [1, 1, 2, 2]
 
     def test_the_shortest_round_trip_counts(self, broker: OtherClock) -> None:
         times = iter([0.0, 3.0, 3.0, 3.5, 3.5, 5.0, 5.0, 5.0, 5.0])
@@ -123,9 +115,11 @@ class TestClock:
 
 
 class TestWorker:
+    @pytest.mark.parametrize("ahead_s", [WRONG_S, -WRONG_S])
     def test_a_wrong_clock_expires_no_job_and_computes_none_too_late(
-        self, other: Worker, broker: OtherClock, queue: Queue
+        self, other: Worker, broker: OtherClock, queue: Queue, ahead_s: float
     ) -> None:
+        broker.ahead_s = ahead_s
         assert reply_of(queue, other, broker.time() + 20).status == "done"
         assert reply_of(queue, other, broker.time() - 20).status == "expired"
 
@@ -147,11 +141,8 @@ class TestWorker:
         assert about(other)["state"] == "ready"
         assert about(other)["clock_error_s"] < MAX_ERROR_S
 
-    @pytest.mark.parametrize(("unit", "further_s"), [(1_000, 0), (1, 10 * MAX_DEADLINE_S)], ids=["ms", "ten years"])
-    def test_a_deadline_that_is_too_far_away_is_refused(
-        self, other: Worker, queue: Queue, unit: int, further_s: int
-    ) -> None:
-        reply = reply_of(queue, other, time.time() * unit + further_s)
+    def test_a_deadline_that_is_too_far_away_is_refused(self, other: Worker, queue: Queue) -> None:
+        reply = reply_of(queue, other, time.time() + 2 * MAX_DEADLINE_S)
         assert reply.error is not None
         assert reply.error.code == "invalid_request"
         assert "it takes Unix seconds, at most a year from now" in reply.error.message

@@ -24,23 +24,18 @@ from shoal.operations import Embed
 
 @pytest.fixture
 def broker(own_redis: RedisServer) -> Iterator[Broker]:
-    """A broker on a Redis of the test's own."""
     broker = Broker.connect(own_redis.url)
     yield broker
     broker.close()
 
 
 def num_clients(broker: Broker) -> int:
-    """Return how many connections Redis has, the one that asks included."""
     return len(broker.execute("CLIENT", "LIST", "TYPE", "normal").splitlines())
 
 
 class TestCommands:
-    def test_answers_come_in_the_order_of_the_commands(self, broker: Broker) -> None:
-        answers = broker.pipeline(("SET", "a", b"\x00\xff"), ("GET", "a"), ("INCR", "n"))
-        assert answers == [b"OK", b"\x00\xff", 1]
-
     def test_the_first_error_is_raised_and_the_other_commands_are_done(self, broker: Broker) -> None:
+        assert broker.pipeline(("SET", "a", b"\x00\xff"), ("GET", "a"), ("INCR", "n")) == [b"OK", b"\x00\xff", 1]
         with pytest.raises(Unavailable, match="not an integer"):
             broker.pipeline(("SET", "a", "x"), ("INCR", "a"), ("SET", "b", "y"))
         assert broker.execute("GET", "b") == b"y"
@@ -62,7 +57,7 @@ class TestCommands:
             return bool(broker.pipeline(("SET", f"key{n}", n), ("GET", f"key{n}"))[1] == str(n).encode())
 
         with ThreadPoolExecutor(16) as threads:
-            assert all(threads.map(ask, range(1_000)))
+            assert all(threads.map(ask, range(300)))
         assert num_clients(broker) <= 17
 
 
@@ -72,14 +67,6 @@ class TestBreaking:
         with redis.Redis.from_url(own_redis.url) as other:
             assert other.client_kill_filter(_type="normal", skipme=True) >= 1
         broker.ping()
-
-    def test_a_redis_that_was_started_again_is_found(self, own_redis: RedisServer, broker: Broker) -> None:
-        broker.execute("SET", "a", 1)
-        own_redis.stop()
-        with pytest.raises(Unavailable):
-            broker.execute("GET", "a")
-        own_redis.start()
-        assert broker.execute("GET", "a") == b"1"
 
     def test_an_answer_that_does_not_come_is_not_taken_for_the_next_one(self, own_redis: RedisServer) -> None:
         impatient = Broker.connect(own_redis.plain_url, answer_s=0.5)
@@ -135,7 +122,6 @@ class TestBreaking:
 class TestBound:
     @pytest.fixture
     def two(self, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
-        """A broker that may have two connections."""
         monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
         monkeypatch.setattr(connections, "MAX_WAIT_S", PATIENCE_S)
         broker = Broker.connect(own_redis.url)
@@ -188,12 +174,10 @@ def num_in_hand(admin: "redis.Redis") -> int:
 
 
 def is_blocked(broker: Broker, num_connections: int) -> bool:
-    """Return True if so many connections wait in Redis."""
     return f"blocked_clients:{num_connections}\r" in broker.execute("INFO", "clients").decode()
 
 
 def _asks(broker: Broker, answers: list[object]) -> bool:
-    """Note the answer to a PING; return False if it did not come in time."""
     try:
         answers.append(broker.execute("PING"))
     except Unavailable:

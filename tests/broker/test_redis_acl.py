@@ -1,20 +1,21 @@
 """docs/redis-users.acl on a real server: each user may do what it does, and nothing that it does not."""
 
 import hashlib
-import http.client
 import json
 import os
 import subprocess
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import redis
+from api_process import Answer, ApiProcess
 from blocking import ChangeLog, Pool
 from changes import change
 from conftest import PATIENCE_S, ROOT, TESTS, RedisServer, free_port, redis_program, wait_until
@@ -93,6 +94,9 @@ ACCESS = {
     "shoal-worker": (_ALL, _ALL),
 }
 
+#: Sends a request with a key.
+Ask = Callable[..., Answer]
+
 #: Commands that only the watch itself sends.
 END = "the watch ends"
 
@@ -114,7 +118,6 @@ class Place(NamedTuple):
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    """A Redis with the file, in which each user's password is its name."""
     text = ACL.read_text()
     if IS_OLD:
         text = text.replace("%R~", "~")
@@ -163,12 +166,10 @@ class Watch:
 
 
 def named(words: list[str]) -> str:
-    """The command in the words, as rules call it."""
     return "|".join(words[:2]) if words[0] in CONTAINERS else words[0]
 
 
 def granted() -> dict[str, set[str]]:
-    """Return what the file lets each user do."""
     lines = [line.split() for line in ACL.read_text().splitlines()]
     return {line[1]: {word[1:] for word in line if word.startswith("+")} for line in lines}
 
@@ -184,31 +185,14 @@ class Runner(Process):
             self._process = subprocess.Popen(command, env=env, stdout=output, stderr=output)
 
 
-class Caller:
-    """A client with an API key."""
-
-    def __init__(self, port: int, key: str):
-        self._port = port
-        self._headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
-
-    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-        """The status and the body of the answer."""
-        with closing(http.client.HTTPConnection("127.0.0.1", self._port, timeout=PATIENCE_S)) as connection:
-            connection.request(method, path, json.dumps(body) if body else None, self._headers | headers)
-            response = connection.getresponse()
-            data = response.read()
-            return response.status, json.loads(data) if data.startswith(b"{") else data.decode()
-
-    def answers(self, path: str) -> bool:
-        """Return True if a GET of the path succeeds."""
-        try:
-            return self.ask("GET", path)[0] == 200
-        except OSError:
-            return False
+def succeeds(ask: Ask, path: str) -> bool:
+    try:
+        return ask("GET", path).status == 200
+    except OSError:
+        return False
 
 
 def use_long_jobs(url: str) -> None:
-    """Do what the API does with long jobs."""
     with LongJobs(Settings(redis_url=url)) as jobs:
         first, second = (jobs.submit("embed_file", {"n": n}, idempotency_key=str(n)) for n in range(2))
         assert jobs.submit("embed_file", {"n": 1}, idempotency_key="1") == second
@@ -263,7 +247,6 @@ def use_clients(place: Place) -> None:
 
 
 def use_changes(place: Place) -> None:
-    """Do what the API and workers do with changes of indexes."""
     with closing(Broker.connect(place.api)) as broker:
         position = ChangeLog(broker, Keys()).append("news", change(deleted=["7"]))
     with closing(Broker.connect(place.worker)) as broker:
@@ -273,7 +256,6 @@ def use_changes(place: Place) -> None:
 
 
 def fold(url: str) -> None:
-    """Do what the runner does with changes of indexes."""
     with closing(Broker.connect(url)) as broker:
         log = ChangeLog(broker, Keys())
         position = log.append("news", change(deleted=["7"]))
@@ -281,38 +263,35 @@ def fold(url: str) -> None:
 
 
 def push_and_wait(place: Place) -> None:
-    """Push a job, which a worker gives its own id."""
     with connect(place.api) as producer:
         producer.rpush(Keys().lane("interactive"), Embed(["storm"], id="pushed").pack())
         wait_until(lambda: producer.hget(Keys().record("pushed"), "status") == b"done")
 
 
 def take_result(place: Place) -> None:
-    """Take a result as a program without scripts does."""
     with connect(place.api) as producer:
         wait_until(lambda: producer.blpop(Keys().result("by-hand"), 0.01))
 
 
-def use_api(caller: Caller, admin: Caller, limited: Caller) -> None:
-    """Everything that the API has."""
-    assert caller.ask("POST", "/embed", {"inputs": "storm"})[0] == 200
-    assert caller.ask("POST", "/embed", {"inputs": "storm"})[0] == 200
-    assert caller.ask("POST", "/search", {"queries": "storm", "k": 1})[0] == 200
+def use_api(caller: Ask, admin: Ask, limited: Ask) -> None:
+    assert caller("POST", "/embed", {"inputs": "storm"})[0] == 200
+    assert caller("POST", "/embed", {"inputs": "storm"})[0] == 200
+    assert caller("POST", "/search", {"queries": "storm", "k": 1})[0] == 200
     for _ in range(2):
-        body = {"op": "embed", "inputs": "rain"}
-        status, job = caller.ask("POST", "/v1/jobs", body, **{"Idempotency-Key": "once"})
-        assert status == 202
-    assert caller.ask("GET", f"/v1/jobs/{job['id']}/result?wait=60")[0] == 200
-    assert caller.ask("GET", f"/v1/jobs/{job['id']}")[1]["status"] == "done"
-    assert caller.ask("DELETE", f"/v1/jobs/{job['id']}")[0] == 200
+        submitted = caller("POST", "/v1/jobs", {"op": "embed", "inputs": "rain"}, idempotency_key="once")
+        assert submitted.status == 202
+    job = submitted.body
+    assert caller("GET", f"/v1/jobs/{job['id']}/result?wait=60")[0] == 200
+    assert caller("GET", f"/v1/jobs/{job['id']}")[1]["status"] == "done"
+    assert caller("DELETE", f"/v1/jobs/{job['id']}")[0] == 200
     for path in ("/info", "/v1/indexes", "/metrics"):
-        assert caller.ask("GET", path)[0] == 200
-    assert [limited.ask("GET", "/info")[0] for _ in range(3)] == [200, 200, 429]
-    wait_until(lambda: admin.ask("GET", "/v1/dead")[1]["dead"])
-    (letter,) = admin.ask("GET", "/v1/dead")[1]["dead"]
-    assert admin.ask("GET", f"/v1/dead/{letter['id']}")[0] == 200
-    assert admin.ask("POST", f"/v1/dead/{letter['id']}/retry")[0] == 202
-    assert admin.ask("DELETE", f"/v1/dead/{letter['id']}")[0] == 404
+        assert caller("GET", path)[0] == 200
+    assert [limited("GET", "/info")[0] for _ in range(3)] == [200, 200, 429]
+    wait_until(lambda: admin("GET", "/v1/dead")[1]["dead"])
+    (letter,) = admin("GET", "/v1/dead")[1]["dead"]
+    assert admin("GET", f"/v1/dead/{letter['id']}")[0] == 200
+    assert admin("POST", f"/v1/dead/{letter['id']}/retry")[0] == 202
+    assert admin("DELETE", f"/v1/dead/{letter['id']}")[0] == 404
 
 
 @pytest.mark.wide
@@ -325,26 +304,27 @@ def test_each_user_may_do_what_it_does_and_nothing_else(
         for about in (("a", "user", ""), ("b", "admin", ""), ("c", "user", "2/hour"), ("d", "user", "1/second"))
     ]
     settings = {"home": home, "model": tiny_source, "indexes": index_folder, "threads": 2}
-    *callers, quick = [Caller(port, key) for key in keys]
     with (
         Watch(place.server.url) as watch,
         Process(tmp_path / "api.log", "api", redis_url=place.api, port=port, api_keys_file=key_file) as api,
     ):
+        ask = ApiProcess(api, port).ask
+        *callers, quick = [partial(ask, authorization=f"Bearer {key}", content_type="application/json") for key in keys]
         use_clients(place)
         use_changes(place)
         with Process(tmp_path / "worker.log", "worker", redis_url=place.worker, **settings) as worker:
-            wait_until(lambda: callers[0].answers("/ready"))
+            wait_until(lambda: succeeds(callers[0], "/ready"))
             use_api(*callers)
             push_and_wait(place)
             take_result(place)
             wait_until(lambda: "zrem" in watch.used["shoal-worker"])  # it has seen that the result is gone
-            wait_until(lambda: quick.answers("/info") and "rename" in watch.used["shoal-api"])  # in another window
+            wait_until(lambda: succeeds(quick, "/info") and "rename" in watch.used["shoal-api"])  # in another window
             status = run("status", redis_url=place.api)
             assert "workers alive: 1" in status.stdout
             worker.kill()
-            wait_until(lambda: not callers[0].answers("/ready"))
+            wait_until(lambda: not succeeds(callers[0], "/ready"))
         with Process(tmp_path / "worker.log", "worker", redis_url=place.worker, **settings) as worker:
-            wait_until(lambda: callers[0].answers("/ready"))
+            wait_until(lambda: succeeds(callers[0], "/ready"))
             logs = [status.stderr]
             assert (api.terminate(), worker.terminate()) == (0, 0)
         logs += [api.output, worker.output]
@@ -435,7 +415,6 @@ def test_no_user_may_do_harm(place: Place, user: str) -> None:
 
 
 def sample(keys: Keys, name: str) -> str:
-    """Return a key of that name."""
     key = getattr(keys, name)
     return str(key("news") if callable(key) else key)
 
@@ -451,23 +430,6 @@ def test_each_user_reads_and_writes_the_keys_that_the_pages_name(place: Place, u
             for name in names
         }
         assert {name for name, verdict in verdicts.items() if verdict in (True, "OK", b"OK")} == names & allowed
-
-
-@pytest.mark.skipif(IS_OLD, reason="before Redis 7 no user only reads a key")
-@pytest.mark.parametrize("user", ["api", "producer", "jobs"])
-def test_only_workers_announce_a_worker(place: Place, user: str) -> None:
-    keys = Keys()
-    with connect(place.worker.replace("worker:worker@", f"{user}:{user}@")) as connection:
-        for command in (
-            ("SET", keys.worker("evil"), "{}"),
-            ("ZADD", keys.alive, "9999999999999", "evil"),
-            ("DEL", keys.worker("evil")),
-            ("EVAL", "return redis.call('ZADD', KEYS[1], 1, 'evil')", "1", keys.alive),
-            ("EVAL", "return redis.call('ZADD', ARGV[1], 1, 'evil')", "0", keys.alive),
-        ):
-            with pytest.raises(redis.RedisError, match=r"permission|can't (run|access)"):
-                connection.execute_command(*command)
-        assert connection.mget(keys.worker("evil")) == [None]
 
 
 def test_a_program_that_puts_jobs_cannot_take_them(place: Place) -> None:

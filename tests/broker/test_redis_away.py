@@ -1,13 +1,184 @@
-"""Redis gone, full, or back without its data: clients and workers know at once, and go on when it is back."""
+"""Redis gone, silent, or back without its data: clients and workers know at once, and go on when it is back."""
 
+import asyncio
+from collections.abc import Iterator
+
+import numpy as np
 import pytest
-from conftest import RedisServer
+import redis
+from awaiting import answering, async_client, in_loop, num_interactive, outcomes, url_of, wait_for
+from conftest import PATIENCE_S, RedisServer
+from hiredis import pack_command
 from queues import Queue
+from tcp_proxy import Proxy
 
+from shoal import AsyncClient
+from shoal.broker import async_connection, circuit_breaker
+from shoal.broker.async_broker import AsyncBroker
+from shoal.broker.async_connection import ConnectionMaker
 from shoal.contract.jobs import LANES
 from shoal.contract.keys import Keys
 from shoal.errors import Unavailable
 from shoal.operations import Embed
+
+
+@pytest.fixture
+def proxy(own_redis: RedisServer) -> Iterator[Proxy]:
+    """The way to a Redis of the test's own."""
+    with Proxy(own_redis.port) as proxy:
+        yield proxy
+
+
+@in_loop
+async def test_the_loop_runs_while_redis_does_not_answer(proxy: Proxy) -> None:
+    async with AsyncClient(url_of(proxy)) as client:
+        await client.queue.pool.alive()
+        proxy.hold()
+        tasks = [asyncio.create_task(client.queue.pool.alive()) for _ in range(3)]
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not any(task.done() for task in tasks)
+        proxy.release()  # which a blocked loop would never come to
+        assert await outcomes(tasks) == [set()] * 3
+
+
+def test_tasks_that_wait_learn_that_redis_went_and_it_goes_on_when_it_is_back(own_redis: RedisServer) -> None:
+    queue = Queue.connect(own_redis.url, Keys())
+
+    async def use() -> None:
+        async with async_client(queue, own_redis.url) as client:
+            handle = await client.submit("embed", "storm", lane="bulk")
+            tasks = [asyncio.create_task(client.embed("storm")) for _ in range(20)]
+            tasks.append(asyncio.create_task(client.embed(["storm"] * 40)))
+            await wait_for(lambda: num_interactive(queue) == 22)
+            waiting = asyncio.create_task(handle.result())
+            await wait_for(lambda: queue.redis.hexists(queue.keys.record(handle.id), "watchers"))
+            own_redis.stop()
+            for error in await outcomes([*tasks, waiting]):
+                assert isinstance(error, Unavailable)
+            with pytest.raises(Unavailable, match="check that it runs"):
+                await client.embed("storm")
+            own_redis.start()
+            with answering(queue):
+                assert np.array_equal(await client.embed("storm"), [5])
+                assert (await handle.result()).tokens == [5]
+
+    asyncio.run(use())
+    queue.close()
+
+
+@in_loop
+async def test_connections_that_redis_has_closed_are_replaced(own_redis: RedisServer) -> None:
+    broker = AsyncBroker(ConnectionMaker(own_redis.url))
+    with redis.Redis.from_url(own_redis.url) as admin:
+        for block_s in (0.0, 1.0):  # over the shared connection, and over one that a task has for itself
+            assert await broker.execute("PING", block_s=block_s) == b"PONG"
+            admin.client_kill_filter(_type="normal", skipme=True)
+            assert await broker.execute("PING", block_s=block_s) == b"PONG"
+    await broker.close()
+
+
+@in_loop
+async def test_while_it_is_silent_all_fail_at_once(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = AsyncBroker(ConnectionMaker(url_of(proxy), PATIENCE_S))
+    assert await broker.execute("PING", block_s=PATIENCE_S) == b"PONG"
+    monkeypatch.setattr(circuit_breaker, "TRY_EVERY_S", PATIENCE_S)
+    monkeypatch.setattr(async_connection, "LATE_S", 0.0)
+    proxy.hold()
+    with pytest.raises(Unavailable):
+        await broker.execute("PING", block_s=-PATIENCE_S)  # its time is over at once
+    proxy.release()
+    for error in await outcomes([asyncio.create_task(broker.execute("PING")) for _ in range(20)]):
+        assert isinstance(error, Unavailable)  # although it would be answered
+    await broker.close()
+
+
+@in_loop
+async def test_a_connection_that_opens_and_stays_silent_takes_the_time_of_an_answer(proxy: Proxy) -> None:
+    limits = f"socket_connect_timeout={PATIENCE_S}&socket_timeout=0.05"
+    broker = AsyncBroker(ConnectionMaker(f"redis://127.0.0.1:{proxy.port}/0?{limits}"))
+    proxy.hold()
+    async with asyncio.timeout(PATIENCE_S / 2):
+        with pytest.raises(Unavailable):
+            await broker.execute("PING")
+    await broker.close()
+
+
+def test_tasks_that_wait_while_one_cannot_connect_learn_it_together(own_redis: RedisServer) -> None:
+    async def use() -> None:
+        broker = AsyncBroker(ConnectionMaker(own_redis.url.replace("//", "//:wrong@")))
+        for error in await outcomes([asyncio.create_task(broker.execute("PING")) for _ in range(20)]):
+            assert isinstance(error, Unavailable)
+        await broker.close()
+
+    with redis.Redis.from_url(own_redis.url) as connection:
+        before = connection.info("stats")["total_connections_received"]
+        asyncio.run(use())
+        assert connection.info("stats")["total_connections_received"] == before + 1
+
+
+@in_loop
+async def test_after_a_task_that_tried_was_cancelled_another_may_try(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(async_connection, "LATE_S", 0.0)
+    monkeypatch.setattr(circuit_breaker, "TRY_EVERY_S", 0.0)
+    broker = AsyncBroker(ConnectionMaker(url_of(proxy)))
+    for block_s in (0.0, PATIENCE_S):
+        assert await broker.execute("PING", block_s=PATIENCE_S) == b"PONG"
+        proxy.hold()
+        with pytest.raises(Unavailable):
+            await broker.execute("PING", block_s=-PATIENCE_S)  # its time is over at once
+        trying = asyncio.create_task(broker.execute("PING", block_s=block_s))
+        await asyncio.sleep(0.01)
+        trying.cancel()
+        assert [type(error) for error in await outcomes([trying])] == [asyncio.CancelledError]
+        proxy.release()
+        assert await broker.execute("PING") == b"PONG"
+    await broker.close()
+
+
+@in_loop
+async def test_an_answer_that_came_while_something_held_the_loop_up_is_read(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(async_connection, "LATE_S", PATIENCE_S)
+    connection = await ConnectionMaker(url_of(proxy), PATIENCE_S).open()
+    proxy.hold()
+    answers = connection.ask(pack_command(("PING",)), 1, block_s=-PATIENCE_S)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not answers.done()  # although its time is over
+    proxy.release()
+    assert await answers == [b"PONG"]
+    monkeypatch.setattr(async_connection, "LATE_S", 0.0)
+    with pytest.raises(redis.TimeoutError):
+        await connection.ask(b"BLPOP nothing 0\r\n", 1, block_s=-PATIENCE_S)
+    assert not connection.is_open()
+
+
+def test_a_connection_that_is_left_at_a_replica_ends_no_command_at_the_primary(
+    own_redis: RedisServer, redis_server: RedisServer
+) -> None:
+    async def use(proxy: Proxy, former: "redis.Redis", primary: "redis.Redis") -> None:
+        broker = AsyncBroker(ConnectionMaker(url_of(proxy)))
+        assert await broker.execute("PING", block_s=1.0) == b"PONG"
+        former.replicaof("127.0.0.1", 1)
+        proxy.switch(redis_server.port)
+        waiting = asyncio.create_task(broker.execute("BLPOP", "left", 0))
+        await wait_for(lambda: primary.info("clients")["blocked_clients"])
+        with pytest.raises(Unavailable, match="it is a replica"):
+            await broker.execute("SET", "left", 1, block_s=1.0)
+        primary.rpush("left", 1)
+        assert await waiting == [b"left", b"1"]
+        await broker.close()
+
+    with (
+        Proxy(own_redis.port) as proxy,
+        redis.Redis.from_url(own_redis.url) as former,
+        redis.Redis.from_url(redis_server.url) as primary,
+    ):
+        asyncio.run(use(proxy, former, primary))
 
 
 def test_a_redis_that_came_back_empty_is_used_as_a_new_one(queue: Queue) -> None:
@@ -21,19 +192,17 @@ def test_a_redis_that_came_back_empty_is_used_as_a_new_one(queue: Queue) -> None
     assert delivery.deaths == 0
 
 
-def test_without_redis_everything_says_unavailable(own_redis: RedisServer) -> None:
-    queue = Queue.connect(own_redis.url, Keys())
-    queue.ping()
+def test_without_redis_everything_says_unavailable(own_redis: RedisServer, own_queue: Queue) -> None:
+    own_queue.ping()
     own_redis.stop()
     for use in (
-        queue.ping,
-        queue.backlog,
-        lambda: queue.put("interactive", [Embed(["storm"])]),
-        lambda: queue.take("a", LANES, 1),
-        lambda: queue.inbox("me").wait(),
-        lambda: queue.wait_result("x", 1),
-        lambda: queue.consumer("a").reclaim(()),
+        own_queue.ping,
+        own_queue.backlog,
+        lambda: own_queue.put("interactive", [Embed(["storm"])]),
+        lambda: own_queue.take("a", LANES, 1),
+        lambda: own_queue.inbox("me").wait(),
+        lambda: own_queue.wait_result("x", 1),
+        lambda: own_queue.consumer("a").reclaim(()),
     ):
         with pytest.raises(Unavailable, match="check that it runs"):
             use()
-    queue.close()

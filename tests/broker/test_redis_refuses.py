@@ -12,7 +12,6 @@ from conftest import PATIENCE_S, RedisServer, wait_until
 from queues import Queue, queue_of
 
 from shoal import Client
-from shoal.contract.keys import Keys
 from shoal.errors import Unavailable
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
@@ -23,7 +22,6 @@ Refusal = Callable[["redis.Redis", RedisServer], AbstractContextManager[None]]
 
 @contextmanager
 def few_replicas(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
-    """It wants a replica and has none."""
     admin.config_set("min-replicas-to-write", 1)
     yield
     admin.config_set("min-replicas-to-write", 0)
@@ -31,23 +29,13 @@ def few_replicas(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
 
 @contextmanager
 def demoted(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
-    """It was made the replica of a primary that does not answer."""
     admin.replicaof("127.0.0.1", 1)
     yield
     admin.replicaof("NO", "ONE")
 
 
 @contextmanager
-def alone(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
-    """It is a replica that was told not to answer without its primary."""
-    admin.config_set("replica-serve-stale-data", "no")
-    with demoted(admin, server):
-        yield
-
-
-@contextmanager
 def busy(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
-    """The script of another program does not end."""
     admin.config_set("lua-time-limit", 10)
     with redis.Redis.from_url(server.url) as other:
         thread = threading.Thread(target=lambda: _run_endlessly(other))
@@ -72,7 +60,6 @@ def _is_busy(admin: "redis.Redis") -> bool:
 
 @contextmanager
 def no_disk(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
-    """It could not write its snapshot."""
     obstacle = server.folder / "dump.rdb"
     obstacle.mkdir()
     admin.config_set("save", "3600 1")
@@ -85,7 +72,6 @@ def no_disk(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
 
 @contextmanager
 def narrow_rules(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
-    """Its rules forbid scripts."""
     everything = ("ACL", "SETUSER", "default", "+@all")
     admin.execute_command(*everything, "-eval", "-evalsha", "-xreadgroup")  # type: ignore[no-untyped-call]
     yield
@@ -95,7 +81,6 @@ def narrow_rules(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
 REFUSALS = [
     (few_replicas, "min-replicas-to-write"),
     (demoted, "it is a replica"),
-    (alone, "it is a replica without its primary"),
     (busy, "SCRIPT KILL"),
     (no_disk, "make room there"),
     (narrow_rules, "docs/redis-users.acl"),
@@ -110,10 +95,11 @@ def is_told(use: Callable[[str], object], remedy: str) -> bool:
 
 
 @pytest.mark.parametrize(("refusal", "remedy"), REFUSALS, ids=[refusal.__name__ for refusal, _ in REFUSALS])
-def test_all_are_told_why_and_go_on(own_redis: RedisServer, encoder: Encoder, refusal: Refusal, remedy: str) -> None:
-    queue = Queue.connect(own_redis.url, Keys())
+def test_all_are_told_why_and_go_on(
+    own_redis: RedisServer, own_queue: Queue, encoder: Encoder, refusal: Refusal, remedy: str
+) -> None:
     stopping = threading.Event()
-    worker = Worker(queue.consumer(), encoder, {}, Bucketing(4_096), stopping=stopping)
+    worker = Worker(own_queue.consumer(), encoder, {}, Bucketing(4_096), stopping=stopping)
     thread = threading.Thread(target=worker.run)
     with Client(own_redis.url) as client, redis.Redis.from_url(own_redis.url) as admin:
         thread.start()
@@ -127,7 +113,6 @@ def test_all_are_told_why_and_go_on(own_redis: RedisServer, encoder: Encoder, re
         finally:
             stopping.set()
             thread.join()
-            queue.close()
 
 
 def test_one_that_reads_its_data_at_its_start(own_redis: RedisServer) -> None:
@@ -146,7 +131,6 @@ def test_one_that_reads_its_data_at_its_start(own_redis: RedisServer) -> None:
 
 
 def why(client: Client) -> str:
-    """The reason for which Redis is not available; nothing if it is."""
     try:
         queue_of(client).ping()
     except Unavailable as error:

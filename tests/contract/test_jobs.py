@@ -1,9 +1,9 @@
 """Jobs: what can be asked survives the wire, and what cannot is refused by the name of its field."""
 
 import math
-import re
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import msgpack
@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal import operations
-from shoal.contract.excerpt import excerpt
-from shoal.contract.jobs import Job, check_name
+from shoal.contract.jobs import Job
 from shoal.contract.options import CHOICES, MAX_DIMENSIONS, Options
 from shoal.contract.outline import Outline
-from shoal.errors import InvalidRequest, MalformedJob, UnsupportedVersion
+from shoal.errors import InvalidRequest, MalformedJob, ShoalError, UnsupportedVersion
 from shoal.operations import Embed, Search
 from shoal.operations.search import MAX_K
 
@@ -45,45 +44,31 @@ SEARCHES = st.builds(
 )
 
 
-@given(EMBEDS | SEARCHES)
-def test_a_job_survives_the_wire(job: Job) -> None:
+@given(EMBEDS | SEARCHES, st.integers(1, 5))
+def test_a_job_survives_the_wire_and_its_parts_ask_the_same_together(job: Job, size: int) -> None:
     assert operations.unpack(job.pack()) == job
     outline = Outline.read(job.pack())
     assert (outline.id, outline.reply_to) == (job.id, job.reply_to)
-
-
-@given(EMBEDS | SEARCHES, st.integers(1, 5))
-def test_the_parts_of_a_job_ask_the_same_together(job: Job, size: int) -> None:
     parts = job.split(size)
     assert [text for part in parts for text in part.texts] == job.texts
     assert all(1 <= len(part.texts) <= size for part in parts)
+    firsts = accumulate((len(part.texts) for part in parts[:-1]), initial=0)
+    assert [part.first_text for part in parts] == list(firsts)
     assert len({part.id for part in parts}) == len(parts)
     assert all(replace(part, id=job.id, texts=job.texts, first_text=job.first_text) == job for part in parts)
-
-
-def test_a_long_list_is_split_into_full_jobs() -> None:
-    assert [len(part.texts) for part in Embed(["storm"] * 65).split(32)] == [32, 32, 1]
-    assert [part.first_text for part in Embed(["storm"] * 65).split(32)] == [0, 32, 64]
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"texts": "storm"}, "texts is a string: it takes a list of strings"),
-        ({"texts": None}, "texts is null"),
         ({"texts": []}, "the list of texts is empty"),
         ({"texts": ["a", 5]}, "text 1 is a number: it must be a string"),
-        ({"texts": [b"a"]}, "text 0 is a byte string"),
-        ({"id": ""}, 'id is ""'),
-        ({"id": 7}, "id is 7"),
         ({"id": "a b"}, 'id is "a b": it takes 1 to 128 letters'),
-        ({"id": "x" * 129}, 'id is "xxx'),
         ({"reply_to": "a{b}"}, r'reply_to is "a{b}"'),
-        ({"reply_to": "a\n"}, r'reply_to is "a\\n"'),
         ({"deadline": "soon"}, 'deadline is "soon": it takes Unix seconds'),
         ({"deadline": True}, "deadline is true"),
         ({"deadline": math.nan}, "deadline is nan"),
-        ({"deadline": math.inf}, "deadline is inf"),
         ({"deadline": 10**30}, "deadline is 1000"),
     ],
 )
@@ -98,17 +83,12 @@ def test_a_field_that_cannot_be_is_named(fields: dict[str, Any], message: str) -
         ({"normalize": 1}, "normalize is 1: it takes true or false"),
         ({"truncate": None}, "truncate is null: it takes true or false"),
         ({"pooling": "last"}, 'pooling is "last": it takes one of null, mean, max, cls'),
-        ({"pooling": ["mean"]}, r'pooling is \["mean"\]'),
-        ({"output": None}, "output is null: it takes one of vector, tokens"),
         ({"truncation_side": "top"}, 'truncation_side is "top": it takes one of right, left'),
         ({"prompt_name": 3}, "prompt_name is 3: it takes the name of a prompt"),
         ({"dimensions": 0}, "dimensions is 0: it takes a whole number from 1"),
-        ({"dimensions": 2.5}, "dimensions is 2.5"),
         ({"dimensions": True}, "dimensions is true"),
-        ({"dimensions": 10**30}, "dimensions is 1000"),
         ({"dimensions": 8, "output": "tokens"}, "dimensions does not go with output 'tokens'"),
         ({"chunk_tokens": 0}, "chunk_tokens is 0: it takes a whole number from 1 to 1,000,000"),
-        ({"chunk_tokens": "9"}, 'chunk_tokens is "9": it takes a whole number'),
         ({"chunk_tokens": 9, "chunk_overlap": -1}, "chunk_overlap is -1: it takes a whole number from 0"),
         ({"chunk_tokens": 9, "chunk_overlap": 5}, "chunk_overlap is 5: it takes at most half of chunk_tokens, 4"),
         ({"chunk_overlap": 5}, "chunk_overlap is 5, without chunk_tokens: set both"),
@@ -126,10 +106,7 @@ def test_an_option_that_cannot_be_is_named(values: dict[str, Any], message: str)
     ("fields", "message"),
     [
         ({"k": 0}, "k is 0: it takes a whole number from 1 to 1,000"),
-        ({"k": -1}, "k is -1"),
         ({"k": 1_001}, "k is 1001"),
-        ({"k": 5.0}, "k is 5.0"),
-        ({"k": True}, "k is true"),
         ({"index": 5}, "index is 5: it takes the name of an index"),
         ({"texts": ["a", " \n"]}, r"queries\[1\] is empty"),
         ({"options": Options(normalize=False)}, "do not go with a search"),
@@ -150,47 +127,36 @@ def test_a_chunk_counts_as_a_text_in_the_lane_and_when_a_list_is_split() -> None
     parts = job.split(32)
     assert [len(part.texts) for part in parts] == [2, 1, 2]
     assert [text for part in parts for text in part.texts] == texts
-    assert len({part.id for part in parts}) == 3
     assert job.split(231) == [job]
     assert Embed(["x" * 10**7], Options(chunk_tokens=1)).num_lane_texts == 999_999
 
 
 @pytest.mark.parametrize(
     ("text", "num_chunks"),
-    [("", 1), ("a" * 79, 1), ("a" * 80, 2), ("한국어 " * 40, 13), ("é" * 20, 2), ("👍" * 25 + "a" * 20, 3)],
+    [("", 1), ("a" * 79, 1), ("a" * 80, 2), ("👍" * 25 + "a" * 20, 3)],
 )
 def test_of_the_chunks_of_a_text_a_character_beyond_ascii_is_a_token(text: str, num_chunks: int) -> None:
     assert Options(chunk_tokens=15, chunk_overlap=5).num_chunks(text) == num_chunks
     assert Options().num_chunks(text) == 1
 
 
-@pytest.mark.parametrize("op", ["dance", None, ["embed"]])
-def test_an_operation_that_there_is_not_is_named(op: Any) -> None:
-    values = {"v": 1, "id": "a", "op": op, "texts": ["a"]}
-    with pytest.raises(InvalidRequest, match=f"op is {re.escape(excerpt(op))}: it takes one of embed, search"):
-        operations.unpack(msgpack.packb(values))
-
-
-@pytest.mark.parametrize("field", ["id", "op", "texts"])
-def test_a_missing_field_is_named(field: str) -> None:
-    values = {"v": 1, "id": "a", "op": "embed", "texts": ["a"]}
-    del values[field]
-    with pytest.raises(MalformedJob, match=f"no field '{field}'"):
-        operations.unpack(msgpack.packb(values))
-
-
-@pytest.mark.parametrize("version", [0, 2, "1", None])
-def test_another_version_is_named(version: Any) -> None:
-    values = {"v": version, "id": "a", "op": "embed", "texts": ["a"]}
-    with pytest.raises(UnsupportedVersion, match=f"v {excerpt(version)}: this worker speaks version 1"):
-        operations.unpack(msgpack.packb(values))
-
-
-def test_names_may_be_part_of_a_key() -> None:
-    assert check_name("id", "aZ09-_.:") == "aZ09-_.:"
-    for bad in ("", "b c", "x" * 129, "é", 5, None, b"b", ["b"]):
-        with pytest.raises(InvalidRequest, match="it takes 1 to 128"):
-            check_name("id", bad)
+@pytest.mark.parametrize(
+    ("values", "error", "message"),
+    [
+        ({"op": "dance"}, InvalidRequest, 'op is "dance": it takes one of embed, search'),
+        ({"op": ["embed"]}, InvalidRequest, r'op is \["embed"\]: it takes one of'),
+        ({"id": ...}, MalformedJob, "no field 'id'"),
+        ({"op": ...}, MalformedJob, "no field 'op'"),
+        ({"texts": ...}, MalformedJob, "no field 'texts'"),
+        ({"v": 2}, UnsupportedVersion, "v 2: this worker speaks version 1"),
+        ({"v": "1"}, UnsupportedVersion, 'v "1": this worker'),
+        ({"v": ...}, UnsupportedVersion, "v null: this worker"),
+    ],
+)
+def test_bytes_that_are_no_job_are_refused(values: dict[str, Any], error: type[ShoalError], message: str) -> None:
+    given = {"v": 1, "id": "a", "op": "embed", "texts": ["a"]} | values
+    with pytest.raises(error, match=message):
+        operations.unpack(msgpack.packb({name: value for name, value in given.items() if value is not ...}))
 
 
 def test_the_outline_of_a_job_is_read_without_the_rest() -> None:

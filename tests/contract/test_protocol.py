@@ -8,9 +8,9 @@ import shutil
 import subprocess
 import sys
 from dataclasses import fields, replace
+from importlib import import_module
 from math import ceil
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import msgpack
@@ -19,23 +19,9 @@ import pytest
 import redis
 from conftest import PATIENCE_S
 from job_names import JOB_NAMES
-from numpy.typing import NDArray
 from page import read
 from queues import Queue, drive, queue_of, set_limits
 
-import shoal.contract.jobs
-import shoal.contract.wire
-import shoal.operations.embed
-import shoal.operations.search
-import shoal.operations.tokenize
-import shoal.queue.consumer
-import shoal.queue.producer
-import shoal_workers.encoding.encoder
-import shoal_workers.index.serving.open_indexes
-import shoal_workers.loop.admission
-import shoal_workers.operations.embed
-import shoal_workers.operations.served
-import shoal_workers.operations.work
 from shoal import operations
 from shoal.contract.jobs import LANES
 from shoal.contract.keys import LANE_KEYS, Keys
@@ -87,8 +73,6 @@ NOT_IN_REPLIES = {"bad_setting", "unavailable", "overloaded", "unknown_job", "mo
 UNREADABLE: dict[str, bytes] = {
     "empty": b"",
     "not msgpack": b"\xc1",
-    "an array": msgpack.packb([1]),
-    "a key that is no str": msgpack.packb({1: 2}),
     "an id that is cut off": msgpack.packb({"v": 1, "id": "x" * 40})[:-1],
     "no id": msgpack.packb({"v": 1, "op": "embed", "texts": ["storm"]}),
     "a bad id": msgpack.packb(MINIMAL | {"id": "a b"}),
@@ -98,20 +82,15 @@ UNREADABLE: dict[str, bytes] = {
 DAMAGED: dict[str, tuple[str, bytes]] = {
     "two maps": ("malformed_job", msgpack.packb(MINIMAL) * 2),
     "cut off": ("malformed_job", msgpack.packb(MINIMAL)[:-1]),
-    "a key that is no str": ("malformed_job", msgpack.packb({1: 2} | MINIMAL)),
     "an extension type": ("malformed_job", msgpack.packb(MINIMAL | {"x": msgpack.ExtType(5, b"")})),
     "deep": ("malformed_job", msgpack.packb(MINIMAL)[:-1].replace(b"\x84", b"\x85") + b"m\xa1x" + b"\x91" * 5_000),
     "a byte that is not UTF-8": ("invalid_text", msgpack.packb(MINIMAL).replace(b"storm", b"st\xf6rm")),
     "no version": ("unsupported_version", msgpack.packb({"id": "x"})),
-    "only a version": ("malformed_job", msgpack.packb({"v": 1, "id": "x"})),
-    "an empty reply_to": ("invalid_request", msgpack.packb(MINIMAL | {"reply_to": ""})),
     "a reply_to with spaces": ("invalid_request", msgpack.packb(MINIMAL | {"reply_to": "a b"})),
-    "a reply_to that is no str": ("invalid_request", msgpack.packb(MINIMAL | {"reply_to": [1]})),
 }
 
 
 def example(kind: str, name: str) -> bytes:
-    """The bytes of a vector."""
     return bytes.fromhex(VECTORS[kind, name]["hex"])
 
 
@@ -124,7 +103,6 @@ def table(heading: str, section: str = "") -> dict[str, list[str]]:
 
 
 def codes_of_replies() -> set[str]:
-    """The codes that an error of a reply can have."""
     listed = PAGE.split("A reply can have these codes:")[1].partition(". ")[0]
     return set(re.findall(r"`(\w+)`", listed))
 
@@ -158,7 +136,6 @@ def worker(queue: Queue, encoder: Encoder, index: Index, reranker: Reranker) -> 
 
 
 def add(queue: Queue, data: bytes, lane: str = "interactive") -> Any:
-    """Puts the bytes of a job as a stranger does."""
     return queue.redis.rpush(queue.keys.lane(lane), data)
 
 
@@ -177,23 +154,15 @@ def answer(worker: Worker, data: bytes) -> dict[str, Any]:
     return dict(msgpack.unpackb(reply))
 
 
-def rows_of(reply: dict[str, Any]) -> NDArray[np.float32]:
-    """The vectors, read as the page tells a stranger to."""
-    assert reply["vectors"]["dtype"] == "float32"
-    return np.frombuffer(reply["vectors"]["data"], "<f4").reshape(reply["vectors"]["shape"])
-
-
 # The examples
 
 
 @pytest.mark.parametrize("name", JOB_EXAMPLES)
-def test_a_job_example_is_what_the_client_packs(name: str) -> None:
+def test_a_job_example_is_what_the_client_packs_and_its_reply_has_the_fields_of_the_page(
+    worker: Worker, name: str
+) -> None:
     values = VECTORS["job", name]["json"]
     assert operations.job_class(values["op"]).of_map(values).pack() == example("job", name)
-
-
-@pytest.mark.parametrize("name", JOB_EXAMPLES)
-def test_a_reply_has_the_fields_that_the_page_lists(worker: Worker, name: str) -> None:
     job, reply = msgpack.unpackb(example("job", name)), answer(worker, example("job", name))
     kinds = {"all", "errors"} if "error" in reply else {"all", "done", job["op"], f"output `{job.get('output')}`"}
     rows = table("Field", "The reply")
@@ -282,7 +251,6 @@ def test_workers_keep_the_scripts_and_the_limits_in_redis(queue: Queue, worker: 
 
 
 def run_script(queue: Queue, name: str, **arguments: Any) -> Any:
-    """Run a script as the page tells a stranger to, and return its result."""
     text = scripts.PUBLISHED[name]
     return msgpack.unpackb(queue.redis.eval(text, 1, queue.keys.root, msgpack.packb(arguments, use_bin_type=False)))
 
@@ -294,14 +262,12 @@ def put(queue: Queue, jobs: list[dict[str, Any]], **arguments: Any) -> Any:
 
 
 def cancel(queue: Queue, job_id: str, **arguments: Any) -> Any:
-    """Cancel a job by the script, and return its result."""
     return run_script(queue, "cancel", **{"id": job_id} | arguments)
 
 
-@pytest.mark.parametrize("num_texts", [1, 33])
-def test_put_with_a_record_and_cancel(worker: Worker, keys: Keys, num_texts: int) -> None:
+def test_put_with_a_record_and_cancel(worker: Worker, keys: Keys) -> None:
     queue = queue_of(worker)
-    job = {"id": "q-1", "job": example("job", "search"), "texts": num_texts}
+    job = {"id": "q-1", "job": example("job", "search"), "texts": 33}
     assert put(queue, [job]) == {"status": "ok", "is_new": [True]}
     assert put(queue, [job]) == {"status": "ok", "is_new": [False]}
     record = queue.redis.hgetall(keys.record("q-1"))
@@ -354,15 +320,7 @@ def test_a_refusal_says_if_waiting_helps(queue: Queue) -> None:
         assert words in table("`status` of the result")
 
 
-def test_an_empty_lane_refuses_as_too_large_only(queue: Queue) -> None:
-    set_limits(queue, LaneLimits(max_texts=300))
-    jobs = [{"id": f"j{n}", "job": b"x", "texts": 30} for n in range(9)]
-    assert put(queue, jobs) == {"status": "too_large", "exceeded": "texts", "asked": 270, "most": 263}
-    assert put(queue, jobs[:8])["status"] == "ok"
-
-
 def put_once(queue: Queue, job_id: str, digest: str = "digest", client: str = "me", **job: Any) -> Any:
-    """Put a job with the idempotency key "k"."""
     data = msgpack.packb(MINIMAL | {"id": job_id} | job.pop("fields", {}))
     once = {"key": "k", "digest": digest}
     return put(queue, [{"id": job_id, "job": data, **job}], client=client, once=once)
@@ -391,25 +349,12 @@ def test_an_idempotency_key_is_free_again_when_its_job_came_to_nothing(worker: W
     assert put_once(queue, "four") == {"status": "known", "id": "three"}
 
 
-@pytest.mark.parametrize("kept", [b"x", b"", msgpack.packb({"digest": "a"})])
-def test_an_idempotency_key_that_is_something_else_is_named(queue: Queue, keys: Keys, kept: bytes) -> None:
+def test_an_idempotency_key_that_is_something_else_is_named(queue: Queue, keys: Keys) -> None:
     name = hashlib.sha1(b"me\0k").hexdigest()
-    queue.redis.set(keys.once(name), kept, ex=60)
+    queue.redis.set(keys.once(name), b"x", ex=60)
     with pytest.raises(redis.ResponseError, match=rf":once:{name} holds something else: WRONGTYPE"):
         put(queue, [ONE_JOB], once=ONCE)
     assert queue.backlog()["bulk"] == 0
-
-
-def test_a_job_with_a_record_can_be_put_again_after_a_broken_connection(worker: Worker, keys: Keys) -> None:
-    queue = queue_of(worker)
-    job = {"id": "x", "job": msgpack.packb(MINIMAL), "texts": 1}
-    put(queue, [job])
-    put(queue, [job])
-    assert worker.step(block_s=0) == 1
-    assert put(queue, [job]) == {"status": "ok", "is_new": [False]}
-    assert worker.step(block_s=0) == 0
-    assert queue.redis.llen(keys.result("x")) == 1
-    assert cancel(queue, "x") == cancel(queue, "x") == {"status": "done"}
 
 
 ONE_JOB = {"id": "a", "job": b"x", "texts": 1}
@@ -417,57 +362,40 @@ ONCE = {"key": "k", "digest": "d"}
 
 #: Wrong arguments of `put`, and the beginning of the error.
 WRONG_PUTS: list[tuple[dict[str, Any], str]] = [
-    ({"lane": None}, "lane is missing: it takes interactive or bulk"),
     ({"lane": "urgent"}, "lane is urgent: it takes interactive or bulk"),
     ({"client": None}, "client is missing: it takes a string"),
-    ({"client": 5}, "client is 5: it takes a string"),
     ({"client": "c" * 257}, "client is c{80}: it takes a string of at most 256 bytes"),
     ({"jobs": [ONE_JOB, None, ONE_JOB | {"id": "b"}]}, "jobs is a map or an array: it takes an array .* and no nil"),
-    ({"jobs": [None, ONE_JOB]}, "jobs is a map or an array: it takes an array .* and no nil"),
-    ({"jobs": None}, "jobs is missing: it takes an array with at least one element"),
     ({"jobs": []}, "jobs is a map or an array: it takes an array with at least one element"),
-    ({"jobs": ONE_JOB}, "jobs is a map or an array: it takes an array"),
     ({"jobs": ["a"]}, r"jobs\[0\] is a: it takes a map"),
     ({"jobs": [ONE_JOB, ONE_JOB | {"id": None}]}, r"jobs\[1\].id is missing: it takes 1 to 128 of"),
-    ({"jobs": [ONE_JOB | {"id": "a b"}]}, r"jobs\[0\].id is a b: it takes 1 to 128 of"),
     ({"jobs": [ONE_JOB | {"id": "a" * 129}]}, r"jobs\[0\].id is a{80}: it takes"),
-    ({"jobs": [ONE_JOB | {"id": ""}]}, r"jobs\[0\].id is : it takes"),
     ({"jobs": [ONE_JOB | {"job": None}]}, r"jobs\[0\].job is missing: it takes a string"),
-    ({"jobs": [ONE_JOB | {"job": {"v": 1}}]}, r"jobs\[0\].job is a map or an array: it takes a string"),
-    ({"jobs": [ONE_JOB | {"texts": 0}]}, r"jobs\[0\].texts is 0: it takes a whole number from 1"),
     ({"jobs": [ONE_JOB | {"texts": 1.5}]}, r"jobs\[0\].texts is 1.5: it takes a whole number"),
     ({"jobs": [ONE_JOB | {"texts": float("nan")}]}, r"jobs\[0\].texts is -?nan: it takes a whole number"),
     ({"jobs": [ONE_JOB | {"texts": 1_000_000}]}, r"jobs\[0\].texts is 1000000: it takes .* from 1 to 999,999"),
-    ({"jobs": [ONE_JOB | {"texts": False}]}, r"jobs\[0\].texts is false: it takes a whole number"),
     ({"jobs": [ONE_JOB | {"keeps_status": 1}]}, r"jobs\[0\].keeps_status is 1: it takes true or false"),
     ({"jobs": [ONE_JOB | {"reply_to": "a b"}]}, r"jobs\[0\].reply_to is a b: it takes 1 to 128"),
-    ({"jobs": [ONE_JOB | {"reply_to": False}]}, r"jobs\[0\].reply_to is false: it takes 1 to 128"),
     ({"once": 5}, "once is 5: it takes a map"),
-    ({"once": False}, "once is false: it takes a map"),
-    ({"once": ONCE | {"key": None}}, "once.key is missing: it takes a string of 1 to 1,024 bytes"),
     ({"once": ONCE | {"key": ""}}, "once.key is : it takes a string of 1 to 1,024 bytes"),
     ({"once": ONCE | {"owner": 5}}, "once.owner is 5: it takes a string of at most 256 bytes"),
-    ({"once": ONCE | {"owner": False}}, "once.owner is false: it takes a string of at most 256 bytes"),
     ({"once": ONCE | {"digest": 5}}, "once.digest is 5: it takes a string of at most 256 bytes"),
-    ({"once": ONCE | {"digest": False}}, "once.digest is false: it takes a string of at most 256 bytes"),
     ({"once": ONCE, "jobs": [ONE_JOB, ONE_JOB]}, "once goes with one job, and jobs has 2"),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "message"), WRONG_PUTS, ids=[message for _, message in WRONG_PUTS])
-def test_a_wrong_argument_of_put_is_named(queue: Queue, keys: Keys, arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(redis.ResponseError, match=f"^{message}"):
-        put(queue, **{"jobs": [ONE_JOB]} | arguments)
+def test_a_wrong_argument_of_put_is_named(queue: Queue, keys: Keys) -> None:
+    for arguments, message in WRONG_PUTS:
+        with pytest.raises(redis.ResponseError, match=f"^{message}"):
+            put(queue, **{"jobs": [ONE_JOB]} | arguments)
     assert not queue.redis.exists(keys.of_lane("bulk", "load"), keys.record("a"))
     assert queue.backlog()["bulk"] == 0
 
 
-@pytest.mark.parametrize(("job_id", "message"), [(None, "id is missing: it takes 1 to 128"), ("a b", "id is a b: it")])
-def test_a_wrong_argument_of_cancel_is_named(queue: Queue, job_id: str | None, message: str) -> None:
-    put(queue, [ONE_JOB])
-    with pytest.raises(redis.ResponseError, match=f"^{message}"):
-        run_script(queue, "cancel", id=job_id)
-    assert queue.status("a")[0] == "queued"
+def test_a_wrong_argument_of_cancel_is_named(queue: Queue) -> None:
+    for job_id, message in ((None, "id is missing: it takes 1 to 128"), ("a b", "id is a b: it")):
+        with pytest.raises(redis.ResponseError, match=f"^{message}"):
+            run_script(queue, "cancel", id=job_id)
 
 
 @pytest.mark.parametrize("address", [None, "me"])
@@ -490,7 +418,7 @@ def test_results_are_written_although_they_cannot_be_counted(queue: Queue, keys:
     assert [queue.status(job_id)[0] for job_id in "ab"] == ["cancelled", "done"]
 
 
-@pytest.mark.parametrize("name", ["jobs", "load", "new", "of:me"])
+@pytest.mark.parametrize("name", ["jobs", "of:me"])
 def test_a_put_into_a_lane_that_is_something_else_puts_nothing(queue: Queue, keys: Keys, name: str) -> None:
     other = keys.of_lane("bulk", name)
     queue.redis.set(other, "junk")
@@ -511,12 +439,11 @@ def test_before_any_worker_a_lane_has_the_default_limits(queue: Queue) -> None:
     assert queue.limits() == LaneLimits(1, 2, 3, 4)
 
 
-@pytest.mark.parametrize("value", ["x", "-1", "1.5"])
-def test_a_limit_that_is_no_number_is_named(queue: Queue, keys: Keys, value: str) -> None:
-    queue.redis.hset(keys.limits, "max_bytes", value)
-    found = "missing" if value == "x" else value
-    with pytest.raises(redis.ResponseError, match=rf"limits.max_bytes is {found}: it takes"):
-        put(queue, [ONE_JOB])
+def test_a_limit_that_is_no_number_is_named(queue: Queue, keys: Keys) -> None:
+    for value, found in (("x", "missing"), ("-1", "-1")):
+        queue.redis.hset(keys.limits, "max_bytes", value)
+        with pytest.raises(redis.ResponseError, match=rf"limits.max_bytes is {found}: it takes"):
+            put(queue, [ONE_JOB])
 
 
 def test_a_key_that_is_no_root_of_a_pool_is_named(queue: Queue, keys: Keys) -> None:
@@ -526,12 +453,11 @@ def test_a_key_that_is_no_root_of_a_pool_is_named(queue: Queue, keys: Keys) -> N
             queue.redis.eval(scripts.PUT.text, len(names), *names, packed)
 
 
-@pytest.mark.parametrize("data", [None, b"", b"\xc1", msgpack.packb("x"), msgpack.packb({"client": b"bin"})])
-def test_an_argument_that_redis_cannot_read_is_named(queue: Queue, keys: Keys, data: bytes | None) -> None:
-    with pytest.raises(
-        redis.ResponseError, match="Redis cannot read the argument, one msgpack map: write byte strings"
-    ):
-        queue.redis.eval(scripts.PUT.text, 1, keys.root, *([] if data is None else [data]))
+def test_an_argument_that_redis_cannot_read_is_named(queue: Queue, keys: Keys) -> None:
+    words = "Redis cannot read the argument, one msgpack map: write byte strings"
+    for given in ([], [b"\xc1"], [msgpack.packb("x")], [msgpack.packb({"client": b"bin"})]):
+        with pytest.raises(redis.ResponseError, match=words):
+            queue.redis.eval(scripts.PUT.text, 1, keys.root, *given)
 
 
 def test_the_ways_to_a_result(worker: Worker, keys: Keys) -> None:
@@ -588,40 +514,30 @@ def test_a_job_that_is_pushed_with_the_id_of_another_does_it_no_harm(worker: Wor
 # Errors and dead letters
 
 
-@pytest.mark.parametrize("code", REFUSED)
-def test_what_is_refused_is_answered_with_its_code(worker: Worker, code: str) -> None:
-    reply = answer(worker, msgpack.packb(REFUSED[code]))
-    assert reply["error"]["code"] == code
-    assert reply["status"] == ("expired" if code == "expired" else "failed")
-
-
-def test_a_poisoned_job_is_answered_and_kept(worker: Worker, keys: Keys) -> None:
-    server = queue_of(worker).redis
-    add(queue_of(worker), msgpack.packb(MINIMAL))
-    for n in range(MAX_DEATHS):
-        assert queue_of(worker).take(f"dead {n}", LANES, 1)
-        queue_of(worker).die()
-    worker.step(block_s=0)
-    reply = queue_of(worker).wait_result("x", 0)
+def error_of(queue: Queue, job_id: str) -> ShoalError:
+    reply = queue.wait_result(job_id, 0)
     assert reply is not None
-    assert isinstance(reply.error, ShoalError)
-    assert reply.error.code == "poisoned"
-    ((_, letter),) = server.xrange(keys.dead)
-    assert letter[b"job"] == msgpack.packb(MINIMAL)
+    assert reply.error is not None
+    return reply.error
 
 
-@pytest.mark.parametrize("what", DAMAGED)
-def test_a_job_whose_id_can_be_read_is_answered_whatever_else_is_wrong(worker: Worker, keys: Keys, what: str) -> None:
-    code, data = DAMAGED[what]
-    add(queue_of(worker), data)
-    worker.step(block_s=0)
-    reply = queue_of(worker).wait_result("x", 0)
-    assert reply is not None
-    assert isinstance(reply.error, ShoalError)
-    assert reply.error.code == code
-    assert queue_of(worker).status("x")[0] == "failed"
-    assert 0 < queue_of(worker).redis.ttl(keys.record("x")) <= 60
-    assert not queue_of(worker).redis.exists(keys.dead)
+def test_what_is_refused_is_answered_with_its_code(worker: Worker) -> None:
+    for code, job in REFUSED.items():
+        reply = answer(worker, msgpack.packb(job | {"id": code}))
+        assert reply["error"]["code"] == code
+        assert reply["status"] == ("expired" if code == "expired" else "failed")
+
+
+def test_a_job_whose_id_can_be_read_is_answered_whatever_else_is_wrong(worker: Worker, keys: Keys) -> None:
+    queue = queue_of(worker)
+    for code, data in DAMAGED.values():
+        add(queue, data)
+        worker.step(block_s=0)
+        assert error_of(queue, "x").code == code
+        assert queue.status("x")[0] == "failed"
+        assert 0 < queue.redis.ttl(keys.record("x")) <= 60
+        queue.redis.delete(keys.result("x"))
+    assert not queue.redis.exists(keys.dead)
 
 
 #: Values of which each field of a job takes one or two.
@@ -660,17 +576,12 @@ def test_messages_on_the_wire_name_no_types_of_python(worker: Worker) -> None:
     assert [error["message"] for error in errors if PYTHON_WORDS.search(error["message"])] == []
 
 
-@pytest.mark.parametrize("data", UNREADABLE.values(), ids=UNREADABLE)
-def test_a_job_that_was_put_by_the_script_is_answered_although_its_bytes_have_no_id(
-    worker: Worker, keys: Keys, data: bytes
-) -> None:
-    job = {"id": "x", "job": data, "texts": 1}
-    put(queue_of(worker), [job])
-    worker.step(block_s=0)
-    reply = queue_of(worker).wait_result("x", 0)
-    assert reply is not None
-    assert isinstance(reply.error, ShoalError)
-    assert queue_of(worker).status("x")[0] == "failed"
+def test_a_job_that_was_put_by_the_script_is_answered_although_its_bytes_have_no_id(worker: Worker, keys: Keys) -> None:
+    for n, data in enumerate(UNREADABLE.values()):
+        put(queue_of(worker), [{"id": f"x{n}", "job": data, "texts": 1}])
+        worker.step(block_s=0)
+        assert error_of(queue_of(worker), f"x{n}").message
+        assert queue_of(worker).status(f"x{n}")[0] == "failed"
     assert not queue_of(worker).redis.exists(keys.dead)
 
 
@@ -678,33 +589,46 @@ def test_a_job_that_was_put_under_another_id_is_refused_under_that_one(worker: W
     job = {"id": "y", "job": msgpack.packb(MINIMAL), "texts": 1}
     put(queue_of(worker), [job])
     worker.step(block_s=0)
-    reply = queue_of(worker).wait_result("y", 0)
-    assert reply is not None
-    assert str(reply.error) == 'the job has id "x", and was put as "y": use the same id'
+    error = error_of(queue_of(worker), "y")
+    assert error.message == 'the job has id "x", and was put as "y": use the same id'
     assert not queue_of(worker).redis.exists(keys.record("x"))
 
 
-@pytest.mark.parametrize("what", UNREADABLE)
-def test_what_cannot_be_read_is_a_dead_letter(worker: Worker, keys: Keys, what: str) -> None:
-    add(queue_of(worker), UNREADABLE[what])
-    worker.step(block_s=0)
-    ((_, letter),) = queue_of(worker).redis.xrange(keys.dead)
-    assert {name.decode() for name in letter} == table("Field", "Dead letters").keys()
-    assert letter[b"job"] == UNREADABLE[what]
-    assert re.match(rb"[a-z_]+: .", letter[b"reason"])
-    assert not any(queue_of(worker).backlog().values())
+def test_what_cannot_be_read_is_a_dead_letter(worker: Worker, keys: Keys) -> None:
+    for data in UNREADABLE.values():
+        add(queue_of(worker), data)
+        worker.step(block_s=0)
+        ((_, letter),) = queue_of(worker).redis.xrevrange(keys.dead, count=1)
+        assert {name.decode() for name in letter} == table("Field", "Dead letters").keys()
+        assert letter[b"job"] == data
+        assert re.match(rb"[a-z_]+: .", letter[b"reason"])
+        assert not any(queue_of(worker).backlog().values())
 
 
 # The tables are complete
 
 
+#: The modules that know the errors of a reply.
+MODULES = [
+    "shoal.contract.jobs",
+    "shoal.contract.wire",
+    "shoal.queue.consumer",
+    "shoal.queue.producer",
+    "shoal.operations",
+    "shoal.operations.embed",
+    "shoal.operations.search",
+    "shoal.operations.tokenize",
+    "shoal_workers.encoding.encoder",
+    "shoal_workers.index.serving.open_indexes",
+    "shoal_workers.loop.admission",
+    "shoal_workers.operations.embed",
+    "shoal_workers.operations.served",
+    "shoal_workers.operations.work",
+]
+
+
 def test_every_code_is_listed() -> None:
-    modules: list[ModuleType] = [shoal.contract.jobs, shoal.queue.consumer, shoal.queue.producer, shoal.contract.wire]
-    modules += [shoal.operations, shoal.operations.embed, shoal.operations.search, shoal.operations.tokenize]
-    modules += [shoal_workers.encoding.encoder, shoal_workers.loop.admission, shoal_workers.operations.work]
-    modules += [shoal_workers.loop.admission, shoal_workers.operations.served, shoal_workers.operations.embed]
-    modules.append(shoal_workers.index.serving.open_indexes)
-    known = {value for module in modules for value in vars(module).values() if inspect.isclass(value)}
+    known = {value for name in MODULES for value in vars(import_module(name)).values() if inspect.isclass(value)}
     codes = {kind.code for kind in known if issubclass(kind, ShoalError)}
     assert codes_of_replies() == {*REFUSED, *OTHER_CODES} == codes - NOT_IN_REPLIES | {"cancelled"}  # by the script
 
@@ -722,8 +646,9 @@ def test_every_field_of_a_job_is_listed() -> None:
             assert fits(value, kind)
 
 
-def test_every_field_of_a_reply_is_listed() -> None:
+def test_every_field_and_timing_of_a_reply_is_listed() -> None:
     assert table("Field", "The reply").keys() == {"v", *(item.name for item in fields(Reply))}
+    assert table("Timing").keys() == set(TIMINGS)
 
 
 def test_every_key_is_listed() -> None:
@@ -736,6 +661,8 @@ def test_every_key_is_listed() -> None:
         method = getattr(keys, name)
         wanted |= {method(*(f"<{parameter}>" for parameter in inspect.signature(method).parameters))}
     assert table("Key").keys() == wanted
+    assert all(name.startswith("shoal:{default}:") for name in wanted)  # one slot of a cluster
+    assert Keys(pool="b").root != keys.root != Keys(prefix="p").root
 
 
 def test_every_lane_and_status_is_listed() -> None:
@@ -760,26 +687,13 @@ def test_every_limit_is_on_the_page() -> None:
     assert f"{MAX_DEATHS} workers have died with it" in PAGE
 
 
-@pytest.mark.parametrize(
-    ("fields", "status"),
-    [
-        ({"timeout_s": 0}, "expired"),
+def test_a_job_is_not_computed_after_its_timeout(worker: Worker) -> None:
+    asked: list[tuple[dict[str, Any], str]] = [
         ({"timeout_s": 0, "deadline": 9e9}, "expired"),
         ({"timeout_s": 60, "deadline": 1}, "expired"),
         ({"timeout_s": 60}, "done"),
         ({"timeout_s": -1}, "failed"),
-        ({"timeout_s": "5"}, "failed"),
         ({"timeout_s": 1e9}, "failed"),
-    ],
-)
-def test_a_job_is_not_computed_after_its_timeout(worker: Worker, fields: dict[str, Any], status: str) -> None:
-    assert answer(worker, msgpack.packb(MINIMAL | fields))["status"] == status
-
-
-def test_embed(worker: Worker) -> None:
-    reply = answer(worker, example("job", "embed-two-texts"))
-    np.testing.assert_allclose(np.linalg.norm(rows_of(reply), axis=1), 1, rtol=1e-5)
-    alone = answer(worker, msgpack.packb(MINIMAL | {"texts": ["market falls"]}))
-    np.testing.assert_allclose(rows_of(reply)[1:], rows_of(alone), atol=1e-5)
-    assert (reply["status"], reply["tokens"], reply["truncated"]) == ("done", [5, 4], [False, False])
-    assert reply["timings"].keys() == table("Timing").keys() == set(TIMINGS)
+    ]
+    for n, (given, status) in enumerate(asked):
+        assert answer(worker, msgpack.packb(MINIMAL | {"id": f"x{n}"} | given))["status"] == status

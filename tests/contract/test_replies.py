@@ -10,16 +10,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from numpy.typing import NDArray
 
-from shoal.contract.replies import STATUSES, TIMINGS, Reply
+from shoal.contract.replies import TIMINGS, Reply
 from shoal.errors import BY_CODE, Expired, Internal, MalformedJob, NotReady, ShoalError, TextTooLong
 
 VECTORS = nps.arrays(np.float32, nps.array_shapes(min_dims=2, max_dims=2, min_side=0, max_side=9))
-HITS = st.lists(st.lists(st.fixed_dictionaries({"id": st.text(max_size=5), "score": st.floats(-1, 1)})))
 TIMES = st.dictionaries(st.sampled_from(TIMINGS), st.floats(0, 1e6))
 
 
 def reply_of(vectors: NDArray[np.float32] | None = None, **fields: Any) -> Reply:
-    """Return a reply with usual fields."""
     return Reply("job", vectors=vectors, **fields)
 
 
@@ -35,23 +33,12 @@ def test_vectors_survive_the_wire(vectors: NDArray[np.float32], timings: dict[st
     assert (got.truncated, got.model, got.hits, got.error) == (sent.truncated, "m", None, None)
 
 
-@given(HITS)
-def test_hits_survive_the_wire(hits: list[list[dict[str, Any]]]) -> None:
-    got = Reply.unpack(reply_of(hits=hits).pack())
-    assert got.hits == hits
-    assert got.vectors is None
-
-
-@pytest.mark.parametrize("error", BY_CODE.values())
-def test_every_error_survives_the_wire(error: type[ShoalError]) -> None:
-    got = Reply.unpack(Reply.failure("job", error("what, which, why")).pack())
-    assert type(got.error) is error
-    assert str(got.error) == "what, which, why"
-    assert got.status == (error.code if error.code in ("cancelled", "expired") else "failed")
-    assert got.status in STATUSES
-
-
-def test_an_unknown_code_is_still_an_error() -> None:
+def test_every_error_survives_the_wire_and_an_unknown_code_is_still_an_error() -> None:
+    for error in BY_CODE.values():
+        got = Reply.unpack(Reply.failure("job", error("what, which, why")).pack())
+        assert type(got.error) is error
+        assert str(got.error) == "what, which, why"
+        assert got.status == (error.code if error.code in ("cancelled", "expired") else "failed")
     data = msgpack.packb({"v": 1, "id": "a", "status": "failed", "error": {"code": "new", "message": "m"}})
     assert type(Reply.unpack(data).error) is ShoalError
 
@@ -62,22 +49,6 @@ def test_every_error_has_a_code_and_says_when_it_occurs() -> None:
     assert all(cls.__doc__ and cls.__doc__.endswith(".") for cls in classes)
 
 
-@given(st.lists(st.integers(1, 4), min_size=1, max_size=6))
-def test_parts_come_together_in_order(sizes: list[int]) -> None:
-    vectors = np.arange(sum(sizes) * 3, dtype=np.float32).reshape(-1, 3)
-    ends = np.cumsum(sizes)
-    parts = [
-        reply_of(vectors[end - size : end], tokens=[size] * size, truncated=[False] * size, model="m")
-        for end, size in zip(ends, sizes, strict=True)
-    ]
-    joined = Reply.join(parts)
-    assert joined.vectors is not None
-    assert (joined.vectors == vectors).all()
-    assert joined.tokens == [size for size in sizes for _ in range(size)]
-    assert len(joined.truncated) == sum(sizes)
-    assert joined.model == "m"
-
-
 def test_the_first_error_of_the_parts_is_raised() -> None:
     parts = [reply_of(), Reply.failure("b", TextTooLong("first")), Reply.failure("c", Expired("second"))]
     with pytest.raises(TextTooLong, match="first"):
@@ -86,22 +57,9 @@ def test_the_first_error_of_the_parts_is_raised() -> None:
         Reply.join([Reply.failure("a", Internal("alone"))])
 
 
-@pytest.mark.parametrize(
-    ("other", "message"),
-    [
-        (
-            reply_of(np.ones((1, 3), np.float32), model="m"),
-            '"m" of 2 dimensions and "m" of 3 dimensions: send it',
-        ),
-        (
-            reply_of(np.ones((1, 2), np.float32), model="n"),
-            '"m" of 2 dimensions and "n" of 2 dimensions: send it',
-        ),
-    ],
-)
-def test_parts_of_two_models_are_no_answer(other: Reply, message: str) -> None:
-    part = reply_of(np.ones((1, 2), np.float32), model="m")
-    with pytest.raises(NotReady, match=message):
+def test_parts_of_two_models_are_no_answer() -> None:
+    part, other = (reply_of(np.ones((1, width), np.float32), model="m") for width in (2, 3))
+    with pytest.raises(NotReady, match='"m" of 2 dimensions and "m" of 3 dimensions: send it'):
         Reply.join([part, part, other])
     with pytest.raises(NotReady, match='"m" and "n"'):
         Reply.join([reply_of(hits=[[]], model="m"), reply_of(hits=[[]], model="n")])
@@ -112,25 +70,14 @@ def test_a_part_that_lacks_its_vectors_is_malformed() -> None:
         Reply.join([reply_of(np.ones((1, 2), np.float32)), reply_of()])
 
 
-def test_token_vectors_are_cut_by_text() -> None:
-    vectors = np.arange(12, dtype=np.float32).reshape(6, 2)
-    rows = reply_of(vectors, tokens=[3, 1, 2]).rows_by_text()
-    assert [row.shape for row in rows] == [(3, 2), (1, 2), (2, 2)]
-    assert (np.concatenate(rows) == vectors).all()
-
-
 @pytest.mark.parametrize(
     "change",
     [
         {"vectors": {"dtype": "float16", "shape": [1, 1], "data": b"\0\0"}},
         {"vectors": {"dtype": "float32", "shape": [2, 2], "data": b"\0" * 12}},
-        {"vectors": {"dtype": "float32", "shape": [1], "data": b"\0" * 3}},
         {"timings": {"queue_s": float("nan")}},
-        {"timings": {"queue_s": float("inf")}},
-        {"vectors": {}},
         {"vectors": 5},
         {"error": "bad"},
-        {"error": {"code": []}},
         {"error": {"message": "m"}},
     ],
 )
@@ -139,7 +86,9 @@ def test_a_reply_of_another_shape_is_malformed(change: dict[str, Any]) -> None:
         Reply.unpack(msgpack.packb({"v": 1, "id": "a", "status": "done"} | change))
 
 
-def test_tokens_and_texts_survive_the_wire_and_come_together_in_order() -> None:
+def test_hits_tokens_and_texts_survive_the_wire_and_come_together_in_order() -> None:
+    hits = [[{"id": "a", "score": 0.5}], []]
+    assert Reply.join([Reply.unpack(reply_of(hits=[part]).pack()) for part in hits]).hits == hits
     piece = {"id": 5, "text": "a", "special": False, "start": 0, "stop": None}
     parts = [reply_of(pieces=[[piece], []]), reply_of(pieces=[[piece]])]
     assert Reply.join([Reply.unpack(part.pack()) for part in parts]).pieces == [[piece], [], [piece]]

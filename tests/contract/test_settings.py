@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -43,24 +42,15 @@ def test_a_child_process_gets_the_same() -> None:
     ("name", "text", "message"),
     [
         ("port", "eighty", 'SHOAL_PORT is "eighty": it takes a whole number'),
-        ("port", "80.5", "it takes a whole number"),
         ("request_timeout_s", "soon", 'SHOAL_REQUEST_TIMEOUT_S is "soon": it takes a number'),
         ("request_timeout_s", "nan", "request_timeout_s is nan"),
-        ("request_timeout_s", "inf", "request_timeout_s is inf"),
-        ("port", "0", "port is 0: it takes a number from 1 to 65,535"),
         ("port", "65536", "port is 65536: it takes a number from 1 to 65,535"),
         ("pool", "a b", 'pool is "a b": it takes 1 to 128 letters'),
         ("key_prefix", "a{b}", 'key_prefix is "a{b}": it takes 1 to 128 letters'),
         ("max_backlog", "-5", "max_backlog is -5: it takes 1 or more"),
-        ("max_batch_wait_ms", "-1", "it takes 0 or more"),
         ("engine", "onnx", 'engine is "onnx": it takes one of auto, avx512, openvino, torch'),
-        ("precision", "int4", "it takes one of auto, bf16, f32, int8"),
-        ("log_level", "INFO", "it takes one of debug, info, warning, error"),
         ("indexes", "a=", 'indexes has "a="'),
-        ("indexes", "=x", 'indexes has "=x"'),
         ("indexes", "a=x,a=y", "with distinct names"),
-        ("indexes", "x,y", "with distinct names"),
-        ("kept_versions", "0", "kept_versions is 0: it takes 1 or more"),
         ("roots", "s3://", 'roots has "s3://": it takes folders, and URLs with a host or bucket'),
         ("roots", "https://user@host/", "it takes folders, and URLs"),
         ("roots", "~no-such-user/x", "there is no user of that name"),
@@ -71,35 +61,23 @@ def test_what_cannot_work_is_refused(name: str, text: str, message: str) -> None
         Settings.from_environment({variable(name): text})
 
 
-@pytest.mark.parametrize(
-    ("indexes", "expected"),
-    [
+def test_indexes_have_names() -> None:
+    for indexes, expected in (
         ("/x", {"default": "/x"}),
-        ("news=/x", {"news": "/x"}),
         (" news=/x , /y ,", {"news": "/x", "default": "/y"}),
         ("a=/x=y", {"a": "/x=y"}),
-    ],
-)
-def test_indexes_have_names(indexes: str, expected: dict[str, Any]) -> None:
-    assert Settings(indexes=indexes).index_folders() == {name: Path(folder) for name, folder in expected.items()}
+    ):
+        assert Settings(indexes=indexes).index_folders() == {name: Path(folder) for name, folder in expected.items()}
 
 
-def test_roots_are_folders_and_urls() -> None:
-    settings = Settings(roots="/a, s3://bucket/x/ ,/b,https://")
-    assert settings.root_folders() == [Path("/a"), Path("/b")]
-    assert settings.root_urls() == ["s3://bucket/x/", "https://"]
-    assert settings.files_folder == Path("/a")
-
-
-def test_long_jobs_have_folders_in_the_home_folder() -> None:
-    settings = Settings(home="/x")
-    assert (settings.files_folder, settings.index_home_folder) == (Path("/x/files"), Path("/x/indexes"))
-    assert Settings(home="/x", roots="s3://bucket").root_folders() == [Path("/x/files")]
-    assert Settings(index_home="/y").index_home_folder == Path("/y")
-
-
-def test_folders_are_absolute(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_are_absolute_and_below_the_home_folder_unless_they_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
+    settings = Settings(roots="/a, s3://bucket/x/ ,/b,https://", index_home="/y")
+    assert (settings.root_folders(), settings.files_folder) == ([Path("/a"), Path("/b")], Path("/a"))
+    assert settings.root_urls() == ["s3://bucket/x/", "https://"]
+    assert settings.index_home_folder == Path("/y")
+    settings = Settings(home="~/x", roots="s3://bucket")
+    assert settings.home_folder == Path("/home/somebody/x")
+    assert settings.index_home_folder == settings.home_folder / "indexes"
+    assert settings.root_folders() == [settings.home_folder / "files"]
     assert Settings(indexes="here").index_folders()["default"] == Path.cwd() / "here"
-    assert Settings(home="~/x").home_folder == Path("/home/somebody/x")
-    assert Settings(home="y").home_folder == Path.cwd() / "y"

@@ -1,29 +1,29 @@
-"""The dispatcher: it and a fork deliver each reply to the client that waits for it."""
+"""The dispatcher delivers each reply, and each result of a submitted job, to the client that waits for it."""
 
 import asyncio
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from queue import SimpleQueue
 from threading import Event
 from typing import Any
 
 import pytest
 from blocking import ThreadDispatcher, ThreadPending
-from conftest import PATIENCE_S, wait_until
+from conftest import PATIENCE_S, RedisServer, wait_until
 from queues import Queue
 
 import shoal.queue.dispatcher
 from shoal import Client
 from shoal.contract.jobs import LANES
 from shoal.contract.replies import Reply
-from shoal.errors import Internal, ShoalError, Unavailable
+from shoal.errors import Cancelled, Internal, ShoalError, Unavailable, UnknownJob
 from shoal.operations import Embed
-from shoal.queue.delivery import Answer, Delivery
 from shoal.queue.dispatcher import Pending
-from shoal.queue.packed_jobs import MAX_PUTS_OF_CLIENT, PackedJobs, few_of_each_client
-from shoal.queue.producer import Producer
-from shoal.queue.reply_stream import ReplyStream
+from shoal.queue.lane import MAX_PUTS_OF_CLIENT, PackedJobs, few_of_each_client
+from shoal.queue.producer import Producer, ReplyStream
 
 #: Uses a client, forks, and uses the same client on both sides: `python -c FORKS URL PREFIX POOL`.
 FORKS = """
@@ -42,29 +42,6 @@ client.close()
 """
 
 
-class TestPending:
-    def test_all_who_wait_get_the_reply(self) -> None:
-        async def use() -> None:
-            pending, reply = Pending[Reply](), Reply("x")
-            waiting = [asyncio.create_task(pending.result(PATIENCE_S)) for _ in range(8)]
-            await asyncio.sleep(0)
-            assert not pending.done()
-            waiting.pop().cancel()
-            pending.settle(reply)
-            assert all([await task is reply for task in waiting])
-            assert pending.done()
-            assert await pending.result(0) is reply
-
-        asyncio.run(use())
-
-    def test_it_does_not_wait_for_ever(self) -> None:
-        async def use() -> None:
-            with pytest.raises(TimeoutError):
-                await Pending[Reply]().result(0.01)
-
-        asyncio.run(use())
-
-
 def test_puts_of_a_client_with_few_go_before_those_of_one_with_many() -> None:
     many = [PackedJobs.pack("bulk", [Embed(["a"])], "me", "many") for _ in range(2 * MAX_PUTS_OF_CLIENT + 1)]
     few = PackedJobs.pack("bulk", [Embed(["b"])], "me", "few")
@@ -73,33 +50,31 @@ def test_puts_of_a_client_with_few_go_before_those_of_one_with_many() -> None:
     assert few_of_each_client(later) == (many[MAX_PUTS_OF_CLIENT:-1], many[-1:])
 
 
-def answer_all(queue: Queue) -> int:
-    """Replies to all jobs that wait."""
-    return answer(queue, queue.take("a", LANES, 100))
-
-
-def answer(queue: Queue, deliveries: Sequence[Delivery]) -> int:
-    """Replies to the jobs."""
-    jobs = [delivery.job() for delivery in deliveries]
-    pairs = zip(deliveries, jobs, strict=True)
-    return queue.reply([Answer(delivery, Reply(job.id), job.reply_to) for delivery, job in pairs])
-
-
-def test_a_reply_that_no_client_waits_for_is_dropped(queue: Queue) -> None:
+@pytest.fixture
+def dispatcher(queue: Queue) -> Iterator[ThreadDispatcher]:
     dispatcher = ThreadDispatcher(queue)
+    yield dispatcher
+    dispatcher.close()
+
+
+def answer_all(queue: Queue) -> int:
+    return queue.answer(queue.take("a", LANES, 10_000))
+
+
+def test_a_reply_that_no_client_waits_for_is_dropped(queue: Queue, dispatcher: ThreadDispatcher) -> None:
     jobs = [Embed(["storm"]) for _ in range(2)]
     pending = [dispatcher.call("interactive", [job])[0] for job in jobs]
     wait_until(lambda: queue.backlog()["interactive"] == 2)
     deliveries = queue.take("a", LANES, 2)
     dispatcher.forget(jobs[:1])
-    answer(queue, deliveries)
+    queue.answer(deliveries)
     assert pending[1].result(PATIENCE_S).id == jobs[1].id
     assert not pending[0].done()
-    dispatcher.close()
 
 
-def test_a_job_that_no_client_waits_for_and_no_worker_has_is_taken_back(queue: Queue) -> None:
-    dispatcher = ThreadDispatcher(queue)
+def test_a_job_that_no_client_waits_for_and_no_worker_has_is_taken_back(
+    queue: Queue, dispatcher: ThreadDispatcher
+) -> None:
     jobs = [Embed(["storm"]) for _ in range(3)]
     pending = [dispatcher.call("interactive", [job])[0] for job in jobs]
     wait_until(lambda: all(waiting.put_id for waiting in pending))
@@ -108,11 +83,9 @@ def test_a_job_that_no_client_waits_for_and_no_worker_has_is_taken_back(queue: Q
     assert queue.redis.hget(queue.keys.of_lane("interactive", "load"), "texts") == b"1"
     assert answer_all(queue) == 1
     assert pending[2].result(PATIENCE_S).id == jobs[2].id
-    dispatcher.close()
 
 
-def test_to_close_it_withdraws_the_jobs_of_threads_that_wait(queue: Queue) -> None:
-    dispatcher = ThreadDispatcher(queue)
+def test_to_close_it_withdraws_the_jobs_of_threads_that_wait(queue: Queue, dispatcher: ThreadDispatcher) -> None:
     jobs = [Embed(["storm"]) for _ in range(20)]
     pending = dispatcher.call("interactive", jobs)
     wait_until(lambda: all(waiting.put_id for waiting in pending))
@@ -122,7 +95,6 @@ def test_to_close_it_withdraws_the_jobs_of_threads_that_wait(queue: Queue) -> No
     for reply in pending:
         with pytest.raises(Unavailable, match="the client was closed"):
             reply.result(0)
-    dispatcher.close()
 
 
 class Interrupted(Producer):
@@ -180,7 +152,6 @@ class FailingInbox(Producer):
 
 
 def failing(queue: Queue) -> tuple[ThreadDispatcher, FailingStream]:
-    """Return a dispatcher with such replies."""
     dispatcher = ThreadDispatcher(queue, FailingInbox)
     assert isinstance(dispatcher.producer, FailingInbox)
     return dispatcher, dispatcher.producer.stream
@@ -229,15 +200,13 @@ def test_a_caller_who_comes_when_redis_is_back_is_not_told_that_it_was_away(
     dispatcher.close()
 
 
-def test_a_reply_that_cannot_be_read_does_not_keep_the_others(queue: Queue) -> None:
-    dispatcher = ThreadDispatcher(queue)
+def test_a_reply_that_cannot_be_read_does_not_keep_the_others(queue: Queue, dispatcher: ThreadDispatcher) -> None:
     for garbage in (b"\xc1", b"no map", b""):
         queue.redis.xadd(queue.keys.replies(dispatcher.address), {"reply": garbage})
     (pending,) = dispatcher.call("interactive", [Embed(["storm"])])
     wait_until(lambda: pending.put_id)
     answer_all(queue)
     assert pending.result(PATIENCE_S).status == "done"
-    dispatcher.close()
 
 
 @pytest.mark.usefixtures("serving")
@@ -283,12 +252,121 @@ def test_large_jobs_do_not_delay_those_of_others(queue: Queue) -> None:
     dispatcher.close()
 
 
-def test_a_reply_that_comes_while_the_connection_is_broken_is_not_lost(queue: Queue) -> None:
-    dispatcher = ThreadDispatcher(queue)
+def test_a_reply_that_comes_while_the_connection_is_broken_is_not_lost(
+    queue: Queue, dispatcher: ThreadDispatcher
+) -> None:
     waiting = [dispatcher.call("interactive", [Embed(["storm"])])[0] for _ in range(3)]
     wait_until(lambda: queue.backlog()["interactive"] == 3)
     for _ in range(5):  # also those that were opened since
         queue.redis.client_kill_filter(_type="normal", skipme=True)
     answer_all(queue)
     assert {pending.result(PATIENCE_S).status for pending in waiting} == {"done"}
+
+
+# Results of submitted jobs
+
+
+@pytest.fixture(autouse=True)
+def look_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shoal.queue.dispatcher, "LOOK_AGAIN_S", 2 * PATIENCE_S)
+
+
+def submit(queue: Queue, num_jobs: int = 1) -> list[str]:
+    jobs = [Embed(["storm"]) for _ in range(num_jobs)]
+    queue.put("interactive", jobs)
+    return [job.id for job in jobs]
+
+
+@contextmanager
+def waits(queue: Queue, ids: list[str], *dispatchers: ThreadDispatcher) -> Iterator[list[Future[Reply | None]]]:
+    """A thread for each job and dispatcher that waits for the result, all of which have begun to."""
+    with ThreadPoolExecutor(len(ids) * len(dispatchers)) as threads:
+        found = [threads.submit(one.wait_result, job_id, PATIENCE_S) for job_id in ids for one in dispatchers]
+        wait_until(lambda: all(num_watchers(queue, job_id) >= len(set(dispatchers)) for job_id in ids))
+        yield found
+
+
+def num_watchers(queue: Queue, job_id: str) -> int:
+    return len((queue.redis.hget(queue.keys.record(job_id), "watchers") or b"").split())
+
+
+def test_threads_that_wait_hold_no_connections_and_each_gets_its_result(
+    queue: Queue, dispatcher: ThreadDispatcher
+) -> None:
+    ids = submit(queue, 40)
+    with waits(queue, ids, dispatcher) as results:
+        blocked = {about["cmd"] for about in queue.redis.client_list() if "b" in about["flags"]}
+        assert blocked <= {"xread"}
+        wait_until(lambda: queue.redis.info("clients")["blocked_clients"] == 1)
+        answer_all(queue)
+        assert [reply.id if reply else None for reply in (result.result() for result in results)] == ids
+
+
+def test_several_threads_and_processes_wait_for_one_result_and_all_get_it(
+    queue: Queue, dispatcher: ThreadDispatcher
+) -> None:
+    other = ThreadDispatcher(queue)
+    (job_id,) = submit(queue)
+    with waits(queue, [job_id], *[dispatcher] * 4, other) as results:
+        assert dispatcher.wait_result(job_id, 0.01) is None  # one of them gives up
+        answer_all(queue)
+        assert [reply.id if reply else None for reply in (result.result() for result in results)] == [job_id] * 5
+    other.close()
+    assert queue.wait_result(job_id, 0)
+
+
+def test_a_thread_that_waits_for_a_job_that_is_cancelled_is_told(queue: Queue, dispatcher: ThreadDispatcher) -> None:
+    (job_id,) = submit(queue)
+    with waits(queue, [job_id], dispatcher) as (result,):
+        assert queue.cancel(job_id) == "cancelled"
+        reply = result.result()
+    assert reply is not None
+    with pytest.raises(Cancelled):
+        Reply.join([reply])
+
+
+def test_a_job_that_is_answered_while_the_thread_begins_to_wait_is_found(queue: Queue) -> None:
+    class Slow(Producer):
+        async def watch_result(self, job_id: str, address: str) -> bool:
+            answer_all(queue)
+            return await super().watch_result(job_id, address)
+
+    dispatcher = ThreadDispatcher(queue, Slow)
+    (job_id,) = submit(queue)
+    assert dispatcher.wait_result(job_id, PATIENCE_S)
+    dispatcher.close()
+
+
+def test_without_a_note_a_thread_looks_again(
+    queue: Queue, dispatcher: ThreadDispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shoal.queue.dispatcher, "LOOK_AGAIN_S", 0.01)
+
+    async def watch_nothing(*_: object) -> bool:
+        return True
+
+    monkeypatch.setattr(Producer, "watch_result", watch_nothing)
+    (job_id,) = submit(queue)
+    with ThreadPoolExecutor(1) as threads:
+        result = threads.submit(dispatcher.wait_result, job_id, PATIENCE_S)
+        answer_all(queue)
+        assert result.result()
+
+
+def test_a_wait_ends_when_its_time_is_over(queue: Queue, dispatcher: ThreadDispatcher) -> None:
+    (job_id,) = submit(queue)
+    assert dispatcher.wait_result(job_id, 0) is None
+    assert num_watchers(queue, job_id) == 0
+    assert dispatcher.wait_result(job_id, 0.0004) is None
+    with pytest.raises(UnknownJob):
+        dispatcher.wait_result("nobody", PATIENCE_S)
+
+
+def test_threads_that_wait_are_told_that_redis_is_away(own_redis: RedisServer, own_queue: Queue) -> None:
+    dispatcher = ThreadDispatcher(own_queue)
+    with waits(own_queue, submit(own_queue, 3), dispatcher) as results:
+        own_redis.stop()
+        for result in results:
+            with pytest.raises(Unavailable):
+                result.result()
     dispatcher.close()

@@ -6,16 +6,26 @@ import pytest
 from fuzzing import ODD, TEXTS, changed, fuzz, mutated, packed
 from hypothesis import strategies as st
 from queues import Queue
-from test_fuzz_wire import JOB, JOBS, RERANK
 
 from shoal.contract.jobs import LANES
+from shoal.contract.options import Options
 from shoal.contract.outline import Outline
-from shoal.operations import Embed
+from shoal.operations import Embed, Search
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.reranker import Reranker
 from shoal_workers.index.index import Index
 from shoal_workers.loop.worker import Worker
+
+JOB: dict[str, Any] = {"v": 1, "id": "a", "op": "search", "texts": ["storm"], "deadline": 4e9, "reply_to": "b"}
+RERANK = JOB | {"op": "rerank", "query": "rain", "raw_scores": True}
+JOBS = st.sampled_from(
+    [
+        Embed(["storm", "", "rain é"], Options(pooling="cls", dimensions=3, prompt_name="query")).pack(),
+        Search(["storm"] * 20, k=9, index="news", deadline=4e9).pack("address"),
+        Embed(["x" * 300], Options(output="tokens", truncate=False)).pack(),
+    ]
+)
 
 #: Bytes that may be a job: good ones, damaged ones, ones of odd fields, and anything.
 DATA = JOBS | mutated(JOBS) | st.binary(max_size=50)
@@ -27,7 +37,6 @@ ENTRY = st.tuples(st.sampled_from(LANES), DATA)
 
 @pytest.fixture
 def worker(queue: Queue, encoder: Encoder, index: Index, reranker: Reranker) -> Worker:
-    """A worker that serves every operation."""
     return Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096), reranker=reranker)
 
 

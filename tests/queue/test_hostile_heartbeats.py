@@ -29,7 +29,6 @@ TIMES = (0, 1, 32_503_680_000.0, 2.0**40)
 
 
 def beats() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield heartbeats of which one field is hostile, each with a name."""
     for n, number in enumerate(NUMBERS):
         counters, histogram = dict.fromkeys(COUNTERS, number), HISTOGRAM | {"sum": number}
         waits = {"waits": {"interactive": histogram}, "batches": {"fill": histogram}, "longest_waits": {"bulk": number}}
@@ -54,14 +53,12 @@ def _recent(number: float) -> dict[str, Any]:
 
 @pytest.fixture
 def app(make_app: MakeApp) -> Flask:
-    """Return an application whose pool is read all the time."""
     app = make_app()
     Context.of(app).pool.every_s = 0.0
     return app
 
 
 def write(stub: StubWorker, name: str, beat: bytes) -> None:
-    """Let a worker of that name be alive, with these bytes as its heartbeat."""
     stub.pool.announce(name, {})
     stub.queue.redis.set(stub.queue.keys.worker(name), beat, ex=3_600)
 

@@ -27,8 +27,7 @@ from shoal.errors import Overloaded, ShoalError, TooLarge, Unavailable
 from shoal.operations import Embed
 from shoal.queue.blame import DeadLetter
 from shoal.queue.delivery import Answer, Delivery
-from shoal.queue.lane import LaneLimits
-from shoal.queue.packed_jobs import PackedJobs
+from shoal.queue.lane import LaneLimits, PackedJobs
 
 #: Bytes that an unread result counts for beside those of its reply.
 KEYS_BYTES = 1_024
@@ -234,16 +233,13 @@ class Jobs(RuleBasedStateMachine):
     # What must hold
 
     def announce(self) -> None:
-        """Have Redis count those as alive that are."""
         for worker in self.held:
             self.watcher.pool.announce(worker)
 
     def held_in_redis(self, worker: str) -> set[str]:
-        """Keys of the jobs that the worker holds, as Redis says."""
         return {key.decode() for key in self.watcher.redis.zrange(self.keys.held(worker), 0, -1)}
 
     def records(self, lane: str) -> dict[str, dict[str, bytes]]:
-        """The records of all jobs that are unanswered in a lane, by their keys."""
         keys = [key.decode() for key in self.watcher.redis.zrange(self.keys.of_lane(lane, "jobs"), 0, -1)]
         with self.watcher.redis.pipeline(transaction=False) as pipeline:
             for key in keys:
@@ -253,7 +249,6 @@ class Jobs(RuleBasedStateMachine):
         return dict(zip(keys, named, strict=True))
 
     def unanswered(self) -> set[str]:
-        """Ids of the jobs in the lanes, each of them once."""
         pushed = [data for lane in LANES for data in self.watcher.redis.lrange(self.keys.lane(lane), 0, -1)]
         packed = [record["job"] for lane in LANES for record in self.records(lane).values()]
         found = [operations.unpack(data).id for data in (*packed, *pushed)]
@@ -261,7 +256,6 @@ class Jobs(RuleBasedStateMachine):
         return set(found)
 
     def submitted(self) -> list[str]:
-        """Ids of the jobs that have a record."""
         with self.watcher.redis.pipeline(transaction=False) as pipeline:
             for job_id in self.jobs:
                 pipeline.hexists(self.keys.record(job_id), "status")
@@ -349,7 +343,6 @@ class Jobs(RuleBasedStateMachine):
                 assert (ttl_s == -1) == (job_id in unanswered)
 
     def teardown(self) -> None:
-        """One worker that lives answers all that is left."""
         self.plan.clear()
         self.held = {"last": []}
         self.watcher.die(*self.silent, *(f"w{n}" for n in range(self.num_workers)))

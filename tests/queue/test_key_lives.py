@@ -43,109 +43,91 @@ Act = Callable[[Queue], object]
 
 
 def answer(queue: Queue, letter: DeadLetter | None = None) -> None:
-    """Answer all jobs that wait."""
     pairs = [(delivery, delivery.job()) for delivery in queue.take("w", LANES, 10_000)]
     queue.start("w", [delivery for delivery, job in pairs if job.reply_to is None])
     queue.reply(Answer(delivery, Reply(job.id), job.reply_to, letter) for delivery, job in pairs)
 
 
 def submitted(queue: Queue) -> None:
-    """Submit a job and answer it."""
     queue.put("bulk", [Embed(["storm"], id="x")])
     answer(queue)
 
 
 def queued(queue: Queue) -> None:
-    """Submit a job that is not answered."""
     queue.put("bulk", [Embed(["storm"], id="x")])
 
 
 def running(queue: Queue) -> None:
-    """Submit a job, and begin with it."""
     queued(queue)
     queue.start("w", queue.take("w", LANES, 10))
 
 
 def once(queue: Queue) -> None:
-    """Submit a job with an idempotency key and answer it."""
     queue.put_once("bulk", Embed(["storm"], id="x"), "key")
     answer(queue)
 
 
 def read(queue: Queue) -> None:
-    """Read a result."""
     submitted(queue)
     assert queue.wait_result("x", 0)
 
 
 def called(queue: Queue) -> None:
-    """Answer a job of a caller."""
     queue.put("bulk", [Embed(["storm"], reply_to="me")])
     answer(queue)
 
 
 def buried(queue: Queue) -> None:
-    """Keep a dead letter."""
     queue.put("bulk", [Embed(["storm"], reply_to="me")])
     answer(queue, DeadLetter("poisoned: why"))
 
 
 def announced(queue: Queue) -> None:
-    """Announce a worker."""
     about = {"state": "ready", "limits": {"max_jobs": 7}}
     Pool(queue.broker, queue.keys).announce("w", about, Membership("p", "1:1:w"))
 
 
 def looking(queue: Queue) -> None:
-    """Look for jobs of dead workers."""
     queue.consumer("w").reclaim(())
 
 
 def pushed(queue: Queue) -> None:
-    """Push a job without a script, and have a worker hold it."""
     queue.redis.rpush(queue.keys.lane("bulk"), Embed(["storm"], reply_to="me").pack())
     queue.take("w", LANES, 1)
     queue.redis.rpush(queue.keys.lane("bulk"), Embed(["storm"], reply_to="me").pack())
 
 
 def suspected(queue: Queue) -> None:
-    """Let a worker die with a job."""
     queued(queue)
     queue.take("w", LANES, 1)
     queue.die("w")
 
 
 def changed(queue: Queue) -> None:
-    """Change an index."""
     change = Change((), np.empty((0, 0), np.float32), ("7",), "", 0.0)
     ChangeLog(queue.broker, queue.keys).append("news", change)
 
 
 def crashed(queue: Queue) -> None:
-    """Leave a crash report."""
     CrashReports(queue.broker, queue.keys).write("w", "it crashed", "in line 1")
 
 
 def cached(queue: Queue) -> None:
-    """Store an entry in the cache."""
     shape = Table("model", 2, "mean", "print", 1, {}, "")
     entry = Entry(np.ones((1, 2), np.float32), 3, False)
     Cache(queue.broker, queue.keys, shape).store({b"0" * 16: entry})
 
 
 def limited(queue: Queue) -> None:
-    """Count a request of a key with a rate."""
     RateLimits(queue.broker, queue.keys).count(ApiKey("web", "user", b"", "100/minute"))
 
 
 def listed(queue: Queue) -> None:
-    """Submit a long job."""
     jobs = RqJobs(queue.broker.library_client(), queue.keys, KINDS)
     jobs.put(Submission("embed_file", {}), new_job_id(), "once")
 
 
 def deleted(queue: Queue) -> None:
-    """Delete a build that was cancelled."""
     jobs = LongJobs(Settings(key_prefix=queue.keys.prefix, pool=queue.keys.pool), broker=queue.broker)
     job_id = jobs.submit("build_index", {})
     jobs.cancel(job_id)
@@ -153,7 +135,6 @@ def deleted(queue: Queue) -> None:
 
 
 def waiting(queue: Queue) -> None:
-    """Have clients wait, one of which had a turn."""
     queue.put("bulk", [Embed(["storm"], reply_to="me") for _ in range(9)], client="a")
     queue.take("w", LANES, 4)
     queue.put("bulk", [Embed(["storm"], reply_to="me")], client="b")
@@ -206,7 +187,6 @@ EXAMPLES: dict[str, list[tuple[Act, Callable[[Keys], str], int | None]]] = {
 
 
 def cases() -> Iterator[tuple[str, Act, Callable[[Keys], str], int | None]]:
-    """Yield each example with the key of the page."""
     for name, examples in EXAMPLES.items():
         for act, key, seconds in examples:
             yield f"shoal:{{default}}:{name}", act, key, seconds

@@ -27,9 +27,8 @@ from shoal.errors import ShoalError
 class AsyncBroker:
     """A way to Redis for the tasks of one event loop; connects on first use.
 
-    Small commands of all tasks go over one connection. Commands that block in Redis or are large have a connection for
-    themselves. Every method raises Overloaded when Redis is out of memory, and Unavailable when it does not answer or
-    refuses.
+    Small commands of all tasks go over one connection; one that blocks or is large has a connection for itself. Every
+    method raises Overloaded when Redis is out of memory, and Unavailable when it does not answer or refuses.
     """
 
     def __init__(self, maker: ConnectionMaker):
@@ -131,7 +130,10 @@ class AsyncBroker:
     async def _ask_over_own(self, data: bytes, num_answers: int, block_s: float) -> list[Any]:
         await _acquire(self._free, MAX_WAIT_S)
         try:
-            connection = await self._take()
+            self._maker.breaker.check()
+            while self._idle and not self._idle[-1].is_open():
+                self._idle.pop().close()
+            connection = self._idle.pop() if self._idle else await self._open()
             self._busy.add(connection)
             try:
                 answers = await connection.ask(data, num_answers, block_s)
@@ -144,16 +146,6 @@ class AsyncBroker:
             return answers
         finally:
             self._free.release()
-
-    async def _take(self) -> AsyncConnection:
-        """Return a connection that is open as far as can be told."""
-        self._maker.breaker.check()
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.is_open():
-                return connection
-            connection.close()
-        return await self._open()
 
     async def _open_shared(self) -> AsyncConnection:
         """Return the shared connection; all tasks that wait while one cannot open it get the error."""
@@ -179,7 +171,6 @@ class AsyncBroker:
         return connection
 
     def _drop_idle(self) -> None:
-        """Close the connections on which nothing is asked."""
         while self._idle:
             self._idle.pop().close()
         if self._shared is not None and self._shared.is_idle():
@@ -187,7 +178,6 @@ class AsyncBroker:
 
 
 async def _acquire(lock: asyncio.Semaphore, within_s: float) -> None:
-    """Acquire a lock; raise Unavailable if that takes too long."""
     if not lock.locked():
         await lock.acquire()  # at once
         return

@@ -1,7 +1,6 @@
 """A connection to Redis for an event loop: commands go out as they come, and the answers come in their order.
 
-redis-py opens the connection, so passwords, TLS and other options of the URL are redis-py's. Once it is open, its
-bytes go past redis-py's streams, which take ten times the processor time.
+redis-py opens it; then its bytes go past redis-py's streams, which take ten times the processor time.
 """
 
 import asyncio
@@ -49,10 +48,9 @@ class _Question:
 
 
 class AsyncConnection(asyncio.Protocol):
-    """An open connection, which reports its outcomes to a circuit breaker.
+    """An open connection for several tasks, which reports its outcomes to a circuit breaker.
 
-    Several tasks may ask at a time. When one learns that Redis is silent, away or a replica, all of them do, and the
-    connection is closed.
+    When one task learns that Redis is silent, away or a replica, all of them do, and the connection is closed.
     """
 
     def __init__(self, writer: asyncio.StreamWriter, breaker: CircuitBreaker, answer_s: float):
@@ -73,10 +71,7 @@ class AsyncConnection(asyncio.Protocol):
         self._transport.set_protocol(self)
 
     def ask(self, packed: bytes, num_answers: int, block_s: float = 0.0) -> asyncio.Future[list[Any]]:
-        """Send packed commands, which may block for `block_s` altogether; return the future of their answers.
-
-        An error that Redis answers is one of the answers. The future raises redis.RedisError when they do not come.
-        """
+        """Send packed commands, which may block for `block_s` altogether; return the future of their answers."""
         limit_s = self._answer_s + block_s + sending_s(len(packed))
         question = _Question(num_answers, limit_s, self._loop.time(), self._loop.create_future())
         self._questions.append(question)
@@ -145,7 +140,6 @@ class AsyncConnection(asyncio.Protocol):
     # Time limits
 
     def _look_after(self, seconds: float) -> None:
-        """Look after that time whether an answer is late."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(max(0.0, seconds), self._look)
@@ -173,10 +167,7 @@ class AsyncConnection(asyncio.Protocol):
 
 
 class ConnectionMaker:
-    """The URL of a Redis as the options of its connections, which share a circuit breaker.
-
-    `max_connections` is the number that the URL allows. Raises Unavailable for a URL that cannot be read.
-    """
+    """The URL of a Redis as options of connections that share a circuit breaker. Raises Unavailable."""
 
     def __init__(self, url: str, answer_s: float = ANSWER_S):
         self.breaker = CircuitBreaker(lambda: id(asyncio.current_task()))
@@ -189,10 +180,7 @@ class ConnectionMaker:
             self._class(**self._options)  # refuses options that it does not know
 
     async def open(self) -> AsyncConnection:
-        """Return a new connection. Raises redis.RedisError, and at once while Redis is away.
-
-        Redis may take `socket_connect_timeout` for the connection, and `socket_timeout` for each answer.
-        """
+        """Return a new connection. Raises redis.RedisError, and at once while Redis is away."""
         self.breaker.check()
         started = time.monotonic()
         opened: Any = self._class(**self._options)

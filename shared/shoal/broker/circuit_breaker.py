@@ -1,8 +1,4 @@
-"""A circuit breaker: what all connections of a process know about whether Redis answers.
-
-While Redis is away, one caller at a time tries whether it is back and all others fail at once. Without it each request
-would wait for its own time limit, and requests behind it in a queue once more.
-"""
+"""A circuit breaker: while Redis is away, one caller at a time tries whether it is back, and others fail at once."""
 
 import threading
 import time
@@ -27,11 +23,9 @@ _TRY_WITHIN_S = 5.0
 class CircuitBreaker:
     """The state of one Redis: closed while it answers, open while it is away. Thread-safe.
 
-    It opens when a command gets no answer in its time and no other command was answered since it was sent, or when a
-    connection took long to fail. A single connection that breaks does not open it. Nor does a refused connection: that
-    fails at once, so nothing is won by keeping others from trying. Nor does silence while a large command is under way,
-    for which Redis and the way to it may take longer, unless it lasts until that one fails as well.
-    `caller` names the thread or task that calls: one of them tries at a time.
+    It opens when a command gets no answer in its time and no other was answered since it was sent, or when a connection
+    took long to fail. It stays closed when a connection breaks or is refused, which is quick, and while a large command
+    is under way, for which Redis may take longer. `caller` names the thread or task that calls.
     """
 
     def __init__(self, caller: Callable[[], int] = threading.get_ident) -> None:
@@ -61,10 +55,7 @@ class CircuitBreaker:
                 self._trying, self._next_try_at = 0, 0.0
 
     def record_failure(self, error: Exception, since: float, is_silence: bool) -> None:
-        """Record a failed command; `is_silence` if no answer came since `since` on the monotonic clock.
-
-        Only silence opens the breaker. Any failure keeps an open one open.
-        """
+        """Record a failed command; `is_silence` if no answer came since `since`. Silence alone opens the breaker."""
         with self._lock:
             if self._cause or (is_silence and self._answered_at <= since and not self._num_large):
                 self._cause = str(error)
@@ -89,11 +80,8 @@ class CircuitBreaker:
                 self.record_failure(silence, since, is_silence=True)
 
     def record_no_connection(self, error: redis.RedisError, since: float) -> None:
-        """Record that a connection failed which was begun at `since`: silence if that took long, unless it was refused.
-
-        On a busy machine, a refusal may take long as well.
-        """
-        is_refused = isinstance(error.__context__, ConnectionRefusedError)
+        """Record that a connection failed which was begun at `since`: silence if that took long."""
+        is_refused = isinstance(error.__context__, ConnectionRefusedError)  # takes long on a busy machine alone
         self.record_failure(error, since, not is_refused and time.monotonic() - since > TRY_EVERY_S)
 
     def record_success(self) -> None:

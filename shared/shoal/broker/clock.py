@@ -19,9 +19,8 @@ MAX_ERROR_S = 1.0
 class Clock:
     """Redis's clock, computed from the monotonic clock of this process. One thread measures it, others may read it.
 
-    The calendar clock of the machine is compared and not used: it may be wrong by any time, or be set meanwhile.
-    `offset_s` is how far it is ahead of Redis's, in seconds, and `error_s` is how far both may be off, which is half of
-    the round trip. They are 0.0 and None before the first measurement.
+    `offset_s` is how far the calendar clock of the machine, which is not used, is ahead of Redis's; `error_s` is the
+    largest error of both: half of the round trip, or None before the first measurement.
     """
 
     def __init__(
@@ -47,20 +46,13 @@ class Clock:
         """Return Redis's time in Unix seconds. `refresh` must have been called before."""
         return self._monotonic() + self._redis_ahead_s
 
-    def invalidate(self) -> None:
-        """Have the next `refresh` measure again: after a failover the URL leads to a Redis on another machine."""
-        self._measured_at = None
-
     def refresh(self) -> None:
         """Measure the clock if that was `MEASURE_EVERY_S` ago or never done; raises Unavailable as `measure` does."""
         if self._measured_at is None or self._monotonic() >= self._measured_at + MEASURE_EVERY_S:
             self.measure()
 
     def measure(self) -> None:
-        """Ask Redis for its time, and take the middle of the shortest round trip as the moment of the answer.
-
-        Raises Unavailable if Redis does not answer, or takes too long for its time to be known within `MAX_ERROR_S`.
-        """
+        """Ask Redis for its time; the shortest round trip counts. Raises Unavailable, also where it is inexact."""
         round_trips = []
         for _ in range(NUM_ROUND_TRIPS):
             sent_at = self._monotonic()

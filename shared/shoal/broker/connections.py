@@ -1,7 +1,6 @@
-"""Connections to Redis: how a URL becomes a pool of them, and how one round trip uses one.
+"""Connections to Redis, which redis-py opens by the URL, and round trips over them.
 
-A round trip goes around redis-py's methods and pipelines, which take twice the processor time of the round trip itself.
-redis-py still opens the connections, so passwords, TLS and time limits come from the URL.
+Round trips go around redis-py's methods and pipelines, which take twice the processor time of the round trip itself.
 """
 
 import os
@@ -88,11 +87,7 @@ class PasswordFile(redis.CredentialProvider):
 
 
 def open_pool(url: str, answer_s: float = ANSWER_S) -> redis.ConnectionPool:
-    """Return a connection pool for `url` that never retries; nothing is sent yet.
-
-    A command fails when its answer takes longer than `answer_s`, and at once while Redis is away. Raises Unavailable
-    for a URL that cannot be read.
-    """
+    """Return a pool for `url` that never retries; a command fails after `answer_s`. Raises Unavailable."""
     with readable_url():
         options = read_url(url, answer_s)
         options["connection_class"] = WATCHED[options["connection_class"]]
@@ -102,11 +97,7 @@ def open_pool(url: str, answer_s: float = ANSWER_S) -> redis.ConnectionPool:
 
 
 def read_url(url: str, answer_s: float) -> dict[str, Any]:
-    """Return the options of a connection, with redis-py's class of it for threads as `connection_class`.
-
-    `primary` is among them if the URL names Sentinels or the nodes of a cluster. The option `?password_file=<path>` of
-    a URL names a file with the password.
-    """
+    """Return the options of a connection, with redis-py's `connection_class` for threads, and the `primary` or None."""
     url, primary = split_url(url, answer_s)
     options = parse_url(url)  # type: ignore[no-untyped-call]
     if path := options.pop("password_file", None):
@@ -155,8 +146,8 @@ class Connections:
     def ask(self, commands: Sequence[Sequence[Any]], block_s: float = 0.0) -> list[Any]:
         """Send the commands together and return their answers; an error that Redis answers is one of the answers.
 
-        The commands may block in Redis for `block_s` altogether, and have a second more for `MIN_BYTES_PER_S` bytes.
-        Raises redis.RedisError when the answers do not come, and redis.ReadOnlyError when a replica gives them.
+        The commands may block in Redis for `block_s` altogether. Raises redis.RedisError when the answers do not come,
+        and redis.ReadOnlyError when a replica gives them.
         """
         packed = _pack(commands)
         num_bytes = sum(map(len, packed))
@@ -191,7 +182,6 @@ class Connections:
 
     @contextmanager
     def _turn(self, num_bytes: int) -> Iterator[None]:
-        """Wait for the turn of a command, if it is a large one. Raises Unavailable if that takes too long."""
         if num_bytes <= LARGE_BYTES:
             yield
             return
@@ -206,10 +196,7 @@ class Connections:
 
     @contextmanager
     def reserved(self) -> Iterator[None]:
-        """Reserve one of the process's connections while the context lasts, waiting until one is free.
-
-        Raises Unavailable if that takes longer than `MAX_WAIT_S`.
-        """
+        """Reserve one of the process's connections once one is free. Raises Unavailable after `MAX_WAIT_S`."""
         if self._pid != os.getpid():
             self._set_free()  # in the process that this one was forked from, other threads hold some
         free = self._free
@@ -254,9 +241,9 @@ class Connections:
         self._pool.disconnect(inuse_connections=False)
 
     def shut_down(self) -> None:
-        """Close connections with a command that was sent, and end those in use; the threads that use them close them.
+        """Close connections with a command that was sent, and end those in use.
 
-        To close these here could let such a thread read from the next socket of the process that gets the same number.
+        Threads close what they use: else one could read from the next socket of the process with the same number.
         """
         with suppress(KeyError):
             while True:
@@ -267,7 +254,6 @@ class Connections:
                     sock.shutdown(socket.SHUT_RDWR)
 
     def _take(self) -> Any:
-        """Return a connection that is open as far as can be told: Redis may have closed an idle one."""
         self._breaker.check()
         while self._idle:
             with suppress(IndexError):
@@ -289,8 +275,7 @@ class Connections:
 class BlockedCommand:
     """A command that was sent and may block in Redis for `block_s`. It has a connection until `end`. For one thread.
 
-    Raises redis.RedisError when Redis does not answer, as its methods do, and Unavailable where the process may have
-    few connections.
+    Raises redis.RedisError, as its methods do, and Unavailable where the process may have few connections.
     """
 
     def __init__(self, connections: Connections, *command: Any, block_s: float):
@@ -318,16 +303,12 @@ class BlockedCommand:
         return bool(poll.poll(0)) or time.monotonic() > self._late_at
 
     def end(self) -> Any:
-        """Return the answer, for which there is the time of any answer, and give the connection back.
-
-        An error that Redis answers is an answer.
-        """
+        """Return the answer, which may be an error, and give the connection back."""
         with self._reserved:
             return self._connections.receive(self._connection)
 
 
 def _pack(commands: Sequence[Sequence[Any]]) -> list[bytes]:
-    """Return the bytes of the commands, in one piece if they are small. redis-py takes four times as long."""
     packed = [pack_command(tuple(command)) for command in commands]
     return [b"".join(packed)] if sum(map(len, packed)) <= SMALL_BYTES else packed
 

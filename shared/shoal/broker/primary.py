@@ -90,10 +90,7 @@ class ClusterNodes(Primary):
 
 
 def split_url(url: str, answer_s: float) -> tuple[str, Primary | None]:
-    """Return the URL of one Redis, as redis-py reads it, and the way to the primary if the URL names several nodes.
-
-    Raises ValueError for a URL that cannot be read.
-    """
+    """Return the URL of one Redis, as redis-py reads it, and the way to the primary of several. Raises ValueError."""
     if (found := _URL.fullmatch(url)) is None:
         return url, None
     nodes = [_address(node, _PORTS[found["kind"]]) for node in found["nodes"].split(",")]

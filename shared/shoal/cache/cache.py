@@ -29,10 +29,7 @@ class Cache:
         return entries
 
     def store(self, entries: Mapping[bytes, Entry]) -> None:
-        """Put each entry into one of the two places of its digest.
-
-        Raises Overloaded when Redis is full, and Unavailable.
-        """
+        """Put each entry into one of the two places of its digest. Raises Overloaded and Unavailable."""
         if entries:
             values = [entry.pack(digest) for digest, entry in entries.items()]
             places = self.table.places(self._prefix, entries)

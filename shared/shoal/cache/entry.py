@@ -20,10 +20,7 @@ _CRC_RESIDUE = 0x2144DF1C
 
 
 class Entry(NamedTuple):
-    """The pooled vector of a text, float32 `[1, dimension]`, its number of tokens, and whether it was cut.
-
-    Of a text that was cut, `characters` counts those that were read; else it is 0.
-    """
+    """The pooled vector of a text, float32 `[1, dimension]`; `characters` counts those read of one that was cut."""
 
     vectors: NDArray[np.float32]
     num_tokens: int
@@ -47,17 +44,15 @@ class Entry(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes | None, digest: bytes, dimension: int) -> Self | None:
-        """Return the entry in `data`, its vector a read-only view; None if it has another digest or is damaged.
-
-        One of a text that was cut, which does not say how much was read of it, is none either: older versions wrote it.
-        """
+        """Return the entry in `data`, its vector a read-only view; None if it has another digest or is damaged."""
         if data is None or len(data) != size_bytes(dimension) or not data.startswith(digest):
             return None
         if crc32(data) != _CRC_RESIDUE:
             return None
         _, num_tokens, truncated, read = _HEADER.unpack_from(data)
         vectors, characters = np.frombuffer(data, "<f4", dimension, _HEADER.size)[None], int.from_bytes(read, "little")
-        return None if truncated and not characters else cls(vectors, num_tokens, truncated, characters)
+        is_older = truncated and not characters  # older versions did not say how much of a text that was cut was read
+        return None if is_older else cls(vectors, num_tokens, truncated, characters)
 
 
 def size_bytes(dimension: int) -> int:

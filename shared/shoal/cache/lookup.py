@@ -57,7 +57,6 @@ class LookupResult:
         return reply if rest is None else self._in_order(Reply.join([reply, rest]))
 
     def _in_order(self, reply: Reply) -> Reply:
-        """Return the reply, which has the cached texts first and then the missing ones, in the order of the job."""
         order = np.argsort(np.argsort([entry is None for entry in self.entries], kind="stable"))
         assert reply.vectors is not None
         return replace(
@@ -72,11 +71,9 @@ class LookupResult:
 class CacheLookup:
     """A client's look-up of texts in the cache of the pool. A failure counts as a missing text.
 
-    Workers announce the shape of the cache in their heartbeats; heartbeats of new workers are read after `refresh_s`,
-    by default the time after which a worker that has died is known to be dead.
-    Without workers or a cache, or while workers announce different shapes, all texts are missing. Entries that were
-    found are held in memory for about `hold_s`: texts that are asked for again and again need no round trip.
-    `num_hits` and `num_misses` count texts.
+    Workers announce the table in their heartbeats, which are read every `refresh_s`; while they differ, all texts are
+    missing. Entries that were found are held in memory for about `hold_s`: repeats need no round trip. `num_hits` and
+    `num_misses` count texts.
     """
 
     def __init__(
@@ -122,7 +119,6 @@ class CacheLookup:
         return LookupResult(job, entries, table.model)
 
     async def _entries(self, table: Table, digests: Sequence[bytes]) -> list[Entry | None]:
-        """Return the entry of each digest, or None: those that are not held are read, and held from now on."""
         held = self._held
         found = {digest: held.get(digest) for digest in digests}
         if missing := [digest for digest, entry in found.items() if entry is None]:

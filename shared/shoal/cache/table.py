@@ -1,9 +1,7 @@
 """The cache of exact repeats: vectors of texts embedded before, in a table in Redis that never outgrows its room.
 
-The digest of a text names two places of the table, and its entry may be in either. An entry replaces what was in its
-place and is recognised by its whole digest. So nothing is ever evicted, and any place may be empty, overwritten or
-deleted at any time. With one place for each text, a table large enough for all texts in use would miss a quarter of
-them.
+The digest of a text names two places, and its entry may be in either. With one, a table large enough for all texts in
+use would miss a quarter of them.
 """
 
 import struct

@@ -27,8 +27,7 @@ MAX_CHANGES = 10_000
 #: Most bytes of these changes: every worker holds them in memory.
 MAX_CHANGES_BYTES = 64 * 2**20
 
-#: Least bytes that each value in the arrays and maps of a change counts for: reading a value takes memory and time,
-#: however small it is.
+#: Least bytes that each value in the arrays and maps of a change counts for: reading it takes memory and time.
 BYTES_OF_A_VALUE = 50
 
 #: Most values in the arrays and maps of a change.
@@ -40,10 +39,9 @@ MAX_LENGTH = 1.01
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
-    """Documents added to an index, each in place of those with the same id, and ids deleted from it, in one step.
+    """Ids deleted from an index, then documents added, each in place of others with its id, in one step.
 
-    `vectors` are those of the documents, float32 `[len(documents), dimension]`, normalised, and `digest` is that of
-    their model. `made_at` is in Unix seconds. Ids are deleted first; of documents with the same id the last one counts.
+    `vectors` of the documents are float32 `[len(documents), dimension]`, normalised; `digest` is their model's.
     """
 
     documents: tuple[Document, ...]
@@ -63,11 +61,7 @@ class Change:
         return len(self.documents) + len(self.deleted)
 
     def pack(self) -> bytes:
-        """Return the change as bytes, which `unpack` reads.
-
-        Raises TooLarge for a change over the limits, InvalidText for a text that UTF-8 cannot hold, and InvalidRequest
-        for anything else that `unpack` refuses.
-        """
+        """Return the change as bytes, which `unpack` reads. Raises TooLarge, InvalidText and InvalidRequest."""
         fields = {
             "documents": [_map_of(document) for document in self.documents],
             "vectors": self.vectors.astype("<f4", copy=False).tobytes(),
@@ -86,10 +80,7 @@ class Change:
 
     @classmethod
     def unpack(cls, packed: bytes) -> Self:
-        """Return the change in `packed`, its vectors a read-only view.
-
-        Raises MalformedJob for bytes of another shape, TooLarge, and InvalidText.
-        """
+        """Return the change in `packed`, its vectors a read-only view. Raises MalformedJob, TooLarge, InvalidText."""
         if len(packed) > MAX_CHANGE_BYTES:
             raise TooLarge(f"the change has {len(packed):,} bytes and may have {MAX_CHANGE_BYTES:,}: split it")
         fields = wire.unpack(packed, MAX_CHANGE_VALUES)
@@ -130,7 +121,6 @@ def _map_of(document: Document) -> dict[str, Any]:
 
 
 def _document(number: int, value: Any) -> Document:
-    """Return the document in a map of its fields; `number` counts from 0."""
     where = f"documents[{number}]"
     if not isinstance(value, dict):
         raise MalformedJob(f"{where} is {kind(value)}: it takes a map")

@@ -33,10 +33,9 @@ _READ = Script.load("shoal.changes", "read")
 
 
 class LoggedChange(NamedTuple):
-    """A change in the log of an index, or the reason why it cannot be read.
+    """A change in the log of an index, or the reason why it, or changes that should be there, cannot be read.
 
-    `num` and `size` are the number of changed ids and the bytes of all changes of the index so far, with this one.
-    Changes that should be there and are not are an entry which cannot be read. An entry that no client wrote has the
+    `num` and `size` are the ids and bytes of all changes of the index so far. An entry that no client wrote has the
     position of the one before it.
     """
 
@@ -46,10 +45,7 @@ class LoggedChange(NamedTuple):
     change: Change | MalformedJob
 
     def change_for(self, digest: str, dimension: int) -> Change:
-        """Return the change, whose vectors can be compared with those of the model.
-
-        Raises MalformedJob, and IndexMismatch for vectors of another model or dimension.
-        """
+        """Return the change. Raises MalformedJob, and IndexMismatch for vectors of another model or dimension."""
         change = self.change
         if isinstance(change, MalformedJob):
             raise MalformedJob(change.message)
@@ -64,21 +60,14 @@ class LoggedChange(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """The changes in a log after a position.
-
-    If the log does not have the position, as it is of another log, or because Redis has lost its data since, they are
-    all changes that are there.
-    """
+    """The changes in a log after a position, or all of them if the log does not have the position."""
 
     has_position: bool
     entries: Iterator[LoggedChange]
 
 
 async def append(commands: AsyncBroker, keys: Keys, index: str, change: Change) -> str:
-    """Add a change to the log of an index, and return its position.
-
-    Raises TooManyChanges, TooLarge, InvalidText, InvalidRequest, Overloaded, and Unavailable.
-    """
+    """Add a change to the log of an index; return its position. Raises TooManyChanges, and as `Change.pack` does."""
     packed = change.pack()
     arguments = {
         "index": index,
@@ -106,20 +95,13 @@ class ChangeLog:
         self._keys = keys
 
     def positions(self) -> dict[str, str]:
-        """Return by the name of each index that was ever changed the position of its last change.
-
-        Raises Unavailable.
-        """
+        """Return the position of the last change of each index that was ever changed. Raises Unavailable."""
         answer: list[bytes] = self._broker.execute("HGETALL", self._keys.changed)
         found = {_text(name): _position(line) for name, line in zip(*[iter(answer)] * 2, strict=True)}
         return {name: position for name, position in found.items() if position}
 
     def since(self, index: str, position: str) -> Tail:
-        """Return the changes of an index after a position, in their order; a few are read at a time.
-
-        Each change names the position before it, so that none can be missing without being told. Reading raises
-        Unavailable, and MalformedJob if the log is none.
-        """
+        """Return the changes after a position; reading them raises Unavailable, and MalformedJob for no log."""
         number = int(position.partition("-")[0])
         if number < _MAX_NUMBER:
             page = self._read(index, f"({number}-{_MAX_NUMBER}")
@@ -128,17 +110,11 @@ class ChangeLog:
         return Tail(False, self._entries(index, self._read(index, START), START, position))
 
     def fold(self, index: str, through: str, kept: Sequence[str]) -> None:
-        """Note that the published version has the changes up to `through`, and remove those that no version needs.
-
-        `kept` are the positions up to which the versions that are kept have the changes. Raises Unavailable.
-        """
+        """Note that the published version has the changes `through` there; remove those that no kept one needs."""
         self._broker.run(_FOLD, _keys_of(self._keys, index), {"index": index, "through": through, "kept": list(kept)})
 
     def _entries(self, index: str, page: "_Page", reached: str, known: str) -> Iterator[LoggedChange]:
-        """Yield the entries of a page, which is after the position `reached`, and of those after it.
-
-        They are for a reader who has the changes up to `known`.
-        """
+        """Yield the entries after the position `reached`, of which the page is the first, for who has those `known`."""
         if not page.entries and page.last != reached and not _has(known, page.last):
             yield _lost(reached, page.last)
         last_id = reached
@@ -211,7 +187,6 @@ def _position(line: bytes) -> str:
 
 
 def _number(digits: bytes) -> int:
-    """Return a sum in an entry; 0 for one that no script wrote."""
     return int(digits) if digits.isdigit() and len(digits) <= 15 else 0
 
 

@@ -67,10 +67,7 @@ def check_names(name: str, value: Any, known: tuple[str, ...], required: tuple[s
 
 
 def check_known(kind: str, names: Iterable[str | bytes], known: Collection[str]) -> None:
-    """Raise InvalidRequest for the first of the names that is not known; the message has the name that is meant.
-
-    `kind` is what they name, such as "field". Those in a msgpack map may be bytes.
-    """
+    """Raise InvalidRequest for the first unknown name of that `kind`, such as "field", with the one that is meant."""
     unknown = next((name for name in names if name not in known), None)
     if unknown is not None:
         raise InvalidRequest(f"unknown {kind} {excerpt(unknown)}: {_advice(unknown, known)}")

@@ -9,10 +9,7 @@ MAX_CHARS = 80
 
 
 def excerpt(value: Any) -> str:
-    """Return the value as JSON would write it, cut to `MAX_CHARS` characters; bytes are in hex.
-
-    Takes the same short time for values of any length or depth.
-    """
+    """Return the value as JSON would write it, cut to `MAX_CHARS` characters; bytes are in hex."""
     text = _writer.repr(value)
     return text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]}…"
 

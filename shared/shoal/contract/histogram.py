@@ -11,8 +11,7 @@ from typing import Any, Self
 class Histogram:
     """Measurements of at least 0, counted by the first of the `limits`, which ascend, that is not below them.
 
-    `counts` has one number more than there are limits, for the values above all of them. `sum` is the sum of the
-    measurements. One thread adds, others may read.
+    `counts` has one number more, for the values above all limits. One thread adds, others may read.
     """
 
     limits: Sequence[float]
@@ -60,10 +59,9 @@ class Histogram:
         return Histogram(self.limits, counts, self.sum - earlier.sum)
 
     def quantile(self, share: float) -> float | None:
-        """Return the value that this share of the measurements does not exceed; None without measurements.
+        """Return the value that this share of the measurements does not exceed, estimated as in Prometheus.
 
-        It is estimated as in Prometheus: within the limits around it, measurements count as evenly spread, and what is
-        above the highest limit counts as that.
+        Between two limits, measurements count as evenly spread; what is above the highest limit counts as that.
         """
         rank = share * self.num_values
         if not rank:

@@ -55,11 +55,10 @@ _MAX_TEXTS = {"request": "SHOAL_MAX_BACKLOG_TEXTS", "job": "SHOAL_MAX_JOB_TEXTS"
 class Job:
     """A job: its texts, the options with which they are read, and its envelope. Each operation is a subclass.
 
-    `first_text` is the number of the first text in a longer list that the job is a part of, for messages alone.
-    `traceparent` is the trace that the job belongs to, for log lines and spans alone. `deadline` is in Unix seconds by
-    Redis's clock; a worker makes it of `timeout_s`, the seconds from the put. The reply goes to the reply address
-    `reply_to`; a job without one has a record with its status, and its reply goes to a result key of its own. `ignored`
-    are names of fields on the wire that mean nothing in this job. Raises InvalidRequest for a field that is not right.
+    `first_text` is the number of the first text in a longer list, for messages. `deadline` is in Unix seconds by
+    Redis's clock; a worker makes it of `timeout_s`, the seconds from the put. The reply goes to the address `reply_to`;
+    a job without one keeps a record and a result. `ignored` are names of fields on the wire that mean nothing here.
+    Raises InvalidRequest for a field that is not right.
     """
 
     texts: list[str] = field(default_factory=list)
@@ -107,19 +106,16 @@ class Job:
 
     @property
     def _takes_texts(self) -> bool:
-        """True if there is nothing to do without a text."""
         return True
 
     def _check(self) -> None:
         """Raise InvalidRequest for a field of the operation that is not right."""
 
     def _fields(self) -> dict[str, Any]:
-        """Return the fields of the operation by their names on the wire, beside texts and options."""
         return {name: getattr(self, name) for name in self.own_names}
 
     @classmethod
     def _fields_of(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of the operation of a job with these values on the wire."""
         return {name: values[name] for name in cls.own_names if name in values}
 
     @property
@@ -189,10 +185,7 @@ class Job:
     # What all have
 
     def check_texts(self, max_texts: int, max_text_chars: int, subject: str, remedy: str) -> None:
-        """Raise TooLarge for more than `max_texts` texts, or a text or query of more than `max_text_chars` characters.
-
-        The message names the `subject` that has the texts, "request" or "job", and the `remedy` for too many of them.
-        """
+        """Raise TooLarge for too many texts or characters; the message names the `subject` and `remedy` for texts."""
         if len(self.texts) > max_texts:
             raise TooLarge(
                 f"the {subject} has {len(self.texts):,} texts and may have {max_texts:,} ({_MAX_TEXTS[subject]}): "
@@ -209,10 +202,7 @@ class Job:
                 raise TooLarge(f"{name} has {len(query):,} characters and may have {max_text_chars:,}: shorten it")
 
     def pack(self, trace: str | None = None, timeout_s: float | None = None) -> bytes:
-        """Return the job as msgpack (docs/protocol.md), with that trace and timeout if it has none itself.
-
-        Raises InvalidText for a text that UTF-8 cannot hold.
-        """
+        """Return the job as msgpack, with that trace and timeout if it has none itself. Raises InvalidText."""
         values: dict[str, Any] = {"v": wire.VERSION, "id": self.id, "op": self.op, "texts": self.texts}
         values |= self._asked()
         if self.deadline is not None:
@@ -239,7 +229,6 @@ class Job:
             raise
 
     def _asked(self) -> dict[str, Any]:
-        """Return the question about the texts: the options that differ from their defaults, and all other fields."""
         given = {k: value for k, default in OPTION_DEFAULTS.items() if (value := getattr(self.options, k)) != default}
         return given | self._fields() | ({"first_text": self.first_text} if self.first_text else {})
 
@@ -267,10 +256,7 @@ class Job:
         return self.cut(len(self.texts), max_texts, map(self.lane_texts_of, self.texts))
 
     def cut(self, max_texts: int, max_size: int, sizes: Iterable[int]) -> list[Self]:
-        """Return jobs of at most `max_texts` texts, whose sizes make up `max_size`, that together ask the same.
-
-        Each has a new id. A text stays whole, and a larger one is a job by itself.
-        """
+        """Return jobs of at most `max_texts` texts, whole and of `max_size` together, that ask the same as this one."""
         if self.is_one_question:
             return [self]
         parts: list[list[str]] = []
@@ -294,15 +280,13 @@ _ENVELOPE = ("id", "texts", "deadline", "timeout_s", "reply_to", "first_text")
 _KNOWN = frozenset(("v", "op", "traceparent", *_ENVELOPE, *OPTION_DEFAULTS))
 
 
-#: Random ids drawn in advance, by process: a fork must not use the ids of its parent.
+#: Random ids, drawn 256 at a time: each draw lets other threads run first, which costs more than the draw itself. By
+#: process, as a fork must not use the ids of its parent.
 _drawn_ids: dict[int, deque[str]] = {}
 
 
 def new_id() -> str:
-    """Return 24 random hex digits.
-
-    They are drawn 256 at a time: each draw lets other threads run first, which costs more than the draw itself.
-    """
+    """Return 24 random hex digits."""
     ids = _drawn_ids.setdefault(os.getpid(), deque())
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Names of all Redis keys that Shoal uses.
+"""Names of all Redis keys that Shoal uses; docs/architecture.md says what each holds.
 
 The braces make the pool a hash tag, so that all keys of a pool share one slot and Redis Cluster can hold them.
 """
@@ -27,31 +27,18 @@ class Keys:
     pool: str = "default"
 
     def __post_init__(self) -> None:
-        #: The beginning of every key of the pool.
         self.root = root = f"{self.prefix}:{{{self.pool}}}"
-        #: The list of the ids of waiting jobs that may have ended a worker.
         self.suspects = f"{root}:suspects"
-        #: The set of the workers that hold jobs.
         self.holders = f"{root}:holders"
-        #: The sorted set of the results that were not read, by the time at which each is looked at next.
         self.unread = f"{root}:unread"
-        #: The hash with the number and bytes of the results that were not read, and the bytes of each client.
         self.unread_load = f"{root}:unread:load"
-        #: The sorted set of the ids of long jobs, by the time of their submission.
         self.long_jobs = f"{root}:long-jobs"
-        #: The hash with a line for each index that was ever changed: its last change, and sums.
         self.changed = f"{root}:changed"
-        #: The beginning of the counters of API keys that have a rate.
         self.rates = f"{root}:rate"
-        #: The hash with the limits of the lanes and of jobs, as the workers have announced them.
         self.limits = f"{root}:limits"
-        #: The hash with the texts of the scripts for programs that put and cancel jobs.
         self.scripts = f"{root}:scripts"
-        #: The stream of dead letters: jobs that could not be answered, each with its reason.
         self.dead = f"{root}:dead"
-        #: The sorted set of the ids of workers, by the time until which they count as alive.
         self.alive = f"{root}:alive"
-        #: The key that exists while no worker need look for the jobs of dead workers: one has just looked.
         self.reclaimed = f"{root}:reclaimed"
 
     def lane(self, name: str) -> str:

@@ -40,12 +40,10 @@ ASCII_PER_TOKEN = 4
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of how the texts of a job are embedded.
+    """Options of how the texts of a job are embedded. Raises InvalidRequest for a value that an option does not take.
 
-    With `chunk_tokens` a text is not cut off: it is cut into chunks of at most so many tokens, of which neighbours
-    share at most `chunk_overlap`, and its vector is the mean of theirs.
-
-    Raises InvalidRequest for a value that an option does not take.
+    With `chunk_tokens` a text is cut into chunks of at most so many tokens, of which neighbours share at most
+    `chunk_overlap`, and its vector is the mean of theirs.
     """
 
     normalize: bool = True

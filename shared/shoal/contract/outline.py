@@ -25,7 +25,7 @@ _UNREADABLE = (msgpack.UnpackException, ValueError, TypeError, MemoryError)
 class Outline:
     """The fields that say which job it is and where its reply goes, if they are strings, and the number of its texts.
 
-    If the bytes are cut off, or msgpack cannot read all of them, there are the fields of the part before.
+    Of bytes that are cut off or damaged, there are the fields of the part before.
     """
 
     fields: dict[str, str | None] = field(default_factory=dict)
@@ -33,10 +33,7 @@ class Outline:
 
     @classmethod
     def read(cls, data: bytes) -> Self:
-        """Return the outline of the job in `data`.
-
-        This takes a copy of the bytes and next to nothing else. To unpack a job can take a hundred times its bytes.
-        """
+        """Return the outline of the job in `data`; to unpack the job could take a hundred times its bytes."""
         outline = cls()
         with suppress(*_UNREADABLE):
             reader = _reader(data)

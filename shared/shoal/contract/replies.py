@@ -40,19 +40,11 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to one job.
+    """The answer to one job; docs/protocol.md says what its fields hold.
 
     `vectors` is float32 `[texts, dimension]`; with `output` "tokens" it has a row for each token, and with "chunks" for
-    each chunk. `chunks` then has for each text the `start`, `stop` and `tokens` of each of its chunks. `tokens` has the
-    number of tokens of each text, and `truncated` is true for each text that was cut. `characters` counts those of each
-    text that were read: the first so many, or the last if its beginning was cut off; it is empty if a worker of another
-    version does not tell. `hits` has one list for each query, best first. `scores` is float32 `[texts]`. `pieces` has
-    the tokens of each text, and `decoded` the text of each list of ids. `cached` counts the texts whose vectors came
-    from the cache. For each list of hits, and where they are asked for, `cursors` has that of the next page, or None
-    after the last one, `totals` the number of documents that could be in it, and `facets` how often these have each
-    value of a field. `index_version` is the version of the index that was searched, or empty if the worker does not
-    tell it. `ignored` names fields of the job that mean nothing in it. A reply with an `error` has no more than its id
-    and status.
+    each chunk. `characters` is empty, and so is `index_version`, if a worker of another version does not tell. `scores`
+    is float32 `[texts]`. A reply with an `error` has no more than its id and status.
     """
 
     id: str
@@ -102,10 +94,7 @@ class Reply:
 
     @classmethod
     def unpack(cls, data: bytes) -> Self:
-        """Return the reply in `data`; its vectors are a read-only view of the bytes, not a copy.
-
-        Raises MalformedJob if the bytes are no reply.
-        """
+        """Return the reply in `data`, its vectors a read-only view of the bytes. Raises MalformedJob."""
         try:
             values = wire.unpack(data)
         except InvalidText as error:
@@ -124,21 +113,22 @@ class Reply:
                 if not _CHECKS[name](value):
                     raise TypeError(f"{name} is {kind(value)}, or has items that it cannot have")
             vectors, scores = values.get("vectors"), values.get("scores")
-            return cls(
-                **known,
-                vectors=None if vectors is None else unpack_vectors(vectors),
-                scores=None if scores is None else _unpack_scores(scores),
-            )
+            if vectors is not None:
+                vectors = unpack_vectors(vectors)
+            if scores is not None:
+                with np.errstate(over="ignore"):
+                    numbers = [_typed("a score", value, float) for value in _typed("scores", scores, list)]
+                    scores = np.array(numbers, np.float32)
+            return cls(**known, vectors=vectors, scores=scores)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise MalformedJob(f"the reply is not of the documented shape ({error!s:.200})") from error
 
     @classmethod
     def join(cls, replies: Sequence["Reply"]) -> "Reply":
-        """Return one reply made of the replies to the parts of a job, in order.
+        """Return one reply made of the replies to the parts of a job, in order; each timing is the longest of theirs.
 
-        Each timing is the longest of the parts, which ran side by side. Raises the error of the first part that has
-        one, and NotReady for parts of different models or versions of an index, whose vectors, scores and hits cannot
-        be compared.
+        Raises the error of the first part that has one, and NotReady for parts of different models or versions of an
+        index, which cannot be compared.
         """
         for reply in replies:
             if reply.error is not None:
@@ -148,8 +138,7 @@ class Reply:
             return first
         vectors = None if first.vectors is None else [_present(r.vectors) for r in replies]
         for reply in replies:
-            _check_same_model(first, reply)
-            _check_same_version(first, reply)
+            _check_alike(first, reply)
         return cls(
             first.id,
             vectors=None if vectors is None else np.concatenate(vectors),
@@ -188,6 +177,8 @@ class Reply:
         except (KeyError, ValueError) as error:
             raise MalformedJob(f"the chunks of the reply are not of the documented shape ({error!s:.200})") from error
 
+
+T = TypeVar("T")
 
 #: The fields that a reply has where they are asked for.
 _IF_ASKED = ("hits", "pieces", "decoded", "chunks", "cursors", "totals", "facets")
@@ -242,26 +233,19 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
 }
 
 
-T = TypeVar("T")
-
-
 def _typed(name: str, value: Any, type_: Any) -> Any:
     if not isinstance(value, type_):
         raise TypeError(f"{name} is {kind(value)}")
     return value
 
 
-def _check_same_model(first: Reply, other: Reply) -> None:
-    """Raise NotReady if two parts of a reply are of different models, or their vectors of different dimension."""
+def _check_alike(first: Reply, other: Reply) -> None:
+    """Raise NotReady if two parts of a reply are of different models, dimensions, or versions of an index."""
     if (described := _describe_model(first)) != (another := _describe_model(other)):
         raise NotReady(
             f"parts of the reply are of different models, {described} and {another}: "
             "send it again when all workers serve the same model"
         )
-
-
-def _check_same_version(first: Reply, other: Reply) -> None:
-    """Raise NotReady if two parts of a reply are of different versions of an index, as far as their workers tell."""
     versions = (first.index_version, other.index_version)
     if all(versions) and len(set(versions)) > 1:
         raise NotReady(
@@ -276,7 +260,6 @@ def _describe_model(reply: Reply) -> str:
 
 
 def _joined(replies: Sequence[Reply], name: str) -> list[Any] | None:
-    """Return the items of the list of that name of all parts of a reply; None if the first part has none."""
     lists = [getattr(reply, name) for reply in replies]
     return None if lists[0] is None else [item for part in lists for item in _present(part)]
 
@@ -287,16 +270,8 @@ def _present(value: T | None) -> T:
     return value
 
 
-def _unpack_scores(values: Any) -> NDArray[np.float32]:
-    with np.errstate(over="ignore"):
-        return np.array([_typed("a score", value, float) for value in _typed("scores", values, list)], np.float32)
-
-
 def finish(vectors: Sequence[NDArray[np.float32]], options: Options) -> NDArray[np.float32]:
-    """Stack the rows, cut them to `dimensions` and normalise them as the options say: float32 `[rows, dimension]`.
-
-    A row comes out the same to the bit with any other rows.
-    """
+    """Stack the rows, cut them to `dimensions` and normalise them as the options say, each for itself to the bit."""
     stacked = np.concatenate(vectors)[:, : options.dimensions]
     if options.normalize:
         stacked = stacked / np.maximum(np.linalg.norm(stacked, axis=1, keepdims=True), 1e-12)

@@ -33,10 +33,7 @@ def trace_id(traceparent: str | None) -> str:
 
 
 def current() -> str | None:
-    """Return the traceparent of what this thread or task does now, or None.
-
-    It is the one that `continued` names, else the program's own current span, if it uses OpenTelemetry.
-    """
+    """Return the traceparent that `continued` names, else the current span of a program that uses OpenTelemetry."""
     if traceparent := _continued.get():
         return traceparent
     opentelemetry: Any = sys.modules.get("opentelemetry.trace")  # without it there is no span, and nothing is loaded

@@ -38,11 +38,9 @@ def describe_surrogate(error: UnicodeEncodeError) -> str:
 
 
 def unpack(data: bytes, max_values: int | None = None) -> dict[str, Any]:
-    """Return the msgpack map in `data`.
+    """Return the msgpack map in `data`; `max_values` bounds the memory that it takes beside its strings.
 
-    `max_values` bounds the memory that it takes beside its strings: an empty map takes 64 bytes for its one.
-    Raises InvalidText for a string that is not UTF-8, MalformedJob if the bytes are not a msgpack map, and
-    TooLarge for more values.
+    Raises InvalidText for a string that is not UTF-8, MalformedJob for other bytes, and TooLarge for more values.
     """
     bounds = {} if max_values is None else _bounds(max_values, len(data))
     try:
@@ -62,10 +60,7 @@ def unpack(data: bytes, max_values: int | None = None) -> dict[str, Any]:
 
 
 def num_values(value: Any, most: float = math.inf) -> int:
-    """Return the number of values that `unpack` counts in the arrays and maps of a value.
-
-    It stops once the number is above `most`, and may then return a part of it.
-    """
+    """Return the number of values that `unpack` counts in a value, or a part of it above `most`."""
     num, left = 0, [value]
     while left and num <= most:
         inner = left.pop()
@@ -77,7 +72,6 @@ def num_values(value: Any, most: float = math.inf) -> int:
 
 
 def _bounds(max_values: int, num_bytes: int) -> dict[str, Any]:
-    """Return options of msgpack that limit the values in the arrays and maps of `num_bytes` of data."""
     num_left = max_values
 
     def count(values: list[Any]) -> list[Any]:

@@ -16,18 +16,15 @@ __all__ = ["OPERATIONS", "Decode", "Embed", "Rerank", "Search", "Tokenize", "job
 #: The class of each operation's jobs, by its name.
 OPERATIONS: dict[str, type[Job]] = {job.op: job for job in (Embed, Search, Rerank, Tokenize, Decode)}
 
-#: Most values in the arrays and maps of a job, in unknown fields too: more than the texts of any job that the script
-#: accepts.
+#: Most values in the arrays and maps of a job: more than the texts of any job that the script accepts.
 MAX_VALUES = 2**20
 
 
 def unpack(data: bytes, put_s: float = 0.0, reply_to: str | None = None) -> Job:
-    """Return the job in `data`; the names of unknown fields are in its `ignored`.
-
-    Its `timeout_s` counts from `put_s`, in Unix seconds by Redis's clock; `reply_to` is the address that its put named.
+    """Return the job in `data`, which was put at `put_s`, in Unix seconds by Redis's clock, for the address `reply_to`.
 
     Raises MalformedJob, UnsupportedVersion, InvalidRequest for a field, which it names, or TooLarge for more than
-    `MAX_VALUES` values, unknown fields included.
+    `MAX_VALUES` values.
     """
     values = wire.unpack(data, MAX_VALUES)
     if (version := values.get("v")) != wire.VERSION:

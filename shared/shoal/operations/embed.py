@@ -48,35 +48,28 @@ class Embed(Job):
         return self.options.num_chunks(text)
 
     def check_num_vectors(self, heartbeats: Mapping[str, Mapping[str, Any]], max_bytes: int) -> None:
-        """Raise TooLarge for vectors of tokens or chunks that certainly have more bytes: a word has a token at least.
-
-        The heartbeats are the workers'; one of these workers will do the job.
-        """
+        """Raise TooLarge for vectors of tokens or chunks that have more bytes from any of these workers."""
         sizes = [(about.get("dimension"), about.get("max_tokens")) for about in heartbeats.values()]
         known = [(d, m) for d, m in sizes if isinstance(d, int) and isinstance(m, int)]
         if not known or self.options.output == "vector":
             return
+        # a word has a token at least
         dimension, max_tokens = min(d for d, _ in known), min(m for _, m in known)
         if self.options.output == "chunks":
-            self._check_num_chunks(min(max_tokens, self.options.chunk_tokens or max_tokens), dimension, max_bytes)
-        else:
-            self._check_num_tokens(max_tokens, dimension, max_bytes)
-
-    def _check_num_chunks(self, chunk_tokens: int, dimension: int, max_bytes: int) -> None:
-        parts = (text[n : n + COUNTED_CHARS] for text in self.texts for n in range(0, len(text), COUNTED_CHARS))
-        num_chunks = sum(max(0, len(part.split()) - 1) for part in parts) // chunk_tokens
-        if 4 * dimension * num_chunks > max_bytes:
-            raise TooLarge(
-                f"the texts have at least {num_chunks:,} chunks of {chunk_tokens:,} tokens, whose vectors take "
-                f"{4 * dimension * num_chunks:,} bytes, and a reply may have {max_bytes:,}: raise chunk_tokens, "
-                "send fewer or shorter texts at a time, or ask for one vector a text (output: vector)"
+            size = min(max_tokens, self.options.chunk_tokens or max_tokens)
+            parts = (text[n : n + COUNTED_CHARS] for text in self.texts for n in range(0, len(text), COUNTED_CHARS))
+            num_vectors = sum(max(0, len(part.split()) - 1) for part in parts) // size
+            what = f"{num_vectors:,} chunks of {size:,} tokens"
+            remedy = (
+                ": raise chunk_tokens, send fewer or shorter texts at a time, or ask for one vector a text "
+                "(output: vector)"
             )
-
-    def _check_num_tokens(self, max_tokens: int, dimension: int, max_bytes: int) -> None:
-        part = slice(-COUNTED_CHARS, None) if self.options.truncation_side == "left" else slice(COUNTED_CHARS)
-        num_tokens = sum(min(len(text[part].split()), max_tokens) for text in self.texts)
-        if 4 * dimension * num_tokens > max_bytes:
+        else:
+            part = slice(-COUNTED_CHARS, None) if self.options.truncation_side == "left" else slice(COUNTED_CHARS)
+            num_vectors = sum(min(len(text[part].split()), max_tokens) for text in self.texts)
+            what, remedy = f"{num_vectors:,} tokens", " (SHOAL_MAX_REPLY_MB): split the list"
+        if (num_bytes := 4 * dimension * num_vectors) > max_bytes:
             raise TooLarge(
-                f"the texts have at least {num_tokens:,} tokens, whose vectors take {4 * dimension * num_tokens:,} "
-                f"bytes, and a reply may have {max_bytes:,} (SHOAL_MAX_REPLY_MB): split the list"
+                f"the texts have at least {what}, whose vectors take {num_bytes:,} bytes, and a reply may have "
+                f"{max_bytes:,}{remedy}"
             )

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from shoal.contract.checks import check_range
-from shoal.contract.index_job import IndexJob
-from shoal.contract.jobs import MAX_LANE_TEXTS, MAX_REQUEST_TEXTS, TEXTS_PER_JOB
+from shoal.contract.checks import check_range, check_string
+from shoal.contract.jobs import MAX_LANE_TEXTS, MAX_REQUEST_TEXTS, TEXTS_PER_JOB, Job
 from shoal.errors import InvalidRequest, TooLarge
 from shoal.operations.search_options import PLAIN, SearchOptions
 
@@ -35,9 +34,10 @@ _COSTLY = ("mode hybrid", "sort", "facets", "group_size")
 
 
 @dataclass(frozen=True, slots=True)
-class Search(IndexJob):
+class Search(Job):
     """Queries to search for, with the options of a search, which needs no texts if it is for vectors or documents."""
 
+    index: str = "default"
     k: int = 5
     search: SearchOptions = PLAIN
 
@@ -52,7 +52,7 @@ class Search(IndexJob):
         return self.search.num_given == 0
 
     def _check(self) -> None:
-        IndexJob._check(self)
+        check_string("index", self.index, "the name of an index")
         check_range("k", self.k, 1, MAX_K)
         for n, text in enumerate(self.texts):
             if not text.strip():
@@ -61,9 +61,6 @@ class Search(IndexJob):
             raise InvalidRequest("output, dimensions and normalize do not go with a search: leave them out")
         if self.options.chunk_tokens is not None:
             raise InvalidRequest("chunk_tokens does not go with a search: leave it out")
-        self._check_lists()
-
-    def _check_lists(self) -> None:
         num_negative = self.search.num_negative
         if num_negative > len(self.texts) or self.search.num_given + len(self.texts) == num_negative:
             raise InvalidRequest(
@@ -80,7 +77,7 @@ class Search(IndexJob):
                 raise InvalidRequest("rerank.query is missing: hits of vectors and documents are scored for a text")
 
     def _fields(self) -> dict[str, Any]:
-        return IndexJob._fields(self) | self.search.to_map()
+        return Job._fields(self) | self.search.to_map()
 
     @classmethod
     def _fields_of(cls, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,17 +164,13 @@ class Search(IndexJob):
 
     @property
     def num_lane_texts(self) -> int:
-        """The number of texts that the job counts as in its lane.
-
-        The passes of the first list do not count: single searches of all kinds share a batch.
-        """
+        """The number of texts that the job counts as in its lane, without the first list's further passes."""
         num_asked = max(1, len(self.texts) + self.search.num_given)
         num_more = self.num_pairs + TEXTS_PER_PASS * (self.num_lists - 1) * (self.search.num_passes - 1)
         return min(MAX_LANE_TEXTS, num_asked + num_more + self.num_lists * self._texts_of_hits)
 
     @property
     def _texts_of_hits(self) -> int:
-        """The number that the hits of a list count as."""
         return self.hits_per_list // HITS_PER_TEXT
 
     # Limit

@@ -38,8 +38,8 @@ class Boost:
     """A number added to the score: `weight` times a share between 0 and 1, which the field of a document gives.
 
     With `values`, the share is 1 for a document that has one of them. With `half_life`, in seconds for a date, it is 1
-    at `origin`, which for a date is the time of the search by default, and half of that at each half-life from there.
-    Without both, it grows from 0 for the least value of the index to 1 for the largest. `place` is for messages.
+    at `origin`, by default the time of the search, and half at each half-life from there. Without both, it grows from
+    0 for the least value of the index to 1 for the largest. `place` is for messages.
     """
 
     field: str

@@ -1,8 +1,4 @@
-"""The filter of a search: a small JSON grammar over the fields of documents.
-
-A filter is a map. Each of its names is a field, whose value is the one to find or a map of operators, or one of `and`,
-`or` and `not`, whose value is filters. A document matches if all names of the map match. docs/search.md has examples.
-"""
+"""The filter of a search: a small JSON grammar over the fields of documents (docs/search.md)."""
 
 import math
 import re
@@ -87,10 +83,7 @@ Filter = OneOf | Between | Exists | All | AnyOf | Not
 
 
 def parse_filter(value: Any) -> Filter:
-    """Return the filter that a JSON value says.
-
-    Raises InvalidRequest for what is no filter, whose message names the place, as "filter.and[1].year.gte".
-    """
+    """Return the filter that a JSON value says. Raises InvalidRequest, which names a place as "filter.and[1].year"."""
     return _Parser().filter(value, "filter")
 
 

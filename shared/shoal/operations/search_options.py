@@ -61,10 +61,7 @@ class SearchOptions:
 
     A list of hits is asked for each text, then for each of `vectors`, then for each document whose id is in `like`;
     with `fuse`, one list for all of them together. The last `num_negative` texts are those that hits are not to be
-    like. `k` counts groups where hits are grouped. An empty `cursor` asks for the first page, and an empty `group_by`
-    for hits that are not grouped.
-
-    Raises InvalidRequest for a value that an option does not take.
+    like. An empty `cursor` asks for the first page. Raises InvalidRequest for a value that an option does not take.
     """
 
     mode: str = "dense"
@@ -116,10 +113,7 @@ class SearchOptions:
 
     @property
     def num_passes(self) -> int:
-        """The times that a list goes over all documents, each as long as a dense search takes.
-
-        It does so for its scores, for its order, for facets of its own, and for the further hits of groups.
-        """
+        """The times that a list goes over all documents: for scores, order, its own facets, and hits of groups."""
         has_own_facets = self.mode == "lexical" or self.like is not None or self.facets_top_n is not None
         passes = [self.mode == "hybrid", self.sort is not None, len(self.facets or ()) if has_own_facets else 0]
         return 1 + sum(passes) + (GROUP_PASSES if self.group_size > 1 and self.group_by != "" else 0)

@@ -17,11 +17,7 @@ MAX_REQUEST_PIECES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class TokenizerJob(Job):
-    """Texts for the tokenizer. `special_tokens` is about tokens such as `[CLS]`.
-
-    A worker serves no other job meanwhile: `max_chars` of several texts take a quarter of a second at most, and some
-    300 bytes of memory each.
-    """
+    """Texts for the tokenizer, of `max_chars` together, as a worker serves no other job meanwhile."""
 
     special_tokens: bool = True
 

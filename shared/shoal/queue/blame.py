@@ -1,17 +1,4 @@
-"""Blame for jobs whose workers died, as Redis keeps it, and dead letters: for an operator to look at, retry or drop.
-
-| a job that is | becomes | when | by the script |
-|---|---|---|---|
-| waiting | held | a worker takes it, with others | `take` |
-| held | waiting | its worker leaves, gives it back, or does not know of it | `reclaim`, `give_back` |
-| held | a suspect, with a death more | its worker died, and held no suspect | `reclaim` |
-| held | waiting | its worker died, and held a suspect, which alone is to blame | `reclaim` |
-| a suspect | held, alone | a worker takes it that computes nothing else | `take` |
-| held | answered | its worker replies | `answer` |
-| held | a dead letter too | its worker adds one to the reply (`shoal_workers/loop/admission.py` says when) | `answer` |
-| a dead letter | waiting, under a new id | an operator retries it | `put`, then XDEL |
-| a dead letter | gone | an operator drops it, or newer ones need its place | XDEL, or `answer` |
-"""
+"""Dead letters: jobs that could not be answered, for an operator to look at, retry or drop."""
 
 import re
 from collections.abc import Mapping
@@ -44,8 +31,7 @@ _LIST = scripts.load("dead")
 class DeadLetter:
     """The reason why a job could not be answered; once it is kept, also the bytes of the job and the letter's id.
 
-    `worker` had the job last, in the last of so many `deliveries`. `traceback` says where that worker was, if it could
-    still tell. `size_bytes` is the size of the job, of which a list has only the beginning in `data`.
+    `worker` had the job last. A list has only the beginning of the job's `size_bytes` in `data`.
     """
 
     reason: str
@@ -113,8 +99,8 @@ class DeadLetters:
         letters: list[DeadLetter] = []
         while (num_wanted := min(LETTERS_AT_ONCE, max_letters - len(letters))) > 0:
             before = f"({letters[-1].id}" if letters else "+"
-            limits = {"before": before, "max_letters": num_wanted, "max_value_bytes": MAX_LISTED_BYTES}
-            arguments = {"names": _NAMES, **limits}
+            arguments = {"names": _NAMES, "before": before, "max_letters": num_wanted}
+            arguments["max_value_bytes"] = MAX_LISTED_BYTES
             found = (await self._commands.run(_LIST, [self._producer.keys.root], arguments))["letters"]
             letters += [DeadLetter.read(letter["id"], letter["fields"], letter["size_bytes"]) for letter in found]
             if len(found) < num_wanted:
@@ -141,15 +127,12 @@ class DeadLetters:
             operations.unpack(letter.data), id=letter.retried_id, deadline=None, timeout_s=None, reply_to=None
         )
         await self._producer.put(letter.lane if letter.lane in LANES else LANES[0], [job], client="retried")
-        await self._delete(letter_id)
+        await self._commands.execute("XDEL", self._key, letter_id)
         return job.id
 
     async def drop(self, letter_id: str) -> None:
         """Delete a letter. Raises UnknownJob."""
         await self.get(letter_id)
-        await self._delete(letter_id)
-
-    async def _delete(self, letter_id: str) -> None:
         await self._commands.execute("XDEL", self._key, letter_id)
 
 

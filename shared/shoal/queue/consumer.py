@@ -2,19 +2,19 @@
 
 import logging
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from shoal.broker.broker import Broker, Script, ScriptCall
-from shoal.broker.connections import BLOCK_S, MIN_BYTES_PER_S
+from shoal.broker.broker import Broker, Script, ScriptCall, checked
+from shoal.broker.connections import BLOCK_S, MIN_BYTES_PER_S, BlockedCommand
 from shoal.contract.jobs import LANES
 from shoal.contract.keys import Keys
 from shoal.errors import ShoalError, TooLarge, Unavailable
 from shoal.queue import scripts
 from shoal.queue.delivery import HEAD_BYTES, Answer, Delivery
-from shoal.queue.job_notice import JobNotice
 from shoal.queue.lane import MAX_PUT_BYTES
 from shoal.settings import DEFAULTS
 
@@ -26,6 +26,9 @@ MAX_TAKE_BYTES = 4 * 2**20
 
 #: Time for which one look for jobs of dead workers serves the whole pool, in seconds.
 RECLAIM_TURN_S = 0.9
+
+#: Time for which no notice of jobs is asked after Redis has failed or refused, in seconds.
+PAUSE_S = 1.0
 
 #: Most bytes of replies that are written at a time. A larger reply is written alone, so it holds up no other.
 MAX_WRITE_BYTES = 2**20
@@ -51,10 +54,7 @@ log = logging.getLogger(__name__)
 
 
 class Consumer:
-    """One worker's end of the queue of its pool. Thread-safe.
-
-    Every method raises Unavailable when Redis does not answer.
-    """
+    """One worker's end of the queue of its pool. Thread-safe. Every method raises Unavailable."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Consumer:
         self._sweep_fault = ""
 
     def leave(self) -> None:
-        """Let all jobs that this consumer holds wait again, for others: it ends of itself."""
+        """Let all jobs that this consumer holds wait again, for others."""
         self._run(_RECLAIM, {"worker": self.name, "holds": (), "leaves": True})
 
     def eviction_policy(self) -> str:
@@ -97,12 +97,10 @@ class Consumer:
     ) -> list[Delivery]:
         """Take waiting jobs, which this consumer holds until they are answered.
 
-        `room` has the number of texts that are wanted of each lane. Lanes are read in the order of `LANES`, each until
-        its texts reach the room or its jobs are `max_jobs`, and all until their bytes reach `MAX_TAKE_BYTES`; the last
-        job may exceed the room and the bytes. If there is no job and `block_s` is given, wait that long for one,
-        `BLOCK_S` at most. With `takes_suspects`, a suspect comes before all others and alone, whatever the room, and no
-        more comes until it is answered. It must run alone: if this consumer dies meanwhile, only the suspect is blamed.
-        `more_suspects` says whether others wait.
+        `room` has the number of texts that are wanted of each lane; the last job may exceed it. If there is no job,
+        wait `block_s` for one, `BLOCK_S` at most. With `takes_suspects`, a suspect comes before all others and alone,
+        and no more comes until it is answered. It must run alone: if this consumer dies meanwhile, only the suspect is
+        blamed. `more_suspects` says whether others wait.
         """
         wanted = [lane for lane in LANES if room.get(lane, 0) > 0]
         arguments = {
@@ -127,17 +125,16 @@ class Consumer:
         self.more_suspects = bool(taken["more_suspects"])
         return list(taken["jobs"])
 
-    def notice(self, lane: str) -> JobNotice:
-        """Return the notice that jobs wait in a lane."""
+    def notice(self, lane: str) -> "JobNotice":
+        """Return the notice of jobs in a lane."""
         return JobNotice(self.broker, self.keys.of_lane(lane, "wake"))
 
     # Hold
 
     def reclaim(self, holds: Collection[Delivery], looks_for_dead: bool = True) -> tuple[int, dict[str, int]]:
-        """Let jobs wait again that their workers cannot answer.
+        """Let jobs wait again that this consumer was given and does not hold, and jobs of dead workers, as suspects.
 
-        These are the jobs that this consumer was given and does not hold, as a connection broke, and the jobs of dead
-        workers, which are suspects from then on. Returns the number of the former, and the number of each dead worker.
+        Returns the number of the former, and the number of each dead worker.
         """
         keys = [delivery.key for delivery in holds]
         arguments: dict[str, Any] = {"worker": self.name, "holds": keys, "leaves": False}
@@ -147,10 +144,7 @@ class Consumer:
         return found["own"], {one["worker"].decode(errors="replace"): one["jobs"] for one in found["dead"]}
 
     def start(self, jobs: Sequence[tuple[Delivery, str]]) -> list[bool]:
-        """Mark jobs whose status is kept, given with their ids, as running; return for each whether it may run.
-
-        It may not if it was cancelled, or if it waits again for another worker.
-        """
+        """Mark jobs whose status is kept, with their ids, as running; return for each whether it is still held."""
         if not jobs:
             return []
         listed = [{"key": delivery.key, "id": job_id} for delivery, job_id in jobs]
@@ -170,10 +164,9 @@ class Consumer:
     # Answer
 
     def reply(self, answers: Iterable[Answer], before_each: Callable[[], object] = lambda: None) -> int:
-        """Write the replies to the jobs and their dead letters; return how many were still unanswered.
+        """Write replies and dead letters, the largest last; return how many jobs were still unanswered.
 
-        Replies are written in groups of at most `MAX_WRITE_BYTES`, and each larger one alone after them. `before_each`
-        is called before each group.
+        `before_each` is called before each group of at most `MAX_WRITE_BYTES`.
         """
         num_written = size = 0
         groups: list[list[tuple[Answer, dict[str, Any]]]] = []
@@ -221,12 +214,9 @@ class Consumer:
             )
 
     def sweep_unread(self) -> bool:
-        """Stop counting results that are no longer there; return True if more may be due to be looked at.
-
-        What Redis refuses is logged, once: it must not keep a worker from its jobs.
-        """
+        """Stop counting results that are no longer there; return True if more may be due to be looked at."""
         (outcome,) = self.broker.run_many(_SWEEP, [ScriptCall([self.keys.root], {})])
-        fault = str(outcome) if isinstance(outcome, ShoalError) else ""
+        fault = str(outcome) if isinstance(outcome, ShoalError) else ""  # must not keep a worker from its jobs
         if fault and fault != self._sweep_fault:
             log.warning("unread results are not looked at: %s", fault)
         self._sweep_fault = fault
@@ -234,6 +224,43 @@ class Consumer:
 
     def _run(self, script: Script, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return dict(self.broker.run(script, [self.keys.root], arguments))
+
+
+class JobNotice:
+    """A read of the marker of a lane that ends once there is one, or after a second, and leaves it. For one thread."""
+
+    def __init__(self, broker: Broker, marker: str):
+        self._broker = broker
+        self._command = ("BLMOVE", marker, marker, "LEFT", "LEFT", f"{BLOCK_S:.3f}")
+        self._reading: BlockedCommand | None = None
+        self._next_at = 0.0
+        self._has_warned = False
+
+    @property
+    def is_asked(self) -> bool:
+        """True from `ask` on, unless it failed."""
+        return self._reading is not None
+
+    @property
+    def has_come(self) -> bool:
+        """True if the read has ended since it was asked."""
+        return self._reading is not None and self._reading.has_ended
+
+    def ask(self) -> None:
+        """See that a job that waits, now or later, ends a read; after a failure, none is begun for `PAUSE_S`."""
+        if self.is_asked and not self.has_come:
+            return
+        try:
+            with self._broker.translated():
+                reading, self._reading = self._reading, None
+                if reading:
+                    checked([reading.end()])
+                if time.monotonic() >= self._next_at:
+                    self._reading = self._broker.begin(*self._command, block_s=BLOCK_S)
+        except ShoalError as error:
+            self._next_at = time.monotonic() + PAUSE_S
+            log.log(logging.DEBUG if self._has_warned else logging.WARNING, "no notice of jobs: %s", error)
+            self._has_warned = True
 
 
 def _reply_bytes(fields: Mapping[str, Any]) -> int:

@@ -20,10 +20,9 @@ HEAD_BYTES = 65_536
 class Delivery:
     """One job as it came out of its lane: still bytes, and held by a worker until it is answered.
 
-    `key` is the id under which the job was put; of a job that a program pushed without a script it is a number, after
-    "+". `put_ms` is when Redis took the job in, in Unix milliseconds. `deaths` counts the workers that died while they
-    held it, and `died` is the last of them. `keeps_status` is true if its status is kept from the put on, and
-    `reply_to` is the address that was named there. A job that is too large has only its beginning in `data`.
+    `key` is the id under which the job was put, or a number after "+" if it was pushed without a script. `put_ms` is
+    in Unix milliseconds. `deaths` counts the workers that died while they held the job; `died` is the last of them. A
+    job that is too large has only its beginning in `data`.
     """
 
     lane: str
@@ -40,7 +39,7 @@ class Delivery:
 
     @classmethod
     def read(cls, worker: str, job: Mapping[str, Any]) -> Self:
-        """Return the delivery of a job, given as the script returns it, to the worker."""
+        """Return the delivery to the worker of a job that the script has returned."""
         return cls(
             job["lane"].decode(),
             job["key"].decode(),
@@ -89,10 +88,7 @@ class Answer:
     letter: DeadLetter | None = None
 
     def fields(self, max_reply_bytes: int) -> dict[str, Any]:
-        """Return the answer as the script takes it.
-
-        A reply of more than `max_reply_bytes` becomes the error TooLarge.
-        """
+        """Return the answer as the script takes it; a larger reply becomes the error TooLarge."""
         delivery = self.delivery
         fields: dict[str, Any] = {"worker": delivery.worker, "key": delivery.key}
         if self.letter:

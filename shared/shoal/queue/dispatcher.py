@@ -1,30 +1,27 @@
-"""The dispatcher: what many tasks ask goes to Redis together, and one task receives all replies.
+"""The dispatcher: jobs of many tasks go to Redis in one round trip, and one task receives all replies.
 
-Jobs of many requests are put in one round trip. The receiver waits on the dispatcher's own reply address and wakes the
-task that each reply is for. With a round trip and a connection of its own for every request, the same two cores answer
-a third as many.
+With a round trip and a connection of its own for every request, the same two cores answer a third as many.
 """
 
 import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Collection, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from shoal.contract.jobs import Job
 from shoal.contract.replies import Reply
 from shoal.errors import Internal, ShoalError, Unavailable
 from shoal.process import logs
-from shoal.queue.packed_jobs import PackedJobs, few_of_each_client
+from shoal.queue.lane import PackedJobs, few_of_each_client
 from shoal.queue.producer import Producer
 
 #: Time for which Redis may be away before the callers that wait for a reply are told.
 GRACE_S = 0.8
 
-#: Time after which a caller looks for a result by itself: a note is lost with a Redis that fails, and a program that
-#: cancels a job by an old copy of the script sends none.
+#: Time after which a caller looks for a result by itself: a note is lost with a Redis that fails.
 LOOK_AGAIN_S = 2.0
 
 #: Time that the receiver waits before it tries Redis again.
@@ -40,10 +37,7 @@ _log = logging.getLogger("shoal.queue.dispatcher")
 
 
 class Pending(Generic[T]):
-    """A result on its way. Any number of tasks may wait for it; it is settled once.
-
-    `put_id` is the id of the job that it is the reply to, once the job is in its lane.
-    """
+    """A result on its way, for any number of tasks; `put_id` is the id of its job once that is in its lane."""
 
     __slots__ = ("_is_settled", "_outcome", "_waiting", "put_id")
 
@@ -91,10 +85,9 @@ def _time_out(waiter: asyncio.Future[None]) -> None:
 
 
 class Dispatcher:
-    """The jobs that wait for replies at one address, and the task that receives them, which starts at once.
+    """The jobs that wait for replies at one address, and the task `receiver`, which receives them from now on.
 
     Jobs are put and withdrawn by tasks of the dispatcher's own: the task that asked may be cancelled at any moment.
-    `receiver` is the task that receives replies; it ends when the dispatcher is closed, and when the loop ends.
     """
 
     def __init__(self, producer: Producer):
@@ -111,12 +104,7 @@ class Dispatcher:
     def call(
         self, lane: str, jobs: Sequence[Job], client: str = "", timeout_s: float | None = None
     ) -> list[Pending[Reply]]:
-        """Send the client's jobs, all or none, and return their replies to come, in order.
-
-        They expire after `timeout_s`, unless they say it themselves.
-
-        Where the jobs cannot be put, waiting for a reply raises InvalidText, Overloaded or Unavailable.
-        """
+        """Send the client's jobs, all or none; return their replies to come, in order, or the error of the put."""
         pending = [Pending[Reply]() for _ in jobs]
         self._pending.update(zip((job.id for job in jobs), pending, strict=True))
         try:
@@ -143,17 +131,22 @@ class Dispatcher:
             self._start(self._withdraw(job_ids))
 
     async def wait_result(self, job_id: str, timeout_s: float) -> Reply | None:
-        """Return the reply to a submitted job; None if it takes over `timeout_s`.
-
-        Redis says at the dispatcher's address that the job is answered. Raises UnknownJob and Unavailable.
-        """
+        """Return the reply to a submitted job; None if it takes over `timeout_s`. Raises UnknownJob and Unavailable."""
         until = time.monotonic() + timeout_s
         reply = await self._producer.read_result(job_id)
         while reply is None and (left_s := until - time.monotonic()) > 0:
-            with self._awaited(job_id) as note:
+            if self._is_closed:
+                raise closed()
+            note = Pending[None]()
+            self._watched.setdefault(job_id, []).append(note)
+            try:
                 if await self._producer.watch_result(job_id, self.address):
                     with suppress(TimeoutError):
                         await note.result(min(left_s, LOOK_AGAIN_S))
+            finally:
+                notes = [other for other in self._watched.pop(job_id, []) if other is not note]
+                if notes:
+                    self._watched[job_id] = notes
             reply = await self._producer.read_result(job_id)
         return reply
 
@@ -180,7 +173,6 @@ class Dispatcher:
     # The sender
 
     async def _send(self) -> None:
-        """Put all that waits to be sent: at most a few requests of each client in one round trip."""
         try:
             while self._outgoing:
                 now, self._outgoing = few_of_each_client(self._outgoing)
@@ -255,22 +247,6 @@ class Dispatcher:
 
     # Callers that wait
 
-    @contextmanager
-    def _awaited(self, job_id: str) -> Iterator[Pending[None]]:
-        """Give a note that is settled when the result of the job is there."""
-        if self._is_closed:
-            raise closed()
-        note = Pending[None]()
-        self._watched.setdefault(job_id, []).append(note)
-        try:
-            yield note
-        finally:
-            notes = self._watched.get(job_id, [])
-            if note in notes:
-                notes.remove(note)
-            if not notes:
-                self._watched.pop(job_id, None)
-
     def _note(self, job_id: str, outcome: ShoalError | None) -> None:
         """Wake the callers that wait for the result of the job, or have them raise the error."""
         for note in self._watched.pop(job_id, []):
@@ -282,10 +258,7 @@ class Dispatcher:
                 pending.settle(error)
 
     def _settle_all(self, error: ShoalError, known: Collection[str] | None = None) -> list[str]:
-        """Have all callers that wait raise the error; return the ids of the jobs that are not answered.
-
-        With `known`, only callers that wait for these jobs.
-        """
+        """Have callers that wait, all or those of the `known` jobs, raise the error; return ids of unanswered jobs."""
         put_ids = []
         for job_id in list(self._pending) if known is None else known:
             if pending := self._pending.pop(job_id, None):

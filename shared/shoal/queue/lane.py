@@ -1,20 +1,38 @@
-"""Lanes: their limits, and their load; and the load of results that were not read."""
+"""A lane: its limits and load, jobs on their way into it, and the refusal of those for which it has no room."""
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
+from shoal.contract import traceparent
+from shoal.contract.jobs import Job
+from shoal.errors import InvalidRequest, Overloaded, TooLarge
 from shoal.settings import DEFAULTS, Settings
 
 #: Most bytes of the jobs of one put, and so of a job: Redis serves no other client while it reads and copies them.
 MAX_PUT_BYTES = 32 * 2**20
 
+#: Longest `retry_after_s` of a refusal.
+MAX_RETRY_S = 60
+
+#: Longest name of a client: it is kept with each of its jobs.
+MAX_CLIENT_BYTES = 256
+
+#: Most jobs, and most bytes, of several puts that one run of the script makes: Redis serves no other client for some 4
+#: ms then.
+MAX_JOINED_JOBS, MAX_JOINED_BYTES = 256, 2**18
+
+#: Most puts of a client that are made in one round trip.
+MAX_PUTS_OF_CLIENT = 16
+
+#: The variable of the setting that limits the jobs of a lane, their texts, and their bytes.
+_SETTINGS = {"jobs": "SHOAL_MAX_BACKLOG", "texts": "SHOAL_MAX_BACKLOG_TEXTS", "bytes": "SHOAL_MAX_BACKLOG_MB"}
+
 
 @dataclass(frozen=True, slots=True)
 class LaneLimits:
-    """The most unanswered jobs that a lane may hold, and the most texts and bytes in them.
-
-    `max_unread_bytes` is the most that the results of submitted jobs may have, in all lanes, until they are read.
-    """
+    """The most unanswered jobs, texts and bytes of a lane; and the most bytes of unread results, in all lanes."""
 
     max_jobs: int = DEFAULTS.max_backlog
     max_texts: int = DEFAULTS.max_backlog_texts
@@ -57,3 +75,124 @@ class UnreadLoad(NamedTuple):
 
     num_results: int
     num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PackedJobs:
+    """The jobs of one client for one lane, and their bytes: packed by the caller, so that a bad text fails at once.
+
+    Replies go to the address `reply_to`, or to results. `once` has an idempotency `key`, its `owner` and the `digest`
+    of its job.
+    """
+
+    lane: str
+    jobs: Sequence[Job]
+    data: Sequence[bytes]
+    reply_to: str | None = None
+    client: str = ""
+    once: Mapping[str, str] | None = None
+
+    @classmethod
+    def pack(
+        cls,
+        lane: str,
+        jobs: Sequence[Job],
+        reply_to: str | None = None,
+        client: str = "",
+        timeout_s: float | None = None,
+    ) -> Self:
+        """Return the jobs packed, of the current trace. Raises InvalidText, and InvalidRequest for a long name."""
+        if (num_bytes := len(client.encode())) > MAX_CLIENT_BYTES:
+            raise InvalidRequest(f"the name of the client has {num_bytes:,} bytes, and at most {MAX_CLIENT_BYTES} fit")
+        trace = traceparent.current()
+        return cls(lane, jobs, [job.pack(trace, timeout_s) for job in jobs], reply_to, client)
+
+    @classmethod
+    def join(cls, puts: Sequence[Self]) -> Self:
+        """Return puts of one group of `group_puts` as one."""
+        if len(puts) == 1:
+            return puts[0]
+        jobs = [job for put in puts for job in put.jobs]
+        data = [packed for put in puts for packed in put.data]
+        return cls(puts[0].lane, jobs, data, puts[0].reply_to, puts[0].client)
+
+    @property
+    def is_plain(self) -> bool:
+        """Return True if nothing is kept of the jobs once they are answered."""
+        return self.once is None and all(self.reply_to or job.reply_to for job in self.jobs)
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the size of all jobs."""
+        return sum(map(len, self.data))
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the put as the script takes it."""
+        jobs = [
+            {"id": job.id, "job": data, "texts": job.num_lane_texts, "reply_to": self.reply_to or job.reply_to}
+            for job, data in zip(self.jobs, self.data, strict=True)
+        ]
+        arguments: dict[str, Any] = {"lane": self.lane, "client": self.client, "jobs": jobs}
+        return arguments if self.once is None else arguments | {"once": self.once}
+
+
+def few_of_each_client(puts: Sequence[PackedJobs]) -> tuple[list[PackedJobs], list[PackedJobs]]:
+    """Return the puts to make now, first of clients with few, so that none waits for one with many; and the others."""
+    of_client: dict[str, list[PackedJobs]] = {}
+    for put in puts:
+        of_client.setdefault(put.client, []).append(put)
+    each = sorted(of_client.values(), key=len)
+    now = [put for of_one in each for put in of_one[:MAX_PUTS_OF_CLIENT]]
+    return now, [put for of_one in each for put in of_one[MAX_PUTS_OF_CLIENT:]]
+
+
+def group_puts(puts: Sequence[PackedJobs]) -> list[list[PackedJobs]]:
+    """Return the puts in groups, in order: single puts, or plain ones that one run of the script can make."""
+    groups: list[list[PackedJobs]] = []
+    num_jobs = num_bytes = 0
+    for put in puts:
+        last = groups[-1][-1] if groups else put
+        num_jobs, num_bytes = num_jobs + len(put.jobs), num_bytes + put.num_bytes
+        is_alike = all(getattr(put, name) == getattr(last, name) for name in ("lane", "client", "reply_to", "is_plain"))
+        if groups and is_alike and put.is_plain and num_jobs <= MAX_JOINED_JOBS and num_bytes <= MAX_JOINED_BYTES:
+            groups[-1].append(put)
+        else:
+            groups.append([put])
+            num_jobs, num_bytes = len(put.jobs), put.num_bytes
+    return groups
+
+
+def too_large(put: PackedJobs, refusal: Mapping[str, Any]) -> TooLarge:
+    """Return the refusal of jobs that not even an empty lane takes together, from the script's words."""
+    exceeded = refusal["exceeded"].decode()
+    is_of_chunks = exceeded == "texts" and any(job.options.chunk_tokens is not None for job in put.jobs)
+    chunks = ", chunks counted," if is_of_chunks else ""
+    remedy = "raise chunk_tokens, or send fewer or shorter texts at a time" if is_of_chunks else "split the list"
+    is_fixed = exceeded == "bytes" and refusal["most"] == MAX_PUT_BYTES
+    setting = "" if is_fixed else f" ({_SETTINGS[exceeded]})"
+    return TooLarge(
+        f"{refusal['asked']:,} {exceeded}{chunks} at a time are over what the {put.lane} lane takes, "
+        f"{refusal['most']:,}{setting}: {remedy}"
+    )
+
+
+def overloaded(lane: str, load: Mapping[str, Any], texts_per_s: float) -> Overloaded:
+    """Return the refusal of jobs for which a lane has no room; `texts_per_s` is the pool's speed, 0 without workers."""
+    held = load[load["exceeded"].decode()]
+    excess = max(0.0, load["own"] + load["asked"] - load["most"]) / max(held, 1)
+    wait_s = excess * load["texts"] / texts_per_s if texts_per_s else MAX_RETRY_S
+    retry_after_s = max(1, min(MAX_RETRY_S, math.ceil(wait_s)))
+    return Overloaded(
+        f"no room in the {lane} lane, which holds {load['jobs']:,} unanswered jobs with {load['texts']:,} texts "
+        f"and {load['bytes']:,} bytes: try again in {retry_after_s} s, or send less at a time",
+        retry_after_s,
+    )
+
+
+def too_much_unread(unread: Mapping[str, Any]) -> Overloaded:
+    """Return the refusal of jobs of a client that has too much unread, from the script's words."""
+    return Overloaded(
+        f"the client has {unread['client_bytes']:,} bytes of results that were not read and of idempotency keys, and "
+        f"may have less than {unread['most']:,} (SHOAL_MAX_RESULT_MB): fetch results, then submit again",
+        MAX_RETRY_S,
+    )

@@ -1,8 +1,4 @@
-"""The workers of a pool: each announces itself, and every process can read which are alive and what they serve.
-
-That a worker is alive is written every second and read often, so it is one number in Redis. What it serves has
-kilobytes: it is written every few seconds, and read by few and rarely.
-"""
+"""The workers of a pool: each announces itself, and every process can read which are alive and what they serve."""
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -24,8 +20,7 @@ ALIVE_S = 3.0
 #: the worker is alive.
 _KEPT_FOR = 5
 
-#: Most bytes of a heartbeat, and most values in its arrays and maps. A heartbeat with a thousand indexes has a tenth of
-#: these. A larger one comes from another program, and every process would unpack it several times a second.
+#: Most bytes of a heartbeat, and most values in its arrays and maps: ten times what a thousand indexes take.
 MAX_BYTES, MAX_VALUES = 2**22, 2**18
 
 _ANNOUNCE = scripts.load("announce")
@@ -39,10 +34,9 @@ class Membership(NamedTuple):
 
 
 class Announced(NamedTuple):
-    """The answer of Redis to a worker that has announced itself.
+    """The answer of Redis to a worker: whether it has the contents of its heartbeat, and what shares its processors.
 
-    `has_about` is true if that includes the contents of its heartbeat. `num_sharing` workers share its processors, and
-    `sharing` has their names, unless the worker knows as many.
+    `sharing` has the names of the `num_sharing` workers, unless the worker knows as many.
     """
 
     has_about: bool
@@ -67,10 +61,7 @@ class AsyncPool:
         return await self._heartbeats(sorted(await self.alive()))
 
     async def first_heartbeats(self) -> dict[str, dict[str, Any]]:
-        """Return for each living worker the heartbeat that was read first: for fields that a worker never changes.
-
-        Only heartbeats of new workers are read.
-        """
+        """Return for each living worker the heartbeat that was read first: for fields that a worker never changes."""
         ids = await self.alive()
         new = await self._heartbeats(sorted(ids - self._first.keys()))
         for worker_id in self._first.keys() - ids:
@@ -83,7 +74,6 @@ class AsyncPool:
         return sum(float(about.get("texts_per_s", 0.0)) for about in (await self.workers()).values())
 
     async def _heartbeats(self, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Return the heartbeats of the workers, without those that Redis does not have."""
         return _read_all(ids, await self._commands.execute("MGET", *map(self._keys.worker, ids)) if ids else [])
 
 
@@ -115,10 +105,10 @@ class Pool:
         membership: Membership | None = None,
         num_known: int = 0,
     ) -> Announced:
-        """Announce that the worker is alive, with the contents of its heartbeat or, to say less, without.
+        """Announce that the worker is alive, with or without the contents of its heartbeat.
 
-        Where Redis has no contents, they are needed next time; their `limits` are kept for programs that put jobs, with
-        the scripts for these. `num_known` is the number of workers of its group whose names the worker knows.
+        The `limits` there, and the scripts, are kept for programs that put jobs. `num_known` is the number of workers
+        of its group whose names the worker knows.
         """
         alive_ms = int(self.alive_s * 1000)
         arguments: dict[str, Any] = {"worker": worker_id, "alive_ms": alive_ms, "kept_ms": _KEPT_FOR * alive_ms}
@@ -155,22 +145,16 @@ class Pool:
 
 
 def _ask_living(key: str) -> tuple[tuple[Any, ...], ...]:
-    """Return the commands for the members of a sorted set with their times, and for the time by the clock of Redis.
-
-    No script does it: Redis takes each key of a script for one that is written.
-    """
-    return ("TIME",), ("ZRANGE", key, 0, -1, "WITHSCORES")
+    return ("TIME",), ("ZRANGE", key, 0, -1, "WITHSCORES")  # no script: for Redis, it writes each of its keys
 
 
 def _living(time: tuple[bytes, bytes], members: Sequence[bytes]) -> set[str]:
-    """Return the members whose time is not over."""
     now_ms = 1_000 * int(time[0]) + int(time[1]) // 1_000
     pairs = zip(members[::2], members[1::2], strict=True)
     return set(_words([name for name, until in pairs if float(until) > now_ms]))
 
 
 def _read_all(ids: Sequence[str], beats: Sequence[bytes | None]) -> dict[str, dict[str, Any]]:
-    """Return the contents of the heartbeats that there are, by the id of the worker."""
     return {worker_id: _read(beat) for worker_id, beat in zip(ids, beats, strict=True) if beat is not None}
 
 

@@ -1,8 +1,4 @@
-"""The producer's end of the queue: putting jobs, waiting for results, taking jobs back (docs/protocol.md has the keys).
-
-A job waits in its lane, is held by a worker, and leaves the lane in the same instant in which its reply is written.
-Nothing is removed before it is answered or taken back.
-"""
+"""The producer's end of the queue: putting jobs, reading replies, taking jobs back (docs/protocol.md has the keys)."""
 
 import time
 from collections.abc import Sequence
@@ -12,37 +8,52 @@ from typing import Any
 
 from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.broker import ScriptCall
+from shoal.broker.connections import SHORT_BLOCK_S
 from shoal.contract import wire
 from shoal.contract.excerpt import excerpt
 from shoal.contract.jobs import LANES, Job
 from shoal.contract.keys import LANE_KEYS, NAME, Keys
 from shoal.contract.replies import Reply
-from shoal.errors import InvalidRequest, ShoalError, Unavailable, UnknownJob
+from shoal.errors import InvalidRequest, MalformedJob, ShoalError, Unavailable, UnknownJob
 from shoal.queue import scripts
-from shoal.queue.lane import LaneLimits, LaneLoad, UnreadLoad
-from shoal.queue.packed_jobs import (
+from shoal.queue.lane import (
+    LaneLimits,
+    LaneLoad,
     PackedJobs,
+    UnreadLoad,
     group_puts,
     overloaded,
     too_large,
     too_much_unread,
 )
 from shoal.queue.pool import AsyncPool
-from shoal.queue.reply_stream import ReplyStream
 
-#: Time for which a measured rate of the pool is used again, in seconds: many jobs may be refused at the same time, and
-#: workers announce their rates no more often.
+#: Time for which a measured rate of the pool is used again, in seconds: workers announce their rates no more often.
 SPEED_KNOWN_S = 5.0
+
+#: Most replies fetched at a time.
+REPLIES_AT_ONCE = 1_000
+
+#: Replies fetched by the first read. Each read sets the number for the next one by the sizes that it found.
+FIRST_REPLIES = 100
+
+#: Bytes of replies that a read is meant to fetch. Redis serves no other client while it copies them, and none of them
+#: is delivered before all have come.
+READ_BYTES = 2**20
+
+#: Replies are read from here, and deleted once they are read: after a failover to a Redis whose clock is behind, new
+#: ids may be lower than those that were read.
+_BEGINNING = b"0"
+
+#: Field of an entry that is not a reply but a note: its value is the id of a job whose result is ready.
+_ANSWERED = b"answered"
 
 _PUT, _CANCEL = scripts.PUT, scripts.CANCEL
 _WITHDRAW, _READ, _WATCH = scripts.load("withdraw"), scripts.load("read"), scripts.load("watch")
 
 
 class Producer:
-    """The lanes, results and records of one pool, for programs that put jobs.
-
-    Every method raises Unavailable when Redis does not answer.
-    """
+    """The lanes, results and records of a pool, for programs that put jobs. Every method raises Unavailable."""
 
     def __init__(self, commands: AsyncBroker, keys: Keys, result_ttl_s: int = 3_600):
         self.keys = keys
@@ -60,10 +71,7 @@ class Producer:
     # Put
 
     async def put(self, lane: str, jobs: Sequence[Job], client: str = "") -> None:
-        """Add the client's jobs to the lane, all or none.
-
-        Their results are fetched by `read_result`; putting a job a second time does nothing. Raises Overloaded.
-        """
+        """Add the client's jobs to the lane, all or none; to put a job again does nothing. Raises Overloaded."""
         (outcome,) = await self._put(PackedJobs.pack(lane, jobs, client=client))
         if isinstance(outcome, ShoalError):
             raise outcome
@@ -83,10 +91,8 @@ class Producer:
     async def put_many(self, puts: Sequence[PackedJobs]) -> list[list[str | None] | ShoalError]:
         """Make several puts in one round trip, each accepted or refused by itself.
 
-        Those of one client for one lane that follow each other are made by one run of the script, and one by one if it
-        refuses them together. Returns for each put the ids of its jobs, with None for a job that was there already;
-        or its error: Overloaded, TooLarge for more than an empty lane takes, or InvalidRequest if its idempotency key
-        was used for something else.
+        One run of the script makes a group of them, or one by one if it refuses them together. Returns for each put the
+        ids of its jobs, with None for a job that was there already; or its error, as Overloaded or TooLarge.
         """
         groups = group_puts(puts)
         outcomes: list[list[str | None] | ShoalError] = []
@@ -103,7 +109,6 @@ class Producer:
         return outcomes
 
     async def _put(self, *puts: PackedJobs) -> list[dict[str, Any] | ShoalError]:
-        """Return for each put the result of the script, or the error."""
         outcomes = await self.commands.run_many(_PUT, [ScriptCall(self._keys, put.arguments()) for put in puts])
         return [await self._checked(put, outcome) for put, outcome in zip(puts, outcomes, strict=True)]
 
@@ -122,7 +127,6 @@ class Producer:
         return outcome
 
     async def _speed(self) -> float:
-        """Return the texts per second of the pool, as far as Redis tells them."""
         if time.monotonic() > self._speed_known_until:
             with suppress(ShoalError):
                 self._texts_per_s = await self.pool.texts_per_s()
@@ -143,10 +147,7 @@ class Producer:
         return int((await self.commands.run(_WITHDRAW, self._keys, {"jobs": list(job_ids)}))["withdrawn"])
 
     async def cancel(self, job_id: str) -> str:
-        """Cancel a submitted job that is not answered yet, and return the status that it then has.
-
-        A worker that computes it stops as soon as it notices. Raises UnknownJob.
-        """
+        """Cancel a submitted job that is not answered yet; return its status then. Raises UnknownJob."""
         if not NAME.fullmatch(job_id):  # the script would fail, as if Redis were at fault
             raise _unknown(job_id)
         status = (await self.commands.run(_CANCEL, self._keys, {"id": job_id})).get("status")
@@ -156,25 +157,19 @@ class Producer:
 
     # Results
 
-    def inbox(self, address: str) -> ReplyStream:
+    def inbox(self, address: str) -> "ReplyStream":
         """Return the stream of the replies to jobs with that reply address, and of notes of watched results."""
         return ReplyStream(self.commands, self.keys.replies(address))
 
     async def status(self, job_id: str) -> tuple[str, dict[str, float]]:
-        """Return the status of a submitted job, and its timings once it is done.
-
-        Raises UnknownJob.
-        """
+        """Return the status of a submitted job, and its timings once it is done. Raises UnknownJob."""
         status, timings = await self.commands.execute("HMGET", self.keys.record(job_id), "status", "timings")
         if status is None:
             raise _unknown(job_id)
         return status.decode(), wire.unpack(timings) if timings else {}
 
     async def read_result(self, job_id: str) -> Reply | None:
-        """Return the reply to a submitted job; None if it is not answered yet.
-
-        It can be read again for 60 s. Raises UnknownJob.
-        """
+        """Return the reply to a submitted job, which can be read for 60 s more; None before it. Raises UnknownJob."""
         read = ("HMGET", self.keys.record(job_id), "status", "reply_to")
         (status, reply_to), data = await self.commands.pipeline(read, ("LINDEX", self.keys.result(job_id), 0))
         if status is None:
@@ -241,8 +236,50 @@ class Producer:
                 raise Unavailable(f"{key} is a {is_now} in place of a {wanted}: another program wrote it; delete it")
 
 
+class ReplyStream:
+    """The replies at one address, for one task: a connection that breaks while some are on their way loses none.
+
+    `answered` has the ids of the watched jobs whose results the last call of `wait` has found to be there.
+    """
+
+    def __init__(self, commands: AsyncBroker, key: str):
+        self.answered: list[str] = []
+        self._commands = commands
+        self._key = key
+        self._read: list[bytes] = []  # and not deleted yet
+        self._max_replies = FIRST_REPLIES
+
+    async def wait(self, timeout_s: float = SHORT_BLOCK_S) -> list[Reply]:
+        """Return some `READ_BYTES` of replies, waiting for one; after an error, some may come a second time."""
+        block_ms = max(1, int(min(timeout_s, SHORT_BLOCK_S) * 1000))
+        read = ("XREAD", "COUNT", self._max_replies, "BLOCK", block_ms, "STREAMS", self._key, _BEGINNING)
+        commands: list[tuple[Any, ...]] = [read]
+        if self._read:
+            commands.insert(0, ("XDEL", self._key, *self._read))
+        try:
+            found = (await self._commands.pipeline(*commands, block_s=block_ms / 1000))[-1]
+        finally:
+            self._read = []  # after an error as well: Redis may be another one now
+        self.answered = []
+        if not found:
+            return []
+        entries = found[0][1]
+        self._read = [entry for entry, _ in entries]
+        replies, num_bytes = [], 0
+        for _, (kind, value, *_) in entries:
+            num_bytes += len(value)
+            if kind == _ANSWERED:
+                self.answered.append(value.decode(errors="replace"))
+            elif value:
+                with suppress(MalformedJob):
+                    replies.append(Reply.unpack(value))
+        of_this_size = len(entries) * READ_BYTES // max(1, num_bytes)
+        # at most twice as many: large replies may come after small ones
+        self._max_replies = max(1, min(of_this_size, 2 * self._max_replies, REPLIES_AT_ONCE))
+        return replies
+
+
 def _new_ids(puts: Sequence[PackedJobs], result: dict[str, Any] | ShoalError) -> list[list[str | None] | ShoalError]:
-    """Return for each of the puts that one run of the script made the ids of its new jobs, or the error of the run."""
     if isinstance(result, ShoalError):
         return [result for _ in puts]
     is_new = iter(result.get("is_new", ()))

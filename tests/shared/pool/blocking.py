@@ -19,8 +19,7 @@ from shoal.queue.consumer import Consumer
 from shoal.queue.dispatcher import Dispatcher, Pending
 from shoal.queue.pool import ALIVE_S, AsyncPool
 from shoal.queue.pool import Pool as WorkersPool
-from shoal.queue.producer import Producer
-from shoal.queue.reply_stream import ReplyStream
+from shoal.queue.producer import Producer, ReplyStream
 from shoal.viewers.pool_snapshot import PoolSnapshot
 
 P = ParamSpec("P")

@@ -85,6 +85,12 @@ class Queue(BlockingProducer):
         """Answer jobs."""
         return self.consumer().reply(answers)
 
+    def answer(self, deliveries: Sequence[Delivery], **fields: Any) -> int:
+        """Answer the jobs, each with these fields of a reply; return how many were still unanswered."""
+        jobs = [delivery.job() for delivery in deliveries]
+        pairs = zip(deliveries, jobs, strict=True)
+        return self.reply(Answer(delivery, Reply(job.id, **fields), job.reply_to) for delivery, job in pairs)
+
 
 def set_limits(queue: BlockingProducer, limits: LaneLimits) -> None:
     """Set the limits of the lanes, as workers announce them."""

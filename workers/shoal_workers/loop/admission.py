@@ -11,11 +11,11 @@ from typing import cast
 from shoal.broker.clock import Clock
 from shoal.cache.cache import Cache
 from shoal.contract.excerpt import excerpt
-from shoal.contract.index_job import IndexJob
 from shoal.contract.jobs import Job, check_deadline
 from shoal.contract.outline import Outline
 from shoal.contract.replies import Reply
 from shoal.errors import Expired, Internal, InvalidRequest, Poisoned, ShoalError, UnknownIndex
+from shoal.operations import Search
 from shoal.process import logs
 from shoal.queue.blame import DeadLetter
 from shoal.queue.consumer import Consumer
@@ -237,7 +237,7 @@ class Admission:
     def _give_back(self, refusals: Sequence[tuple[Delivery, ShoalError]]) -> Collection[Delivery]:
         """Give back the jobs whose index this worker does not serve and another one does; return them."""
         wanting = [delivery for delivery, error in refusals if isinstance(error, UnknownIndex)]
-        unknown = {delivery: cast(IndexJob, delivery.job()).index for delivery in wanting}
+        unknown = {delivery: cast(Search, delivery.job()).index for delivery in wanting}
         if not unknown:
             return ()
         if time.monotonic() >= self._served_until or not self._served_elsewhere.issuperset(unknown.values()):

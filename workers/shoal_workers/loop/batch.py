@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Sequence
 
 from shoal.process import logs
-from shoal.queue.job_notice import JobNotice
+from shoal.queue.consumer import JobNotice
 from shoal_workers.encoding.encoder import EncodingPass, Pipeline, TokenizedText
 from shoal_workers.operations.work import INTERACTIVE, Work
 from shoal_workers.process.measurements import Measurements
