@@ -66,38 +66,25 @@ class TestWebPages:
             *("Menu", "", "Storm", "", "One", "", "Other")
         ]
 
-    @pytest.mark.parametrize(
-        ("declared", "encoding"),
-        [
-            ("", "utf-8"),
-            ("", "utf-8-sig"),
-            ("", "utf-16"),
-            ('<meta charset="utf-8">', "utf-8"),
-            ("<meta charset=latin1>", "cp1252"),
+    def test_the_encoding_is_the_declared_one(self, reader: TextReader) -> None:
+        for declared, encoding in (
+            *(("", "utf-8"), ("", "utf-8-sig"), ("", "utf-16"), ("<meta charset=latin1>", "cp1252")),
             ('<meta http-equiv="Content-Type" content="text/html; charset=ISO-8859-15">', "iso8859-15"),
             ('<?xml version="1.0" encoding="windows-1250"?>', "cp1250"),
             ("<meta charset=Shift_JIS>", "shift_jis"),
-        ],
-    )
-    def test_the_encoding_is_the_declared_one(self, reader: TextReader, declared: str, encoding: str) -> None:
-        text = "暴風雨" if encoding == "shift_jis" else "Zürich"
-        assert read(reader, "html", f"{declared}<p>{text}".encode(encoding)).text == text
+        ):
+            text = "暴風雨" if encoding == "shift_jis" else "Zürich"
+            assert read(reader, "html", f"{declared}<p>{text}".encode(encoding)).text == text
 
-    @pytest.mark.parametrize(
-        ("data", "reason"),
-        [
-            (
-                "<p>Zürich".encode("cp1252"),
-                "byte 0xfc at 4 is not utf-8, and it declares no other encoding",
-            ),
+    def test_a_page_that_cannot_be_read_says_why(self, reader: TextReader) -> None:
+        for data, reason in (
+            ("<p>Zürich".encode("cp1252"), "byte 0xfc at 4 is not utf-8, and it declares no other encoding"),
             ("<meta charset=euc-jp><p>Zürich".encode("cp1252"), "is not euc_jp, which it declares"),
             (b"<meta charset=zip><p>a", "it declares the encoding zip, which is not known: convert it to UTF-8"),
             (b"<p>a\0b", "there is a NUL character in it"),
             (b"<script>a()</script>", "there is no text in it: leave it out"),
-        ],
-    )
-    def test_a_page_that_cannot_be_read_says_why(self, reader: TextReader, data: bytes, reason: str) -> None:
-        assert reason in fault(reader, "html", data)
+        ):
+            assert reason in fault(reader, "html", data)
 
     def test_a_bomb_ends_neither_this_process_nor_the_reading(self, reader: TextReader) -> None:
         """The parser takes time that grows with the square of the depth."""
@@ -130,18 +117,14 @@ class TestPdfFiles:
             else:
                 assert fault(reader, "pdf", file.getvalue()) == "it is encrypted: save it without a password"
 
-    @pytest.mark.parametrize(
-        ("data", "reason"),
-        [
-            (b"", "not readable as pdf (EmptyFileError: "),
+    def test_a_file_that_cannot_be_read_says_why(self, reader: TextReader) -> None:
+        for data, reason in (
             (b"no PDF at all", "not readable as pdf (PdfStreamError: "),
             (pdf(["Storm."])[:200], "not readable as pdf ("),
             (pdf([""]), "there is no text in it: if its pages are pictures, run OCR on it first"),
             (pdf_of([]), "there is no text in it: leave it out"),
-        ],
-    )
-    def test_a_file_that_cannot_be_read_says_why(self, reader: TextReader, data: bytes, reason: str) -> None:
-        assert reason in fault(reader, "pdf", data)
+        ):
+            assert reason in fault(reader, "pdf", data)
 
     @pytest.mark.wide
     def test_a_bomb_of_packed_pages_is_refused(self, reader: TextReader) -> None:
@@ -186,16 +169,14 @@ class TestMarkdown:
         assert extract_markdown(b"Storms\n======\ntext").title == "Storms"
         assert extract_markdown(b"text\n").title == ""
 
-    @pytest.mark.parametrize(
-        ("begin", "piece"),
-        [
-            *((b"rain ", piece) for piece in (b"<!--", b"[", b"**a", b"> ", b"`", b"| - ", b"[a](", b"_a_ ")),
+    def test_no_text_takes_long(self, reader: TextReader) -> None:
+        """The reader has a second of the processor's time for each."""
+        pieces = (b"<!--", b"[", b"**a", b"> ", b"`", b"| - ", b"[a](", b"_a_ ")
+        for begin, piece in (
+            *((b"rain ", piece) for piece in pieces),
             *((b"# a", b" "), (b"# a", b" #"), (b"---\ntitle: a", b" ")),
-        ],
-    )
-    def test_no_text_takes_long(self, reader: TextReader, begin: bytes, piece: bytes) -> None:
-        """The reader has a second of the processor's time."""
-        assert read(reader, "markdown", begin + piece * (10**6 // len(piece)) + b"b\n---\nrain").text
+        ):
+            assert read(reader, "markdown", begin + piece * (10**6 // len(piece)) + b"b\n---\nrain").text
 
     def test_bytes_that_are_not_utf_8_are_named(self, reader: TextReader) -> None:
         assert "byte 0xff at 3 is not utf-8" in fault(reader, "markdown", b"abc\xff")

@@ -1,7 +1,11 @@
-"""Folders and files that are documents, as sources."""
+"""Folders and files that are documents, as sources, and the texts of files that builds keep."""
 
 import os
-from importlib.util import find_spec
+import sqlite3
+import time
+import zlib
+from collections.abc import Callable
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,14 +13,15 @@ import pytest
 from pdf_files import pdf
 from test_builder import MadeVectors
 
-from shoal.errors import BadDocument, InvalidRequest, MissingExtra, PathNotAllowed
+from shoal.errors import BadDocument, InvalidRequest, PathNotAllowed
 from shoal.long_task import TaskProgress
 from shoal.records.document import BadRow, Document
-from shoal.records.folder import list_files
-from shoal.records.source import Source
+from shoal.records.folder import SETTLES_S, ReadFiles, list_files
+from shoal.records.source import NO_ROOTS, Source
 from shoal.records.source_file import SourceRules
 from shoal.settings import Settings
 from shoal_workers.index.build.builder import build
+from shoal_workers.index.files.manifest import READ_FILES
 from shoal_workers.index.index import Index
 
 TIME = "2026-11-22T03:00:00Z"
@@ -53,20 +58,15 @@ def bad(source: Source) -> list[str]:
 
 
 def test_each_file_is_a_document_with_its_path_as_id(folder: Path) -> None:
+    pytest.importorskip("selectolax")
+    pytest.importorskip("pypdf")
+    filled(folder, {"c.HTM": b"<title>News</title><p>Storm", "d.pdf": pdf(["Wet."], "A book")})
     assert list(Source(folder)) == [
         Document("a/note.txt", "Zürich\n\nis wet.", {"modified": TIME}),
         Document("b.md", "Storms\nRain.", {"title": "Storms", "modified": TIME}),
+        Document("c.HTM", "Storm", {"title": "News", "modified": TIME}),
+        Document("d.pdf", "Wet.", {"title": "A book", "modified": TIME}),
     ]
-
-
-@pytest.mark.skipif(not find_spec("selectolax") or not find_spec("pypdf"), reason="the extra documents is not there")
-def test_web_pages_and_pdf_files_are_documents(tmp_path: Path) -> None:
-    files = {"a.html": b"<title>News</title><p>Storm", "b.HTM": b"<p>Rain", "c.pdf": pdf(["Wet."], "A book")}
-    folder = filled(tmp_path / "docs", files)
-    assert [(row.id, row.text, row.fields.get("title")) for row in Source(folder)] == [
-        *(("a.html", "Storm", "News"), ("b.HTM", "Rain", None), ("c.pdf", "Wet.", "A book"))
-    ]
-    assert [row.text for row in Source(folder / "c.pdf")] == ["Wet."]
 
 
 def test_a_file_alone_is_a_source_of_one_document(folder: Path) -> None:
@@ -77,6 +77,7 @@ def test_a_file_alone_is_a_source_of_one_document(folder: Path) -> None:
 
 def test_a_bad_file_is_named_and_the_others_are_read(folder: Path, tmp_path: Path) -> None:
     filled(folder, {"c.md": b"\xff", "d.md": b" ", "e.md": b"text"})
+    (folder / os.fsdecode(b"\xff.md")).write_text("text")
     os.symlink(folder / "gone.md", folder / "f.md")
     os.symlink(tmp_path, folder / "loop")
     os.mkfifo(folder / "pipe.md")
@@ -86,18 +87,11 @@ def test_a_bad_file_is_named_and_the_others_are_read(folder: Path, tmp_path: Pat
         f"{folder}/c.md: byte 0xff at 0 is not utf-8, and it declares no other encoding: correct it, or convert it "
         "with iconv -f ENCODING -t UTF-8",
         f"{folder}/d.md: there is no text in it: leave it out",
+        f"'{folder}/\\udcff.md': its name is not UTF-8: rename it",
     ]
     assert [row.id for row in Source(folder).rows() if isinstance(row, Document)] == ["a/note.txt", "b.md", "e.md"]
     with pytest.raises(BadDocument, match=r"docs/c.md: byte 0xff"):
         list(Source(folder))
-
-
-def test_a_name_that_is_not_utf_8_is_a_bad_row(folder: Path) -> None:
-    (folder / os.fsdecode(b"\xff.md")).write_text("text")
-    found = bad(Source(folder))
-    assert len(found) == 1
-    assert found[0].isascii()
-    assert "its name is not UTF-8: rename it" in found[0]
 
 
 def test_links_out_of_the_roots_are_not_read(folder: Path, tmp_path: Path) -> None:
@@ -127,17 +121,17 @@ def test_the_uploads_of_clients_are_no_part_of_a_folder(tmp_path: Path) -> None:
 
 def test_a_change_of_any_file_changes_the_fingerprint(folder: Path) -> None:
     source, found = Source(folder), []
-    for change in (
+    for alter in (
         lambda: None,
         lambda: (folder / "b.md").write_text("# Storms\nWind."),
         lambda: (folder / "c.md").write_text("new"),
         lambda: (folder / "c.md").unlink(),
         lambda: (folder / "b.md").rename(folder / "d.md"),
     ):
-        change()
-        found.append(tuple(source.fingerprint().values()))
+        alter()
+        found.append(source.fingerprint())
+        assert source.fingerprint() == found[-1]
     assert all(one != other for one, other in pairwise(found))
-    assert tuple(source.fingerprint().values()) == found[-1]
 
 
 def test_a_folder_without_documents_and_one_of_too_many_are_refused(tmp_path: Path) -> None:
@@ -149,21 +143,104 @@ def test_a_folder_without_documents_and_one_of_too_many_are_refused(tmp_path: Pa
         list_files(tmp_path, SourceRules(), 1)
 
 
-@pytest.mark.parametrize(("ending", "package"), [("html", "selectolax"), ("pdf", "pypdf")])
-def test_a_missing_package_is_named(tmp_path: Path, ending: str, package: str) -> None:
-    if find_spec(package):
-        pytest.skip(f"{package} is installed")
-    with pytest.raises(MissingExtra, match=f"reading {ending} needs {package}"):
-        list(Source(filled(tmp_path, {f"a.{ending}": b"a"})))
-
-
 def test_a_build_reads_a_folder_and_tells_how_far_it_is(folder: Path, tmp_path: Path) -> None:
     filled(folder, {"c.md": b"\xff"})
     reports: list[TaskProgress] = []
     result = build(Source(folder), tmp_path / "index", MadeVectors(), reports.append, skips_bad=True)
     assert (result.count, result.num_bad) == (2, 1)
-    reading = [(report.rows, report.fraction) for report in reports if report.step == "reading"]
-    assert [report for report in reading if report in ((1, 1 / 3), (2, 2 / 3), (3, 1.0))] == [
-        *((1, 1 / 3), (2, 2 / 3), (3, 1.0))
-    ]
+    reading = {(report.rows, report.fraction) for report in reports if report.step == "reading"}
+    assert reading >= {(1, 1 / 3), (2, 2 / 3), (3, 1.0)}
     assert Index.open(tmp_path / "index").document(1)["id"] == "b.md"
+
+
+class TestReadFiles:
+    """The texts of files that a build has read: the next one reads only files that have changed."""
+
+    @pytest.fixture
+    def docs(self, tmp_path: Path) -> Path:
+        """A folder of two files, which have just been written."""
+        (folder := tmp_path / "two").mkdir()
+        (folder / "a.md").write_text("# Storm")
+        (folder / "b.txt").write_text("rain")
+        return folder
+
+    @pytest.fixture
+    def store(self, tmp_path: Path, docs: Path) -> Path:
+        """The texts of these files, each with another one than it has: a file with that text was not read."""
+        with ReadFiles(tmp_path / "store", later) as read_files:
+            for file in list_files(docs, NO_ROOTS):
+                read_files.keep(file, {"id": file.path, "text": f"noted of {file.path}"})
+        return tmp_path / "store"
+
+    @pytest.mark.parametrize("how", ["text", "text and not its time", "file"])
+    def test_only_a_file_that_has_changed_is_read_again(self, how: str, docs: Path, store: Path) -> None:
+        path, about = docs / "b.txt", (docs / "b.txt").stat()
+        written = path if how != "file" else path.with_name("other")
+        written.write_text("x" * about.st_size)
+        if how != "text":
+            os.utime(written, ns=(about.st_atime_ns, about.st_mtime_ns))
+        written.replace(path)
+        assert texts(docs, store) == {"a.md": "noted of a.md", "b.txt": "xxxx"}
+
+    def test_a_file_that_was_just_written_is_read_again(self, docs: Path, tmp_path: Path) -> None:
+        texts(docs, tmp_path / "store", time.time)
+        with ReadFiles(tmp_path / "store") as read_files:
+            assert [read_files.find(file) for file in list_files(docs, NO_ROOTS)] == [None, None]
+
+    def test_files_that_are_gone_are_forgotten(self, docs: Path, store: Path) -> None:
+        _, gone = list_files(docs, NO_ROOTS)
+        (docs / "b.txt").unlink()
+        assert texts(docs, store) == {"a.md": "noted of a.md"}
+        with ReadFiles(store, later) as read_files:
+            assert read_files.find(gone) is None
+
+    @pytest.mark.parametrize("content", [b"no database", b"", b"SQLite format 3\0" + b"\xff" * 200, None])
+    def test_a_store_that_is_damaged_or_cannot_be_written(
+        self, content: bytes | None, docs: Path, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "store" if content is not None else tmp_path / "nowhere" / "store"
+        if content is not None:
+            path.write_bytes(content)
+        for _ in range(2):
+            assert texts(docs, path) == {"a.md": "Storm", "b.txt": "rain"}
+
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            *("record = x'00'", "record = NULL", "record = 5", "mark = zeroblob(16) || build || mark"),
+            *("build = 'text'", f"build = {2**63 - 1}", f"record = x'{zlib.compress(b'5').hex()}'"),
+            f"""record = x'{zlib.compress(b'{"id": "a.md", "text": null}').hex()}'""",
+            f"""record = x'{zlib.compress(b'{"id": "z.md", "text": "of another file"}').hex()}'""",
+        ],
+    )
+    def test_values_that_no_build_wrote_are_not_taken(self, damage: str, docs: Path, store: Path) -> None:
+        with closing(sqlite3.connect(store)) as connection, connection:
+            connection.execute(f"UPDATE texts SET {damage}")
+        assert texts(docs, store) == {"a.md": "Storm", "b.txt": "rain"}
+
+    def test_a_build_takes_texts_from_the_one_before_unless_all_is_to_be_read(
+        self, docs: Path, store: Path, tmp_path: Path
+    ) -> None:
+        out = tmp_path / "index"
+
+        def built(reuses: bool) -> list[str]:
+            build(Source(docs), out, MadeVectors(), reuses=reuses)
+            index = Index.open(out)
+            return [index.document(row)["text"] for row in range(index.manifest.count)]
+
+        assert built(reuses=True) == ["Storm", "rain"]
+        store.replace(out / READ_FILES)
+        (docs / "b.txt").write_text("wind")
+        assert built(reuses=True) == ["noted of a.md", "wind"]
+        assert built(reuses=False) == ["Storm", "wind"]
+
+
+def later() -> float:
+    """Return a time at which files that were just written have settled."""
+    return time.time() + 2 * SETTLES_S
+
+
+def texts(folder: Path, store: Path, now_s: Callable[[], float] = later) -> dict[str, str]:
+    """Return the texts of the documents of a folder, some of which may be in a store."""
+    with ReadFiles(store, now_s) as read_files:
+        return {row.id: row.text for row in Source(folder).rows(read_files=read_files) if isinstance(row, Document)}

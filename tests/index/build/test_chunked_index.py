@@ -1,7 +1,6 @@
 """Indexes whose rows are chunks of documents."""
 
 import json
-from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +21,7 @@ from shoal.records.document import Document
 from shoal.records.source import Source
 from shoal.settings import Settings
 from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.index.build.builder import build
+from shoal_workers.index.build.builder import BuildResult, build
 from shoal_workers.index.build.chunks import Cutter
 from shoal_workers.index.build.document_encoder import LocalEncoder, ModelInfo
 from shoal_workers.index.build.folding import IndexChanges
@@ -33,63 +32,47 @@ from shoal_workers.index.long_tasks import BuildIndex, build_index
 LONG = " ".join(f"Storm {n} brings rain. The market falls in Europe." for n in range(12))
 
 
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    """Return the folder for the index."""
-    return tmp_path / "index"
+class Chunked:
+    """An index of chunks with 20 tokens, of which 4 overlap, where a build does not say otherwise."""
+
+    def __init__(self, folder: Path, encoder: Encoder):
+        self.out = folder / "index"
+        self._path = folder / "source.jsonl"
+        self._encoder = encoder
+
+    def build(self, *documents: dict[str, Any], sizes: tuple[int, int] = (20, 4), **options: Any) -> BuildResult:
+        """Build a version of these documents."""
+        chunker = self._encoder.chunker(Options(chunk_tokens=sizes[0], chunk_overlap=sizes[1]), "")
+        assert chunker is not None
+        self._path.write_text("".join(json.dumps(document) + "\n" for document in documents))
+        options = {"encoder": MadeVectors(), "cutter": Cutter(chunker, *sizes)} | options
+        return build(Source(self._path), self.out, **options)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows of the current version."""
+        index = Index.open(self.out)
+        return [index.document(row) for row in range(index.manifest.count)]
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Callable[[Iterable[dict[str, Any]]], Source]:
-    """Return a function that writes a source of documents."""
-
-    def write(documents: Iterable[dict[str, Any]]) -> Source:
-        path = tmp_path / "source.jsonl"
-        path.write_text("".join(json.dumps(document) + "\n" for document in documents))
-        return Source(path)
-
-    return write
+def chunked(tmp_path: Path, encoder: Encoder) -> Chunked:
+    """Return an index that is not built yet."""
+    return Chunked(tmp_path, encoder)
 
 
-@pytest.fixture
-def cutter(encoder: Encoder) -> Cutter:
-    """Return what cuts documents into chunks of 20 tokens, of which 4 overlap."""
-    return cutter_of(encoder, 20, 4)
-
-
-def cutter_of(encoder: Encoder, chunk_tokens: int, overlap: int = 0) -> Cutter:
-    """Return what cuts documents with the tokenizer of the tiny model."""
-    chunker = encoder.chunker(Options(chunk_tokens=chunk_tokens, chunk_overlap=overlap), "")
-    assert chunker is not None
-    return Cutter(chunker, chunk_tokens, overlap)
-
-
-Write = Callable[[Iterable[dict[str, Any]]], Source]
-
-
-def rows(index: Index) -> list[dict[str, Any]]:
-    """Return all rows of an index."""
-    return [index.document(row) for row in range(index.manifest.count)]
-
-
-def test_each_chunk_is_a_row_with_the_fields_of_its_document_and_its_place(
-    source: Write, out: Path, cutter: Cutter, encoder: Encoder
-) -> None:
-    result = build(
-        source([{"id": "a", "text": LONG, "year": 2001}, {"id": "b", "text": "rain"}]),
-        *(out, LocalEncoder(encoder)),
-        cutter=cutter,
-    )
-    index = Index.open(out)
-    found = rows(index)
+def test_each_chunk_is_a_row_with_the_fields_of_its_document_and_its_place(chunked: Chunked, encoder: Encoder) -> None:
+    documents = {"id": "a", "text": LONG, "year": 2001}, {"id": "b", "text": "rain"}
+    result = chunked.build(*documents, encoder=LocalEncoder(encoder))
+    found = chunked.rows
     of_a = [row for row in found if row["document"] == "a"]
     assert len(of_a) > 5
     assert all(row["text"] == LONG[row["start"] : row["stop"]] for row in of_a)
     assert all(row["id"] == "a" and row["year"] == 2001 for row in of_a)
-    assert of_a[0]["start"] == 0
-    assert of_a[-1]["stop"] == len(LONG)
+    assert (of_a[0]["start"], of_a[-1]["stop"]) == (0, len(LONG))
     assert any(one["stop"] > other["start"] for one, other in pairwise(of_a))  # they overlap
     assert found[-1] == {"id": "b", "text": "rain", "document": "b", "start": 0, "stop": 4}
+    index = Index.open(chunked.out)
     assert index.vectors == pytest.approx(encoder.embed([row["text"] for row in found], Options(), ""), abs=1e-5)
     assert (result.count, result.num_documents) == (len(found), 2)
     manifest = index.manifest
@@ -97,35 +80,33 @@ def test_each_chunk_is_a_row_with_the_fields_of_its_document_and_its_place(
     assert index.rows_of(["a"]).tolist() == list(range(len(of_a)))
 
 
-def test_chunks_that_have_not_changed_keep_their_vectors(source: Write, out: Path, cutter: Cutter) -> None:
-    build(source([{"id": "a", "text": LONG}]), out, MadeVectors(), cutter=cutter)
-    again = build(source([{"id": "a", "text": LONG + " More rain."}]), out, MadeVectors(), cutter=cutter)
+def test_chunks_that_have_not_changed_keep_their_vectors(chunked: Chunked) -> None:
+    chunked.build({"id": "a", "text": LONG})
+    again = chunked.build({"id": "a", "text": LONG + " More rain."})
     assert 0 < again.num_embedded <= 2
     assert again.num_reused == again.count - again.num_embedded
 
 
-def test_a_document_with_the_id_of_another_is_one_bad_row(source: Write, out: Path, cutter: Cutter) -> None:
-    same_id = source([{"id": "a", "text": LONG}, {"id": "a", "text": LONG + LONG}, {"id": "b", "text": LONG}])
+def test_a_document_with_the_id_of_another_is_one_bad_row(chunked: Chunked) -> None:
+    documents = {"id": "a", "text": LONG}, {"id": "a", "text": LONG + LONG}, {"id": "b", "text": LONG}
     with pytest.raises(BadDocument, match=r"line 2: the id .a. is already that of .*line 1; ids must differ"):
-        build(same_id, out, MadeVectors(), cutter=cutter)
-    result = build(same_id, out, MadeVectors(), cutter=cutter, skips_bad=True)
+        chunked.build(*documents)
+    result = chunked.build(*documents, skips_bad=True)
     assert (result.num_bad, result.num_documents) == (1, 2)
-    assert len((current_version(out) / BAD_ROWS).read_text().splitlines()) == 1
-    found = rows(Index.open(out))
-    assert {row["id"] for row in found} == {"a", "b"}
-    assert max(row["stop"] for row in found) == len(LONG)
+    assert len((current_version(chunked.out) / BAD_ROWS).read_text().splitlines()) == 1
+    assert {row["id"] for row in chunked.rows} == {"a", "b"}
+    assert max(row["stop"] for row in chunked.rows) == len(LONG)
 
 
-def test_changed_documents_are_folded_in_as_chunks(queue: Queue, source: Write, out: Path, cutter: Cutter) -> None:
+def test_changed_documents_are_folded_in_as_chunks(queue: Queue, chunked: Chunked) -> None:
     changes = IndexChanges(ChangeLog(queue.broker, queue.keys), "news")
-    texts = source([{"id": "a", "text": LONG}, {"id": "b", "text": LONG}, {"id": "c", "text": "rain"}])
-    build(texts, out, MadeVectors(), cutter=cutter, changes=changes)
+    documents = {"id": "a", "text": LONG}, {"id": "b", "text": LONG}, {"id": "c", "text": "rain"}
+    chunked.build(*documents, changes=changes)
     added = Document("a", "Rain. " * 40, {"start": "of a field that gives way"})
     as_written(changes.log).append("news", Change((added,), unit_vectors(1), ("b",), "d", 0.0))
-    result = build(texts, out, MadeVectors(), cutter=cutter, changes=changes)
-    found = rows(Index.open(out))
-    assert {row["id"] for row in found} == {"a", "c"}
-    of_a = [row for row in found if row["id"] == "a"]
+    result = chunked.build(*documents, changes=changes)
+    assert {row["id"] for row in chunked.rows} == {"a", "c"}
+    of_a = [row for row in chunked.rows if row["id"] == "a"]
     assert len(of_a) > 2
     assert all(row["text"] == added.text[row["start"] : row["stop"]] for row in of_a)
     assert (result.num_documents, result.num_changed) == (2, 2)
@@ -138,36 +119,29 @@ def test_changed_documents_are_folded_in_as_chunks(queue: Queue, source: Write, 
         ({"id": "a", "text": "rain " * 2_000, "note": "n" * 2**20}, "the fields of document .a. would take"),
     ],
 )
-def test_a_document_that_gives_no_chunks_is_a_bad_row(
-    source: Write, out: Path, encoder: Encoder, document: dict[str, Any], reason: str
-) -> None:
-    bad = source([{"id": "b", "text": "storm"}, document])
+def test_a_document_that_gives_no_chunks_is_a_bad_row(chunked: Chunked, document: dict[str, Any], reason: str) -> None:
+    documents = {"id": "b", "text": "storm"}, document
     with pytest.raises(BadDocument, match=f"source.jsonl, line 2: {reason}"):
-        build(bad, out, MadeVectors(), cutter=cutter_of(encoder, 4))
-    assert build(bad, out, MadeVectors(), cutter=cutter_of(encoder, 4), skips_bad=True).num_bad == 1
+        chunked.build(*documents, sizes=(4, 0))
+    assert chunked.build(*documents, sizes=(4, 0), skips_bad=True).num_bad == 1
 
 
-def test_an_interrupted_build_goes_on_only_with_chunks_of_the_same_size(
-    source: Write, out: Path, encoder: Encoder
-) -> None:
-    texts = source([{"id": "a", "text": LONG}])
+def test_an_interrupted_build_goes_on_only_with_chunks_of_the_same_size(chunked: Chunked) -> None:
     with pytest.raises(Unavailable):
-        build(texts, out, MadeVectors(breaks=Unavailable("away")), cutter=cutter_of(encoder, 20))
-    build(texts, out, MadeVectors(), cutter=cutter_of(encoder, 10))
-    assert Index.open(out).manifest.chunk_tokens == 10
+        chunked.build({"id": "a", "text": LONG}, encoder=MadeVectors(breaks=Unavailable("away")))
+    chunked.build({"id": "a", "text": LONG}, sizes=(10, 0))
+    assert Index.open(chunked.out).manifest.chunk_tokens == 10
 
 
-def test_a_long_job_cuts_with_the_tokenizer_of_the_model(
-    source: Write, out: Path, encoder: Encoder, home: Path
-) -> None:
-    request = BuildIndex("news", source([{"id": "a", "text": LONG}]).path, chunk_tokens=10, chunk_overlap=2)
-    settings = Settings(home=str(home))
-    result = build_index(request, out, LocalEncoder(encoder), lambda _: None, settings=settings)
+def test_a_long_job_cuts_with_the_tokenizer_of_the_model(tmp_path: Path, encoder: Encoder, home: Path) -> None:
+    (tmp_path / "source.txt").write_text(LONG)
+    request = BuildIndex("news", str(tmp_path / "source.txt"), chunk_tokens=10, chunk_overlap=2)
+    model, settings = LocalEncoder(encoder), Settings(home=str(home))
+    result = build_index(request, tmp_path / "index", model, lambda _: None, settings=settings)
     assert result.count > 10
-    for elsewhere in (replace(settings, home=str(out)), settings):
-        model = replace(LocalEncoder(encoder).model, name=str(out) if elsewhere != settings else encoder.model.name)
+    for folder, name in ((home, model.model.name), (tmp_path, str(tmp_path))):
         with pytest.raises((ModelNotFound, ModelMismatch), match="build where a worker is, or without chunk_tokens"):
-            Cutter.open(elsewhere.home_folder, replace(model, digest="f" * 64), request.options())
+            Cutter.open(folder, replace(model.model, name=name, digest="f" * 64), request.options())
 
 
 @pytest.mark.parametrize(
@@ -196,13 +170,11 @@ def test_the_tokenizer_is_of_the_original_of_a_model_where_none_is_prepared(enco
 class TestSearches:
     """Searches of a chunked index, of which each document is one hit."""
 
-    @pytest.fixture
-    def open_index(self, source: Write, out: Path, cutter: Cutter, encoder: Encoder) -> Callable[[], Index]:
-        """Return a function that opens an index of three long documents and a short one."""
+    def index(self, chunked: Chunked, encoder: Encoder) -> Index:
+        """Return an index of three long documents and a short one."""
         texts = {"a": LONG, "b": "Rain. " * 60 + LONG, "c": LONG.replace("Storm", "Climate change"), "d": "storm"}
-        documents = source({"id": name, "text": text} for name, text in texts.items())
-        build(documents, out, LocalEncoder(encoder), cutter=cutter)
-        return lambda: Index.open(out)
+        chunked.build(*({"id": name, "text": text} for name, text in texts.items()), encoder=LocalEncoder(encoder))
+        return Index.open(chunked.out)
 
     def hits(self, index: Index, encoder: Encoder, **options: Any) -> list[dict[str, Any]]:
         """Return the hits of a query."""
@@ -210,8 +182,8 @@ class TestSearches:
         [found] = index.answer(job, encoder.embed(job.texts, Options(), "")).hits
         return found
 
-    def test_a_hit_is_the_best_chunk_of_its_document(self, open_index: Callable[[], Index], encoder: Encoder) -> None:
-        index = open_index()
+    def test_a_hit_is_the_best_chunk_of_its_document(self, chunked: Chunked, encoder: Encoder) -> None:
+        index = self.index(chunked, encoder)
         chunks = self.hits(index, encoder, group_by="")
         assert len(chunks) == index.manifest.count
         best: dict[str, dict[str, Any]] = {}
@@ -222,10 +194,8 @@ class TestSearches:
         assert {(hit["id"], hit["start"] > 0) for hit in found} == {("a", True)}
         assert len(found) == len(index.rows_of(["a"])) - 1
 
-    def test_documents_that_were_added_are_hits_of_their_own(
-        self, open_index: Callable[[], Index], encoder: Encoder
-    ) -> None:
-        index = open_index()
+    def test_documents_that_were_added_are_hits_of_their_own(self, chunked: Chunked, encoder: Encoder) -> None:
+        index = self.index(chunked, encoder)
         added = tuple(Document(name, "storm rain", {}) for name in ("x", "y", "a"))
         vectors = encoder.embed([one.text for one in added], Options(), "")
         change = Change(added, vectors, ("c",), index.manifest.digest, 0.0)

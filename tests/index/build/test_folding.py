@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 from blocking import ChangeLog, as_written
+from index_versions import make_older
 from queues import Queue
-from test_builder import MadeVectors, contents, names
+from test_builder import MadeVectors, contents, names, stop_at
 
 from shoal.broker.broker import Broker
-from shoal.changes.change import MAX_CHANGE_IDS, MAX_CHANGES, Change
+from shoal.changes.change import Change
 from shoal.changes.change_log import START
 from shoal.contract.keys import Keys
-from shoal.errors import BadDocument, Paused, TooManyChanges
+from shoal.errors import BadDocument, InvalidRequest, Paused
 from shoal.long_task import Report, TaskProgress
 from shoal.records.document import Document
 from shoal.records.source import Source
@@ -27,7 +28,7 @@ from shoal_workers.index.build.builder import BuildResult, build
 from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.build.scratch import SCRATCH
 from shoal_workers.index.files.documents import read_lines
-from shoal_workers.index.files.manifest import CHANGES, DOCUMENTS, FILES, MANIFEST, Manifest
+from shoal_workers.index.files.manifest import CHANGES, DOCUMENTS, MANIFEST, Manifest
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.versions import list_versions, publish, rollback
 
@@ -53,15 +54,24 @@ class News:
         change = Change(documents, vectors, tuple(deleted), "d" * 64, made_at)
         return as_written(self.changes.log).append(INDEX, change)
 
+    def forget(self) -> None:
+        """Let Redis forget the changes that all versions have."""
+        self.changes.forget_folded(self.out)
+
     @property
     def version(self) -> Path:
         """The folder of the current version."""
         return current_version(self.out)
 
     @property
+    def documents(self) -> list[tuple[str, str]]:
+        """The ids and texts of the current version, in their order."""
+        return documents_of(self.version)
+
+    @property
     def ids(self) -> list[str]:
         """The ids of the current version, in their order."""
-        return [one for one, _ in documents_of(self.version)]
+        return [one for one, _ in self.documents]
 
     def positions(self, after: str = START) -> list[str]:
         """Return the positions of the changes that Redis has after one."""
@@ -94,7 +104,7 @@ class TestAChange:
         result = news.build()
         index = Index.open(news.out)
         kept = [(f"d{n}", f"text {n}") for n in range(10) if n not in (3, 5)]
-        assert documents_of(index.folder) == [*kept, ("d3", "changed"), ("newer", "rain"), ("new", "storm again")]
+        assert news.documents == [*kept, ("d3", "changed"), ("newer", "rain"), ("new", "storm again")]
         assert index.document(8) == {"id": "d3", "text": "changed", "by": "hand"}
         assert (result.num_changed, result.num_embedded, result.num_reused, result.count) == (5, 3, 8, 11)
         assert (index.manifest.num_changed, index.manifest.changes_through) == (5, last)
@@ -107,9 +117,8 @@ class TestAChange:
         news.append({"d5": "back"}, ["new"], made_at=200.0)
         news.build()
         kept = [(f"d{n}", f"text {n}") for n in range(10) if n not in (1, 5)]
-        folder = news.version
-        assert documents_of(folder) == [*kept, ("d1", "changed"), ("d5", "back")]
-        assert list(read_lines(folder / CHANGES)) == [
+        assert news.documents == [*kept, ("d1", "changed"), ("d5", "back")]
+        assert list(read_lines(news.version / CHANGES)) == [
             {"id": "d1", "made_at": 100.0, "document": {"text": "changed", "by": "hand"}},
             {"id": "new", "made_at": 200.0, "document": None},
             {"id": "d5", "made_at": 200.0, "document": {"text": "back", "by": "hand"}},
@@ -119,13 +128,11 @@ class TestAChange:
         news.build()
         news.append({"old": "storm"}, ["d5"], made_at=100.0)
         news.append({"new": "rain"}, ["d6"], made_at=200.0)
-        news.build()
         for before in (200.0, None):
             news.build(drop_changes_before=before)
-            found = news.ids
-            assert found == [*(f"d{n}" for n in range(10) if n != 6), "new"]
+            assert news.ids == [*(f"d{n}" for n in range(10) if n != 6), "new"]
         assert news.build(drop_changes_before=201.0).num_changed == 0
-        assert len(documents_of(news.version)) == 10
+        assert len(news.ids) == 10
 
     def test_that_was_made_while_a_build_runs_is_neither_lost_nor_doubled(self, news: News) -> None:
         news.build()
@@ -138,14 +145,12 @@ class TestAChange:
                 news.append({progress.step: "rain"}, [f"d{len(steps)}"])
 
         news.build(change)
-        folder = news.version
         assert len(steps) > 3
-        assert documents_of(folder)[-1] == ("before", "storm")
-        assert Manifest.read(folder).changes_through == before
+        assert news.documents[-1] == ("before", "storm")
+        assert Manifest.read(news.version).changes_through == before
         assert [lines[1]["id"] for _, lines in news.changes.since(before) if lines] == steps
         news.build()
-        found = news.ids
-        assert found == ["d0", *(f"d{n}" for n in range(len(steps) + 1, 10)), "before", *steps]
+        assert news.ids == ["d0", *(f"d{n}" for n in range(len(steps) + 1, 10)), "before", *steps]
 
     def test_that_cannot_be_read_is_left_out(self, news: News, queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
         news.append({"new": "storm"})
@@ -156,17 +161,22 @@ class TestAChange:
         assert Manifest.read(news.version).changes_through == last
         assert f"index {INDEX}: changes are left out, for good: entry " in caplog.text
 
+    def test_of_a_position_is_refused_where_a_source_has_no_ids(self, news: News, tmp_path: Path) -> None:
+        news.append({}, ["late-1", "1"])
+        (tmp_path / "source.txt").write_text("storm\nrain\n")
+        news.source = Source(tmp_path / "source.txt")
+        with pytest.raises(InvalidRequest, match=r'no column of ids.* a change of id "1", .*--id-column'):
+            news.build()
+        (tmp_path / "source.csv").write_text("id,text\n1,storm\n2,rain\n")
+        news.source = Source(tmp_path / "source.csv")
+        assert news.build().count == 1
+        assert not Manifest.read(news.version).ids_are_positions
+
 
 class TestAVersion:
     def test_of_layout_3_gives_its_vectors(self, news: News) -> None:
         news.build(changes=None)
-        folder = news.version
-        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text()) | {"layout": 3}
-        del manifest["num_changed"], manifest["changes_through"]
-        for name in FILES[7:]:
-            del manifest["checksums"][name]
-            (folder / name).unlink()
-        (folder / MANIFEST).write_text(json.dumps(manifest))
+        make_older(news.version, 3)
         assert Index.open(news.out).manifest.changes_through == START
         news.append({"new": "storm"}, ["d5"])
         result = news.build()
@@ -206,21 +216,6 @@ class TestAVersion:
 
 
 class TestRedis:
-    def test_keeps_what_a_kept_version_needs(self, news: News) -> None:
-        made = []
-        for n in range(5):
-            made.append(news.append({f"new {n}": "storm"}))
-            news.build(num_kept=2)
-            assert made[n] in news.positions(made[n - 1] if n else START)  # until it is told that they are folded
-            news.changes.forget_folded(news.out)
-        assert news.positions(made[3]) == made[4:]
-        made.append(news.append({"last": "storm"}))
-        rollback(news.out)
-        news.changes.forget_folded(news.out)
-        assert news.positions(made[3]) == made[4:]
-        needed = news.changes.since(Manifest.read(news.version).changes_through)
-        assert [position for position, _ in needed] == made[4:]
-
     def test_keeps_all_for_a_version_that_cannot_be_read_now(self, news: News) -> None:
         damaged = news.build(changes=None).version
         made = []
@@ -228,9 +223,8 @@ class TestRedis:
             made.append(news.append({f"new {n}": "storm"}))
             news.build()
         (news.out / damaged / MANIFEST).write_text("{}")
-        news.changes.forget_folded(news.out)
-        kept = [position for position, lines in news.changes.since(START) if lines is not None]
-        assert kept == made
+        news.forget()
+        assert news.positions() == made
 
     def test_that_does_not_have_all_changes_any_more(
         self, news: News, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -241,7 +235,7 @@ class TestRedis:
         for n in range(2):
             news.append({f"new {n}": "storm"}, [f"d{n}"])
             news.build(num_kept=1)
-            news.changes.forget_folded(news.out)
+            news.forget()
         news.append({"last": "storm"})
         assert caplog.text == ""
         for other in ("other", "new"):
@@ -253,24 +247,6 @@ class TestRedis:
             assert "changes are left out, for good: Redis does not have the changes after" in caplog.text
             caplog.clear()
 
-    def test_that_has_its_limit_of_changes_takes_more_after_a_build(self, news: News) -> None:
-        news.build()
-        for n in range(MAX_CHANGES // MAX_CHANGE_IDS):
-            news.append({}, [f"gone {n} {k}" for k in range(MAX_CHANGE_IDS)])
-        with pytest.raises(TooManyChanges):
-            news.append({"new": "storm"})
-        assert news.build().num_changed == MAX_CHANGES
-        news.changes.forget_folded(news.out)
-        news.append({"new": "storm"})
-
-    def test_keeps_all_if_nothing_is_folded_in(self, news: News) -> None:
-        news.build()
-        made = news.append({"new": "storm"})
-        news.build(changes=None)
-        news.changes.forget_folded(news.out)
-        news.changes.forget_folded(news.out / "nowhere")
-        assert news.positions() == [made]
-
     def test_that_does_not_answer_fails_nothing_that_was_done(
         self, news: News, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -280,30 +256,21 @@ class TestRedis:
         assert "Redis keeps changes that its versions have until the next build" in caplog.text
 
 
-@pytest.mark.parametrize("step", ["reading", "publishing"])
-def test_an_interrupted_build_goes_on_with_the_changes_that_it_began_with(
-    news: News, tmp_path: Path, step: str
-) -> None:
+def test_an_interrupted_build_goes_on_with_the_changes_that_it_began_with(news: News, tmp_path: Path) -> None:
     news.source = source_of(tmp_path, range(4_200))
     news.append({"new": "storm", "d7": "changed"}, ["d5"])
     build(news.source, tmp_path / "undisturbed", MadeVectors(), changes=news.changes)
-
-    def stop(progress: TaskProgress) -> None:
-        if progress.step == step:
-            raise Paused("stop")
-
     with pytest.raises(Paused):
-        news.build(stop)
+        news.build(stop_at("reading"))
     news.append({"later": "rain"}, ["d6"])
     news.build()
     assert contents(news.out) == contents(tmp_path / "undisturbed")
     assert SCRATCH not in names(news.out)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_every_version_shows_all_changes(news: News, seed: int) -> None:
+def test_every_version_shows_all_changes(news: News) -> None:
     """With the changes that Redis has since, each version has the documents that the changes so far leave."""
-    drawn = random.Random(seed)
+    drawn = random.Random(0)
     wanted = {f"d{n}": f"text {n}" for n in range(10)}
     news.build()
 
@@ -318,11 +285,11 @@ def test_every_version_shows_all_changes(news: News, seed: int) -> None:
     def build_again() -> None:
         given = news.changes if drawn.random() < 0.7 else None
         news.build(changes=given, publishes=drawn.random() < 0.7)
-        news.changes.forget_folded(news.out)
+        news.forget()
 
     def switch() -> None:
         publish(news.out, drawn.choice(list_versions(news.out)).name)
-        news.changes.forget_folded(news.out)
+        news.forget()
 
     steps: list[Callable[[], None]] = [change, change, build_again, switch]
     for _ in range(40):

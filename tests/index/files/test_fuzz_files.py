@@ -223,41 +223,28 @@ def test_documents(tmp_path: Path, data: st.DataObject, kind: str, packed: str) 
 
 
 @pytest.fixture(scope="module")
-def parquet(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """Return the bytes of a .parquet file."""
+def columns() -> list[tuple[str, bytes]]:
+    """Return the ending and the bytes of a .parquet file, an Arrow file and an Arrow stream."""
     import pyarrow
-    from pyarrow import parquet
-
-    path = tmp_path_factory.mktemp("parquet") / "documents.parquet"
-    columns = {"id": [1, 2, 3], "text": ["storm", "rain", "snow"], "tags": [["a"], [], None], "on": [{"b": 1.5}] * 3}
-    parquet.write_table(pyarrow.table(columns), path)
-    return path.read_bytes()
-
-
-@pytest.fixture(scope="module", params=["new_file", "new_stream"])
-def arrow(request: pytest.FixtureRequest) -> bytes:
-    """Return the bytes of an Arrow file or stream."""
-    import pyarrow
-    from pyarrow import ipc
+    from pyarrow import ipc, parquet
 
     words = pyarrow.array(["storm", "rain", "storm"])
-    table = pyarrow.table(
-        {"id": [1, 2, 3], "text": words, "kind": words.dictionary_encode(), "tags": [["a"], [], None]}
-    )
-    sink = io.BytesIO()
-    with getattr(ipc, request.param)(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue()
+    values = {"id": [1, 2, 3], "text": words, "tags": [["a"], [], None], "on": [{"b": 1.5}] * 3}
+    table = pyarrow.table(values | {"kind": words.dictionary_encode()})
+    sinks = [io.BytesIO() for _ in range(3)]
+    parquet.write_table(pyarrow.table(values), sinks[0])
+    for new, sink in zip((ipc.new_file, ipc.new_stream), sinks[1:], strict=True):
+        with new(sink, table.schema) as writer:
+            writer.write_table(table)
+    return [(ending, sink.getvalue()) for ending, sink in zip((".parquet", ".arrow", ".arrow"), sinks, strict=True)]
 
 
-@fuzz(25, data=st.data())
-def test_documents_of_arrow(arrow: bytes, tmp_path: Path, data: st.DataObject) -> None:
-    read(tmp_path / "documents.arrow", data.draw(mutated(st.just(arrow)) | st.binary(max_size=50)))
-
-
-@fuzz(25, data=st.data())
-def test_documents_of_parquet(parquet: bytes, tmp_path: Path, data: st.DataObject) -> None:
-    read(tmp_path / "documents.parquet", data.draw(mutated(st.just(parquet)) | st.binary(max_size=50)))
+@fuzz(60, data=st.data(), number=st.integers(0, 2))
+def test_documents_of_columns(
+    columns: list[tuple[str, bytes]], tmp_path: Path, data: st.DataObject, number: int
+) -> None:
+    ending, content = columns[number]
+    read(tmp_path / f"documents{ending}", data.draw(mutated(st.just(content)) | st.binary(max_size=50)))
 
 
 def read(path: Path, content: bytes) -> None:

@@ -1,0 +1,418 @@
+"""Sources in text files, packed or not: their documents, what is wrong with rows and files, and limits."""
+
+import csv
+import gzip
+import io
+import json
+import random
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.errors import BadDocument, InvalidRequest, PathNotAllowed
+from shoal.long_task import MAX_SHOWN
+from shoal.process.system_limits import limited_memory
+from shoal.records.bad_rows import BadRows
+from shoal.records.document import MAX_ROW_BYTES, BadRow, Document
+from shoal.records.source import Source
+from shoal.records.source_file import SourceRules
+from shoal.records.text_records import MAX_BLANK_CHARS, MAX_LINE_CHARS, MAX_OPEN_QUOTES
+from shoal_workers.build_command import SAMPLE
+
+Write = Callable[[str, str | bytes], Path]
+
+#: Python before 3.14 has it in a package.
+zstd = pytest.importorskip("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
+
+#: The kernel of Linux counts the most memory of a program from its start on.
+counts_memory = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Return a function that writes a file."""
+
+    def write_file(name: str, content: str | bytes) -> Path:
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write_file
+
+
+def rows(path: Path, **options: Any) -> list[str | int]:
+    """Return the text of each document, and the number of each bad row, whose reason begins with its place."""
+    found: list[str | int] = []
+    for row in Source(path, **options).rows():
+        found.append(row.text if isinstance(row, Document) else row.number)
+        assert isinstance(row, Document) or row.reason.startswith((f"{path}, line ", f"{path}, row "))
+    return found
+
+
+def refusal(path: Path, **options: Any) -> str:
+    """Return what is wrong with a source that has a bad row, or is bad as a whole."""
+    with pytest.raises(BadDocument) as caught:
+        list(Source(path, **options))
+    return caught.value.message
+
+
+def peak_mb(path: Path, expression: str = "sum(1 for _ in source.rows())") -> float:
+    """Return the most memory that a process needs to evaluate an expression of `source`, in MB."""
+    script = (
+        "import re, sys\nfrom pathlib import Path\nfrom shoal.records.source import Source\n"
+        f"source = Source(sys.argv[1])\n{expression}\n"
+        r"print(re.search(r'VmHWM:\s+(\d+)', Path('/proc/self/status').read_text())[1])"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
+    return int(done.stdout) / 2**10
+
+
+class TestFormats:
+    @pytest.mark.parametrize(
+        ("name", "content"),
+        [
+            ("a.csv", 'id,text,topic\nx,"one, two",sea\ny,three,air\n'),
+            ("a.tsv", "id\ttext\ttopic\nx\tone, two\tsea\ny\tthree\tair\n"),
+            ("a.jsonl", '{"id":"x","text":"one, two","topic":"sea"}\n{"id":"y","text":"three","topic":"air"}'),
+        ],
+    )
+    def test_each_gives_the_same_documents_packed_or_not(self, write: Write, name: str, content: str) -> None:
+        for path in (
+            *(write(name, content), write(name.upper(), content), write(f"crlf.{name}", content.replace("\n", "\r\n"))),
+            *(write(f"{name}.gz", gzip.compress(content.encode())), write(f"bom.{name}", "\ufeff" + content)),
+        ):
+            source = Source(path)
+            for _ in range(2):  # a second pass starts anew
+                expected = [Document("x", "one, two", {"topic": "sea"}), Document("y", "three", {"topic": "air"})]
+                assert list(source) == expected
+
+    def test_txt_has_one_document_a_line(self, write: Write) -> None:
+        path = write("a.txt", '\ufeffone "quoted\r\n\n   \n two, three\tfour \nlast\u2028still last')
+        assert rows(path) == ['one "quoted', " two, three\tfour ", "last\u2028still last"]
+        assert rows(write("a.txt.zst", zstd.compress(b"one\ntwo\n"))) == ["one", "two"]
+
+    def test_tsv_takes_quotes_literally(self, write: Write) -> None:
+        path = write("a.tsv", 'text\ttopic\n"open\t"a"b\n')
+        assert list(Source(path)) == [Document("0", '"open', {"topic": '"a"b'})]
+
+    @pytest.mark.parametrize("name", ["a.xlsx", "a", "a.parquet.gz"])
+    def test_an_unknown_ending_is_refused_with_the_endings_that_work(self, write: Write, name: str) -> None:
+        path = write(name, "text\none\n")
+        with pytest.raises(InvalidRequest, match=rf"{path} .*\.csv, .*\.txt, .*\.csv\.gz, .*\.parquet"):
+            Source(path)
+
+    def test_a_file_that_cannot_be_read_is_refused_by_path(self, write: Write, tmp_path: Path) -> None:
+        with pytest.raises(InvalidRequest, match=r"missing\.csv"):
+            Source(tmp_path / "missing.csv")
+        source = Source(path := write("a.csv", "text\none\n"))
+        path.unlink()
+        with pytest.raises(InvalidRequest, match=r"a\.csv cannot be read"):
+            list(source)
+        if Path("/proc/self/mem").exists():  # whose first byte cannot be read
+            path.symlink_to("/proc/self/mem")
+            with pytest.raises(InvalidRequest, match=r"a\.csv cannot be read \("):
+                list(source)
+
+    @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.txt"])
+    def test_a_file_without_rows_has_no_documents(self, write: Write, name: str) -> None:
+        for content in ("", "\ufeff", "\n\n" if name != "a.csv" else "text,topic\n"):
+            assert rows(write(name, content)) == []
+
+
+class TestColumns:
+    @pytest.mark.parametrize(
+        ("header", "text"),
+        [
+            *(("title,text,body", 1), ("quote", 0), ("id,quote", 1), ("topic,headline", 1), ("date,content", 1)),
+            *(("topic,date", None), ("id", None), ("Text,Title", None), ("headline,content,id", None)),
+        ],
+    )
+    def test_the_text_column_is_found_or_has_to_be_named(self, write: Write, header: str, text: int | None) -> None:
+        path = write("a.csv", f"{header}\n{header}\n")
+        names = header.split(",")
+        if text is not None:
+            assert rows(path) == [names[text]]
+        else:
+            candidates = "(none)" if names == ["id"] else ", ".join(f'"{name}"' for name in names if name != "id")
+            with pytest.raises(InvalidRequest, match=re.escape(f"any of {candidates}; name it with --text-column")):
+                rows(path)
+
+    def test_the_log_tells_which_of_several_columns_is_the_text(
+        self, write: Write, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level("INFO")
+        path = write("rows.csv", "topic,headline\nsea,storm\n")
+        assert rows(path) == ["storm"]
+        assert rows(write("texts.csv", "secret text\nstorm\n"))
+        assert caplog.messages == [f"{path}: the texts are those of its column headline"]
+
+    def test_named_columns_are_used_and_left_out_of_the_fields(self, write: Write) -> None:
+        path = write("a.csv", "key,title,body\nk1,one,two\n")
+        assert list(Source(path, "body", "key")) == [Document("k1", "two", {"title": "one"})]
+        assert next(iter(Source(path, "key", "key"))).fields == {"title": "one", "body": "two"}
+        for columns in ({"text_column": "headline"}, {"id_column": "headline"}):
+            with pytest.raises(InvalidRequest, match='no column is called "headline"; there are "key", "title"'):
+                rows(path, **columns)
+
+    @pytest.mark.parametrize(
+        ("header", "columns", "taken"),
+        [
+            ("text,score", {}, "score"),
+            ("text,title", {"text_column": "title"}, "text"),
+            ("id,key,text", {"id_column": "key"}, "id"),
+        ],
+    )
+    def test_one_that_is_named_like_a_part_of_a_hit_is_a_text_an_id_or_refused(
+        self, write: Write, header: str, columns: dict[str, str], taken: str
+    ) -> None:
+        path = write("a.csv", f"{header}\n{header}\n")
+        assert f'"{taken}"' in refusal(path, **columns)
+        assert len(rows(path, **columns, reserved=frozenset())) == 1  # where there are no hits
+        path = write("b.csv", "id,score\nk,one\n")
+        assert list(Source(path, text_column="id", id_column="score")) == [Document("one", "k", {})]
+
+    def test_ids_become_strings_and_are_positions_where_there_are_none(self, write: Write) -> None:
+        path = write("a.jsonl", '{"id":7,"text":"one"}\n{"id":"x","text":"two"}\n{"id":0,"text":"three"}\n')
+        assert [document.id for document in Source(path)] == ["7", "x", "0"]
+        # A bad row that is corrected later changes the ids of no others.
+        found = [row for row in Source(write("a.txt", b"one\n\n\xff\ntwo\n")).rows() if isinstance(row, Document)]
+        assert [(row.id, row.text) for row in found] == [("0", "one"), ("2", "two")]
+
+    def test_very_many(self, write: Write) -> None:
+        names = ",".join(f"c{n}" for n in range(200_000))
+        assert rows(write("a.csv", f"text,{names}\n"), text_column="text") == []
+        assert 'more than one column is called "text"' in refusal(write("a.csv", f"text,{names},text\n"))
+
+
+class TestBadRows:
+    @pytest.mark.parametrize(
+        ("name", "content", "expected"),
+        [
+            pytest.param("a.txt", b"one\n\xff\n\ntwo\0\nthree", ["one", 2, 4, "three"], id="encoding and nul"),
+            pytest.param("a.txt", b"one\n" * 9_999 + b"\xc3", ["one"] * 9_999 + [10_000], id="cut in a character"),
+            pytest.param("a.csv", "text,n\none,1\n,2\n  ,3\ntwo\nthree,3,4\n", ["one", 3, 4, 5, 6], id="cells"),
+            pytest.param("a.csv", "id,text\nx,one\n,two\n  ,three\n", ["one", 3, 4], id="no id"),
+            pytest.param("a.csv", 'text,n\n"one",1\n"two" x,2\nthree,3\n', ["one", 3, "three"], id="after a quote"),
+            pytest.param("a.csv", 'text,n\n"one\n1,2\n"three" x,3\nfour,4\n', [2, "four"], id="a row of three lines"),
+            pytest.param("a.csv", 'text,n\n"a\n\nb",1\n"two\nmore"\n', ["a\n\nb", 5], id="after a row of three lines"),
+            pytest.param("a.csv", 'text,n\n"two,2\nthree,3\nfour,4\n', [2, "three", "four"], id="open quote"),
+            pytest.param("a.csv", 'text,n\none,1\n"two,2', ["one", 3], id="open quote in the last line"),
+            pytest.param("a.csv", b'text,n\n"o\n\xff\nne",1\ntwo,2\n', [2, "two"], id="encoding in three lines"),
+            pytest.param("a.csv", b'text,n\n"one\n\xff,1\ntwo,2\n', [2, 3, "two"], id="encoding after an open quote"),
+            pytest.param("a.csv", b'text\none\n"two\nand\0more"\n', ["one", 3], id="nul in csv"),
+            pytest.param("a.tsv", b"text\tn\none\t1\ntwo\nth\0ree\t3\nfour\t4\n", ["one", 3, 4, "four"], id="tsv"),
+            pytest.param("a.jsonl", '{\n{"text":"one"}\n{"title":"x"}\n[]\n', [1, "one", 3, 4], id="json"),
+            pytest.param("a.jsonl", '{"text":"one"} {}\n{"text":5}\n{"text":"two"\n', [1, 2, 3], id="other json"),
+            pytest.param("a.jsonl", '{"text":"\\ud83d"}\n{"text":"a","t":[{"\\udc00":1}]}\n', [1, 2], id="half a pair"),
+            pytest.param("a.jsonl", '{"text":"a","n":NaN}\n{"text":"a","n":1e999}\n', [1, 2], id="no numbers"),
+            pytest.param(
+                "a.jsonl", f'{{"text":"a","n":{2**63}}}\n{{"text":"a","n":{2**63 - 1}}}', [1, "a"], id="64 bits"
+            ),
+            pytest.param("a.jsonl", f'{{"text":"one","n":{"[" * 99_999}}}\n', [1], id="deep nesting"),
+            pytest.param(
+                "a.jsonl", '{"id":null,"text":"a"}\n{"id":"","text":"a"}\n{"text":"a"}\n', [1, 2, 3], id="ids"
+            ),
+            pytest.param(
+                "a.jsonl", '{"text":"one"}\n{"text":"two","id":"x"}\n', ["one", 2], id="a later reserved field"
+            ),
+        ],
+    )
+    def test_reading_goes_on_after_one(
+        self, write: Write, name: str, content: str | bytes, expected: list[str | int]
+    ) -> None:
+        path = write(name, content)
+        assert rows(path) == expected
+        first = next(row for row in expected if isinstance(row, int))
+        documents = iter(Source(path))
+        assert [document.text for document in islice(documents, expected.index(first))] == expected[
+            : expected.index(first)
+        ]
+        with pytest.raises(BadDocument, match=re.escape(f"{path}, line ")):
+            next(documents)
+
+    @pytest.mark.parametrize(
+        ("name", "content", "part"),
+        [
+            ("a.csv", "text,topic\none\n", "line 2: the header has 2 cells, this row 1"),
+            ("a.csv", b'text\n"o\n\xff\nne"\n', "line 3: byte 0xff is not UTF-8"),
+            ("a.csv", "nr;text\n1;one\n", "by commas in a .csv"),
+            ("a.csv", "text,topic,topic\n1,2,3\n", 'more than one column is called "topic"'),
+            ("a.csv", 'text,n\n"one\n1,2\n"three" x,3\n', "in lines 2 to 4; is a quote"),
+            ("a.csv", 'text\n"two\nthree\n', "line 2: a quote is not closed; close it, or double it"),
+            ("a.csv", "text\none\n".encode("utf-16"), "line 1: the file is UTF-16"),
+            ("a.jsonl", '{"text":"one", "n":NaN}', "NaN"),
+            ("a.jsonl", '{"text":"one"', "character 14"),
+            ("a.jsonl", f'{{"text":"one","n":[{"[]," * 100_000}1]}}', "it has 100,002 brackets"),
+            ("a.jsonl", f'{{"text":"one","n":{"9" * 5_000}}}', "does not fit in 64 bits"),
+        ],
+    )
+    def test_the_reason_says_what_is_wrong(self, write: Write, name: str, content: str | bytes, part: str) -> None:
+        assert part in refusal(write(name, content))
+
+    def test_they_are_counted_shown_and_kept(self, tmp_path: Path) -> None:
+        path, bad_rows = tmp_path / "bad-rows.jsonl", [BadRow(n, f"a.txt, line {n}: it is empty") for n in range(2, 15)]
+        with BadRows(path, most=12) as bad:
+            for row in bad_rows[:12]:
+                bad.add(row)
+            with pytest.raises(BadDocument, match=r"over 12 rows cannot be used, .* the first: a.txt, line 2: it is"):
+                bad.add(bad_rows[12])
+        assert (bad.num, bad.first) == (12, tuple(row.reason for row in bad_rows[:MAX_SHOWN]))
+        kept = [json.loads(line) for line in path.read_text().splitlines()]
+        assert kept == [{"row": row.number, "reason": row.reason} for row in bad_rows[:12]]
+
+
+class TestLimits:
+    @pytest.mark.parametrize(
+        ("name", "row"),
+        [("a.txt", "{}"), ("a.jsonl", '{{"text":"{}"}}'), ("a.csv", '"{}"'), ("a.tsv", "{}")],
+    )
+    def test_a_row_over_the_limit_is_left_out(self, write: Write, name: str, row: str) -> None:
+        header = "" if name in ("a.txt", "a.jsonl") else "text\n"
+        texts = ("ok", "x" * MAX_ROW_BYTES, "ok")
+        path = write(name, "".join([header, *(row.format(text) + "\n" for text in texts)]))
+        assert rows(path, max_text_chars=2 * MAX_ROW_BYTES) == ["ok", header.count("\n") + 2, "ok"]
+        assert f"over {MAX_ROW_BYTES:,} bytes" in refusal(path)
+
+    def test_a_text_over_its_limit_is_a_bad_row(self, write: Write) -> None:
+        path = write("a.txt", "12345\n123456\n")
+        assert rows(path, max_text_chars=5) == ["12345", 2]
+
+    def test_a_row_of_many_lines_is_limited_too(self, write: Write) -> None:
+        path = write("a.csv", 'text,n\n"' + f"{'x' * 1_000_000}\n" * 9 + "one,1\ntwo,2\n")
+        assert rows(path) == [*range(2, 11), "one", "two"]
+
+    @counts_memory
+    def test_a_line_of_50_mb_does_not_fill_the_memory(self, write: Write) -> None:
+        path = write("a.txt.zst", zstd.compress(b"one\n" + bytes(50 * 2**20) + b"\ntwo\n"))
+        assert rows(path) == ["one", 2, "two"]
+        assert peak_mb(path) < 110
+
+    def test_what_is_no_text_is_not_read_on(self, write: Write) -> None:
+        path = write("a.txt.zst", zstd.compress(b"one\n" + bytes(MAX_LINE_CHARS + 2**24)))
+        assert "line 2: it has over 268,435,456 characters" in refusal(path)
+        blank = b" " * (MAX_BLANK_CHARS * 2 // 3) + b"\n"
+        path = write("a.txt.zst", zstd.compress(b"one\n" + blank + b"two\n" + blank + b"three\n"))
+        assert rows(path) == ["one", "two", "three"]
+        path = write("a.txt.zst", zstd.compress(b"one\n" + b"\n" * (MAX_BLANK_CHARS + 1)))
+        assert "line 1048578: over 1,048,576 characters of blank lines" in refusal(path)
+
+    def test_a_table_with_many_open_quotes_is_not_read_on(self, write: Write) -> None:
+        source = Source(write("a.csv", "text\n" + 'x","\n' * MAX_OPEN_QUOTES * 1_000))
+        found = islice(source.rows(), 3 * MAX_OPEN_QUOTES)
+        with pytest.raises(BadDocument, match="over 100 quotes are not closed"):
+            sum(isinstance(row, BadRow) for row in found)
+
+    @counts_memory
+    def test_memory_does_not_grow_with_the_number_of_rows(self, write: Write) -> None:
+        line = '{"id": %d, "text": "some words of text", "n": 1}\n'
+        few, many = (write(f"{n}.jsonl", "".join(line % i for i in range(n))) for n in (1_000, 30_000))
+        assert peak_mb(many) < peak_mb(few) + 3
+
+    @counts_memory
+    def test_the_memory_that_something_takes_has_one(self) -> None:
+        with limited_memory(2**28), pytest.raises(MemoryError):
+            bytearray(2**29)
+        with limited_memory(2**30):
+            bytearray(2**29)
+        with limited_memory(2**30, lambda: 2**30), pytest.raises(MemoryError):
+            bytearray(2**29)
+        bytearray(2**29)
+
+
+@pytest.mark.parametrize("packed", [".gz", ".zst"])
+def test_a_damaged_packed_file_is_refused(write: Write, packed: str) -> None:
+    content = "".join(f"line {n}\n" for n in range(20_000)).encode()
+    data = gzip.compress(content) if packed == ".gz" else zstd.compress(content)
+    assert len(rows(write(f"a.txt{packed}", data))) == 20_000
+    for broken in (data[:-9], data[: len(data) // 2], data[:2], b"no archive", data[:20] + b"\xff" * 50 + data[70:]):
+        message = refusal(write(f"b.txt{packed}", broken))
+        assert re.search(r"not readable as (gzip|zstd).* lines before it were read", message)
+
+
+@pytest.mark.parametrize("packed", ["", ".gz", ".zst"])
+def test_the_part_that_was_read_is_known(write: Write, packed: str) -> None:
+    content = random.Random(1).randbytes(500_000).hex("\n", 40).encode()
+    pack: Callable[[bytes], bytes] = {"": bytes, ".gz": gzip.compress, ".zst": zstd.compress}[packed]
+    source = Source(write(f"a.txt{packed}", pack(content)))
+    assert source.fraction is None
+    parts = [source.fraction or 0 for n, _ in enumerate(source) if n % 1_000 == 0]
+    assert parts == sorted(parts)
+    assert parts[0] < 0.5 < parts[-1] <= 1
+    assert source.fraction == 1
+
+
+def test_a_change_of_the_file_changes_its_fingerprint(write: Write) -> None:
+    source = Source(write("a.txt", "one\n"))
+    before = source.fingerprint()
+    assert before == source.fingerprint()
+    assert (before["name"], before["size_bytes"]) == ("a.txt", 4)
+    write("a.txt", "two\n")
+    assert source.fingerprint() != before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_link_leads_from_below_a_root_to_no_other_place(write: Write, tmp_path: Path) -> None:
+    (root := tmp_path / "root").mkdir()
+    other, path, rules = write("secret.txt", "secret\n"), root / "a.txt", SourceRules(root_folders=[root])
+    path.symlink_to(other)
+    source = Source(path, rules=rules)
+    for use in (source.fingerprint, lambda: list(source)):
+        with pytest.raises(PathNotAllowed, match=r"root/a.txt is a link to a file that is below none"):
+            use()
+    assert rows(path) == ["secret"]  # there is no root
+    assert rows(other, rules=rules) == ["secret"]  # the caller has allowed it
+    path.unlink()
+    path.symlink_to(write("root/b.txt", "two\n"))
+    assert [document.text for document in source] == ["two"]
+
+
+def test_the_sample_has_a_thousand_distinct_headlines_of_25_topics() -> None:
+    documents = list(Source(SAMPLE, "headline"))
+    texts = [document.text for document in documents]
+    assert len({" ".join(text.lower().split()) for text in texts}) == len(texts) >= 1_000
+    assert all(text == text.strip() and 15 <= len(text) <= 150 for text in texts)
+    assert Counter(" ".join(text.split()[:3]) for text in texts).most_common(1)[0][1] <= 5
+    topics = Counter(document.fields["topic"] for document in documents)
+    assert (len(topics), min(topics.values()) >= 40) == (25, True)
+
+
+any_text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+some_text = any_text.filter(str.strip)
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(any_text, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.lists(st.tuples(some_text, any_text, any_text), min_size=1, max_size=9))
+def test_rows_of_csv_writer_are_read_back(tmp_path_factory: Any, rows: list[tuple[str, str, str]]) -> None:
+    written = io.StringIO(newline="")
+    csv.writer(written).writerows([("text", "topic", 'a, "b"\n'), *rows])
+    path = tmp_path_factory.mktemp("csv") / "a.csv"
+    path.write_bytes(written.getvalue().encode())
+    expected = [Document(str(n), text, {"topic": a, 'a, "b"\n': b}) for n, (text, a, b) in enumerate(rows)]
+    assert list(Source(path)) == expected
+
+
+@given(st.lists(st.tuples(some_text, json_values), min_size=1, max_size=9), st.booleans())
+def test_lines_of_json_dumps_are_read_back(
+    tmp_path_factory: Any, rows: list[tuple[str, Any]], ensure_ascii: bool
+) -> None:
+    objects = [{"id": n, "text": text, "more": more} for n, (text, more) in enumerate(rows)]
+    path = tmp_path_factory.mktemp("json") / "a.jsonl"
+    path.write_bytes("\n".join(json.dumps(item, ensure_ascii=ensure_ascii) for item in objects).encode())
+    assert list(Source(path)) == [Document(str(n), text, {"more": more}) for n, (text, more) in enumerate(rows)]
