@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pytest
 from api_stub import MakeApp
+from changes import unit_vectors
 from flask import Flask
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
-from test_field_search import Made, vectors_of
+from test_search_modes import Scene
 
 from shoal.contract.checks import MAX_NAME_CHARS, MAX_VALUE_CHARS
 from shoal.contract.options import Options
@@ -20,6 +21,7 @@ from shoal.operations import OPERATIONS
 from shoal.operations.search_fields import MAX_BOOST_VALUES, MAX_BOOSTS, MAX_FACETS, MAX_SORTS
 from shoal.operations.search_filter import MAX_FILTER_CONDITIONS, MAX_FILTER_VALUES
 from shoal.operations.search_options import MAX_FIELDS, MAX_GROUP_SIZE, MAX_LISTS, SearchOptions
+from shoal.records.document import Document
 from shoal_api.schema.body import CHECKS, Body, BoundedBy
 
 pytest_plugins = ["api_fixtures"]
@@ -171,9 +173,9 @@ def test_no_part_of_an_option_is_longer_than_its_bound(options: dict[str, Any]) 
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     """Return an index of as many documents as the sample has, each with several values of some fields."""
-    documents = [
+    fields = [
         {
             "tag": [f"t{m}" for m in range(n % 10)],
             "key": f"key {n}",
@@ -182,7 +184,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
         }
         for n in range(1_025)
     ]
-    return Made(tmp_path_factory.mktemp("bounds") / "version", documents, 0, 0, 0)
+    documents = [Document(str(n), f"text {n}", one) for n, one in enumerate(fields)]
+    return Scene.of(tmp_path_factory.mktemp("bounds") / "version", documents, unit_vectors(1_025), 1_025)
 
 
 _KEYS = [f"key {n}" for n in range(MAX_FILTER_VALUES)]
@@ -206,8 +209,8 @@ LARGEST: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", LARGEST, ids=lambda options: next(iter(options)))
-def test_the_largest_options_take_little_work(made: Made, options: dict[str, Any]) -> None:
-    query, num_calls = vectors_of(1, 3)[0], 0
+def test_the_largest_options_take_little_work(made: Scene, options: dict[str, Any]) -> None:
+    query, num_calls = unit_vectors(1, seed=3)[0], 0
 
     def count(frame: object, event: str, argument: object) -> None:
         nonlocal num_calls
