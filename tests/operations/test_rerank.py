@@ -1,11 +1,11 @@
-"""Reranks: the scores of Sentence Transformers' CrossEncoder, in jobs that share passes like all others."""
+"""Reranks, and searches with a second stage: the scores of Sentence Transformers' CrossEncoder, in shared passes."""
 
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,25 +14,34 @@ import msgpack
 import numpy as np
 import openvino
 import pytest
+from blocking import DeadLetters
 from click.testing import CliRunner
 from conftest import TESTS
 from numpy.typing import NDArray
 from queues import Queue, drive
 
 from shoal import Client, operations
+from shoal.cache.cache import Cache
+from shoal.cache.table import Table
 from shoal.cli.main import main
+from shoal.contract.jobs import Job
 from shoal.contract.keys import Keys
-from shoal.contract.options import Options
+from shoal.contract.options import QUERY_PROMPTS, Options
 from shoal.contract.replies import Reply
-from shoal.errors import InvalidRequest, InvalidText, ModelMismatch, ShoalError, Unsupported
-from shoal.operations import Embed, Rerank
+from shoal.errors import InvalidRequest, InvalidText, ModelMismatch, ShoalError
+from shoal.operations import Embed, Rerank, Search
+from shoal.operations.search_options import SearchOptions
+from shoal.records.source import Source
 from shoal.settings import Settings
 from shoal.supervisor.summary import print_summary
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.engines import int8
 from shoal_workers.encoding.reranker import Reranker, sigmoid
+from shoal_workers.index.build.builder import build
+from shoal_workers.index.build.document_encoder import LocalEncoder
 from shoal_workers.index.index import Index
+from shoal_workers.index.ranked_search import most_diverse
 from shoal_workers.loop.admission import Limits
 from shoal_workers.loop.worker import Worker
 from shoal_workers.model import parity
@@ -40,10 +49,10 @@ from shoal_workers.model.model import GRAPH, Model
 from shoal_workers.model.prepare import prepare, prepare_if_needed
 from shoal_workers.service import service
 
-#: Largest difference from the scores of CrossEncoder, in f32.
+#: Largest difference from the scores of CrossEncoder, in f32, and between scores of different passes.
 MAX_ERROR = 1e-4
 
-QUERY = "storm in europe"
+QUERY, TOP_N = "storm in europe", 20
 DOCUMENTS = ["the storm rises", "market falls", "", "rain in the market and a change of climate", "Zürich 価格 😀"]
 LONG, LONGER = "rain and change " * 20, "the storm of europe falls in " * 30
 
@@ -53,6 +62,9 @@ PAIRS = [
     *((first, second) for first in (QUERY, LONG, LONGER) for second in (LONG, LONGER, "a")),
     *[(QUERY, "storm " * 5_000), ("storm " * 5_000, "a")],
 ]
+
+
+# The model
 
 
 @pytest.fixture(scope="module")
@@ -69,50 +81,24 @@ def originals(torch_reference: None, reranker_source: Path, tmp_path_factory: py
     return folder
 
 
-def expected(originals: Path, name: str, what: str) -> NDArray[np.float32]:
-    """The scores of the `PAIRS` by Sentence Transformers."""
-    with np.load(originals / f"{name}.npz") as arrays:
-        found: NDArray[np.float32] = arrays[what]
-        return found
-
-
-@pytest.fixture(scope="module", params=["bert", "roberta"])
-def name(request: pytest.FixtureRequest) -> str:
-    """The model that is compared."""
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def opened(originals: Path, name: str, tmp_path_factory: pytest.TempPathFactory) -> Reranker:
-    """That model, prepared and opened in f32."""
-    home = tmp_path_factory.mktemp(name)
-    return Reranker.open(prepare_if_needed(home, str(originals / name)), "openvino", "f32", 2)
-
-
-# The model
-
-
 @pytest.mark.wide
-def test_scores_are_those_of_sentence_transformers(opened: Reranker, originals: Path, name: str) -> None:
-    raw = expected(originals, name, "raw")
-    assert np.ptp(raw) > 1
-    assert opened.score(PAIRS) == pytest.approx(raw, abs=MAX_ERROR)
-    assert sigmoid(opened.score(PAIRS)) == pytest.approx(expected(originals, name, "scores"), abs=MAX_ERROR)
-
-
-@pytest.mark.wide
-def test_a_pair_alone_has_the_score_that_it_has_among_others(opened: Reranker, originals: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["bert", "roberta"])
+def test_scores_are_those_of_sentence_transformers(originals: Path, name: str, tmp_path: Path) -> None:
+    opened = Reranker.open(prepare_if_needed(tmp_path, str(originals / name)), "openvino", "f32", 2)
+    cut_left = [TokenizedText(tokens) for tokens in opened.tokenize(PAIRS, "left")]
+    opened.encode(cut_left)
+    found = {
+        "raw": opened.score(PAIRS),
+        "scores": sigmoid(opened.score(PAIRS)),
+        "left": np.concatenate([text.vectors[0] for text in cut_left if text.vectors is not None]),
+    }
+    with np.load(originals / f"{name}.npz") as expected:
+        assert np.ptp(expected["raw"]) > 1
+        for what, scores in found.items():
+            assert scores == pytest.approx(expected[what], abs=MAX_ERROR)
     alone = np.concatenate([opened.score([pair]) for pair in PAIRS])
-    assert alone == pytest.approx(expected(originals, name, "raw"), abs=MAX_ERROR)
-
-
-@pytest.mark.wide
-def test_pairs_may_lose_their_beginning(opened: Reranker, originals: Path, name: str) -> None:
-    texts = [TokenizedText(tokens) for tokens in opened.tokenize(PAIRS, "left")]
-    opened.encode(texts)
-    found = np.concatenate([text.vectors[0] for text in texts if text.vectors is not None])
-    assert found == pytest.approx(expected(originals, name, "left"), abs=MAX_ERROR)
-    assert [text.tokens.truncated for text in texts] == [max(map(len, pair)) > 100 for pair in PAIRS]
+    assert alone == pytest.approx(found["raw"], abs=MAX_ERROR)
+    assert [text.tokens.truncated for text in cut_left] == [max(map(len, pair)) > 100 for pair in PAIRS]
 
 
 @pytest.mark.wide
@@ -123,18 +109,15 @@ def test_the_torch_engine_makes_the_same_scores(
     assert Reranker.open(folder, "torch", "f32", 1).score(PAIRS) == pytest.approx(reranker.score(PAIRS), abs=MAX_ERROR)
 
 
-@pytest.mark.parametrize("precision", ["bf16", "int8"])
-def test_other_precisions_are_near_enough_to_serve(reranker_source: Path, home: Path, precision: str) -> None:
+def test_other_precisions_are_near_enough_to_serve(reranker_source: Path, home: Path) -> None:
     folder = prepare_if_needed(home, str(reranker_source))
-    assert np.isfinite(Reranker.open(folder, "openvino", precision, 1).score(PAIRS)).all()
-
-
-def test_the_layer_with_one_output_is_not_rounded_to_8_bits(reranker_source: Path, home: Path) -> None:
-    graph = openvino.Core().read_model(prepare_if_needed(home, str(reranker_source)) / GRAPH)
+    for precision in ("bf16", "int8"):
+        assert np.isfinite(Reranker.open(folder, "openvino", precision, 1).score(PAIRS)).all()
+    graph = openvino.Core().read_model(folder / GRAPH)
     int8.compress(graph)
     rounded = [tuple(node.shape) for node in graph.get_ops() if node.get_element_type().to_string() == "i8"]
     assert (32, 32) in rounded
-    assert (1, 32) not in rounded
+    assert (1, 32) not in rounded  # the layer with one output
 
 
 def test_an_engine_whose_scores_are_off_is_refused(tiny_model: Path, reranker: Reranker, home: Path) -> None:
@@ -160,11 +143,7 @@ def change(source: Path, file: str = "config.json", **values: Any) -> None:
     ("values", "words"),
     [
         ({"id2label": {"0": "no", "1": "yes"}}, "has 2 labels, and a reranker makes one score of a pair"),
-        ({"id2label": None}, "has 2 labels"),
-        (
-            {"model_type": "deberta-v2"},
-            r"cannot score pairs with \(model_type is \"deberta-v2\"\): use a cross-encoder",
-        ),
+        ({"model_type": "deberta-v2"}, r"cannot score pairs with \(model_type is \"deberta-v2\"\): use a cross-enc"),
         ({"architectures": ["BertModel"]}, r"modules\.json is missing"),
     ],
 )
@@ -194,22 +173,20 @@ def test_a_tokenizer_that_names_no_token_types_gives_the_model_none(
     assert np.abs(opened.score(PAIRS) - reranker.score(PAIRS)).max() > 0.01
 
 
-@pytest.mark.parametrize(("num_weights", "max_tokens"), [(0, 2_048), (500, 2_048), (1_000, 2_048), (8_000, 256)])
-def test_a_larger_model_has_smaller_passes(reranker: Reranker, num_weights: int, max_tokens: int) -> None:
+def test_a_larger_model_has_smaller_passes(reranker: Reranker) -> None:
     assert reranker.model.num_weights > 0
     embedder = replace(reranker.model, num_weights=1_000)
-    larger = Reranker(replace(reranker.model, num_weights=num_weights), reranker.tokenizer, reranker.engine)
     embeds: Bucketing[TokenizedText] = Bucketing(2_048, shares_rows=False)
-    assert larger.bucketing(embeds, embedder) == Bucketing(max_tokens, shares_rows=True)
-    assert larger.bucketing(embeds, replace(embedder, num_weights=0)) == Bucketing(2_048, shares_rows=True)
+    for num_weights, max_tokens in ((0, 2_048), (1_000, 2_048), (8_000, 256)):
+        larger = Reranker(replace(reranker.model, num_weights=num_weights), reranker.tokenizer, reranker.engine)
+        assert larger.bucketing(embeds, embedder) == Bucketing(max_tokens, shares_rows=True)
+        assert larger.bucketing(embeds, replace(embedder, num_weights=0)) == Bucketing(2_048, shares_rows=True)
 
 
 def test_each_kind_of_model_is_refused_in_place_of_the_other(
     tiny_model: Path, reranker_source: Path, home: Path
 ) -> None:
-    with pytest.raises(
-        ModelMismatch, match="makes vectors and scores no pairs: name a cross-encoder as SHOAL_RERANKER"
-    ):
+    with pytest.raises(ModelMismatch, match="makes vectors and scores no pairs: name a cross-encoder as SHOAL_RERANK"):
         Reranker.open(tiny_model, "openvino", "f32", 1)
     with pytest.raises(ModelMismatch, match="scores pairs of texts and makes no vectors: name it as SHOAL_RERANKER"):
         Encoder.open(prepare_if_needed(home, str(reranker_source)), "openvino", "f32", 1)
@@ -221,13 +198,16 @@ def test_each_kind_of_model_is_refused_in_place_of_the_other(
 class FailingReranker(Reranker):
     """The real reranker. Notes the number of pairs in its passes, and fails on one that has `poison`."""
 
-    def __init__(self, reranker: Reranker):
+    def __init__(self, reranker: Reranker, num_held: Callable[[], int] = lambda: 0):
         super().__init__(reranker.model, reranker.tokenizer, reranker.engine)
         self.passes: list[int] = []
+        self.held: list[int] = []
+        self._num_held = num_held
         (self.poison,) = reranker.tokenize([(QUERY, "poison")])
 
     def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
         self.passes.append(len(texts))
+        self.held.append(self._num_held())
         if any(text.tokens.ids == self.poison.ids for text in texts):
             raise RuntimeError("the engine chokes")
         return super().start(texts)
@@ -241,154 +221,168 @@ def failing(reranker: Reranker) -> FailingReranker:
 
 @pytest.fixture
 def worker(queue: Queue, encoder: Encoder, failing: FailingReranker, index: Index) -> Worker:
-    """A worker that embeds and reranks."""
+    """A worker that embeds, searches and reranks."""
     limits = Limits(max_job_texts=100, max_text_chars=40_000)
-    bucketing: Bucketing[TokenizedText] = Bucketing(4_096)
-    return Worker(queue.consumer(), encoder, {"default": index}, bucketing, limits, reranker=failing)
+    return Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096), limits, reranker=failing)
 
 
-def put(queue: Queue, *texts: str, lane: str = "interactive", query: str = QUERY, **fields: Any) -> Rerank:
+@pytest.fixture
+def small_passes(queue: Queue, encoder: Encoder, failing: FailingReranker, index: Index) -> Worker:
+    """The same with passes of few tokens, so that a second stage takes several."""
+    return Worker(queue.consumer(), encoder, {"default": index}, Bucketing(24), reranker=failing)
+
+
+def put_rerank(queue: Queue, *texts: str, query: str = QUERY, **fields: Any) -> Rerank:
     """Put a rerank of the texts."""
     job = Rerank(list(texts), reply_to="me", query=query, **fields)
-    queue.put(lane, [job])
+    queue.put("interactive", [job])
     return job
 
 
-def replies(queue: Queue) -> dict[str, Reply]:
-    """Return the replies that have come, by job id."""
-    return {reply.id: reply for reply in queue.inbox("me").wait()}
+def put_search(queue: Queue, *queries: str, options: Options | None = None, k: int = 5, **fields: Any) -> Search:
+    """Put a search of the queries, whose best hits are reranked; options of the search are given by name."""
+    about = {"reply_to": "me"} | {name: fields.pop(name) for name in ("reply_to", "deadline") if name in fields}
+    search = SearchOptions(**{"rerank": {"top_n": TOP_N}} | fields)
+    job = Search(list(queries), options or Options(), k=k, search=search, **about)
+    queue.put("interactive", [job])
+    return job
+
+
+def replies(queue: Queue, *jobs: Job) -> list[Reply]:
+    """Return the replies to some jobs, which have all come."""
+    found = {reply.id: reply for reply in queue.inbox("me").wait()}
+    return [found[job.id] for job in jobs]
 
 
 def scores(reply: Reply) -> NDArray[np.float32]:
-    """Return the scores of a reply."""
+    """Return the scores of a reply without error."""
     assert reply.error is None
     assert reply.scores is not None
     return reply.scores
+
+
+def hits(reply: Reply) -> list[list[dict[str, Any]]]:
+    """Return the hits of a reply without error."""
+    assert reply.error is None
+    assert reply.hits is not None
+    return reply.hits
+
+
+def error(reply: Reply) -> ShoalError:
+    """Return the error of a reply."""
+    assert reply.error is not None
+    return reply.error
 
 
 def test_many_reranks_share_passes_and_each_has_its_own_scores(
     worker: Worker, queue: Queue, failing: FailingReranker, reranker: Reranker
 ) -> None:
     queries = ["storm", "rain in europe", QUERY]
-    jobs = [put(queue, *DOCUMENTS, query=query) for query in queries for _ in range(4)]
+    jobs = [put_rerank(queue, *DOCUMENTS, query=query, raw_scores=raw) for query in queries for raw in (False, True)]
     assert drive(worker) == len(jobs)
     assert failing.passes == [len(queries) * len(DOCUMENTS)]  # equal pairs are computed once
-    found = replies(queue)
-    for job in jobs:
-        raw = reranker.score([(job.query or "", text) for text in DOCUMENTS])
-        assert scores(found[job.id]) == pytest.approx(1 / (1 + np.exp(-raw)), abs=MAX_ERROR)
-        reply = found[job.id]
+    for job, reply in zip(jobs, replies(queue, *jobs), strict=True):
+        pairs = [(job.query or "", text) for text in DOCUMENTS]
+        raw = reranker.score(pairs)
+        assert scores(reply) == pytest.approx(raw if job.raw_scores else 1 / (1 + np.exp(-raw)), abs=MAX_ERROR)
         assert (reply.status, reply.vectors, reply.hits, reply.cached) == ("done", None, None, 0)
         assert reply.model == reranker.model.name
-        assert reply.tokens == [len(t.ids) for t in reranker.tokenize([(job.query or "", d) for d in DOCUMENTS])]
+        assert reply.tokens == [len(tokens.ids) for tokens in reranker.tokenize(pairs)]
         assert reply.timings["encode_s"] > 0
 
 
-def test_raw_scores_are_the_numbers_of_the_model(worker: Worker, queue: Queue, reranker: Reranker) -> None:
-    job = put(queue, *DOCUMENTS, raw_scores=True)
-    drive(worker)
-    assert scores(replies(queue)[job.id]) == pytest.approx(reranker.score([(QUERY, text) for text in DOCUMENTS]))
-
-
 def test_a_pair_that_is_cut_is_said_or_refused(worker: Worker, queue: Queue) -> None:
-    cut = put(queue, "a", LONG)
-    refused = put(queue, "a", LONG, options=Options(truncate=False))
-    long_query = put(queue, "a", query=LONGER, options=Options(truncate=False, truncation_side="left"))
+    cut = put_rerank(queue, "a", LONG)
+    refused = put_rerank(queue, "a", LONG, options=Options(truncate=False))
+    long_query = put_rerank(queue, "a", query=LONGER, options=Options(truncate=False, truncation_side="left"))
     drive(worker)
-    found = replies(queue)
-    assert (found[cut.id].truncated, found[cut.id].tokens[1]) == ([False, True], 48)
-    for job, number in ((refused, 1), (long_query, 0)):
-        error = found[job.id].error
-        assert error is not None
-        assert error.code == "text_too_long"
-        assert error.message.startswith(f"text {number} and the query have more than the 48 tokens")
+    first, *others = replies(queue, cut, refused, long_query)
+    assert (first.truncated, first.tokens[1]) == ([False, True], 48)
+    for reply, number in zip(others, (1, 0), strict=True):
+        assert error(reply).code == "text_too_long"
+        assert error(reply).message.startswith(f"text {number} and the query have more than the 48 tokens")
 
 
-def test_a_headline_waits_for_one_pass_of_a_long_rerank(
-    queue: Queue, encoder: Encoder, failing: FailingReranker
+@pytest.mark.parametrize("op", ["rerank", "search"])
+def test_a_headline_waits_for_one_pass_of_a_long_job(
+    small_passes: Worker, queue: Queue, failing: FailingReranker, op: str
 ) -> None:
-    worker = Worker(queue.consumer(), encoder, {}, Bucketing(100), reranker=failing)
-    long = put(queue, *(f"{n} {LONG}" for n in range(30)))
-    worker.step(block_s=0)
+    if op == "rerank":
+        long: Job = put_rerank(queue, *(f"storm {n}" for n in range(40)))
+    else:
+        long = put_search(queue, QUERY, rerank={"top_n": 100})
+        small_passes.step(block_s=0)
+    small_passes.step(block_s=0)
     headline = Embed(["storm"], reply_to="me")
     queue.put("interactive", [headline])
-    worker.step(block_s=0)
-    worker.step(block_s=0)
-    assert replies(queue).keys() == {headline.id}
-    assert len(failing.passes) <= 2
+    small_passes.step(block_s=0)
+    small_passes.step(block_s=0)
+    assert [reply.id for reply in queue.inbox("me").wait()] == [headline.id]
+    assert 1 <= len(failing.passes) <= 3
+    drive(small_passes)
+    (reply,) = replies(queue, long)
+    assert reply.error is None
+
+
+def test_a_text_that_the_engine_fails_on_harms_its_own_job_alone(
+    queue: Queue, encoder: Encoder, failing: FailingReranker, tmp_path: Path
+) -> None:
+    (tmp_path / "texts.txt").write_text("rain\npoison\nstorm\n")
+    build(Source(tmp_path / "texts.txt"), tmp_path / "texts", LocalEncoder(encoder))
+    indexes = {"default": Index.open(tmp_path / "texts")}
+    worker = Worker(queue.consumer(), encoder, indexes, Bucketing(4_096), reranker=failing)
+    bad = [put_rerank(queue, "rain", "poison"), put_search(queue, QUERY)]
+    good = [put_rerank(queue, "rain"), put_search(queue, "market")]
+    queue.put("interactive", [embed := Embed(["rain"], reply_to="me")])
     drive(worker)
-    assert len(scores(replies(queue)[long.id])) == 30
+    pair, hit, *others = replies(queue, *bad, *good, embed)
+    assert error(pair).code == error(hit).code == "internal"
+    assert error(pair).message.startswith("the engine failed on text 1")
+    assert error(hit).message.startswith("the engine failed on a hit")
+    assert "poison" not in str(hit.error)
+    assert [reply.status for reply in others] == ["done"] * 3
+    assert len(DeadLetters(queue).newest()) == 2
 
 
-def test_a_pair_that_the_engine_fails_on_harms_its_own_job_alone(worker: Worker, queue: Queue) -> None:
-    bad, good = put(queue, "rain", "poison"), put(queue, "rain")
-    embed = Embed(["rain"], reply_to="me")
-    queue.put("interactive", [embed])
+def test_without_a_reranker_a_rerank_is_refused(queue: Queue, encoder: Encoder, index: Index) -> None:
+    worker = Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096))
+    jobs = put_rerank(queue, "rain"), put_search(queue, QUERY)
     drive(worker)
-    found = replies(queue)
-    error = found[bad.id].error
-    assert error is not None
-    assert error.code == "internal"
-    assert error.message.startswith("the engine failed on text 1")
-    assert found[good.id].status == found[embed.id].status == "done"
-
-
-def test_without_a_reranker_a_rerank_is_refused(queue: Queue, encoder: Encoder) -> None:
-    worker = Worker(queue.consumer(), encoder, {}, Bucketing(4_096))
-    job = put(queue, "rain")
-    drive(worker)
-    error = replies(queue)[job.id].error
-    assert isinstance(error, Unsupported)
-    assert error.message == "this worker has no reranker: set SHOAL_RERANKER to a cross-encoder, on all workers"
+    for reply in replies(queue, *jobs):
+        assert error(reply).code == "unsupported"
+        said = "this worker has no reranker: set SHOAL_RERANKER to a cross-encoder, on all workers"
+        assert error(reply).message == said
     assert service.about(worker)["reranker"] is None
 
 
-def test_the_heartbeat_names_the_reranker(worker: Worker, reranker: Reranker) -> None:
-    assert service.about(worker)["reranker"] == reranker.model.name
-
-
-def test_a_query_over_the_limit_is_refused(worker: Worker, queue: Queue) -> None:
-    job = put(queue, "rain", query="x" * 40_001)
+def test_texts_and_hits_over_the_limits_are_refused(worker: Worker, queue: Queue) -> None:
+    rerank = put_rerank(queue, "rain", query="x" * 40_001)
+    search = put_search(queue, QUERY, rerank={"top_n": TOP_N, "query": "x" * 40_001})
+    many = put_search(queue, *(f"query {n}" for n in range(6)))
     drive(worker)
-    error = replies(queue)[job.id].error
-    assert error is not None
-    assert (error.code, error.message) == ("too_large", "query has 40,001 characters and may have 40,000: shorten it")
-
-
-# Fields
+    first, second, third = map(error, replies(queue, rerank, search, many))
+    assert first.code == second.code == third.code == "too_large"
+    assert first.message == "query has 40,001 characters and may have 40,000: shorten it"
+    assert second.message == "rerank.query has 40,001 characters and may have 40,000: shorten it"
+    assert "the job has 120 hits to rerank and may have 100" in third.message
 
 
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
         ({}, "query is null: it takes a string"),
-        ({"query": ""}, "query is empty: it takes the text that the texts are scored for"),
-        ({"query": " \n"}, "query is empty"),
-        ({"query": 5}, "query is 5: it takes a string"),
+        ({"query": " \n"}, "query is empty: it takes the text that the texts are scored for"),
         ({"query": "a", "raw_scores": 1}, "raw_scores is 1: it takes true or false"),
         ({"query": "a", "texts": []}, "the list of texts is empty"),
         ({"query": "a", "texts": "b"}, "texts is a string: it takes a list of strings"),
         ({"query": "a", "options": Options(normalize=False)}, "normalize does not go with a rerank: leave it out"),
-        ({"query": "a", "options": Options(pooling="cls")}, "pooling does not go with a rerank"),
         ({"query": "a", "options": Options(output="tokens")}, "output does not go with a rerank"),
-        ({"query": "a", "options": Options(dimensions=8)}, "dimensions does not go with a rerank"),
         ({"query": "a", "options": Options(prompt_name="query")}, "prompt_name does not go with a rerank"),
     ],
 )
 def test_a_wrong_field_is_named(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
         Rerank(**({"texts": ["b"]} | fields))
-
-
-def test_the_fields_of_a_rerank_are_ignored_elsewhere() -> None:
-    data = Embed(["a"], id="x").pack()
-    named = msgpack.unpackb(data) | {"query": "b", "raw_scores": True}
-    assert operations.unpack(msgpack.packb(named)).pack() == data
-
-
-def test_a_query_that_utf_8_cannot_hold_is_named() -> None:
-    with pytest.raises(InvalidText, match=r"^query: "):
-        Rerank(["a"], query="\ud83d").pack()
 
 
 def test_a_job_and_its_reply_are_packed_and_unpacked() -> None:
@@ -398,16 +392,201 @@ def test_a_job_and_its_reply_are_packed_and_unpacked() -> None:
     assert job.digest() != Rerank(["a", "b"], Options(truncate=False), query="d", raw_scores=True).digest()
     reply = Reply("x", scores=np.array([0.1, -7.25], np.float32), tokens=[3, 4], truncated=[False, True], model="m")
     found = Reply.unpack(reply.pack())
-    assert found.scores is not None
-    assert found.scores.dtype == np.float32
-    assert found.scores.tolist() == reply.scores.tolist()  # type: ignore[union-attr]
-    joined = Reply.join([reply, reply])
-    assert joined.scores is not None
-    assert joined.scores.tolist() == [*found.scores, *found.scores]
+    assert scores(found).dtype == np.float32
+    assert scores(found).tolist() == scores(reply).tolist()
+    assert scores(Reply.join([reply, reply])).tolist() == [*scores(found), *scores(found)]
+    with pytest.raises(InvalidText, match=r"^query: "):
+        Rerank(["a"], query="\ud83d").pack()
+    data = Embed(["a"], id="x").pack()  # which ignores the fields of a rerank
+    assert operations.unpack(msgpack.packb(msgpack.unpackb(data) | {"query": "b", "raw_scores": True})).pack() == data
 
 
 def test_scores_stay_between_0_and_1_however_large_they_are() -> None:
     assert sigmoid(np.array([-1e4, 0, 1e4], np.float32)).tolist() == [0, 0.5, 1]
+
+
+# Searches with a second stage
+
+
+def embedded(encoder: Encoder, query: str) -> NDArray[np.float32]:
+    """Return the vector of a query, [1, dimension]."""
+    return encoder.embed([query], Options(), encoder.prompt(Options(), QUERY_PROMPTS))
+
+
+def expected(
+    index: Index, encoder: Encoder, reranker: Reranker, query: str, scored: str = "", top_n: int = TOP_N
+) -> list[dict[str, Any]]:
+    """Return the hits of a query with their scores for the text that is `scored`, best first."""
+    (found,) = index.search(embedded(encoder, query), top_n)
+    by_reranker = sigmoid(reranker.score([(scored or query, hit["text"]) for hit in found]))
+    return [found[n] | {"score": float(by_reranker[n])} for n in np.argsort(-by_reranker, kind="stable")]
+
+
+def check_hits(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
+    """Assert that these are the best of the wanted hits; hits with about the same score may come in another order."""
+    by_id = {hit["id"]: hit for hit in wanted}
+    of_found = [hit["score"] for hit in found]
+    assert of_found == sorted(of_found, reverse=True)
+    assert of_found == pytest.approx([hit["score"] for hit in wanted[: len(found)]], abs=MAX_ERROR)
+    for hit in found:
+        assert hit | {"score": 0} == by_id[hit["id"]] | {"score": 0}
+        assert hit["score"] == pytest.approx(by_id[hit["id"]]["score"], abs=MAX_ERROR)
+
+
+def test_the_best_hits_come_in_the_order_of_the_reranker(
+    worker: Worker, queue: Queue, failing: FailingReranker, index: Index, encoder: Encoder, reranker: Reranker
+) -> None:
+    jobs = [put_search(queue, "storm", "rain in europe", rerank={"top_n": 10}) for _ in range(2)]
+    assert drive(worker) == len(jobs)
+    assert failing.passes == [2 * 10]  # all jobs share a pass, and equal pairs are computed once
+    for reply in replies(queue, *jobs):
+        for query, of_query in zip(jobs[0].texts, hits(reply), strict=True):
+            assert len(of_query) == 5
+            check_hits(of_query, expected(index, encoder, reranker, query, top_n=10))
+    plain = index.search(embedded(encoder, "storm"), 5)[0]
+    assert [hit["id"] for hit in plain] != [hit["id"] for hit in hits(reply)[0]]
+
+
+def test_the_reply_tells_of_the_queries_and_of_the_model_of_the_index(
+    worker: Worker, queue: Queue, encoder: Encoder, index: Index
+) -> None:
+    job = put_search(queue, QUERY)
+    drive(worker)
+    (reply,) = replies(queue, job)
+    assert (reply.model, len(reply.tokens), reply.truncated) == (encoder.model.name, 1, [False])
+    assert (reply.characters, reply.index_version) == ([len(QUERY)], index.manifest.version)
+    assert reply.scores is reply.vectors is None
+    assert min(reply.timings["encode_s"], reply.timings["search_s"]) > 0
+    assert (worker.counters["jobs"], worker.counters["texts"]) == (1, 1 + TOP_N)
+
+
+def test_a_given_query_is_what_hits_are_scored_for(
+    worker: Worker, queue: Queue, index: Index, encoder: Encoder, reranker: Reranker
+) -> None:
+    rerank = {"top_n": TOP_N, "query": "market"}
+    vector = embedded(encoder, "storm")[0].tolist()
+    jobs = [put_search(queue, "storm", rerank=rerank), put_search(queue, vectors=[vector], rerank=rerank)]
+    drive(worker)
+    for reply in replies(queue, *jobs):
+        check_hits(hits(reply)[0], expected(index, encoder, reranker, "storm", "market"))
+
+
+def test_long_documents_are_cut_although_queries_may_not_be(
+    queue: Queue, encoder: Encoder, failing: FailingReranker, tmp_path: Path
+) -> None:
+    (tmp_path / "long.txt").write_text("storm in europe " * 40 + "\nrain\n")
+    build(Source(tmp_path / "long.txt"), tmp_path / "long", LocalEncoder(encoder))
+    indexes = {"default": Index.open(tmp_path / "long")}
+    worker = Worker(queue.consumer(), encoder, indexes, Bucketing(4_096), reranker=failing)
+    options = [Options(truncate=False, truncation_side=side) for side in ("right", "left")]
+    jobs = [put_search(queue, "storm", options=one) for one in options]
+    drive(worker)
+    first, second = (hits(reply)[0] for reply in replies(queue, *jobs))
+    assert len(first) == 2
+    assert first == second
+
+
+def test_diversity_is_about_the_scores_of_the_reranker(
+    worker: Worker, queue: Queue, index: Index, encoder: Encoder, reranker: Reranker
+) -> None:
+    job = put_search(queue, QUERY, diversity=0.7)
+    drive(worker)
+    pool = expected(index, encoder, reranker, QUERY)
+    vectors = np.concatenate([index.vectors[index.rows_of([hit["id"]])] for hit in pool])
+    chosen = most_diverse(np.array([hit["score"] for hit in pool], np.float32), vectors, 5, 0.7)
+    (reply,) = replies(queue, job)
+    assert [hit["id"] for hit in hits(reply)[0]] == [pool[n]["id"] for n in chosen]
+
+
+def test_nothing_is_scored_where_nothing_is_found_or_the_search_is_refused(
+    worker: Worker, queue: Queue, failing: FailingReranker
+) -> None:
+    jobs = [put_search(queue, QUERY, min_score=1.0), put_search(queue, QUERY, facets=["nothing"])]
+    drive(worker)
+    nothing, refused = replies(queue, *jobs)
+    assert (hits(nothing), error(refused).code) == ([[]], "invalid_request")
+    assert failing.passes == []
+    assert DeadLetters(queue).newest() == []
+
+
+def test_a_reranker_may_be_named_and_another_one_is_refused(worker: Worker, queue: Queue, reranker: Reranker) -> None:
+    name = reranker.model.name
+    models = (name, f"{name.rpartition('/')[2].upper()}:latest", "another")
+    jobs = [put_search(queue, QUERY, rerank={"top_n": TOP_N, "model": model}) for model in models]
+    drive(worker)
+    named, short, other = replies(queue, *jobs)
+    assert hits(named) == hits(short) != []
+    assert error(other).code == "unsupported"
+    assert error(other).message.startswith(f'rerank.model is "another", and this pool has {name}')
+
+
+def until_scored(worker: Worker, failing: FailingReranker) -> None:
+    """Step until the first pass of the second stage."""
+    for _ in range(5):
+        if not failing.passes:
+            worker.step(block_s=0)
+    assert failing.passes
+    assert worker.scheduler.unanswered()
+
+
+def test_a_search_that_is_cancelled_or_expires_between_two_passes_is_computed_no_further(
+    small_passes: Worker, queue: Queue, failing: FailingReranker
+) -> None:
+    small_passes.clock.refresh()
+    deadline = small_passes.clock.now() + 3_600
+    expiring = put_search(queue, QUERY, rerank={"top_n": 100}, deadline=deadline)
+    cancelled = put_search(queue, "storm", rerank={"top_n": 100}, reply_to=None)
+    until_scored(small_passes, failing)
+    assert queue.cancel(cancelled.id) == "cancelled"
+    small_passes.admission._next_check = 0.0  # at once, where `run` would look a quarter of a second later
+    small_passes.clock._redis_ahead_s += 7_200  # as if two hours had passed
+    assert drive(small_passes) == 0
+    assert len(failing.passes) <= 2
+    (reply,) = replies(queue, expiring)
+    assert error(reply).code == "expired"
+    assert error(queue.wait_result(cancelled.id, 0) or Reply("")).code == "cancelled"
+
+
+def test_a_worker_that_is_stopped_answers_what_it_has_found(
+    small_passes: Worker, queue: Queue, failing: FailingReranker
+) -> None:
+    job = put_search(queue, QUERY)
+    until_scored(small_passes, failing)
+    small_passes.stop()
+    small_passes._drain()
+    (reply,) = replies(queue, job)
+    assert len(hits(reply)[0]) == 5
+    assert small_passes.scheduler.unanswered() == []
+
+
+def test_a_suspect_is_alone_in_each_pass(queue: Queue, encoder: Encoder, reranker: Reranker, index: Index) -> None:
+    notes = FailingReranker(reranker, lambda: queue.redis.zcard(queue.keys.held(worker.id)))
+    worker = Worker(queue.consumer(), encoder, {"default": index}, Bucketing(24), reranker=notes)
+    job = put_search(queue, QUERY)
+    queue.take("killed", ["interactive"], 1)
+    worker.step(block_s=0)
+    others = [put_search(queue, "market"), put_search(queue, "rain")]
+    while any(queue.backlog().values()):
+        worker.step(block_s=0)
+    assert [len(hits(reply)[0]) for reply in replies(queue, job, *others)] == [5, 5, 5]
+    of_suspect = notes.held.index(2)
+    assert of_suspect > 1
+    assert set(notes.held[:of_suspect]) == {1}
+
+
+def test_the_vectors_of_queries_come_from_the_cache_and_go_there(
+    queue: Queue, encoder: Encoder, failing: FailingReranker, index: Index
+) -> None:
+    model = encoder.model
+    cache = Cache(queue.broker, queue.keys, Table(model.name, model.dimension, model.pooling, "f", 1_000, {}, ""))
+    worker = Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096), cache=cache, reranker=failing)
+    jobs = []
+    for _ in range(2):
+        jobs.append(put_search(queue, QUERY))
+        drive(worker)
+    first, second = replies(queue, *jobs)
+    assert (first.cached, second.cached) == (0, 1)
+    assert first.hits == second.hits
 
 
 # Commands and the process
@@ -420,30 +599,16 @@ def test_the_command_prints_texts_and_scores_best_first(
     settings = ["--redis-url", redis_url, "--key-prefix", keys.prefix, "--pool", keys.pool]
     (tmp_path / "texts.txt").write_text("\n".join(DOCUMENTS))
     printed = CliRunner().invoke(main, ["rerank", QUERY, "--file", str(tmp_path / "texts.txt"), *settings]).stdout
-    expected = sorted(zip(client.rerank(QUERY, DOCUMENTS).tolist(), DOCUMENTS, strict=True), reverse=True)
-    assert printed.splitlines() == [f"{score:.3f}  {text}" for score, text in expected]
+    best_first = sorted(zip(client.rerank(QUERY, DOCUMENTS).tolist(), DOCUMENTS, strict=True), reverse=True)
+    assert printed.splitlines() == [f"{score:.3f}  {text}" for score, text in best_first]
     as_json = CliRunner().invoke(main, ["rerank", QUERY, *DOCUMENTS, "--raw-scores", "--json", *settings]).stdout
     raw = client.rerank(QUERY, DOCUMENTS, raw_scores=True)
     assert json.loads(as_json) == pytest.approx(raw.tolist(), abs=MAX_ERROR)
 
 
-def test_the_command_prepares_both_models(tiny_source: Path, reranker_source: Path, tmp_path: Path) -> None:
-    models = ["--model", str(tiny_source), "--reranker", str(reranker_source), "--home", str(tmp_path)]
-    done = CliRunner().invoke(main, ["model", "prepare", *models])
-    folders = [Path(line) for line in done.stdout.splitlines() if line.startswith("/")]
-    assert [Model.open(folder).is_reranker for folder in folders] == [False, True]
-
-
-@pytest.mark.parametrize(
-    ("name", "is_there"),
-    [
-        ("ms-marco-minilm", True),
-        pytest.param("cross-encoder/ms-marco-MiniLM-L6-v2", True, marks=pytest.mark.wide),
-        pytest.param("ms-marco-minilm", False, marks=pytest.mark.wide),
-    ],
-)
+@pytest.mark.parametrize("is_there", [True, pytest.param(False, marks=pytest.mark.wide)])
 def test_a_reranker_is_had_by_its_short_name(
-    tiny_source: Path, reranker_source: Path, tmp_path: Path, name: str, is_there: bool
+    tiny_source: Path, reranker_source: Path, tmp_path: Path, is_there: bool
 ) -> None:
     """The hub's cache has it under its full name; where neither has it, the message says what was asked for."""
     if is_there:
@@ -451,20 +616,21 @@ def test_a_reranker_is_had_by_its_short_name(
         shutil.copytree(reranker_source, repository / "snapshots" / ("a" * 40))
         (repository / "refs").mkdir()
         (repository / "refs" / "main").write_text("a" * 40)
-    models = ["--model", str(tiny_source), "--reranker", name, "--home", str(tmp_path / "home")]
+    models = ["--model", str(tiny_source), "--reranker", "ms-marco-minilm", "--home", str(tmp_path / "home")]
     environment = os.environ | {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-m", "shoal", "model", "prepare", *models]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if is_there:
         assert done.returncode == 0, done.stderr
-        assert Model.open(Path(done.stdout.split()[-1])).is_reranker
+        folders = [Path(line) for line in done.stdout.splitlines() if line.startswith("/")]
+        assert [Model.open(folder).is_reranker for folder in folders] == [False, True]
     else:
         assert "model cross-encoder/ms-marco-MiniLM-L6-v2 is no local folder" in done.stderr.replace('"', "")
         assert "cannot be had from the hub" in done.stderr
         assert done.returncode == 1
 
 
-def test_the_summary_names_the_reranker(
+def test_the_heartbeat_and_the_summary_name_the_reranker(
     worker: Worker, reranker: Reranker, redis_url: str, keys: Keys, capsys: pytest.CaptureFixture[str]
 ) -> None:
     worker.pool.announce(worker.id, service.about(worker))

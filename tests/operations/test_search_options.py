@@ -1,30 +1,45 @@
-"""The options of a search: which values they take, and how jobs carry them."""
+"""The options of a search: which values they take, how jobs carry and count them, and the grammar of filters."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from fuzzing import outcome
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shoal import operations
 from shoal.errors import InvalidRequest, TooLarge
 from shoal.operations import Search
+from shoal.operations.search_fields import Boost, Sort, parse_boosts, parse_facets, parse_sort
+from shoal.operations.search_filter import (
+    MAX_FILTER_CONDITIONS,
+    MAX_FILTER_VALUES,
+    All,
+    AnyOf,
+    Between,
+    Exists,
+    Not,
+    OneOf,
+    parse_filter,
+)
 from shoal.operations.search_options import PLAIN, SEARCH_DEFAULTS, SearchOptions
 
 REFUSED: dict[str, list[Any]] = {
     "mode": ["sparse", None, ["dense"]],
     "alpha": [-0.1, 1.5, True, "half", float("nan")],
     "filter": ["year", [1], {"year": None}],
-    "sort": ["year", [1], [{}], [{"field": 1}], [{"field": "year", "order": "up"}], [{"field": "year", "by": "x"}]],
-    "boost": [{"field": "year"}, ["year"], [{"field": "year"}]],
+    "sort": ["year", [{"field": "year", "by": "x"}]],
+    "boost": [["year"], [{"field": "year"}]],
     "group_by": [1],
     "group_size": [0, 101, True, 1.5],
-    "facets": ["topic", [1], [""], ["a"] * 101],
-    "facets_top_n": [0, 1_001, True, 1.5, "all"],
+    "facets": ["topic", [1], [""]],
+    "facets_top_n": [0, 1_001, True, "all"],
     "fields": ["text", [None]],
-    "snippet": [True, "yes"],
+    "snippet": [True, {"max_chars": 5}, {"max_chars": "9"}, {"maxchars": 100}],
     "cursor": [1, "x" * 5_000],
     "min_score": ["0.5", True, float("inf")],
-    "explain": [1, "yes"],
+    "explain": [1],
     "like": ["17", [17], [""], ["a"] * 1_025],
     "vectors": [[], [[]], [1.0], [[0, 0.0]], [["a"]], [[float("nan")]], [[True]], [[1e300]]],
     "num_negative": [-1, True, 2_000],
@@ -38,16 +53,33 @@ def test_every_option_has_values_that_it_does_not_take() -> None:
     assert REFUSED.keys() == SEARCH_DEFAULTS.keys()
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in REFUSED.items() for value in values])
-def test_a_value_that_an_option_does_not_take_is_named(name: str, value: Any) -> None:
-    with pytest.raises(InvalidRequest, match=name):
-        SearchOptions(**{name: value})
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_value_that_an_option_does_not_take_is_named(name: str) -> None:
+    for value in REFUSED[name]:
+        with pytest.raises(InvalidRequest, match=name):
+            SearchOptions(**{name: value})
 
 
-@pytest.mark.parametrize("mode", ["dense", "lexical"])
-def test_a_share_of_the_meaning_goes_with_a_hybrid_search_alone(mode: str) -> None:
-    with pytest.raises(InvalidRequest, match=f"alpha is 0.5, and mode is {mode}: set mode to hybrid"):
-        SearchOptions(mode=mode, alpha=0.5)
+@pytest.mark.parametrize(
+    ("texts", "options", "words"),
+    [
+        (["a"], {"mode": "dense", "alpha": 0.5}, "alpha is 0.5, and mode is dense: set mode to hybrid"),
+        ([], {}, "the list of texts is empty"),
+        (["a"], {"num_negative": 1}, "num_negative is 1 of 1 texts: add what"),
+        (["a"], {"num_negative": 2, "like": ["1", "2"]}, "num_negative is 2 of 1 texts"),
+        (["a", "b"], {"cursor": ""}, "cursor goes with one list of hits, and 2 are asked for"),
+        (["a"], {"facets_top_n": 5}, "facets_top_n goes with facets"),
+        (["a"], {"cursor": "", "diversity": 0.5}, "cursor does not go with rerank and diversity"),
+        (["a"], {"diversity": 0.5, "sort": [{"field": "year"}]}, "sort does not go with rerank and diversity"),
+        (["a"], {"rerank": {"top_n": 9}}, "rerank.top_n is 9, and k is 10: raise it to at least that"),
+        (["a"], {"rerank": {"top_n": 20, "query": " "}}, "rerank.query is empty"),
+        (["a"], {"like": ["1"], "rerank": {"top_n": 20}}, "rerank.query is missing: hits of vectors and documents"),
+        (["a"], {"vectors": [[1.0]], "fuse": True, "rerank": {"top_n": 20}}, "rerank.query is missing"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(texts: list[str], options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        Search(texts, k=10, search=SearchOptions(**options))
 
 
 def test_a_search_travels_with_its_options() -> None:
@@ -57,6 +89,9 @@ def test_a_search_travels_with_its_options() -> None:
     plain = operations.unpack(Search(["storm"]).pack())
     assert isinstance(plain, Search)
     assert plain.search is PLAIN
+
+
+# What a job counts as
 
 
 @pytest.mark.parametrize(
@@ -73,32 +108,21 @@ def test_lists_of_hits_are_counted(texts: list[str], options: dict[str, Any], nu
     assert Search(texts, search=SearchOptions(**options)).num_lists == num_lists
 
 
-@pytest.mark.parametrize(
-    ("texts", "options"),
-    [
-        ([], {}),
-        (["a"], {"num_negative": 1}),
-        (["a"], {"num_negative": 2, "like": ["1", "2"]}),
-        (["a", "b"], {"cursor": ""}),
-        (["a"], {"cursor": "", "diversity": 0.5}),
-        (["a"], {"facets_top_n": 5}),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(texts: list[str], options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRequest):
-        Search(texts, search=SearchOptions(**options))
-
-
 @pytest.mark.parametrize("options", [{"fuse": True}, {"num_negative": 1}, {"vectors": [[1.0]]}, {"like": ["1"]}])
 def test_what_must_be_answered_together_stays_in_one_job(options: dict[str, Any]) -> None:
     job = Search(["storm"] * 50, search=SearchOptions(**options))
     assert job.split(32) == [job]
-    assert len(Search(["storm"] * 50, search=SearchOptions(min_score=0.5)).split(32)) == 2
 
 
-def test_vectors_and_documents_count_as_texts_in_a_lane() -> None:
+def test_vectors_documents_and_hits_to_score_count_as_texts_in_a_lane() -> None:
     assert Search([], search=SearchOptions(like=["1"] * 3, vectors=[[1.0]] * 2)).num_lane_texts == 5
     assert Search(["a"], search=SearchOptions(like=["1"])).num_lane_texts == 2
+    job = Search(["a", "b"], search=SearchOptions(rerank={"top_n": 30}))
+    assert (job.num_pairs, job.num_lane_texts) == (60, 62)
+    assert [part.texts for part in job.split(32)] == [["a"], ["b"]]
+    grouped = SearchOptions(rerank={"top_n": 30}, group_by="topic", group_size=3)
+    assert Search(["a"], search=grouped).num_pairs == 90
+    assert Search(["a", "b"], search=SearchOptions(rerank={"top_n": 30}, fuse=True)).num_pairs == 30
 
 
 SORTED: dict[str, Any] = {"sort": [{"field": "year"}]}
@@ -107,13 +131,11 @@ SORTED: dict[str, Any] = {"sort": [{"field": "year"}]}
 @pytest.mark.parametrize(
     ("options", "num_passes"),
     [
-        ({}, 1),
         ({"facets": ["a", "b"], "group_by": "", "group_size": 3}, 1),
         ({"mode": "hybrid", "facets": ["a", "b"]}, 2),
         ({"facets": ["a", "b"], "facets_top_n": 5}, 3),
         ({"group_by": "a", "group_size": 3}, 4),
         (SORTED, 2),
-        ({"mode": "lexical", "facets": ["a", "b"]}, 3),
         ({"mode": "lexical", "facets": ["a"], **SORTED}, 3),
     ],
 )
@@ -145,3 +167,153 @@ def test_too_many_lists_of_a_large_index_are_refused_with_the_number_that_is_tak
     with pytest.raises(TooLarge, match=r"may ask for 134 with these options: split the list of queries$"):
         negative.check_rows(1_000_000)
     Search(["storm"], search=SearchOptions(**SORTED)).check_rows(10**12)
+
+
+# Filters, sorts, boosts and facets
+
+
+def test_a_filter_is_read() -> None:
+    wanted = {
+        "tag": "news",
+        "or": [{"year": {"gte": 2001, "lt": 2005}}, {"year": {"in": [1, 2.5]}}],
+        "not": {"x": {"exists": False}, "\\not": True},
+    }
+    assert parse_filter(wanted) == All(
+        (
+            OneOf("tag", ("news",), "filter.tag"),
+            AnyOf(
+                (
+                    Between("year", (("gte", 2001), ("lt", 2005)), "filter.or[0].year"),
+                    OneOf("year", (1, 2.5), "filter.or[1].year.in"),
+                )
+            ),
+            Not(All((Exists("x", False, "filter.not.x.exists"), OneOf("not", (True,), 'filter.not["\\\\not"]')))),
+        )
+    )
+    assert parse_filter({}) == parse_filter({"and": []}) == All(())
+    assert parse_filter({"or": []}) == AnyOf(())
+
+
+@pytest.mark.parametrize("written", ["\\and", "\\\\", "\\\\and", "eq", "\\eq"])
+def test_every_field_can_be_named(written: str) -> None:
+    found = parse_filter({written: {"eq": 5}})
+    assert isinstance(found, OneOf)
+    assert found.field == written.removeprefix("\\")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ([], "filter is .*it takes a map"),
+        ({"year": None}, 'filter.year is null, which is no value: {"exists": false}'),
+        ({"year": ""}, 'filter.year is "", which is no value'),
+        ({"year": [1]}, 'filter.year is a list: {"in": '),
+        ({"year": {}}, "filter.year is an empty map: it takes one of eq, in, gt"),
+        ({"year": {"above": 3}}, 'filter.year: there is no operator "above": eq, in, gt'),
+        ({"year": {"in": 3}}, "filter.year.in is 3: it takes a list"),
+        ({"year": {"exists": 1}}, "filter.year.exists is 1: it takes true or false"),
+        ({"year": {"eq": 1, "gt": 0}}, "filter.year.eq stands beside other operators"),
+        ({"and": {"x": 1}}, r"filter.and is .*: it takes a list of filters; a field of that name is \\and"),
+        ({"not": 3}, "filter.not is 3: it takes a map"),
+        ({"and": [{"x": 1}, {"year": {"gte": []}}]}, r"filter.and\[1\].year.gte is a list"),
+        ({"x": float("nan")}, "filter.x is nan: it takes a finite number"),
+        ({"x": 2**64}, "filter.x is .*: it takes a whole number of 64 bits"),
+        ({"x": b"a"}, "filter.x is bytes 61: it takes a string, a number, true or false"),
+        ({5: 1}, "filter.5: the name of a field is a string"),
+        ({"a" * 500: None}, r'filter\["a{79}…\] is null'),
+    ],
+)
+def test_what_is_no_filter_is_named_with_its_place(wanted: Any, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        parse_filter(wanted)
+
+
+@pytest.mark.parametrize("name", ["or", "not"])
+def test_ten_thousand_levels_are_refused(name: str) -> None:
+    def nested(levels: int) -> dict[str, Any]:
+        wanted: dict[str, Any] = {"x": 1}
+        for _ in range(levels):
+            wanted = {name: wanted if name == "not" else [wanted]}
+        return wanted
+
+    parse_filter(nested(MAX_FILTER_CONDITIONS - 1))
+    for levels in (MAX_FILTER_CONDITIONS, 10_000):
+        with pytest.raises(InvalidRequest, match=f"the filter has over {MAX_FILTER_CONDITIONS} conditions"):
+            parse_filter(nested(levels))
+
+
+def test_ten_thousand_conditions_or_values_are_refused() -> None:
+    parse_filter({"x": {"in": list(range(MAX_FILTER_VALUES))}})
+    many = list(range(10_000))
+    refused: list[Any] = [{"x": {"in": many}}, {"and": [{} for _ in many]}, {str(n): n for n in many}]
+    for wanted in refused:
+        with pytest.raises(InvalidRequest, match=r"the filter has over (1,000 values|32 conditions)"):
+            parse_filter(wanted)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["and", "or", "not", "in", "gte", "exists", "eq"]) | st.text(), inner, max_size=3
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@given(JSON)
+def test_any_json_is_read_or_refused(value: Any) -> None:
+    named = {"filter": parse_filter, "sort": parse_sort, "boost": parse_boosts, "facets": parse_facets}
+    for name, parse in named.items():
+        error = outcome(parse, value)
+        assert not isinstance(error, InvalidRequest) or error.message.startswith(name)
+
+
+def test_sorts_boosts_and_facets_are_read() -> None:
+    given = [{"field": "year", "order": "desc"}, {"field": "tag"}]
+    assert parse_sort(given) == (Sort("year", True, "sort[0]"), Sort("tag", False, "sort[1]"))
+    assert parse_boosts(
+        [
+            {"field": "a", "weight": 1},
+            {"field": "b", "weight": -0.5, "value": ["x", 2]},
+            {"field": "c", "weight": 2, "half_life_days": 10},
+            {"field": "d", "weight": 2, "half_life": 10, "origin": 3},
+        ]
+    ) == (
+        Boost("a", 1.0, "boost[0]"),
+        Boost("b", -0.5, "boost[1]", ("x", 2)),
+        Boost("c", 2.0, "boost[2]", None, 864_000.0, True),
+        Boost("d", 2.0, "boost[3]", None, 10.0, False, 3),
+    )
+    assert parse_facets(["a", "b", "a"]) == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("parse", "value", "said"),
+    [
+        (parse_sort, {}, "sort is {}: it takes a list that is not empty"),
+        (parse_sort, [{"field": "a"}] * 5, "sort has 5 entries: it takes at most 4"),
+        (parse_sort, ["year"], r'sort\[0\] is "year": it takes a map with field, order'),
+        (parse_sort, [{"field": 5}], r"sort\[0\].field is 5: it takes the name of a field"),
+        (parse_sort, [{"field": "a", "order": "up"}], r'sort\[0\].order is "up": it takes one of asc, desc'),
+        (parse_sort, [{"field": "a", "way": 1}], r'sort\[0\] has "way": it takes field, order'),
+        (parse_boosts, [{"field": "a", "weight": 1}] * 9, "boost has 9 entries: it takes at most 8"),
+        (parse_boosts, [{"field": "a", "weight": True}], r"boost\[0\].weight is true"),
+        (parse_boosts, [{"field": "a", "weight": 10**400}], r"boost\[0\].weight is 1000"),
+        (parse_boosts, [{"field": "a", "weight": 2_000}], r"boost\[0\].weight is 2000.0: it takes -1,000 to 1,000"),
+        (parse_boosts, [{"field": "a", "weight": 1, "value": []}], r"boost\[0\].value is \[\]: it takes a value"),
+        (parse_boosts, [{"field": "a", "weight": 1, "value": None}], r"boost\[0\].value is null"),
+        (parse_boosts, [{"field": "a", "weight": 1, "half_life_days": 0}], "is 0.0: it takes a number above"),
+        (parse_boosts, [{"field": "a", "weight": 1, "half_life": 3}], r"boost\[0\] has no origin"),
+        (parse_boosts, [{"field": "a", "weight": 1, "origin": 3}], r"boost\[0\].origin goes with half_life"),
+        (parse_boosts, [{"field": "a", "weight": 1, "value": 1, "half_life": 3}], "has value and half_life: drop one"),
+        (parse_facets, "year", 'facets is "year": it takes a list'),
+        (parse_facets, ["a", ""], r'facets\[1\] is "": it takes the name of a field'),
+        (parse_facets, ["a"] * 9, "facets has 9 entries: it takes at most 8"),
+    ],
+)
+def test_what_cannot_be_asked_of_fields_is_named_with_its_place(parse: Any, value: Any, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        parse(value)

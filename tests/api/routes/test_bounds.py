@@ -9,10 +9,11 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pytest
 from api_stub import MakeApp
+from changes import unit_vectors
 from flask import Flask
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
-from test_field_search import Made, vectors_of
+from test_search_modes import Scene
 
 from shoal.contract.checks import MAX_NAME_CHARS, MAX_VALUE_CHARS
 from shoal.contract.options import Options
@@ -21,6 +22,7 @@ from shoal.operations import OPERATIONS
 from shoal.operations.search_fields import MAX_BOOST_VALUES, MAX_BOOSTS, MAX_FACETS, MAX_SORTS
 from shoal.operations.search_filter import MAX_FILTER_CONDITIONS, MAX_FILTER_VALUES
 from shoal.operations.search_options import MAX_FIELDS, MAX_GROUP_SIZE, MAX_LISTS, SearchOptions
+from shoal.records.document import Document
 from shoal_api.schema.body import CHECKS, Body, BoundedBy
 
 pytest_plugins = ["api_fixtures"]
@@ -188,16 +190,10 @@ LARGEST: list[dict[str, Any]] = [
 
 
 def test_the_largest_options_take_little_work(tmp_path: Path) -> None:
-    documents = [
-        {
-            "tag": [f"t{m}" for m in range(n % 10)],
-            "key": f"key {n}",
-            "year": float(n),
-            "day": f"2001-05-{1 + n % 28:02}",
-        }
-        for n in range(1_025)
-    ]
-    made, num_calls = Made(tmp_path / "version", documents, 0, 0, 0), 0
+    tags = [{"tag": [f"t{m}" for m in range(n % 10)], "key": f"key {n}"} for n in range(1_025)]
+    dates = [{"year": float(n), "day": f"2001-05-{1 + n % 28:02}"} for n in range(1_025)]
+    documents = [Document(str(n), f"text {n}", tags[n] | dates[n]) for n in range(1_025)]
+    made, num_calls = Scene.of(tmp_path / "version", documents, unit_vectors(1_025), 1_025), 0
 
     def count(frame: object, event: str, argument: object) -> None:
         nonlocal num_calls
@@ -207,7 +203,7 @@ def test_the_largest_options_take_little_work(tmp_path: Path) -> None:
         num_calls = 0
         sys.setprofile(count)
         try:
-            made.answer(vectors_of(1, 3)[0], k=1, **options)
+            made.answer(unit_vectors(1, seed=3)[0], k=1, **options)
         finally:
             sys.setprofile(None)
         assert 0 < num_calls < MAX_CALLS, options.keys()

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.contract.options import Options
 from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound
 from shoal.index_folder import CURRENT
 from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.index.files.manifest import CHANGES, DOCUMENTS, FILES, MANIFEST, OFFSETS, VECTORS, Manifest
+from shoal_workers.index.files.manifest import CHANGES, FILES, MANIFEST
 from shoal_workers.index.index import Index, current_version
 
 #: The files of an index that no change was made to; another one is empty.
@@ -43,34 +42,14 @@ def test_it_says_what_it_holds(index: Index, encoder: Encoder) -> None:
     assert manifest.quantised_width == 64
     assert manifest.source == "pairs.csv"
     index.check_model(encoder.model)
-
-
-def test_documents_come_back_by_row(index: Index) -> None:
-    assert index.document(0) == {"id": "0", "text": "storm storm"}
     assert index.document(63) == {"id": "63", "text": "rises rises"}
-
-
-def test_numpy_reads_its_arrays(index: Index) -> None:
-    vectors, offsets = (np.load(index.folder / name, allow_pickle=False) for name in (VECTORS, OFFSETS))
-    assert (vectors == index.vectors).all()
-    assert offsets.shape == (65,)
-    assert offsets[-1] == (index.folder / DOCUMENTS).stat().st_size
-    assert np.linalg.norm(vectors, axis=1) == pytest.approx(1, abs=1e-5)
+    assert np.linalg.norm(index.vectors, axis=1) == pytest.approx(1, abs=1e-5)
     assert not index.vectors.flags.writeable
-
-
-@pytest.mark.parametrize("k", [1, 5, 64, 1_000])
-def test_search_is_exact(index: Index, encoder: Encoder, k: int) -> None:
-    queries = encoder.embed(["storm over europe", "the market", "rain rain rain"], Options(), "")
-    for query, hits in zip(queries, index.search(queries, k), strict=True):
-        scores = index.vectors @ query
-        best = sorted(range(64), key=lambda row: -scores[row])[:k]
-        assert [hit["score"] for hit in hits] == pytest.approx([float(scores[row]) for row in best], abs=1e-6)
-        assert [index.document(int(hit["id"]))["text"] for hit in hits] == [hit["text"] for hit in hits]
+    assert index.search(np.empty((0, 32), np.float32), 5) == []
 
 
 @pytest.mark.parametrize(
-    ("layout", "named"), [(None, "an older layout"), (1, "layout 1"), (99, "layout 99"), ("x" * 999, 'layout "xxx')]
+    ("layout", "named"), [(None, "an older layout"), (99, "layout 99"), ("x" * 999, 'layout "xxx')]
 )
 def test_an_index_of_another_layout_is_to_be_built_again(copy: Path, layout: object, named: str) -> None:
     def change(data: bytes) -> bytes:
@@ -82,50 +61,31 @@ def test_an_index_of_another_layout_is_to_be_built_again(copy: Path, layout: obj
         Index.open(copy)
 
 
-@pytest.mark.parametrize("change", [{"count": 2**63}, {"num_bad": -1}, {"built_at": "\ud800"}])
-def test_a_manifest_that_no_heartbeat_could_tell_is_refused(copy: Path, change: dict[str, object]) -> None:
-    damage(copy, MANIFEST, lambda data: json.dumps(json.loads(data) | change).encode())
-    with pytest.raises(IndexCorrupt, match=r"manifest\.json cannot be read"):
-        Manifest.read(current_version(copy))
-
-
-def test_no_queries_no_hits(index: Index) -> None:
-    assert index.search(np.empty((0, 32), np.float32), 5) == []
-
-
-@pytest.mark.parametrize("name", [*NOT_EMPTY, MANIFEST])
-@pytest.mark.parametrize(
-    "how",
-    [lambda data: b"", lambda data: data[: len(data) // 2], lambda data: data[:-1], lambda data: data[:-9] + b"?" * 9],
-    ids=["empty", "half", "one byte short", "overwritten"],
-)
-def test_a_damaged_file_is_named(copy: Path, name: str, how: Damage) -> None:
-    if name == MANIFEST and how(b"12") == b"1":
-        how = lambda data: data[:-2]  # noqa: E731 - its last byte is a line end
-    damage(copy, name, how)
-    with pytest.raises(IndexCorrupt, match=name):
-        Index.open(copy)
-
-
-@pytest.mark.parametrize("name", [*NOT_EMPTY, MANIFEST])
-def test_a_missing_file_is_named(copy: Path, name: str) -> None:
-    (current_version(copy) / name).unlink()
-    with pytest.raises(IndexCorrupt, match=name):
-        Index.open(copy)
+@pytest.mark.parametrize("how", [lambda data: data[:-2], lambda data: data[:-9] + b"?" * 9], ids=["short", "changed"])
+def test_a_damaged_or_missing_file_is_named(copy: Path, how: Damage) -> None:
+    for name in (*NOT_EMPTY, MANIFEST):
+        path = current_version(copy) / name
+        right = path.read_bytes()
+        path.write_bytes(how(right))
+        with pytest.raises(IndexCorrupt, match=name):
+            Index.open(copy)
+        path.unlink()
+        with pytest.raises(IndexCorrupt, match=name):
+            Index.open(copy)
+        path.write_bytes(right)
 
 
 @pytest.mark.parametrize(
     "changed",
     [
         {"count": 65},
-        {"dimension": 31},
-        {"count": "64"},
+        {"count": 2**63},
+        {"num_bad": -1},
+        {"built_at": "\ud800"},
         {"dimension": 32.0},
         {"checksums": []},
         {"digest": 5},
         {"quantised_width": 128},
-        {"quantised_width": "64"},
-        {"quantised_width": 4},
         {"quantised_width": 0},
         {"layout": 2.0},
         {"new": 1},
@@ -137,7 +97,7 @@ def test_a_manifest_that_does_not_fit_its_files_is_refused(copy: Path, changed: 
         Index.open(copy)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(position=st.floats(0, 0.999), bit=st.integers(0, 7), name=st.sampled_from([*NOT_EMPTY, MANIFEST]))
 def test_a_flipped_bit_never_passes_for_another_index(
     index_folder: Path, index: Index, encoder: Encoder, tmp_path: Path, position: float, bit: int, name: str
@@ -172,13 +132,8 @@ def test_a_folder_without_an_index(tmp_path: Path) -> None:
             Index.open(folder)
 
 
-@pytest.mark.parametrize("content", [b"", b"nowhere\n", b"\xff\xfe", b"\0"])
+@pytest.mark.parametrize("content", [b"", b"nowhere\n", b"\xff\xfe"])
 def test_a_pointer_to_nothing_is_corrupt(copy: Path, content: bytes) -> None:
     (copy / CURRENT).write_bytes(content)
     with pytest.raises(IndexCorrupt):
         Index.open(copy)
-
-
-def test_a_manifest_is_read_as_it_was_saved(index: Index, tmp_path: Path) -> None:
-    index.manifest.save(tmp_path)
-    assert Manifest.read(tmp_path) == index.manifest

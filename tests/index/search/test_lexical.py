@@ -67,11 +67,8 @@ class TestWords:
         ("text", "words"),
         [
             ("Wi-Fi 6E, isn't it?", ["Wi", "Fi", "6E", "isn", "t", "it"]),
-            ("snake_case äöü ÉCOLE", ["snake", "case", "äöü", "ÉCOLE"]),
-            ("e\u0301cole naïve", ["e\u0301cole", "naïve"]),
-            ("हिन्दी में", ["हिन्दी", "में"]),
-            ("東京タワー and 서울", ["東京タワー", "and", "서울"]),
-            ("", []),
+            ("snake_case äöü e\u0301cole", ["snake", "case", "äöü", "e\u0301cole"]),
+            ("हिन्दी में 東京タワー and 서울", ["हिन्दी", "में", "東京タワー", "and", "서울"]),
             ("🐟 -- \x00", []),
         ],
     )
@@ -138,17 +135,14 @@ class TestScores:
         np.testing.assert_allclose(scores(index, "w3 w39999"), plain_scores(texts, "w3 w39999"), rtol=1e-4)
         assert not (tmp_path / "postings.runs").exists()
 
-    @pytest.mark.parametrize("num_parts", [1, 2, 7])
-    def test_have_all_postings_in_order_in_any_number_of_parts(self, tmp_path: Path, num_parts: int) -> None:
+    def test_have_all_postings_in_order_in_any_number_of_parts(self, tmp_path: Path) -> None:
         runs = Runs(tmp_path / "runs", Analyzer(NO_LANGUAGE))
         for texts in (["b a a", "", "a"], ["", ""], ["c a b c c"]):
             runs.add(texts)
-        found = [row for part in runs.parts(num_parts) for row in part.tolist()]
-        assert found == sorted(found)
-        assert sorted(found, key=lambda row: row[1:]) == found or {row[1:] for row in found} == {
-            *((0, 1), (0, 2), (2, 1), (5, 1), (5, 3))
-        }
-        assert len(found) == 6
+        for num_parts in (1, 2, 7):
+            found = [row for part in runs.parts(num_parts) for row in part.tolist()]
+            assert found == sorted(found)
+            assert sorted(row[1:] for row in found) == [(0, 1), (0, 2), (2, 1), (5, 1), (5, 1), (5, 3)]
 
     def test_find_texts_without_spaces(self, tmp_path: Path) -> None:
         index = built(tmp_path, ["東京タワーに行きました", "京都の寺", "ฉันรักกรุงเทพ", "서울에서 만나요"])
@@ -156,18 +150,9 @@ class TestScores:
             assert int(np.argmax(scores(index, query))) == row
         assert scores(index, "寺")[1] > 0
 
-    def test_of_stop_words_alone_are_zero(self, tmp_path: Path) -> None:
-        if not has_stemmer():
-            pytest.skip("the stemmer is not installed")
-        index = built(tmp_path, ENGLISH, "english")
-        assert scores(index, "what is the and of") == [0, 0, 0]
-        assert scores(index, "") == [0, 0, 0]
-
-    def test_of_documents_without_words_are_zero(self, tmp_path: Path) -> None:
-        assert scores(built(tmp_path, ["...", "!"]), "fish") == [0, 0]
-
     def test_of_a_query_of_a_megabyte_are_those_of_its_beginning(self, tmp_path: Path) -> None:
-        index = built(tmp_path, ["fish", "bird"])
+        index = built(tmp_path, ["fish", "bird", "...", ""])
+        assert scores(index, "") == [0, 0, 0, 0]
         assert scores(index, "fish " * (MAX_QUERY_CHARS // 5) + " bird " * 2**18)[1] == 0
 
     def test_leave_out_terms_of_most_documents_where_there_are_too_many(self) -> None:
@@ -197,52 +182,39 @@ class TestScores:
         assert found[1] > 0
 
 
-class TestALexicalIndexThatNoBuildWrote:
-    @pytest.mark.parametrize(
-        "change",
-        [
-            {"language": "klingon"},
-            {"num_terms": -1},
-            {"num_terms": 10**12},
-            {"num_postings": "1"},
-            {"average_length": math.nan},
-            {"average_length": 0},
-            {"language": None},
-        ],
-    )
-    def test_is_refused(self, tmp_path: Path, change: dict[str, Any]) -> None:
-        built(tmp_path, ["fish", "bird"])
-        about = json.loads((tmp_path / LEXICAL).read_text())
-        (tmp_path / LEXICAL).write_text(json.dumps(about | change))
-        with pytest.raises(IndexCorrupt, match="build the index again"):
-            LexicalIndex.open(tmp_path, 2)
+@pytest.mark.parametrize("change", [{"language": "klingon"}, {"num_terms": 10**12}, {"average_length": math.nan}])
+def test_numbers_that_no_build_wrote_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    built(tmp_path, ["fish", "bird"])
+    about = json.loads((tmp_path / LEXICAL).read_text())
+    (tmp_path / LEXICAL).write_text(json.dumps(about | change))
+    with pytest.raises(IndexCorrupt, match="build the index again"):
+        LexicalIndex.open(tmp_path, 2)
 
-    @pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 100_000])
-    def test_is_refused_without_its_description(self, tmp_path: Path, text: str) -> None:
-        built(tmp_path, ["fish", "bird"])
-        (tmp_path / LEXICAL).write_text(text)
-        with pytest.raises(IndexCorrupt, match="build the index again"):
-            LexicalIndex.open(tmp_path, 2)
 
-    def test_of_another_version_says_so(self, tmp_path: Path) -> None:
-        built(tmp_path, ["fish", "bird"])
-        about = json.loads((tmp_path / LEXICAL).read_text())
-        (tmp_path / LEXICAL).write_text(json.dumps(about | {"version": 99}))
-        with pytest.raises(IndexMismatch, match=r"version 99, and this worker reads version 1.*build"):
-            LexicalIndex.open(tmp_path, 2)
+@pytest.mark.parametrize("text", ["", "[]", "[" * 100_000])
+def test_a_description_that_no_build_wrote_is_refused(tmp_path: Path, text: str) -> None:
+    built(tmp_path, ["fish", "bird"])
+    (tmp_path / LEXICAL).write_text(text)
+    with pytest.raises(IndexCorrupt, match="build the index again"):
+        LexicalIndex.open(tmp_path, 2)
 
-    def test_with_starts_out_of_order_is_refused(self, tmp_path: Path) -> None:
-        built(tmp_path, ["fish", "bird"])
-        starts = np.load(tmp_path / STARTS)
-        np.save(tmp_path / STARTS, starts[::-1].copy())
-        with pytest.raises(IndexCorrupt, match="where postings begin"):
-            LexicalIndex.open(tmp_path, 2)
 
-    def test_with_rows_of_no_document_is_refused_when_it_is_searched(self, tmp_path: Path) -> None:
-        built(tmp_path, ["fish", "bird"])
-        np.save(tmp_path / POSTINGS, np.array([7, 7], np.int32))
-        with pytest.raises(IndexCorrupt, match="build"):
-            scores(LexicalIndex.open(tmp_path, 2), "fish")
+def test_words_of_another_version_say_so(tmp_path: Path) -> None:
+    built(tmp_path, ["fish", "bird"])
+    about = json.loads((tmp_path / LEXICAL).read_text())
+    (tmp_path / LEXICAL).write_text(json.dumps(about | {"version": 99}))
+    with pytest.raises(IndexMismatch, match=r"version 99, and this worker reads version 1.*build"):
+        LexicalIndex.open(tmp_path, 2)
+
+
+def test_postings_that_no_build_wrote_are_refused(tmp_path: Path) -> None:
+    built(tmp_path, ["fish", "bird"])
+    np.save(tmp_path / POSTINGS, np.array([7, 7], np.int32))
+    with pytest.raises(IndexCorrupt, match="build"):
+        scores(LexicalIndex.open(tmp_path, 2), "fish")
+    np.save(tmp_path / STARTS, np.load(tmp_path / STARTS)[::-1].copy())
+    with pytest.raises(IndexCorrupt, match="where postings begin"):
+        LexicalIndex.open(tmp_path, 2)
 
 
 def test_a_build_in_a_language_that_the_stemmer_does_not_know_is_refused() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from field_documents import DOCUMENTS, FILTERS, KINDS, NAMES, SORTS, Fields, in_order, matches, values_of
+from field_documents import DOCUMENTS, FILTERS, KINDS, NAMES, Fields, matches, values_of
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -59,7 +59,6 @@ def test_a_filter_leaves_the_documents_that_match(
     assert mask_of(found) == [matches(wanted, document) for document in [*both[0], *both[1]]]
 
 
-@pytest.mark.parametrize("operator", RANGE_OPERATORS)
 @pytest.mark.parametrize(
     ("name", "values"),
     [
@@ -67,32 +66,13 @@ def test_a_filter_leaves_the_documents_that_match(
         ("day", ["2001-05-03", "2001-05-03T10:00", "2001-06", ["2002", "1969-12-31"], "2001-05", "2001"]),
     ],
 )
-def test_a_range_has_its_own_ends_where_it_is_to_have_them(name: str, values: list[Any], operator: str) -> None:
+def test_a_range_has_its_own_ends_where_it_is_to_have_them(name: str, values: list[Any]) -> None:
     documents: list[Fields] = [{name: value} for value in values]
-    for wanted in ({name: {operator: value}} for value in values if value is not None and not isinstance(value, list)):
-        found = select(parse_filter(wanted), fields_of(documents, documents))
-        assert mask_of(found) == 2 * [matches(wanted, document) for document in documents], wanted
-
-
-@given(BOTH, SORTS, st.integers(1, 40), st.integers(0, 2**32 - 1), st.data())
-def test_the_order_is_that_of_the_fields(
-    both: tuple[list[Fields], list[Fields]], sorts: list[dict[str, str]], num: int, seed: int, data: st.DataObject
-) -> None:
-    fields, documents = fields_of(*both), [*both[0], *both[1]]
-    scores = np.random.default_rng(seed).integers(0, 3, len(documents)).astype(np.float32)
-    mask = data.draw(st.lists(st.booleans(), min_size=len(documents), max_size=len(documents)))
-    least = data.draw(st.integers(0, 3))
-
-    def rank(selection: Selection, most: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        rows = np.flatnonzero(mask_of(selection))
-        best = rows[np.lexsort((rows, -scores[rows]))][:most]
-        best = best[scores[best] >= least]
-        return best, scores[best]
-
-    found, found_scores = FieldOrder(parse_sort(sorts), fields).top(selection_of(mask, fields), num, rank)
-    expected = [n for n in in_order(sorts, documents, scores.tolist()) if mask[n] and scores[n] >= least][:num]
-    assert found.tolist() == expected
-    assert found_scores.tolist() == scores[expected].tolist()
+    fields = fields_of(documents, documents)
+    for end in (value for value in values if value is not None and not isinstance(value, list)):
+        for wanted in ({name: {operator: end}} for operator in RANGE_OPERATORS):
+            found = select(parse_filter(wanted), fields)
+            assert mask_of(found) == 2 * [matches(wanted, document) for document in documents], wanted
 
 
 def test_an_order_of_many_fields_with_many_values() -> None:
@@ -211,21 +191,15 @@ VERSION: list[Fields] = [{"tag": "a", "year": 2000, "day": "2001-05", "new": Tru
     ("wanted", "said"),
     [
         ({"yeer": 5}, r'filter.yeer: there is no field "yeer": the index has "and", "day"'),
-        ({"or": [{"year": 5}, {"not": {"x y": 5}}]}, r'filter.or\[1\].not\["x y"\]: there is no field'),
         ({"score": {"gt": 0.5}}, "filter.score: there is no field .*min_score"),
         ({"id": "7"}, "filter.id: there is no field .*give the documents a field"),
         ({"text": "storm"}, "filter.text: there is no field .*search for its words"),
         ({"year": "soon"}, 'filter.year is "soon": the values of "year" are numbers'),
-        ({"year": True}, "filter.year is true: .* are numbers"),
-        ({"year": {"gte": "a"}}, 'filter.year.gte is "a": .* are numbers'),
         ({"year": {"in": [1, {}]}}, r"filter.year.in\[1\] is"),
-        ({"year": {"in": [1, "b"]}}, 'filter.year.in is "b": .* are numbers'),
         ({"day": {"lt": "yesterday"}}, 'filter.day.lt is "yesterday": .* dates, as 2026'),
-        ({"day": {"lt": 1e300}}, "filter.day.lt is 1e.300: .* dates"),
         ({"new": "yes"}, 'filter.new is "yes": .* true and false'),
         ({"tag": "\ud800"}, "filter.tag is .* are keywords"),
         ({"tag": {"gt": "a"}}, "filter.tag: .*kind keyword, which have no order"),
-        ({"new": {"gt": False}}, "filter.new: .*kind boolean, which have no order"),
         ({"long": "a"}, "filter.long: .*only exists applies"),
     ],
 )
@@ -257,7 +231,6 @@ def test_values_of_another_kind_in_added_documents_are_none() -> None:
             r"boost\[0\]: .* without a value, a boost takes a field of the kind number or date",
         ),
         ({"field": "year", "weight": 1, "half_life_days": 3}, r"boost\[0\]: .* half_life_days takes .* date"),
-        ({"field": "day", "weight": 1, "half_life": 3, "origin": 1}, r"boost\[0\]: .* half_life takes .* number"),
         ({"field": "year", "weight": 1, "value": "x"}, r'boost\[0\].value is "x": .* numbers'),
         (
             {"field": "day", "weight": 1, "half_life_days": 3, "origin": "x"},

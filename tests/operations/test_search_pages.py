@@ -1,0 +1,141 @@
+"""Pages of a search: the hits of the whole list one after the other, whatever is added or deleted in between."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from changes import unit_vectors
+from made_documents import DIMENSION, apply
+from test_search_modes import Scene, forty, refusal
+
+from shoal.changes.change import Change
+from shoal.errors import InvalidRequest
+from shoal.operations import Search
+from shoal.operations.search_options import SearchOptions
+from shoal.records.document import Document
+from shoal_workers.index.search.pages import Cursor
+
+QUERY = unit_vectors(1, DIMENSION, 1)[0]
+
+
+def change(scene: Scene, added: list[Document], deleted: list[str], position: str = "1-1", seed: int = 2) -> None:
+    """Change the index, with random vectors for the added documents."""
+    vectors = unit_vectors(len(added), DIMENSION, seed)
+    apply(scene.index, [Change(tuple(added), vectors, tuple(deleted), "d", 0.0)], position)
+
+
+def pages(scene: Scene, cursor: str | None, k: int, **options: Any) -> Iterator[list[str]]:
+    """Yield the ids of the hits of each page after a cursor."""
+    while cursor is not None:
+        page = scene.answer(QUERY, k, cursor=cursor, **options)
+        (cursor,) = page.cursors or [None]
+        yield [hit["id"] for hit in page.hits[0]]
+
+
+def first_page(scene: Scene, k: int = 10, **options: Any) -> tuple[list[str], str]:
+    """Return the ids of the hits of a first page, and its cursor."""
+    page = scene.answer(QUERY, k, cursor="", **options)
+    (cursor,) = page.cursors or [""]
+    return [hit["id"] for hit in page.hits[0]], cursor or ""
+
+
+def test_a_document_that_is_added_or_deleted_between_two_pages_shifts_no_other(tmp_path: Path) -> None:
+    scene = forty(tmp_path / "v1")
+    whole = [hit["id"] for hit in scene.answer(QUERY, 40).hits[0]]
+    _, cursor = first_page(scene)
+    deleted = (whole[2], whole[9], whole[20])
+    new = tuple(Document(one, "storm", {}) for one in ("new", "other"))
+    apply(scene.index, [Change(new, np.stack([QUERY, QUERY]), deleted, "d", 0.0)])
+    assert [*pages(scene, cursor, 40)] == [[one for one in whole[10:] if one not in deleted]]
+
+
+def test_a_page_begins_after_the_last_hit_although_its_score_has_changed_in_the_last_digits(tmp_path: Path) -> None:
+    scene = forty(tmp_path / "v1")
+    _, cursor = first_page(scene)
+    rest = scene.answer(np.nextafter(QUERY, np.float32(2)), 10, cursor=cursor).hits[0]
+    assert [hit["id"] for hit in rest] == [hit["id"] for hit in scene.answer(QUERY, 20).hits[0]][10:]
+
+
+def test_a_page_begins_where_the_one_before_ended_although_its_last_document_was_replaced(tmp_path: Path) -> None:
+    scene = forty(tmp_path / "v1")
+    apply(scene.index, [Change((Document("new", "storm", {}),), QUERY[None], (), "d", 0.0)])
+    ids, cursor = first_page(scene, 1)
+    assert ids == ["new"]
+    apply(scene.index, [Change((Document("new", "rain", {}),), -QUERY[None], (), "d", 0.0)], "1-2")
+    assert [*pages(scene, cursor, 50)] == [[hit["id"] for hit in scene.answer(QUERY, 50).hits[0]]]
+
+
+@pytest.mark.parametrize("is_added", [False, True])
+def test_a_page_in_the_order_of_a_field_begins_after_a_document_that_was_deleted_since(
+    is_added: bool, tmp_path: Path
+) -> None:
+    scene = forty(tmp_path / "v1")
+    if is_added:
+        change(scene, [Document("9", "storm", {"n": 9})], [])
+    ordered: dict[str, Any] = {"sort": [{"field": "n"}]}
+    first, cursor = first_page(scene, 5, **ordered)
+    page = scene.answer(QUERY, 5, cursor=cursor, **ordered)
+    assert [*first, *(hit["id"] for hit in page.hits[0])] == [str(n) for n in range(10)]
+    deleted = ["9"] if is_added else ["9", "3", "20"]
+    change(scene, [], deleted, "1-2")
+    (cursors,) = page.cursors or [None]
+    assert [*pages(scene, cursors, 40, **ordered)] == [[str(n) for n in range(10, 40) if str(n) not in deleted]]
+
+
+@pytest.mark.parametrize("added", ["w31 w31 w31 w31", "w59"])
+def test_the_order_of_later_pages_is_that_of_the_first_where_words_count(added: str, tmp_path: Path) -> None:
+    texts = [f"w{n % 40} w{n % 7} w{n % 3}" for n in range(300)]
+    documents = [Document(str(n), text, {}) for n, text in enumerate(texts)]
+    scene = Scene.of(tmp_path / "v1", documents, unit_vectors(300, DIMENSION, 3), 290)
+    hybrid = {"mode": "hybrid", "text": "w31 w5 w2"}
+    whole = [hit["id"] for hit in scene.answer(QUERY, 400, **hybrid).hits[0]]
+    first, cursor = first_page(scene, **hybrid)
+    deleted = [hit["id"] for hit in scene.answer(QUERY, 3, text="w31 w5 w2", mode="lexical").hits[0]]
+    change(scene, [Document("last", added, {})], deleted, "1-2")
+    later = [one for page in pages(scene, cursor, 50, **hybrid) for one in page if one != "last"]
+    assert [*first, *later] == [*whole[:10], *(one for one in whole[10:] if one not in deleted)]
+
+
+def test_later_pages_are_ranked_as_of_the_time_of_the_first(tmp_path: Path) -> None:
+    documents = [Document(str(n), "storm", {"day": f"20{n:02}-01-01"}) for n in range(20)]
+    scene = Scene.of(tmp_path / "v1", documents, unit_vectors(20, DIMENSION), 20)
+    options: dict[str, Any] = {"boost": [{"field": "day", "weight": 5, "half_life_days": 30}], "explain": True}
+    _, cursor = first_page(scene, 1, **options)
+    at = datetime(2007, 1, 1, tzinfo=UTC).timestamp()
+    earlier = replace(Cursor.unpack(cursor), now=at, row=7).pack()  # the document of that day was the first hit
+    answer = scene.answer(QUERY, 18, cursor=earlier, **options)
+    (next_cursor,) = answer.cursors or [""]
+    assert Cursor.unpack(next_cursor or "").now == at
+    boosts = {hit["day"]: hit["explain"]["boost"] for hit in answer.hits[0]}
+    assert boosts["2008-01-01"] == boosts["2006-01-01"] == pytest.approx(5 * 2 ** (-365 / 30))
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [{"num_shown": -1}, {"num_shown": 2**63}, {"row": -1}, {"score": math.nan}, {"best_bm25": 1e-300}, {"row": "7"}],
+)
+def test_a_cursor_with_values_that_no_search_answers_is_refused(forged: dict[str, Any]) -> None:
+    cursor = Cursor("d", "v1", 10, 0.5, 7, "", 1e9, 2.0)
+    assert Cursor.unpack(cursor.pack()) == cursor
+    with pytest.raises(InvalidRequest, match="which no search has answered"):
+        Cursor.unpack(replace(cursor, **forged).pack())
+
+
+@pytest.mark.parametrize("cursor", ["!", "gaFjkwECAw", "ä" * 10])
+def test_a_text_that_is_no_cursor_is_refused(cursor: str, tmp_path: Path) -> None:
+    job = Search(["a"], search=SearchOptions(cursor=cursor))
+    assert refusal(forty(tmp_path / "v1").index, job, QUERY[None]).startswith("cursor is ")
+
+
+@pytest.mark.parametrize("changed", [{"texts": ["b"]}, {"index": "other"}, {"search": SearchOptions(min_score=0.5)}])
+def test_a_cursor_of_another_search_is_refused(changed: dict[str, Any], tmp_path: Path) -> None:
+    scene = forty(tmp_path / "v1")
+    _, cursor = first_page(scene)
+    other = replace(Search(["storm"]), **changed)
+    other = replace(other, search=replace(other.search, cursor=cursor))
+    assert "of another search" in refusal(scene.index, other, QUERY[None])
