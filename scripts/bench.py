@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import (
-    bulk,
     compare,
     connections,
     encoders,
@@ -38,16 +37,14 @@ SCENARIOS: dict[str, Callable[[Plan], list[Row]]] = {
     "search": scenarios.search,
     "fair": fair.run,
     "connections": connections.run,
-    "pool": scenarios.pool,
     "cache": scenarios.cache,
     "quality": quality.run,
     "compare": compare.run,
-    "bulk": bulk.run,
     "encoders": encoders.run,
 }
 
 #: Scenarios that run only when they are named.
-ON_DEMAND = ("compare", "bulk", "encoders")
+ON_DEMAND = ("compare", "encoders")
 
 
 def main() -> None:
