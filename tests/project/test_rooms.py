@@ -1,4 +1,4 @@
-"""The rooms of the code: the imports of each, the homes of the libraries, and the lightness of the client."""
+"""The rooms of the code: their imports and sizes, the homes of the libraries, and the lightness of the client."""
 
 import ast
 import importlib
@@ -14,6 +14,8 @@ from conftest import TESTS
 
 ROOT = TESTS.parent
 FOLDERS = {"shoal": "shared", "shoal_api": "api", "shoal_workers": "workers"}
+
+MAX_LINES = 50
 
 #: The rooms, each after all that it imports. A room is a subpackage, the loose modules of a package, or one module that
 #: is named here because it imports more than its neighbours. The docstring of each says which others it may import.
@@ -226,6 +228,15 @@ def test_every_subpackage_is_a_room_and_every_room_exists() -> None:
 def test_no_folder_has_over_14_modules() -> None:
     found = Counter(path.parent for path in modules().values() if path.name != "__init__.py")
     assert {path: number for path, number in found.items() if number > 14} == {}
+
+
+def test_no_function_has_over_50_lines() -> None:
+    files = [path for folder in (*FOLDERS.values(), "scripts", "tests") for path in (ROOT / folder).rglob("*.py")]
+    nodes = [(path, node) for path in files for node in ast.walk(ast.parse(path.read_text()))]
+    functions = [(path, node) for path, node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    assert len(functions) > 1_000
+    long = [f"{path}:{node.lineno}" for path, node in functions if (node.end_lineno or 0) - node.lineno >= MAX_LINES]
+    assert long == []
 
 
 def test_each_library_is_imported_in_all_of_its_homes_and_nowhere_else() -> None:
