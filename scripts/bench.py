@@ -13,7 +13,6 @@ from typing import Any
 from benchmarks import (
     compare,
     connections,
-    encoders,
     engine,
     fair,
     plot,
@@ -40,11 +39,10 @@ SCENARIOS: dict[str, Callable[[Plan], list[Row]]] = {
     "cache": scenarios.cache,
     "quality": quality.run,
     "compare": compare.run,
-    "encoders": encoders.run,
 }
 
 #: Scenarios that run only when they are named.
-ON_DEMAND = ("compare", "encoders")
+ON_DEMAND = ("compare",)
 
 
 def main() -> None:
