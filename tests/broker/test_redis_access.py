@@ -36,7 +36,7 @@ def use(request: pytest.FixtureRequest) -> Use:
             job = client.submit("embed", "storm")
             with pytest.raises(Timeout):
                 job.result(timeout_s=0.01)
-            return job.status()
+            return str(job.status())
         finally:
             end(client)
 
