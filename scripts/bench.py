@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import (
-    bulk,
     compare,
     connections,
-    encoders,
     engine,
     fair,
     plot,
@@ -38,16 +36,13 @@ SCENARIOS: dict[str, Callable[[Plan], list[Row]]] = {
     "search": scenarios.search,
     "fair": fair.run,
     "connections": connections.run,
-    "pool": scenarios.pool,
     "cache": scenarios.cache,
     "quality": quality.run,
     "compare": compare.run,
-    "bulk": bulk.run,
-    "encoders": encoders.run,
 }
 
 #: Scenarios that run only when they are named.
-ON_DEMAND = ("compare", "bulk", "encoders")
+ON_DEMAND = ("compare",)
 
 
 def main() -> None:

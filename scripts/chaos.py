@@ -192,8 +192,8 @@ class Run:
         num_overloaded = sum(refusal.endswith(Overloaded.code) for refusal in self.outcomes.refused)
         if num_overloaded > SPARE_OVERLOADED + MAX_OVERLOADED * len(self.cases):
             self.outcomes.broken.append(f"{num_overloaded} requests found no room beside a hostile client")
-        late = self.recovery.late(is_alone=True)
-        self.outcomes.late += [f"interactive jobs of a killed worker waited {seconds:.1f} s" for seconds in late]
+        late = [kill for kill in self.recovery.kills(is_alone=True) if kill.is_late]
+        self.outcomes.late += [f"interactive jobs of a killed worker waited {kill.waited_s:.1f} s" for kill in late]
 
     def stop(self) -> None:
         """Stop everything."""
@@ -218,16 +218,18 @@ class Run:
             "answers": _counts(outcomes.answered),
             "jobs accepted by submitting": f"{len(outcomes.accepted):,}",
             **self.checks.figures,
-            "interactive jobs of a killed worker are with others, when nothing else was broken": _times(
-                self.recovery.waits(is_alone=True)
-            ),
-            "the same, when something else was": _times(self.recovery.waits(is_alone=False)),
-            "and of these, later than 5 s and a pass for each job": len(self.recovery.late(is_alone=False)),
-            "all jobs of a killed worker, those of bulk and overflow included": _times(self.recovery.waits_of_all()),
+            "interactive jobs of a killed worker are with others, if nothing else was broken": self._waits(True),
+            "the same, if something else was": self._waits(False),
             "memory in MB, before and after": ", ".join(memory),
             "promises broken": len(outcomes.broken),
             "promises kept late": len(outcomes.late),
         }
+
+    def _waits(self, is_alone: bool) -> str:
+        seconds = [kill.waited_s for kill in self.recovery.kills(is_alone)]
+        if not seconds:
+            return "none"
+        return f"median {median(seconds):.1f} s, longest {max(seconds):.1f} s, of {len(seconds)}"
 
     def _check_processes(self) -> None:
         for process in self.deployment.processes.values():
@@ -251,12 +253,6 @@ def _index(folder: Path, encoder: Encoder) -> Index:
 def _counts(found: Iterable[str] | Mapping[str, int]) -> str:
     items = sorted(Counter(found).items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{number:,} {name}" for name, number in items) or "none"
-
-
-def _times(seconds: list[float]) -> str:
-    if not seconds:
-        return "none"
-    return f"median {median(seconds):.1f} s, longest {max(seconds):.1f} s, of {len(seconds)}"
 
 
 if __name__ == "__main__":

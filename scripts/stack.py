@@ -1,4 +1,4 @@
-"""A stack of its own for benchmarks and quality checks, and the real text they run on."""
+"""A stack of its own for benchmarks and quality checks, and the real text that they run on."""
 
 import hashlib
 import json
@@ -111,10 +111,9 @@ def model() -> Model:
 
 @dataclass(frozen=True)
 class Running:
-    """A running stack: the address of its API, its Redis, and the process ids of Redis, the API and the workers."""
+    """A running stack: the address of its API, and the process ids of Redis, the API and the workers."""
 
     url: str
-    redis_url: str
     processes: dict[str, int]
 
 
@@ -122,13 +121,12 @@ class Running:
 def stack(
     indexes: Mapping[str, Path] | None = None,
     workers: int = 1,
-    worker_command: list[str] | None = None,
     checkout: Checkout = OURS,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Running]:
     """Run `shoal serve` in an empty home, with a Redis and ports of its own, until the end of the `with`.
 
-    `worker_command` runs in place of `shoal worker`. Raises NotReady.
+    Raises NotReady.
     """
     (HOME / "bench").mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=HOME / "bench", prefix="stack-") as home:
@@ -141,13 +139,11 @@ def stack(
         environment |= {"SHOAL_REDIS_URL": settings.redis_url, "SHOAL_PORT": str(settings.port), "SHOAL_HOME": home}
         environment["SHOAL_INDEXES"] = ",".join(f"{name}={folder}" for name, folder in (indexes or {}).items())
         log, url = Path(home) / "stack.log", f"http://127.0.0.1:{settings.port}"
-        serve = logged([*checkout.shoal, "serve", "--workers", "0" if worker_command else str(workers)], log)
+        serve = logged([*checkout.shoal, "serve", "--workers", str(workers)], log)
         services = [Service("redis", embedded.command(settings), {}), Service("serve", serve, environment, 90.0)]
-        if worker_command:
-            services += [Service(f"worker {n + 1}", worker_command, environment) for n in range(workers)]
         with started(services, log, lambda: is_ready(url, workers)):
             pids = {each.name: each.process.pid for each in services if each.process}
-            yield Running(url, settings.redis_url, pids | named(psutil.Process(pids.pop("serve")).children()))
+            yield Running(url, pids | named(psutil.Process(pids.pop("serve")).children()))
 
 
 def named(children: Sequence[psutil.Process]) -> dict[str, int]:
@@ -194,8 +190,7 @@ def started(services: Sequence[Service], log: Path, is_ready: Callable[[], bool]
 
 def is_ready(url: str, workers: int) -> bool:
     """Return True if the API counts this number of `workers` as ready. Raises OSError while it does not answer."""
-    _, about = ask(f"{url}/{'ready' if workers else 'health'}", timeout_s=2)
-    return int(about.get("workers", 0)) >= workers
+    return int(ask(f"{url}/ready", timeout_s=2)[1]["workers"]) >= workers
 
 
 def free_port() -> int:

@@ -1,13 +1,16 @@
 """A thousand connections from one address, with the settings as they come, and one from another address beside them."""
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from functools import partial
+from http.client import HTTPConnection, HTTPException
+from itertools import cycle
+from urllib.parse import urlsplit
 
 import numpy as np
 
 from benchmarks import wrk
-from benchmarks.arrivals import generate, percentiles_ms
 from benchmarks.plan import Plan, own_process
 from benchmarks.scenarios import case_of
 from benchmarks.server import Processes, Server, shoal
@@ -25,12 +28,15 @@ LONGER = 2
 #: The first seconds of a load, in which it opens its connections, and the pause between two readings of memory.
 OPENING_S, READ_EVERY_S = 2, 0.5
 
+#: Longest wait for an answer.
+ANSWER_S = 60.0
+
 
 def run(plan: Plan) -> list[Row]:
     """Run the loads in turns on one server."""
     other = "1 connection of another address"
     with shoal() as server, own_process() as process:
-        process.submit(percentiles_ms, np.zeros(1)).result()  # it loads its libraries
+        process.submit(time.time).result()  # it loads its libraries
         load = server.embed_load(MANY, plan.texts.alone)
         trials = [
             server.embed_trial(f"{case_of(USUAL)} x 1 headline", USUAL, plan.texts.alone),
@@ -51,13 +57,31 @@ def _many(server: Server, load: wrk.Load, seconds: int, number: int) -> Figures:
 
 
 def _other(process: ProcessPoolExecutor, load: wrk.Load, seconds: int, number: int) -> Figures:
-    ask = process.submit(generate, load.url, load.bodies, seconds, connections=1, seed=number + 1, source=OTHER)
-    found = ask.result()
-    return {
-        "requests/s": len(found.due_s) / seconds,
-        **percentiles_ms(found.answered_s - found.due_s),
-        "failed": found.num_failed,
-    }
+    return process.submit(ask_in_turn, load.url, load.bodies, seconds, (number + 1) * wrk.STRIDE).result()
+
+
+def ask_in_turn(url: str, bodies: Sequence[bytes], seconds: float, first: int) -> Figures:
+    """Return the rate and the latency of requests from the `OTHER` address, each sent once the last is answered."""
+    address, first = urlsplit(url), first % len(bodies)
+    connection = HTTPConnection(str(address.hostname), address.port, ANSWER_S, (OTHER, 0))
+    texts, times_s, num_failed = cycle([*bodies[first:], *bodies[:first]]), list[float](), 0
+    started = now = time.perf_counter()
+    while now - started < seconds:
+        before = now
+        try:
+            connection.request("POST", address.path, next(texts), {"content-type": "application/json"})
+            response = connection.getresponse()
+            response.read()
+            num_failed += response.status != 200
+        except (OSError, HTTPException):
+            connection.close()  # the next request opens it again
+            num_failed += 1
+        now = time.perf_counter()
+        times_s.append(now - before)
+    connection.close()
+    percentiles = np.percentile(times_s, (50, 90, 99), method="inverted_cdf") * 1_000
+    latency = dict(zip(("p50 ms", "p90 ms", "p99 ms"), percentiles.tolist(), strict=True))
+    return {"requests/s": len(times_s) / (now - started), **latency, "failed": num_failed}
 
 
 def _beside(server: Server, process: ProcessPoolExecutor, load: wrk.Load, seconds: int, number: int) -> Figures:

@@ -71,12 +71,6 @@ class Texts:
         chosen.shuffle(texts)
         return texts
 
-    def equally_long(self) -> list[list[str]]:
-        """Return requests of one headline each, all with the most usual number of words."""
-        lengths = [len(text.split()) for text in self.headlines]
-        usual = max(set(lengths), key=lengths.count)
-        return [[text] for text, length in zip(self.headlines, lengths, strict=True) if length == usual]
-
 
 @dataclass(frozen=True)
 class Plan:

@@ -1,7 +1,6 @@
-"""The scenarios in which wrk sends requests to servers: embedding, cache, pool, search."""
+"""The scenarios in which wrk sends requests to servers: embedding, cache, search."""
 
 import statistics
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -10,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
-from stack import ROOT, ask
+from stack import ask
 
 from benchmarks import engine
 from benchmarks.indexes import indexes_of
@@ -22,11 +21,6 @@ from shoal_workers.index.index import Index
 
 #: The setting that turns the cache on, and the number of texts that repeat: the warm-up sends each more than once.
 CACHE, NUM_REPEATED = {"SHOAL_CACHE_MB": "64"}, 1_000
-
-#: Numbers of workers, texts in a batch, seconds that a batch takes, and connections: a full batch for each of 16
-#: workers, and as many texts again in the queue. A worker embeds 100 texts a second, and the load and the API can carry
-#: 16 times as many.
-POOLS, POOL_BATCH, PASS_S, POOL_CONNECTIONS = (1, 2, 4, 8, 16), 2, 0.020, 96
 
 #: Documents in the indexes to search. The first holds real headlines, the others mixtures of their vectors.
 SIZES = (20_000, 200_000, 1_000_000)
@@ -114,23 +108,6 @@ def cache_trial(server: Server, plan: Plan) -> Trial:
     """Return the load of texts that repeat."""
     case = f"64 connections, {NUM_REPEATED:,} texts that repeat"
     return server.embed_trial(case, 64, plan.texts.alone[:NUM_REPEATED])
-
-
-def pool(plan: Plan) -> list[Row]:
-    """Run pools of workers that wait 20 ms a batch, each with a Redis and an API of its own: what those can carry."""
-    batch, worker = {"SHOAL_MAX_BATCH_TEXTS": str(POOL_BATCH)}, waiting_worker(PASS_S)
-    with ExitStack() as running:
-        started = (shoal(f"{n} worker{'s' * (n > 1)}", None, n, worker, environment=batch) for n in POOLS)
-        servers = [running.enter_context(server) for server in started]
-        case = f"{POOL_CONNECTIONS} connections, {POOL_BATCH} texts a batch of {PASS_S * 1_000:g} ms"
-        # A worker would cut batches of unequal texts, and wait for each part.
-        texts = plan.texts.equally_long()
-        return plan.interleave("pool", [server.embed_trial(case, POOL_CONNECTIONS, texts) for server in servers])
-
-
-def waiting_worker(pass_s: float) -> list[str]:
-    """Return the command of a worker whose engine only waits."""
-    return [sys.executable, str(ROOT / "scripts" / "benchmarks" / "waiting.py"), str(pass_s)]
 
 
 def search(plan: Plan) -> list[Row]:

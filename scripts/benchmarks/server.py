@@ -133,12 +133,11 @@ def shoal(
     name: str = "shoal",
     indexes: Mapping[str, Path] | None = None,
     workers: int = 1,
-    worker_command: list[str] | None = None,
     checkout: Checkout = OURS,
     environment: Mapping[str, str] = NO_CACHE,
 ) -> Iterator[Server]:
     """Run a Shoal, without a cache unless the environment sets one."""
-    with stack(indexes, workers, worker_command, checkout, NO_CACHE | dict(environment)) as running:
+    with stack(indexes, workers, checkout, NO_CACHE | dict(environment)) as running:
         yield Server(Target(name, f"{running.url}/embed"), Processes(running.processes), running.url)
 
 

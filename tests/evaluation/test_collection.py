@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 import pytest
-from beir import Set, passages, write
 
 from shoal.errors import BadDocument, InvalidRequest
 from shoal.evaluation.collection import Collection, Files, read_judgements, read_queries, write_run, write_source
@@ -183,21 +182,3 @@ class TestCorpora:
 def test_a_run_is_written_as_trec_eval_reads_it(tmp_path: Path) -> None:
     write_run(tmp_path / "1.run", {"q 1": ["d1", "d 2"], "2": []})
     assert (tmp_path / "1.run").read_text() == "q_1 Q0 d1 1 1.000000 shoal\nq_1 Q0 d_2 2 0.500000 shoal\n"
-
-
-def test_collections_of_the_test_data_are_read_again(tmp_path: Path) -> None:
-    write(Set({"d": "a document"}, {"q": "a query", "r": "without an answer"}, {"q": {"d": 2}}), tmp_path)
-    files = Files.of(str(tmp_path), None, None, None)
-    assert Collection.read(files, RULES) == Collection({"q": "a query"}, {"q": {"d": 2}}, num_left_out=1)
-    assert files.corpus
-    write_source(files.corpus, tmp_path / "source.jsonl", RULES)
-    assert json.loads((tmp_path / "source.jsonl").read_text()) == {"id": "d", "text": "a document"}
-
-
-def test_passages_are_paragraphs_that_together_are_the_text() -> None:
-    text = "\n\n".join(["a" * 100, "b" * 350, "c" * 900, "", "d" * 20])
-    spans = list(passages(text))
-    assert [text[start:stop].strip()[:1] for start, stop in spans] == ["a", "c", "d"]
-    assert [stop for _, stop in spans[:-1]] == [start for start, _ in spans[1:]]
-    assert (spans[0][0], spans[-1][1]) == (0, len(text))
-    assert list(passages("")) == []

@@ -1,308 +1,219 @@
-"""The benchmarks: what they read, reckon and print."""
+"""scripts/bench: what it reads, reckons and prints, and the servers that it compares with."""
 
+import json
 import shutil
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import count
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
-from benchmarks.arrivals import generate, percentiles_ms
 from benchmarks.compare import ratios
+from benchmarks.connections import OTHER, ask_in_turn
+from benchmarks.peers import PEERS, check, target_of
 from benchmarks.server import Processes
 from benchmarks.table import tables
-from benchmarks.trial import Row, Trial, interleave, shown
+from benchmarks.trial import Row, Trial, interleave
 from benchmarks.wrk import Measured
-from conftest import PATIENCE_S, wait_until
+from conftest import wait_until
+from http_servers import running
 from page import ROOT
 from process import environment
 from stack import Checkout, named
 
-from shoal import Client
-from shoal.contract.keys import Keys
-from shoal.errors import BadSetting, NotReady
+from shoal.errors import BadSetting, ModelMismatch, NotReady
 
-needs_wrk = pytest.mark.skipif(not shutil.which("wrk"), reason="wrk is not installed")
+BENCH = [sys.executable, str(ROOT / "scripts" / "bench.py")]
 
 OUTPUT = """
 Running 2s test @ http://127.0.0.1:40123/embed
-  1 threads and 64 connections
   2451 requests in 2.01s, 9.87MB read
-Requests/sec:   1219.40
 measured: {"num_answers": 2451, "num_refused": 0, "num_lost": 0, "duration_us": 2010000, \
 "p50_us": 512, "p90_us": 6000, "p99_us": 9130}
 """
 FAILURES = OUTPUT.replace('_refused": 0', '_refused": 51').replace('_lost": 0', '_lost": 9')
+ALL_FAIL = OUTPUT.replace('_refused": 0', '_refused": 2451')
+
+UNIT = np.eye(2, 3, dtype=np.float32)
 
 
-class TestLoad:
-    def test_rate_and_latencies_are_read_from_what_wrk_prints(self) -> None:
-        measured = Measured.parse(OUTPUT, cpu_s=0.5)
-        assert measured.requests_per_s == pytest.approx(2451 / 2.01)
-        assert (measured.p50_ms, measured.p90_ms, measured.p99_ms, measured.cpu_s) == (0.512, 6.0, 9.13, 0.5)
-
-    @pytest.mark.parametrize(
-        "output",
-        [FAILURES, OUTPUT.replace('_lost": 0', '_lost": 1'), "unable to connect to 127.0.0.1:1 Connection refused\n"],
-    )
-    def test_a_run_with_failures_measures_nothing(self, output: str) -> None:
-        with pytest.raises(NotReady, match="measures nothing"):
-            Measured.parse(output)
-
-    def test_where_requests_may_fail_the_rate_is_that_of_the_others(self) -> None:
-        measured = Measured.parse(FAILURES, may_fail=True)
-        assert (measured.num_requests, measured.num_failed) == (2_400, 60)
-        assert measured.requests_per_s == pytest.approx(2_400 / 2.01)
-        with pytest.raises(NotReady, match="measures nothing"):
-            Measured.parse(OUTPUT.replace('_refused": 0', '_refused": 2451'), may_fail=True)
+def test_rate_and_latencies_are_read_from_what_wrk_prints() -> None:
+    measured = Measured.parse(OUTPUT, cpu_s=0.5)
+    assert measured.requests_per_s == pytest.approx(2451 / 2.01)
+    assert (measured.p50_ms, measured.p90_ms, measured.p99_ms, measured.cpu_s) == (0.512, 6.0, 9.13, 0.5)
+    some = Measured.parse(FAILURES, may_fail=True)
+    assert (some.num_requests, some.num_failed) == (2_400, 60)
 
 
-class TestTrials:
-    def test_they_run_in_turns_and_the_first_turn_does_not_count(self) -> None:
-        seen: list[tuple[str, int, int]] = []
-
-        def trial(case: str) -> Trial:
-            def once(seconds: int, number: int) -> dict[str, float]:
-                seen.append((case, seconds, number))
-                return {"requests/s": 10.0 * number}
-
-            return Trial(case, "shoal", once)
-
-        rows = interleave("embed", [trial("a"), trial("b")], runs=2, seconds=5, say=lambda _: None)
-        assert seen == [("a", 2, 0), ("b", 2, 0), ("a", 5, 1), ("b", 5, 1), ("a", 5, 2), ("b", 5, 2)]
-        assert [(row.case, row.figures["requests/s"], row.median("requests/s")) for row in rows] == [
-            ("a", [10, 20], 15),
-            ("b", [10, 20], 15),
-        ]
-
-    def test_a_run_without_figures_does_not_count(self) -> None:
-        figures: dict[str, dict[int, dict[str, float]]] = {"a": {1: {"ms": 5.0}, 2: {}}, "b": {1: {}, 2: {}}}
-
-        def trial(case: str) -> Trial:
-            return Trial(case, "shoal", lambda _, number: figures[case].get(number, {}))
-
-        trials = [trial(case) for case in figures]
-        rows = interleave("embed", trials, runs=2, seconds=1, say=lambda _: None)
-        assert [(row.case, row.figures) for row in rows] == [("a", {"ms": [5.0]})]
+@pytest.mark.parametrize(
+    ("output", "may_fail"),
+    [(FAILURES, False), (OUTPUT.replace('_lost": 0', '_lost": 1'), False), (ALL_FAIL, True), ("no connection", True)],
+)
+def test_a_run_with_failures_measures_nothing(output: str, may_fail: bool) -> None:
+    with pytest.raises(NotReady, match="measures nothing"):
+        Measured.parse(output, may_fail=may_fail)
 
 
-class TestTables:
-    def test_median_lowest_and_highest(self) -> None:
-        several = Row(
-            "embed", "1 connection", "shoal", {"requests/s": [1_000, 1_500, 900], "p50 ms": [1.25, 1.25, 1.25]}
-        )
-        assert tables([several]).splitlines() == [
-            "| case | target | requests/s | p50 ms |",
-            "|---|---|---|---|",
-            "| 1 connection | shoal | 1,000 (900 to 1,500) | 1.25 |",
-        ]
+def test_trials_run_in_turns_and_neither_the_first_turn_nor_one_without_figures_counts() -> None:
+    seen: list[tuple[str, int, int]] = []
 
-    def test_a_group_of_figures_has_a_table_of_its_own(self) -> None:
-        rows = [
-            Row("embed", "a", "shoal", {"requests/s": [5.0], "processor ms: worker": [0.25]}),
-            Row("embed", "b", "peer", {"p50 ms": [2.0]}),
-        ]
-        first, second, third = tables(rows).split("\n\n")
-        assert first.splitlines()[2:] == ["| a | shoal | 5 |  |", "| b | peer |  | 2 |"]
-        assert (second, third.splitlines()[-1]) == ("processor ms:", "| a | shoal | 0.250 |")
+    def trial(case: str, failing: int = 0) -> Trial:
+        def once(seconds: int, number: int) -> dict[str, float]:
+            seen.append((case, seconds, number))
+            return {} if failing == number else {"ms": 10.0 * number}
 
-    def test_numbers_have_the_digits_that_matter(self) -> None:
-        assert [shown(value) for value in (1234.5, 64.0, 64.25, 1.234, 0.01234)] == [
-            "1,234",
-            "64",
-            "64.25",
-            "1.23",
-            "0.012",
-        ]
+        return Trial(case, "shoal", once)
+
+    rows = interleave("embed", [trial("a"), trial("b", failing=1)], runs=2, seconds=5, say=lambda _: None)
+    assert seen == [("a", 2, 0), ("b", 2, 0), ("a", 5, 1), ("b", 5, 1), ("a", 5, 2), ("b", 5, 2)]
+    assert [(row.case, row.figures, row.median("ms")) for row in rows] == [
+        ("a", {"ms": [10, 20]}, 15),
+        ("b", {"ms": [20]}, 20),
+    ]
 
 
-class TestCheckouts:
-    def test_ratios_are_of_the_medians_of_the_same_case(self) -> None:
-        rows = [
-            Row("compare", "a", "shoal", {"requests/s": [110.0, 90.0, 120.0]}),
-            Row("compare", "a", "old", {"requests/s": [100.0]}),
-            Row("compare", "b", "old", {"requests/s": [100.0]}),
-        ]
-        assert ratios(rows).splitlines()[2:] == ["| a | requests/s (higher is better) | old | 100 | 110 | 1.100 |"]
+def test_tables_have_median_lowest_and_highest_and_one_for_each_group_of_figures() -> None:
+    rows = [
+        Row("embed", "a", "shoal", {"requests/s": [1_234.5, 1_500, 900], "processor ms: worker": [0.01234]}),
+        Row("embed", "b", "peer", {"p50 ms": [1.25, 1.25]}),
+    ]
+    first, second, third = tables(rows).split("\n\n")
+    assert first.splitlines() == [
+        "| case | target | requests/s | p50 ms |",
+        "|---|---|---|---|",
+        "| a | shoal | 1,234 (900 to 1,500) |  |",
+        "| b | peer |  | 1.25 |",
+    ]
+    assert (second, third.splitlines()[-1]) == ("processor ms:", "| a | shoal | 0.012 |")
 
-    def test_a_folder_without_an_environment_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(BadSetting, match="run scripts/check"):
-            Checkout.at(tmp_path)
+
+def test_ratios_are_of_the_medians_of_the_same_case() -> None:
+    rows = [
+        Row("compare", "a", "shoal", {"requests/s": [110.0, 90.0, 120.0]}),
+        Row("compare", "a", "old", {"requests/s": [100.0]}),
+        Row("compare", "b", "old", {"requests/s": [100.0]}),
+    ]
+    assert ratios(rows).splitlines()[2:] == ["| a | requests/s (higher is better) | old | 100 | 110 | 1.100 |"]
 
 
-class TestPercentiles:
-    def test_each_is_one_of_the_values(self) -> None:
-        found = percentiles_ms(np.arange(100, 0, -1) / 1_000)
-        assert found == pytest.approx({"p50 ms": 50, "p90 ms": 90, "p99 ms": 99})
-        assert percentiles_ms(np.array([0.002])) == pytest.approx({"p50 ms": 2, "p90 ms": 2, "p99 ms": 2})
-        assert percentiles_ms(np.array([])) == {}
+def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadSetting, match="run scripts/check"):
+        Checkout.at(tmp_path)
+    done = subprocess.run([*BENCH, "swim"], capture_output=True, text=True)
+    assert (done.returncode, "no scenario 'swim'" in done.stderr) == (2, True)
 
 
 @contextmanager
-def answering(
-    answer: Callable[[], int], patience_s: float | None = None, sources: list[str] | None = None
-) -> Iterator[int]:
-    """Run a server whose answers have the status that `answer` returns; yield its port.
-
-    It closes connections on which nothing has come for `patience_s`, and appends the address of each request's client
-    to `sources`.
-    """
+def answering(answer: bytes, statuses: Iterator[int], sources: list[str]) -> Iterator[int]:
+    """Run a server that gives the same answer to all; yield its port. `sources` gets the address of each client."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        timeout = patience_s
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
-            if sources is not None:
-                sources.append(self.client_address[0])
-            self.send_response(answer())
-            self.send_header("content-length", "2")
+            sources.append(self.client_address[0])
+            self.send_response(next(statuses))
+            self.send_header("content-length", str(len(answer)))
             self.end_headers()
-            self.wfile.write(b"[]")
+            self.wfile.write(answer)
 
         def log_message(self, *_: object) -> None:
             """Write nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server.server_port
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with running(server):
+        yield server.server_port
 
 
-BODIES = [b'{"inputs": "storm"}', b'{"inputs": "rain"}']
+def test_one_connection_asks_from_another_address_and_counts_failures() -> None:
+    sources: list[str] = []
+    with answering(b"[]", iter([200, 503] * 5_000), sources) as port:
+        figures = ask_in_turn(f"http://127.0.0.1:{port}/embed", [b"{}"], 0.2, 0)
+    assert {*sources} == {OTHER}
+    assert figures["failed"] == len(sources) // 2 > 0
+    assert 0 < figures["p50 ms"] <= figures["p99 ms"]
 
 
-def embed_url(port: int) -> str:
-    """Return the address that requests are sent to."""
-    return f"http://127.0.0.1:{port}/embed"
+MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+OF_OPENAI = {"data": [{"index": 1, "embedding": UNIT[1].tolist()}, {"index": 0, "embedding": UNIT[0].tolist()}]}
 
 
-class TestArrivals:
-    def test_requests_are_sent_though_none_is_answered(self) -> None:
-        eighth, numbers = threading.Event(), count(1)
-
-        def answer() -> int:
-            if next(numbers) == 8:
-                eighth.set()
-            return 200 if eighth.wait(PATIENCE_S) else 500
-
-        with answering(answer) as port:
-            found = generate(embed_url(port), BODIES, seconds=0.5, connections=1, rate=100)
-        assert len(found.due_s) > 8
-        assert found.num_failed == 0
-
-    def test_answers_that_are_no_success_are_counted(self) -> None:
-        statuses = iter([200, 503] * 1_000)
-        with answering(lambda: next(statuses)) as port:
-            found = generate(embed_url(port), BODIES, seconds=0.2, connections=2, rate=100)
-        assert found.num_failed == len(found.due_s) // 2 > 0
-        assert np.all(found.due_s <= found.sent_s)
-        assert np.all(found.sent_s < found.answered_s)
-
-    def test_a_connection_that_the_server_closes_is_not_used_again(self) -> None:
-        with answering(lambda: 200, patience_s=0.05) as port:
-            found = generate(embed_url(port), BODIES, seconds=1, connections=4, rate=20)
-        assert len(found.due_s) > found.num_failed
-
-    def test_without_a_rate_each_answer_brings_the_next_request(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        answered: list[int] = []
-
-        def answer() -> int:
-            answered.append(200)
-            return 200
-
-        monkeypatch.setattr(time, "perf_counter", lambda: float(len(answered) >= 20))  # the time is over after twenty
-        with answering(answer) as port:
-            found = generate(embed_url(port), BODIES, seconds=0.5, connections=4)
-        assert 20 <= len(found.due_s) < 20 + 4
-        assert found.num_failed == 0
-
-    def test_connections_come_from_the_address_that_is_named(self) -> None:
-        sources: list[str] = []
-        with answering(lambda: 200, sources=sources) as port:
-            generate(embed_url(port), BODIES, seconds=0.2, rate=50, source="127.0.0.2")
-            generate(embed_url(port), BODIES, seconds=0.2, rate=50)
-        assert set(sources) == {"127.0.0.2", "127.0.0.1"}
-        assert sources == sorted(sources, reverse=True)
+@pytest.mark.parametrize(
+    ("spec", "url", "body", "answer"),
+    [
+        ("tei+http://h:3000", "http://h:3000/embed", {"inputs": ["a\u2028\n"]}, UNIT.tolist()),
+        ("openai+https://h", "https://h/v1/embeddings", {"input": ["a\u2028\n"], "model": MODEL}, OF_OPENAI),
+        ("openai+http://h/e#m", "http://h/e", {"input": ["a\u2028\n"], "model": "m"}, OF_OPENAI),
+    ],
+)
+def test_each_kind_of_server_is_asked_in_its_own_way(spec: str, url: str, body: object, answer: object) -> None:
+    target = target_of(spec)
+    sent = target.body(["a\u2028\n"])
+    assert (target.url, json.loads(sent)) == (url, body)
+    assert b"\n" not in sent  # wrk reads a body from each line
+    assert target.vectors(answer).tolist() == UNIT.tolist()
 
 
-def test_processes_of_a_service_have_the_names_of_what_they_run() -> None:
-    commands = ["api", "jobs", "worker", "worker"]
-    with ExitStack() as running:
+@pytest.mark.parametrize("spec", ["", "http://host:1", "grpc+http://host:1", "tei+ftp://host", "tei+http:"])
+def test_an_address_of_no_known_kind_is_refused(spec: str) -> None:
+    with pytest.raises(BadSetting, match=r"write tei\+http"):
+        target_of(spec)
+
+
+def test_a_server_does_the_same_work_if_its_vectors_have_the_same_directions() -> None:
+    other = UNIT * 3
+    with answering(json.dumps(other.tolist()).encode(), iter([200] * 2), []) as port:
+        target = target_of(f"tei+http://127.0.0.1:{port}")
+        assert check(target, ["a", "b"], UNIT) == pytest.approx(1)
+        with pytest.raises(ModelMismatch, match=r"0\.995"):
+            check(target, ["a", "b"], UNIT + np.array([[0, 0, 0], [0.1, 0, 0]]))
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_every_version_that_a_peer_needs_is_pinned(name: str) -> None:
+    lines = (PEERS[name].folder / "requirements.txt").read_text().splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert "torch==2.13.0" in pins
+    assert [pin for pin in pins if "==" not in pin] == []
+
+
+def test_processes_of_a_service_are_told_apart_with_their_memory_and_time() -> None:
+    with ExitStack() as stack:
         children = []
-        for name in commands:
-            command = [sys.executable, "-c", "input()", name]
-            children.append(running.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE)))
+        for name in ("api", "jobs", "worker", "worker"):
+            command = [sys.executable, "-c", "sum(range(3_000_000)); input()", name]
+            children.append(stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE)))
         try:
-            processes = [psutil.Process(child.pid) for child in children]
-            wait_until(lambda: all(process.cmdline() for process in processes))  # it is empty as a program begins
-            found = named(processes)
-        finally:
-            for child in children:
-                child.communicate(b"\n")
-    assert found == dict(zip(["api", "jobs", "worker 1", "worker 2"], [child.pid for child in children], strict=True))
-
-
-def test_memory_and_processor_time_are_told_by_process() -> None:
-    command = [sys.executable, "-c", "sum(range(3_000_000)); input()"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as child:
-        processes = Processes({"worker 1": child.pid, "worker 2": child.pid})
-        try:
+            found = [psutil.Process(child.pid) for child in children]
+            wait_until(lambda: all(process.cmdline() for process in found))  # it is empty as a program begins
+            by_name = named(found)
+            processes = Processes(by_name)
             wait_until(lambda: processes.cpu_s()["worker"] > 0)
             memory = processes.memory_mb()
         finally:
-            child.communicate(b"\n")
-    assert Processes({}).cpu_s() == {}  # a server elsewhere
-    assert set(memory) == {"worker 1", "worker 2"}
+            for child in children:
+                child.communicate(b"\n")
+    assert by_name == dict(zip(["api", "jobs", "worker 1", "worker 2"], [child.pid for child in children], strict=True))
+    assert memory.keys() == by_name.keys()
     assert all(sizes["resident"] > sizes["private"] >= sizes["written"] > 0 for sizes in memory.values())
 
 
 @pytest.mark.wide
-def test_the_waiting_worker_answers_as_a_worker_does(
-    redis_url: str, keys: Keys, client: Client, tiny_source: Path, tiny_model: Path, home: Path
-) -> None:
-    pool = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
-    settings = environment(model=tiny_source, home=home, cache_mb=0, **pool)
-    command = [sys.executable, str(ROOT / "scripts" / "benchmarks" / "waiting.py"), "0.02"]
-    with subprocess.Popen(command, env=settings) as worker:
-        try:
-            vectors = client.embed(["storm", "rain in europe"], normalize=False)
-        finally:
-            worker.terminate()
-    assert worker.returncode == 0
-    assert np.all(vectors[0] == vectors[1])
-
-
-@pytest.mark.wide
-@needs_wrk
+@pytest.mark.skipif(not shutil.which("wrk"), reason="wrk is not installed")
 def test_scripts_bench_prints_and_saves_what_it_measured(tiny_source: Path, home: Path, tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "scripts" / "bench.py")]
     saved = tmp_path / "figures.json"
     measured = subprocess.run(
-        [*command, "cache", "--runs", "1", "--seconds", "1", "--json", saved],
+        [*BENCH, "cache", "--runs", "1", "--seconds", "1", "--json", saved],
         env=environment(model=tiny_source, precision="f32", threads=1) | {"SHOAL_HOME": str(home)},
         capture_output=True,
         text=True,
     )
     assert measured.returncode == 0, measured.stderr
     assert "| 64 connections, 1,000 texts that repeat | cache on |" in measured.stdout
-    again = subprocess.run([*command, "--from", saved], capture_output=True, text=True, check=True)
+    again = subprocess.run([*BENCH, "--from", saved], capture_output=True, text=True, check=True)
     assert again.stdout == measured.stdout
-
-
-def test_an_unknown_scenario_is_named() -> None:
-    command = [sys.executable, str(ROOT / "scripts" / "bench.py"), "swim"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "no scenario 'swim'" in done.stderr

@@ -5,10 +5,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from socket import create_connection, create_server, socket
-from threading import Thread
+from socket import create_connection, socket
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from chaos_run.faults import ALONE_S, KINDS, schedule
 from chaos_run.proxy import Link
 from chaos_run.worker import digest
 from conftest import PATIENCE_S, wait_until
+from http_servers import running
 from page import ROOT
 from process import environment
 from queues import Queue
@@ -47,17 +47,10 @@ def test_nothing_is_lost_while_everything_breaks(
     assert tally["answers"]
 
 
-# What is drawn
-
-
-def test_the_same_seed_asks_and_breaks_the_same() -> None:
-    assert draw(3, 500, 60.0) == draw(3, 500, 60.0) != draw(4, 500, 60.0)
-    faults = schedule(3, 0.0, 60.0, 1.0, list(KINDS))
-    assert faults == schedule(3, 0.0, 60.0, 1.0, list(KINDS)) != schedule(4, 0.0, 60.0, 1.0, list(KINDS))
-
-
-def test_a_long_run_has_something_of_everything() -> None:
+def test_the_same_seed_asks_and_breaks_the_same_and_a_long_run_has_something_of_everything() -> None:
     cases, faults = draw(1, 20_000, 600.0), schedule(1, 0.0, 600.0, 1.5, list(KINDS))
+    assert cases == draw(1, 20_000, 600.0) != draw(4, 20_000, 600.0)
+    assert faults == schedule(1, 0.0, 600.0, 1.5, list(KINDS)) != schedule(4, 0.0, 600.0, 1.5, list(KINDS))
     assert {case.kind for case in cases} == {"good", *ODD}
     assert {case.route for case in cases} == set(ROUTES)
     assert {fault.kind for fault in faults} == set(KINDS)
@@ -69,9 +62,6 @@ def test_a_worker_that_is_killed_alone_is_alone() -> None:
         if fault.kind == "kill worker, alone":
             assert all(before.at_s + before.seconds < fault.at_s for before in faults[:n])
             assert all(after.at_s >= fault.at_s + ALONE_S for after in faults[n + 1 :])
-
-
-# What is found
 
 
 @pytest.fixture
@@ -97,14 +87,6 @@ def test_what_is_as_promised_passes(audit: Audit, job_id: str) -> None:
     assert (figures["texts computed"], figures["texts computed again"], figures["jobs left in a lane"]) == (1, 0, 0)
 
 
-def lose_the_reply(queue: Queue, job_id: str) -> None:
-    queue.redis.delete(queue.keys.result(job_id))
-
-
-def reply_twice(queue: Queue, job_id: str) -> None:
-    queue.redis.lpush(queue.keys.result(job_id), b"")
-
-
 def reply_wrongly(queue: Queue, job_id: str) -> None:
     reply = Reply.unpack(queue.redis.lindex(queue.keys.result(job_id), 0))
     assert reply.vectors is not None
@@ -116,38 +98,18 @@ def fail(queue: Queue, job_id: str) -> None:
     queue.redis.hset(queue.keys.record(job_id), "status", "failed")
 
 
-def leave_a_key(queue: Queue, job_id: str) -> None:
-    queue.redis.persist(queue.keys.record(job_id))
-
-
-def leave_a_job(queue: Queue, job_id: str) -> None:
-    queue.redis.rpush(queue.keys.lane("elsewhere"), b"x")  # where no worker looks
-
-
-def bury_an_innocent(queue: Queue, job_id: str) -> None:
-    queue.redis.xadd(queue.keys.dead, {"job": b"x", "reason": b"poisoned: it was not"})
-
-
-def leave_a_load(queue: Queue, job_id: str) -> None:
-    queue.redis.hset(queue.keys.of_lane("bulk", "load"), "texts", 3)
-
-
-def use_a_key_for_another_job(queue: Queue, job_id: str) -> None:
-    queue.redis.hset(f"{queue.keys.root}:once:case", mapping={"id": "another", "digest": "x"})
-
-
 @pytest.mark.parametrize(
     ("break_it", "told"),
     [
-        (lose_the_reply, "done with 0 replies"),
-        (reply_twice, "done with 2 replies"),
+        (lambda queue, job_id: queue.redis.delete(queue.keys.result(job_id)), "done with 0 replies"),
+        (lambda queue, job_id: queue.redis.lpush(queue.keys.result(job_id), b""), "done with 2 replies"),
         (reply_wrongly, "cosine -1.0"),
         (fail, "internal: it broke"),
-        (leave_a_key, "without a time to live"),
-        (leave_a_job, "jobs left in a lane: 1"),
-        (bury_an_innocent, "of an innocent job"),
-        (leave_a_load, "what a lane holds: 1"),
-        (use_a_key_for_another_job, "job another of a key was made for nobody"),
+        (lambda queue, job_id: queue.redis.persist(queue.keys.record(job_id)), "without a time to live"),
+        (lambda queue, _: queue.redis.rpush(queue.keys.lane("elsewhere"), b"x"), "jobs left in a lane: 1"),
+        (lambda queue, _: queue.redis.xadd(queue.keys.dead, {"job": b"x", "reason": b""}), "of an innocent job"),
+        (lambda queue, _: queue.redis.hset(queue.keys.of_lane("bulk", "load"), "texts", 3), "what a lane holds: 1"),
+        (lambda queue, _: queue.redis.hset(f"{queue.keys.root}:once:case", "id", "x"), "job x of a key was made for"),
     ],
 )
 def test_what_is_not_as_promised_is_found(
@@ -160,9 +122,6 @@ def test_what_is_not_as_promised_is_found(
         queue.redis.delete(queue.keys.record(job_id), queue.keys.of_lane("bulk", "load"), queue.keys.lane("elsewhere"))
         queue.redis.delete(f"{queue.keys.root}:once:case")
     assert told in " ".join(audit.outcomes.broken)
-
-
-# The clock
 
 
 def test_a_programs_clock_is_ahead_as_its_file_says(tmp_path: Path) -> None:
@@ -184,50 +143,29 @@ def test_a_programs_clock_is_ahead_as_its_file_says(tmp_path: Path) -> None:
             running.kill()
 
 
-# The proxy
+class Echo(BaseRequestHandler):
+    """Sends back what it gets."""
 
-
-@contextmanager
-def echo() -> Iterator[int]:
-    """A server that sends back what it gets; its port."""
-    threads = list[Thread]()
-    with create_server(("127.0.0.1", 0)) as server:
-
-        def start(target: Callable[..., None], *arguments: object) -> None:
-            threads.append(Thread(target=target, args=arguments, daemon=True))
-            threads[-1].start()
-
-        def answer(connection: socket) -> None:
-            with connection, suppress(OSError):
-                while data := connection.recv(1_000):
-                    connection.sendall(data)
-
-        def accept() -> None:
-            try:
-                while True:
-                    start(answer, server.accept()[0])
-            except OSError:
-                return
-
-        start(accept)
-        yield server.getsockname()[1]
-        server.shutdown(2)
-        for thread in threads:
-            thread.join(PATIENCE_S)
+    def handle(self) -> None:
+        while data := self.request.recv(1_000):
+            self.request.sendall(data)
 
 
 @pytest.fixture
 def link() -> Iterator[Link]:
     """A link to an echo."""
-    with echo() as port:
-        link = Link(port)
+    echo = ThreadingTCPServer(("127.0.0.1", 0), Echo)
+    with running(echo):
+        link = Link(echo.server_address[1])
         yield link
         link.close()
 
 
 def connect(link: Link) -> socket:
-    """Return a connection through the link."""
-    return create_connection(("127.0.0.1", link.port), timeout=PATIENCE_S)
+    """Return a connection through the link, on which something came back."""
+    connection = create_connection(("127.0.0.1", link.port), timeout=PATIENCE_S)
+    assert ask(connection) == b"storm"
+    return connection
 
 
 def ask(connection: socket, data: bytes = b"storm") -> bytes:
@@ -239,68 +177,39 @@ def ask(connection: socket, data: bytes = b"storm") -> bytes:
         return b""
 
 
-def test_a_link_passes_everything_on(link: Link) -> None:
+def test_a_cut_ends_connections_and_lets_new_ones_in_but_a_link_that_refuses_lets_none_in(link: Link) -> None:
     with connect(link) as connection:
-        assert ask(connection) == b"storm"
-
-
-def test_a_cut_ends_connections_and_lets_new_ones_in(link: Link) -> None:
-    with connect(link) as connection:
-        ask(connection)
         link.set("cut")
         assert ask(connection) == b""
-    with connect(link) as connection:
-        assert ask(connection) == b"storm"
-
-
-def test_a_link_that_refuses_lets_no_client_in_until_it_is_mended(link: Link) -> None:
+    connect(link).close()
     link.set("refuse")
-    with connect(link) as connection:
+    with create_connection(("127.0.0.1", link.port), timeout=PATIENCE_S) as connection:
         assert ask(connection) == b""
     link.set("pass")
-    with connect(link) as connection:
-        assert ask(connection) == b"storm"
+    connect(link).close()
 
 
-def test_what_is_swallowed_is_gone(link: Link) -> None:
+@pytest.mark.parametrize(("mode", "comes"), [("swallow", b""), ("stall", b"storm")])
+def test_what_is_swallowed_is_gone_and_what_is_stalled_comes_later(link: Link, mode: str, comes: bytes) -> None:
     with connect(link) as connection:
-        ask(connection)
-        link.set("swallow")
+        link.set(mode)
         connection.settimeout(0.2)
         with pytest.raises(TimeoutError):
             ask(connection)
-        wait_until(lambda: any(link._open.values()))  # the link has noted that bytes were lost
+        wait_until(lambda: mode == "stall" or any(link._open.values()))  # the link has noted that bytes were lost
         link.set("pass")
         connection.settimeout(PATIENCE_S)
-        assert ask(connection) == b""
+        assert connection.recv(1_000) == comes
 
 
-def test_what_is_stalled_comes_later(link: Link) -> None:
-    with connect(link) as connection:
-        ask(connection)
-        link.set("stall")
-        connection.settimeout(0.2)
-        with pytest.raises(TimeoutError):
-            ask(connection)
-        link.set("pass")
-        connection.settimeout(PATIENCE_S)
-        assert connection.recv(1_000) == b"storm"
-
-
-def test_a_slow_link_hands_on_everything_piece_by_piece(link: Link) -> None:
+def test_a_slow_link_hands_on_everything_and_a_torn_reply_ends_in_the_middle(link: Link) -> None:
     with connect(link) as connection:
         link.set("slow", 1e6)
-        assert ask(connection, b"0" * 900) == b"0" * 900
         connection.sendall(b"1" * 50_000)
         found = b""
         while len(found) < 50_000:
             found += connection.recv(50_000)
         assert found == b"1" * 50_000
-
-
-def test_a_torn_reply_ends_in_the_middle(link: Link) -> None:
-    with connect(link) as connection:
-        ask(connection)
         link.set("tear", 0.5)
         assert ask(connection, b"0123456789") == b"01234"
         assert connection.recv(1_000) == b""

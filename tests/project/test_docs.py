@@ -26,7 +26,6 @@ from shoal.records.source import Source
 from shoal.settings import DEFAULTS
 from shoal_api.schema.responses import TEI_HEADERS
 from shoal_workers.build_command import SAMPLE
-from shoal_workers.loop.worker import Worker
 
 pytest_plugins = ["api_fixtures", "http_fixtures"]
 
@@ -68,11 +67,8 @@ def test_every_option_is_listed_with_its_default() -> None:
     assert {name.strip("`"): json.loads(default.strip("`")) for name, (default, _) in rows.items()} == OPTION_DEFAULTS
     for name, allowed in CHOICES.items():
         assert [word for word in allowed if word and f"`{word}`" not in rows[f"`{name}`"][1]] == []
-
-
-def test_every_option_of_a_search_is_listed_with_its_default() -> None:
-    rows = table("docs/http.md", "search option")
-    listed = {name.strip("`"): json.loads(default.strip("`")) for name, (default, _) in rows.items()}
+    of_search = table("docs/http.md", "search option")
+    listed = {name.strip("`"): json.loads(default.strip("`")) for name, (default, _) in of_search.items()}
     assert listed.pop("negative") is None  # texts, which the wire counts as num_negative
     assert listed == {name: default for name, default in SEARCH_DEFAULTS.items() if name != "num_negative"}
 
@@ -148,13 +144,6 @@ def test_every_file_that_the_architecture_names_exists() -> None:
     assert names - found == set()
 
 
-def test_every_step_of_a_jobs_life_names_its_file() -> None:
-    rows = table("docs/architecture.md", "step")
-    assert [step.partition(".")[0] for step in rows] == [str(n) for n in range(1, len(rows) + 1)]
-    for files, _ in rows.values():
-        assert all((ROOT / name.strip("` ")).exists() for name in files.split(","))
-
-
 def test_the_readme_begins_with_what_a_newcomer_needs() -> None:
     first, _, rest = read("README.md").partition("\n## Next steps\n")
     assert rest
@@ -181,12 +170,17 @@ def test_the_rates_in_the_readme_are_those_of_the_performance_page() -> None:
     assert [float(ratio) for ratio in re.findall(r"([\d.]+) times as many", readme)] == ratios
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/python.md"])
-def test_the_program_of_a_page_runs(name: str, serving: Worker, redis_url: str, keys: Keys) -> None:
-    program, *_ = blocks(name, "python")
+def in_pool(program: str, redis_url: str, keys: Keys) -> str:
+    """Return a program whose clients are of the test's own pool."""
     place = f"{redis_url!r}, key_prefix={keys.prefix!r}, pool={keys.pool!r}"
+    return program.replace(f'"{DEFAULT_URL}"', place).replace(" Client()", f" Client({place})")
+
+
+@pytest.mark.usefixtures("serving")
+@pytest.mark.parametrize("name", ["README.md", "docs/python.md"])
+def test_the_program_of_a_page_runs(name: str, redis_url: str, keys: Keys) -> None:
     found: dict[str, Any] = {}
-    exec(program.replace(f'"{DEFAULT_URL}"', place).replace("Client()", f"Client({place})"), found)
+    exec(in_pool(blocks(name, "python")[0], redis_url, keys), found)
     assert len(found["vectors"]) == 2
     assert len(found["hits" if "hits" in found else "second"]) == 3
 
@@ -195,9 +189,8 @@ def test_the_program_of_a_page_runs(name: str, serving: Worker, redis_url: str, 
 def test_the_async_program_of_the_python_page_runs(redis_url: str, keys: Keys) -> None:
     pytest.importorskip("fastapi")
     (program,) = [block for block in blocks("docs/python.md", "python") if "AsyncClient" in block]
-    place = f"{redis_url!r}, key_prefix={keys.prefix!r}, pool={keys.pool!r}"
     found: dict[str, Any] = {}
-    exec(program.replace(f'"{DEFAULT_URL}"', place), found)
+    exec(in_pool(program, redis_url, keys), found)
 
     async def ask() -> list[Any]:
         async with found["lifespan"](found["app"]):
@@ -251,17 +244,13 @@ def test_every_command_in_an_example_has_its_flags(name: str) -> None:
         assert [word for word in words if word.startswith("-") and word.partition("=")[0] not in flags] == []
 
 
-def test_every_script_in_an_example_exists() -> None:
-    named = {script for name in PAGES for script in re.findall(r"(?<![\w/])(?:\./)?(scripts/[\w-]+)", read(name))}
-    assert len(named) > 5
-    assert [script for script in sorted(named) if not (ROOT / script).exists()] == []
-
-
-def test_every_script_is_on_a_page() -> None:
-    pages = "".join(read(name) for name in PAGES)
-    scripts = [path.name for path in (ROOT / "scripts").iterdir() if path.is_file() and os.access(path, os.X_OK)]
-    assert len(scripts) > 5
-    assert [name for name in sorted(scripts) if not re.search(rf"scripts/{name}(?![\w-])", pages)] == []
+def test_the_scripts_and_those_that_the_pages_name_are_the_same() -> None:
+    named = {script for name in PAGES for script in re.findall(r"(?<![\w/])(?:\./)?scripts/([\w-]+)", read(name))}
+    there = {path.name for path in (ROOT / "scripts").iterdir()}
+    assert named - there == set()
+    programs = {path.name for path in (ROOT / "scripts").iterdir() if path.is_file() and os.access(path, os.X_OK)}
+    assert programs - named == set()
+    assert len(programs) > 5
 
 
 def test_the_readme_links_to_every_page() -> None:

@@ -1,4 +1,4 @@
-"""`scripts/install.py`: one installation at a time, in an environment of the Python that was asked for."""
+"""What installs and starts Shoal: `scripts/install.py`, `scripts/run`, and the `pip install` lines of the pages."""
 
 import fcntl
 import json
@@ -78,10 +78,8 @@ def test_variables_that_are_meant_for_other_projects_do_not_reach_pip(folder: Pa
 
 @pytest.mark.wide
 def test_a_named_python_replaces_another_one(folder: Path) -> None:
-    output, _ = start(folder).communicate()
-    assert output == ""
-    output, _ = start(folder, PYTHON=sys.executable).communicate()
-    assert "making .venv" in output
+    assert start(folder).communicate()[0] == ""
+    assert "making .venv" in start(folder, PYTHON=sys.executable).communicate()[0]
     done = subprocess.run([folder / ".venv" / "bin" / "python", "-V"], capture_output=True, text=True, check=True)
     assert done.stdout.split()[1] == sys.version.split()[0]
 
@@ -101,29 +99,26 @@ def packages(requirements: list[str], python: str, extra: str = "") -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("python", ["3.11.2", "3.12.0", "3.13.0", "3.14.0"])
-def test_what_serving_takes_is_pinned_for_every_python(python: str) -> None:
+def test_what_serving_takes_is_pinned_for_every_python() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     requirements = [*project["dependencies"], *extras["api"], *extras["workers"], *extras["jobs"], *extras["embedded"]]
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pinned = {canonicalize_name(line.partition("==")[0]) for line in lines if not line.startswith("#")}
-    assert packages(requirements, python) <= pinned
+    for python in ("3.11.2", "3.12.0", "3.13.0", "3.14.0"):
+        assert packages(requirements, python) <= pinned
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("needs `pip install -c constraints.txt '.[s3]'`.", [["-c", "constraints.txt", ".[s3]"]]),
-        ("a span (`pip install\nfaiss-cpu`)", [["faiss-cpu"]]),
-        ("after `pip install` this does it", []),
-        (
-            "```sh\n~/x/bin/pip install . \\\n  six && shoal --help\npython -m pip install a; b # c\n```\n",
-            [[".", "six"], ["a"]],
-        ),
-    ],
-)
-def test_a_line_that_installs_is_found_in_a_document(text: str, expected: list[list[str]]) -> None:
+def test_lines_that_install_are_found_in_a_document() -> None:
+    text = """a span (`pip install
+        faiss-cpu`), `pip install -c constraints.txt '.[s3]'`, and after `pip install` this does it\n
+```sh
+~/x/bin/pip install . \\
+  six && shoal --help
+python -m pip install a; b # c
+```
+"""
+    expected = [[".", "six"], ["a"], ["faiss-cpu"], ["-c", "constraints.txt", ".[s3]"]]
     assert list(commands(text)) == expected
 
 
@@ -133,3 +128,60 @@ def test_no_line_that_installs_is_forgotten() -> None:
         text = " ".join(page.read_text().replace("\\\n", " ").split())
         mentions = text.count("pip install") - text.count("`pip install`")
         assert len(list(commands(page.read_text()))) == mentions, page.name
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Path:
+    """A folder with `scripts/run` and nothing installed. `calls` gets a line for each installation and call."""
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts/run", tmp_path / "scripts")
+    (tmp_path / "scripts/install").write_text("echo installed >>calls\n")
+    (tmp_path / "calls").touch()
+    return tmp_path
+
+
+def put_program(folder: Path, name: str) -> None:
+    """Put a program into the environment that only notes its calls."""
+    program = folder / ".venv/bin" / name
+    program.parent.mkdir(parents=True)
+    program.write_text('#!/bin/sh\necho "$*" >>calls\n')
+    program.chmod(0o755)
+
+
+def run(folder: Path, *arguments: str, cwd: Path | None = None) -> str:
+    """Run the script with a home folder beside it; return what it prints."""
+    variables = {"PATH": os.environ["PATH"], "SHOAL_HOME": str(folder / "home")}
+    command = [str(folder / "scripts/run"), *arguments]
+    return subprocess.run(
+        command, cwd=cwd or folder, env=variables, stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
+
+
+def test_run_installs_and_serves_where_it_is_called(bare: Path) -> None:
+    put_program(bare, "shoal")
+    (elsewhere := bare / "else where").mkdir()
+    run(bare, "--home", "a=b c", cwd=elsewhere)
+    assert (bare / "calls").read_text() == "installed\n"
+    assert (elsewhere / "calls").read_text() == "serve --sample --home a=b c\n"
+
+
+def test_help_and_a_stop_install_nothing_where_nothing_ever_ran(bare: Path) -> None:
+    assert "scripts/run [--workers N]" in run(bare, "--port", "1", "--help")
+    assert run(bare, "--stop") == f"nothing runs in {bare / 'home'}\n"
+    assert (bare / "calls").read_text() == ""
+
+
+def test_a_stop_uses_what_is_installed(bare: Path) -> None:
+    put_program(bare, "python")
+    run(bare, "--stop", "--home", "elsewhere")
+    assert (bare / "calls").read_text().splitlines()[1:] == ["-I -m shoal serve --stop --home elsewhere"]
+
+
+def test_a_stop_installs_first_where_something_may_run(bare: Path) -> None:
+    put_program(bare, "shoal")
+    (bare / "home").mkdir()
+    (bare / "home/serve.pid").touch()
+    run(bare, "--stop")
+    run(bare, "--stop", "--home", "elsewhere")
+    calls = (bare / "calls").read_text().splitlines()
+    assert calls[1::2] == ["serve --sample --stop", "serve --sample --stop --home elsewhere"]

@@ -1,13 +1,11 @@
-"""The rooms of the code: the imports of each, the homes of the libraries, and the lightness of the client."""
+"""The rooms of the code: their imports and sizes, the homes of the libraries, and the lightness of the client."""
 
 import ast
 import importlib
-import json
 import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -17,242 +15,64 @@ from conftest import TESTS
 ROOT = TESTS.parent
 FOLDERS = {"shoal": "shared", "shoal_api": "api", "shoal_workers": "workers"}
 
-#: The other rooms that each room imports. A room is a subpackage, the loose modules of a package, or one module that is
-#: named here because it imports more than its neighbours. Each comes after all that it imports.
-ROOMS: dict[str, set[str]] = {
-    "shoal": set(),
-    "shoal.broker": {"shoal"},
-    "shoal.queue": {"shoal", "shoal.broker"},
-    "shoal.cache": {"shoal", "shoal.broker", "shoal.queue"},
-    "shoal.long_jobs": {"shoal", "shoal.broker"},
-    "shoal.extraction": {"shoal"},
-    "shoal.records": {"shoal", "shoal.extraction"},
-    "shoal.changes": {"shoal", "shoal.broker", "shoal.records"},
-    "shoal.client": {"shoal", "shoal.queue", "shoal.long_jobs", "shoal.records"},
-    "shoal.client.redis": {
-        "shoal",
-        "shoal.broker",
-        "shoal.queue",
-        "shoal.cache",
-        "shoal.long_jobs",
-        "shoal.records",
-        "shoal.changes",
-        "shoal.client",
-    },
-    "shoal.client.http": {"shoal", "shoal.long_jobs", "shoal.records", "shoal.changes", "shoal.client"},
-    "shoal.evaluation": {"shoal", "shoal.records"},
-    "shoal.bulk": {"shoal", "shoal.queue", "shoal.records", "shoal.client.redis"},
-    "shoal.supervisor": {"shoal", "shoal.broker", "shoal.queue", "shoal.client.redis"},
-    "shoal.viewers": {"shoal", "shoal.queue"},
-    "shoal.cli": {
-        "shoal",
-        "shoal.queue",
-        "shoal.long_jobs",
-        "shoal.records",
-        "shoal.client",
-        "shoal.client.redis",
-        "shoal.client.http",
-        "shoal.evaluation",
-        "shoal.bulk",
-        "shoal.supervisor",
-        "shoal.viewers",
-    },
-    "shoal.__main__": {"shoal.cli"},
-    "shoal_api": {"shoal"},
-    "shoal_api.schema": {"shoal", "shoal_api"},
-    "shoal_api.access": {"shoal", "shoal.broker", "shoal_api"},
-    "shoal_api.metrics": {"shoal", "shoal.queue", "shoal.viewers", "shoal.client.redis"},
-    "shoal_api.server": {"shoal", "shoal_api"},
-    "shoal_api.viewers.pool_state": {"shoal", "shoal.client.redis", "shoal.viewers"},
-    "shoal_api.context": {
-        "shoal",
-        "shoal.long_jobs",
-        "shoal.client.redis",
-        "shoal_api",
-        "shoal_api.access",
-        "shoal_api.metrics",
-        "shoal_api.server",
-        "shoal_api.viewers.pool_state",
-    },
-    "shoal_api.errors": {"shoal", "shoal_api", "shoal_api.schema", "shoal_api.context"},
-    "shoal_api.viewers.event_stream": {"shoal", "shoal_api", "shoal_api.context"},
-    "shoal_api.enqueue": {
-        "shoal",
-        "shoal.queue",
-        "shoal.client",
-        "shoal.client.redis",
-        "shoal_api",
-        "shoal_api.access",
-        "shoal_api.context",
-    },
-    "shoal_api.long_jobs.long_job": {
-        "shoal",
-        "shoal.long_jobs",
-        "shoal.client",
-        "shoal_api",
-        "shoal_api.schema",
-        "shoal_api.context",
-    },
-    "shoal_api.routes": {
-        "shoal",
-        "shoal.queue",
-        "shoal.long_jobs",
-        "shoal.bulk",
-        "shoal_api",
-        "shoal_api.schema",
-        "shoal_api.access",
-        "shoal_api.metrics",
-        "shoal.viewers",
-        "shoal_api.context",
-        "shoal_api.viewers.event_stream",
-        "shoal_api.enqueue",
-        "shoal_api.long_jobs.long_job",
-    },
-    "shoal_api.protocols": {
-        "shoal",
-        "shoal_api",
-        "shoal_api.schema",
-        "shoal_api.context",
-        "shoal_api.enqueue",
-        "shoal_api.routes",
-    },
-    "shoal_api.app": {
-        "shoal",
-        "shoal.client.redis",
-        "shoal_api",
-        "shoal_api.schema",
-        "shoal_api.access",
-        "shoal_api.metrics",
-        "shoal_api.server",
-        "shoal_api.viewers.pool_state",
-        "shoal_api.context",
-        "shoal_api.errors",
-        "shoal_api.routes",
-        "shoal_api.protocols",
-    },
-    "shoal_api.server.server": {"shoal", "shoal_api.access", "shoal_api.server", "shoal_api.context", "shoal_api.app"},
-    "shoal_api.cli": {"shoal", "shoal.cli", "shoal_api.access", "shoal_api.server.server"},
-    "shoal_workers.process.processors": set(),
-    "shoal_workers.model": {"shoal"},
-    "shoal_workers.avx512": {"shoal_workers.process.processors", "shoal_workers.model"},
-    "shoal_workers.encoding": {
-        "shoal",
-        "shoal_workers.process.processors",
-        "shoal_workers.model",
-        "shoal_workers.avx512",
-    },
-    "shoal_workers.index.files": {"shoal", "shoal.changes"},
-    "shoal_workers.index.lexical": {"shoal", "shoal_workers.index.files"},
-    "shoal_workers.process": {"shoal", "shoal.broker", "shoal.queue", "shoal_workers.process.processors"},
-    "shoal_workers.index.vectors": {"shoal", "shoal_workers.index.files"},
-    "shoal_workers.index.search": {
-        "shoal",
-        "shoal.changes",
-        "shoal_workers.index.files",
-        "shoal_workers.index.lexical",
-        "shoal_workers.index.vectors",
-    },
-    "shoal_workers.index": {
-        "shoal",
-        "shoal_workers.model",
-        "shoal_workers.index.files",
-        "shoal_workers.index.lexical",
-        "shoal_workers.index.vectors",
-        "shoal_workers.index.search",
-    },
-    "shoal_workers.index.build": {
-        "shoal",
-        "shoal.records",
-        "shoal.changes",
-        "shoal.client.redis",
-        "shoal.bulk",
-        "shoal_workers.model",
-        "shoal_workers.encoding",
-        "shoal_workers.index.files",
-        "shoal_workers.index.lexical",
-        "shoal_workers.index.vectors",
-        "shoal_workers.index",
-    },
-    "shoal_workers.index.store": {"shoal", "shoal_workers.index.files", "shoal_workers.index"},
-    "shoal_workers.index.serving": {
-        "shoal",
-        "shoal.changes",
-        "shoal_workers.model",
-        "shoal_workers.index.files",
-        "shoal_workers.index.vectors",
-        "shoal_workers.index.search",
-        "shoal_workers.index",
-        "shoal_workers.index.store",
-    },
-    "shoal_workers.index.long_tasks": {
-        "shoal",
-        "shoal.records",
-        "shoal.changes",
-        "shoal.client.redis",
-        "shoal_workers.index.files",
-        "shoal_workers.index",
-        "shoal_workers.index.build",
-    },
-    "shoal_workers.long_jobs": {
-        "shoal",
-        "shoal.broker",
-        "shoal.long_jobs",
-        "shoal.client.redis",
-        "shoal.bulk",
-        "shoal_workers.index.build",
-        "shoal_workers.index.store",
-        "shoal_workers.index.long_tasks",
-    },
-    "shoal_workers.operations": {
-        "shoal",
-        "shoal.queue",
-        "shoal.cache",
-        "shoal_workers.encoding",
-        "shoal_workers.process",
-        "shoal_workers.index.vectors",
-        "shoal_workers.index",
-        "shoal_workers.index.serving",
-    },
-    "shoal_workers.loop": {
-        "shoal",
-        "shoal.broker",
-        "shoal.queue",
-        "shoal.cache",
-        "shoal_workers.encoding",
-        "shoal_workers.process",
-        "shoal_workers.operations",
-    },
-    "shoal_workers.service": {
-        "shoal",
-        "shoal.broker",
-        "shoal.queue",
-        "shoal.cache",
-        "shoal.changes",
-        "shoal_workers.process.processors",
-        "shoal_workers.model",
-        "shoal_workers.encoding",
-        "shoal_workers.process",
-        "shoal_workers.index.store",
-        "shoal_workers.index.serving",
-        "shoal_workers.loop",
-    },
-    "shoal_workers": {
-        "shoal",
-        "shoal.records",
-        "shoal.client",
-        "shoal.client.redis",
-        "shoal.cli",
-        "shoal_workers.process.processors",
-        "shoal_workers.model",
-        "shoal_workers.index.files",
-        "shoal_workers.index",
-        "shoal_workers.index.build",
-        "shoal_workers.index.store",
-        "shoal_workers.index.long_tasks",
-        "shoal_workers.long_jobs",
-        "shoal_workers.service",
-    },
-}
+MAX_LINES = 50
+
+#: The rooms, each after all that it imports. A room is a subpackage, the loose modules of a package, or one module that
+#: is named here because it imports more than its neighbours. The docstring of each says which others it may import.
+ROOMS = (
+    "shoal",
+    "shoal.broker",
+    "shoal.queue",
+    "shoal.cache",
+    "shoal.long_jobs",
+    "shoal.extraction",
+    "shoal.records",
+    "shoal.changes",
+    "shoal.client",
+    "shoal.client.redis",
+    "shoal.client.http",
+    "shoal.evaluation",
+    "shoal.bulk",
+    "shoal.supervisor",
+    "shoal.viewers",
+    "shoal.cli",
+    "shoal.__main__",
+    "shoal_api",
+    "shoal_api.schema",
+    "shoal_api.access",
+    "shoal_api.metrics",
+    "shoal_api.server",
+    "shoal_api.viewers.pool_state",
+    "shoal_api.context",
+    "shoal_api.errors",
+    "shoal_api.viewers.event_stream",
+    "shoal_api.enqueue",
+    "shoal_api.long_jobs.long_job",
+    "shoal_api.routes",
+    "shoal_api.protocols",
+    "shoal_api.app",
+    "shoal_api.server.server",
+    "shoal_api.cli",
+    "shoal_workers.process.processors",
+    "shoal_workers.model",
+    "shoal_workers.avx512",
+    "shoal_workers.encoding",
+    "shoal_workers.index.files",
+    "shoal_workers.index.lexical",
+    "shoal_workers.process",
+    "shoal_workers.index.vectors",
+    "shoal_workers.index.search",
+    "shoal_workers.index",
+    "shoal_workers.index.build",
+    "shoal_workers.index.store",
+    "shoal_workers.index.serving",
+    "shoal_workers.index.long_tasks",
+    "shoal_workers.long_jobs",
+    "shoal_workers.operations",
+    "shoal_workers.loop",
+    "shoal_workers.service",
+    "shoal_workers",
+)
 
 #: Subpackages that are parts of the room around them.
 PARTS = {
@@ -366,15 +186,10 @@ def room_of(module: str) -> str:
     return max((room for room in ROOMS if f"{module}.".startswith(f"{room}.")), key=len)
 
 
-def imported_rooms(room: str) -> Iterator[tuple[str, str]]:
-    """Yield each module of a room with each other room that it imports."""
-    for module in modules():
-        if room_of(module) == room:
-            found = {room_of(name) for name in imported(module) if name.partition(".")[0] in FOLDERS}
-            yield from ((module, other) for other in sorted(found - {room}))
-
-
-SUBPACKAGES = sorted(name for name, path in modules().items() if path.name == "__init__.py" and name in ROOMS)
+def imported_rooms(room: str) -> set[str]:
+    """Return the other rooms that the modules of a room import."""
+    names = {name for module in modules() if room_of(module) == room for name in imported(module)}
+    return {room_of(name) for name in names if name.partition(".")[0] in FOLDERS} - {room}
 
 
 def users(library: str) -> set[str]:
@@ -387,106 +202,81 @@ def stands_in(module: str, home: str) -> bool:
     return f"{module}.".startswith(f"{home}.")
 
 
-def loaded_after(statement: str) -> set[str]:
-    """Return the packages that a fresh interpreter has loaded after the statement."""
-    script = (
-        f"{statement}\nimport json, sys\nprint(json.dumps(sorted({{name.partition('.')[0] for name in sys.modules}})))"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    return set(json.loads(done.stdout))
+def test_each_room_imports_only_those_before_it_and_of_other_packages_shoal_alone() -> None:
+    for number, room in enumerate(ROOMS):
+        others = imported_rooms(room)
+        assert others <= {*ROOMS[:number]}, room
+        assert {other.partition(".")[0] for other in others} <= {"shoal", room.partition(".")[0]}, room
 
 
-class TestRooms:
-    @pytest.mark.parametrize("room", ROOMS)
-    def test_each_imports_only_the_rooms_that_it_may(self, room: str) -> None:
-        assert [edge for edge in imported_rooms(room) if edge[1] not in ROOMS[room]] == []
-
-    @pytest.mark.parametrize("room", SUBPACKAGES)
-    def test_what_each_may_import_it_does(self, room: str) -> None:
-        assert {other for _, other in imported_rooms(room)} == ROOMS[room]
-
-    def test_there_are_no_cycles(self) -> None:
-        names = list(ROOMS)
-        assert [room for n, room in enumerate(names) if not ROOMS[room] <= set(names[:n])] == []
-
-    def test_imports_never_go_across(self) -> None:
-        for room, others in ROOMS.items():
-            own = {"shoal", room.partition(".")[0]}
-            assert {other.partition(".")[0] for other in others} <= own, room
-
-    def test_every_subpackage_is_a_room_and_every_room_exists(self) -> None:
-        subpackages = {name for name, path in modules().items() if path.name == "__init__.py" and name.count(".") < 2}
-        assert subpackages - PARTS <= ROOMS.keys() <= modules().keys()
-
-    @pytest.mark.parametrize("folder", FOLDERS.values())
-    def test_no_folder_has_over_14_modules(self, folder: str) -> None:
-        found = Counter(path.parent for path in (ROOT / folder).rglob("*.py") if path.name != "__init__.py")
-        assert {path: number for path, number in found.items() if number > 14} == {}
-
-    @pytest.mark.parametrize("room", [room for room in SUBPACKAGES if "." in room])
-    def test_each_names_the_others_that_it_may_import(self, room: str) -> None:
+def test_each_room_names_the_others_that_it_imports() -> None:
+    for room in ROOMS:
+        if "." not in room or modules()[room].name != "__init__.py":
+            continue
         text = ast.get_docstring(ast.parse(modules()[room].read_text())) or ""
-        assert "mport" in text
-        others = {other: other.split(".")[1:] for other in ROOMS[room] if "." in other}
-        own = set(room.split("."))
-        names = {other: [part for part in parts if part not in own] or parts[-1:] for other, parts in others.items()}
-        assert [other for other in names if not any(re.search(rf"\b{name}\b", text) for name in names[other])] == []
+        assert "mport" in text, room
+        for other in imported_rooms(room):
+            names = [part for part in other.split(".")[1:] if part not in room.split(".")] or other.split(".")[-1:]
+            assert "." not in other or any(re.search(rf"\b{name}\b", text) for name in names), (room, other)
 
 
-class TestLibraries:
-    @pytest.mark.parametrize("library", HOMES)
-    def test_each_is_imported_in_its_homes_alone(self, library: str) -> None:
-        strangers = {user for user in users(library) if not any(stands_in(user, home) for home in HOMES[library])}
-        assert strangers == set()
-
-    @pytest.mark.parametrize("library", HOMES)
-    def test_each_home_imports_it(self, library: str) -> None:
-        empty = {home for home in HOMES[library] if not any(stands_in(user, home) for user in users(library))}
-        assert empty == set()
-
-    def test_bucketing_knows_no_tensors_and_no_queue(self) -> None:
-        assert {
-            name for name in imported("shoal_workers.encoding.bucketing") if name not in sys.stdlib_module_names
-        } == ({"collections.abc"})
+def test_every_subpackage_is_a_room_and_every_room_exists() -> None:
+    subpackages = {name for name, path in modules().items() if path.name == "__init__.py" and name.count(".") < 2}
+    assert subpackages - PARTS <= {*ROOMS} <= modules().keys()
 
 
-class TestLoading:
-    @pytest.mark.parametrize(
-        "statement",
-        [
-            "import shoal",
-            "from shoal import *",
-            "import shoal.client.redis.client",
-            "from shoal import HttpClient; HttpClient()",
-            "import shoal.cli.main",
-        ],
-    )
-    def test_the_light_client_loads_nothing_heavy(self, statement: str) -> None:
-        assert not loaded_after(statement) & HEAVY
+def test_no_folder_has_over_14_modules() -> None:
+    found = Counter(path.parent for path in modules().values() if path.name != "__init__.py")
+    assert {path: number for path, number in found.items() if number > 14} == {}
 
-    def test_the_command_line_loads_neither_numpy_nor_redis_before_a_command_needs_it(self) -> None:
-        assert not loaded_after("import shoal.cli.main") & {"numpy", "redis", "msgpack"}
 
-    def test_completing_a_word_loads_neither_numpy_nor_redis(self) -> None:
-        for words in ("shoal s", "shoal index b", "shoal job w"):
-            variables = {"_SHOAL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-            statement = (
-                f"import contextlib, io, os\nfrom shoal.cli.main import main\nos.environ.update({variables!r})\n"
-                "with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO())), contextlib.suppress(SystemExit):\n"
-                " main(prog_name='shoal')"
-            )
-            assert not loaded_after(statement) & {"numpy", "redis", "msgpack", "rq"}
+def test_no_function_has_over_50_lines() -> None:
+    files = [path for folder in (*FOLDERS.values(), "scripts", "tests") for path in (ROOT / folder).rglob("*.py")]
+    nodes = [(path, node) for path in files for node in ast.walk(ast.parse(path.read_text()))]
+    functions = [(path, node) for path, node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    assert len(functions) > 1_000
+    long = [f"{path}:{node.lineno}" for path, node in functions if (node.end_lineno or 0) - node.lineno >= MAX_LINES]
+    assert long == []
 
-    def test_the_client_over_http_loads_no_redis(self) -> None:
-        assert not loaded_after("from shoal import HttpClient; HttpClient()") & {"redis", "click"}
 
-    def test_the_api_loads_no_model_library(self) -> None:
-        assert not loaded_after("import shoal_api.app, shoal_api.server.server") & (HEAVY - {"flask"})
+def test_each_library_is_imported_in_all_of_its_homes_and_nowhere_else() -> None:
+    for library, homes in HOMES.items():
+        strangers = {user for user in users(library) if not any(stands_in(user, home) for home in homes)}
+        assert strangers == set(), library
+        empty = {home for home in homes if not any(stands_in(user, home) for user in users(library))}
+        assert empty == set(), library
 
-    def test_a_serving_worker_loads_no_torch(self) -> None:
-        modules = ("service.service", "encoding.engines.openvino", "index.build.builder")
-        statement = "\n".join(f"import shoal_workers.{module}" for module in modules)
-        assert not loaded_after(statement) & {"torch", "sentence_transformers", "transformers", "flask"}
+
+#: Completes a word of each of three commands, as a shell asks for it.
+COMPLETE = """
+import contextlib, io, os
+from shoal.cli.main import main
+for words in ("shoal s", "shoal index b", "shoal job w"):
+    os.environ |= {"_SHOAL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO())), contextlib.suppress(SystemExit):
+        main(prog_name="shoal")
+"""
+
+
+@pytest.mark.parametrize(
+    ("statement", "absent"),
+    [
+        ("from shoal import *; import shoal.client.redis.client", HEAVY),
+        ("from shoal import HttpClient; HttpClient()", HEAVY | {"redis", "click"}),
+        ("import shoal.cli.main", HEAVY | {"numpy", "redis", "msgpack"}),
+        (COMPLETE, {"numpy", "redis", "msgpack", "rq"}),
+        ("import shoal_api.app, shoal_api.server.server", HEAVY - {"flask"}),
+        (
+            "import shoal_workers.service.service, shoal_workers.encoding.engines.openvino\n"
+            "import shoal_workers.index.build.builder",
+            {"torch", "sentence_transformers", "transformers", "flask"},
+        ),
+    ],
+)
+def test_what_is_light_loads_nothing_heavy(statement: str, absent: set[str]) -> None:
+    script = f"{statement}\nimport sys\nprint(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert absent & {*done.stdout.split()} == set()
 
 
 def test_every_public_name_can_be_imported() -> None:

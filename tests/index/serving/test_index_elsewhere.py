@@ -41,7 +41,7 @@ def search(service: Service, index: str) -> Callable[[int], object]:
     """Return a function that searches on a connection of its own, and returns the status or the error."""
 
     def ask(n: int) -> object:
-        status, _, body = service.ask("POST", "/search", {"queries": f"storm {n}", "k": 1, "index": index})
+        status, body, _ = service.ask("POST", "/search", {"queries": f"storm {n}", "k": 1, "index": index})
         return status if status == 200 else (status, body["error"]["message"])
 
     return ask

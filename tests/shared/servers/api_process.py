@@ -42,15 +42,18 @@ class ApiProcess:
         address = (source, 0) if source else None
         return HTTPConnection(self._host, self.port, timeout=PATIENCE_S, source_address=address)
 
-    def ask(self, method: str, path: str, body: Any = None, source: str = "", **headers: str) -> Answer:
-        """Send a request and return its answer; a map is sent as JSON, and JSON is read."""
+    def ask(
+        self, method: str, path: str, body: Any = None, headers: Any = None, source: str = "", **more: str
+    ) -> Answer:
+        """Send a request and return its answer; a map, a list or a text is sent as JSON, and JSON is read."""
         with closing(self.connect(source)) as connection:
-            named = {name.replace("_", "-"): value for name, value in headers.items()}
-            connection.request(method, path, json.dumps(body) if isinstance(body, dict) else body, named)
+            named = {name.replace("_", "-"): value for name, value in more.items()}
+            data = json.dumps(body) if isinstance(body, dict | list | str) else body
+            connection.request(method, path, data, (headers or {}) | named)
             response = connection.getresponse()
-            data = response.read()
-        is_json = response.headers.get_content_subtype() == "json"
-        return Answer(response.status, json.loads(data) if is_json else data, response.headers)
+            answer = response.read()
+        is_json = response.headers.get_content_subtype() in ("json", "problem+json")
+        return Answer(response.status, json.loads(answer) if is_json else answer, response.headers)
 
     def send(self, data: bytes = b"") -> socket.socket:
         """Return a connection on which the data was sent."""
