@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from subprocess import run as run_process
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,7 +38,6 @@ from shoal.errors import (
     MalformedJob,
     ModelMismatch,
     NotReady,
-    Paused,
     Unavailable,
 )
 from shoal.long_task import Report, TaskProgress
@@ -85,12 +84,8 @@ def ignore(progress: TaskProgress) -> None:
     """Take a report."""
 
 
-class EmbedSource(Protocol):
-    """The embedding of the source in small parts, into a folder beside it."""
-
-    def __call__(
-        self, out: str = "out", report: Report = ignore, settings: Settings = DEFAULTS, **arguments: Any
-    ) -> BulkResult: ...
+#: Embeds the source in small parts into a folder beside it; takes its name, a report, settings, and other arguments.
+EmbedSource = Callable[..., BulkResult]
 
 
 @pytest.fixture
@@ -198,29 +193,6 @@ def undisturbed(embed: EmbedSource, tmp_path: Path, steady: SteadyWorker) -> Fil
 
 
 class TestGoingOn:
-    def test_stopped_at_any_report(self, embed: EmbedSource, tmp_path: Path, undisturbed: Files) -> None:
-        out, num_stops, num_kept = tmp_path / "out", 0, []
-
-        def stop_after(num_reports: int) -> Callable[[TaskProgress], None]:
-            left = iter(range(num_reports))
-
-            def report(progress: TaskProgress) -> None:
-                if next(left, None) is None:
-                    raise Paused("stopped")
-
-            return report
-
-        while True:
-            try:
-                embed(report=stop_after(num_stops + 2))
-                break
-            except Paused:
-                num_stops += 1
-                num_kept.append(len(json.loads((out / "manifest.json").read_text())["parts"]))
-        assert files_in(out) == undisturbed
-        assert num_kept == sorted(num_kept)
-        assert len(set(num_kept)) > 2
-
     def test_after_whatever_a_killed_process_left(self, embed: EmbedSource, tmp_path: Path, undisturbed: Files) -> None:
         out, states = tmp_path / "out", []
 
@@ -473,10 +445,8 @@ class TestWaiting:
 
         set_limits(queue, LaneLimits(max_jobs=1))
         with Client(redis_url, key_prefix=keys.prefix, pool=keys.pool) as client:
-            assert (
-                embed_file(BulkRequest(str(tmp_path / "rows.txt"), str(tmp_path / "out")), client, answer).num_vectors
-                == 2
-            )
+            request = BulkRequest(str(tmp_path / "rows.txt"), str(tmp_path / "out"))
+            assert embed_file(request, client, answer).num_vectors == 2
         assert "waiting for room in the lane" in steps
 
     def test_for_redis(self, source: Path, tmp_path: Path, own_redis: RedisServer) -> None:
@@ -517,19 +487,15 @@ class TestWaiting:
         found = [group.vectors for group in stream.embed(iter(groups)) if group.vectors is not None]
         assert np.array_equal(np.concatenate(found), vectors_of(["storm 0", "storm 1", "storm 2"]))
 
-    @pytest.mark.parametrize("is_mixed", [True, False], ids=["some", "all"])
-    def test_internal_errors_of_some_texts_and_of_all(
-        self, client: Client, steady: SteadyWorker, is_mixed: bool
-    ) -> None:
-        texts = [BROKEN if n % 2 or not is_mixed else "storm" for n in range(3 * job_stream.MAX_INTERNAL)]
-        groups = iter([Group([Document(str(n), text, {}) for n, text in enumerate(texts)])])
-        stream = JobStream(client, Options(), MODEL, DIMENSION, lambda _: None)
-        if is_mixed:
-            (group,) = stream.embed(groups)
-            assert len(group.errors) == len(texts) // 2
-        else:
-            with pytest.raises(Internal):
-                list(stream.embed(groups))
+    def test_internal_errors_of_some_texts_and_of_all(self, client: Client, steady: SteadyWorker) -> None:
+        def embed(texts: list[str]) -> list[Group]:
+            group = Group([Document(str(n), text, {}) for n, text in enumerate(texts)])
+            return list(JobStream(client, Options(), MODEL, DIMENSION, lambda _: None).embed(iter([group])))
+
+        (group,) = embed([BROKEN, "storm"] * job_stream.MAX_INTERNAL)
+        assert len(group.errors) == job_stream.MAX_INTERNAL
+        with pytest.raises(Internal):
+            embed([BROKEN] * job_stream.MAX_INTERNAL)
 
     def test_but_not_those_that_a_slow_worker_has(
         self, client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch

@@ -25,6 +25,7 @@ def test_closing_wakes_waiting_threads_and_leaves_no_thread(redis_url: str, clie
 
 def test_ctrl_c_withdraws_the_jobs_of_a_thread_that_waits(client: Client) -> None:
     main, queue = threading.main_thread(), queue_of(client)
+    client.timeout_s = 3_600  # so that its end withdraws nothing
 
     def interrupt() -> None:
         wait_until(lambda: queue.backlog()["interactive"] == 1)

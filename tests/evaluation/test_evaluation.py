@@ -102,17 +102,13 @@ class TestRuns:
         assert search.asked[:2] == [(32, 100, {"mode": "dense"}), (8, 100, {"mode": "dense"})]
         assert {each[:2] for each in search.asked[2:]} == {(4, 5)}  # a search takes no k over top_n
 
-    def test_hold_each_document_once(self) -> None:
-        """The chunks of a document have its id."""
-        hits = [{"id": "a"}, {"id": "b"}, {"id": "a"}, {"id": "c"}]
-        collection = Collection({"q": "query 0"}, {"q": {"b": 1}})
-        assert run(lambda *_: [hits], collection, Setting(""), 10) == {"q": ["a", "b", "c"]}
-        assert run(lambda *_: [hits], collection, Setting(""), 2) == {"q": ["a", "b"]}
-
-    def test_may_leave_the_document_of_the_query_out(self) -> None:
-        search = FakeSearch()
-        collection = Collection({"d0": "query 0"}, {"d0": {"d2": 1}})
-        assert run(search, collection, Setting(""), 3, leave_out_own=True) == {"d0": ["d1", "d2", "d3"]}
+    def test_hold_each_document_once_and_may_leave_that_of_the_query_out(self) -> None:
+        hits = [{"id": "a"}, {"id": "b"}, {"id": "a"}, {"id": "c"}]  # the chunks of a document have its id
+        collection = Collection({"c": "query 0"}, {"c": {"b": 1}})
+        assert run(lambda *_: [hits], collection, Setting(""), 10) == {"c": ["a", "b", "c"]}
+        assert run(lambda *_: [hits], collection, Setting(""), 2) == {"c": ["a", "b"]}
+        assert run(lambda *_: [hits], collection, Setting(""), 10, leave_out_own=True) == {"c": ["a", "b"]}
+        assert run(FakeSearch(), Collection({"q": "query 7"}, {"q": {"x7": 1}}), Setting(""), 10, "of") == {"q": ["x7"]}
 
     def test_of_another_index_are_refused(self) -> None:
         collection = Collection({"q": "query 0"}, {"q": {"other": 1}})
@@ -120,10 +116,6 @@ class TestRuns:
             run(FakeSearch(), collection, Setting(""), 10)
         with pytest.raises(InvalidRequest, match='a hit has no field "pmid"'):
             run(FakeSearch(), collection, Setting(""), 10, "pmid")
-
-    def test_take_the_id_from_another_field(self) -> None:
-        collection = Collection({"q": "query 7"}, {"q": {"x7": 1}})
-        assert run(FakeSearch(), collection, Setting(""), 10, "of") == {"q": ["x7"]}
 
     def test_times_are_of_single_searches_in_turns(self) -> None:
         search = FakeSearch()

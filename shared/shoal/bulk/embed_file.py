@@ -222,10 +222,7 @@ class _Run:
         self.num_rows += len(group.rows)
 
     def _check_unchanged(self) -> None:
-        """Raise InvalidRequest or ModelMismatch if the source or the model is another than at the start.
-
-        Raises NotReady if only some workers have another model: the part is then made again.
-        """
+        """Raise InvalidRequest or ModelMismatch for another source or model, NotReady if some workers have another."""
         now = replace(self.manifest, source=self.source.fingerprint())
         with suppress(Unavailable):
             if model := served_model(self.client):

@@ -150,10 +150,7 @@ class JobStream:
         group.vectors = np.concatenate(vectors) if vectors else None
 
     def _outcome(self, first: _SentJob, sent: Sequence[_SentJob]) -> NDArray[np.float32] | ShoalError:
-        """Return the vectors of the first job, or the error that one of its texts is the cause of.
-
-        Raises Internal if one text after the other fails by it: then the workers are at fault.
-        """
+        """Return the first job's vectors or a text's error; raise Internal if one text after the other fails by it."""
         try:
             reply = self._reply(first, sent)
         except _ERRORS_OF_A_TEXT as error:
@@ -175,10 +172,7 @@ class JobStream:
         return reply.vectors
 
     def _reply(self, first: _SentJob, sent: Sequence[_SentJob]) -> Reply:
-        """Return the reply to the first of the jobs that were sent, however long that takes. Raises the reply's error.
-
-        Waits for workers, for room in the lane and for Redis.
-        """
+        """Return the reply to the first of the jobs; wait for workers, room in the lane and Redis, however long."""
         silent_since = time.monotonic()
         while True:
             try:
@@ -206,10 +200,7 @@ class JobStream:
         return has_worker
 
     def _send_lost(self, sent: Sequence[_SentJob]) -> None:
-        """Send the jobs again, as new ones, that have no answer and are in their lane no longer.
-
-        Those that wait there or are with a worker are only slow: sent again, they would never be finished.
-        """
+        """Send again, as new ones, jobs without an answer that no lane and no worker has: the others are only slow."""
         placed = [(each, put_id) for each in sent if not each.pending.done() and (put_id := each.pending.put_id)]
         try:
             held = self._client.run(lambda client: client.queue.holds([put_id for _, put_id in placed]))

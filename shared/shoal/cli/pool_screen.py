@@ -209,10 +209,7 @@ def _long_jobs(jobs: Iterable[_Values]) -> Table:
 
 
 def _table(*names: str, left: int = 1) -> Table:
-    """Return a table as wide as the terminal, with numbers on the right of their columns.
-
-    The first `left` columns are words. In a narrow terminal those after the first are cut off before any other is.
-    """
+    """Return a table as wide as the terminal; its first `left` columns are words, which a narrow one cuts off first."""
     table = Table(box=None, expand=True, pad_edge=False, header_style="bold")
     for n, name in enumerate(names):
         may_shrink = 0 < n < left and name != "state"

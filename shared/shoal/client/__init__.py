@@ -1,5 +1,4 @@
-"""The clients of programs and of the API: `redis` has those that reach Redis, and `http` the one that reaches the API.
+"""The clients of programs and of the API: `redis` reaches Redis, `http` the API.
 
-Here is what they share: questions, handles, and the sources of long jobs. It imports the contract, `queue`, `long_jobs`
-and `records`.
+They share questions, handles and sources here. It imports the contract, `queue`, `long_jobs` and `records`.
 """

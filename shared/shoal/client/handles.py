@@ -31,10 +31,7 @@ CHANGE_TIMEOUT_S = 30.0
 
 
 class LongWait:
-    """The wait for the end of a long job: the result of each look at its state, and the time of the next one.
-
-    Without `timeout_s` it takes any time.
-    """
+    """The wait for the end of a long job, of any time without `timeout_s`: its looks at the state of the job."""
 
     def __init__(self, job_id: str, timeout_s: float | None, on_status: OnStatus | None):
         self._job_id = job_id

@@ -42,10 +42,7 @@ async def async_batches(items: Iterable[T] | AsyncIterable[T], size: int) -> Asy
 
 
 def bounded_groups(items: Iterable[T], sizes: Iterable[int], max_num: int, max_size: int) -> Iterator[list[T]]:
-    """Yield the items in groups of at most `max_num`, whose sizes together are at most `max_size`.
-
-    An item that is larger is a group by itself.
-    """
+    """Yield the items in groups of at most `max_num` and `max_size` together; a larger item is a group by itself."""
     group: list[T] = []
     total = 0
     for item, size in zip(items, sizes, strict=True):
@@ -105,5 +102,4 @@ def put_share(job: Job) -> float:
 
 
 def _num_bytes(text: str) -> int:
-    """Return the size of a text in UTF-8; half of a surrogate pair, which it cannot hold, counts 3 bytes."""
     return len(text.encode(errors="surrogatepass"))

@@ -173,7 +173,7 @@ class HttpSession:
 
 
 class _Backend:
-    """The source of a pool's connections."""
+    """The source of a pool's connections, whose timeouts are times on the monotonic clock."""
 
     def __init__(self, backend: Any):
         self._backend = backend
@@ -185,11 +185,7 @@ class _Backend:
 
 
 class _Stream:
-    """A connection, with or without TLS, whose timeouts are times on the monotonic clock, by which all must be done.
-
-    httpx2 takes the longest time of a single read or write, so a server that sends a byte from time to time would keep
-    a client for ever.
-    """
+    """A connection that must be done by its timeouts: httpx2's own begin anew with each byte of a slow server."""
 
     def __init__(self, stream: Any):
         self._stream = stream

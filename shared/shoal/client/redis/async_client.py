@@ -107,10 +107,9 @@ class AsyncClient:
         return (0, 0) if self._open is None else (self._open.lookup.num_hits, self._open.lookup.num_misses)
 
     async def close(self) -> None:
-        """End the client's tasks and close its connections; tasks that still wait get Unavailable.
+        """Withdraw the jobs of tasks that wait, which get Unavailable, and close the client's connections.
 
-        Jobs that they wait for, or that were given up before, are withdrawn first. To cancel this does not stop it, and
-        to call it again waits for its end.
+        To cancel this does not stop it, and to call it again waits for its end.
         """
         if self._open is not None and not self._open.is_over():
             await self._session().close()
@@ -151,11 +150,7 @@ class AsyncClient:
     async def embed_stream(
         self, texts: Iterable[str] | AsyncIterable[str], *, window: int = 64, lane: str = "bulk", **options: Any
     ) -> AsyncGenerator[NDArray[np.float32], None]:
-        """Yield the vectors of any number of texts in order, with at most `window` jobs unanswered at a time.
-
-        Up to `window` jobs of texts are read before the first vector comes. While the lane is full, a job is sent again
-        until it has been refused for `timeout_s`. `aclose` withdraws what is not answered.
-        """
+        """Yield the vectors of any number of texts, as `Client.embed_stream` does; `aclose` withdraws its jobs."""
         stream = self.open_stream(window, lane, options)
         try:
             async with aclosing(async_batches(texts, stream.num_texts)) as source:
@@ -215,10 +210,7 @@ class AsyncClient:
         return AsyncHandle(self, job_id)
 
     async def bulk(self, source: File | Items, out: str | PathLike[str], **options: Any) -> AsyncLongHandle:
-        """Submit the embedding of a file, a URL or texts into the folder `out`, as `Client.bulk` does.
-
-        Texts may also come from an async iterable. To cancel the task while they are written deletes their file.
-        """
+        """Submit an embedding into the folder `out`, as `Client.bulk` does; texts may come from an async iterable."""
         job = BulkJob(self.long_jobs, out, **options)
         return self.long_job(await job.submit_in(self.threads(), source))
 
@@ -233,10 +225,7 @@ class AsyncClient:
     async def call(
         self, job: Job, *, lane: str = "interactive", timeout_s: float | None = None, client: str = ""
     ) -> Reply:
-        """Return the reply to the job, as `Client.call` does.
-
-        Tasks that call at the same time need jobs with different ids: a reply is told from others by the id.
-        """
+        """Return the reply to the job, as `Client.call` does; tasks need jobs with different ids."""
         check_lane(lane)
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         return await self._session().call(job, lane, client or self.name, timeout_s, self.max_reply_bytes)
@@ -262,10 +251,7 @@ class AsyncClient:
         return IndexWriter(index, call, session.producer, max_text_chars, in_one_step)
 
     def _session(self) -> Session:
-        """Return the session of this event loop, opening it first if the client is closed.
-
-        Raises RuntimeError in any event loop but the one that uses the client.
-        """
+        """Return the session of this event loop, opening it if the client is closed; raise RuntimeError in another."""
         loop = asyncio.get_running_loop()
         if self._open is None or self._open.is_over():
             self._open = self._new_session()

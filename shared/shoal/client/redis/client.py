@@ -88,10 +88,7 @@ class Client(Questions):
         return running.thread.run(lambda: ask(running.client))
 
     def close(self) -> None:
-        """Stop the client's thread and close its connections; threads that still wait get Unavailable.
-
-        Jobs that they wait for are withdrawn first.
-        """
+        """Withdraw the jobs of threads that wait, which get Unavailable, and close the client's connections."""
         if running := self._running.pop(os.getpid(), None):
             running.thread.close()
         self.long_jobs.close()

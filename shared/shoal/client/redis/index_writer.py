@@ -151,10 +151,7 @@ class IndexWriter:
         return reply.vectors
 
     async def _model(self, ids: Sequence[str], *, is_for_vectors: bool = True) -> IndexModel:
-        """Return the model of the index, with which all ready workers serve it, if documents with these ids may change.
-
-        Raises InvalidRequest for an id that is the position of a row in the source of the index.
-        """
+        """Return the model with which all ready workers serve the index, if documents with these ids may change."""
         serving = await self._serving()
         are_positions = any(about["indexes"][self.name].get("ids_are_positions") for about in serving)
         if are_positions and (taken := [one for one in ids if is_position(one)]):

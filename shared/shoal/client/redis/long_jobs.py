@@ -78,11 +78,7 @@ class WorkThreads:
 
 
 class BulkJob:
-    """The embedding of a file into the folder `out`. Texts are written into a file beside `out` first.
-
-    That file is deleted again if the job is refused. Raises an error for options that are wrong, before texts are
-    written.
-    """
+    """The embedding of a file into the folder `out`; options are checked before texts are written beside `out`."""
 
     def __init__(
         self,

@@ -98,10 +98,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call for a client, in a lane, until `until` on the monotonic clock.
-
-    Vectors of tokens and chunks may have `max_reply_bytes` altogether.
-    """
+    """A call for a client, until `until` on the monotonic clock; token vectors may have `max_reply_bytes` together."""
 
     session: Session
     lane: str
@@ -110,10 +107,7 @@ class Call:
     max_reply_bytes: int
 
     async def reply_to(self, job: Job) -> Reply:
-        """Return the reply to the job; texts that the cache has are not sent to a worker.
-
-        Raises the reply's error, TooLarge for more bytes than one put takes, before any are packed, and TimeoutError.
-        """
+        """Return the reply to the job; texts that the cache has are not sent to a worker. Raises TimeoutError."""
         cached = await self.session.lookup.find(job)
         if job.texts and not cached.missing:
             return cached.reply()
