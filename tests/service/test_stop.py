@@ -22,7 +22,7 @@ from shoal.contract.keys import Keys
 from shoal.settings import Settings
 from shoal_api.server import shutdown
 from shoal_api.server.rsgi import WATCH_AFTER_S
-from shoal_api.server.sockets import HAS_TCP_INFO, connections_on
+from shoal_api.server.shutdown import HAS_TCP_INFO, connections_on
 
 pytest_plugins = ["api_fixtures"]
 

@@ -21,7 +21,7 @@ from shoal.queue.pool import ALIVE_S, AsyncPool
 from shoal.queue.pool import Pool as WorkersPool
 from shoal.queue.producer import Producer
 from shoal.queue.reply_stream import ReplyStream
-from shoal.viewers.pool_snapshot import PoolSnapshot
+from shoal.viewers.pool_meter import PoolSnapshot
 
 P = ParamSpec("P")
 T = TypeVar("T")
