@@ -16,17 +16,16 @@ from rq.queue import Queue
 
 from shoal.broker.broker import Broker
 from shoal.errors import FolderBusy, IndexBusy, IndexNotFound, InvalidRequest, ShoalError, Unavailable
-from shoal.long_jobs.kind import KINDS
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.public_status import public_text
 from shoal.long_jobs.rq_job import RUN, job_class_of
 from shoal.long_jobs.serializer import MsgpackSerializer
+from shoal.long_jobs.submission import KINDS
 from shoal.long_task import TaskProgress
 from shoal.settings import Settings
 from shoal_workers.long_jobs.maintenance import LOOK_FIRST_S, Maintenance
-from shoal_workers.long_jobs.progress_log import ProgressLog
 from shoal_workers.long_jobs.rq_worker import ALIVE_S, LongJobWorker
-from shoal_workers.long_jobs.runnable_job import TEMPORARY_ERRORS, RunnableJob
+from shoal_workers.long_jobs.runnable_job import TEMPORARY_ERRORS, Meter, ProgressLog, RunnableJob
 
 
 def fetch(queue: Queue, job_id: str) -> Any:
@@ -73,6 +72,11 @@ class Pool:
         client = self.broker.library_client()
         self.queue = Queue(name, client, job_class=job_class, serializer=MsgpackSerializer)
         self.connection: Any = self.queue.connection
+        self.renew()
+
+    def renew(self) -> None:
+        """Submit a new job, with which the next worker begins."""
+        self.connection.delete(self.queue.key)
         self.job_id = self.jobs.submit("embed_file", {"source": "a.csv", "out": "a"})
 
     def begin(self, name: str) -> Run:
@@ -114,59 +118,62 @@ def pool(own_redis: RedisServer) -> Iterator[Pool]:
     pool.close()
 
 
-@pytest.mark.parametrize(("retries_left", "level"), [(1, "WARNING"), (0, "ERROR")])
-def test_a_failure_is_an_error_only_if_the_job_is_not_tried_again(
-    pool: Pool, caplog: pytest.LogCaptureFixture, retries_left: int, level: str
-) -> None:
-    run = pool.begin("worker")
-    pool.connection.hset(run.job.key, "retries_left", retries_left)
-    caplog.clear()
-    run.die()
-    (record,) = (record for record in caplog.records if record.levelno > logging.INFO)
-    assert (record.levelname, "tried again" in record.getMessage()) == (level, bool(retries_left))
+def test_a_failure_is_an_error_only_if_the_job_is_not_tried_again(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    for retries_left, level in ((1, "WARNING"), (0, "ERROR")):
+        pool.renew()
+        run = pool.begin("worker")
+        pool.connection.hset(run.job.key, "retries_left", retries_left)
+        caplog.clear()
+        run.die()
+        (record,) = (record for record in caplog.records if record.levelno > logging.INFO)
+        assert (record.levelname, "tried again" in record.getMessage()) == (level, bool(retries_left))
 
 
 def test_a_run_is_not_ended_by_what_remains_of_an_earlier_one_of_the_same_worker(pool: Pool) -> None:
     old = pool.begin("worker")
     pool.put_back()
     new = pool.begin("worker")
+    assert pool.fields()[RUN.encode()] == new.execution.id.encode()
     old.die()
     assert pool.status == "running"
-    assert new.succeed()
-
-
-def test_a_job_that_ended_names_no_run(pool: Pool) -> None:
-    run = pool.begin("worker")
-    assert pool.fields()[RUN.encode()] == run.execution.id.encode()
-    run.fail(Unavailable("away"))
+    assert new.fail(Unavailable("away"))
     assert RUN.encode() not in pool.fields()
 
 
-@pytest.mark.parametrize("end", ["report", "succeed", "fail", "refuse", "stop", "die"])
-def test_a_run_that_lost_its_job_changes_nothing(pool: Pool, end: str) -> None:
-    old, _ = pool.hand_over()
-    before = pool.fields()
-    if end == "report":
-        old.progress.report(TaskProgress(rows=99))
-    elif end == "succeed":
-        assert not old.succeed()
-    elif end in ("die", "stop"):
-        old.die(is_stopped=end == "stop")
-    else:
-        assert not old.fail(Unavailable("away") if end == "fail" else InvalidRequest("wrong"))
-    assert pool.fields() == before
-    assert pool.connection.zcard(pool.queue.started_job_registry.key) == (2 if end == "report" else 1)
+#: The ends of a run that has lost its job, each of which returns True if it changes the job.
+LATE_ENDS: dict[str, Callable[[Run], object]] = {
+    "report": lambda run: run.progress.report(TaskProgress(rows=99)),
+    "succeed": Run.succeed,
+    "fail": lambda run: run.fail(Unavailable("away")),
+    "refuse": lambda run: run.fail(InvalidRequest("wrong")),
+    "stop": lambda run: run.die(is_stopped=True),
+    "die": Run.die,
+}
 
 
-@pytest.mark.parametrize("is_stopped", [True, False])
+def test_a_run_that_lost_its_job_changes_nothing(pool: Pool) -> None:
+    for name, end in LATE_ENDS.items():
+        pool.renew()
+        old, new = pool.hand_over()
+        before = pool.fields()
+        assert not end(old), name
+        assert pool.fields() == before, name
+        left = pool.connection.zrange(pool.queue.started_job_registry.key, 0, -1)
+        assert f"{pool.job_id}:{new.execution.id}".encode() in left
+        assert len(left) == (2 if name == "report" else 1), name
+        pool.connection.delete(pool.queue.started_job_registry.key)
+
+
 @pytest.mark.parametrize(("wanted", "status"), [("cancel", "cancelled"), ("pause", "paused"), ("resume", "queued")])
-def test_what_the_submitter_wants_last_is_done(pool: Pool, is_stopped: bool, wanted: str, status: str) -> None:
-    run = pool.begin("worker")
-    pool.jobs.pause(pool.job_id)
-    getattr(pool.jobs, wanted)(pool.job_id)
-    run.die(is_stopped=is_stopped)
-    assert pool.status == status
-    assert pool.connection.zcard(pool.queue.started_job_registry.key) == 0
+def test_what_the_submitter_wants_last_is_done(pool: Pool, wanted: str, status: str) -> None:
+    for is_stopped in (True, False):
+        pool.renew()
+        run = pool.begin("worker")
+        pool.jobs.pause(pool.job_id)
+        getattr(pool.jobs, wanted)(pool.job_id)
+        run.die(is_stopped=is_stopped)
+        assert pool.status == status
+        assert pool.connection.zcard(pool.queue.started_job_registry.key) == 0
 
 
 def test_a_job_that_was_cancelled_when_it_was_taken_does_not_begin(pool: Pool) -> None:
@@ -175,43 +182,42 @@ def test_a_job_that_was_cancelled_when_it_was_taken_does_not_begin(pool: Pool) -
     assert pool.status == "cancelled"
 
 
-@pytest.mark.parametrize(
-    ("message", "shown"),
-    [
+def test_an_error_is_kept_without_the_folders_of_the_runner(pool: Pool) -> None:
+    for message, shown in (
         ("/indexes/news has no version v1; it has v2", "news has no version v1; it has v2"),
         (
-            "/own/a/v1/manifest.json cannot be read: build /own/a again",
-            "default/v1/manifest.json cannot be read: build default again",
+            "/own/a/v1/a.json cannot be read: build /own/a again",
+            "default/v1/a.json cannot be read: build default again",
         ),
         ("/files/news.csv, line 17: it is empty", "news.csv, line 17: it is empty"),
         ("/own/another is no folder", "/own/another is no folder"),
-    ],
-)
-def test_an_error_is_kept_without_the_folders_of_the_runner(pool: Pool, message: str, shown: str) -> None:
-    pool.begin("worker").fail(IndexNotFound(message))
-    assert pool.jobs.status(pool.job_id).error == {"code": "index_not_found", "message": shown}
+    ):
+        pool.renew()
+        pool.begin("worker").fail(IndexNotFound(message))
+        assert pool.jobs.status(pool.job_id).error == {"code": "index_not_found", "message": shown}
 
 
-@pytest.mark.parametrize("error", [FolderBusy, IndexBusy])
-def test_a_job_waits_while_an_old_process_of_it_has_the_folder(pool: Pool, error: type[ShoalError]) -> None:
-    old, new = pool.hand_over()
-    new.fail(error("another process has it"))
-    assert pool.status == "queued"
-    old.die(is_stopped=True)
-    last = pool.begin("new")
-    last.succeed()
-    assert pool.status == "done"
+def test_a_job_waits_while_an_old_process_of_it_has_the_folder(pool: Pool) -> None:
+    for error in (FolderBusy, IndexBusy):
+        pool.renew()
+        old, new = pool.hand_over()
+        new.fail(error("another process has it"))
+        assert pool.status == "queued"
+        old.die(is_stopped=True)
+        pool.begin("new").succeed()
+        assert pool.status == "done"
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(("at", "status"), [(1, "queued"), (3, "done")])
-def test_finished_work_does_not_fail_for_good_with_redis(pool: Pool, when: str, at: int, status: str) -> None:
-    run = pool.begin("worker")
-    pool.plan.breaks(when, at)
-    with suppress(Unavailable):
-        run.succeed()
-    run.die()  # as its process, which could not write the end, does
-    assert pool.status == status
+def test_finished_work_does_not_fail_for_good_with_redis(pool: Pool, when: str) -> None:
+    for at, status in ((1, "queued"), (3, "done")):
+        pool.renew()
+        run = pool.begin("worker")
+        pool.plan.breaks(when, at)
+        with suppress(Unavailable):
+            run.succeed()
+        run.die()  # as its process, which could not write the end, does
+        assert pool.status == status
 
 
 class Meddling(Plan):
@@ -228,7 +234,6 @@ class Meddling(Plan):
             self.meddle()
 
 
-@pytest.mark.parametrize("at", range(1, 7))
 @pytest.mark.parametrize(
     ("before", "action", "statuses"),
     [
@@ -240,24 +245,25 @@ class Meddling(Plan):
     ],
 )
 def test_a_job_is_changed_as_it_is_when_the_change_is_written(
-    pool: Pool, own_redis: RedisServer, before: str, action: str, statuses: list[str], at: int
+    pool: Pool, own_redis: RedisServer, before: str, action: str, statuses: list[str]
 ) -> None:
-    if before:
-        getattr(pool.jobs, before)(pool.job_id)
-
     def meddle() -> None:
         with suppress(ShoalError):
             if before:
                 {"pause": pool.jobs.resume, "cancel": pool.jobs.retry}[before](pool.job_id)
             pool.begin("worker")
 
-    plan = Meddling(at, meddle)
-    with closing(Broker(connect(own_redis.url, plan).connection_pool)) as broker, suppress(InvalidRequest):
-        getattr(LongJobs(Settings(redis_url=own_redis.url), broker=broker), action)(pool.job_id)
-    if plan.num_round_trips < at:
-        meddle()
-    assert pool.status in statuses
-    assert pool.connection.llen(pool.queue.key) == 0
+    for at in range(1, 7):
+        pool.renew()
+        if before:
+            getattr(pool.jobs, before)(pool.job_id)
+        plan = Meddling(at, meddle)
+        with closing(Broker(connect(own_redis.url, plan).connection_pool)) as broker, suppress(InvalidRequest):
+            getattr(LongJobs(Settings(redis_url=own_redis.url), broker=broker), action)(pool.job_id)
+        if plan.num_round_trips < at:
+            meddle()
+        assert pool.status in statuses
+        assert pool.connection.llen(pool.queue.key) == 0
 
 
 def test_a_job_that_gets_on_has_all_tries_again_and_keeps_how_far_it_is(pool: Pool) -> None:
@@ -285,22 +291,6 @@ def test_a_job_that_is_done_has_no_error_of_an_earlier_try(pool: Pool) -> None:
     run.succeed()
     status = pool.jobs.status(pool.job_id)
     assert (status.status, status.error, status.result) == ("done", None, {"rows": 3})
-
-
-def test_a_job_that_is_killed_for_a_pause_and_resumed_then_goes_on(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = pool.begin("worker")
-    killed: list[str] = []
-    monkeypatch.setattr(run.worker, "kill_horse", lambda: killed.append(run.job.id))
-    run.worker.maintain_heartbeats(run.job, run.execution)
-    assert killed == []
-    pool.jobs.pause(pool.job_id)
-    run.worker.maintain_heartbeats(run.job, run.execution)
-    assert killed == [pool.job_id]
-    pool.jobs.resume(pool.job_id)
-    run.die(is_stopped=run.worker._is_stopped)
-    status = pool.jobs.status(pool.job_id)
-    assert (status.status, status.error) == ("queued", None)
-    assert fetch(pool.queue, pool.job_id).retries_left == len(KINDS["embed_file"].retry_after_s)
 
 
 def test_retries_of_webhooks_come_last_and_each_is_sent_by_one_worker(pool: Pool) -> None:
@@ -348,3 +338,19 @@ def test_a_worker_stops_although_the_signal_came_while_it_logged(pool: Pool) -> 
         worker.request_stop(signal.SIGTERM, None)
     with pytest.raises(StopRequested):
         worker.dequeue_job_and_maintain_ttl(1)
+
+
+def measured(meter: Meter, now_s: float, rows: int, fraction: float | None, step: str = "") -> tuple[Any, Any]:
+    """Return the rate and the seconds left that a meter shows of a progress."""
+    progress = meter.measure(TaskProgress(rows=rows, fraction=fraction, step=step), now_s)
+    return progress.rows_per_s, progress.eta_s and round(progress.eta_s, 6)
+
+
+def test_the_rate_of_a_step_is_measured_from_where_it_was_begun_or_resumed() -> None:
+    meter = Meter(0.0)
+    measured(meter, 10.0, 500, 0.5)  # was done before the job was resumed
+    assert measured(meter, 20.0, 600, 0.6) == (10.0, 40.0)
+    measured(meter, 21.0, 600, None, "waiting for a worker")  # begins no step
+    assert measured(meter, 30.0, 660, 0.4) == (8.0, None)  # an estimate that falls a little
+    assert measured(meter, 100.0, 60, 0.06, "embedding") == (None, None)
+    assert measured(meter, 150.0, 160, 0.16, "embedding") == (2.0, 420.0)

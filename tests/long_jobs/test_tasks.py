@@ -14,8 +14,8 @@ from queues import Queue
 
 from shoal.errors import DiskFull, FileError, InvalidRequest, NotReady, PathNotAllowed, ShoalError, Unavailable
 from shoal.job_folders import JobFolders, owner_name
-from shoal.long_jobs.kind import KINDS
-from shoal.long_task import TaskProgress
+from shoal.long_jobs.submission import KINDS
+from shoal.long_task import Report, TaskProgress
 from shoal.settings import Settings
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.long_jobs import tasks
@@ -30,9 +30,15 @@ def settings(queue: Queue, redis_url: str, tmp_path: Path) -> Settings:
     return Settings(redis_url=redis_url, key_prefix=queue.keys.prefix, pool=queue.keys.pool, home=str(tmp_path))
 
 
-def do(settings: Settings, kind: str, **arguments: Any) -> Any:
+@pytest.fixture
+def served(serving: Worker) -> None:
+    """A worker that announces its model."""
+    serving.pool.announce(serving.id, about(serving))
+
+
+def do(settings: Settings, kind: str, job_id: str = "a" * 24, report: Report = lambda _: None, **arguments: Any) -> Any:
     """Do a job to its end."""
-    return functions(settings)[kind](arguments, "a" * 24, lambda progress: None)
+    return functions(settings)[kind](arguments, job_id, report)
 
 
 def write(settings: Settings, *texts: str) -> str:
@@ -47,17 +53,15 @@ def test_there_is_a_function_for_each_kind() -> None:
     assert functions(Settings()).keys() == KINDS.keys()
 
 
-def test_a_file_is_embedded_below_the_root(settings: Settings, serving: Worker) -> None:
-    serving.pool.announce(serving.id, about(serving))
+@pytest.mark.usefixtures("served")
+def test_a_file_is_embedded_below_the_root(settings: Settings) -> None:
     result = do(settings, "embed_file", source=write(settings, *WORDS), out="vectors", format="npy")
     assert (result["rows"], result["num_vectors"]) == (len(WORDS), len(WORDS))
     assert (settings.files_folder / "vectors" / "manifest.json").exists()
 
 
-def test_results_over_http_have_a_limit_and_the_job_goes_on_when_there_is_room(
-    settings: Settings, serving: Worker
-) -> None:
-    serving.pool.announce(serving.id, about(serving))
+@pytest.mark.usefixtures("served")
+def test_results_over_http_have_a_limit_and_the_job_goes_on_when_there_is_room(settings: Settings) -> None:
     settings = replace(settings, max_results_mb=2)
     source, folders = write(settings, *WORDS), JobFolders(settings)
     old, new = (folders.folder / f"{owner_name('ann')}-{digit * 24}" / "vectors" for digit in "01")
@@ -80,20 +84,16 @@ def test_an_index_that_the_runner_cannot_write_is_named(settings: Settings, tmp_
         do(settings, "build_index", name="default", source=write(settings, *WORDS))
 
 
-def test_the_end_of_a_deleted_job_is_not_told(settings: Settings) -> None:
-    assert do(settings, "send_webhook", url="http://example.org/", id="0" * 24) == {"status": None}
-
-
-def test_an_index_is_built_and_its_versions_are_managed(settings: Settings, serving: Worker) -> None:
-    serving.pool.announce(serving.id, about(serving))
+@pytest.mark.usefixtures("served")
+def test_an_index_is_built_and_its_versions_are_managed(settings: Settings) -> None:
     source = write(settings, *WORDS)
     reports: list[TaskProgress] = []
-    first = functions(settings)["build_index"]({"name": "news", "source": source}, "a" * 24, reports.append)
+    first = do(settings, "build_index", report=reports.append, name="news", source=source)
     assert (first["count"], first["is_published"]) == (len(WORDS), True)
     assert reports
     assert do(settings, "build_index", name="news", source=source) == first  # the same job, whose process was killed
     source = write(settings, *WORDS[1:])
-    second = functions(settings)["build_index"]({"name": "news", "source": source}, "b" * 24, reports.append)
+    second = do(settings, "build_index", "b" * 24, name="news", source=source)
     assert second["num_embedded"] == 0
     back = do(settings, "manage_index", name="news", action="rollback")
     assert back["current"] == first["version"]
@@ -101,33 +101,31 @@ def test_an_index_is_built_and_its_versions_are_managed(settings: Settings, serv
     assert [version["version"] for version in gone["versions"]] == [first["version"]]
 
 
-def test_the_store_has_what_is_built_and_published(settings: Settings, serving: Worker, tmp_path: Path) -> None:
-    serving.pool.announce(serving.id, about(serving))
+@pytest.mark.usefixtures("served")
+def test_the_store_has_what_is_built_and_published(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     settings = replace(settings, index_store=f"file://{tmp_path}/store")
     source = write(settings, *WORDS)
     reports: list[TaskProgress] = []
-    first = functions(settings)["build_index"]({"name": "news", "source": source}, "a" * 24, reports.append)
+    first = do(settings, "build_index", report=reports.append, name="news", source=source)
     assert (reports[-1].step, reports[-1].rows) == ("uploading", len(WORDS))
     stored = tmp_path / "store" / "news"
     assert current_version(stored).name == first["version"]
-    arguments = {"name": "news", "source": source, "full": True}
-    functions(settings)["build_index"](arguments, "b" * 24, reports.append)
+    do(settings, "build_index", "b" * 24, name="news", source=source, full=True)
     assert current_version(stored).name != first["version"]
     do(settings, "manage_index", name="news", action="publish", version=first["version"])
     assert Index.open(stored).manifest.version == first["version"]
 
 
-def test_a_build_folds_in_the_changes_of_its_index(queue: Queue, settings: Settings, serving: Worker) -> None:
-    serving.pool.announce(serving.id, about(serving))
-    arguments = {"name": "news", "source": write(settings, *WORDS)}
+@pytest.mark.usefixtures("served")
+def test_a_build_folds_in_the_changes_of_its_index(queue: Queue, settings: Settings) -> None:
+    arguments: dict[str, Any] = {"name": "news", "source": write(settings, *WORDS)}
     log = ChangeLog(queue.broker, queue.keys)
     log.append("news", change(["new"], ["0"], made_at=100.0))
     result = do(settings, "build_index", **arguments)
     assert (result["count"], result["num_changed"]) == (len(WORDS), 2)
     last = log.append("news", change(["newer"], made_at=200.0))
-    build = functions(settings)["build_index"]
-    dropped = build({**arguments, "drop_changes_before": 200}, "b" * 24, lambda progress: None)
+    dropped = do(settings, "build_index", "b" * 24, drop_changes_before=200, **arguments)
     assert (dropped["count"], dropped["num_changed"]) == (len(WORDS) + 1, 1)
     assert queue.redis.xlen(queue.keys.changes("news")) == 1  # which the version before needs
     do(settings, "manage_index", name="news", action="delete", version=result["version"])
@@ -135,10 +133,10 @@ def test_a_build_folds_in_the_changes_of_its_index(queue: Queue, settings: Setti
     assert log.since("news", last).has_position
 
 
+@pytest.mark.usefixtures("served")
 def test_changes_are_kept_until_the_store_has_the_version(
-    queue: Queue, settings: Settings, serving: Worker, monkeypatch: pytest.MonkeyPatch
+    queue: Queue, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    serving.pool.announce(serving.id, about(serving))
     ChangeLog(queue.broker, queue.keys).append("news", change(["new"]))
 
     def fail(*arguments: object, **others: object) -> None:
@@ -150,13 +148,9 @@ def test_changes_are_kept_until_the_store_has_the_version(
         do(settings, "build_index", name="news", source=write(settings, *WORDS))
     assert queue.redis.xlen(queue.keys.changes("news")) == 1
     monkeypatch.undo()
-    do(settings, "manage_index", name="news", action="publish", version=current_of(settings))
+    version = current_version(settings.index_home_folder / "news").name
+    do(settings, "manage_index", name="news", action="publish", version=version)
     assert queue.redis.xlen(queue.keys.changes("news")) == 0
-
-
-def current_of(settings: Settings) -> str:
-    """Return the name of the version of news that is current."""
-    return current_version(settings.index_home_folder / "news").name
 
 
 @pytest.mark.parametrize(
@@ -167,14 +161,10 @@ def current_of(settings: Settings) -> str:
         ("embed_file", {"source": "a.jsonl", "out": "s3://bucket/a"}, PathNotAllowed),
         ("embed_file", {"source": "a.jsonl", "out": "a", "client": 1}, InvalidRequest),
         ("build_index", {"name": "news", "source": "/etc/passwd"}, PathNotAllowed),
-        ("build_index", {"name": "news", "source": "../a.jsonl"}, PathNotAllowed),
-        ("build_index", {"name": "news", "source": "s3://bucket/a.jsonl"}, PathNotAllowed),
         ("build_index", {"name": "../news", "source": "a.jsonl"}, InvalidRequest),
         ("build_index", {"name": "news"}, InvalidRequest),
-        ("build_index", {"name": "news", "source": 1}, InvalidRequest),
         ("build_index", {"name": "news", "source": "a.jsonl", "folder": "/etc"}, InvalidRequest),
         ("manage_index", {"name": "/etc", "action": "delete", "version": "a"}, InvalidRequest),
-        ("manage_index", {"name": "news", "action": "format"}, InvalidRequest),
         ("send_webhook", {"url": 1, "id": "a"}, InvalidRequest),
         ("build_index", {"name": "news", "source": "a.jsonl"}, NotReady),
     ],

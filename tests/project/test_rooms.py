@@ -95,9 +95,7 @@ HOMES = {
     "httpx2": {"shoal.client.http.session"},
     "rq": {
         "shoal.long_jobs.rq_job",
-        "shoal.long_jobs.rq_jobs",
         "shoal_workers.long_jobs.maintenance",
-        "shoal_workers.long_jobs.progress_log",
         "shoal_workers.long_jobs.rq_worker",
         "shoal_workers.long_jobs.runnable_job",
         "shoal_workers.long_jobs.runner",
@@ -142,8 +140,6 @@ HOMES = {
     "prometheus_client": {
         "shoal_api.routes.service",
         "shoal_api.metrics.metrics",
-        "shoal_api.metrics.pool",
-        "shoal_api.metrics.processes",
         "shoal_api.metrics.tei",
     },
     "pydantic": {"shoal_api.schema", "shoal_api.protocols", "shoal_api.blueprint"},

@@ -16,10 +16,7 @@ from shoal.changes.change import Change
 from shoal.contract.jobs import LANES
 from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
-from shoal.long_jobs.kind import KINDS
-from shoal.long_jobs.long_jobs import LongJobs, new_job_id
-from shoal.long_jobs.rq_jobs import RqJobs
-from shoal.long_jobs.submission import Submission
+from shoal.long_jobs.long_jobs import LongJobs
 from shoal.operations import Embed
 from shoal.queue.blame import DeadLetter
 from shoal.queue.delivery import Answer
@@ -123,8 +120,8 @@ def limited(queue: Queue) -> None:
 
 
 def listed(queue: Queue) -> None:
-    jobs = RqJobs(queue.broker.library_client(), queue.keys, KINDS)
-    jobs.put(Submission("embed_file", {}), new_job_id(), "once")
+    jobs = LongJobs(Settings(key_prefix=queue.keys.prefix, pool=queue.keys.pool), broker=queue.broker)
+    jobs.submit("embed_file", {}, idempotency_key="once")
 
 
 def deleted(queue: Queue) -> None:

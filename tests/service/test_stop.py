@@ -20,7 +20,7 @@ from shoal import Client
 from shoal.contract.keys import Keys
 from shoal.settings import Settings
 from shoal_api.server import shutdown
-from shoal_api.server.sockets import HAS_TCP_INFO
+from shoal_api.server.shutdown import HAS_TCP_INFO
 
 pytest_plugins = ["api_fixtures"]
 

@@ -3,19 +3,19 @@
 import asyncio
 import re
 from collections.abc import Callable, Mapping
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
+from ipaddress import IPv6Address, ip_address, ip_network
 from pathlib import Path
+from threading import Lock
 from typing import Any
 from urllib.parse import parse_qs
 
 from shoal.broker.broker import Broker
 from shoal.contract.excerpt import excerpt
-from shoal.errors import Forbidden, Unauthorized
+from shoal.errors import Forbidden, Overloaded, Unauthorized
 from shoal.settings import OPEN_PATHS, Settings
 from shoal_api.access.api_keys import ApiKey, Keyring
-from shoal_api.access.client_name import address_of, network_of
 from shoal_api.access.rate_limit import RateLimits
-from shoal_api.access.shares import Shares
 from shoal_api.request import JsonRequest
 
 #: Routes that may be read without a key, beside those below `OPEN_PATHS`, which are files of pages.
@@ -50,6 +50,41 @@ _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 #: Methods that change nothing, so a browser may follow another site's link with them.
 _SAFE_METHODS = ("GET", "HEAD")
+
+
+class Shares:
+    """The shares that clients hold of `total`. Thread-safe.
+
+    A client may hold at most as much as it leaves free for all others (dynamic thresholds, Choudhury and Hahne, 1998):
+    so one that is alone gets half, several greedy ones get less each, and something is left for the next client. A
+    client that holds nothing gets whatever is free. `name` is what error messages call the whole.
+    """
+
+    def __init__(self, total: int, name: str):
+        self._total = total
+        self._name = name
+        self._num_free = total
+        self._held: dict[str, int] = {}
+        self._lock = Lock()
+
+    def acquire(self, client: str, num: int) -> None:
+        """Count `num` more for the client; raise Overloaded if it would then hold more than its share."""
+        with self._lock:
+            held, free = self._held.get(client, 0), self._num_free - num
+            if free < 0 or (held and held + num > free):
+                raise Overloaded(
+                    f"this client has {held:,} of {self._total:,} {self._name}, and {num:,} more are not granted now: "
+                    "send fewer or smaller requests at a time"
+                )
+            self._held[client] = held + num
+            self._num_free = free
+
+    def release(self, client: str, num: int) -> None:
+        """Count `num` fewer for the client."""
+        with self._lock:
+            self._num_free += num
+            if left := self._held.pop(client, 0) - num:
+                self._held[client] = left
 
 
 class AccessControl:
@@ -150,16 +185,15 @@ class AccessControl:
         rebinding).
         """
         host = environ.get("HTTP_HOST", "")
-        if self._local_names and _without_port(host) not in self._local_names:
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        if self._local_names and name not in self._local_names:
             raise Forbidden(
                 f"the request is for the host {excerpt(host)}, and without keys this server answers only to "
                 f"{', '.join(_LOCAL_NAMES)}: give it keys, or allow all hosts with --allow-anonymous anywhere"
             )
-        if _is_foreign(environ) and environ["REQUEST_METHOD"] not in _SAFE_METHODS and not self._is_allowed(environ):
+        is_allowed = not self._origins.isdisjoint(("*", environ.get("HTTP_ORIGIN")))
+        if _is_foreign(environ) and environ["REQUEST_METHOD"] not in _SAFE_METHODS and not is_allowed:
             raise Forbidden("a web page of another site sent this: name its origin with --cors-origins to allow it")
-
-    def _is_allowed(self, environ: Mapping[str, Any]) -> bool:
-        return not self._origins.isdisjoint(("*", environ.get("HTTP_ORIGIN")))
 
 
 def _is_upload(environ: Mapping[str, Any]) -> bool:
@@ -176,5 +210,22 @@ def _is_foreign(environ: Mapping[str, Any]) -> bool:
     return origin is not None and origin.partition("://")[2] != environ.get("HTTP_HOST", "")
 
 
-def _without_port(host: str) -> str:
-    return host if host.endswith("]") else host.rpartition(":")[0] or host
+@lru_cache(4_096)
+def network_of(address: str) -> str:
+    """Return an IPv4 address as it is, and the /64 network of an IPv6 address: one client has 2^64 of those."""
+    try:
+        ip = ip_address(address)
+    except ValueError:  # a connection by a Unix socket has no address
+        return address
+    if not isinstance(ip, IPv6Address):
+        return address
+    return str(ip.ipv4_mapped or ip_network((ip, 64), strict=False))
+
+
+def address_of(environ: Mapping[str, Any], num_proxies: int) -> str:
+    """Return the address that a request came from, as the first of `num_proxies` trusted proxies has noted it."""
+    if num_proxies:
+        noted = str(environ.get("HTTP_X_FORWARDED_FOR", "")).split(",")
+        if len(noted) >= num_proxies and (address := noted[-num_proxies].strip()):
+            return address
+    return str(environ.get("REMOTE_ADDR", ""))

@@ -80,13 +80,13 @@ class Keyring:
 
     def __init__(self, path: Path):
         self._path = path
-        self._next_check_s = time.monotonic() + _CHECK_EVERY_S
-        self._loaded_stamp = _stamp(path)
-        self._by_digest = _by_digest(read(path))
+        self._load()
 
     def authenticate(self, environ: Mapping[str, Any]) -> ApiKey:
         """Return the key that a request carries. Raises Unauthorized if it carries none, or one that is not known."""
-        if not (secret := _secret(environ)):
+        scheme, _, token = str(environ.get("HTTP_AUTHORIZATION", "")).partition(" ")
+        secret = token.strip() if scheme.lower() == "bearer" else str(environ.get("HTTP_X_API_KEY", ""))
+        if not secret:
             raise Unauthorized("the request has no key: send one as `Authorization: Bearer <key>`")
         if not (key := self.find(secret)):
             raise Unauthorized("the request's key is unknown: check it, or make one with `shoal key new`")
@@ -104,23 +104,21 @@ class Keyring:
         found = self._by_digest.get(digest)
         return found if found and hmac.compare_digest(found.digest, digest) else None
 
+    def _load(self) -> None:
+        self._next_check_s = time.monotonic() + _CHECK_EVERY_S
+        self._loaded_stamp = _stamp(self._path)
+        self._by_digest = {key.digest: key for key in read(self._path)}
+
     def _reload_if_changed(self) -> None:
         self._next_check_s = time.monotonic() + _CHECK_EVERY_S
-        if (stamp := _stamp(self._path)) == self._loaded_stamp:
+        if _stamp(self._path) == self._loaded_stamp:
             return
-        self._loaded_stamp = stamp
         try:
-            self._by_digest = _by_digest(read(self._path))
+            self._load()
         except BadSetting as error:
             _log.error("the keys stay as they were: %s", error.message)
         else:
             _log.info("%s changed and has %d keys now", self._path, len(self._by_digest))
-
-
-def _secret(environ: Mapping[str, Any]) -> str:
-    """Return the key that the request carries, or an empty string."""
-    scheme, _, secret = str(environ.get("HTTP_AUTHORIZATION", "")).partition(" ")
-    return secret.strip() if scheme.lower() == "bearer" else str(environ.get("HTTP_X_API_KEY", ""))
 
 
 def read(path: Path) -> list[ApiKey]:
@@ -130,7 +128,13 @@ def read(path: Path) -> list[ApiKey]:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise BadSetting(f"the API keys cannot be read from {path} ({reason}): see `shoal key new`") from None
-    keys = [_parse(path, number, line) for number, line in enumerate(lines, 1) if _is_key(line)]
+    keys = []
+    for number, line in enumerate(lines, 1):
+        if _is_key(line):
+            try:
+                keys.append(ApiKey.parse(line))
+            except BadSetting as error:
+                raise BadSetting(f"{path}, line {number}: {error.message}") from None
     names = [key.name for key in keys]
     if twice := {name for name in names if names.count(name) > 1}:
         raise BadSetting(f"{path} has two keys that are called {min(twice)}: drop one")
@@ -167,17 +171,6 @@ def _write(path: Path, lines: Iterable[str]) -> None:
 
 def _is_key(line: str) -> bool:
     return bool(line.strip()) and not line.lstrip().startswith("#")
-
-
-def _parse(path: Path, number: int, line: str) -> ApiKey:
-    try:
-        return ApiKey.parse(line)
-    except BadSetting as error:
-        raise BadSetting(f"{path}, line {number}: {error.message}") from None
-
-
-def _by_digest(keys: Iterable[ApiKey]) -> dict[bytes, ApiKey]:
-    return {key.digest: key for key in keys}
 
 
 def _stamp(path: Path) -> tuple[int, ...]:

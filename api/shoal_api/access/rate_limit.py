@@ -55,11 +55,11 @@ class RateLimits:
         """Count one request, in one round trip if it is within the rate; raises Unavailable without Redis."""
         rate = _parse(key.rate)
         with self._broker.lending():
-            wait_s = 0 if self._limiter.hit(rate, key.name) else self._wait_s(rate, key)
+            wait_s = 0
+            if not self._limiter.hit(rate, key.name):
+                reset_s = self._limiter.get_window_stats(rate, key.name).reset_time
+                wait_s = max(1, math.ceil(reset_s - time.time()))
         return RateUsage(key, rate.amount, rate.get_expiry(), wait_s)
-
-    def _wait_s(self, rate: "RateLimitItem", key: ApiKey) -> int:
-        return max(1, math.ceil(self._limiter.get_window_stats(rate, key.name).reset_time - time.time()))
 
 
 @cache

@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from shoal.process.allowed_path import allowed_path
 from shoal.process.private_network import check_address
 from shoal_api.answers.response import rendered
 from shoal_api.context import Context, context
-from shoal_api.long_jobs.job_folder import JobFolder, discard_rest
+from shoal_api.long_jobs.upload_store import JobFolder, discard_rest
 from shoal_api.request import json_request
 from shoal_api.schema.indexes import BuildBody, BuildQuery
 from shoal_api.schema.long_jobs import BulkBody, BulkQuery
@@ -115,23 +115,30 @@ def submit_with_file(
     """
     fields = body if query.name is None else query
     client, key = json_request().client_name, request.headers.get("Idempotency-Key")
-    with _receiving(), context().uploads.new(client, None if key is None else check_key(key)) as folder:
-        _check(query, fields)
-        digest = _digest(kind, fields)
-        job_id, first_digest = folder.submitted or (new_job_id(), digest)
-        if digest != first_digest:
-            raise InvalidRequest(f"the idempotency key was used for job {job_id}, which asks something else")
-        if folder.submitted is None or not _is_known(job_id):
-            check_room_for_job()
-            given = arguments(folder) | {"source": _source(fields, folder)}
-            folder.keep(job_id, digest)
-            try:
-                context().long_jobs.submit(kind, given, webhook=fields.webhook, client=client, job_id=job_id)
-            except Unavailable:  # the job may have been put
-                raise
-            except ShoalError:
-                folder.drop()
-                raise
+    try:
+        with context().uploads.new(client, None if key is None else check_key(key)) as folder:
+            _check(query, fields)
+            # A digest of what the request asks for; of an upload, the size stands for its content.
+            size = json_request().is_upload and request.content_length
+            asked = f"{kind} {request.path} {fields.model_dump_json()} {size}"
+            digest = blake2b(asked.encode(), digest_size=16).hexdigest()
+            job_id, first_digest = folder.submitted or (new_job_id(), digest)
+            if digest != first_digest:
+                raise InvalidRequest(f"the idempotency key was used for job {job_id}, which asks something else")
+            if folder.submitted is None or not _is_known(job_id):
+                check_room_for_job()
+                given = arguments(folder) | {"source": _source(fields, folder)}
+                folder.keep(job_id, digest)
+                try:
+                    context().long_jobs.submit(kind, given, webhook=fields.webhook, client=client, job_id=job_id)
+                except Unavailable:  # the job may have been put
+                    raise
+                except ShoalError:
+                    folder.drop()
+                    raise
+    finally:
+        if json_request().is_upload:  # clients send all of a body
+            discard_rest(json_request())
     return accepted(job_id, context().long_jobs.status(job_id).status)
 
 
@@ -139,16 +146,6 @@ def _is_known(job_id: str) -> bool:
     with suppress(UnknownJob):
         return bool(context().long_jobs.status(job_id))
     return False
-
-
-@contextmanager
-def _receiving() -> Iterator[None]:
-    """Read what the block has left of an upload: clients send all of a body."""
-    try:
-        yield
-    finally:
-        if json_request().is_upload:
-            discard_rest(json_request())
 
 
 def _check(query: BulkQuery | BuildQuery, fields: Fields) -> None:
@@ -178,12 +175,6 @@ def _source(fields: Fields, folder: JobFolder) -> str:
     elif not json_request().is_admin and Path(place).is_relative_to((settings.files_folder / JOBS).resolve()):
         raise PathNotAllowed(f"{excerpt(fields.source)} is among the files of jobs, which only their own clients read")
     return fields.source
-
-
-def _digest(kind: str, fields: Fields) -> str:
-    """Return a digest of what the request asks for; of an upload, the size stands for its content."""
-    asked = f"{kind} {request.path} {fields.model_dump_json()} {json_request().is_upload and request.content_length}"
-    return blake2b(asked.encode(), digest_size=16).hexdigest()
 
 
 def _note(long_jobs: LongJobs) -> str | None:

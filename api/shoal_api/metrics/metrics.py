@@ -5,25 +5,50 @@ the sums. The counts of a process stay when it ends.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from glob import glob
 from pathlib import Path
 from threading import Lock
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from shoal import __version__
 from shoal.client.redis.async_client import AsyncClient
-from shoal.viewers.pool_snapshot import PoolSnapshot
+from shoal.queue.lane import LaneLimits, LaneLoad
+from shoal.queue.producer import Producer
+from shoal.viewers.pool_meter import PoolSnapshot
 from shoal_api.metrics import workers as worker_metrics
-from shoal_api.metrics.pool import describe
-from shoal_api.metrics.processes import ProcessesCollector
 from shoal_api.metrics.tei import tei_metrics
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+#: The lines of Redis's INFO that are of interest.
+_MEMORY = re.compile(rb"^(used_memory|maxmemory):(\d+)", re.MULTILINE)
+
+#: Measurements of a lane: the metric, its help, and its value.
+_LANE_GAUGES: tuple[tuple[str, str, Callable[[LaneLoad, LaneLimits], float]], ...] = (
+    ("shoal_lane_jobs", "Unanswered jobs in the lane.", lambda load, _: load.num_jobs),
+    ("shoal_lane_texts", "Texts of the unanswered jobs.", lambda load, _: load.num_texts),
+    ("shoal_lane_bytes", "Size of the unanswered jobs, in bytes.", lambda load, _: load.num_bytes),
+    (
+        "shoal_lane_fill_ratio",
+        "Share of the lane's limit on jobs, texts or bytes that is taken, whichever is the largest.",
+        lambda load, limits: load.fill(limits),
+    ),
+    (
+        "shoal_lane_oldest_job_age_seconds",
+        "Time since the oldest of the jobs was put that workers hold or take next.",
+        lambda load, _: load.oldest_age_s,
+    ),
+)
+
+#: Metrics of which the minimum over the processes is reported; others are summed.
+_MINIMUM = ("process_start_time_seconds", "process_max_fds")
 
 
 class Metrics:
@@ -31,7 +56,13 @@ class Metrics:
 
     def __init__(self, clients: Mapping[str, AsyncClient]):
         self._registry = CollectorRegistry()
-        own = _register_processes(self._registry)
+        own: CollectorRegistry | None = None  # with shared files, from which all metrics are collected
+        if folder := os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
+            MultiProcessCollector(self._registry, folder)  # type: ignore[no-untyped-call]
+            self._registry.register(_ProcessesCollector(Path(folder)))
+        else:
+            own = self._registry
+            ProcessCollector(registry=own)
         self.requests = Histogram(
             "shoal_http_request_seconds",
             "Time to answer a request.",
@@ -122,12 +153,63 @@ class _Families(Collector):
         return self._families
 
 
-def _register_processes(registry: CollectorRegistry) -> CollectorRegistry | None:
-    """Register the process metrics; return the registry for the API's own, or None with shared files."""
-    folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
-    if folder is None:
-        ProcessCollector(registry=registry)
-        return registry
-    MultiProcessCollector(registry, folder)  # type: ignore[no-untyped-call]
-    registry.register(ProcessesCollector(Path(folder)))
-    return None
+class _ProcessesCollector(Collector):
+    """The metrics of the processes that have metric files in a folder and the same parent as this one."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield prometheus_client's process metrics, for all of the processes together."""
+        found: dict[str, list[Metric]] = {}
+        pids = {int(file.stem.rpartition("_")[2]) for file in self._folder.glob("*.db")}
+        for pid in filter(_is_sibling, pids):
+            for metric in ProcessCollector(pid=partial(str, pid), registry=None).collect():
+                found.setdefault(metric.name, []).append(metric)
+        for name, metrics in found.items():
+            together = metrics[0]
+            values = [sample.value for metric in metrics for sample in metric.samples]
+            together.samples = [together.samples[0]._replace(value=min(values) if name in _MINIMUM else sum(values))]
+            yield together
+
+
+def _is_sibling(pid: int) -> bool:
+    """Return true if the process lives and has this one's parent: another program may have its number by now."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) == os.getppid()
+    except OSError:
+        return False
+
+
+async def read_memory(queue: Producer) -> dict[bytes, bytes]:
+    """Return the lines of Redis's INFO that tell its memory. Raises a ShoalError where the user may not ask."""
+    return dict(_MEMORY.findall(await queue.commands.execute("INFO", "memory")))
+
+
+def describe(pool: PoolSnapshot | None, memory: Mapping[bytes, bytes] | None) -> Iterator[Metric]:
+    """Yield the metrics of Redis and of the lanes and results; without Redis, the one that says so."""
+    yield GaugeMetricFamily("shoal_redis_up", "1 if Redis answers, else 0.", int(pool is not None))
+    if pool is None:
+        return
+    if memory is not None:
+        used, most = int(memory[b"used_memory"]), int(memory[b"maxmemory"])
+        yield GaugeMetricFamily("shoal_redis_memory_bytes", "Memory that Redis has in use.", used)
+        meaning = "Memory that Redis may use; 0: no limit is set."
+        yield GaugeMetricFamily("shoal_redis_max_memory_bytes", meaning, most)
+    for name, text, value_of in _LANE_GAUGES:
+        family = GaugeMetricFamily(name, text, labels=("lane",))
+        for lane, load in pool.loads.items():
+            family.add_metric((lane,), value_of(load, pool.limits))
+        yield family
+    yield GaugeMetricFamily("shoal_unread_results", "Results that were not read.", pool.unread.num_results)
+    yield GaugeMetricFamily(
+        "shoal_unread_result_bytes",
+        "Size of these results and of idempotency keys, with their keys, in bytes.",
+        pool.unread.num_bytes,
+    )
+    yield GaugeMetricFamily(
+        "shoal_unread_result_fill_ratio",
+        "This size, of the most that is accepted.",
+        pool.unread.num_bytes / pool.limits.max_unread_bytes,
+    )
+    yield GaugeMetricFamily("shoal_dead_letters", "Dead letters: jobs that could not be answered.", pool.num_dead)

@@ -22,7 +22,6 @@ from shoal_api.answers.vector_format import VectorFormat, arrays_of
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import Context, context
 from shoal_api.enqueue import IDEMPOTENCY_KEY, submit
-from shoal_api.long_jobs.job_folder import JobFolder
 from shoal_api.long_jobs.long_job import (
     check_room_for_job,
     describe,
@@ -32,6 +31,7 @@ from shoal_api.long_jobs.long_job import (
     submit_with_file,
     wait,
 )
+from shoal_api.long_jobs.upload_store import JobFolder
 from shoal_api.request import PIECE_BYTES, json_request
 from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.long_jobs import (

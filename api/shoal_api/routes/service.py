@@ -12,12 +12,12 @@ from shoal import __version__
 from shoal.contract.excerpt import excerpt
 from shoal.errors import NotReady, ShoalError
 from shoal.operations.search import MAX_K
-from shoal.viewers.pool_snapshot import PoolSnapshot
+from shoal.viewers.pool_meter import PoolSnapshot
 from shoal_api.access.access_control import MAX_CONNECTIONS
 from shoal_api.answers.response import WholeResponse, rendered
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import context
-from shoal_api.metrics.pool import read_memory
+from shoal_api.metrics.metrics import read_memory
 from shoal_api.request import json_request
 from shoal_api.schema.errors import ErrorBody
 from shoal_api.schema.requests import ReadyQuery

@@ -60,15 +60,11 @@ class WsgiLoop:
                 self._thread.start()
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-    @property
-    def has_begun(self) -> bool:
-        """True once a coroutine was run."""
-        return self._loop is not None
-
-    def close(self) -> None:
-        """End the loop, if it has begun; its coroutines must have ended."""
+    def close(self, at_end: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """End the loop, if it has begun, in which `at_end` is awaited last; other coroutines must have ended."""
         with self._lock:
             if self._loop is not None and self._thread is not None:
+                asyncio.run_coroutine_threadsafe(at_end(), self._loop).result()
                 asyncio.run_coroutine_threadsafe(self._loop.shutdown_default_executor(), self._loop).result()
                 self._loop.call_soon_threadsafe(self._loop.stop)
                 self._thread.join()
@@ -149,9 +145,7 @@ class AsyncFlask(OpenAPI):
 
     def close(self, at_end: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """End the threads and the loop, in which `at_end` is awaited last, if it has begun."""
-        if self.loop.has_begun:
-            self.loop.run(at_end())
-        self.loop.close()
+        self.loop.close(at_end)
         self.threads.shutdown()
 
 

@@ -21,18 +21,13 @@ async def answer_traced(
 ) -> Response:
     """Return the answer; the jobs that are put for it belong to the trace of the request."""
     given = traceparent.valid(request.environ.get("HTTP_TRACEPARENT"))
-    if tracer is not None and _route(request) not in QUIET_ROUTES:
-        return await _answer_in_span(tracer, request, given, answer)
-    if given is None:
-        return await answer()
-    with traceparent.continued(given):
-        return await answer()
-
-
-async def _answer_in_span(
-    tracer: "Tracer", request: JsonRequest, given: str | None, answer: Callable[[], Awaitable[Response]]
-) -> Response:
-    route, method = _route(request), request.method if request.url_rule else "HTTP"
+    route = request.url_rule.rule if request.url_rule else "unmatched"
+    if tracer is None or route in QUIET_ROUTES:
+        if given is None:
+            return await answer()
+        with traceparent.continued(given):
+            return await answer()
+    method = request.method if request.url_rule else "HTTP"
     attributes = {"http.request.method": method, "http.route": route}
     start_ns = time.time_ns() - int(1e9 * (time.perf_counter() - request.started_s))
     span = tracer.begin(f"{method} {route}", "SERVER", given, start_ns, attributes)
@@ -46,7 +41,3 @@ async def _answer_in_span(
         return response
     finally:
         span.end()
-
-
-def _route(request: JsonRequest) -> str:
-    return request.url_rule.rule if request.url_rule else "unmatched"

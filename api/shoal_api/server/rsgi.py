@@ -17,7 +17,7 @@ from shoal.process import logs
 from shoal_api.answers.response import LARGE_BYTES, FileResponse, StreamedResponse, WholeResponse
 from shoal_api.request import BODY
 from shoal_api.server.async_flask import AsyncFlask
-from shoal_api.server.sockets import OPEN_FILES, connections_on, listeners_on
+from shoal_api.server.shutdown import OPEN_FILES, connections_on, listeners_on
 
 #: Time after which it is watched whether the client of a request is still there, in seconds.
 WATCH_AFTER_S = 1.0
@@ -163,7 +163,10 @@ class RsgiServer:
         if not response.has_body(scope.method):
             protocol.response_empty(status, head)
         elif isinstance(response, StreamedResponse):
-            await self._stream(response, protocol)
+            transport = protocol.response_stream(status, head)
+            with suppress(ProtocolClosed):  # the client has gone
+                async for piece in response.pieces:
+                    await transport.send_bytes(piece)
         elif isinstance(response, FileResponse):
             protocol.response_file(status, head, f"{OPEN_FILES}/{response.file.fileno()}")
             await asyncio.sleep(FILE_OPEN_S)
@@ -176,15 +179,10 @@ class RsgiServer:
                 response.response = []  # the server has a copy
                 await self._sent(scope)
 
-    async def _stream(self, response: StreamedResponse, protocol: HTTPProtocol) -> None:
-        transport = protocol.response_stream(response.status_code, response.head())
-        with suppress(ProtocolClosed):  # the client has gone
-            async for piece in response.pieces:
-                await transport.send_bytes(piece)
-
     async def _sent(self, scope: Scope) -> None:
         """Return once the client has read its response, as far as the system tells, or has gone."""
-        found = await asyncio.to_thread(self._connection_to, scope)
+        owns = (own.dup() for own in connections_on(self._port) if _is_to(own, scope))
+        found = await asyncio.to_thread(next, owns, None)
         if found is None:
             return
         read = self._sending[scope.client] = asyncio.Event()
@@ -195,9 +193,6 @@ class RsgiServer:
                 num_quiet = 0 if _num_unsent_bytes(connection) else num_quiet + 1
         if self._sending.get(scope.client) is read:
             del self._sending[scope.client]
-
-    def _connection_to(self, scope: Scope) -> socket.socket | None:
-        return next((own.dup() for own in connections_on(self._port) if _is_to(own, scope)), None)
 
 
 class _Watch:

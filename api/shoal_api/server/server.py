@@ -9,8 +9,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -99,19 +99,11 @@ def serve(settings: Settings) -> None:
         shown = f"[{address}]" if ":" in address else address
         server.on_startup(partial(_log.info, "listening on http://%s:%d", shown, settings.port))
     server.on_startup(lambda: on_stop_signal(server.signal_handler_interrupt))
-    with _metrics_folder(num_processes):
+    with ExitStack() as stack:
+        if num_processes > 1:  # they share their metrics; prometheus_client reads the folder's name when it is imported
+            folder = stack.enter_context(TemporaryDirectory(prefix="shoal-metrics-"))
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
         server.serve(target_loader=partial(_load_app, settings), wrap_loader=False)
-
-
-@contextmanager
-def _metrics_folder(num_processes: int) -> Iterator[None]:
-    """Make a folder for metrics that several processes share. prometheus_client reads its name when it is imported."""
-    if num_processes == 1:
-        yield
-        return
-    with TemporaryDirectory(prefix="shoal-metrics-") as folder:
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
-        yield
 
 
 def _load_app(settings: Settings) -> "RsgiServer":

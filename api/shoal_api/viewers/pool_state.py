@@ -9,9 +9,7 @@ from typing import Any
 
 from shoal.client.redis.async_client import AsyncClient
 from shoal.errors import ShoalError
-from shoal.viewers.pool_meter import PoolMeter
-from shoal.viewers.pool_snapshot import PoolSnapshot
-from shoal.viewers.worker_meter import WINDOW_S
+from shoal.viewers.pool_meter import WINDOW_S, PoolMeter, PoolSnapshot
 
 Heartbeats = Mapping[str, Mapping[str, Any]]
 
@@ -88,20 +86,17 @@ class PoolReader:
 
     async def _read(self) -> PoolState:
         try:
-            queue = self._client.queue
-            self._state = PoolState(await queue.pool.workers(), await self._lane_fault())
+            workers, lane_fault = await self._client.queue.pool.workers(), ""
+            try:
+                await self._client.queue.check_lanes()
+            except ShoalError as error:
+                lane_fault = error.message
+            self._state = PoolState(workers, lane_fault)
             self._read_at = time.monotonic()
             self._dimension = self._state.dimension or self._dimension
             return self._state
         finally:
             self._reading = None
-
-    async def _lane_fault(self) -> str:
-        try:
-            await self._client.queue.check_lanes()
-        except ShoalError as error:
-            return error.message
-        return ""
 
     async def dimension(self) -> int:
         """Return the dimension of the vectors of ready workers, or of the last that were; 0 if none was seen yet.

@@ -34,7 +34,7 @@ def status(settings: Settings, this_worker: bool) -> None:
     Indexes are shown with what is wrong with them.
     """
     from shoal.client.redis.client import Client  # which loads numpy
-    from shoal.viewers.pool_snapshot import PoolSnapshot
+    from shoal.viewers.pool_meter import PoolSnapshot
 
     with Client.from_settings(settings) as client:
         pool = client.run(lambda own: PoolSnapshot.take(own.queue))
@@ -77,8 +77,7 @@ def top(settings: Settings, url: str | None, key: str | None, every_s: float) ->
 @contextmanager
 def _over_redis(settings: Settings) -> Iterator["Reader"]:
     from shoal.client.redis.client import Client  # which loads numpy
-    from shoal.viewers.pool_meter import PoolMeter
-    from shoal.viewers.pool_snapshot import PoolSnapshot
+    from shoal.viewers.pool_meter import PoolMeter, PoolSnapshot
 
     with Client.from_settings(settings) as client:
         meter, jobs = PoolMeter(), client.long_jobs

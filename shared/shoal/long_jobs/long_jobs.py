@@ -13,19 +13,18 @@ from shoal.broker.broker import Broker
 from shoal.contract import traceparent, wire
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest, JobNotEnded, MissingExtra, UnknownJob, Unsupported
-from shoal.long_jobs.kind import BUILD, KINDS, Kind
 from shoal.long_jobs.status import ENDED, LongJobStatus
-from shoal.long_jobs.submission import Submission
+from shoal.long_jobs.submission import BUILD, JOB_ID, KINDS, LONG, QUEUES, QUICK, Kind, Submission, queue_name
 from shoal.process.closing import Closing
 from shoal.process.extra import install_command
 from shoal.process.private_network import without_query
 from shoal.settings import Settings
 
 if TYPE_CHECKING:
+    from redis import Redis
     from redis.client import Pipeline
 
     from shoal.long_jobs.rq_job import LongJob
-    from shoal.long_jobs.rq_jobs import RqJobs
 
 #: Most jobs that are listed, if no other number is asked for.
 LIMIT = 100
@@ -39,6 +38,18 @@ DELETED_S = 30 * 86_400
 #: Longest time for which Redis may list no runner although one is alive, in seconds: it has lost its data, and runners
 #: list themselves anew every 2 s.
 UNLISTED_S = 4.0
+
+#: Time for which an idempotency key counts.
+ONCE_S = 86_400
+
+#: Most jobs that a list has: the newest.
+MAX_LISTED = 10_000
+
+#: Time for which a list is kept after its last job was added, in seconds.
+LISTED_S = 400 * 86_400
+
+#: Jobs that are read together.
+CHUNK = 100
 
 _LOOK_EVERY_S = 0.1
 
@@ -55,13 +66,27 @@ class LongJobs(Closing):
 
     def __init__(self, settings: Settings, kinds: Mapping[str, Kind] = KINDS, broker: Broker | None = None):
         self._kinds = kinds
-        self._settings = settings
-        self._keys = settings.keys
+        self._settings, self._keys = settings, settings.keys
         self._given = broker
 
     @cached_property
     def _broker(self) -> Broker:
         return self._given or Broker.connect(self._settings.long_jobs_redis_address)
+
+    @cached_property
+    def _connection(self) -> "Redis":
+        return self._broker.library_client()
+
+    @cached_property
+    def _job_class(self) -> "type[LongJob]":
+        """The class of the pool's jobs. RQ is loaded for it."""
+        try:
+            from shoal.long_jobs.rq_job import job_class_of
+        except ModuleNotFoundError as error:
+            raise MissingExtra(
+                f"long jobs need {error.name!r}, which is not installed: {install_command('jobs')}"
+            ) from error
+        return job_class_of(self._kinds)
 
     def close(self) -> None:
         """Close the connections, unless they are those of a broker that was given."""
@@ -91,12 +116,15 @@ class LongJobs(Closing):
         submission = Submission(kind, dict(arguments), webhook or "", client, traceparent.current())
         once = blake2b(wire.pack({"long": [client, idempotency_key]})).hexdigest() if idempotency_key else ""
         with self._broker.lending():
-            return self._rq.put(submission, job_id or new_job_id(), once)
+            job_id = self._put(submission, job_id or new_job_id(), once)
+            if self._get(job_id).submission != submission:
+                raise InvalidRequest("the idempotency key was used for another long job: take a new key")
+            return job_id
 
     def status(self, job_id: str) -> LongJobStatus:
         """Return the state of a job, with its progress, and its result once it is done."""
         with self._broker.lending():
-            job = self._rq.get(job_id)
+            job = self._get(job_id)
             status = replace(job.describe(), result=job.result_if_done())
             return replace(status, webhook=self._webhook(job)) if job.submission.webhook else status
 
@@ -105,8 +133,22 @@ class LongJobs(Closing):
 
         Quick jobs, such as the publishing of an index, are not among them.
         """
+        key, first = self._keys.long_jobs if client is None else self._list_of(client), 0
+        found: list[LongJobStatus] = []
         with self._broker.lending():
-            return self._rq.newest(client, limit)
+            while len(found) < limit:
+                names: Any = self._connection.zrevrange(key, first, first + CHUNK - 1)
+                ids = [job_id for name in names if (job_id := _id_in(name))]
+                jobs = dict(zip(ids, self._job_class.fetch_many(ids, self._connection), strict=True))
+                found += [job.describe() for job in jobs.values() if job]
+                unread = [job_id for job_id, job in jobs.items() if job is None]
+                gone = [job_id for job_id in unread if not self._connection.exists(self._job_class.key_for(job_id))]
+                if gone:
+                    self._connection.zrem(key, *gone)
+                first += len(names) - len(gone)
+                if len(names) < CHUNK:
+                    break
+        return found[:limit]
 
     def is_empty(self) -> bool:
         """Return True if no job is listed, or where there can be none. This loads no RQ."""
@@ -176,7 +218,8 @@ class LongJobs(Closing):
             if job.status not in ENDED:
                 raise JobNotEnded(f"job {job.id} is {job.status}: wait until it has ended, or cancel it first")
             job.forget(pipeline)
-            self._rq.unlist(job, pipeline)
+            for key in (self._keys.long_jobs, self._list_of(job.submission.client)):
+                pipeline.zrem(key, job.id)
             if job.submission.kind == BUILD and job.status != "done":
                 pipeline.set(self._keys.deleted_build(job.id), "", ex=DELETED_S)
 
@@ -190,9 +233,10 @@ class LongJobs(Closing):
             return bool(self._broker.execute("EXISTS", self._keys.deleted_build(job_id)))
 
     def num_runners(self) -> int:
-        """Return how many runners are alive."""
+        """Return how many runners are alive: each has one worker for quick jobs."""
         with self._broker.lending():
-            return self._rq.num_runners()
+            names = self._connection.smembers(self._job_class.workers_key(queue_name(self._keys.root, QUICK)))
+            return sum(self._connection.exists(name) for name in names)
 
     def has_runner(self, within_s: float = UNLISTED_S) -> bool:
         """Return True as soon as a runner is alive, and False if none is listed within the time."""
@@ -203,21 +247,47 @@ class LongJobs(Closing):
             time.sleep(_LOOK_EVERY_S)
         return True
 
-    @cached_property
-    def _rq(self) -> "RqJobs":
-        """The jobs in RQ, which the first use loads."""
-        try:
-            from shoal.long_jobs.rq_jobs import RqJobs
-        except ModuleNotFoundError as error:
-            raise MissingExtra(
-                f"long jobs need {error.name!r}, which is not installed: {install_command('jobs')}"
-            ) from error
-        return RqJobs(self._broker.library_client(), self._keys, self._kinds)
+    def _put(self, submission: Submission, job_id: str, once: str) -> str:
+        """Put a job and return its id; the id of the first job if the idempotency key `once` was used before."""
+        key, lists = self._keys.once(once), (self._keys.long_jobs, self._list_of(submission.client))
 
-    def _change(self, job_id: str, change: "Callable[[LongJob, Pipeline], None]") -> str:
-        """Change a job in one transaction, and return its status; `change` is called again if the job changes."""
+        def attempt(pipeline: Any) -> Any:
+            first: Any = once and pipeline.get(key)
+            name = _id_in(first or b"") or job_id
+            job = self._job_class.new(submission, name, self._keys.root, self._connection)
+            pipeline.watch(job.key)
+            is_new = not pipeline.exists(job.key)
+            pipeline.multi()
+            if is_new:
+                job.enqueue(pipeline)
+                if once:
+                    pipeline.set(key, name, ex=ONCE_S)
+                for listed in lists if job.kind.queue == LONG else ():
+                    pipeline.zadd(listed, {name: job.created_at.timestamp()})
+                    pipeline.zremrangebyrank(listed, 0, -MAX_LISTED - 1)
+                    pipeline.expire(listed, LISTED_S)
+            return name
+
+        return str(self._connection.transaction(attempt, key, value_from_callable=True))
+
+    def _get(self, job_id: str) -> "LongJob":
+        """Return the job. Raises UnknownJob."""
+        if JOB_ID.fullmatch(job_id):
+            (job,) = self._job_class.fetch_many([job_id], self._connection)
+            if job and job.origin in [queue_name(self._keys.root, name) for name in QUEUES]:
+                return job
+        raise _unknown(job_id)
+
+    def _change(self, job_id: str, write: "Callable[[LongJob, Pipeline], None]") -> str:
+        """Change a job in one transaction, and return its status; `write` is called again if the job changes."""
         with self._broker.lending():
-            return self._rq.change(job_id, change)
+            job = self._get(job_id)
+            if not job.change(lambda pipeline: write(job, pipeline)):
+                raise _unknown(job_id)
+            return job.status
+
+    def _list_of(self, client: str) -> str:
+        return self._keys.long_jobs_of(blake2b(client.encode(), digest_size=16).hexdigest())
 
     def _webhook(self, job: "LongJob") -> dict[str, Any] | None:
         """Return what became of the webhook of a job; None if that is not known any more."""
@@ -226,7 +296,7 @@ class LongJobs(Closing):
         if job.status not in ENDED:
             return told
         try:
-            sender = self._rq.get(job.webhook_id)
+            sender = self._get(job.webhook_id)
         except UnknownJob:
             return None
         if isinstance(result := sender.result_if_done(), dict):
@@ -237,6 +307,16 @@ class LongJobs(Closing):
 def new_job_id() -> str:
     """Return an id for a new job."""
     return secrets.token_hex(12)
+
+
+def _id_in(name: bytes) -> str:
+    """Return the id in the bytes; an empty text if they are none."""
+    text = name.decode(errors="replace")
+    return text if JOB_ID.fullmatch(text) else ""
+
+
+def _unknown(job_id: str) -> UnknownJob:
+    return UnknownJob(f"no long job {excerpt(job_id)}: check the id; an ended job is forgotten after some days")
 
 
 def _go_on(job: "LongJob", pipeline: "Pipeline") -> None:

@@ -14,8 +14,10 @@ def public_map(job: LongJobStatus, settings: Settings) -> dict[str, Any]:
 
     Paths are those of `public_text`, and the name of the runner, which has that of its machine, is a digest.
     """
-    values, folders = replace(job, worker=_digest(job.worker)).to_map(), _folders(settings)
-    return values | {name: _without(values[name], folders) for name in ("progress", "result", "error")}
+    worker = blake2b(job.worker.encode(), digest_size=6).hexdigest() if job.worker else ""
+    values = replace(job, worker=worker).to_map()
+    shown: dict[str, Any] = public_values({name: values[name] for name in ("progress", "result", "error")}, settings)
+    return values | shown
 
 
 def public_text(text: str, settings: Settings) -> str:
@@ -28,20 +30,12 @@ def public_text(text: str, settings: Settings) -> str:
 
 def public_values(value: Any, settings: Settings) -> Any:
     """Return a value as JSON has it, with such paths in all its texts."""
-    return _without(value, _folders(settings))
-
-
-def _digest(worker: str) -> str:
-    return blake2b(worker.encode(), digest_size=6).hexdigest() if worker else ""
-
-
-def _folders(settings: Settings) -> dict[re.Pattern[str], str]:
-    """Return what stands in place of each folder, as it is named and as it is with all links followed."""
+    # What stands in place of each folder, as it is named and as it is with all links followed.
     above = (settings.files_folder, settings.index_home_folder)
     ways = {f"{re.escape(str(path))}/": "" for folder in above for path in (folder.resolve(), folder)}
     for name, folder in settings.index_folders().items():
         ways |= {rf"{re.escape(str(path))}(?![\w-])": name for path in (folder.resolve(), folder)}
-    return {re.compile(way): word for way, word in ways.items()}
+    return _without(value, {re.compile(way): word for way, word in ways.items()})
 
 
 def _without(value: Any, folders: dict[re.Pattern[str], str]) -> Any:

@@ -5,7 +5,6 @@ hash in which one of them is wrong is no job. Nothing is unpickled or imported, 
 the kind, and callbacks, webhooks, dependencies and repetitions of RQ do not exist.
 """
 
-import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
@@ -16,20 +15,17 @@ from rq.job import Job, JobStatus
 from rq.queue import Queue
 from rq.results import Result
 from rq.utils import now, str_to_date
+from rq.worker_registration import WORKERS_BY_QUEUE_KEY
 
 from shoal.contract import wire
 from shoal.errors import ShoalError
-from shoal.long_jobs.kind import WEBHOOK, Kind
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.long_jobs.status import ENDED, LongJobStatus, Progress, Status
-from shoal.long_jobs.submission import Submission
+from shoal.long_jobs.submission import WEBHOOK, Kind, Submission, queue_name
 from shoal.process import logs
 
 if TYPE_CHECKING:
     from redis.client import Pipeline
-
-#: An id of a long job, as RQ takes it.
-JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 #: Most bytes of a submission.
 MAX_BYTES = 2**20
@@ -84,8 +80,15 @@ class LongJob(Job):
         (values,) = _hashes(self.connection, [self.key])
         self.restore(values)
 
+    @staticmethod
+    def workers_key(queue: str) -> str:
+        """Return the key of the set of the workers of a queue."""
+        return WORKERS_BY_QUEUE_KEY % queue
+
     @classmethod
-    def fetch_many(cls, job_ids: Iterable[str], connection: Any, serializer: Any = None) -> list[Job | None]:
+    def fetch_many(  # type: ignore[override]
+        cls, job_ids: Iterable[str], connection: Any, serializer: Any = None
+    ) -> list[Self | None]:
         """Return the jobs with these ids; None for an id without one."""
         jobs = [cls(job_id, connection) for job_id in job_ids]
         found = _hashes(connection, [job.key for job in jobs])
@@ -260,11 +263,6 @@ class LongJob(Job):
 def job_class_of(kinds: Mapping[str, Kind], base: type[LongJob] = LongJob, **values: Any) -> type[LongJob]:
     """Return the class of jobs of these kinds, with further values that `base` takes."""
     return type(base.__name__, (base,), {"kinds": kinds, "__module__": base.__module__, **values})
-
-
-def queue_name(root: str, queue: str) -> str:
-    """Return the name in RQ of one of `QUEUES` of the pool with this root of keys."""
-    return f"{root}:{queue}"
 
 
 def _hashes(connection: Any, keys: Iterable[str]) -> list[Mapping[bytes, bytes]]:

@@ -85,20 +85,9 @@ class LongJobStatus:
 
     def to_map(self) -> dict[str, Any]:
         """Return the values by their names, all of them as JSON has them; the client is left out."""
-        return {
-            "id": self.id,
-            "kind": self.kind,
-            "status": self.status,
-            "arguments": dict(self.arguments),
-            "submitted_at": self.submitted_at,
-            "started_at": self.started_at,
-            "ended_at": self.ended_at,
-            "progress": self.progress.to_map(),
-            "result": self.result,
-            "error": dict(self.error) if self.error else None,
-            "worker": self.worker,
-            "webhook": dict(self.webhook) if self.webhook else None,
-        }
+        values = asdict(self) | {"progress": self.progress.to_map(), "error": self.error or None}
+        del values["client"]
+        return values
 
 
 def _count(value: Any) -> int:

@@ -1,16 +1,22 @@
-"""The rates and waits of a pool, for pages and terminals that show it: measured by the heartbeats of its workers."""
+"""The figures of a pool for its viewers: a snapshot, and the rates and waits between snapshots."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from math import isfinite
-from typing import Any
+from typing import Any, Self
 
-from shoal.contract.histogram import total
+from shoal.contract.histogram import Histogram, total
 from shoal.contract.jobs import LANES
 from shoal.contract.replies import STATUSES, TIMINGS
-from shoal.viewers.pool_snapshot import PoolSnapshot
-from shoal.viewers.worker_meter import WINDOW_S, Work, WorkerMeter, typed, written_at
+from shoal.queue.lane import LaneLimits, LaneLoad, UnreadLoad
+from shoal.queue.producer import Producer
+
+#: Time over which the longer of the two measurements goes, in seconds.
+WINDOW_S = 60.0
+
+#: Most characters of a word of a heartbeat that are shown.
+MAX_CHARS = 256
 
 #: Time for which a worker is shown that is not alive any more, in seconds.
 GONE_S = 600.0
@@ -58,6 +64,95 @@ _JOB_FIELDS: dict[str, Any] = {
 
 #: Most jobs that are taken from one heartbeat: workers write fewer.
 _MAX_JOBS = 64
+
+#: The fields of a heartbeat of which work is the difference.
+_MEASURED = ("written_at", "counters", "waits", "batches")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSnapshot:
+    """The state of a pool at a time by Redis's clock, in Unix seconds; `workers` has the heartbeats by worker id."""
+
+    time_s: float
+    loads: Mapping[str, LaneLoad]
+    limits: LaneLimits
+    unread: UnreadLoad
+    num_dead: int
+    workers: Mapping[str, Mapping[str, Any]]
+
+    @classmethod
+    async def take(cls, queue: Producer) -> Self:
+        """Read the pool in seven round trips, whatever the number of workers.
+
+        Raises Unavailable if Redis does not answer.
+        """
+        return cls(
+            loads=await queue.loads(),
+            limits=await queue.limits(),
+            unread=await queue.unread_load(),
+            num_dead=await queue.num_dead(),
+            workers=await queue.pool.workers(),
+            time_s=await queue.now(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The work of a worker in the `seconds` between two heartbeats.
+
+    `waits` are of the seconds that jobs waited, by lane, and `fill` is of the shares of a pass's tokens that were used.
+    """
+
+    seconds: float
+    counters: Mapping[str, float]
+    waits: Mapping[str, Histogram]
+    fill: Histogram | None
+
+    @classmethod
+    def between(cls, before: Mapping[str, Any], now: Mapping[str, Any]) -> "Work":
+        """Return the work between two heartbeats that say when they were written."""
+        earlier, later = (about.get("counters", {}) for about in (before, now))
+        return cls(
+            now["written_at"] - before["written_at"],
+            {name: max(0.0, number - earlier.get(name, 0)) for name, number in later.items()},
+            {lane: _since(before, now, "waits", lane) for lane in now.get("waits", {})},
+            _since(before, now, "batches", "fill") if "fill" in now.get("batches", {}) else None,
+        )
+
+
+@dataclass(slots=True)
+class WorkerMeter:
+    """The meter of one worker: its last heartbeat, and its work since the one before and in the last minute."""
+
+    about: Mapping[str, Any] = field(default_factory=dict)
+    last: Work | None = None
+    minute: Work | None = None
+    #: When the worker was alive last, in Unix seconds.
+    seen_at: float = 0.0
+    _beats: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def forget(self) -> None:
+        """Forget the heartbeats; what the last one told stays."""
+        self.last = self.minute = None
+        self._beats.clear()
+
+    def update(self, about: Mapping[str, Any]) -> None:
+        """Take over a heartbeat, which may be one that was read before.
+
+        One that does not say its time measures nothing. Earlier ones with later times were written before Redis's clock
+        was set back.
+        """
+        self.about = about
+        now_s = written_at(about)
+        if now_s is None or (self._beats and self._beats[-1]["written_at"] == now_s):
+            return
+        beats = [beat for beat in self._beats if beat["written_at"] < now_s]
+        num_old = sum(beat["written_at"] <= now_s - WINDOW_S for beat in beats)
+        measured = {name: about[name] for name in _MEASURED if name in about}  # the rest may take megabytes
+        self._beats = [*beats[max(0, num_old - 1) :], measured]
+        if len(self._beats) > 1:
+            self.last = Work.between(self._beats[-2], measured)
+            self.minute = Work.between(self._beats[0], measured)
 
 
 class PoolMeter:
@@ -200,3 +295,23 @@ def _recent_jobs(abouts: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]
 def _is_sound(job: Mapping[str, Any]) -> bool:
     has_types = all(isinstance(job.get(name), type_) for name, type_ in _JOB_FIELDS.items())
     return has_types and job["status"] in STATUSES and isfinite(job["ended_at"])
+
+
+def _since(before: Mapping[str, Any], now: Mapping[str, Any], field: str, name: str) -> Histogram:
+    """Return what a histogram has measured between two heartbeats."""
+    later, earlier = Histogram.from_map(now[field][name]), before.get(field, {}).get(name)
+    return later.minus(Histogram.from_map(earlier)) if earlier else later
+
+
+def typed(values: Mapping[str, Any], name: str, type_: Any) -> Any:
+    """Return a value of a heartbeat, of a string its beginning; None if it is of another type."""
+    value = values.get(name)
+    if isinstance(value, str):
+        value = value[:MAX_CHARS]
+    return value if isinstance(value, type_) else None
+
+
+def written_at(about: Mapping[str, Any]) -> float | None:
+    """Return when a heartbeat was written, by Redis's clock in Unix seconds; None for one that does not say it."""
+    time_s = about.get("written_at")
+    return float(time_s) if isinstance(time_s, int | float) and 0 < time_s < 2**40 else None

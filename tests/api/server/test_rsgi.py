@@ -3,14 +3,15 @@
 import json
 import socket
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from api_process import ApiProcess, StartApi
+from api_process import ApiProcess, StartApi, serving_api
 from api_stub import StubWorker, vector_of
-from conftest import wait_until
+from conftest import RedisServer, wait_until
 
 from shoal_api.access import api_keys
 from shoal_api.access.access_control import MAX_LASTING
@@ -29,13 +30,34 @@ def send(server: ApiProcess, body: dict[str, Any]) -> socket.socket:
     return server.send_to_slow_reader(head.encode() + data)
 
 
-def test_a_header_with_an_underscore_does_not_pass_for_another(start_api: StartApi, tmp_path: Path) -> None:
-    key = api_keys.add(tmp_path / "keys", "web", "user", "")
-    server = start_api(api_keys_file=tmp_path / "keys")
+@pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Return a file of keys, and the key in it."""
+    path = tmp_path_factory.mktemp("keys") / "keys"
+    return path, api_keys.add(path, "web", "user", "")
+
+
+@pytest.fixture(scope="module")
+def guarded(
+    redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory, key: tuple[Path, str]
+) -> Iterator[ApiProcess]:
+    """Return a server that needs the key."""
+    with serving_api(redis_server, tmp_path_factory.mktemp("guarded"), api_keys_file=key[0]) as (api, _):
+        yield api
+
+
+def test_a_header_with_an_underscore_does_not_pass_for_another(guarded: ApiProcess, key: tuple[Path, str]) -> None:
     for name, status in (("X-API-Key", b"200"), ("X_API_Key", b"401")):
-        head = f"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: 15\r\n{name}: {key}\r\n\r\n"
-        with closing(server.send(head.encode() + b'{"inputs": "a"}')) as connection:
+        head = f"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: 15\r\n{name}: {key[1]}\r\n\r\n"
+        with closing(guarded.send(head.encode() + b'{"inputs": "a"}')) as connection:
             assert connection.recv(65_536).startswith(b"HTTP/1.1 " + status)
+
+
+def test_bodies_of_requests_that_are_let_in_unseen_are_not_kept(guarded: ApiProcess) -> None:
+    head = "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30000000\r\n\r\n"
+    for method, path in (("OPTIONS", "/embed"), ("GET", "/health"), ("POST", "/embed")):
+        with closing(guarded.send(head.format(method=method, path=path).encode())) as connection:
+            assert connection.recv(65_536).startswith(b"HTTP/1.1 ")  # at once: it waits for no body
 
 
 def test_paths_are_read_as_utf_8(shared_api: ApiProcess) -> None:
@@ -72,6 +94,8 @@ def test_clients_that_leave_give_up_their_jobs_though_a_thousand_wait(start_api:
     for connection in connections:
         connection.close()
     wait_until(lambda: stub.queue.backlog()["interactive"] == 0)
+    line = b'shoal_http_request_seconds_count{method="POST",route="/embed",status="499"} 1000.0'
+    wait_until(lambda: line in server.ask("GET", "/metrics")[1])
     stub.resume()
     assert server.ask("POST", "/embed", {"inputs": "a"})[0] == 200
 
@@ -87,30 +111,9 @@ def test_uploads_that_trickle_hold_up_no_other_view(start_api: StartApi) -> None
         assert server.ask("POST", "/v1/bulk?name=a.txt", {})[0] == 429
 
 
-def test_bodies_of_requests_that_are_let_in_unseen_are_not_kept(start_api: StartApi, tmp_path: Path) -> None:
-    api_keys.add(tmp_path / "keys", "web", "user", "")
-    server = start_api(api_keys_file=tmp_path / "keys")
-    head = "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30000000\r\n\r\n"
-    for method, path in (("OPTIONS", "/embed"), ("GET", "/health"), ("POST", "/embed")):
-        with closing(server.send(head.format(method=method, path=path).encode())) as connection:
-            assert connection.recv(65_536).startswith(b"HTTP/1.1 ")  # at once: it waits for no body
-
-
 def test_a_header_that_is_no_ascii_is_there_all_the_same(shared_api: ApiProcess) -> None:
     body = json.dumps({"op": "embed", "inputs": ["a"]}).encode()
     head = f"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\nIdempotency-Key: k\xfc\r\n"
     for others in ("", "Accept: */*\r\nAccept: */*\r\n"):
         with closing(shared_api.send((head + others + "\r\n").encode("latin-1") + body)) as connection:
             assert connection.recv(65_536).startswith(b"HTTP/1.1 422 "), others
-
-
-def test_requests_whose_clients_go_are_counted(start_api: StartApi, stub: StubWorker) -> None:
-    server = start_api()
-    stub.pause()
-    server_side = send(server, {"inputs": "a"})
-    wait_until(lambda: stub.queue.backlog()["interactive"] == 1)
-    server_side.close()
-    wait_until(lambda: stub.queue.backlog()["interactive"] == 0)
-    line = b'shoal_http_request_seconds_count{method="POST",route="/embed",status="499"} 1.0'
-    wait_until(lambda: line in server.ask("GET", "/metrics")[1])
-    stub.resume()

@@ -18,21 +18,21 @@ class Rq:
     """The keys of RQ for the jobs of a pool, which a runner would change."""
 
     def __init__(self, connection: "redis.Redis", keys: Keys):
-        self._connection = connection
+        self.connection = connection
         self._keys = keys
 
     def set(self, job_id: str, **fields: bytes | str) -> None:
         """Overwrite fields of a job."""
-        self._connection.hset(f"rq:job:{job_id}", mapping=fields)  # type: ignore[arg-type]
+        self.connection.hset(f"rq:job:{job_id}", mapping=fields)  # type: ignore[arg-type]
 
     def clear(self) -> None:
         """Remove all."""
         for name in queue_names(self._keys):
-            for key in self._connection.scan_iter(f"rq:*{name.replace('{', '?').replace('}', '?')}*"):
-                self._connection.delete(key)
-        for key in self._connection.scan_iter("rq:job:*"):
-            if self._connection.hget(key, "origin") in [name.encode() for name in queue_names(self._keys)]:
-                self._connection.delete(key)
+            for key in self.connection.scan_iter(f"rq:*{name.replace('{', '?').replace('}', '?')}*"):
+                self.connection.delete(key)
+        for key in self.connection.scan_iter("rq:job:*"):
+            if self.connection.hget(key, "origin") in [name.encode() for name in queue_names(self._keys)]:
+                self.connection.delete(key)
 
 
 class Guarded:

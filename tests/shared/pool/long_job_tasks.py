@@ -12,9 +12,8 @@ from typing import Any
 
 from shoal.contract.keys import Keys
 from shoal.errors import InvalidRequest, Unavailable
-from shoal.long_jobs.kind import KINDS as SHIPPED
-from shoal.long_jobs.kind import QUEUES, Kind
-from shoal.long_jobs.rq_job import queue_name
+from shoal.long_jobs.submission import KINDS as SHIPPED
+from shoal.long_jobs.submission import QUEUES, Kind, queue_name
 from shoal.long_task import Report, TaskProgress
 from shoal.settings import Settings
 from shoal_workers.long_jobs.runner import Runner

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_process import ApiProcess, StartApi
+from api_process import ApiProcess, StartApi, serving_api
 from api_stub import MakeApp, StubWorker
 from conftest import PATIENCE_S, RedisServer, free_port, wait_until
 from flask.testing import FlaskClient
@@ -84,12 +84,5 @@ def start_api(settings: Settings, tmp_path: Path) -> Iterator[StartApi]:
 @pytest.fixture(scope="module")
 def shared_api(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiProcess]:
     """Return a server with a stub worker, for all tests of a module that change neither."""
-    keys, port = Keys("test", f"shared-{free_port()}"), free_port()
-    stub = StubWorker(redis_server.url, keys)
-    stub.start()
-    settings = {"redis_url": redis_server.url, "key_prefix": keys.prefix, "pool": keys.pool}
-    with Process(tmp_path_factory.mktemp("shared") / "api.log", "api", "--port", port, **settings) as process:
-        api = ApiProcess(process, port)
-        wait_until(api.listens)
+    with serving_api(redis_server, tmp_path_factory.mktemp("shared")) as (api, _):
         yield api
-    stub.stop()

@@ -2,14 +2,18 @@
 
 import json
 import socket
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection, HTTPMessage
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
-from conftest import PATIENCE_S
+from api_stub import StubWorker
+from conftest import PATIENCE_S, RedisServer, free_port, wait_until
 from process import Process
+
+from shoal.contract.keys import Keys
 
 #: Starts a server on a free port, with other settings where they are given.
 StartApi = Callable[..., "ApiProcess"]
@@ -81,3 +85,17 @@ class ApiProcess:
         except ConnectionRefusedError:
             return False
         return True
+
+
+@contextmanager
+def serving_api(redis_server: RedisServer, folder: Path, **changes: Any) -> Iterator[tuple[ApiProcess, StubWorker]]:
+    """Return a server and the stub worker behind it, for as many tests as are in the block."""
+    keys, port = Keys("test", f"shared-{free_port()}"), free_port()
+    stub = StubWorker(redis_server.url, keys)
+    stub.start()
+    settings = {"redis_url": redis_server.url, "key_prefix": keys.prefix, "pool": keys.pool}
+    with Process(folder / "api.log", "api", "--port", port, **settings | changes) as process:
+        api = ApiProcess(process, port)
+        wait_until(api.listens)
+        yield api, stub
+    stub.stop()

@@ -16,7 +16,7 @@ from rq.queue import Queue
 from rq.worker_registration import clean_worker_registry
 
 from shoal.errors import Internal
-from shoal.long_jobs.kind import LONG
+from shoal.long_jobs.submission import LONG
 from shoal_workers.long_jobs.runnable_job import RunnableJob
 
 log = logging.getLogger(__name__)

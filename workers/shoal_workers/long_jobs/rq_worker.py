@@ -29,8 +29,7 @@ from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.process import logs
 from shoal.process.system_limits import die_with_parent
 from shoal_workers.long_jobs.maintenance import Maintenance
-from shoal_workers.long_jobs.progress_log import ProgressLog
-from shoal_workers.long_jobs.runnable_job import TEMPORARY_ERRORS
+from shoal_workers.long_jobs.runnable_job import TEMPORARY_ERRORS, ProgressLog
 
 if TYPE_CHECKING:
     from shoal.process.spans import Tracer

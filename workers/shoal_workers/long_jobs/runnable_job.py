@@ -1,6 +1,8 @@
-"""A long job that can be done: the function of its kind, and how a run of it ends."""
+"""A long job that can be done: the function of its kind, its progress, and how a run of it ends."""
 
+import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from rq.executions import Execution
@@ -24,7 +26,8 @@ from shoal.errors import (
     Unavailable,
 )
 from shoal.long_jobs.rq_job import CANCEL, PAUSE, RUN, LongJob
-from shoal.long_task import Report
+from shoal.long_jobs.status import Progress
+from shoal.long_task import Report, TaskProgress
 
 if TYPE_CHECKING:
     from redis.client import Pipeline
@@ -36,6 +39,9 @@ Task: TypeAlias = Callable[[Mapping[str, Any], str, Report], Any]
 #: Errors that pass by themselves: after one of them a job is tried again. A folder may still be locked by a process of
 #: the same job that was slow to notice that it had lost it.
 TEMPORARY_ERRORS = (Unavailable, Overloaded, NotReady, Timeout, Expired, FolderBusy, IndexBusy)
+
+#: Pause between two notes of the progress.
+NOTE_EVERY_S = 0.5
 
 
 class RunnableJob(LongJob):
@@ -137,3 +143,73 @@ class RunnableJob(LongJob):
         if isinstance(error, OSError) and error.filename:
             return FileError(f"{error.filename} cannot be used ({error.strerror}): check its name and permissions")
         return Internal(f"{type(error).__name__} in the job: the log of the runner has its traceback")
+
+
+class ProgressLog:
+    """The progress of one run of a job, which the id of its execution names."""
+
+    def __init__(self, job: LongJob, run: str, translated: Callable[[], AbstractContextManager[None]]):
+        self._job, self._run = job, run
+        self._translated = translated
+        self._meter = Meter(time.monotonic())
+        self._due_s = time.monotonic()
+        self._latest: Progress | None = None
+        self._most_rows = Progress.from_map(job.meta.get("progress")).rows
+
+    def report(self, progress: TaskProgress) -> None:
+        """Note the progress, every `NOTE_EVERY_S`."""
+        now_s = time.monotonic()
+        self._latest = self._meter.measure(progress, now_s)
+        if now_s >= self._due_s:
+            self._due_s = now_s + NOTE_EVERY_S
+            self.save()
+
+    def save(self) -> None:
+        """Write what was reported last, unless another run has the job or Redis is away."""
+        if (latest := self._latest) is None:
+            return
+
+        def write(pipeline: "Pipeline") -> None:
+            if latest.rows > self._most_rows:  # it gets on, so what stopped it before was no fault of its own
+                self._job.renew_retries()
+            self._job.meta = {"progress": latest.to_map()}
+            values: Any = {
+                "meta": self._job.serializer.dumps(self._job.meta),
+                "retries_left": self._job.retries_left or 0,
+            }
+            pipeline.hset(self._job.key, mapping=values)
+
+        with suppress(ShoalError), self._translated():
+            if self._job.change(write, JobStatus.STARTED, self._run):
+                self._most_rows = max(self._most_rows, latest.rows)
+
+
+class Meter:
+    """The rate since the step was begun or resumed; what was done before that took no time now.
+
+    A wait is part of the step that waits.
+    """
+
+    def __init__(self, now_s: float):
+        self._began_s = now_s
+        self._first: TaskProgress | None = None
+
+    def measure(self, progress: TaskProgress, now_s: float) -> Progress:
+        """Return the progress with its rate and the seconds left, as far as they can be told."""
+        is_wait = progress.step.startswith("waiting")
+        if self._first is None or (progress.step != self._first.step and not is_wait):
+            self._first, self._began_s = progress, now_s
+        passed_s, rows = now_s - self._began_s, progress.rows - self._first.rows
+        eta_s, begun = None, self._first.fraction
+        if progress.fraction is not None and begun is not None and progress.fraction > begun:
+            # the rest of the source takes as long as the same part of it took
+            eta_s = passed_s * (1 - progress.fraction) / (progress.fraction - begun)
+        return Progress(
+            rows=progress.rows,
+            num_bad=progress.num_bad,
+            first_bad=progress.first_bad,
+            fraction=progress.fraction,
+            step=progress.step,
+            rows_per_s=rows / passed_s if passed_s > 0 and rows > 0 else None,
+            eta_s=eta_s,
+        )

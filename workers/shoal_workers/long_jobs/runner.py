@@ -8,29 +8,33 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rq.queue import Queue
 
 from shoal.broker.broker import Broker
-from shoal.errors import BadSetting, Overloaded, Unavailable
-from shoal.long_jobs.kind import KINDS, LONG, QUICK, WEBHOOKS, Kind
+from shoal.errors import BadSetting, Overloaded, ShoalError, Unavailable
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.public_status import public_text
-from shoal.long_jobs.rq_job import job_class_of, queue_name
+from shoal.long_jobs.rq_job import job_class_of
 from shoal.long_jobs.serializer import MsgpackSerializer
+from shoal.long_jobs.submission import KINDS, LONG, QUICK, WEBHOOKS, Kind, queue_name
 from shoal.process.system_limits import die_with_parent
 from shoal.process.tracing import load, open_tracer
 from shoal.settings import Settings
-from shoal_workers.long_jobs.cancelled_builds import CancelledBuilds
+from shoal_workers.index.build.scratch import remove_interrupted
 from shoal_workers.long_jobs.rq_worker import STOPS, LongJobWorker
 from shoal_workers.long_jobs.runnable_job import RunnableJob, Task
 from shoal_workers.long_jobs.tasks import functions
+
+if TYPE_CHECKING:
+    from shoal_workers.long_jobs.schedules import ScheduledJob
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +49,9 @@ RESTART_AFTER_S = 1.0
 
 #: Time without a failure of Redis after which the next one is logged.
 QUIET_S = 15.0
+
+#: Pause between two looks for what unwanted builds have left.
+CLEAN_EVERY_S = 2.0
 
 _LOOK_EVERY_S = 0.2
 
@@ -91,44 +98,44 @@ class Runner:
         """
         load(self._settings)
         with LongJobs(self._settings, self._kinds) as jobs:
-            path = self._settings.schedules
-            chores = [CancelledBuilds(self._settings, jobs).remove]
-            if path:
+            scheduled: list[ScheduledJob] = []
+            if path := self._settings.schedules:
                 from shoal_workers.long_jobs import schedules  # slow: it starts a program
 
                 allowed = self._settings.private_host_names()
-                chores.append(schedules.read(Path(path).expanduser(), jobs, self._kinds, allowed).submit_due)
+                scheduled = schedules.read(Path(path).expanduser(), jobs, self._kinds, allowed)
             for number in STOPS:
                 signal.signal(number, lambda *_: self._stopping.set())
             log.info("this runner does %d long jobs at a time", self._settings.long_jobs)
+            clean_s = time.monotonic()
             try:
-                self._watch(chores)
+                while not self._stopping.is_set():
+                    self._start_workers()
+                    if time.monotonic() >= clean_s:
+                        remove_unwanted_builds(self._settings, jobs)
+                        clean_s = time.monotonic() + CLEAN_EVERY_S
+                    for job in scheduled:
+                        job.submit_if_due()
+                    self._stopping.wait(_LOOK_EVERY_S)
             finally:
                 self._stop()
 
-    def _watch(self, chores: Sequence[Callable[[], None]]) -> None:
-        while not self._stopping.is_set():
-            for place in self._places:
-                if place.process is not None and not place.process.is_alive():
-                    log.warning("a worker ended with exit code %s and is started again", place.process.exitcode)
-                    place.process.close()
-                    place.process, place.due_s = None, time.monotonic() + RESTART_AFTER_S
-                if place.process is None and time.monotonic() >= place.due_s:
-                    place.process = self._start(place.queue)
-            for chore in chores:
-                chore()
-            self._stopping.wait(_LOOK_EVERY_S)
-
-    def _start(self, queue: str) -> BaseProcess:
-        """Fork a worker, which shares the memory of what is loaded; signals wait until it can handle them."""
-        parent = os.getpid()
-        process = multiprocessing.get_context("fork").Process(target=self._work, args=(queue, parent))
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
-        try:
-            process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
-        return process
+    def _start_workers(self) -> None:
+        """Start the workers that do not run, some time after they ended."""
+        for place in self._places:
+            if place.process is not None and not place.process.is_alive():
+                log.warning("a worker ended with exit code %s and is started again", place.process.exitcode)
+                place.process.close()
+                place.process, place.due_s = None, time.monotonic() + RESTART_AFTER_S
+            if place.process is None and time.monotonic() >= place.due_s:
+                # It shares the memory of what is loaded; signals wait until it can handle them.
+                forked = multiprocessing.get_context("fork").Process(target=self._work, args=(place.queue, os.getpid()))
+                signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+                try:
+                    forked.start()
+                finally:
+                    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+                place.process = forked
 
     def _work(self, name: str, parent: int) -> None:
         """Do the jobs of a queue, in a process of its own."""
@@ -168,6 +175,25 @@ class Runner:
             process.kill()
             process.join()
             process.close()
+
+
+def remove_unwanted_builds(settings: Settings, jobs: LongJobs) -> None:
+    """Remove what builds have left that were cancelled or deleted while no process did them: paused or waiting ones.
+
+    What cannot be read or removed now is left.
+    """
+
+    def is_unwanted(job_id: str) -> bool:
+        with suppress(ShoalError):
+            return jobs.is_unwanted_build(job_id)
+        return False
+
+    folders = list(settings.index_folders().values())
+    with suppress(OSError):
+        folders += settings.index_home_folder.iterdir()
+    for folder in folders:
+        with suppress(OSError):
+            remove_interrupted(folder, is_unwanted)
 
 
 def _exit_when_told() -> None:

@@ -8,13 +8,13 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from rq.cron import CronJob, CronScheduler
+from rq.cron import CronJob
 
 from shoal.contract import wire
 from shoal.contract.excerpt import excerpt
 from shoal.errors import AddressNotAllowed, BadSetting, InvalidRequest, InvalidText, ShoalError
-from shoal.long_jobs.kind import WEBHOOK, Kind
 from shoal.long_jobs.long_jobs import LongJobs, check
+from shoal.long_jobs.submission import WEBHOOK, Kind
 from shoal.process import logs
 from shoal.process.private_network import check_webhook
 from shoal_workers.long_jobs.runnable_job import TEMPORARY_ERRORS
@@ -35,46 +35,34 @@ class ScheduledJob(CronJob):
     def __init__(self, cron: str, kind: str, arguments: Mapping[str, Any], webhook: str | None, jobs: LongJobs):
         super().__init__("", func_name=kind, kwargs=dict(arguments), cron=cron)
         self.webhook, self._jobs = webhook, jobs
-        self.is_late = False
+        self._is_late = False
         self._digest = blake2b(wire.pack({"job": [cron, kind, arguments, webhook]})).hexdigest()
 
-    def enqueue(self, connection: Any = None) -> Any:
-        """Submit the job."""
+    def submit_if_due(self) -> None:
+        """Submit the job if its time has come; after an error that passes, it is tried again the next time."""
+        if not self.should_run():
+            return
         at = (self.next_enqueue_time or datetime.now(UTC)).isoformat()
         key = f"{at} {self._digest}"
-        job_id = self._jobs.submit(
-            self.func_name, self.kwargs, webhook=self.webhook, idempotency_key=key, client=CLIENT
-        )
-        log.info("a long job was submitted, as its schedule says", extra=logs.about(job_id, kind=self.func_name))
+        try:
+            job_id = self._jobs.submit(
+                self.func_name, self.kwargs, webhook=self.webhook, idempotency_key=key, client=CLIENT
+            )
+        except ShoalError as error:
+            if not self._is_late:
+                log.error("a scheduled job could not be submitted: %s [%s]", error.message, error.code)
+            self._is_late = isinstance(error, TEMPORARY_ERRORS)
+        else:
+            log.info("a long job was submitted, as its schedule says", extra=logs.about(job_id, kind=self.func_name))
+            self._is_late = False
+        if not self._is_late:
+            self.set_enqueue_time(datetime.now(UTC))
 
 
-class Schedules(CronScheduler):
-    """The schedules of a runner."""
-
-    def __init__(self, scheduled: list[ScheduledJob]):
-        super().__init__(connection=None, logging_level="ERROR")  # type: ignore[arg-type]
-        self._cron_jobs = list(scheduled)
-        self._scheduled = scheduled
-
-    def submit_due(self) -> None:
-        """Submit the jobs whose time has come; after an error that passes, a job is tried again in the next round."""
-        for job in self._scheduled:
-            if not job.should_run():
-                continue
-            try:
-                job.enqueue()
-            except ShoalError as error:
-                if not job.is_late:
-                    log.error("a scheduled job could not be submitted: %s [%s]", error.message, error.code)
-                job.is_late = isinstance(error, TEMPORARY_ERRORS)
-            else:
-                job.is_late = False
-            if not job.is_late:
-                job.set_enqueue_time(datetime.now(UTC))
-
-
-def read(path: Path, jobs: LongJobs, kinds: Mapping[str, Kind], private_hosts: Collection[str] = ()) -> Schedules:
-    """Return the schedules in a file, and log when each begins.
+def read(
+    path: Path, jobs: LongJobs, kinds: Mapping[str, Kind], private_hosts: Collection[str] = ()
+) -> list[ScheduledJob]:
+    """Return the scheduled jobs of a file, and log when each begins.
 
     Raises BadSetting, with the number of the one that is wrong.
     """
@@ -87,22 +75,19 @@ def read(path: Path, jobs: LongJobs, kinds: Mapping[str, Kind], private_hosts: C
     entries = table.get("schedule", [])
     if set(table) - {"schedule"} or not isinstance(entries, list):
         raise BadSetting(f"{path} takes [[schedule]] alone: see docs/long-jobs.md")
-    scheduled = []
-    for number, entry in enumerate(entries, 1):
-        job = _scheduled(f"{path}, schedule {number}", entry, jobs, kinds)
-        if job.webhook is not None:
-            try:
-                check_webhook(job.webhook, private_hosts)
-            except AddressNotAllowed as error:
-                raise BadSetting(f"{path}, schedule {number}: the webhook {error.message}") from error
-        scheduled.append(job)
+    scheduled = [
+        _scheduled(f"{path}, schedule {number}", entry, jobs, kinds, private_hosts)
+        for number, entry in enumerate(entries, 1)
+    ]
     for n, job in enumerate(scheduled, 1):
         begins_at = job.next_enqueue_time or datetime.now(UTC)
         log.info("schedule %d (%s) begins at %s", n, job.func_name, f"{begins_at.astimezone():%Y-%m-%d %H:%M}")
-    return Schedules(scheduled)
+    return scheduled
 
 
-def _scheduled(place: str, entry: Any, jobs: LongJobs, kinds: Mapping[str, Kind]) -> ScheduledJob:
+def _scheduled(
+    place: str, entry: Any, jobs: LongJobs, kinds: Mapping[str, Kind], private_hosts: Collection[str]
+) -> ScheduledJob:
     if not isinstance(entry, dict):
         raise BadSetting(f"{place} is no table: write [[schedule]]")
     arguments = {name: value for name, value in entry.items() if name not in FIELDS}
@@ -117,14 +102,19 @@ def _scheduled(place: str, entry: Any, jobs: LongJobs, kinds: Mapping[str, Kind]
             raise BadSetting(f"{place}: {name} is {excerpt(entry.get(name))}: it takes {words}")
     if not wire.is_json(arguments):
         raise BadSetting(f"{place} has a value that JSON cannot hold, such as a date: write it as a string")
+    cron, kind, webhook = entry["cron"], entry["kind"], entry.get("webhook")
     try:
-        job = ScheduledJob(entry["cron"], entry["kind"], arguments, entry.get("webhook"), jobs)
+        job = ScheduledJob(cron, kind, arguments, webhook, jobs)
     except (ValueError, KeyError, InvalidText) as error:
-        raise BadSetting(f'{place}: cron is {excerpt(entry["cron"])}: it takes a time such as "0 3 * * *"') from error
+        raise BadSetting(f'{place}: cron is {excerpt(cron)}: it takes a time such as "0 3 * * *"') from error
     try:
-        check(arguments, entry.get("webhook"))
-        if request := REQUESTS.get(entry["kind"]):
+        check(arguments, webhook)
+        if webhook is not None:
+            check_webhook(webhook, private_hosts)
+        if request := REQUESTS.get(kind):
             made(request, arguments)
+    except AddressNotAllowed as error:
+        raise BadSetting(f"{place}: the webhook {error.message}") from error
     except InvalidRequest as error:
         raise BadSetting(f"{place}: {error.message}") from error
     return job

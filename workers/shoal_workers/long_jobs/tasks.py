@@ -1,9 +1,14 @@
 """The functions of the kinds of long jobs. Nothing else can be done by a job."""
 
+import hmac
+import json
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Mapping
+from contextlib import closing
 from dataclasses import asdict, fields, replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,18 +16,18 @@ from shoal.bulk import embed_file as bulk
 from shoal.bulk.embed_file import BulkRequest
 from shoal.client.redis.client import Client
 from shoal.contract.excerpt import excerpt
-from shoal.errors import FileError, InvalidRequest, UnknownJob
+from shoal.errors import FileError, InvalidRequest, Unavailable, UnknownJob
 from shoal.job_folders import JobFolders
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.public_status import public_map, public_values
 from shoal.long_task import Report, TaskProgress
 from shoal.process.allowed_path import allowed_path
+from shoal.process.private_network import send_request, without_query
 from shoal.settings import Settings
 from shoal_workers.index import long_tasks
 from shoal_workers.index.build.document_encoder import PoolEncoder, served_digest
 from shoal_workers.index.long_tasks import BuildIndex, ManageIndex, changes_of, where_is
 from shoal_workers.index.store.store_process import upload_index
-from shoal_workers.long_jobs import webhook
 from shoal_workers.long_jobs.runnable_job import Task
 
 #: The arguments of each kind that may be submitted.
@@ -31,6 +36,12 @@ REQUESTS: Mapping[str, type[BulkRequest | BuildIndex | ManageIndex]] = {
     "build_index": BuildIndex,
     "manage_index": ManageIndex,
 }
+
+#: Header of the time and the signature.
+SIGNATURE = "Shoal-Signature"
+
+#: Longest wait for the receiver to connect and to answer, in seconds.
+WEBHOOK_TIMEOUT_S = 5.0
 
 _Request = TypeVar("_Request", bound=BulkRequest | BuildIndex | ManageIndex)
 
@@ -108,7 +119,33 @@ def send_webhook(settings: Settings, arguments: Mapping[str, Any], job_id: str, 
         return {"status": None}
     values = public_map(job, settings)
     del values["webhook"]
-    return {"status": webhook.send(url, values, settings.webhook_secret, settings.private_host_names())}
+    return {"status": send(url, values, settings.webhook_secret, settings.private_host_names())}
+
+
+def sign(secret: str, body: bytes, at_s: int) -> str:
+    """Return the value of the header: the time, and the HMAC-SHA-256 in hex of the time, a dot and the body."""
+    digest = hmac.new(secret.encode(), f"{at_s}.".encode() + body, sha256).hexdigest()
+    return f"t={at_s},v1={digest}"
+
+
+def send(url: str, values: Mapping[str, Any], secret: str, private_hosts: Collection[str]) -> int:
+    """Send the values as JSON, signed if there is a secret, and return the status of the answer.
+
+    No redirect is followed. Raises Unavailable if there is no answer or one that is no success, and AddressNotAllowed
+    for an address in a private network whose host is not among `private_hosts`.
+    """
+    body = json.dumps(values, separators=(",", ":")).encode()
+    headers = {"Content-Type": "application/json", "User-Agent": "shoal"}
+    if secret:
+        headers[SIGNATURE] = sign(secret, body, int(time.time()))
+    try:
+        with closing(send_request(url, private_hosts, "POST", body, headers, WEBHOOK_TIMEOUT_S)) as response:
+            status = int(response.status)
+    except FileError as error:
+        raise Unavailable(error.message) from error
+    if not 200 <= status < 300:
+        raise Unavailable(f"{without_query(url)} answered {status}: a webhook takes an answer of 200 to 299")
+    return status
 
 
 def _check_writable(name: str, folder: Path) -> None:
