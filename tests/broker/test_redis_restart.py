@@ -8,12 +8,13 @@ from signal import SIGKILL
 
 import pytest
 import redis
+from api_process import Answer
 from conftest import RedisServer, wait_until
 from index_versions import publish_version
 from load import Load
 from process import Process
 from queues import queue_of
-from service import Response, Service, service
+from service import Service, service
 
 from shoal import Client
 
@@ -65,7 +66,7 @@ def test_after_redis_has_lost_its_data_everything_goes_on_by_itself(
         wait_until(lambda: search(pool, "storm").status == 200)
 
 
-def search(pool: Service, query: str) -> Response:
+def search(pool: Service, query: str) -> Answer:
     return pool.ask("POST", "/search", {"queries": query, "k": 3, "index": "news", "mode": "lexical"})
 
 

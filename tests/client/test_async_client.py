@@ -20,8 +20,7 @@ from shoal.contract.keys import Keys
 from shoal.errors import Overloaded, Unavailable
 from shoal.operations import Embed
 from shoal.queue.delivery import Answer
-from shoal.queue.lane import LaneLimits, PackedJobs
-from shoal.queue.producer import Producer
+from shoal.queue.lane import LaneLimits
 
 NUM_TASKS = 200
 
