@@ -5,6 +5,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -518,8 +519,13 @@ def test_a_reply_that_cannot_be_made_is_an_error_of_its_job(encoder: Encoder) ->
     assert isinstance(work.error, Internal)
 
 
-def test_a_batch_that_is_full_waits_no_longer(queue: Queue, engine: Engine) -> None:
+def test_a_batch_waits_for_interactive_jobs_until_it_is_full(queue: Queue, engine: Engine) -> None:
     limits = Limits(max_batch_texts=2, max_batch_wait_s=3_600.0)
     worker = Worker(queue.consumer(), engine, {}, Bucketing(64), limits)
-    queue.put("interactive", [Embed([text]) for text in ("storm", "rain")])
-    assert drive(worker) == 2
+    put(queue, "storm")
+    with ThreadPoolExecutor(1) as thread:
+        step = thread.submit(worker.step, block_s=0)
+        wait_until(lambda: queue.redis.zcard(queue.keys.held(worker.id)))
+        put(queue, "rain")
+        step.result()
+    assert (drive(worker), engine.passes) == (2, [2])
