@@ -33,6 +33,7 @@ def test_json_stays_json_of_the_same_value(text: str) -> None:
 def test_what_is_escaped_can_be_read_and_words_of_any_language_stay_as_they_are() -> None:
     for text in ("Überschwemmung", "می‌خواهم", "洪水　東京", "👩‍🚒", "a\\nb"):
         assert printable(text) == text
+    assert not OBEYED.search(printable("".join(map(chr, range(0xE000)))))
     assert printable("a\x1b[2J\n\t\u202e\x9b") == r"a\u001b[2J\n\t\u202e\u009b"
 
 

@@ -106,7 +106,6 @@ HOMES = {
     "Stemmer": {"shoal_workers.index.lexical.analyzer"},
     "numkong": {"shoal_workers.index.vectors.upper_bounds"},
     "openvino": {
-        "shoal_workers.encoding.engines.calibration",
         "shoal_workers.encoding.engines.int8",
         "shoal_workers.encoding.engines.openvino",
         "shoal_workers.model.export",
@@ -122,7 +121,7 @@ HOMES = {
     "safetensors": {
         "shoal.cli.embed",
         "shoal_api.answers.vector_format",
-        "shoal_workers.encoding.engines.calibration",
+        "shoal_workers.encoding.engines.int8",
         "shoal_workers.model",
     },
     "tokenizers": {"shoal_workers.encoding.tokenizer", "shoal_workers.model.prepare"},

@@ -127,19 +127,6 @@ class TestDrain:
         )
         assert outcomes == [False]
 
-    def test_it_waits_for_connections_that_are_not_established_yet(
-        self, listener: socket.socket, drain_with: Callable[..., None]
-    ) -> None:
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, int(PATIENCE_S))  # established with its data
-        with socket.create_connection(listener.getsockname()) as client:
-            accepted: list[socket.socket] = []
-            drain_with(
-                lambda: client.sendall(b"a request"),
-                lambda: accepted.append(listener.accept()[0]),
-                lambda: accepted.pop().close(),
-                idle_s=PATIENCE_S,
-            )
-
     def test_of_idle_connections_it_waits_for_those_with_a_request(
         self, listener: socket.socket, drain_with: Callable[..., None]
     ) -> None:

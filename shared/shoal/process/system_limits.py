@@ -12,7 +12,7 @@ from pathlib import Path
 
 @contextmanager
 def limited_memory(max_bytes: int, num_held: Callable[[], int] = lambda: 0) -> Iterator[None]:
-    """Let allocations over `max_bytes` fail with MemoryError meanwhile; `num_held()` of them are taken already."""
+    """Let allocations over `max_bytes` fail with MemoryError, on Linux; `num_held()` of them are taken already."""
     if sys.platform != "linux":
         yield
         return

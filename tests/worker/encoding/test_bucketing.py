@@ -55,6 +55,7 @@ def test_it_is_never_dearer_than_one_pass_for_all(rows: list[Text], bucketing: B
         (True, [500, 5, 5], [[5, 5, 500]]),
         (True, [500, *[5] * 100], [[5] * 100, [500]]),
         (True, [100] * 12, [[100] * 10, [100] * 2]),
+        (True, [7] * 143, [[7] * 142, [7]]),  # which have a token too much
         (False, [500, 5, 5], [[5, 5], [500]]),
     ],
 )

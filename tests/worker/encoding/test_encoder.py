@@ -39,8 +39,11 @@ TEXTS = [
 
 REFERENCE = """
 import sys, json
+from pathlib import Path
 import numpy as np
 from sentence_transformers import SentenceTransformer
+from shoal.contract.options import Options
+from shoal_workers.encoding.encoder import Encoder
 model = SentenceTransformer(sys.argv[1], device="cpu")
 texts = json.loads(sys.argv[2])
 out = {"plain": model.encode(texts, prompt=""), "query": model.encode(texts, prompt_name="query")}
@@ -49,18 +52,20 @@ for pooling in ("max", "cls"):
     out[pooling] = model.encode(texts, prompt="")
 tokens = model.encode(texts, prompt="", output_value="token_embeddings", normalize_embeddings=False)
 out |= {f"tokens{n}": rows.numpy() for n, rows in enumerate(tokens)}
+engine = Encoder.open(Path(sys.argv[4]), "torch", "f32", 1)
+out |= {f"torch {how}": engine.embed(texts, Options(pooling=how), "") for how in ("mean", "max", "cls")}
 np.savez(sys.argv[3], **out)
 """
 
 
 @pytest.fixture(scope="module")
 def reference(
-    torch_reference: None, tiny_source: Path, tmp_path_factory: pytest.TempPathFactory
+    torch_reference: None, tiny_source: Path, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, np.ndarray]:
-    """Vectors of the texts by Sentence Transformers, from a process of its own."""
+    """Vectors of the texts by Sentence Transformers and by the engine torch, from a process of its own."""
     path = tmp_path_factory.mktemp("reference") / "vectors.npz"
     texts = json.dumps([text.replace("\0", "") for text in TEXTS])
-    command = [sys.executable, "-W", "ignore", "-c", REFERENCE, str(tiny_source), texts, str(path)]
+    command = [sys.executable, "-W", "ignore", "-c", REFERENCE, str(tiny_source), texts, str(path), str(tiny_model)]
     subprocess.run(command, check=True)
     with np.load(path) as arrays:
         return dict(arrays)
@@ -79,6 +84,11 @@ def test_vectors_are_those_of_sentence_transformers(encoder: Encoder, reference:
     encoder.encode(texts := [TokenizedText(tokens, output="tokens") for tokens in encoder.tokenize(TEXTS)])
     for n, text in enumerate(texts):
         assert text.vectors == pytest.approx(reference[f"tokens{n}"], abs=1e-2)
+
+
+def test_the_engine_torch_makes_those_of_sentence_transformers(reference: dict[str, np.ndarray]) -> None:
+    for how, name in (("mean", "plain"), ("max", "max"), ("cls", "cls")):
+        assert reference[f"torch {how}"] == pytest.approx(reference[name], abs=1e-5)
 
 
 def test_the_fingerprint_stands_for_all_that_vectors_depend_on(encoder: Encoder, copy: Path) -> None:
@@ -192,6 +202,7 @@ def test_passes_aside_have_threads_of_low_priority(tiny_model: Path) -> None:
     added = {thread: niceness for thread, niceness in niceness_of_threads().items() if thread not in before}
     own = os.getpriority(os.PRIO_PROCESS, 0)
     assert len(added) >= 2
+    assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "0"  # else threads get each other's code now and then
     assert set(added.values()) == {min(19, own + NICENESS)}
 
 

@@ -76,6 +76,12 @@ class TestProduct:
             assert np.array_equal(far, farther)
             assert np.isfinite(far).all()
 
+    def test_an_input_that_never_changes_is_no_fault(self) -> None:
+        given = activations()
+        given[..., ::2] = 0
+        exact, found = product(given, None), product(given, range_of(given))
+        assert np.abs(found - exact).max() < 0.02 * np.abs(exact).max()
+
 
 class TestGraph:
     @needs_vnni
@@ -91,10 +97,13 @@ class TestGraph:
         assert kinds == ["u8"] * len(ranges)
 
     @needs_vnni
-    def test_its_vectors_have_a_fingerprint_of_their_own_version(
+    def test_its_vectors_are_near_those_of_f32_and_have_a_fingerprint_of_their_own_version(
         self, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         encoders = [Encoder.open(tiny_model, "openvino", precision, 1) for precision in ("f32", "int8")]
+        exact, found = (encoder.embed(["storm", "rain in europe " * 9], Options(), "") for encoder in encoders)
+        assert (exact * found).sum(axis=1).min() > 0.999
+        assert np.abs(exact - found).max() > 1e-6
         before = [encoder.fingerprint for encoder in encoders]
         monkeypatch.setattr("shoal_workers.encoding.encoder.INT8_VERSION", 1)
         assert [a == b.fingerprint for a, b in zip(before, encoders, strict=True)] == [True, False]

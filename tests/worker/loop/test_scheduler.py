@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import shoal_workers.loop.scheduler
 from shoal.contract.options import Options
-from shoal.errors import Expired
 from shoal.operations import Embed, Rerank
 from shoal.queue.delivery import Delivery
 from shoal_workers.encoding.bucketing import PASS_COST, Bucketing
@@ -43,8 +42,6 @@ def expected_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def tokenize(texts: Sequence[str], side: str) -> list[Tokens]:
     """A token for each word; `<` and `>` say which side of a text of over 100 words was cut."""
-    if any("choke" in text for text in texts):
-        raise RuntimeError("the tokenizer chokes")
     cut = [text.split()[:100] if side == "right" else text.split()[-100:] for text in texts]
     return [
         Tokens(tuple(crc32(word.encode()) for word in words), len(words) < len(text.split()))
@@ -126,15 +123,6 @@ def finish(scheduler: Scheduler, batch: Batch, seconds: float = 0.0) -> list[Wor
         text.vectors = np.zeros((1, 2), np.float32)
     scheduler.finish(batch, seconds)
     return scheduler.completed()
-
-
-def test_texts_that_repeat_are_computed_once() -> None:
-    works, chosen = [work("storm", "rain", "storm"), work("rain")], scheduler()
-    chosen.add(works)
-    batch = choose(chosen)
-    assert len(batch.texts) == 2
-    assert finish(chosen, batch) == works
-    assert works[0].tokenized[0] is works[0].tokenized[2]
 
 
 def test_texts_of_other_options_are_not_the_same() -> None:
@@ -308,17 +296,6 @@ def test_what_is_removed_is_not_computed() -> None:
     assert chosen.waiting() == chosen.unanswered() == []
 
 
-def test_a_job_with_an_error_is_completed_and_harms_no_other() -> None:
-    chosen = scheduler()
-    chosen.add([bad := work("fine", "choke"), cut := work(words(101), truncate=False), good := work("fine")])
-    batch = choose(chosen)
-    assert batch.works == [good]
-    assert set(finish(chosen, batch)) == {bad, cut, good}
-    assert "the tokenizer failed" in str(bad.error)
-    assert "text 0 has more than the 100 tokens" in str(cut.error)
-    assert good.error is None
-
-
 def test_texts_are_cut_on_the_side_that_each_job_names() -> None:
     chosen = scheduler(1_000)
     text = words(101)
@@ -336,22 +313,6 @@ def test_tokenizing_goes_no_further_than_a_few_passes() -> None:
     num_chars = sum(len(long.job.texts[n]) for n in long.tokenized)
     assert len(long.tokenized) * 10 >= WINDOW_PASSES * 100
     assert num_chars <= MAX_TOKENIZED_CHARS + max(map(len, long.job.texts))
-
-
-def test_texts_are_tokenized_by_so_many_characters_at_a_time() -> None:
-    sizes: list[int] = []
-    chosen = scheduler(100, measuring(sizes, one_token))
-    chosen.add([work(*("x" * 6_000 for _ in range(5)), "y" * 10**6)])
-    chosen.next_batch()
-    assert sizes[:2] == [12_000, 12_000]
-    assert max(sizes) == 10**6
-
-
-def test_a_job_that_needs_no_pass_is_completed_at_once() -> None:
-    chosen, failed = scheduler(), work("storm")
-    failed.error = Expired("late")
-    chosen.add([failed])
-    assert chosen.completed() == [failed]
 
 
 def test_there_is_room_for_a_pass_of_texts_of_each_lane() -> None:

@@ -5,6 +5,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,6 @@ from shoal.operations import Decode, Embed, Search, Tokenize, job_class
 from shoal.queue.blame import DeadLetter
 from shoal.queue.consumer import Consumer
 from shoal.queue.delivery import Delivery
-from shoal.settings import Settings
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, Pipeline, TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
@@ -38,7 +38,6 @@ from shoal_workers.loop.worker import Worker
 from shoal_workers.operations.embed import EmbedWork
 from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.process.heartbeat import Heartbeat
-from shoal_workers.service.service import limits_of
 
 
 class Engine(Encoder):
@@ -166,10 +165,15 @@ def test_a_job_the_tokenizer_fails_on_harms_only_itself(worker: Worker, queue: Q
     assert "the tokenizer chokes" in dead_letters(queue)[0].traceback
 
 
-class BrokenIndex(Index):
+class WatchedIndex(Index):
+    """An index that counts the hits that it was asked for, and cannot find 13 documents."""
+
+    num_hits = 0
+
     def search(self, queries: NDArray[np.float32], k: int) -> list[list[dict[str, Any]]]:
         if k == 13:
             raise RuntimeError("the index chokes")
+        self.num_hits += len(queries) * k
         return super().search(queries, k)
 
 
@@ -197,7 +201,7 @@ def test_jobs_for_the_tokenizer_are_answered_without_a_pass(worker: Worker, queu
 
 
 def test_a_job_the_index_fails_on_harms_only_itself(queue: Queue, engine: Engine, index_folder: Path) -> None:
-    worker = Worker(queue.consumer(), engine, {"default": BrokenIndex.open(index_folder)}, Bucketing(4_096))
+    worker = Worker(queue.consumer(), engine, {"default": WatchedIndex.open(index_folder)}, Bucketing(4_096))
     bad, good = (Search(["storm"], k=k, reply_to="me") for k in (13, 12))
     queue.put("interactive", [bad, good])
     assert drive(worker) == 2
@@ -205,14 +209,6 @@ def test_a_job_the_index_fails_on_harms_only_itself(queue: Queue, engine: Engine
     assert (code(found[bad.id]), found[good.id].error) == ("internal", None)
     assert found[good.id].hits is not None
     assert "the index chokes" in dead_letters(queue)[0].traceback
-
-
-class CountingIndex(Index):
-    num_hits = 0
-
-    def search(self, queries: NDArray[np.float32], k: int) -> list[list[dict[str, Any]]]:
-        self.num_hits += len(queries) * k
-        return super().search(queries, k)
 
 
 @pytest.mark.parametrize(("op", "text", "num_texts"), [("tokenize", "x" * 8_000, 9), ("decode", "1 " * 4_000, 132)])
@@ -231,7 +227,7 @@ def test_a_job_of_much_text_for_the_tokenizer_is_refused(
 def test_a_search_for_many_hits_does_not_make_others_find_as_many(
     queue: Queue, engine: Engine, index_folder: Path
 ) -> None:
-    counting = CountingIndex.open(index_folder)
+    counting = WatchedIndex.open(index_folder)
     worker = Worker(queue.consumer(), engine, {"default": counting}, Bucketing(4_096))
     queue.put("interactive", [Search(["storm", "rain"], k=k, reply_to="me") for k in (1, 3, 10, 11, 1_000)])
     drive(worker)
@@ -516,11 +512,6 @@ def test_a_timing_covers_its_own_step_of_its_own_job(
     assert timings[0]["search_s"] > 0 == timings[1]["search_s"]
 
 
-def test_the_limits_of_a_worker_are_those_of_its_settings() -> None:
-    settings = Settings(max_job_texts=3, max_text_chars=5, max_batch_texts=7, max_batch_wait_ms=9)
-    assert limits_of(settings) == Limits(3, 5, 7, 0.009)
-
-
 def test_a_reply_that_cannot_be_made_is_an_error_of_its_job(encoder: Encoder) -> None:
     pipeline = Pipeline(encoder, Bucketing(64))
     work = EmbedWork(Delivery("bulk", "a", b"", "w", 0), Embed(["storm"]), pipeline)  # nothing of it is encoded
@@ -528,8 +519,13 @@ def test_a_reply_that_cannot_be_made_is_an_error_of_its_job(encoder: Encoder) ->
     assert isinstance(work.error, Internal)
 
 
-def test_a_batch_that_is_full_waits_no_longer(queue: Queue, engine: Engine) -> None:
+def test_a_batch_waits_for_interactive_jobs_until_it_is_full(queue: Queue, engine: Engine) -> None:
     limits = Limits(max_batch_texts=2, max_batch_wait_s=3_600.0)
     worker = Worker(queue.consumer(), engine, {}, Bucketing(64), limits)
-    queue.put("interactive", [Embed([text]) for text in ("storm", "rain")])
-    assert drive(worker) == 2
+    put(queue, "storm")
+    with ThreadPoolExecutor(1) as thread:
+        step = thread.submit(worker.step, block_s=0)
+        wait_until(lambda: queue.redis.zcard(queue.keys.held(worker.id)))
+        put(queue, "rain")
+        step.result()
+    assert (drive(worker), engine.passes) == (2, [2])

@@ -1,11 +1,11 @@
-"""Models that torch exports, and models of a hub: what is served, what is fetched, and what is said without them."""
+"""Models of other architectures, with a graph of their own or one that torch exports, and models of a hub."""
 
 import json
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -13,15 +13,21 @@ from threading import Thread
 from typing import Any
 
 import numpy as np
+import openvino as ov
 import process
 import pytest
+from openvino import opset13 as ops
 
 from shoal.contract.options import Options
+from shoal.errors import ModelMismatch
 from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.model import weights
+from shoal_workers.model.graph import build
 from shoal_workers.model.model import Model
+from shoal_workers.model.own_graph import FILES, read
 from shoal_workers.model.prepare import prepare
-
-pytestmark = pytest.mark.wide
+from shoal_workers.model.source import read_config
+from shoal_workers.model.transformer import read_transformer
 
 TEXTS = ["", "storm", "rain in europe and a change of climate", "the market falls in the rain " * 9]
 
@@ -60,9 +66,19 @@ except ModelMismatch as error:
 
 @pytest.fixture
 def source(tiny_source: Path, tmp_path: Path) -> Path:
+    """The tiny model, of an architecture that Shoal does not know."""
     source = Path(shutil.copytree(tiny_source, tmp_path / "model"))
     config = json.loads((source / "config.json").read_text())
     (source / "config.json").write_text(json.dumps(config | {"model_type": "novel"}))
+    return source
+
+
+@pytest.fixture
+def with_graph(source: Path) -> Path:
+    """The same with a graph of its own."""
+    settings = read_config(source) | {"model_type": "bert"}
+    (source / "openvino").mkdir()
+    ov.save_model(usual_inputs(build(read_transformer(settings, weights.read(source)))), source / FILES[0])
     return source
 
 
@@ -73,6 +89,7 @@ def run(script: str, *arguments: object) -> str:
     return done.stdout
 
 
+@pytest.mark.wide
 @pytest.mark.usefixtures("torch_reference")
 def test_what_torch_exports_computes_what_sentence_transformers_does(source: Path, tmp_path: Path) -> None:
     run(MAKE, source, tmp_path / "expected.npy", json.dumps(TEXTS))
@@ -84,11 +101,91 @@ def test_what_torch_exports_computes_what_sentence_transformers_does(source: Pat
     assert cosines.min() > 0.9999  # the weights are stored as fp16
 
 
+@pytest.mark.wide
 def test_without_the_extra_its_name_is_said(source: Path, tmp_path: Path) -> None:
     said = run(WITHOUT, source, tmp_path / "prepared")
     assert 'acme/novel is of an architecture that torch must export (model_type is "novel")' in said
     assert "[export]'" in said
     assert not (tmp_path / "prepared").exists()
+
+
+# Own graphs
+
+
+def text_input(name: str) -> ov.Node:
+    parameter = ops.parameter([-1, -1], np.int64)
+    parameter.output(0).set_names({name})
+    return parameter
+
+
+def usual_inputs(packed: ov.Model) -> ov.Model:
+    """Return the graph with the inputs that models have elsewhere, for one text in each row."""
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    inputs = {name: text_input(name) for name in names}
+    mask = inputs["attention_mask"]
+    numbers = ops.subtract(ops.cumsum(ops.multiply(mask, np.int64(0)) + np.int64(1), np.int64(1)), np.int64(1))
+    masked = ops.multiply(ops.subtract(ops.convert(mask, "f32"), np.float32(1)), np.float32(1e9))
+    row = ops.unsqueeze(ops.unsqueeze(masked, 1), 1)
+    column = ops.multiply(ops.convert(ops.unsqueeze(ops.unsqueeze(mask, 1), 3), "f32"), np.float32(0))
+    ids, positions, bias = packed.get_parameters()
+    ids.output(0).replace(ops.convert(inputs["input_ids"], "i32").output(0))
+    positions.output(0).replace(ops.convert(numbers, "i32").output(0))
+    bias.output(0).replace(ops.add(row, column).output(0))
+    return ov.Model([packed.outputs[0].get_node().input_value(0)], list(inputs.values()), "model")
+
+
+def test_the_vectors_of_a_models_own_graph_are_served(with_graph: Path, encoder: Encoder, tmp_path: Path) -> None:
+    prepare("own", with_graph, tmp_path / "prepared")
+    model = Model.open(tmp_path / "prepared")
+    assert (model.shares_rows, model.reference) == (False, "openvino")
+    assert model.digest != Model.read("own", with_graph).digest
+    vectors = Encoder.open(tmp_path / "prepared", "openvino", "f32", 1).embed(TEXTS, Options(), "")
+    assert vectors == pytest.approx(encoder.embed(TEXTS, Options(), ""), abs=1e-4)
+
+
+def test_a_graph_that_is_damaged_or_of_another_dimension_is_refused(with_graph: Path) -> None:
+    path = with_graph / FILES[0]
+    text = path.read_text()
+    with pytest.raises(ModelMismatch, match="has no output of 31 numbers for each token"):
+        read(path, 31)
+    for damaged in (text[:2000], text.replace('type="SoftMax"', 'type="Bomb"')):
+        path.write_text(damaged)
+        with pytest.raises(ModelMismatch, match="cannot be read"):
+            read(path, 32)
+    path.write_text(text)
+    path.with_suffix(".bin").write_bytes(path.with_suffix(".bin").read_bytes()[:1000])
+    with pytest.raises(ModelMismatch, match="cannot be read"):
+        read(path, 32)
+
+
+def of_pictures() -> ov.Model:
+    pixels = ops.parameter([-1, 3], np.float32)
+    pixels.output(0).set_names({"pixels"})
+    return ov.Model([pixels], [pixels], "model")
+
+
+def rounded() -> ov.Model:
+    ids, mask = text_input("input_ids"), text_input("attention_mask")
+    table = ops.convert(ops.constant(np.ones((100, 32), np.int8)), "f32")
+    tokens = ops.gather(table, ops.multiply(ids, mask), np.int64(0))
+    return ov.Model([tokens], [ids, mask], "model")
+
+
+@pytest.mark.parametrize(("made", "words"), [(of_pictures, 'takes "pixels"'), (rounded, "has rounded weights")])
+def test_a_graph_of_another_kind_is_refused(tmp_path: Path, made: Callable[[], ov.Model], words: str) -> None:
+    ov.save_model(made(), tmp_path / "model.xml", compress_to_fp16=False)
+    with pytest.raises(ModelMismatch, match=words):
+        read(tmp_path / "model.xml", 32)
+
+
+def test_onnx_that_is_damaged_or_has_numbers_in_other_files_is_refused(tmp_path: Path) -> None:
+    for data, words in (
+        (b"\x08\x08" + b"\x0a\x08location\x12\x0b/etc/passwd", "has numbers in other files"),
+        (b"\x08\x08\xff\xff", "cannot be read"),
+    ):
+        (tmp_path / "model.onnx").write_bytes(data)
+        with pytest.raises(ModelMismatch, match=words):
+            read(tmp_path / "model.onnx", 32)
 
 
 # The hub
@@ -160,6 +257,7 @@ def prepare_from(endpoint: str, home: Path) -> "subprocess.CompletedProcess[str]
     return subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace")
 
 
+@pytest.mark.wide
 def test_a_hub_is_asked_for_no_more_than_is_needed(tiny_source: Path, tmp_path: Path) -> None:
     with hub(tiny_source) as server:
         done = prepare_from(f"http://127.0.0.1:{server.server_port}", tmp_path)
@@ -169,6 +267,7 @@ def test_a_hub_is_asked_for_no_more_than_is_needed(tiny_source: Path, tmp_path: 
     assert not server.fetched & {*OFFERED, *OWN_GRAPH}
 
 
+@pytest.mark.wide
 def test_a_hub_is_asked_for_the_own_graph_of_another_architecture(source: Path, tmp_path: Path) -> None:
     with hub(source) as server:
         done = prepare_from(f"http://127.0.0.1:{server.server_port}", tmp_path)
@@ -178,6 +277,7 @@ def test_a_hub_is_asked_for_the_own_graph_of_another_architecture(source: Path, 
     assert "openvino/openvino_model.xml cannot be read" in done.stderr
 
 
+@pytest.mark.wide
 def test_a_hub_that_cannot_be_asked_is_named_in_one_sentence(tmp_path: Path) -> None:
     done = prepare_from("http://127.0.0.1:9", tmp_path)
     assert done.returncode != 0

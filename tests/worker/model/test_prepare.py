@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,15 @@ def test_golden_vectors_are_for_their_weights_and_pooling_alone() -> None:
     changes: list[dict[str, Any]] = [{"digest": "0" * 64}, {"pooling": "cls"}, {"max_tokens": 128}]
     for change in changes:
         assert parity.golden_vectors(replace(model, **change)) is None
+
+
+def test_of_several_that_need_a_model_at_once_one_prepares_it(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ThreadPoolExecutor(3) as threads:
+        folders = set(threads.map(lambda _: prepare_if_needed(tmp_path, str(source)), range(3)))
+    assert folders == {prepared_folder(tmp_path, str(source))}
+    assert capsys.readouterr().err.count(", once\n") == 1
 
 
 def test_what_a_killed_process_left_is_not_taken_for_a_model(source: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a worker's heartbeat tells of the jobs that it answered last, and its throughput."""
+"""Recent jobs: what a worker's heartbeat tells of the jobs that it answered last; and its throughput."""
 
 import time
 

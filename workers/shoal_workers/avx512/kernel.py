@@ -66,7 +66,7 @@ class KernelThreads:
 
 
 class KernelPass:
-    """The vectors `tokens` of texts, which threads compute in `num_parts`. Raises ValueError for impossible ids."""
+    """The vectors `tokens` of texts, each from a position 0 on, computed in `num_parts`. Raises ValueError."""
 
     def __init__(self, threads: KernelThreads, ids: NDArray[np.int32], positions: NDArray[np.int32], num_parts: int):
         model = threads.model

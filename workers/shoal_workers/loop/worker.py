@@ -233,14 +233,11 @@ class Worker:
         num_answered = self.consumer.reply([answer for _, answer in answers], lambda: self.progress.mark("replying"))
         self.log.note([work.ended() for work, _ in answers], replying_at)
         if self.cache is not None:
-            self._store(self.cache, [work for work, _ in answers])
+            entries = {digest: entry for work, _ in answers for digest, entry in work.new_entries().items()}
+            try:
+                self.cache.store(entries)
+            except ShoalError as error:
+                self.counters["cache_refused"] += len(entries)
+                log.debug("%d texts could not be put into the cache: %s", len(entries), error)
         failed = [(work.delivery, work.error) for work in works if work.error]
         return num_answered + self.admission.refuse(failed, works)  # last: if it fails, the others are noted
-
-    def _store(self, cache: Cache, works: Sequence[Work]) -> None:
-        entries = {digest: entry for work in works for digest, entry in work.new_entries().items()}
-        try:
-            cache.store(entries)
-        except ShoalError as error:
-            self.counters["cache_refused"] += len(entries)
-            log.debug("%d texts could not be put into the cache: %s", len(entries), error)

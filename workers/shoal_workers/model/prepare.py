@@ -44,7 +44,7 @@ MAX_TOKENIZER_BYTES = 64 << 20
 
 
 def prepare_if_needed(home: Path, name: str, force: bool = False) -> Path:
-    """Return the folder of the prepared model, prepared now if need be by one process. Raises ModelMismatch."""
+    """Return the folder of the prepared model, which one process prepares now if need be. Raises ModelMismatch."""
     folder = prepared_folder(home, name)
     if not force and is_prepared(folder):
         return folder

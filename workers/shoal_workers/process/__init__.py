@@ -1,1 +1,1 @@
-"""A worker process as others see it. Imports the contract, the broker and the queue; not the worker itself."""
+"""A worker process as others see it, and its processors. Imports the contract, the broker and the queue."""

@@ -5,43 +5,22 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from shoal.errors import ShoalError
 from shoal.process import logs
-from shoal.queue.pool import ALIVE_S, Announced, Membership, Pool
+from shoal.queue.pool import ALIVE_S, Membership, Pool
 from shoal_workers.process import processors
+
+log = logging.getLogger(__name__)
 
 #: The name of a worker among those that share its processors: pid namespace (0: not known), process id, worker.
 _NAME = re.compile(r"(\d{1,20}):([1-9]\d{0,8}):.*", re.DOTALL)
 
 _PID_NAMESPACE = Path("/proc/self/ns/pid")
-
-
-class Neighbours:
-    """The workers that share the processors with this one, itself included. For one thread."""
-
-    def __init__(self, names: Iterable[str] = ()):
-        self._names = tuple(names)
-        self._num_sharing = len(self._names)
-
-    @property
-    def num_known(self) -> int:
-        """Number of names that Redis need not send again while it has as many; 0 if some of them have ended."""
-        return 0 if any(map(has_ended, self._names)) else self._num_sharing
-
-    def update(self, announced: Announced) -> None:
-        """Take over what Redis answered to this worker's announcement."""
-        self._num_sharing = announced.num_sharing
-        if announced.sharing is not None:
-            self._names = announced.sharing
-
-    def count(self) -> int:
-        """Return the number of workers that live."""
-        return self._num_sharing - sum(map(has_ended, self._names))
 
 
 def membership_of(worker_id: str) -> Membership:
@@ -79,8 +58,6 @@ def _pid_namespace() -> int:
         return 0
 
 
-log = logging.getLogger(__name__)
-
 #: Announcements from one with the contents of the heartbeat to the next.
 CONTENTS_EVERY = 5
 
@@ -106,7 +83,8 @@ class Heartbeat:
         self._every_s = every_s
         self._membership = membership
         self._note_sharing = note_sharing
-        self._neighbours = Neighbours()
+        self._names: tuple[str, ...] = ()  # of the workers that share the processors, this one included
+        self._num_sharing = 0
         self._stopped = threading.Event()
         self._announced: list[object] = []
         self._num_without_contents = CONTENTS_EVERY
@@ -126,7 +104,7 @@ class Heartbeat:
         if is_due or not self._announce(None):
             self._announce(about)
             self._num_without_contents, self._announced = 0, urgent
-        self._note_sharing(self._neighbours.count())
+        self._note_sharing(self._num_sharing - sum(map(has_ended, self._names)))
 
     def stop(self) -> None:
         """Stop announcing the worker, and take it out of the pool."""
@@ -138,8 +116,12 @@ class Heartbeat:
             log.debug("the worker could not leave the pool, and is forgotten when its heartbeat expires: %s", error)
 
     def _announce(self, about: dict[str, Any] | None) -> bool:
-        announced = self._pool.announce(self._worker_id, about, self._membership, self._neighbours.num_known)
-        self._neighbours.update(announced)
+        # Redis need not send the names again while it has as many, unless some of them have ended.
+        num_known = 0 if any(map(has_ended, self._names)) else self._num_sharing
+        announced = self._pool.announce(self._worker_id, about, self._membership, num_known)
+        self._num_sharing = announced.num_sharing
+        if announced.sharing is not None:
+            self._names = announced.sharing
         return announced.has_about
 
     def _run(self) -> None:

@@ -40,7 +40,7 @@ from shoal_workers.loop.worker import Worker
 from shoal_workers.model.prepare import prepare_if_needed
 from shoal_workers.process import processors
 from shoal_workers.process.crash_report import CrashReports
-from shoal_workers.process.heartbeat import Heartbeat, Neighbours, membership_of
+from shoal_workers.process.heartbeat import Heartbeat, has_ended, membership_of
 from shoal_workers.process.watchdog import STALLED_AFTER_S, Watchdog
 from shoal_workers.service.resizing import ProcessorShare, Resizing
 
@@ -76,7 +76,9 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
         encoder,
         indexes,
         Bucketing(settings.max_batch_tokens, encoder.model.shares_rows),
-        limits_of(settings),
+        Limits(
+            settings.max_job_texts, settings.max_text_chars, settings.max_batch_texts, settings.max_batch_wait_ms / 1000
+        ),
         stopping,
         open_cache(settings, encoder, broker),
         crash_reports,
@@ -149,13 +151,6 @@ def watched(worker: Worker, crash_reports: CrashReports, file: TextIO, timeout_s
         watchdog.stop()
 
 
-def limits_of(settings: Settings) -> Limits:
-    """Return the limits that the settings set."""
-    return Limits(
-        settings.max_job_texts, settings.max_text_chars, settings.max_batch_texts, settings.max_batch_wait_ms / 1000
-    )
-
-
 def open_encoder(settings: Settings, threads: int) -> Encoder:
     """Open the encoder that the settings name; the model is prepared first if it never was."""
     folder = prepare_if_needed(settings.home_folder, settings.model)
@@ -185,17 +180,20 @@ def open_cache(settings: Settings, encoder: Encoder, broker: Broker) -> Cache | 
 
 def share_of(settings: Settings, pool: Pool) -> ProcessorShare:
     """Return the share of the processors of a worker that starts now."""
-    others = Neighbours()
+    num_others = 0
     with suppress(ShoalError):  # without Redis no other worker is known
-        others = Neighbours(pool.sharing(processors.group()))
-    return ProcessorShare(others.count() + 1, settings.workers, settings.threads)
+        num_others = sum(not has_ended(name) for name in pool.sharing(processors.group()))
+    return ProcessorShare(num_others + 1, settings.workers, settings.threads)
 
 
 def about(worker: Worker, lane_limits: LaneLimits | None = None) -> dict[str, Any]:
     """Return the contents of the worker's heartbeat; `lane_limits` bind all producers."""
     model, engine, now_s = worker.encoder.model, worker.encoder.engine, worker.clock.now()
+    state = "unsynchronised" if worker.clock.is_uncertain else "ready"
+    if worker.progress.age_s > STALLED_AFTER_S:
+        state = "stalled"
     return {
-        "state": _state(worker),
+        "state": state,
         "model": model.name,
         "digest": model.digest,
         "fingerprint": worker.encoder.fingerprint,
@@ -230,9 +228,3 @@ def about(worker: Worker, lane_limits: LaneLimits | None = None) -> dict[str, An
         "longest_waits": worker.log.recent.longest_waits(now_s),
         **worker.log.measurements.to_heartbeat(),
     }
-
-
-def _state(worker: Worker) -> str:
-    if worker.progress.age_s > STALLED_AFTER_S:
-        return "stalled"
-    return "unsynchronised" if worker.clock.is_uncertain else "ready"

@@ -14,7 +14,7 @@ from shoal_workers.encoding.engines import Pooled
 from shoal_workers.encoding.packing import Packing, TextSpans, pool
 from shoal_workers.model.graph import stored_transformer
 from shoal_workers.model.model import GRAPH, Model
-from shoal_workers.model.transformer import Linear, Transformer
+from shoal_workers.model.transformer import Linear
 from shoal_workers.process import processors
 from shoal_workers.process.processors import at_low_priority
 
@@ -35,7 +35,13 @@ class Avx512Engine:
         self.precision = "bf16" if precision == "auto" else precision
         if reason := _obstacle(self.precision):
             raise BadSetting(f"avx512 {reason}: openvino runs without")
-        transformer = _transformer(folder, model)
+        if model.is_static:
+            raise BadSetting(f"avx512 does not compute {model.name}, a static model: openvino does")
+        if not model.shares_rows:
+            raise BadSetting(f"avx512 does not compute {model.name}, whose graph Shoal did not make: openvino does")
+        transformer = stored_transformer(folder / GRAPH)
+        if reason := find_unsupported(transformer):
+            raise BadSetting(f"avx512 does not compute {reason}, as {model.name} has: openvino does")
         weights = arrange(transformer, model.max_tokens, self.precision == "bf16")
         self._open(KernelModel(load(library.path()), weights), transformer.head, threads)
 
@@ -92,18 +98,6 @@ def _obstacle(precision: str) -> str:
     if precision not in PRECISIONS:
         return f"does not compute in {precision}"
     return "" if library.path().exists() else "is not compiled (python -m shoal_workers.avx512.library does it)"
-
-
-def _transformer(folder: Path, model: Model) -> Transformer:
-    """Return the weights in the prepared graph. Raises BadSetting for a model that the kernel does not compute."""
-    if model.is_static:
-        raise BadSetting(f"avx512 does not compute {model.name}, a static model: openvino does")
-    if not model.shares_rows:
-        raise BadSetting(f"avx512 does not compute {model.name}, whose graph Shoal did not make: openvino does")
-    transformer = stored_transformer(folder / GRAPH)
-    if reason := find_unsupported(transformer):
-        raise BadSetting(f"avx512 does not compute {reason}, as {model.name} has: openvino does")
-    return transformer
 
 
 _FUNCTIONS: dict[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
