@@ -128,7 +128,8 @@ def main(command: str, parts: Sequence[str]) -> None:
 def install(parts: Sequence[str]) -> None:
     """Make .venv if it cannot be used, and install what is missing in it."""
     state, digest = State.read(), digest_of(SOURCES)
-    if not state.home or state.home != home_of_venv() or (os.environ.get("PYTHON") and not is_of_this_python(state)):
+    is_other = bool(os.environ.get("PYTHON")) and state.home != f"{VENV} {sys.version_info[:2]}"
+    if not state.home or state.home != home_of_venv() or is_other:
         make_venv()
         state = State(home_of_venv())
     if missing := [part for part in parts if state.parts.get(part) != digest]:
@@ -178,13 +179,10 @@ def install_parts(pip: "Pip", parts: Sequence[str]) -> None:
     for path in VENV.glob("lib/python*/site-packages/openvino_telemetry*"):
         shutil.rmtree(path)
     if "serve" in parts:
-        compile_service()
-
-
-def compile_service() -> None:
-    """Import what a service imports, which writes its bytecode. To compile all that pip installed takes far longer."""
-    with Progress("  compiling what a service uses"):
-        subprocess.run([str(VENV / "bin" / "python"), "-I", "-W", "ignore", "-c", f"import {', '.join(SERVICE)}"])
+        # To import what a service imports writes its bytecode; to compile all that pip installed takes far longer.
+        with Progress("  compiling what a service uses"):
+            python = [str(VENV / "bin" / "python"), "-I", "-W", "ignore"]
+            subprocess.run([*python, "-c", f"import {', '.join(SERVICE)}"])
 
 
 def compile_engine() -> None:
@@ -298,11 +296,6 @@ def home_of_venv() -> str:
         return ""
 
 
-def is_of_this_python(state: State) -> bool:
-    """Return True if .venv has the version of the Python that runs this script, which the variable PYTHON names."""
-    return state.home == f"{VENV} {sys.version_info[:2]}"
-
-
 def version_of_pip() -> tuple[int, ...]:
     """Return the version of pip in .venv."""
     (folder,) = VENV.glob("lib/python*/site-packages/pip-*.dist-info")
@@ -312,13 +305,9 @@ def version_of_pip() -> tuple[int, ...]:
 def known_cause(printed: str) -> str:
     """Return the sentence for the first of the `CAUSES` that the output of a program names; empty for none."""
     found = next((sentence for pattern, sentence in CAUSES if re.search(pattern, printed)), "")
-    return found.format(free=free_space())
-
-
-def free_space() -> str:
-    """Return the free space of the folders that pip writes to, in words."""
     folders = {"this folder": ROOT, tempfile.gettempdir(): Path(tempfile.gettempdir())}
-    return ", ".join(f"{shutil.disk_usage(path).free >> 20:,} MB free in {name}" for name, path in folders.items())
+    free = (f"{shutil.disk_usage(path).free >> 20:,} MB free in {name}" for name, path in folders.items())
+    return found.format(free=", ".join(free))
 
 
 @contextmanager

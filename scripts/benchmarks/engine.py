@@ -5,7 +5,7 @@ Each precision has a process of its own, as in a worker, and waits while another
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -103,16 +103,11 @@ def _measure(texts: Sequence[str], size: int, seconds: float) -> dict[str, float
     bucketing = one_pass if size else None
     size = size or len(texts)
     parts = cycle([texts[n : n + size] for n in range(0, len(texts) - size + 1, size)])
-    return _timed(lambda: engine.embed(next(parts), Options(), "", bucketing), size, seconds)
-
-
-def _timed(call: Callable[[], object], num_texts: int, seconds: float) -> dict[str, float]:
-    """Return the figures of calls one after the other, each with `num_texts` texts."""
     times, started = [], time.perf_counter()
     now = started
     while now - started < seconds:
         before = now
-        call()
+        engine.embed(next(parts), Options(), "", bucketing)
         now = time.perf_counter()
         times.append(now - before)
-    return {"texts/s": num_texts * len(times) / (now - started), "p50 ms": median(times) * 1_000}
+    return {"texts/s": size * len(times) / (now - started), "p50 ms": median(times) * 1_000}

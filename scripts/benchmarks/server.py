@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psutil
 from stack import OURS, Checkout, stack
@@ -20,12 +19,6 @@ from benchmarks.trial import Figures, Row, Trial, figures_of
 
 #: Every scenario but `cache` runs without a cache: the texts of a load repeat, and repeats would flatter us.
 NO_CACHE = {"SHOAL_CACHE_MB": "0"}
-
-#: A plain search.
-NO_OPTIONS: Mapping[str, Any] = {}
-
-#: The name of the processor time of all processes of a server together.
-WITHOUT_LOAD = "all but the load"
 
 #: Share of a processor below which a server counts as idle, and the longest wait until it is, in seconds.
 IDLE_SHARE, IDLE_WITHIN_S = 0.1, 60.0
@@ -64,7 +57,7 @@ class Processes:
         taken_s = {name: now - before[name] for name, now in self.cpu_s().items()}
         self.wait_until_idle()
         if taken_s:  # a server elsewhere has no processes here
-            taken_s[WITHOUT_LOAD] = sum(taken_s.values())
+            taken_s["all but the load"] = sum(taken_s.values())
         return {f"processor ms a request: {name}": s * 1_000 / num_requests for name, s in (taken_s | load_s).items()}
 
     def wait_until_idle(self) -> None:
@@ -102,16 +95,9 @@ class Server:
         bodies = [self.target.body(texts) for texts in requests]
         return wrk.Load(self.target.url, bodies, connections)
 
-    def search_trial(
-        self,
-        case: str,
-        connections: int,
-        requests: Sequence[Sequence[str]],
-        index: str,
-        options: Mapping[str, Any] = NO_OPTIONS,
-    ) -> Trial:
-        """Return a trial of searches for one query each, with options of a search."""
-        bodies = [json.dumps({"queries": query, "k": 5, "index": index, **options}).encode() for (query,) in requests]
+    def search_trial(self, case: str, connections: int, requests: Sequence[Sequence[str]], index: str) -> Trial:
+        """Return a trial of searches for one query each."""
+        bodies = [json.dumps({"queries": query, "k": 5, "index": index}).encode() for (query,) in requests]
         return Trial(case, self.name, partial(self.run, wrk.Load(f"{self.url}/search", bodies, connections), 1))
 
     def memory_rows(self, scenario: str) -> list[Row]:

@@ -54,7 +54,11 @@ def interleave(
                 of_trial.append(figures)
                 name, value = next(iter(figures.items()))
                 say(f"{scenario}, run {number}: {trial.case}, {trial.target}: {name} {shown(value)}")
-    return [_row(scenario, trial, of_trial) for trial, of_trial in zip(trials, found, strict=True) if of_trial]
+    measured = [(trial, runs_of) for trial, runs_of in zip(trials, found, strict=True) if runs_of]
+    return [
+        Row(scenario, trial.case, trial.target, {name: [run[name] for run in runs_of] for name in runs_of[0]})
+        for trial, runs_of in measured
+    ]
 
 
 def figures_of(measured: wrk.Measured, texts_per_request: int) -> Figures:
@@ -72,7 +76,3 @@ def shown(value: float) -> str:
     """Return a number as text: no decimals from 100 on, two from 1 on, three below."""
     digits = 0 if abs(value) >= 100 or value == int(value) else 2 if abs(value) >= 1 else 3
     return f"{value:,.{digits}f}"
-
-
-def _row(scenario: str, trial: Trial, found: Sequence[Figures]) -> Row:
-    return Row(scenario, trial.case, trial.target, {name: [run[name] for run in found] for name in found[0]})

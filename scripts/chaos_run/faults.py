@@ -39,27 +39,25 @@ KINDS: dict[str, tuple[int, float, float]] = {
     "tear": (2, 0.3, 1.0),
     "clock ahead": (2, 5.0, 20.0),
     "clock behind": (2, 5.0, 20.0),
-    # Of a group of Redis servers alone.
     "kill primary": (3, 0.5, 4.0),
     "switch primary": (2, 0, 0),
     "move slot": (2, 0, 0),
 }
 
-#: Kinds of faults of each group of Redis servers: its own, and those of other processes than Redis and the links.
+#: Kinds of faults that only groups of Redis servers have, with these groups.
 _OF_GROUPS = {
-    "sentinels": ("kill primary", "switch primary"),
-    "cluster": ("kill primary", "switch primary", "move slot"),
+    "kill primary": ("sentinels", "cluster"),
+    "switch primary": ("sentinels", "cluster"),
+    "move slot": ("cluster",),
 }
 
 
 def kinds_of(group: str) -> list[str]:
     """Return the kinds of faults that a deployment with this group of Redis servers may have, or with a single one."""
-    own = [kind for kind in KINDS if kind.endswith("primary") or kind.startswith("move")]
-    others = [kind for kind in KINDS if kind not in own]
     if not group:
-        return others
-    own = [kind for kind in own if kind in _OF_GROUPS[group]]
-    return [kind for kind in others if kind not in MODES and not kind.endswith("redis")] + own
+        return [kind for kind in KINDS if kind not in _OF_GROUPS]
+    others = [kind for kind in KINDS if kind not in MODES and not kind.endswith("redis")]
+    return [kind for kind in others if group in _OF_GROUPS.get(kind, (group,))]
 
 
 #: Seconds without another fault before and after `kill worker, alone`: what happens then is caused by that kill.

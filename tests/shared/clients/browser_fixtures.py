@@ -16,13 +16,18 @@ from conftest import PATIENCE_S, WORDS, running, wait_until
 from http_servers import Listen
 from queues import Queue
 
+from shoal.records.source import Source
+from shoal_workers.encoding.bucketing import Bucketing
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.encoding.reranker import Reranker
+from shoal_workers.index.build.builder import build
+from shoal_workers.index.build.document_encoder import LocalEncoder
+from shoal_workers.index.index import Index
+from shoal_workers.loop.worker import Worker
+from shoal_workers.service.service import about
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
-
-    from shoal_workers.encoding.encoder import Encoder
-    from shoal_workers.encoding.reranker import Reranker
-    from shoal_workers.index.index import Index
-    from shoal_workers.loop.worker import Worker
 
 pytest_plugins = ["api_fixtures", "http_fixtures"]
 
@@ -68,14 +73,16 @@ def open_page(browser: "Browser", request: pytest.FixtureRequest) -> Iterator[Op
     assert not errors
 
 
-@pytest.fixture(scope="session")
-def fields_index(tmp_path_factory: pytest.TempPathFactory, encoder: "Encoder") -> "Index":
-    """An index of pairs of words with a topic and a year each, and of a document that tries to run a script."""
-    from shoal.records.source import Source
-    from shoal_workers.index.build.builder import build
-    from shoal_workers.index.build.document_encoder import LocalEncoder
-    from shoal_workers.index.index import Index
+def built(documents: list[dict[str, Any]], folder: Path, encoder: Encoder) -> Index:
+    """Return an index of documents."""
+    (folder / "documents.jsonl").write_text("\n".join(map(json.dumps, documents)))
+    build(Source(folder / "documents.jsonl"), folder / "built", LocalEncoder(encoder))
+    return Index.open(folder / "built")
 
+
+@pytest.fixture(scope="session")
+def fields_index(tmp_path_factory: pytest.TempPathFactory, encoder: Encoder) -> Index:
+    """An index of pairs of words with a topic and a year each, and of a document that tries to run a script."""
     folder = tmp_path_factory.mktemp("documents")
     pairs = [(first, second) for first in WORDS for second in WORDS]
     documents: list[dict[str, Any]] = [
@@ -85,21 +92,15 @@ def fields_index(tmp_path_factory: pytest.TempPathFactory, encoder: "Encoder") -
     documents[0]["note"] = "long " * 200  # so that the field is stored, which is no kind to filter by
     hostile = {"id": HOSTILE, "text": f"{HOSTILE} hostile storm", "topic": HOSTILE, "link": "javascript:alert(1)"}
     documents.append(hostile | {"note": "short", HOSTILE_FIELD: "odd"})
-    (folder / "documents.jsonl").write_text("\n".join(map(json.dumps, documents)))
-    build(Source(folder / "documents.jsonl"), folder / "built", LocalEncoder(encoder))
-    return Index.open(folder / "built")
+    return built(documents, folder, encoder)
 
 
 @pytest.fixture
-def serve_indexes(queue: Queue, encoder: "Encoder", reranker: "Reranker") -> Iterator[Callable[..., "Worker"]]:
+def serve_indexes(queue: Queue, encoder: Encoder, reranker: Reranker) -> Iterator[Callable[..., Worker]]:
     """Return a function that starts a worker, run by a thread, which serves the indexes that are named."""
-    from shoal_workers.encoding.bucketing import Bucketing
-    from shoal_workers.loop.worker import Worker
-    from shoal_workers.service.service import about
-
     with ExitStack() as stack:
 
-        def serve(**indexes: "Index") -> Worker:
+        def serve(**indexes: Index) -> Worker:
             worker = Worker(queue.consumer(), encoder, indexes, Bucketing(4_096), reranker=reranker)
             Pool(worker.consumer.broker, worker.consumer.keys, alive_s=3_600).announce(worker.id, about(worker))
             stack.enter_context(running(worker))
@@ -109,7 +110,7 @@ def serve_indexes(queue: Queue, encoder: "Encoder", reranker: "Reranker") -> Ite
 
 
 @pytest.fixture
-def page_worker(serve_indexes: Callable[..., "Worker"], fields_index: "Index") -> "Worker":
+def page_worker(serve_indexes: Callable[..., Worker], fields_index: Index) -> Worker:
     """Return a worker that serves that index."""
     return serve_indexes(default=fields_index)
 
@@ -118,20 +119,14 @@ def page_worker(serve_indexes: Callable[..., "Worker"], fields_index: "Index") -
 def serve_documents(
     listen: Listen,
     make_app: MakeApp,
-    serve_indexes: Callable[..., "Worker"],
-    encoder: "Encoder",
+    serve_indexes: Callable[..., Worker],
+    encoder: Encoder,
     tmp_path: Path,
 ) -> Callable[[list[dict[str, Any]]], str]:
     """Return a function that returns the URL of the page of an application with an index of documents."""
-    from shoal.records.source import Source
-    from shoal_workers.index.build.builder import build
-    from shoal_workers.index.build.document_encoder import LocalEncoder
-    from shoal_workers.index.index import Index
 
     def serve(documents: list[dict[str, Any]]) -> str:
-        (tmp_path / "many.jsonl").write_text("\n".join(map(json.dumps, documents)))
-        build(Source(tmp_path / "many.jsonl"), tmp_path / "many", LocalEncoder(encoder))
-        serve_indexes(default=Index.open(tmp_path / "many"))
+        serve_indexes(default=built(documents, tmp_path, encoder))
         return f"{listen(make_app())}/"
 
     return serve
@@ -146,6 +141,6 @@ def serve_many(serve_documents: Callable[[list[dict[str, Any]]], str]) -> str:
 
 
 @pytest.fixture
-def page_url(listen: Listen, make_app: MakeApp, page_worker: "Worker") -> str:
+def page_url(listen: Listen, make_app: MakeApp, page_worker: Worker) -> str:
     """Return the URL of the page of an application with that worker."""
     return f"{listen(make_app())}/"

@@ -2,10 +2,10 @@
 
 import json
 import select
-import socket
 import threading
 import time
 from collections import Counter
+from http.client import HTTPConnection, HTTPException
 from random import Random
 from types import TracebackType
 from typing import Self
@@ -52,64 +52,30 @@ class Callers:
 
     def _ask_on(self, n: int) -> None:
         random, num_asked = Random(n), 0
-        connection: socket.socket | None = None
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         while not self._stopped.is_set():
-            if connection is None or _has_ended(connection):
-                connection = _connected(self.port, connection)
-            if connection is None:
-                return
+            if connection.sock and select.select([connection.sock], [], [], 0)[0]:
+                connection.close()  # the server has closed it while nothing was asked
+            if not connection.sock:
+                try:
+                    connection.connect()
+                except ConnectionRefusedError:
+                    return
             num_asked += 1
-            outcome, stays = _ask(connection, f"caller {n} asks {num_asked}")
-            self.outcomes[outcome if outcome.isdecimal() else "lost"] += 1
-            if not outcome.isdecimal():
-                self.losses.append(outcome)
-            if not (stays and self._keeps):
+            self._ask(connection, f"caller {n} asks {num_asked}")
+            if not self._keeps:
                 connection.close()
-                connection = None
-            if self._think_s:
-                self._stopped.wait(random.random() * self._think_s)
-        if connection:
+            self._stopped.wait(random.random() * self._think_s)
+        connection.close()
+
+    def _ask(self, connection: HTTPConnection, text: str) -> None:
+        asked_at = time.monotonic()
+        try:
+            connection.request("POST", "/embed", json.dumps({"inputs": text}))
+            response = connection.getresponse()
+            response.read()
+            self.outcomes[str(response.status)] += 1
+        except (OSError, HTTPException) as error:
+            self.outcomes["lost"] += 1
+            self.losses.append(f"{type(error).__name__} after {time.monotonic() - asked_at:.4f} s")
             connection.close()
-
-
-def _connected(port: int, old: socket.socket | None) -> socket.socket | None:
-    """Return a new connection in place of an old one; None if the server refuses it."""
-    if old:
-        old.close()
-    try:
-        return socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
-    except ConnectionRefusedError:
-        return None
-
-
-def _has_ended(connection: socket.socket) -> bool:
-    """Return True if the server has closed a connection on which nothing was asked."""
-    return bool(select.select([connection], [], [], 0)[0])
-
-
-def _ask(connection: socket.socket, text: str) -> tuple[str, bool]:
-    """Send one request; return the status of its response or the error, and true if the connection stays open."""
-    body = json.dumps({"inputs": text}).encode()
-    asked_at = time.monotonic()
-    try:
-        head = f"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
-        connection.sendall(head.encode() + body)
-        return _answer(connection)
-    except OSError as error:
-        return f"{type(error).__name__} after {time.monotonic() - asked_at:.4f} s", False
-
-
-def _answer(connection: socket.socket) -> tuple[str, bool]:
-    data = b""
-    while b"\r\n\r\n" not in data:
-        if not (chunk := connection.recv(65_536)):
-            raise ConnectionResetError("closed without an answer")
-        data += chunk
-    head, _, body = data.partition(b"\r\n\r\n")
-    lines = head.decode().lower().split("\r\n")
-    headers = dict(line.split(": ", 1) for line in lines[1:])
-    while len(body) < int(headers["content-length"]):
-        if not (chunk := connection.recv(65_536)):
-            raise ConnectionResetError("closed within an answer")
-        body += chunk
-    return lines[0].split()[1], headers.get("connection") != "close"

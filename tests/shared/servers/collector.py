@@ -1,12 +1,12 @@
 """A collector of spans, in OpenTelemetry's form over HTTP."""
 
 import gzip
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 
+from http_servers import running
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 
@@ -75,11 +75,6 @@ def _read(request: ExportTraceServiceRequest) -> Iterator[Received]:
 @contextmanager
 def collecting() -> Iterator[Collector]:
     """Run a collector while the context lasts."""
-    with Collector() as collector:
-        thread = threading.Thread(target=collector.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield collector
-        finally:
-            collector.shutdown()
-            thread.join()
+    collector = Collector()
+    with running(collector):
+        yield collector
