@@ -230,8 +230,10 @@ BODY = json.dumps(BODIES["/embed"]).encode()
 HEAD = b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
 REQUEST = HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
-STREAMS = (b"\r\n", b"\r\n\r\n", b"\n", b":", b"\0", b"%ff", b"HTTP/9", b"A" * 9_000, b"ffffffffffffffff\r\n", b"-1")
-STREAMS += (b"PRI * HTTP/2",)
+STREAMS = (
+    *(b"\r\n", b"\r\n\r\n", b"\n", b":", b"\0", b"%ff", b"-1"),
+    *(b"HTTP/9", b"PRI * HTTP/2", b"A" * 9_000, b"ffffffffffffffff\r\n"),
+)
 
 
 @fuzz(
