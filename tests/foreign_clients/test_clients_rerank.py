@@ -114,17 +114,14 @@ def test_llama_index(url: str, check_ranking: CheckRanking) -> None:
 
 
 @pytest.mark.client("huggingface-api-haystack")
-@pytest.mark.parametrize("raw_scores", [False, True])
-def test_haystack(url: str, raw_scores: bool, check_ranking: CheckRanking) -> None:
+def test_haystack(url: str, check_ranking: CheckRanking) -> None:
     rankers = pytest.importorskip("haystack_integrations.components.rankers.huggingface_api")
     haystack = importlib.import_module("haystack")
-    ranker = rankers.HuggingFaceTEIRanker(url=url, raw_scores=raw_scores, token=None)
+    ranker = rankers.HuggingFaceTEIRanker(url=url, raw_scores=True, token=None)
     right = rankers.TruncationDirection.RIGHT
     documents = [haystack.Document(content=text, id=str(n)) for n, text in enumerate(TEXTS)]
     found = ranker.run(query=QUERY, documents=documents, truncation_direction=right)["documents"]
-    scores = np.array([item.score for item in found])
-    scores = 1 / (1 + np.exp(-scores)) if raw_scores else scores
-    check_ranking([(int(item.id), score) for item, score in zip(found, scores, strict=True)])
+    check_ranking([(int(item.id), 1 / (1 + np.exp(-item.score))) for item in found])
 
 
 @pytest.mark.client("litellm")

@@ -1,6 +1,5 @@
 """Clients of Text Embeddings Inference, at a running service: their vectors are those of Sentence Transformers."""
 
-import asyncio
 from typing import Any
 
 import numpy as np
@@ -27,16 +26,6 @@ class TestHub:
             yield client
         hub.close_session()
 
-    def test_the_asynchronous_client_gets_the_same(
-        self, url: str, reference: Reference, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        async def features() -> Any:
-            async with hub.AsyncInferenceClient(model=url, provider="hf-inference") as client:
-                return await client.feature_extraction(TEXTS)
-
-        monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", False)
-        check_same(asyncio.run(features()), reference(TEXTS))
-
     def test_features_are_the_vectors(self, client: Any, reference: Reference) -> None:
         check_same(client.feature_extraction(TEXTS[0]), reference(TEXTS[:1]))
         check_same(client.feature_extraction(TEXTS, truncate=True, truncation_direction="right"), reference(TEXTS))
@@ -51,8 +40,6 @@ class TestHub:
         right = client.feature_extraction(TEXTS[2] + "storm", truncate=True, truncation_direction="right")
         assert not np.allclose(left, right)
         check_same(right, reference([TEXTS[2] + "storm"]))
-
-    def test_a_text_that_is_too_long_is_refused_where_truncation_is(self, client: Any) -> None:
         with pytest.raises(hub.errors.HfHubHTTPError, match="more than the 48 tokens"):
             client.feature_extraction(TEXTS[2], truncate=False)
 

@@ -105,17 +105,13 @@ api = Blueprint("cohere", __name__, "Cohere", one_field("CohereError", "message"
 @api.post("/v2/embed", responses={200: CohereEmbeddings})
 async def embed(body: CohereBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order, in each of the formats that are asked for."""
-    return await _by_type(body, body.embedding_types or ["float"], version="2")
+    return await _embed(body, body.embedding_types or ["float"], version="2")
 
 
 @api.post("/v1/embed", responses={200: CohereFloats})
 async def embed_v1(body: CohereBody) -> Response:
     """Embed texts: lists of numbers, or by format if `embedding_types` names some."""
-    if body.embedding_types:
-        return await _by_type(body, body.embedding_types, version="1")
-    reply = await _call(body)
-    answer = {"response_type": "embeddings_floats", "embeddings": reply.vectors}
-    return rendered(answer | _about(body, reply, "1"), headers=cost_headers(reply))
+    return await _embed(body, body.embedding_types, version="1")
 
 
 @api.post("/v2/rerank", responses={200: CohereRanking})
@@ -161,15 +157,7 @@ def formatted(vectors: NDArray[np.float32], name: Format) -> Any:
     return convert(vectors, name)["embeddings"]
 
 
-async def _by_type(body: CohereBody, types: Sequence[Format], version: str) -> Response:
-    reply = await _call(body)
-    assert reply.vectors is not None
-    embeddings = {name: formatted(reply.vectors, name) for name in dict.fromkeys(types)}
-    answer = {"response_type": "embeddings_by_type", "embeddings": embeddings}
-    return rendered(answer | _about(body, reply, version), headers=cost_headers(reply))
-
-
-async def _call(body: CohereBody) -> Reply:
+async def _embed(body: CohereBody, types: Sequence[Format] | None, version: str) -> Response:
     await check_model(body.model)
     options = Options(
         truncate=body.truncate != "NONE",
@@ -177,14 +165,14 @@ async def _call(body: CohereBody) -> Reply:
         prompt_name=await prompt_for(body.input_type),
         dimensions=body.output_dimension,
     )
-    return await call(Embed(body.texts, options))
-
-
-def _about(body: CohereBody, reply: Reply, version: str) -> dict[str, Any]:
-    num_tokens = sum(reply.tokens)
-    meta = {
-        "api_version": {"version": version},
-        "billed_units": {"input_tokens": num_tokens},
-        "tokens": {"input_tokens": num_tokens},
-    }
-    return {"id": reply.id, "texts": body.texts, "meta": meta}
+    reply = await call(Embed(body.texts, options))
+    assert reply.vectors is not None
+    kind: str = "embeddings_floats"
+    embeddings: Any = reply.vectors
+    if types:
+        kind = "embeddings_by_type"
+        embeddings = {name: formatted(reply.vectors, name) for name in dict.fromkeys(types)}
+    cost = {"input_tokens": sum(reply.tokens)}
+    meta = {"api_version": {"version": version}, "billed_units": cost, "tokens": cost}
+    answer = {"response_type": kind, "embeddings": embeddings, "id": reply.id, "texts": body.texts, "meta": meta}
+    return rendered(answer, headers=cost_headers(reply))

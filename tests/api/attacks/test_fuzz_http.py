@@ -3,22 +3,19 @@
 import json
 import re
 import socket
-from collections.abc import Iterator
-from contextlib import closing, suppress
-from http.client import HTTPConnection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from api_process import ApiProcess
 from api_stub import MakeApp, StubWorker
 from blocking import read_pool
-from conftest import PATIENCE_S, RedisServer, free_port, wait_until
 from flask.testing import FlaskClient
 from fuzzing import ODD, changed, fuzz, mutated, outcome, packed
 from hypothesis import strategies as st
 from long_job_callers import Rq
-from process import Process
 from queues import Queue
 from test_fuzz_files import JSON_CLAIMS, JSON_VALUES
 from test_fuzz_wire import ABOUT
@@ -229,51 +226,13 @@ def test_file_of_api_keys(tmp_path: Path, content: bytes) -> None:
 # The server itself
 
 
-@pytest.fixture(scope="module")
-def port(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """The port of a server that has no workers and waits for none."""
-    port = free_port()
-    own = {"port": port, "redis_url": redis_server.url, "key_prefix": "test", "pool": "raw", "request_timeout_s": 0.1}
-    with Process(tmp_path_factory.mktemp("raw") / "log", "api", **own) as process:
-        wait_until(lambda: answers(port))
-        yield port
-        assert process.terminate() == 0, process.output
-        assert "Traceback" not in process.output
-
-
-def answers(port: int) -> bool:
-    """Return True if the server answers a good request."""
-    with suppress(OSError), closing(HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)) as connection:
-        connection.request("GET", "/health")
-        return connection.getresponse().status == 200
-    return False
-
-
-def exchange(port: int, data: bytes) -> bytes:
-    """Send these bytes and no more, and return the server's answer."""
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection:
-        connection.sendall(data)
-        connection.shutdown(socket.SHUT_WR)
-        return connection.recv(65_536)
-    return b""
-
-
 BODY = json.dumps(BODIES["/embed"]).encode()
 HEAD = b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
 REQUEST = HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
 STREAMS = (
-    b"\r\n",
-    b"\r\n\r\n",
-    b"\n",
-    b":",
-    b"\0",
-    b"%ff",
-    b"HTTP/9",
-    b"A" * 9_000,
-    b"ffffffffffffffff\r\n",
-    b"-1",
-    b"PRI * HTTP/2",
+    *(b"\r\n", b"\r\n\r\n", b"\n", b":", b"\0", b"%ff", b"-1"),
+    *(b"HTTP/9", b"PRI * HTTP/2", b"A" * 9_000, b"ffffffffffffffff\r\n"),
 )
 
 
@@ -282,7 +241,12 @@ STREAMS = (
     data=mutated(st.sampled_from([REQUEST, CHUNKED, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"]), STREAMS)
     | st.binary(),
 )
-def test_raw_stream(port: int, data: bytes) -> None:
-    status = exchange(port, data)[9:12]
+def test_raw_stream(shared_api: ApiProcess, data: bytes) -> None:
+    answer = b""
+    with suppress(OSError), shared_api.send(data) as connection:
+        connection.shutdown(socket.SHUT_WR)
+        answer = connection.recv(65_536)
+    status = answer[9:12]
     assert status == b"" or status < b"500" or status in (b"503", b"504")
-    assert answers(port)
+    assert shared_api.ask("GET", "/health").status == 200
+    assert "Traceback" not in shared_api.process.output
