@@ -192,22 +192,6 @@ class TestScripts:
             queue.put("interactive", [Embed(["storm"])])
         assert queue.backlog()["interactive"] == 2
 
-    def test_arguments_and_results_have_names_and_bytes_stay_bytes(self, broker: Broker) -> None:
-        script = Script.of(
-            "local a = cmsgpack.unpack(ARGV[1]) "
-            "return cmsgpack.pack({key = KEYS[1], data = a.data, number = a.number, is_so = a.is_so, "
-            "list = {}, maps = {{n = 1}}})"
-        )
-        result = broker.run(script, ["lane"], {"data": bytes(range(256)), "number": 2**52 + 1, "is_so": False})
-        assert result == {
-            "key": b"lane",
-            "data": bytes(range(256)),
-            "number": 2**52 + 1,
-            "is_so": False,
-            "list": [],
-            "maps": [{"n": 1}],
-        }
-
     def test_its_error_is_an_outcome_beside_the_others(self, broker: Broker) -> None:
         broker.execute("SET", "a", "no number")
         script = Script.of("return cmsgpack.pack(redis.call('INCR', KEYS[1]))")

@@ -189,18 +189,6 @@ class TestTable:
 
 
 class TestTableInRedis:
-    def test_what_is_stored_is_found_until_it_is_deleted(self, queue: Queue, keys: Keys) -> None:
-        cache = cache_of(queue, TABLE)
-        entries = {own_places(n): Entry(np.full((1, 32), n, np.float32), n, n % 2 == 0, 7) for n in range(40)}
-        cache.store(entries)
-        found = cache.find([*entries, b"x" * 16])
-        assert [entry and entry.num_tokens for entry in found] == [*range(40), None]
-        names = list(queue.redis.scan_iter(keys.cache("*")))
-        assert len(names) == 40
-        assert all(0 < queue.redis.ttl(name) <= 100 for name in names)
-        queue.redis.delete(*names[:10])
-        assert cache.find(list(entries)).count(None) == 10
-
     def test_an_entry_that_does_not_tell_it_is_missing(self, queue: Queue) -> None:
         cache = cache_of(queue, TABLE)
         cache.store({own_places(1): Entry(np.zeros((1, 32), np.float32), 9, True)})

@@ -139,6 +139,7 @@ class Reply:
         vectors = None if first.vectors is None else [_present(r.vectors) for r in replies]
         for reply in replies:
             _check_alike(first, reply)
+        asked: dict[str, Any] = {name: _joined(replies, name) for name in _IF_ASKED}
         return cls(
             first.id,
             vectors=None if vectors is None else np.concatenate(vectors),
@@ -146,19 +147,13 @@ class Reply:
             tokens=[count for r in replies for count in r.tokens],
             truncated=[flag for r in replies for flag in r.truncated],
             characters=[count for r in replies for count in r.characters] if all(r.characters for r in replies) else [],
-            hits=_joined(replies, "hits"),
             index_version=first.index_version,
-            cursors=_joined(replies, "cursors"),
-            totals=_joined(replies, "totals"),
-            facets=_joined(replies, "facets"),
             scores=None if first.scores is None else np.concatenate([_present(r.scores) for r in replies]),
-            pieces=_joined(replies, "pieces"),
-            decoded=_joined(replies, "decoded"),
-            chunks=_joined(replies, "chunks"),
             timings={name: max(r.timings.get(name, 0.0) for r in replies) for name in TIMINGS},
             cached=sum(r.cached for r in replies),
             model=first.model,
             ignored=first.ignored,
+            **asked,
         )
 
     def rows_by_text(self) -> list[NDArray[np.float32]]:
