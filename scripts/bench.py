@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks import (
     compare,
     connections,
+    encoders,
     engine,
     fair,
     plot,
@@ -39,10 +40,11 @@ SCENARIOS: dict[str, Callable[[Plan], list[Row]]] = {
     "cache": scenarios.cache,
     "quality": quality.run,
     "compare": compare.run,
+    "encoders": encoders.run,
 }
 
 #: Scenarios that run only when they are named.
-ON_DEMAND = ("compare",)
+ON_DEMAND = ("compare", "encoders")
 
 
 def main() -> None:

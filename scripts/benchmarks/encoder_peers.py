@@ -1,0 +1,203 @@
+"""The engines of the scenario `encoders`: how each is opened, and the files of the peers, made of the same weights."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from stack import model
+
+from benchmarks.plan import own_process, say
+from shoal_workers.model.source import find_source
+
+#: Takes texts and returns their normalised vectors `[texts, dimension]`.
+Embed = Callable[[Sequence[str]], NDArray[Any]]
+
+
+def source() -> Path:
+    """Return the folder of the original."""
+    return find_source(model().name)
+
+
+def prepared(folder: Path, texts: Sequence[str]) -> Path:
+    """Return the folder; make what is missing in it, if the library for it is installed.
+
+    `texts` are the examples by which activations of 8 bits get their ranges.
+    """
+    for name, (package, make) in MAKERS.items():
+        if find_spec(package) and not (folder / name).exists():
+            say(f"encoders: making {folder / name}")
+            folder.mkdir(parents=True, exist_ok=True)
+            with own_process() as process:  # which loads torch
+                process.submit(make, source(), folder, texts).result()
+    return folder
+
+
+def _make_onnx(source: Path, folder: Path, _: Sequence[str]) -> None:
+    from sentence_transformers import (
+        SentenceTransformer,
+        export_dynamic_quantized_onnx_model,
+        export_optimized_onnx_model,
+    )
+
+    original = SentenceTransformer(str(source), backend="onnx")
+    original.save_pretrained(str(folder))
+    export_optimized_onnx_model(original, "O3", str(folder))
+    export_dynamic_quantized_onnx_model(original, "avx512_vnni", str(folder))
+
+
+def _make_openvino(source: Path, folder: Path, texts: Sequence[str]) -> None:
+    from sentence_transformers import SentenceTransformer, export_static_quantized_openvino_model
+
+    examples = folder / "examples"
+    examples.mkdir(exist_ok=True)
+    (examples / "train.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[:1_000]))
+    original = SentenceTransformer(str(source), backend="openvino")
+    original.save_pretrained(str(folder))
+    export_static_quantized_openvino_model(original, None, str(folder), str(examples), "default", "train", "text")
+
+
+def _make_gguf(source: Path, folder: Path, _: Sequence[str]) -> None:
+    import gguf  # type: ignore[import-not-found]
+    from gguf import GGMLQuantizationType as Type
+
+    for name, kind in GGUF_TYPES.items():
+        writer = gguf.GGUFWriter(folder / name, "bert")
+        _describe(writer, source, gguf)
+        names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.BERT, 6)
+        for key, weights in _weights(source).items():
+            found = names.get_name(key, try_suffixes=(".weight", ".bias"))
+            is_product = weights.ndim == 2 and "position" not in key and "token_type" not in key
+            as_type = Type[kind] if is_product else Type.F32
+            writer.add_tensor(found, gguf.quants.quantize(weights, as_type), raw_dtype=as_type)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+
+
+def _weights(source: Path) -> dict[str, Any]:
+    from safetensors.numpy import load_file
+
+    weights = load_file(source / "model.safetensors")
+    return {key: value for key, value in weights.items() if not key.startswith("pooler") and "position_ids" not in key}
+
+
+def _describe(writer: Any, source: Path, gguf: Any) -> None:
+    """Write the sizes of the model, and its vocabulary, in which beginnings of words are marked and not the rest."""
+    config = json.loads((source / "config.json").read_text())
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_layer_norm_eps(config["layer_norm_eps"])
+    writer.add_causal_attention(False)
+    writer.add_pooling_type(gguf.PoolingType.MEAN)
+    writer.add_token_type_count(config["type_vocab_size"])
+    words = (source / "vocab.txt").read_text().splitlines()
+    special = {"[PAD]": "pad", "[UNK]": "unk", "[CLS]": "bos", "[SEP]": "sep", "[MASK]": "mask"}
+    writer.add_tokenizer_model("bert")
+    writer.add_token_list(
+        [word if word in special else word[2:] if word[:2] == "##" else "\u2581" + word for word in words]
+    )
+    types = gguf.TokenType
+    writer.add_token_types([types.CONTROL if word in special else types.NORMAL for word in words])
+    for word, name in special.items():
+        getattr(writer, f"add_{name}_token_id")(words.index(word))
+    writer.add_eos_token_id(words.index("[SEP]"))
+
+
+#: The types of the weights in files for llama.cpp.
+GGUF_TYPES = {"minilm-f16.gguf": "F16", "minilm-q8.gguf": "Q8_0"}
+
+#: A file of each kind that is made last, the package that reads it, and the function that makes all of its kind.
+MAKERS: dict[str, tuple[str, Callable[[Path, Path, Sequence[str]], None]]] = {
+    "onnx/model_qint8_avx512_vnni.onnx": ("optimum", _make_onnx),
+    "openvino/openvino_model_qint8_quantized.xml": ("nncf", _make_openvino),
+    "minilm-q8.gguf": ("gguf", _make_gguf),
+}
+
+
+def _open_shoal(_: Path, precision: str, engine: str) -> Embed:
+    from threadpoolctl import threadpool_limits
+
+    from shoal.contract.options import Options
+    from shoal.settings import Settings
+    from shoal_workers.service.service import open_encoder
+
+    threadpool_limits(1, user_api="blas")
+    encoder = open_encoder(Settings.from_environment(precision=precision, engine=engine), 1)
+    return lambda texts: encoder.embed(texts, Options(), "")
+
+
+def _open_sentence_transformers(folder: Path, backend: str, more: Mapping[str, Any]) -> Embed:
+    import torch
+    from sentence_transformers import SentenceTransformer
+
+    torch.set_num_threads(1)
+    if backend == "onnx":
+        from onnxruntime import SessionOptions  # type: ignore[import-not-found]
+
+        (options := SessionOptions()).intra_op_num_threads = 1
+        more = {**more, "provider": "CPUExecutionProvider", "session_options": options}
+    path = source() if backend == "torch" else folder
+    original: Any = SentenceTransformer(str(path), device="cpu", backend=backend, model_kwargs=dict(more))
+    settings = {"normalize_embeddings": True, "show_progress_bar": False}
+    return lambda texts: original.encode(texts, batch_size=len(texts), **settings)
+
+
+def _open_fastembed(folder: Path, file: str) -> Embed:
+    from fastembed import TextEmbedding  # type: ignore[import-not-found]
+    from fastembed.common.model_description import ModelSource, PoolingType  # type: ignore[import-not-found]
+
+    about: dict[str, Any] = {"pooling": PoolingType.MEAN, "normalization": True, "dim": 384, "model_file": file}
+    TextEmbedding.add_custom_model("minilm", sources=ModelSource(hf="minilm"), **about)
+    embedding: Any = TextEmbedding("minilm", threads=1, specific_model_path=str(folder))
+    embedding.model.tokenizer.enable_truncation(256)  # as in sentence-transformers; one of the files says 128
+    return lambda texts: np.array([*embedding.embed(texts, batch_size=len(texts))])
+
+
+def _open_llama(folder: Path, file: str) -> Embed:
+    import llama_cpp  # type: ignore[import-not-found]
+
+    defaults = llama_cpp.llama_model_default_params()
+    defaults.use_extra_bufts = False  # with its layout for AMX it ended with an illegal instruction
+    llama_cpp.llama_cpp.llama_model_default_params = lambda: defaults
+    sizes = dict.fromkeys(("n_ctx", "n_batch", "n_ubatch"), LLAMA_TOKENS)
+    threads = {"n_threads": 1, "n_threads_batch": 1}
+    llama = llama_cpp.Llama(str(folder / file), embedding=True, flash_attn=True, verbose=False, **sizes, **threads)
+    return lambda texts: np.array(llama.embed(list(texts), normalize=True))
+
+
+#: Tokens of a pass of llama.cpp, whose attention takes time for each pair of them, of different texts too.
+LLAMA_TOKENS = 512
+
+#: What vectors are compared with. ST is sentence-transformers.
+REFERENCE = "ST torch f32"
+
+_OV = {"ov_config": {"INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY"}}
+_OV_FILE, _OV_INT8 = ("openvino/openvino_model.xml", "openvino/openvino_model_qint8_quantized.xml")
+_ONNX, _ONNX_INT8 = "onnx/model_O3.onnx", "onnx/model_qint8_avx512_vnni.onnx"
+
+#: Each engine by name: the package that it needs, the function that opens it, and what that takes after the folder.
+OPENERS: dict[str, tuple[Any, ...]] = {
+    "shoal bf16, openvino": ("openvino", _open_shoal, "bf16", "openvino"),
+    "shoal int8, openvino": ("openvino", _open_shoal, "int8", "openvino"),
+    "shoal f32, openvino": ("openvino", _open_shoal, "f32", "openvino"),
+    "shoal bf16, avx512": ("shoal", _open_shoal, "bf16", "avx512"),
+    "shoal int8, avx512": ("shoal", _open_shoal, "int8", "avx512"),
+    REFERENCE: ("sentence_transformers", _open_sentence_transformers, "torch", {}),
+    "ST torch bf16": ("sentence_transformers", _open_sentence_transformers, "torch", {"dtype": "bfloat16"}),
+    "ST ONNX f32": ("optimum", _open_sentence_transformers, "onnx", {"file_name": _ONNX}),
+    "ST ONNX int8": ("optimum", _open_sentence_transformers, "onnx", {"file_name": _ONNX_INT8}),
+    "ST OpenVINO": ("nncf", _open_sentence_transformers, "openvino", {"file_name": _OV_FILE, **_OV}),
+    "ST OpenVINO int8": ("nncf", _open_sentence_transformers, "openvino", {"file_name": _OV_INT8, **_OV}),
+    "fastembed f32": ("fastembed", _open_fastembed, _ONNX),
+    "fastembed int8": ("fastembed", _open_fastembed, _ONNX_INT8),
+    "llama.cpp f16": ("llama_cpp", _open_llama, "minilm-f16.gguf"),
+    "llama.cpp q8_0": ("llama_cpp", _open_llama, "minilm-q8.gguf"),
+}
