@@ -155,7 +155,7 @@ class TestMemory:
         numbers = pyarrow.ListArray.from_arrays(pyarrow.array([0, 50_000_000], "int32"), pyarrow.repeat(0, 50_000_000))
         parquet.write_table(pyarrow.table({"text": ["one"], "page": numbers}), tmp_path / "a.parquet")
         code = "import sys; from shoal.records.source import Source as S; print(list(S(sys.argv[1]).rows()))"
-        command = [sys.executable, "-c", code, tmp_path / "a.parquet"]
+        command = [sys.executable, "-c", code, str(tmp_path / "a.parquet")]
         ended = subprocess.run(command, capture_output=True, text=True)
         assert "it has over 8,388,608 bytes" in ended.stdout or "BadDocument" in ended.stderr, ended.stderr[-500:]
 
