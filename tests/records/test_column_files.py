@@ -89,6 +89,15 @@ def test_bad_rows_are_left_out(save: Save) -> None:
     assert refusal(path).startswith(f'{path}, row 1: a hit has its own "score"')
 
 
+def test_a_row_that_points_out_of_the_file_is_left_out(tmp_path: Path) -> None:
+    texts = ["one", "two", "three"]
+    path = arrow(tmp_path / "a.arrow", {"text": texts, "kind": pyarrow.array(texts).dictionary_encode()})
+    data, places = path.read_bytes(), struct.pack("<3i", 0, 1, 2)
+    assert data.count(places) == 1
+    path.write_bytes(data.replace(places, struct.pack("<3i", 0, 10**6, 2)))
+    assert rows(path) == ["one", 2, "three"]
+
+
 def test_values_become_what_json_can_hold(save: Save) -> None:
     path = save(
         {
