@@ -89,6 +89,15 @@ def test_bad_rows_are_left_out(save: Save) -> None:
     assert refusal(path).startswith(f'{path}, row 1: a hit has its own "score"')
 
 
+def test_a_row_that_points_out_of_the_file_is_left_out(tmp_path: Path) -> None:
+    texts = ["one", "two", "three"]
+    path = arrow(tmp_path / "a.arrow", {"text": texts, "kind": pyarrow.array(texts).dictionary_encode()})
+    data, places = path.read_bytes(), struct.pack("<3i", 0, 1, 2)
+    assert data.count(places) == 1
+    path.write_bytes(data.replace(places, struct.pack("<3i", 0, 10**6, 2)))
+    assert rows(path) == ["one", 2, "three"]
+
+
 def test_values_become_what_json_can_hold(save: Save) -> None:
     path = save(
         {
@@ -155,7 +164,7 @@ class TestMemory:
         numbers = pyarrow.ListArray.from_arrays(pyarrow.array([0, 50_000_000], "int32"), pyarrow.repeat(0, 50_000_000))
         parquet.write_table(pyarrow.table({"text": ["one"], "page": numbers}), tmp_path / "a.parquet")
         code = "import sys; from shoal.records.source import Source as S; print(list(S(sys.argv[1]).rows()))"
-        command = [sys.executable, "-c", code, tmp_path / "a.parquet"]
+        command = [sys.executable, "-c", code, str(tmp_path / "a.parquet")]
         ended = subprocess.run(command, capture_output=True, text=True)
         assert "it has over 8,388,608 bytes" in ended.stdout or "BadDocument" in ended.stderr, ended.stderr[-500:]
 

@@ -15,8 +15,7 @@ from pdf_files import pdf, pdf_of
 
 from shoal.errors import Paused
 from shoal.extraction.file_formats import extract_markdown
-from shoal.extraction.kinds import MAX_FILE_BYTES, MAX_TEXT_BYTES, Extracted, UnreadableFile
-from shoal.extraction.text_reader import TextReader
+from shoal.extraction.text_reader import MAX_FILE_BYTES, MAX_TEXT_BYTES, Extracted, TextReader, UnreadableFile
 
 needs_html = pytest.mark.skipif(not find_spec("selectolax"), reason="selectolax is not installed")
 needs_pdf = pytest.mark.skipif(not find_spec("pypdf"), reason="pypdf is not installed")

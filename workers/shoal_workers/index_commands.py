@@ -1,8 +1,7 @@
 """The commands `shoal index`, but for `build` and `watch`: versions, and documents of an index that is served."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -96,13 +95,7 @@ def publish(settings: Settings, index_name: str, version: str) -> None:
 
     A version of another model than that of the pool, if one answers, is refused.
     """
-    from shoal_workers.index.versions import publish
-
-    folder = _folder(settings, index_name)
-    with _pool(settings, folder) as digest:
-        publish(folder, version, digest)
-        click.echo(f"{folder}: version {version} is published")
-        upload_changes(settings, folder, is_published=True)
+    _switch(settings, index_name, version)
 
 
 @index.command()
@@ -110,13 +103,7 @@ def publish(settings: Settings, index_name: str, version: str) -> None:
 @settings_options(*REDIS_SETTINGS, *CHANGE_SETTINGS)
 def rollback(settings: Settings, index_name: str) -> None:
     """Make the version current that was published before the current one."""
-    from shoal_workers.index.versions import rollback
-
-    folder = _folder(settings, index_name)
-    with _pool(settings, folder) as digest:
-        version = rollback(folder, digest)
-        click.echo(f"{folder}: version {version} is published")
-        upload_changes(settings, folder, is_published=True)
+    _switch(settings, index_name, None)
 
 
 @index.command()
@@ -166,16 +153,17 @@ def _folder(settings: Settings, name: str) -> Path:
     return where_is(settings, name)
 
 
-@contextmanager
-def _pool(settings: Settings, folder: Path) -> Iterator[str | None]:
-    """Give the digest of the pool's model; None, after a line that says so, if no worker is ready.
+def _switch(settings: Settings, index_name: str, version: str | None) -> None:
+    """Publish a version, or the one before the current one.
 
-    What is done then has Redis forget the changes that all versions of the index have.
+    Redis then forgets the changes that all versions of the index have.
     """
     from shoal.client.redis.client import Client
     from shoal_workers.index.build.document_encoder import served_digest
     from shoal_workers.index.long_tasks import changes_of, name_of
+    from shoal_workers.index.versions import publish, rollback
 
+    folder = _folder(settings, index_name)
     with Client.from_settings(settings) as client:
         digest, changes = None, None
         with suppress(Unavailable):
@@ -183,6 +171,11 @@ def _pool(settings: Settings, folder: Path) -> Iterator[str | None]:
             changes = changes_of(name_of(settings, folder), client)
         if digest is None:
             click.echo("no pool answers: the version's model is not compared with that of the workers", err=True)
-        yield digest
+        if version is None:
+            version = rollback(folder, digest)
+        else:
+            publish(folder, version, digest)
+        click.echo(f"{folder}: version {version} is published")
+        upload_changes(settings, folder, is_published=True)
         if changes:
             changes.forget_folded(folder)

@@ -16,8 +16,7 @@ from shoal.contract.excerpt import excerpt
 from shoal.contract.options import OPTION_NAMES, Options
 from shoal.errors import BadDocument, InvalidRequest, Unavailable
 from shoal.long_task import Report, TaskProgress
-from shoal.records.bad_rows import BadRows
-from shoal.records.document import BadRow, Document
+from shoal.records.document import BadRow, BadRows, Document
 from shoal.records.source import Source
 from shoal.records.source_file import SourceRules
 from shoal.settings import DEFAULTS, Settings

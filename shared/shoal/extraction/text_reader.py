@@ -1,4 +1,4 @@
-"""The side of the reader process that sends it files and gets their texts."""
+"""Files that are documents: their kinds, limits, and the process that reads them, as its caller sees it."""
 
 import os
 import signal
@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import chain
 from multiprocessing.connection import Connection, Pipe
@@ -13,15 +14,23 @@ from threading import Timer
 from typing import Self
 
 from shoal.errors import MissingExtra
-from shoal.extraction.kinds import (
-    MAX_FILE_BYTES,
-    MAX_MEMORY_BYTES,
-    MAX_TEXT_BYTES,
-    OUT_OF_MEMORY,
-    Extracted,
-    UnreadableFile,
-)
 from shoal.process.extra import install_command
+
+#: The kind of a file by the ending of its name.
+KINDS = {
+    **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
+    **dict.fromkeys((".md", ".markdown"), "markdown"),
+    ".pdf": "pdf",
+}
+
+#: Version of the texts that are taken out of files, raised by one whenever a file gets another one.
+TEXTS_VERSION = 2
+
+#: Most bytes of a file, and of the text that is taken out of it.
+MAX_FILE_BYTES, MAX_TEXT_BYTES = 256 * 2**20, 8 * 2**20
+
+#: Most memory that reading a file takes, in bytes, and the exit code of a reader that needs more.
+MAX_MEMORY_BYTES, OUT_OF_MEMORY = 2**30, 12
 
 #: The packages that kinds need, which the extra `documents` has.
 PACKAGES = {"html": "selectolax", "pdf": "pypdf"}
@@ -37,6 +46,18 @@ ANSWER_S = 10.0
 
 #: Most characters of the fault of a file.
 MAX_ERROR_CHARS = 1_000
+
+
+class UnreadableFile(Exception):
+    """A fault of a file, with its remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extracted:
+    """The text of a file, and its title if it has one."""
+
+    text: str
+    title: str = ""
 
 
 class TextReader:

@@ -1,15 +1,18 @@
-"""Records of a source, and the documents that are made of them."""
+"""Records of a source, the documents that are made of them, and the rows that are left out."""
 
 import json
+import os
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 from shoal.contract import wire
 from shoal.contract.excerpt import excerpt
-from shoal.errors import BadDocument
+from shoal.errors import BadDocument, FileError
+from shoal.long_task import MAX_SHOWN
 
 #: Values by the name of their column.
 Record = dict[str, Any]
@@ -20,6 +23,9 @@ Records = Iterator[tuple[int, Record | BadDocument]]
 
 #: Most bytes of a record. A longer one is skipped while it is read.
 MAX_ROW_BYTES = 8 * 2**20
+
+#: Most bad rows of a source. A packed file may have a thousand times as many as it has bytes, and each takes a line.
+MAX_BAD_ROWS = 10_000_000
 
 #: Most names of columns that a message lists.
 MAX_LISTED = 10
@@ -61,6 +67,54 @@ class BadRow:
 
     number: int
     reason: str
+
+
+class BadRows:
+    """The bad rows of a source: their number `num`, the messages of the `first` ones, and a file that has all of them.
+
+    The file has one JSON object `{"row", "reason"}` a line. The first `num_kept` lines, which an earlier run wrote,
+    stay. Raises FileError if it has fewer lines.
+    """
+
+    def __init__(self, path: Path, num_kept: int = 0, most: int = MAX_BAD_ROWS):
+        self.num = 0
+        self._most = most
+        self.first: tuple[str, ...] = ()
+        path.touch()
+        with path.open("r+b") as file:
+            try:
+                for _ in range(num_kept):
+                    values = json.loads(file.readline())
+                    self._count(BadRow(int(values["row"]), str(values["reason"])))
+            except (ValueError, KeyError, TypeError) as error:
+                raise FileError(f"{path} has fewer rows than were left out: write to another folder") from error
+            file.truncate(file.tell())
+        self._file = path.open("a", encoding="utf-8")
+
+    def add(self, row: BadRow) -> None:
+        """Keep one bad row. Raises BadDocument if there are over `most`."""
+        if self.num == self._most:
+            raise BadDocument(
+                f"over {self._most:,} rows cannot be used, at which reading ends; the first: {self.first[0]}"
+            )
+        self._count(row)
+        self._file.write(json.dumps({"row": row.number, "reason": row.reason}, ensure_ascii=False) + "\n")
+
+    def sync(self) -> None:
+        """Wait until all rows are on disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def _count(self, row: BadRow) -> None:
+        self.num += 1
+        if len(self.first) < MAX_SHOWN:
+            self.first += (row.reason,)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,7 @@ from typing import NamedTuple, NoReturn, Self
 from shoal import __version__
 from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, FileError, InvalidRequest, PathNotAllowed
-from shoal.extraction.kinds import KINDS, TEXTS_VERSION, UnreadableFile
-from shoal.extraction.text_reader import TextReader
+from shoal.extraction.text_reader import KINDS, TEXTS_VERSION, TextReader, UnreadableFile
 from shoal.records.document import Record
 from shoal.records.source_file import BLOCK_BYTES, SourceFile, SourceRules, open_file
 
@@ -57,8 +56,7 @@ class ReadFiles:
     """The records of files in a file of SQLite, each under a mark of the file that it was read from. For one thread.
 
     A mark is a hash of the path, the size, the inode, the two times of change and the way in which texts are made of
-    files. No program can set the time at which the inode changed. If the file of SQLite is damaged or cannot be
-    written, all files are read. `now_s` is the time in Unix seconds.
+    files. If the file of SQLite is damaged or cannot be written, all files are read.
     """
 
     def __init__(self, path: Path, now_s: Callable[[], float] = time.time):
@@ -131,7 +129,7 @@ class ReadFiles:
 
 
 def list_files(folder: Path, rules: SourceRules, most: int = MAX_FILES) -> list[FoundFile]:
-    """Return the files of a folder and of those in it that are of a known kind, ordered by their paths.
+    """Return the files below a folder that are of a known kind, ordered by their paths.
 
     Hidden ones are left out, and links to folders are not followed. Raises PathNotAllowed for a folder of uploads, and
     InvalidRequest for a folder that cannot be read, or that has too many files.
@@ -183,10 +181,7 @@ def kind_of(name: str, kinds: dict[str, str] = KINDS) -> str | None:
 def read_document(
     file: SourceFile, document_id: str, path: str, kind: str, reader: TextReader, waiting: Callable[[], object]
 ) -> Record | BadDocument:
-    """Return the record of an open file: its text, its title if it has one, and its time if it is one of this machine.
-
-    `waiting` is called often while the file is read. Raises MissingExtra.
-    """
+    """Return the record of an open file: its text, its title, and its time if it is one of this machine."""
     try:
         found = reader.read(kind, iter(lambda: file.stream.read(BLOCK_BYTES), b""), waiting)
     except UnreadableFile as error:

@@ -20,7 +20,7 @@ def documents_of(
     """Return the documents that are given, in their order.
 
     Raises BadDocument or InvalidText, whose message names the document by its number from 0 and its id; TooLarge for
-    more than `most`, and for more than `max_values` in the lists and maps of all of them, before these are looked at.
+    more than `most` documents, or more than `max_values` values in their lists and maps, before these are looked at.
     """
     num_values = 0
     columns = DocumentColumns("text", "id", RESERVED_NAMES, max_text_chars)
@@ -43,8 +43,7 @@ def documents_of(
 def ids_of(given: Iterable[str], most: int) -> list[str]:
     """Return the ids that are given, in their order.
 
-    Raises InvalidRequest or InvalidText, whose message names the id by its number from 0; TooLarge for more than
-    `most`.
+    Raises InvalidRequest or InvalidText, whose message names the id by its number; TooLarge for more than `most`.
     """
     found: dict[str, None] = {}
     for number, one in enumerate(given):
@@ -86,7 +85,6 @@ def _document(given: Given, number: int, columns: DocumentColumns) -> Document:
 
 
 def _check_field(name: Any, value: Any) -> None:
-    """Raise BadDocument or InvalidText for a field that JSON or msgpack cannot hold."""
     if not isinstance(name, str):
         raise BadDocument(f"{excerpt(name)} is no name of a field: it takes a string")
     if not wire.is_json(value, MAX_FIELD_DEPTH):

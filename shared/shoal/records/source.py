@@ -9,8 +9,7 @@ from pathlib import Path
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, InvalidRequest
-from shoal.extraction.kinds import KINDS
-from shoal.extraction.text_reader import TextReader
+from shoal.extraction.text_reader import KINDS, TextReader
 from shoal.records.column_records import read_arrow, read_parquet
 from shoal.records.document import (
     RESERVED_NAMES,
@@ -67,8 +66,8 @@ class Source:
     Once a row was read, `ids_are_positions` says whether the ids are such positions.
 
     The constructor raises InvalidRequest for a file that is not there or of no known kind. Iterating raises
-    InvalidRequest for a column that cannot be used, BadDocument, InvalidRequest or FileError where the file cannot be
-    read as a whole, AddressNotAllowed, PathNotAllowed, and MissingExtra.
+    InvalidRequest for a column that cannot be used, BadDocument, InvalidRequest or FileError for a file that cannot be
+    read, AddressNotAllowed, PathNotAllowed, and MissingExtra.
     """
 
     def __init__(
@@ -126,8 +125,8 @@ class Source:
     ) -> Generator[Document | BadRow]:
         """Yield each row that is not blank, in order: as a document, or as a bad row.
 
-        `waiting` is called often while a row takes long, and may raise to end the reading. Of a folder, files that are
-        in `read_files` and have not changed are not read again.
+        `waiting` is called often while a row takes long, and may raise. Files of a folder that are in `read_files` and
+        have not changed are not read again.
         """
         columns: DocumentColumns | None = None
         with closing(self._records(waiting, read_files)) as records:
@@ -191,15 +190,16 @@ class Source:
                 )
         id_column = "id" if self.id_column is None and "id" in found else self.id_column
         self.ids_are_positions = id_column is None
-        text_column = self.text_column or self._guess_text_column([name for name in found if name != id_column])
+        text_column = self.text_column
+        if text_column is None:
+            names = [name for name in found if name != id_column]
+            exact = [name for name in names if name == "text"]
+            usual = [name for name in names if name in USUAL_TEXT_COLUMNS]
+            choice = next((choice for choice in (exact, names, usual) if len(choice) == 1), None)
+            if choice is None:
+                named = f"the text could be any of {listed(names)}; name it with --text-column"
+                raise InvalidRequest(f"{self.label.path}: {named}")
+            text_column = choice[0]
+            if choice is usual:  # any other name may be a text, of a file without a header
+                log.info("%s: the texts are those of its column %s", self.label.path, text_column)
         return DocumentColumns(text_column, id_column, self._reserved, self._max_text_chars)
-
-    def _guess_text_column(self, names: list[str]) -> str:
-        exact = [name for name in names if name == "text"]
-        usual = [name for name in names if name in USUAL_TEXT_COLUMNS]
-        for choice in (exact, names, usual):
-            if len(choice) == 1:
-                if choice is usual:  # any other name may be a text, of a file without a header
-                    log.info("%s: the texts are those of its column %s", self.label.path, choice[0])
-                return choice[0]
-        raise InvalidRequest(f"{self.label.path}: the text could be any of {listed(names)}; name it with --text-column")

@@ -28,11 +28,10 @@ MAX_EXPANSION, FREE_BYTES, ROW_BYTES = 250, 2**30, 150
 
 @dataclass(frozen=True, slots=True)
 class SourceRules:
-    """Rules for the place of a source, which depend on the settings of the process that opens it.
+    """Rules for the place of a source, by the settings of the process that opens it.
 
-    Web addresses in private networks are refused unless their host is one of `private_hosts`, and so are redirects that
-    lead from below the `root_urls` elsewhere, and links from below the `root_folders`. The files below `uploads` are of
-    clients that know their names: it is no source as a folder, and no part of one.
+    Refused are web addresses in private networks unless their host is one of `private_hosts`, redirects that lead from
+    below the `root_urls` elsewhere, links from below the `root_folders`, and folders of the `uploads` of clients.
     """
 
     private_hosts: Collection[str] = ()
@@ -54,8 +53,7 @@ class SourceRules:
 class SourceFile:
     """An open file, as its bytes are stored. `size_bytes` is None if it is not known; `modified` is "" then.
 
-    `fraction` is the part of it that was read; a reader that does not go from the beginning to the end replaces the
-    function that computes it.
+    `fraction` returns the part that was read; a reader that does not go from the beginning to the end replaces it.
     """
 
     def __init__(self, stream: "io.BufferedReader[Any]", size_bytes: int | None, modified: int | str):
@@ -110,22 +108,17 @@ def open_file(path: str, rules: SourceRules) -> Iterator[SourceFile]:
     that the rules do not name, PathNotAllowed if a redirect or a link leads from below a root out of the roots, and
     MissingExtra for a URL that needs a package which is not installed.
     """
-    if not is_url(path):
-        with _local(path, rules.root_folders) as file:
-            yield file
-    elif path.partition("://")[0].lower() in ("http", "https"):
+    if path.partition("://")[0].lower() in ("http", "https"):
         with closing(WebFile(path, rules.private_hosts, rules.root_urls)) as web:
             yield SourceFile(io.BufferedReader(web, BLOCK_BYTES), web.size_bytes, web.modified)
-    else:
+        return
+    if is_url(path):
         with closing(_StoredFile(path)) as stored:
             yield SourceFile(io.BufferedReader(stored, BLOCK_BYTES), stored.size_bytes, stored.modified)
-
-
-@contextmanager
-def _local(path: str, root_folders: Collection[Path]) -> Iterator[SourceFile]:
+        return
     try:
         with io.BufferedReader(io.FileIO(path), BLOCK_BYTES) as stream:
-            named, roots = Path(os.path.abspath(path)), [folder.resolve() for folder in root_folders]
+            named, roots = Path(os.path.abspath(path)), [folder.resolve() for folder in rules.root_folders]
             # A link may be put there at any time. Only Linux tells the place of an open file.
             if sys.platform == "linux" and any(named.is_relative_to(root) for root in roots):
                 found = Path(os.readlink(f"/proc/self/fd/{stream.fileno()}"))

@@ -125,7 +125,6 @@ class WebFile(io.RawIOBase):
         raise self._failure(f"there are over {MAX_REDIRECTS} redirects")
 
     def _read(self, buffer: Any) -> int:
-        """Read what the connection has; raise FileError if it broke."""
         try:
             num_bytes = self._response.readinto(buffer)
         except (OSError, HTTPException) as error:
@@ -143,7 +142,7 @@ class WebFile(io.RawIOBase):
             raise self._failure("it has changed since it was opened")
 
     def _next(self, url: str, location: str) -> str:
-        """Return the address to which a redirect leads. Users may name private hosts, and servers may not."""
+        """Return the address to which a redirect leads. Users may name private hosts; servers may not."""
         target = urljoin(url, location)
         redirected = f"{without_query(self.url)} is redirected to"
         if urlsplit(url).scheme == "https" and urlsplit(target).scheme != "https":

@@ -45,8 +45,8 @@ class Chunked:
         chunker = self._encoder.chunker(Options(chunk_tokens=sizes[0], chunk_overlap=sizes[1]), "")
         assert chunker is not None
         self._path.write_text("".join(json.dumps(document) + "\n" for document in documents))
-        options = {"encoder": MadeVectors(), "cutter": Cutter(chunker, *sizes)} | options
-        return build(Source(self._path), self.out, **options)
+        arguments: dict[str, Any] = {"encoder": MadeVectors(), "cutter": Cutter(chunker, *sizes)} | options
+        return build(Source(self._path), self.out, **arguments)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -142,20 +142,6 @@ def test_a_long_job_cuts_with_the_tokenizer_of_the_model(tmp_path: Path, encoder
     for folder, name in ((home, model.model.name), (tmp_path, str(tmp_path))):
         with pytest.raises((ModelNotFound, ModelMismatch), match="build where a worker is, or without chunk_tokens"):
             Cutter.open(folder, replace(model.model, name=name, digest="f" * 64), request.options())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ({"chunk_tokens": 0}, "chunk_tokens is 0"),
-        ({"chunk_tokens": "10"}, "chunk_tokens is .10.: it takes"),
-        ({"chunk_overlap": 3}, "chunk_overlap is 3, without chunk_tokens"),
-        ({"chunk_tokens": 10, "chunk_overlap": 6}, "it takes at most half of chunk_tokens"),
-    ],
-)
-def test_chunks_of_no_possible_size_are_refused(arguments: dict[str, Any], reason: str) -> None:
-    with pytest.raises(InvalidRequest, match=reason):
-        BuildIndex("news", "a.txt", **arguments)
 
 
 def test_the_tokenizer_is_of_the_original_of_a_model_where_none_is_prepared(encoder: Encoder, tmp_path: Path) -> None:

@@ -37,11 +37,10 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 class BuildIndex:
     """A build of a version of the index `name`.
 
-    With `on_bad` "skip", bad rows of the source are left out. `full` embeds all texts anew, also those that the version
-    built last has. Changes of the index that were made before `drop_changes_before`, in Unix seconds, are forgotten.
-    With `chunk_tokens`, documents are cut into chunks of at most so many tokens, of which neighbours share at most
-    `chunk_overlap`, and each chunk is a row of the index. `field_kinds` are the kinds of some fields, as "year=number".
-    Without the `language` of the documents' words, it is found.
+    With `on_bad` "skip", bad rows of the source are left out. `full` embeds all texts anew. Changes of the index that
+    were made before `drop_changes_before`, in Unix seconds, are forgotten. With `chunk_tokens`, each row is a chunk of
+    at most so many tokens, of which neighbours share at most `chunk_overlap`. `field_kinds` are the kinds of some
+    fields, as "year=number". Without the `language` of the documents' words, it is found.
     Raises InvalidRequest for a value that a field does not take.
     """
 
@@ -163,11 +162,7 @@ def build_index(
     resume_key: str = "",
     changes: IndexChanges | None = None,
 ) -> BuildResult:
-    """Build a version of the index in `folder`; `builder.build` says how, and what it raises.
-
-    Redis has the `changes` of the index, if they are given. Of the settings count `kept_versions`, `max_text_chars`,
-    `private_hosts`, `roots` and `home`.
-    """
+    """Build a version of the index in `folder`; `builder.build` says how, and what it raises."""
     return build(
         request.open_source(settings),
         folder,
@@ -192,7 +187,6 @@ def manage_index(request: ManageIndex, folder: Path, pool_digest: str | None, ke
     `pool_digest` is the digest of the model that the pool serves, or None if it serves none. A rollback with the same
     `key`, unless that is empty, is done once. Raises IndexNotFound, InvalidRequest for a delete of the current version
     and a rollback from the first one, IndexMismatch for a version of another model than the pool's, and IndexCorrupt.
-    The current version then stays.
     """
     if request.action == "rollback":
         rollback(folder, pool_digest, key)

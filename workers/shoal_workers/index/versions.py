@@ -74,7 +74,7 @@ class Version:
 
 
 def list_versions(folder: Path) -> list[Version]:
-    """Return what `find_versions` does. Raises IndexNotFound if there are no versions."""
+    """Return the versions that `find_versions` returns. Raises IndexNotFound if there are none."""
     if not (versions := find_versions(folder)):
         raise IndexNotFound(f"{folder} holds no index: build one with `shoal index build SOURCE --out {folder}`")
     return versions
@@ -93,8 +93,8 @@ def find_versions(folder: Path) -> list[Version]:
 def publish(folder: Path, name: str, digest: str | None = None) -> None:
     """Make a version the current one; workers that serve the index open it and switch to it.
 
-    Raises IndexNotFound for an unknown version, IndexCorrupt for one that cannot be read, and IndexMismatch for one of
-    another model than that of the `digest`, if one is given. The current version then stays.
+    Raises IndexNotFound for an unknown version, IndexCorrupt for one that cannot be read, and IndexMismatch for a
+    version of a model with another `digest`, if one is given.
     """
     with changing(folder):
         _check_usable(folder, name, digest)
@@ -102,10 +102,10 @@ def publish(folder: Path, name: str, digest: str | None = None) -> None:
 
 
 def rollback(folder: Path, digest: str | None = None, key: str = "") -> str:
-    """Make the version current that was so before the current one, and return its name.
+    """Make the version current that was published before the current one, and return its name.
 
-    A `key`, which is any word without spaces, makes it safe to call this again with the same one: the index then goes
-    back once. Raises InvalidRequest if there is none, and the errors of `publish`.
+    Called again with the same `key`, a word without spaces, the index goes back once. Raises InvalidRequest if there is
+    no such version, and the errors of `publish`.
     """
     with changing(folder):
         current, there = current_name(folder), {version.name for version in list_versions(folder)}
@@ -229,10 +229,7 @@ def _read(path: Path) -> str:
 
 
 def _remove(version: Path) -> None:
-    """Remove a version; without its manifest first, so that it is never a version that lacks files.
-
-    Of a link to a folder, the link is removed.
-    """
+    """Remove a version, or a link to one; its manifest first, so that it is never a version that lacks files."""
     if version.is_symlink():
         version.unlink()
         return

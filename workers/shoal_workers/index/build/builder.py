@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import DiskFull, IndexCorrupt, IndexNotFound
-from shoal.long_task import Report, TaskProgress
+from shoal.long_task import Report
 from shoal.records.source import Source
 from shoal_workers.index.build.chunks import Cutter
 from shoal_workers.index.build.document_encoder import DocumentEncoder
@@ -57,11 +57,10 @@ class BuildResult:
     """The result of a build, in plain values.
 
     The version has `count` rows, which are `num_documents` documents or their chunks. `num_embedded` texts of rows were
-    embedded, `num_reused` rows have a vector of the version that was built last before, and `num_repeated` have the
-    text of an earlier row. `num_bad` rows of the source were left out, and `num_changed` ids were added, replaced or
-    deleted by changes of the index; if `num_lost` is not 0, others could not be read or are in Redis no more.
-    `found_share` is the part of a sample of rows that were found by their own texts. If it `is_unchanged`, the version
-    is the current one, as the build would only have repeated it: nothing was embedded, and no sample was searched for.
+    embedded, `num_reused` rows have a vector of the version built last before, and `num_repeated` the text of an
+    earlier row. `num_bad` rows of the source were left out. Changes of `num_changed` ids are folded in; if `num_lost`
+    is not 0, others cannot be read or are in Redis no more. `found_share` is the part of a sample of rows that were
+    found by their own texts, and None if the version `is_unchanged`: the current one, which a build would repeat.
     `fields` has the `kind` of each field, and where one value made keywords of a field, that value as `odd`, its
     `document` and the kind of the `others`.
     """
@@ -102,14 +101,13 @@ def build(
 ) -> BuildResult:
     """Build a version of the index in `out`, and make it the current one if it `publishes`.
 
-    It is not published if another version became the current one meanwhile, as by a rollback. Where it `reuses`, texts
-    that the version built last has are not embedded again, and a build that would only repeat the current version
-    leaves that. A build that was interrupted goes on when it is started again with the same arguments, of which `key`
-    is any word; if a version was built with the same key, which is not empty, it is that one. `num_kept` versions stay.
-    With `skips_bad`, bad rows are left out; with a `cutter`, rows are chunks. The version has all changes of the
-    current version, and the `changes` since, if they are given, but for changes made before `drop_changes_before`.
-    Raises BadDocument, DiskFull, IndexBusy while another build of the index runs, IndexCorrupt for a version that fails
-    its validation, what `report` raises, and the errors of the encoder. The current version then stays.
+    It is not published if another version became the current one meanwhile. Where it `reuses`, texts that the version
+    built last has are not embedded again, and a build that would repeat the current version leaves it. An interrupted
+    build goes on when it is started again with the same arguments; a version that was built with the same `key`, unless
+    that is empty, is not built again. `num_kept` versions stay. With `skips_bad`, bad rows are left out; with a
+    `cutter`, rows are chunks. The current version's changes and the `changes` since are folded in, but for changes made
+    before `drop_changes_before`. Raises BadDocument, DiskFull, IndexBusy while another build of the index runs,
+    IndexCorrupt for a version that fails its validation, what `report` raises, and the errors of the encoder.
     """
     began_from = current_name(out)
     if built := _built_before(out, key):
@@ -149,10 +147,9 @@ def _built_before(out: Path, key: str) -> BuildResult | None:
 
 
 def _publish(out: Path, version: str, publishes: bool, num_kept: int, began_from: str | None) -> bool:
-    """Move a version out of the folder of its build, and publish it, where that is not done yet.
+    """Move a version out of the folder of its build, and publish it; return False if it is not published.
 
-    Return False if it is not published: it was not to be, or `began_from` is the current version no more, as somebody
-    went back or published another one meanwhile, who has the last word.
+    It is not if `began_from` is the current version no more: who published or rolled back meanwhile has the last word.
     """
     with changing(out):
         if not (out / version).exists():
@@ -237,8 +234,7 @@ class _Version:
         return result
 
     def _tell(self, step: str, fraction: float = 1.0) -> None:
-        """Report the part of a step that is done."""
-        self.report(TaskProgress(self.state.num_rows, self.state.num_bad, self.state.first_bad, fraction, step))
+        self.report(self.state.progress(step, fraction))
 
     def _result(self, num_embedded: int, num_reused: int) -> BuildResult:
         state = self.state

@@ -38,10 +38,10 @@ class Cutter:
 
     @classmethod
     def open(cls, home: Path, model: ModelInfo, options: Options) -> "Cutter | None":
-        """Return what cuts as the options ask for, with the tokenizer of a model; None if they do not.
+        """Return the cutter that the options ask for, with the tokenizer of a model; None if they ask for none.
 
         The model is the one that is prepared in `home`, or its original. Raises ModelNotFound if neither is on this
-        machine, ModelMismatch if it is not the one of the digest, and InvalidRequest for chunks that it cannot take.
+        machine, ModelMismatch for another digest, and InvalidRequest for chunks that it cannot take.
         """
         if options.chunk_tokens is None:
             return None
@@ -56,14 +56,14 @@ class Cutter:
     def cut(self, document: Document) -> list[Document]:
         """Return the chunks of a document.
 
-        Raises BadDocument for a field that has the name of one of theirs, and for fields that would take too much room.
+        Raises BadDocument for a field that has the name of a chunk's, and for fields that would take too much room.
         """
         if taken := [name for name in CHUNK_FIELDS if name in document.fields]:
             raise BadDocument(f"a chunk has its own {', '.join(taken)}; rename the column of that name")
         return self.recut(document)
 
     def recut(self, document: Document) -> list[Document]:
-        """Return the chunks of a document, whose own fields give way to theirs; raise BadDocument as `cut` does."""
+        """Return the chunks of a changed document, whose own fields give way to the chunks' fields."""
         places: list[dict[str, int]] = []
         start: int | None = 0
         stop = 0
@@ -83,7 +83,6 @@ class Cutter:
 
 
 def _find_tokenizer(home: Path, model: ModelInfo) -> tuple[Model, Path]:
-    """Return the model with its properties, and the file of its tokenizer."""
     folder = prepared_folder(home, model.name)
     with suppress(ModelNotFound):
         if (prepared := Model.open(folder)).digest == model.digest:

@@ -76,8 +76,7 @@ class DocumentEncoder(Protocol):
     def embed(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[NDArray[np.float32]]:
         """Yield the normalised vectors of the texts in their order, `[some texts, dimension]` at a time.
 
-        Memory stays constant however many texts there are. `waiting` is called with the reason, again and again, while
-        the encoder waits for something.
+        `waiting` is called with the reason, again and again, while the encoder waits for something.
         """
         ...
 
@@ -109,7 +108,7 @@ class PoolEncoder:
     def find(cls, client: Client, waiting: Waiting | None = None) -> Self:
         """Return the encoder of the client's pool; with `waiting`, once a worker is ready.
 
-        Raises NotReady if no worker is ready or if workers serve different models, and Unavailable without Redis.
+        Raises NotReady without a ready worker or if workers serve different models, and Unavailable without Redis.
         """
         while (model := served_model_info(client)) is None:
             if waiting is None:
@@ -149,8 +148,7 @@ class PoolEncoder:
 def served_model_info(client: Client) -> ModelInfo | None:
     """Return the model that all ready workers of the client's pool serve, or None if no worker is ready.
 
-    Raises NotReady if their vectors differ, as they serve different models or the same one with other settings, and
-    Unavailable without Redis.
+    Raises NotReady if their vectors differ, by the model or by settings, and Unavailable without Redis.
     """
     workers = client.pool.ready().values()
     check_same_vectors(workers)
@@ -178,5 +176,5 @@ def served_digest(client: Client) -> str | None:
 
 
 def _document_prompt(known: Collection[str]) -> str:
-    """Return the name of the prompt for documents among those of a model; empty if it has none."""
+    """Return the name of a model's prompt for documents; empty if it has none."""
     return next((name for name in DOCUMENT_PROMPTS if name in known), "")

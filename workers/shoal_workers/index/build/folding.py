@@ -1,9 +1,8 @@
 """The changes of an index that a build folds in: documents that were added to it, and ids that were deleted.
 
-A version has the documents of its source, changed by all changes so far: the changes that the current version was built
-with, and the changes that Redis has since. It keeps them in a file, so that they outlive any number of builds from a
-source that does not have them. A line of it is the last change of an id, as `id`, `made_at`, which is in Unix seconds,
-and `document`, which is null if the id was deleted; lines are in the order of these changes.
+A version has the documents of its source, changed by the changes that the current version was built with, and by those
+that Redis has since. It keeps them in a file, so that they outlive any number of builds. A line is the last change of
+an id: `id`, `made_at` in Unix seconds, and `document`, which is null if the id was deleted; in the order of changes.
 """
 
 import logging
@@ -73,8 +72,8 @@ def collect_changes(
 ) -> None:
     """Write the changes that a build folds in into its folder, and note in its state up to which position they are.
 
-    Changes that were made before `made_since`, in Unix seconds, are left out. A build that was interrupted keeps the
-    changes that it has. Memory grows by some 30 bytes a change. Raises Unavailable.
+    An interrupted build keeps the changes that it has. Changes that were made before `made_since`, in Unix seconds, are
+    left out. Memory grows by some 30 bytes a change. Raises Unavailable.
     """
     if state.changes_through:
         return

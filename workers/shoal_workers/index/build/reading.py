@@ -1,7 +1,4 @@
-"""The first step of a build: documents are copied from the source, and changed documents take their places.
-
-Rows that cannot be indexed are found here, and documents are cut into chunks.
-"""
+"""The first step of a build: documents are copied from the source, and changed documents take their places."""
 
 import json
 from array import array
@@ -17,8 +14,7 @@ from shoal.changes.change import is_position
 from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, InvalidRequest
 from shoal.long_task import Report, TaskProgress
-from shoal.records.bad_rows import BadRows
-from shoal.records.document import BadRow, Document
+from shoal.records.document import BadRow, BadRows, Document
 from shoal.records.folder import ReadFiles
 from shoal.records.source import Source
 from shoal_workers.index.build.chunks import Cutter
@@ -45,11 +41,10 @@ def read_source(
 ) -> None:
     """Copy the documents of the source into the folder of a build, fold in the changes that are there, and count them.
 
-    Where it `reuses`, files of a folder that have not changed since the build before are not read again. With a
-    `cutter`, each chunk of a document is a row of the index. With `skips_bad`, bad rows and documents with the id of an
-    earlier one are left out and listed in a file. Memory grows by some 70 bytes a row of the index. Raises BadDocument
-    for the first bad row otherwise, and if no document is left, and InvalidRequest for a change of an id that is a
-    position.
+    Where it `reuses`, files of a folder that have not changed since the build before are not read again. With
+    `skips_bad`, bad rows and documents with the id of an earlier one are left out and listed in a file. Memory grows by
+    some 70 bytes a row of the index. Raises BadDocument for the first bad row otherwise, and if no document is left,
+    and InvalidRequest for a change of an id that is a position.
     """
     read_files = ReadFiles(folder.parent / READ_FILES) if source.is_folder else None
     with BadRows(folder / BAD_ROWS) as bad, read_files or nullcontext():
@@ -60,50 +55,27 @@ def read_source(
         is_kept = reading.leave_repeated_out()
         state.num_bad, state.first_bad = bad.num, bad.first
     reading.fold(is_kept)
-    rows = reading.rows
-    state.count = len(rows.sizes)
+    state.count = len(reading.sizes)
     if not state.count:
         raise BadDocument(
             f"{source.label.path}: all its documents are deleted from the index; at least one is needed: add one "
             "to the index, or forget the deletions (--drop-changes-before TIME)"
         )
-    save_array(folder / OFFSETS, rows.offsets())
-    HashTable.of(rows.hashes).save(folder, HASHES)
-    ids = HashTable.of(rows.id_hashes)
+    save_array(folder / OFFSETS, reading.offsets())
+    HashTable.of(reading.hashes).save(folder, HASHES)
+    ids = HashTable.of(reading.id_hashes)
     ids.save(folder, IDS)
     state.num_documents = int((ids.first_rows() == np.arange(state.count)).sum())
     sync_files(folder)  # a state that counts documents is a promise that they are there, also after a power failure
     state.save(folder)
 
 
-class _Rows:
-    """Rows that were copied: the sizes of their lines in the file, their numbers in the source, and hashes.
-
-    The rows of a document follow each other, and have its number and the hash of its id.
-    """
-
-    def __init__(self) -> None:
-        self.sizes = array("q")
-        self.numbers = array("q")
-        self.hashes = bytearray()
-        self.id_hashes = bytearray()
-
-    def keep(self, is_kept: NDArray[np.bool_]) -> None:
-        """Forget all but these rows."""
-        self.sizes = array("q", np.array(self.sizes)[is_kept].tobytes())
-        self.numbers = array("q", np.array(self.numbers)[is_kept].tobytes())
-        self.hashes, self.id_hashes = (
-            bytearray(np.frombuffer(hashes, np.uint8).reshape(-1, HASH_BYTES)[is_kept].tobytes())
-            for hashes in (self.hashes, self.id_hashes)
-        )
-
-    def offsets(self) -> NDArray[np.int64]:
-        """Return where each line begins, and the end of the last; int64 `[count + 1]`."""
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.sizes, dtype=np.int64)])
-
-
 class _Reading:
-    """The copying of a source's documents. Bad rows are noted in `bad`; without it, the first of them is raised."""
+    """The copying of a source's documents. Bad rows are noted in `bad`; without it, the first of them is raised.
+
+    Each row has the size of its line, the number of its document in the source, and the hashes of its text and of its
+    id. The rows of a document follow each other.
+    """
 
     def __init__(
         self,
@@ -114,7 +86,8 @@ class _Reading:
         report: Report,
         cutter: Cutter | None,
     ):
-        self.rows = _Rows()
+        self.sizes, self.numbers = array("q"), array("q")
+        self.hashes, self.id_hashes = bytearray(), bytearray()
         self._folder = folder
         self._state = state
         self._source = source
@@ -140,14 +113,14 @@ class _Reading:
                 if number % REPORT_EVERY == 0 or self._source.is_folder or num_chars >= REPORT_CHARS:
                     self._tell()
                     num_chars = 0
-        if not self.rows.sizes:
+        if not self.sizes:
             raise BadDocument(f"{self._source.label.path}: there are no documents in it; at least one is needed")
 
     def leave_repeated_out(self) -> NDArray[np.bool_]:
         """Leave out documents with the id of an earlier one; return the rows that are kept, as bool `[rows]`."""
-        numbers, offsets, at = np.array(self.rows.numbers), self.rows.offsets(), self._source.label.at
+        numbers, offsets, at = np.array(self.numbers), self.offsets(), self._source.label.at
         is_kept = np.ones(len(numbers), bool)
-        first_numbers = numbers[HashTable.of(self.rows.id_hashes).first_rows()]
+        first_numbers = numbers[HashTable.of(self.id_hashes).first_rows()]
         begins = np.flatnonzero(np.diff(numbers, prepend=-1))
         ends = np.append(begins[1:], len(numbers))
         with (self._folder / DOCUMENTS).open("rb") as file:
@@ -161,7 +134,7 @@ class _Reading:
 
     def fold(self, is_kept: NDArray[np.bool_]) -> None:
         """Take out rows that are not kept and rows of documents that were changed since, and add the changed ones."""
-        state, rows, path = self._state, self.rows, self._folder / CHANGES
+        state, path = self._state, self._folder / CHANGES
         state.ids_are_positions = self._source.ids_are_positions
         changed = bytearray()
         for change in read_lines(path):
@@ -173,24 +146,32 @@ class _Reading:
                 )
             changed += hash_of(change["id"])
         if changed:
-            is_kept &= HashTable.of(rows.id_hashes).find_in(HashTable.of(changed)) < 0
+            is_kept &= HashTable.of(self.id_hashes).find_in(HashTable.of(changed)) < 0
         if not is_kept.all():
             keep_lines(self._folder / DOCUMENTS, is_kept)
-            rows.keep(is_kept)
+            self.sizes = array("q", np.array(self.sizes)[is_kept].tobytes())
+            self.hashes, self.id_hashes = (
+                bytearray(np.frombuffer(hashes, np.uint8).reshape(-1, HASH_BYTES)[is_kept].tobytes())
+                for hashes in (self.hashes, self.id_hashes)
+            )
         with (self._folder / DOCUMENTS).open("ab") as file:
             for change in read_lines(path):
                 if change["document"] is not None:
                     document = Document(change["id"], change["document"].pop("text"), change["document"])
                     self._write(file, self._cutter.recut(document) if self._cutter else [document])
 
+    def offsets(self) -> NDArray[np.int64]:
+        """Return where each line begins, and the end of the last; int64 `[count + 1]`."""
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.sizes, dtype=np.int64)])
+
     def _write(self, file: Any, parts: list[Document]) -> None:
         """Write a document, or its chunks, as a line each."""
         for part in parts:
             file.write(line := to_line({"id": part.id, "text": part.text, **part.fields}))
-            self.rows.sizes.append(len(line))
-            self.rows.numbers.append(part.number)
-            self.rows.hashes += hash_of(part.text)
-            self.rows.id_hashes += hash_of(part.id)
+            self.sizes.append(len(line))
+            self.numbers.append(part.number)
+            self.hashes += hash_of(part.text)
+            self.id_hashes += hash_of(part.id)
 
     def _leave_out(self, row: BadRow) -> None:
         if self._bad is None:
@@ -198,7 +179,6 @@ class _Reading:
         self._bad.add(row)
 
     def _tell(self) -> None:
-        """Report how far the copying is."""
         num_bad, first_bad = (self._bad.num, self._bad.first) if self._bad else (0, ())
         self._report(TaskProgress(self._state.num_rows, num_bad, first_bad, self._source.fraction, "reading"))
 
@@ -208,16 +188,14 @@ def write_columns(
 ) -> dict[str, dict[str, Any]]:
     """Write the columns of the documents in the folder of a build; return the kinds of the fields as they were found.
 
-    `kinds` are those of some fields; the others get the kind that all their values have. Memory grows by the distinct
-    strings of all fields, and by 8 to 12 bytes a value. Raises BadDocument for a value of another kind than the one
-    given.
+    Fields that `kinds` does not name get the kind that all their values have. Memory grows by the distinct strings of
+    all fields, and by 8 to 12 bytes a value. Raises BadDocument for a value of another kind than the one given.
     """
     fields = DocumentFields(kinds)
     for number, document in enumerate(read_lines(folder / DOCUMENTS), 1):
         fields.add(document)
         if number % REPORT_EVERY == 0:
-            fraction = number / state.count
-            report(TaskProgress(state.num_rows, state.num_bad, state.first_bad, fraction, "reading fields"))
+            report(state.progress("reading fields", number / state.count))
     found = fields.kinds_found()
     try:
         save_columns(folder, fields.columns(), fields.num_left_out)

@@ -25,6 +25,7 @@ from shoal.errors import (
     ModelMismatch,
     TooLarge,
 )
+from shoal.long_task import TaskProgress
 from shoal_workers.index.files.durable_file import replace_file
 
 log = logging.getLogger(__name__)
@@ -45,12 +46,11 @@ _FINAL = (
 class BuildState:
     """The state of a build, as its folder keeps it.
 
-    A build goes on with what another has done if both have the same `arguments`, which are plain values: source, model
-    and so on. `num_rows` counts the rows of the source, `num_bad` the rows that were left out, and `count` the rows of
-    the index, which are `num_documents` documents or their chunks: 0 until all are written. `changes_through` is the
-    position up to which changes of the index are folded in, empty until they are written, and `num_changed` counts
-    them; `num_lost` counts the gaps and the entries of the log that cannot be read. `num_embedded` counts the vectors
-    that are safe on the disk. If `ids_are_positions`, the source has no column of ids.
+    A build goes on with what another has done if both have the same `arguments`, which are plain values. `num_rows`
+    counts the rows of the source, and `count` the rows of the index, which are `num_documents` documents or their
+    chunks: 0 until all are written. Changes of the index are folded in up to `changes_through`, empty until they are
+    written; `num_lost` counts gaps and unreadable entries of their log. `num_embedded` vectors are safe on the disk. If
+    `ids_are_positions`, the source has no column of ids.
     """
 
     arguments: dict[str, Any]
@@ -72,6 +72,10 @@ class BuildState:
         """Return the version and the numbers that its manifest and the result of the build have too."""
         names = ("version", "count", "num_documents", "num_bad", "num_changed", "num_lost")
         return {name: getattr(self, name) for name in names}
+
+    def progress(self, step: str, fraction: float | None = 1.0) -> TaskProgress:
+        """Return the progress of a build with the part of a step that is done."""
+        return TaskProgress(self.num_rows, self.num_bad, self.first_bad, fraction, step)
 
     def save(self, folder: Path) -> None:
         """Write the state into the folder of the build, in one step."""
@@ -190,6 +194,5 @@ def _read_state(folder: Path) -> BuildState | None:
 
 
 def _key_in(folder: Path) -> str | None:
-    """Return the key of the build in the folder; None if there is none."""
     state = _read_state(folder)
     return str(state.arguments.get("key", "")) if state else None

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import IndexCorrupt, IndexMismatch
-from shoal.long_task import Report, TaskProgress
+from shoal.long_task import Report
 from shoal_workers.index.build.document_encoder import SYNC_EVERY, DocumentEncoder, ModelInfo, Waiting
 from shoal_workers.index.build.scratch import BuildState
 from shoal_workers.index.files.array_file import open_array, write_header
@@ -52,8 +52,7 @@ class FormerVersion:
     def find(cls, out: Path, model: ModelInfo) -> Self | None:
         """Return the version of the index in `out` that was built last with the model, or None if there is none.
 
-        Versions of layout 2, which have no hashes, versions with a damaged file, and versions of another fingerprint,
-        or of none, are left out.
+        Versions of layout 2, which have no hashes, and damaged versions are left out.
         """
         for version in find_versions(out):
             if not (manifest := version.manifest) or HASHES not in manifest.files:
@@ -88,8 +87,8 @@ class VectorPlan:
     """The place from which each vector is taken.
 
     `taken_from` has for each row a row of the `former` version, or -1 - n for the n-th vector that is embedded; int64
-    `[count]`. `new_rows` are the rows whose texts are embedded, in order: of equal texts, the first. Their vectors go
-    into `file`: the file of all vectors, if all are embedded.
+    `[count]`. `new_rows` are the rows whose texts are embedded; of equal texts, the first. Their vectors go into
+    `file`: the file of all vectors, if all are embedded.
     """
 
     former: FormerVersion | None
@@ -110,10 +109,7 @@ class VectorPlan:
 
 
 def embed_texts(folder: Path, state: BuildState, plan: VectorPlan, encoder: DocumentEncoder, report: Report) -> None:
-    """Embed the new texts into a file in the folder of a build, from where an interrupted build has come to.
-
-    Raises IndexMismatch for vectors of another size than the model's, and the errors of the encoder.
-    """
+    """Embed the new texts into a file in the folder of a build, from where an interrupted build has come to."""
     dimension, new_rows, path = encoder.model.dimension, plan.new_rows, folder / plan.file
     if not path.exists():
         state.num_embedded = 0
@@ -122,7 +118,7 @@ def embed_texts(folder: Path, state: BuildState, plan: VectorPlan, encoder: Docu
         file.seek(state.num_embedded * 4 * dimension, os.SEEK_CUR)
         file.truncate()
         done = state.num_embedded
-        progress = TaskProgress(done, state.num_bad, state.first_bad, done / max(1, len(new_rows)), "embedding")
+        progress = replace(state.progress("embedding", done / max(1, len(new_rows))), rows=done)
         texts = _read_texts(folder, state.count, new_rows[done:])
         with closing(encoder.embed(texts, lambda reason: report(replace(progress, step=reason)))) as groups:
             for vectors in groups:
@@ -174,9 +170,8 @@ def check_retrieval(
 ) -> float:
     """Embed the texts of a sample again, search for them, and return the part of the documents that were found.
 
-    A document is found if the best score that the search returns is its own. The sample is random with the name of the
-    version as its seed. `report` is called with the part of the search that is done. Raises IndexCorrupt if less than
-    `MIN_FOUND` are found, or if no search is possible.
+    A document is found if the best score that the search returns is its own. The name of the version is the seed of the
+    sample. Raises IndexCorrupt if less than `MIN_FOUND` are found, or if no search is possible.
     """
     report(0)
     count = len(vectors)

@@ -1,7 +1,6 @@
 """The values of documents' fields, in columns: by them a search filters, sorts, boosts and counts.
 
-A column has the distinct values of a field, its terms, in their order; a code is the place of one. `rows` are the rows
-with each term, one term after the other, and `codes` the lowest and the highest code of each row.
+A column has the distinct values of a field, its terms, in their order; a code is the place of a term.
 """
 
 import json
@@ -108,7 +107,7 @@ class Column:
         return code if code < len(self.terms) and self.terms[code] == value else None
 
     def rows_between(self, first: int, last: int) -> NDArray[np.int32]:
-        """Return the rows with a term from code `first` to before code `last`; one with several of them comes again."""
+        """Return the rows with each term from code `first` to before code `last`, one term after the other."""
         return self.rows[self.starts[first] : self.starts[last]]
 
     def num_between(self, first: int, last: int) -> int:

@@ -29,10 +29,7 @@ def hash_of(text: str) -> bytes:
 
 
 class HashTable:
-    """The hashes of the texts of `count` rows, ordered by their first halves and then by row.
-
-    `firsts` and `seconds` are the two halves and `rows` their rows, uint64 `[count]` each.
-    """
+    """The two halves of the hash of each row's text, and the row, ordered by the first half; uint64 `[count]` each."""
 
     def __init__(self, table: NDArray[np.uint64]):
         self._table = table
@@ -133,20 +130,18 @@ class Documents:
         Raises IndexCorrupt for ids that no build wrote.
         """
         if self._ids is None:
-            self._ids = self._read_ids()
+            try:
+                lines = (self._lines[start:end] for start, end in pairwise(self._offsets.tolist()))
+                self._ids = HashTable.of(b"".join(hash_of(json.loads(line)["id"]) for line in lines))
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+                raise IndexCorrupt(
+                    f"an id in {self._folder / DOCUMENTS} cannot be read ({type(error).__name__}): "
+                    "build the index again"
+                ) from error
         rows = self._ids.rows_of(b"".join(map(hash_of, ids)))
         if len(rows) and rows[-1] >= self._count:
             raise IndexCorrupt(f"{self._folder / IDS} has rows that {DOCUMENTS} has not: build the index again")
         return rows
-
-    def _read_ids(self) -> HashTable:
-        try:
-            lines = (self._lines[start:end] for start, end in pairwise(self._offsets.tolist()))
-            return HashTable.of(b"".join(hash_of(json.loads(line)["id"]) for line in lines))
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            raise IndexCorrupt(
-                f"an id in {self._folder / DOCUMENTS} cannot be read ({type(error).__name__}): build the index again"
-            ) from error
 
 
 def to_line(values: dict[str, Any]) -> bytes:

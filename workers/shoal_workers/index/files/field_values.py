@@ -75,9 +75,9 @@ class DocumentFields:
         self._count += 1
 
     def kinds_found(self) -> dict[str, dict[str, Any]]:
-        """Return the `kind` of each field, and of keywords most of which are `others`, the first that is not.
+        """Return the `kind` of each field, and the first `odd` value of keywords most of which are of a kind `others`.
 
-        That is the `odd` value, of the document of number `document`.
+        Document number `document` has that value.
         """
         return {name: self._fields[name].kind_found() for name in sorted(self._fields)}
 
@@ -93,8 +93,7 @@ class DocumentFields:
 class _FieldValues:
     """The values of one field: each number with its row, and each string as its number among the distinct ones.
 
-    `given` is the kind that is given, if any. A field that becomes stored keeps the rows of its values alone.
-    `num_bytes` is about the memory of its distinct strings.
+    A field that becomes stored keeps the rows of its values alone. `num_bytes` is about the memory of its strings.
     """
 
     def __init__(self, given: str | None = None):
@@ -145,7 +144,6 @@ class _FieldValues:
         self._strings, self._string_codes = {}, array("i")
 
     def _kind(self) -> str:
-        """Return the kind that is given, or else the one that all values have."""
         if self._is_stored or self._given:
             return self._given or "stored"
         kind = kind_of(self._strings) if self._strings else "number"
@@ -207,7 +205,6 @@ class _FieldValues:
         return _column(name, kind, distinct, rows, inverse, count)
 
     def _first_bad(self, converted: list[Any], is_good_number: NDArray[np.bool_]) -> tuple[int, Any] | None:
-        """Return a row with a value that is not of the kind, and the value."""
         if self._bad:
             return self._bad
         if None in converted:
@@ -222,7 +219,7 @@ class _FieldValues:
 def _column(
     name: str, kind: str, terms: Any, rows: NDArray[np.integer[Any]], codes: NDArray[np.integer[Any]], count: int
 ) -> Column:
-    """Return the column of pairs of a row and the code of its term, in any order and with repetitions."""
+    """Return a column of rows and the code that each has, in any order and with repetitions."""
     order = np.lexsort((rows, codes))
     is_new = np.ones(len(rows), bool)
     is_new[1:] = (np.diff(rows[order]) != 0) | (np.diff(codes[order]) != 0)

@@ -77,16 +77,11 @@ class Manifest:
 
     `quantised_width` is the size of a quantised vector in bytes. `prompt` is the name of the prompt before each text,
     or empty for the model's default. `num_embedded` texts were embedded for this version; the other vectors are taken
-    from equal texts. `num_bad` rows of the source were left out. `num_changed` ids were added, replaced or deleted
-    after the source was read: by the changes of the version before, and by changes in Redis up to the position
-    `changes_through`; `num_lost` changes, or gaps between them, could not be read. A build takes vectors only from a
-    version with the same `fingerprint`; it is empty in versions of earlier releases.
-
-    If `ids_are_positions`, the source has no column of ids: the id of a document is its position there, from 0 on.
-    Versions of earlier releases do not say so.
-
-    If `chunk_tokens` is not 0, each row is a chunk of at most so many tokens: `count` counts chunks, `num_documents`
-    their documents, and neighbours share at most `chunk_overlap` tokens.
+    from equal texts. `num_bad` rows of the source were left out. Changes of `num_changed` ids are folded in, from Redis
+    up to the position `changes_through`; `num_lost` changes, or gaps between them, could not be read. The `fingerprint`
+    stands for all that vectors depend on; it is empty in versions of earlier releases. If `ids_are_positions`, the
+    source has no column of ids. If `chunk_tokens` is not 0, each row is a chunk of at most so many tokens: `count`
+    counts chunks, `num_documents` their documents, and neighbours share at most `chunk_overlap` tokens.
     """
 
     version: str

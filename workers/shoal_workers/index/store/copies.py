@@ -84,9 +84,8 @@ class Copies:
     def look(self, now: float) -> None:
         """Bring the copies to what the store has. `now` is on the monotonic clock.
 
-        An index that cannot be copied keeps the version that it has, and the reason is in the file of errors; so do all
-        if the store has nothing at all, as with another address. Raises FileError or Unavailable if the store cannot be
-        listed; nothing is changed then.
+        An index that cannot be copied keeps its version, and the reason is in the file of errors; so do all if the
+        store has nothing at all. Raises FileError or Unavailable if the store cannot be listed.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         there, here = self._store.sizes(), copied_names(self._folder)
@@ -107,12 +106,17 @@ class Copies:
         """Bring one copy to what the store has, or note why that cannot be done."""
         version, former = None, self._failures.get(name)
         try:
-            version = self._current(name)
-            if version is None:
-                self._forget(name, now)
-            elif former and former.version == version and now < former.retry_at:
-                return
+            data = self._store.read_small(f"{name}/{CURRENT}", MAX_CURRENT_BYTES)
+            if data is None:
+                self._remove_if_gone(name, now)
             else:
+                text = data.decode("utf-8", "replace")
+                if not text.endswith("\n") or not VERSION.fullmatch(text[:-1]):  # the line feed is written last
+                    place = shown(f"{name}/{CURRENT}")
+                    raise IndexCorrupt(f"{place} does not name a version: if that stays so, publish a version again")
+                version = text[:-1]
+                if former and former.version == version and now < former.retry_at:
+                    return
                 self._update(name, version)
         except ShoalError as error:
             pause_s = RETRY_AFTER_S
@@ -126,18 +130,7 @@ class Copies:
         if version is not None:
             self._gone_since.pop(name, None)
 
-    def _current(self, name: str) -> str | None:
-        """Return the version that the store says to serve; None if it has no such index."""
-        data = self._store.read_small(f"{name}/{CURRENT}", MAX_CURRENT_BYTES)
-        if data is None:
-            return None
-        text = data.decode("utf-8", "replace")
-        if not text.endswith("\n") or not VERSION.fullmatch(text[:-1]):  # the line feed is the last that is written
-            place = shown(f"{name}/{CURRENT}")
-            raise IndexCorrupt(f"{place} does not name a version: if that stays so, publish a version again")
-        return text[:-1]
-
-    def _forget(self, name: str, now: float) -> None:
+    def _remove_if_gone(self, name: str, now: float) -> None:
         """Remove the copy of an index that has been gone from the store for a while."""
         if now - self._gone_since.setdefault(name, now) < GONE_AFTER_S:
             return
@@ -180,10 +173,7 @@ class Copies:
         log.info("index %s: version %s is copied from the store", name, version)
 
     def _download(self, name: str, version: str) -> int:
-        """Download a version, but for files that are whole, of its copy or an interrupted download.
-
-        Return the bytes downloaded.
-        """
+        """Download the files of a version that are not whole here; return the bytes downloaded."""
         folder, where = self._folder / name, f"{name}/{version}"
         scratch = folder / f"{DOWNLOAD}{version}"
         for other in folder.glob(f"{DOWNLOAD}*"):
@@ -213,7 +203,6 @@ class Copies:
         return needed
 
     def _manifest(self, scratch: Path, where: str) -> Manifest:
-        """Download the manifest of a version."""
         data = self._store.read_small(f"{where}/{MANIFEST}", MAX_MANIFEST_BYTES)
         if data is None:
             raise IndexNotFound(f"{shown(where)} is to be served, and is not there: publish it again")
@@ -245,7 +234,7 @@ def copied_names(folder: Path) -> set[str]:
 
 
 def read_errors(folder: Path) -> dict[str, str]:
-    """Return, by its name, why an index is not as the store has it."""
+    """Return the reasons why indexes are not as the store has them, by their names."""
     try:
         errors = json.loads((folder / ERRORS).read_bytes())
         return {str(name): str(message) for name, message in errors.items()}
@@ -254,7 +243,7 @@ def read_errors(folder: Path) -> dict[str, str]:
 
 
 def save_errors(folder: Path, errors: Mapping[str, str]) -> None:
-    """Write these reasons, unless they are written, or the disk is full: then they are in the log alone."""
+    """Write the reasons, unless they are written; where the disk is full, the log alone has them."""
     if errors != read_errors(folder):
         with suppress(OSError):
             replace_file(folder / ERRORS, json.dumps(errors))

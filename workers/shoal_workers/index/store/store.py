@@ -11,7 +11,7 @@ import io
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Self, TextIO
@@ -160,11 +160,10 @@ def _translated(place: str, done: str) -> Iterator[None]:
 def upload(folder: Path, store: IndexStore, *, is_published: bool, is_anew: bool = False) -> None:
     """Bring the store to what the folder of an index says.
 
-    The current version goes first, then the file `current`, then the others. A version of another machine goes on to be
-    served unless one of this folder `is_published` just now. With `is_anew` files that the store has are written again,
-    as they may be damaged there. Versions that were removed from the folder are removed from the store. One upload of
-    an index runs at a time on a machine. Raises IndexCorrupt for a current version that is damaged, and the errors of
-    the store.
+    The current version goes first, then the file `current`, then the others; removed versions are removed from the
+    store. A version of another machine goes on to be served unless one of this folder `is_published` just now. With
+    `is_anew` files that the store has are written again, as they may be damaged there. One upload of an index runs at a
+    time on a machine. Raises IndexCorrupt for a current version that is damaged, and the errors of the store.
     """
     name = folder.name
     with _locked(folder / UPLOADED, store.tick) as file:
@@ -207,7 +206,7 @@ def _served(name: str, store: IndexStore) -> str:
 def _upload_version(version: Version, store: IndexStore, is_anew: bool) -> bool:
     """Upload the files of a version that the store lacks, or all of them, and then its manifest.
 
-    Returns False if that cannot be done, as the version is removed meanwhile, or is no current one and damaged.
+    Return False for a version that is removed meanwhile, or that is damaged and not the current one.
     """
     if version.manifest is None:
         if version.is_current:
@@ -227,7 +226,7 @@ def _upload_version(version: Version, store: IndexStore, is_anew: bool) -> bool:
                 raise IndexCorrupt(f"{path} is not what was built, so it is not uploaded: build the index again")
             with path.open("rb") as file:
                 store.write(f"{where}/{name}", file)
-        _check_kept(version, store.sizes(where), where)
+        _check_kept(version.folder, version.manifest.checksums, store.sizes(where), where)
         store.write(f"{where}/{MANIFEST}", io.BytesIO(manifest))
     except (FileNotFoundError, IndexCorrupt):
         if (version.folder / MANIFEST).exists():
@@ -257,9 +256,9 @@ def _save(file: TextIO, names: list[str]) -> None:
     file.truncate()
 
 
-def _check_kept(version: Version, kept: Mapping[str, int], where: str) -> None:
-    """Raise Unavailable unless the store has all bytes of the files of a version."""
-    for name in version.manifest.checksums if version.manifest else ():
-        size = (version.folder / name).stat().st_size
+def _check_kept(folder: Path, names: Iterable[str], kept: Mapping[str, int], where: str) -> None:
+    """Raise Unavailable unless the store has all bytes of these files."""
+    for name in names:
+        size = (folder / name).stat().st_size
         if kept.get(name) != size:
             raise Unavailable(f"{shown(f'{where}/{name}')} has {kept.get(name)} bytes after {size:,} were written")

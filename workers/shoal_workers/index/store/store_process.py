@@ -68,10 +68,9 @@ def upload_index(
 ) -> bool:
     """Bring the store to what the folder of an index says; return False if the store is not for that index.
 
-    With `is_published` its current version, which was published just now, is served although another machine published
-    one meanwhile; with `is_anew` files that the store has are written again. The store is for indexes in `index_home`.
-    `report` is called often, and may raise to stop the upload. Raises FileError, Unavailable and IndexCorrupt; the next
-    upload of the index then makes up for this one.
+    The store is for indexes in `index_home`. `store.upload` says what `is_published` and `is_anew` do. `report` is
+    called often, and may raise to stop the upload. Raises FileError, Unavailable and IndexCorrupt; the next upload of
+    the index then makes up for this one.
     """
     if not settings.index_store or folder.absolute().parent.resolve() != settings.index_home_folder.resolve():
         return False
@@ -126,7 +125,7 @@ def run_store_process(
 
 
 def main(parent: str, command: str, *names: str) -> int:
-    """Do the command and return the exit code. All that is printed is free of what libraries say of the store."""
+    """Do the command and return the exit code; print no text of a library, which may have a password."""
     die_with_parent(signal.SIGKILL, int(parent))
     settings = Settings.from_environment()
     logs.configure(settings, "critical")
