@@ -37,9 +37,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     return scene_of(tmp_path_factory.mktemp("many") / "v1", fields, 100, 50)
 
 
-@pytest.mark.parametrize(
-    "wanted", [{"year": 2}, {"not": {"tag": "t0"}}, {"tag": "t6", "year": 0}]
-)
+@pytest.mark.parametrize("wanted", [{"year": 2}, {"not": {"tag": "t0"}}, {"tag": "t6", "year": 0}])
 def test_many_documents_are_filtered_whatever_part_is_left(many: Scene, wanted: dict[str, Any]) -> None:
     expected = many.expected(QUERY, filter=wanted)
     for k in (1, 1_000):
