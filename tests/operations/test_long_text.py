@@ -69,12 +69,6 @@ class TestTruncated:
         assert reply.truncated == [False, True, True, False, False, False]
         assert reply.characters == [len(words(46)), len(words(46)), len(words(46)), 0, 3_000, len(words(3)) + 2]
 
-    def test_of_a_text_cut_on_the_left_the_last_characters_were_read(self, worker: Worker, queue: Queue) -> None:
-        text = words(100)
-        (characters,) = embed(worker, queue, text, truncation_side="left").characters
-        assert text[-characters:].split() == text.split()[-46:]
-        assert text[-characters] != " "
-
     @pytest.mark.parametrize("side", ["left", "right"])
     def test_the_prompt_does_not_count(self, worker: Worker, queue: Queue, side: str) -> None:
         texts = [words(100), words(45), words(46)]
@@ -112,7 +106,7 @@ TEXT = "The storm hit Europe. Rain falls in the market! Is the climate of Europe
 
 
 class TestChunked:
-    @pytest.mark.parametrize("options", [{}, {"prompt_name": "query"}, {"normalize": False, "dimensions": 7}])
+    @pytest.mark.parametrize("options", [{"prompt_name": "query"}, {"normalize": False, "dimensions": 7}])
     def test_a_chunk_has_the_vector_of_its_part_of_the_text(
         self, worker: Worker, queue: Queue, options: dict[str, Any]
     ) -> None:
@@ -128,7 +122,7 @@ class TestChunked:
         assert reply.tokens == [sum(c.tokens for c in part) for part in found]
         assert (reply.characters, reply.truncated) == ([len(text) for text in texts], [False] * 4)
 
-    @pytest.mark.parametrize("options", [{}, {"normalize": False}, {"dimensions": 7}, {"pooling": "cls"}])
+    @pytest.mark.parametrize("options", [{"dimensions": 7}, {"normalize": False, "pooling": "cls"}])
     def test_one_vector_is_the_mean_of_the_chunks_by_their_tokens(
         self, worker: Worker, queue: Queue, options: dict[str, Any]
     ) -> None:
@@ -144,11 +138,6 @@ class TestChunked:
         np.testing.assert_allclose(rows_of(reply), means, atol=1e-5)
         assert reply.tokens == [sum(c.tokens for c in part) for part in found]
         assert reply.chunks is None
-
-    def test_a_text_of_one_chunk_has_the_vector_that_it_has_without(self, worker: Worker, queue: Queue) -> None:
-        texts = ["storm in europe", "", TEXT[:100]]
-        whole = embed(worker, queue, *texts)
-        np.testing.assert_allclose(rows_of(embed(worker, queue, *texts, chunk_tokens=46)), rows_of(whole), atol=1e-5)
 
     def test_chunks_with_prompt_and_special_tokens_must_fit_into_the_model(self, worker: Worker, queue: Queue) -> None:
         assert embed(worker, queue, TEXT, chunk_tokens=46).error is None
@@ -184,10 +173,9 @@ class TestChunked:
         assert len(work.tokenized) < long.num_lane_texts / 4
         worker.scheduler.remove([work])
 
-    @pytest.mark.parametrize("lane", ["interactive", "bulk"])
-    def test_a_text_that_repeats_itself_is_cut_little_by_little(self, worker: Worker, queue: Queue, lane: str) -> None:
+    def test_a_text_that_repeats_itself_is_cut_little_by_little(self, worker: Worker, queue: Queue) -> None:
         long = Embed(["storm " * 50_000], Options(chunk_tokens=46), reply_to="me")
-        queue.put(lane, [long])
+        queue.put("interactive", [long])
         piece_chars = PIECE_CHUNKS * MAX_CHARS_PER_TOKEN * 46
         worker.step(block_s=0)
         (work,) = worker.scheduler.waiting()

@@ -560,8 +560,9 @@ def test_a_worker_that_is_stopped_answers_what_it_has_found(
 
 
 def test_a_suspect_is_alone_in_each_pass(queue: Queue, encoder: Encoder, reranker: Reranker, index: Index) -> None:
-    notes = FailingReranker(reranker, lambda: queue.redis.zcard(queue.keys.held(worker.id)))
-    worker = Worker(queue.consumer(), encoder, {"default": index}, Bucketing(24), reranker=notes)
+    consumer = queue.consumer("suspicious")
+    notes = FailingReranker(reranker, lambda: queue.redis.zcard(queue.keys.held("suspicious")))
+    worker = Worker(consumer, encoder, {"default": index}, Bucketing(24), reranker=notes)
     job = put_search(queue, QUERY)
     queue.take("killed", ["interactive"], 1)
     worker.step(block_s=0)

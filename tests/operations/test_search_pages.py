@@ -92,7 +92,7 @@ def test_the_order_of_later_pages_is_that_of_the_first_where_words_count(added: 
     texts = [f"w{n % 40} w{n % 7} w{n % 3}" for n in range(300)]
     documents = [Document(str(n), text, {}) for n, text in enumerate(texts)]
     scene = Scene.of(tmp_path / "v1", documents, unit_vectors(300, DIMENSION, 3), 290)
-    hybrid = {"mode": "hybrid", "text": "w31 w5 w2"}
+    hybrid: dict[str, Any] = {"mode": "hybrid", "text": "w31 w5 w2"}
     whole = [hit["id"] for hit in scene.answer(QUERY, 400, **hybrid).hits[0]]
     first, cursor = first_page(scene, **hybrid)
     deleted = [hit["id"] for hit in scene.answer(QUERY, 3, text="w31 w5 w2", mode="lexical").hits[0]]

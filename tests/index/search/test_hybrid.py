@@ -81,7 +81,8 @@ def test_jobs_of_one_pass_get_the_hits_that_each_gets_alone(queue: Queue, encode
 
 def test_a_score_is_explained_by_its_parts(tmp_path: Path) -> None:
     scene, query = scene_of(tmp_path, 300), unit_vectors(1, DIMENSION)[0]
-    text, explained = "w3 w17 w1 unknown", {"mode": "hybrid", "explain": True}
+    text = "w3 w17 w1 unknown"
+    explained: dict[str, Any] = {"mode": "hybrid", "explain": True}
     best = scene.answer(query, 1, text, mode="lexical").hits[0][0]["score"]
     for hit in scene.answer(query, 300, text, **explained).hits[0]:
         parts = hit["explain"]

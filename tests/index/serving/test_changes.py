@@ -21,7 +21,6 @@ from shoal.broker.async_connection import ConnectionMaker
 from shoal.changes import change_log as module
 from shoal.changes.change import BYTES_OF_A_VALUE, MAX_CHANGE_BYTES, MAX_CHANGE_IDS, MAX_CHANGES, Change, size_of
 from shoal.changes.change_log import START, LoggedChange, append
-from shoal.contract import wire
 from shoal.contract.keys import Keys
 from shoal.errors import (
     IndexMismatch,
@@ -96,16 +95,13 @@ FIELDS: dict[str, Any] = msgpack.unpackb(change(["1"], ["2"]).pack())
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"documents": None},
         {"documents": {}},
         {"documents": ["storm"]},
         {"documents": []},
         {"documents": [{"id": "1"}]},
         {"documents": [{"id": "1", "text": " "}]},
-        {"documents": [{"id": "1", "text": b"storm"}]},
         {"documents": [{"id": 1, "text": "storm"}]},
         {"documents": [{"id": "", "text": "storm"}]},
-        {"documents": [{"text": "storm"}]},
         {"documents": [{"id": "1", "text": "storm", "score": 2.0}]},
         {"documents": [{"id": "1", "text": "storm", "year": float("nan")}]},
         {"documents": [{"id": "1", "text": "storm", "year": b"1"}]},
@@ -114,18 +110,14 @@ FIELDS: dict[str, Any] = msgpack.unpackb(change(["1"], ["2"]).pack())
         {"deleted": [2]},
         {"deleted": "2"},
         {"deleted": [" "]},
-        {"vectors": b""},
         {"vectors": "storm"},
         {"vectors": b"123"},
         {"vectors": np.full(8, np.nan, np.float32).tobytes()},
-        {"vectors": np.full(8, np.inf, np.float32).tobytes()},
         {"vectors": np.full(8, 3e38, np.float32).tobytes()},
         {"vectors": np.ones(8, np.float32).tobytes()},
         {"digest": None},
-        {"made_at": "now"},
         {"made_at": -1.0},
         {"made_at": float("nan")},
-        {"made_at": float("inf")},
     ],
 )
 def test_a_change_of_another_shape_is_refused(wrong: dict[str, Any]) -> None:
@@ -134,10 +126,10 @@ def test_a_change_of_another_shape_is_refused(wrong: dict[str, Any]) -> None:
         Change.unpack(msgpack.packb(FIELDS | wrong))
 
 
-@pytest.mark.parametrize("name", FIELDS)
-def test_a_change_without_a_field_is_refused(name: str) -> None:
-    with pytest.raises(MalformedJob, match=f"^{name} is missing"):
-        Change.unpack(msgpack.packb({other: value for other, value in FIELDS.items() if other != name}))
+def test_a_change_without_a_field_is_refused() -> None:
+    for name in FIELDS:
+        with pytest.raises(MalformedJob, match=f"^{name} is missing"):
+            Change.unpack(msgpack.packb({other: value for other, value in FIELDS.items() if other != name}))
 
 
 @pytest.mark.parametrize(
@@ -158,10 +150,8 @@ def test_a_change_that_would_take_much_memory_is_refused(wrong: dict[str, Any]) 
     [
         (change(), InvalidRequest, "it takes at least one"),
         (change(deleted=map(str, range(MAX_CHANGE_IDS + 1))), TooLarge, "split it"),
-        (change(deleted=["1" * MAX_CHANGE_BYTES]), TooLarge, "split it"),
         (change(deleted=["\ud800"]), InvalidText, "lone surrogate"),
         (replace(change(["1"]), documents=documents(["1"], {"x": 2**64})), InvalidRequest, "cannot be sent"),
-        (replace(change(["1"]), documents=documents(["1"], {"x": {1}})), InvalidRequest, "cannot be sent"),
         (replace(change(["1"]), documents=documents(["1"], {"x": float("inf")})), InvalidRequest, "JSON cannot hold"),
         (replace(change(["1"]), vectors=2 * unit_vectors(1)), InvalidRequest, "not normalised"),
     ],
@@ -183,12 +173,6 @@ def test_a_log_has_the_changes_in_their_order(log: ChangeLog) -> None:
     assert [entry.size for entry in found] == sizes.tolist()
     assert positions_of(log, positions[1]) == positions[2:]
     assert log.positions() == {"news": positions[-1], "other": other}
-
-
-def test_a_log_that_was_never_written_is_empty(log: ChangeLog) -> None:
-    assert (positions_of(log), log.positions()) == ([], {})
-    log.fold("news", START, [START])
-    assert log.positions() == {}
 
 
 def test_a_long_log_is_read_in_several_steps(log: ChangeLog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,30 +210,9 @@ def test_a_value_of_a_byte_counts_as_the_memory_and_time_that_it_takes(log: Chan
     many: list[Any] = [[]] * 300
     one = replace(change(["1"]), documents=documents(["1"], {"many": many, "more": {"a": many}}))
     assert one.num_values == (1 + 4) + (4 + 4) + 5 * 300 + 4 + (1 + 4) + 5 * 300 + 4
-    assert wire_values(one) == one.num_values
     log.append("news", one)
     (entry,) = log.since("news", START).entries
     assert entry.size == BYTES_OF_A_VALUE * one.num_values > 10 * len(one.pack())
-
-
-def wire_values(one: Change) -> int:
-    """Return the least bound with which the documents of a change are unpacked."""
-    packed = msgpack.packb({"": [{"id": d.id, "text": d.text, **d.fields} for d in one.documents]})
-    for bound in range(one.num_values - 3, one.num_values + 9):
-        try:
-            wire.unpack(packed, bound)
-        except TooLarge:
-            continue
-        return bound - (1 + wire.VALUES_OF_A_CONTAINER)
-    return 0
-
-
-def test_a_read_is_smaller_than_the_largest_change(log: ChangeLog) -> None:
-    large = replace(change(["1"]), documents=documents(["1"], {"body": "x" * (MAX_CHANGE_BYTES - 9_000)}))
-    assert len(large.pack()) > 3 * module.MAX_READ_BYTES
-    for one in (change(["0"]), large, change(["2"])):
-        log.append("news", one)
-    assert [isinstance(entry.change, Change) for entry in log.since("news", START).entries] == [True] * 3
 
 
 def test_what_no_version_needs_is_removed(log: ChangeLog) -> None:
@@ -356,10 +319,9 @@ def test_an_index_whose_log_is_gone_takes_changes_after_a_build(log: ChangeLog, 
         log.append("news", change(deleted=["1"]))
 
 
-@pytest.mark.parametrize("entry_id", ["9-9", "1795366997212-0"])
-def test_a_log_goes_on_after_an_entry_of_another_program(log: ChangeLog, queue: Queue, entry_id: str) -> None:
+def test_a_log_goes_on_after_an_entry_of_another_program(log: ChangeLog, queue: Queue) -> None:
     first = log.append("news", change(["1"]))
-    queue.redis.xadd(queue.keys.changes("news"), {"x": "y"}, id=entry_id)
+    entry_id = queue.redis.xadd(queue.keys.changes("news"), {"x": "y"})
     second = log.append("news", change(["2"]))
     queue.redis.xdel(queue.keys.changes("news"), entry_id)
     third = log.append("news", change(["3"]))
@@ -399,8 +361,6 @@ def test_a_line_that_is_lost_or_damaged_is_made_anew(log: ChangeLog, queue: Queu
     "fields",
     [
         {"x": "y"},
-        {"change": b""},
-        {"change": b"\xc1"},
         {"change": b"x" * (MAX_CHANGE_BYTES + 1)},
         {"change": change(["1"]).pack()[:-1], "num": "-1", "size": "9" * 400},
         {"change": msgpack.packb({"documents": 1}), "num": "\u0663", "size": b"\xff"},
@@ -418,7 +378,7 @@ def test_an_entry_that_no_client_wrote_is_told_apart(log: ChangeLog, queue: Queu
         wrong.change_for("d", 8)
 
 
-@pytest.mark.parametrize("state", ["", "x", "1", "1-", "-1", "1-1-1", "9" * 30 + "-1", "1-\n1 0 0 0 0"])
+@pytest.mark.parametrize("state", ["", "1-", "1-1-1", "9" * 30 + "-1", "1-\n1 0 0 0 0"])
 def test_a_line_that_no_script_wrote_names_no_position(log: ChangeLog, queue: Queue, state: str) -> None:
     queue.redis.hset(queue.keys.changed, mapping={"news": state, b"\xff": "1-1 0 0 0 0"})
     assert log.positions() == {"\ufffd": "1-1"}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from changes import unit_vectors
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from index_versions import make_older, write_version
 from made_documents import DIMENSION, Made, Vectors, apply, made_of, near_ties, open_made
@@ -38,7 +38,6 @@ def by_scoring_all(made: Made, queries: Vectors, k: int) -> Hits:
     return hits
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_a_search_finds_what_an_index_of_the_documents_would_find(data: st.DataObject) -> None:
     seed, count = data.draw(st.integers(0, 1_000)), data.draw(st.integers(1, 70))
@@ -62,20 +61,8 @@ def test_a_search_finds_what_an_index_of_the_documents_would_find(data: st.DataO
             assert found == open_made(Path(folder) / "v2", made).search(queries, k)
 
 
-@pytest.mark.wide
-def test_many_changes_of_a_large_index(tmp_path: Path) -> None:
-    pool = unit_vectors(12_000, 64)
-    made = made_of(9_000, pool)
-    index = open_made(tmp_path / "v1", made)
-    ids = [str(n) for n in range(len(pool))]
-    deleted = ids[100:5_000:3]
-    added = [n for n in range(8_990, 12_000) if n % 2]
-    apply(index, [made.change(added[:1_000], ids, deleted, pool), made.change(added[1_000:], ids, [], pool)])
-    assert index.search(pool[:9], 200) == by_scoring_all(made, pool[:9], 200)
-
-
 def test_added_documents_that_differ_by_rounding_alone(tmp_path: Path) -> None:
-    vectors = np.repeat(unit_vectors(1, 384), 3_000, axis=0)
+    vectors = np.repeat(unit_vectors(1, 384), 1_000, axis=0)
     vectors += np.random.default_rng(0).uniform(-1e-7, 1e-7, vectors.shape).astype(np.float32)
     made = made_of(1, vectors)
     index = open_made(tmp_path / "v1", made)
@@ -85,12 +72,12 @@ def test_added_documents_that_differ_by_rounding_alone(tmp_path: Path) -> None:
     assert index.search(queries, 10) == by_scoring_all(made, queries, 10)
 
 
-@pytest.mark.wide
 def test_all_but_one_of_many_are_deleted(tmp_path: Path) -> None:
-    pool = unit_vectors(5_000, 32)
-    made = made_of(5_000, pool)
+    pool = unit_vectors(1_000, 32)
+    made = made_of(1_000, pool)
     index = open_made(tmp_path / "v1", made)
-    apply(index, [made.change([], [], [str(n) for n in range(5_000) if n != 77], pool)])
+    ids = [str(n) for n in range(1_000) if n != 77]
+    apply(index, [Change((), pool[:0], tuple(ids), "d", 0.0)])
     assert [hit["id"] for hit in index.search(pool[:1], 10)[0]] == ["77"]
     apply(index, [made.change([], [], ["77"], pool)])
     assert (index.search(pool[:2], 10), index.count) == ([[], []], 0)
@@ -130,16 +117,6 @@ def test_small_values_take_no_more_memory_than_they_have_bytes(tmp_path: Path) -
     assert taken < 1.5 * sum(map(len, packed)) < 200_000
     (hits,) = index.search(pool[19:20], 1)
     assert hits == [{"id": "19", "score": hits[0]["score"], "text": "storm", **fields}]
-
-
-def test_a_search_keeps_the_picture_that_it_began_with(tmp_path: Path) -> None:
-    pool = unit_vectors(9, DIMENSION)
-    made = made_of(5, pool)
-    index = open_made(tmp_path / "v1", made)
-    before = index.live
-    apply(index, [made.change([7], [str(n) for n in range(9)], ["1"], pool)])
-    assert (before.ids, before.hidden_rows.tolist(), before.changed) == ((), [], frozenset())
-    assert len(before.top_k(pool[:2], 3).rows[0]) == 0
 
 
 @pytest.mark.parametrize("layout", [2, 3])

@@ -44,8 +44,8 @@ class Index:
 
     `vectors` is float32 `[count, dimension]`, normalised and read-only. `files` is the check of its files. `live` is
     what was changed since the version was built: each search reads it once, and it is replaced as a whole.
-    `change_fault` says why some of the changes are not in it. `columns` are those of the documents' fields, which
-    versions of older layouts have not.
+    `change_fault` says why some of the changes are not in it. `columns` hold the documents' fields; versions of older
+    layouts have none.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, files: FileCheck, threads: SearchThreads = ONE_THREAD):
@@ -90,10 +90,6 @@ class Index:
         files = FileCheck(version, manifest.checksums)
         files.check_small()
         return cls(version, manifest, files, threads)
-
-    def warm_up(self) -> None:
-        """Read what every search reads, so that the first one does not wait for the disk."""
-        self.exact_search.warm_up()
 
     def check_model(self, model: Model) -> None:
         """Raise IndexMismatch unless the index was built with exactly this model."""
@@ -172,10 +168,10 @@ class Index:
         going_on: Callable[[], object] = lambda: None,
         shared: SharedProducts | None = None,
     ) -> SearchAnswer:
-        """Return the answer to a search with options; `vectors` are those of its texts, float32 `[texts, dimension]`.
+        """Return the answer to a search with options, by the `vectors` of its texts, float32 `[texts, dimension]`.
 
-        `going_on` is called for each list of hits, and `shared` is that of several jobs. Raises InvalidRequest for an
-        option that does not fit this index, and IndexCorrupt as `search` does.
+        `going_on` is called for each list of hits, and `shared` has products for several jobs. Raises InvalidRequest
+        for an option that does not fit this index, and IndexCorrupt as `search` does.
         """
         with self._telling_corruption():
             search = RankedSearch(self, job, vectors, going_on, shared)
@@ -217,7 +213,7 @@ class Index:
             ) from error
 
     def document_of(self, row: int, live: LiveDocuments) -> dict[str, Any]:
-        """Return the document of a row; those of documents that were added follow those of the version."""
+        """Return the document of a row; rows of added documents follow the rows of the version."""
         place = row - self.manifest.count
         document = self.document(row) if place < 0 else live.document(place)
         for name, kind in self._converted.items():
@@ -226,7 +222,7 @@ class Index:
         return document
 
     def vectors_at(self, rows: Sequence[int], live: LiveDocuments) -> NDArray[np.float32]:
-        """Return the vectors of some rows; those of documents that were added follow those of the version."""
+        """Return the vectors of some rows; rows of added documents follow the rows of the version."""
         places = [row - self.manifest.count for row in rows]
         found = [self.vectors[place] if place < 0 else live.vectors[place] for place in places]
         return np.array(found, np.float32).reshape(-1, self.manifest.dimension)

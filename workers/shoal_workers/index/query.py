@@ -37,7 +37,7 @@ class Query:
 
 
 def queries_of(job: Search, vectors: NDArray[np.float32], index: "Index", live: LiveDocuments) -> list[Query]:
-    """Return a query for each list of hits of a job; `vectors` are those of its texts, float32 `[texts, dimension]`.
+    """Return a query for each list of hits of a job, by the `vectors` of its texts, float32 `[texts, dimension]`.
 
     Raises InvalidRequest for a vector or an id that does not fit the index.
     """

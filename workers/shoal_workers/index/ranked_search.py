@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
-#: The options with which pairs are read: those of the job are about its queries.
+#: The options with which pairs are read: the options of the job are about its queries.
 PAIR_OPTIONS = Options()
 
-#: Hits from which those of a diverse list are chosen: so many for each that is asked for, but at least the second
-#: number, and at most the third.
+#: Hits from which a diverse list is chosen: so many for each hit that is asked for, but at least the second number, and
+#: at most the third.
 POOL_FACTOR, MIN_POOL, MAX_POOL = 4, 50, 1_000
 
 #: Least and most characters of a document in which a passage for its snippet is looked for, and most of all together.
@@ -65,7 +65,7 @@ class HitList(NamedTuple):
 class RankedSearch:
     """The search of one job in one version of an index, with the changes that it has at this moment.
 
-    `vectors` are those of the job's texts, float32 `[texts, dimension]`. `going_on` is called for each list of hits.
+    `vectors` belong to the job's texts, float32 `[texts, dimension]`. `going_on` is called for each list of hits.
     `shared` has the products for the texts of several jobs.
     """
 
@@ -235,7 +235,7 @@ class RankedSearch:
         return [place for n in chosen for place in groups[n]]
 
     def pair(self, query: Query, place: Place) -> tuple[str, str]:
-        """Return what the reranker scores for a document of a list: the text of the query and that of the document."""
+        """Return what the reranker scores for a document of a list: the texts of the query and of the document."""
         text = (self._options.rerank or {}).get("query") or "\n".join(query.texts)
         return text, str(self._index.document_of(place.row, self._live)["text"])
 

@@ -68,9 +68,9 @@ class Ranker:
         return boosts_of(parse_boosts(self._options.boost), fields, before.now if before else time.time())
 
     def best_bm25(self, query: Query) -> float:
-        """Return the BM25 score of which those of a hybrid search are parts; 0 where it has none.
+        """Return the BM25 score that hybrid scores divide by; 0 where there is none.
 
-        It is the best one of the list, on later pages that of the first one: else the order could change.
+        It is the best one of the list; later pages keep the one of the first page, else the order could change.
         """
         before = self._pages.before
         if before and before.num_shown:
@@ -82,7 +82,7 @@ class Ranker:
     def _prior(self, query: Query) -> Prior | None:
         """Return the part of the scores that words and boosts have; None where cosines are the scores.
 
-        That of the query that was asked for last is kept.
+        The prior of the last query is kept.
         """
         if self._last[0] is query:
             return self._last[1]

@@ -15,7 +15,6 @@ from shoal.errors import TooLarge
 from shoal.operations import Embed
 from shoal.queue.delivery import Delivery
 from shoal_workers.encoding.chunking import Chunker, TokenizedChunk
-from shoal_workers.encoding.encoder import TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.operations.work import Work
 
@@ -107,35 +106,28 @@ class ChunksWork(Work):
                 self.tokenized.clear()
                 return
             del self.tokenized[number]
-            self._add(text, *self._waiting.popleft())
-
-    def _add(self, text: TokenizedText, number: int, chunk: TokenizedChunk) -> None:
-        """Take over the vector of a chunk of the text of that number."""
-        assert text.vectors is not None
-        self.tokens[number] += text.num_tokens
-        self.truncated[number] |= text.tokens.truncated
-        if self.chunks is None:
-            self._sums[number] += text.num_tokens * finish([text.vectors], self.job.options)[0]
-        else:
-            self.chunks[number].append({"start": chunk.start, "stop": chunk.stop, "tokens": text.num_tokens})
-            self._rows.append(text.vectors)
+            assert text.vectors is not None
+            of_text, chunk = self._waiting.popleft()
+            self.tokens[of_text] += text.num_tokens
+            self.truncated[of_text] |= text.tokens.truncated
+            if self.chunks is None:
+                self._sums[of_text] += text.num_tokens * finish([text.vectors], self.job.options)[0]
+            else:
+                self.chunks[of_text].append({"start": chunk.start, "stop": chunk.stop, "tokens": text.num_tokens})
+                self._rows.append(text.vectors)
 
     def _result(self) -> dict[str, Any]:
+        rows = self._rows
+        if self.chunks is None:  # the mean of each text's chunks
+            rows = [(np.array(self._sums) / np.maximum(self.tokens, 1)[:, None]).astype(np.float32)]
         return {
-            "vectors": self._vectors(),
+            "vectors": finish(rows, self.job.options),
             "output": self.job.options.output,
             "tokens": self.tokens,
             "truncated": self.truncated,
             "characters": [len(text) for text in self.job.texts],
             "chunks": self.chunks,
         }
-
-    def _vectors(self) -> NDArray[np.float32]:
-        """Return the vectors of all chunks, or the mean of each text's, as the options ask for them."""
-        if self.chunks is not None:
-            return finish(self._rows, self.job.options)
-        means = np.array(self._sums) / np.maximum(self.tokens, 1)[:, None]
-        return finish([means.astype(np.float32)], self.job.options)
 
 
 @dataclass(slots=True, eq=False)

@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -48,7 +47,7 @@ class SearchWork(Work):
     index_version: str = ""
     second_stage: SecondStage | None = None
 
-    #: The prompts of which the first that the model has goes before a query, if the job names none.
+    #: The first of these prompts that the model has goes before a query, if the job names none.
     prompts: ClassVar[tuple[str, ...]] = QUERY_PROMPTS
 
     @classmethod
@@ -142,8 +141,13 @@ class Searcher:
 
     def _opened(self, group: Sequence[SearchWork]) -> Index | None:
         """Return the index of these jobs; None if it is being opened, or if they have an error."""
+        known = group[0].opening
+        failure = known.exception() if known and known.done() else None
         try:
-            opening = self._opening_of(group[0])
+            if failure and not isinstance(failure, Unavailable | Overloaded):
+                raise failure
+            # It is opened again if Redis, which has its changes, was away.
+            opening = find_index(self.indexes, group[0].job.index, group[0].job.cursor)
             if opening.done():
                 return opening.result()
             for work in group:
@@ -159,16 +163,6 @@ class Searcher:
     def _go_on(self) -> None:
         """Note that a search makes progress: a worker that makes none is ended."""
         self._progress.mark("searching")
-
-    def _opening_of(self, work: SearchWork) -> Future[Index]:
-        """Return the index that a job searches, or what becomes it.
-
-        It is opened again if that failed because Redis, which has its changes, was away. Raises what `find_index` does.
-        """
-        error = work.opening.exception() if work.opening and work.opening.done() else None
-        if work.opening and error and not isinstance(error, Unavailable | Overloaded):
-            return work.opening
-        return find_index(self.indexes, work.job.index, work.job.cursor)
 
     def _search_together(self, index: Index, works: Sequence[SearchWork]) -> None:
         """Find the hits of plain jobs; if that fails, job by job, so that only the job at fault gets an error."""

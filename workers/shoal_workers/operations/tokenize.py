@@ -7,7 +7,6 @@ from typing import Any
 from shoal.errors import ShoalError
 from shoal.operations import Decode
 from shoal.operations.tokenize import TokenizerJob
-from shoal_workers.encoding.tokenizer import Tokenizer
 from shoal_workers.operations.work import Work
 
 
@@ -29,20 +28,18 @@ class TokenizerWork(Work):
         self.timings["queue_s"] = self.delivery.queued_s(self.now())
         started = time.perf_counter()
         try:
-            self._use(self.pipeline.encoder.tokenizer, self.job.special_tokens)
+            tokenizer, special_tokens = self.pipeline.encoder.tokenizer, self.job.special_tokens
+            if isinstance(self.job, Decode):
+                decoded = [tokenizer.decode(ids, special_tokens) for ids in self.job.texts]
+                self.decoded, self.counts = [text for text, _ in decoded], [count for _, count in decoded]
+            else:
+                self.pieces = [tokenizer.describe(self.prompt + text, special_tokens) for text in self.job.texts]
+                self.counts = [len(part) for part in self.pieces]
         except ShoalError as error:
             self.error = error
         except Exception as error:  # any that a tokenizer may raise
             self.fail("the tokenizer failed", error)
         self.timings["tokenize_s"] += time.perf_counter() - started
-
-    def _use(self, tokenizer: Tokenizer, special_tokens: bool) -> None:
-        if isinstance(self.job, Decode):
-            decoded = [tokenizer.decode(ids, special_tokens) for ids in self.job.texts]
-            self.decoded, self.counts = [text for text, _ in decoded], [count for _, count in decoded]
-        else:
-            self.pieces = [tokenizer.describe(self.prompt + text, special_tokens) for text in self.job.texts]
-            self.counts = [len(part) for part in self.pieces]
 
     def _result(self) -> dict[str, Any]:
         return {

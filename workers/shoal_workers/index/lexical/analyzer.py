@@ -38,6 +38,16 @@ _ASCII_WORD = re.compile("[A-Za-z0-9]+")
 #: Most characters of a word that count.
 MAX_CHARS = 64
 
+#: Most words whose terms are kept in memory, and the longest one.
+_MAX_KEPT, _MAX_KEPT_CHARS = 2**18, 32
+
+#: Texts from which a language is found, the least share of their words that are its stop words, and how many times the
+#: share of any other language that is.
+NUM_SAMPLED, MIN_SHARE, MIN_LEAD = 1_000, 0.15, 1.5
+
+#: Least words that tell a language.
+_MIN_WORDS = 50
+
 #: A piece of text that is brought into one form at a time. CPython orders the marks of a letter in a time that grows
 #: with the square of their number, so it is given no whole text. Pieces end at white space where they have some.
 _PIECE = re.compile(r".{0,511}\s|.{1,512}", re.DOTALL)
@@ -66,13 +76,6 @@ def is_unspaced(word: str) -> bool:
     return not word.isascii() and _RUN.match(word) is not None
 
 
-def parts_of(run: str) -> Iterator[str]:
-    """Yield the characters of a run without spaces, and each pair of neighbours."""
-    yield from run
-    for place in range(len(run) - 1):
-        yield run[place : place + 2]
-
-
 def normalised(text: str) -> str:
     """Return a text in lower case and in one of the forms that Unicode has for it.
 
@@ -93,17 +96,6 @@ def without_accents(word: str) -> str:
 
 def _in_form(form: Literal["NFC", "NFD", "NFKC"], text: str) -> str:
     return "".join(unicodedata.normalize(form, piece) for piece in _PIECE.findall(text))
-
-
-#: Most words whose terms are kept in memory, and the longest one.
-_MAX_KEPT, _MAX_KEPT_CHARS = 2**18, 32
-
-#: Texts from which a language is found, the least share of their words that are stop words of it, and by how much this
-#: share exceeds that of any other language.
-NUM_SAMPLED, MIN_SHARE, MIN_LEAD = 1_000, 0.15, 1.5
-
-#: Least words that tell a language.
-_MIN_WORDS = 50
 
 
 class Analyzer:
@@ -132,7 +124,7 @@ class Analyzer:
 
 
 class _Terms(dict[str, tuple[int, ...]]):
-    """The terms of words that were met before; those of other words are found when they are looked up."""
+    """The terms of words that were met before; terms of other words are found when they are looked up."""
 
     def __init__(self, stop_words: frozenset[str], stem: Callable[[str], str]):
         super().__init__()
@@ -141,7 +133,8 @@ class _Terms(dict[str, tuple[int, ...]]):
 
     def __missing__(self, word: str) -> tuple[int, ...]:
         if is_unspaced(word):
-            terms = tuple(map(_hash_of, parts_of(word)))
+            pairs = (word[place : place + 2] for place in range(len(word) - 1))
+            terms = tuple(map(_hash_of, chain(word, pairs)))
         else:
             term = normalised(word[:MAX_CHARS])
             terms = () if term in self._stop_words else (_hash_of(without_accents(self._stem(term))),)
@@ -153,7 +146,7 @@ class _Terms(dict[str, tuple[int, ...]]):
 
 
 def find_language(texts: Iterator[str]) -> str:
-    """Return the language of which most words are stop words; `NO_LANGUAGE` if it is not clear."""
+    """Return the language whose stop words most words are; `NO_LANGUAGE` if it is not clear."""
     words = [normalised(word[:MAX_CHARS]) for text in texts for word in split_words(text)]
     shares = {name: sum(word in known for word in words) / (len(words) or 1) for name, known in STOP_WORDS.items()}
     best, second = sorted(shares, key=shares.__getitem__, reverse=True)[:2]

@@ -1,6 +1,6 @@
 """Writing the lexical index of a version: the terms of its documents are counted in runs, which are then merged.
 
-Memory is that of one run or of one part of the merge, whatever the number of documents.
+It takes the memory of one run or one part of the merge, whatever the number of documents.
 """
 
 import json

@@ -1,8 +1,8 @@
 """The lexical index of a version: which of its documents have a term, and the impact of the term in each.
 
 Documents are scored by BM25 (Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework"): the score is the
-sum, over the terms of the query, of the weight of the term, which is the larger the fewer documents have it, times its
-impact: the larger the more often the document has it, and the shorter the document.
+sum of weight times impact over the terms of the query. A term's weight is larger the fewer documents have it. Its
+impact is larger the more often the document has it, and the shorter the document.
 """
 
 import json
@@ -101,13 +101,16 @@ class LexicalIndex:
         )
 
     def weigh(self, texts: Iterable[str]) -> QueryTerms:
-        """Return the terms of the texts of a query; a term that comes twice weighs twice."""
+        """Return BM25's weight of each term of a query's texts; a term that comes twice weighs twice."""
         found = np.concatenate(
             [np.empty(0, np.uint64), *(self.analyzer.terms(text[:MAX_QUERY_CHARS]) for text in texts)]
         )
         terms, counts = np.unique(found, return_counts=True)
         _, sizes = self._find(terms)
-        kept = np.sort(_affordable(sizes, max(LEAST_POSTINGS, POSTINGS_PER_DOCUMENT * self.count)))
+        shortest_first = np.argsort(sizes, kind="stable")
+        most = max(LEAST_POSTINGS, POSTINGS_PER_DOCUMENT * self.count)
+        num_kept = max(1, int(np.searchsorted(np.cumsum(sizes[shortest_first]), most, "right")))
+        kept = np.sort(shortest_first[:num_kept])
         num_with = sizes[kept]
         of_one_step = np.log1p((self.count - num_with + 0.5) / (num_with + 0.5)) * IMPACT_STEP
         return QueryTerms(terms[kept], counts[kept] * of_one_step)
@@ -159,12 +162,6 @@ class LexicalIndex:
         starts = self.starts[places]
         ends = self.starts[np.minimum(places + 1, len(self.starts) - 1)]
         return starts, np.where(is_known, ends - starts, 0)
-
-
-def _affordable(sizes: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Return the places of the shortest lists that have at most `most` postings together, or of the shortest one."""
-    order = np.argsort(sizes, kind="stable")
-    return order[: max(1, int(np.searchsorted(np.cumsum(sizes[order]), most, "right")))]
 
 
 def _read(path: Path) -> dict[str, Any]:

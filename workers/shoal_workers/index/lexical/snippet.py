@@ -20,8 +20,8 @@ def snippet(
 ) -> dict[str, Any]:
     """Return the best passage of a text: its text, where it starts and stops, and the words of the query in it.
 
-    `weights` are those of the terms of the query. Of a long text, the first `num_read` characters are read. Places are
-    counted in characters; those of `highlights` from the start of the passage.
+    `weights` belong to the terms of the query. Of a long text, the first `num_read` characters are read. Places are
+    counted in characters, places of `highlights` from the start of the passage.
     """
     matches = [match for match in analyzer.places(text[:num_read]) if match[2] in weights]
     first, last = _best(matches, weights, max_chars)

@@ -47,7 +47,7 @@ def _counts(column: Column, mask: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 def _most(column: Column, by_code: NDArray[np.int64], added: dict[Any, int]) -> dict[Any, int]:
-    """Return the counts of all terms that may be among the most frequent ones, those of `added` documents included."""
+    """Return the counts of all terms that may be among the most frequent ones, `added` documents included."""
     found = dict(added)
     for term, count in added.items():
         if (code := column.code(term)) is not None:

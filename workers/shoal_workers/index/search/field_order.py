@@ -46,7 +46,7 @@ class FieldOrder:
     def top(self, selection: Selection, num: int, rank: Rank) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
         """Return the rows of the first `num` documents of a selection that `rank` does not leave out, and their scores.
 
-        Scores are computed for few more documents than that: for those of equal values, and in place of others.
+        Scores are computed for few more documents: for documents of equal values, and in place of others.
         """
         rows = np.flatnonzero(np.concatenate(selection))
         found = [rank(self._selection(rows[:0]), 0)]
@@ -74,7 +74,7 @@ def _ranks(sort: Sort, fields: Fields) -> NDArray[np.int64]:
     """Return the place of each document in the order of one field, int64 `[count + added]`; equal values share one."""
     version, added = fields.version.get(sort.field), fields.added.get(sort.field)
     num_added_terms = len(added.terms) if added is not None else 0
-    # An added term that the version has too takes the rank of that one, another one a rank between two of the version.
+    # An added term that the version has too takes its rank there, another term a rank between two of the version.
     step = num_added_terms + 1
     parts = [_codes(version, sort, fields.count), _codes(added, sort, fields.num_added)]
     ranks = [(2 * codes + 1) * step for codes in parts]
@@ -93,7 +93,7 @@ def _codes(column: Column | None, sort: Sort, count: int) -> NDArray[np.int64]:
 
 
 def _rank_of(version: Column | None, term: Any, code: int, step: int) -> int:
-    """Return the rank of a term of added documents among those of the version."""
+    """Return the rank of a term of added documents among the version's terms."""
     if version is None:
         return code
     if isinstance(version.terms, Keywords):

@@ -29,6 +29,17 @@ _NOT_FIELDS = {
 #: The parts of a hit that are no fields.
 HIT_NAMES = frozenset(_NOT_FIELDS)
 
+#: What messages call the values of a kind.
+_PLURALS: Mapping[str, Any] = {
+    "keyword": "keywords",
+    "number": "numbers",
+    "date": "dates, as 2026-11-22 or 2026-11-22T03:00",
+    "boolean": "true and false",
+}
+
+#: The kinds that have ranges.
+RANGE_KINDS = ("number", "date")
+
 
 class Selection(NamedTuple):
     """The documents that a search may find: `rows` of the version, bool `[count]`, and `added` ones, bool `[added]`."""
@@ -124,18 +135,6 @@ def span_of(column: Column, value: Value, place: str) -> tuple[int, int]:
     return int(np.searchsorted(column.terms, term)), int(np.searchsorted(column.terms, term, "right"))
 
 
-_PLURALS: Mapping[str, Any] = {
-    "keyword": "keywords",
-    "number": "numbers",
-    "date": "dates, as 2026-11-22 or 2026-11-22T03:00",
-    "boolean": "true and false",
-}
-
-
-#: The kinds that have ranges.
-RANGE_KINDS = ("number", "date")
-
-
 def select(wanted: Filter, fields: Fields) -> Selection:
     """Return the documents that match a filter, those that are hidden included.
 
@@ -181,12 +180,16 @@ def _mark(wanted: Filter, columns: Columns, mask: NDArray[np.bool_]) -> None:
             mask |= _all(parts, columns, len(mask))
         case Not(part):
             mask |= ~_all((part,), columns, len(mask))
-        case OneOf(field) | Between(field) | Exists(field):
+        case Exists(field, is_wanted):
             column = columns.get(field)
-            if column is not None:
-                _mark_condition(wanted, column, mask)
-            elif isinstance(wanted, Exists) and not wanted.is_wanted:
-                mask[:] = True
+            mask |= (False if column is None else column.lowest >= 0) == is_wanted
+        case OneOf(field, values, place):
+            if (column := columns.get(field)) is not None:
+                _mark_codes({span_of(column, value, place) for value in values}, column, mask)
+        case Between(field):
+            if (column := columns.get(field)) is not None:
+                first, last = _bounds(wanted, column)
+                _mark_codes({(first, max(first, last))}, column, mask)
 
 
 def _all(parts: tuple[Filter, ...], columns: Columns, count: int) -> NDArray[np.bool_]:
@@ -198,17 +201,6 @@ def _all(parts: tuple[Filter, ...], columns: Columns, count: int) -> NDArray[np.
     return found
 
 
-def _mark_condition(wanted: OneOf | Between | Exists, column: Column, mask: NDArray[np.bool_]) -> None:
-    match wanted:
-        case Exists(_, is_wanted):
-            mask |= (column.lowest >= 0) == is_wanted
-        case OneOf(_, values, place):
-            _mark_codes({span_of(column, value, place) for value in values}, column, mask)
-        case Between():
-            first, last = _bounds(wanted, column)
-            _mark_codes({(first, max(first, last))}, column, mask)
-
-
 def _mark_codes(spans: set[tuple[int, int]], column: Column, mask: NDArray[np.bool_]) -> None:
     """Set the mask of the rows with a code in one of the spans, each from its first code to before its last.
 
@@ -218,7 +210,7 @@ def _mark_codes(spans: set[tuple[int, int]], column: Column, mask: NDArray[np.bo
         for span in spans:
             mask[column.rows_between(*span)] = True
         return
-    is_wanted = np.zeros(len(column.terms) + 1, bool)  # the last one is that of the code -1
+    is_wanted = np.zeros(len(column.terms) + 1, bool)  # the last place is for the code -1
     for first, last in spans:
         is_wanted[first:last] = True
     mask |= is_wanted[column.lowest]

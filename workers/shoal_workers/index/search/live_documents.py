@@ -11,7 +11,7 @@ from shoal.changes.change import MAX_LENGTH, Change
 from shoal.contract import wire
 from shoal_workers.index.lexical.lexical_index import LexicalIndex, LiveTerms
 from shoal_workers.index.vectors.quantisation import SCORE_ERROR
-from shoal_workers.index.vectors.search import MAX_BOUNDS, TopK, best_of, fused_order, fused_scores
+from shoal_workers.index.vectors.search import MAX_BOUNDS, TopK, best_fused, best_of, fused_scores
 from shoal_workers.index.vectors.upper_bounds import NO_ROWS, Candidates
 
 
@@ -22,8 +22,8 @@ class LiveDocuments:
     It has the changes up to `position` in the log, which are of the ids in `changed`. `hidden_rows` are the rows of the
     version that have one of these ids, int64 `[hidden]` in ascending order. Documents that were added are in the order
     of their last change: their `ids`, `vectors`, float32 `[added, dimension]`, and `packed` bytes, as the objects of
-    small values would take many times the memory that the change had in Redis. `terms` are those of their texts, where
-    the version has a lexical index.
+    small values would take many times the memory that the change had in Redis. `terms` are the terms of their texts,
+    where the version has a lexical index.
     """
 
     position: str
@@ -43,7 +43,7 @@ class LiveDocuments:
     def after(
         self, changes: Iterable[Change], position: str, rows_of: Callable[[Collection[str]], NDArray[np.int64]]
     ) -> Self:
-        """Return the picture after more changes, the last of which is at `position`. Each change is taken once.
+        """Return the picture after more changes up to `position`. Each change is taken once.
 
         `rows_of` returns the rows of the version that have one of some ids.
         """
@@ -84,9 +84,7 @@ class LiveDocuments:
         A row is the place among the added documents. Of equal scores, the document that was added first comes first.
         """
         rows = np.flatnonzero(eligible)
-        scores = fused_scores(self.vectors, rows, query, weight, prior[rows])
-        best = fused_order(scores, k)
-        return TopK(rows[best][None], scores[best][None])
+        return best_fused(rows, fused_scores(self.vectors, rows, query, weight, prior[rows]), k)
 
     def top_k(self, queries: NDArray[np.float32], k: int, eligible: NDArray[np.bool_] | None = None) -> TopK:
         """Find the `k` added documents of highest score for each of `[queries, dimension]`, or all if there are fewer.

@@ -27,9 +27,9 @@ class Cursor:
 
     All pages are of one `version` of the `index`, and of the search with this `digest`. The last hit, or the first one
     of the last group, is in `row` and has the `score`; `added` is the digest of one that was added since the build.
-    `now` is the time of the first page, in Unix seconds, by which documents are recent on all of them, and `best_bm25`
-    the best BM25 score then, of which those of a hybrid search are parts on all of them. Cursors of earlier releases
-    have no `index`.
+    `now` is the time of the first page, in Unix seconds: boosts of recent documents reckon from it on all pages.
+    `best_bm25` is the best BM25 score then: hybrid scores divide by it on all pages. Cursors of earlier releases have
+    no `index`.
     """
 
     digest: str
@@ -54,7 +54,9 @@ class Cursor:
             cursor = cls(**values)
             if any(type(getattr(cursor, item.name)) is not item.type for item in fields(cls)):
                 raise TypeError("a value of another type")
-            if not cursor._is_possible:
+            is_finite = all(map(math.isfinite, (cursor.score, cursor.now, cursor.best_bm25)))
+            has_bm25 = cursor.best_bm25 == 0 or cursor.best_bm25 >= _LEAST_BM25
+            if not (is_finite and has_bm25 and 0 <= cursor.num_shown <= MAX_RANKED and cursor.row >= 0):
                 raise ValueError("a number that no search answers")
         except (binascii.Error, ValueError, TypeError, ShoalError) as error:
             raise InvalidRequest(
@@ -71,13 +73,6 @@ class Cursor:
                 "begin with an empty cursor"
             )
         return self.version
-
-    @property
-    def _is_possible(self) -> bool:
-        """True if a search may have answered such numbers."""
-        is_finite = all(map(math.isfinite, (self.score, self.now, self.best_bm25)))
-        has_bm25 = self.best_bm25 == 0 or self.best_bm25 >= _LEAST_BM25
-        return is_finite and has_bm25 and 0 <= self.num_shown <= MAX_RANKED and self.row >= 0
 
 
 class Pages:
@@ -105,9 +100,9 @@ class Pages:
         return cursor
 
     def rest(self, leads: Callable[[], Iterator[Lead]]) -> Iterator[Lead]:
-        """Return an iterator over the groups after those of the pages before; `leads` returns one over all.
+        """Return an iterator over the groups after the pages before; `leads` returns an iterator over all groups.
 
-        Scores may differ in their last digits from those of the page before, so its last group is looked for first.
+        Scores may differ in their last digits from page to page, so the last group shown is looked for first.
         """
         before, groups = self.before, leads()
         if before is None or not before.num_shown or any(self._is_last(before, lead.place) for lead in groups):
@@ -136,5 +131,5 @@ class Pages:
         return self._digest_of_added(place.row) == cursor.added if cursor.added else place.row == cursor.row
 
     def _digest_of_added(self, row: int) -> str:
-        """Return the digest of a document that was added since the build; an empty one for those of the version."""
+        """Return the digest of a document that was added since the build; an empty one for other documents."""
         return blake2b(self._added[row - self._count], digest_size=8).hexdigest() if row >= self._count else ""

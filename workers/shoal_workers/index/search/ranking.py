@@ -22,7 +22,7 @@ GROWTH = 4
 class Ranked(NamedTuple):
     """The rows of some documents, intp `[found]`, and their scores, float32, best first.
 
-    The rows of documents that were added since the build follow those of the version.
+    The rows of documents that were added since the build follow the rows of the version.
     """
 
     rows: NDArray[np.intp]
@@ -30,7 +30,7 @@ class Ranked(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A document in a ranking: its row and its score, and that of the first stage if the reranker gave it another."""
+    """A document in a ranking: its row and its score, and its first score if the reranker gave it another."""
 
     row: int
     score: float
@@ -86,7 +86,7 @@ class GroupKeys:
         self._of_added: dict[int, TermKey] = {}
 
     def key(self, row: int) -> Hashable:
-        """Return the key of a document; the rows of those that were added follow those of the version."""
+        """Return the key of a document; rows of added documents follow the rows of the version."""
         is_added = row >= self._fields.count
         column = self._added if is_added else self._version
         if column is None:
@@ -114,22 +114,19 @@ class GroupKeys:
         found = Selection(np.zeros(self._fields.count, bool), np.zeros(self._fields.num_added, bool))
         for key in keys:
             match key:
-                case TermKey():
-                    self._mark(key, found)
+                case TermKey(is_added, code):
+                    of_added: int | None = code
+                    if not is_added and self._version is not None:
+                        found.rows[self._version.rows_between(code, code + 1)] = True
+                        of_added = self._added.code(self._version.value(code)) if self._added is not None else None
+                    if self._added is not None and of_added is not None:
+                        found.added[self._added.rows_between(of_added, of_added + 1)] = True
                 case int():
                     is_added = key >= len(found.rows)
                     found[is_added][key - len(found.rows) * is_added] = True
                 case _:
                     return None
         return found
-
-    def _mark(self, key: TermKey, found: Selection) -> None:
-        of_added: int | None = key.code
-        if not key.is_added and self._version is not None:
-            found.rows[self._version.rows_between(key.code, key.code + 1)] = True
-            of_added = self._added.code(self._version.value(key.code)) if self._added is not None else None
-        if self._added is not None and of_added is not None:
-            found.added[self._added.rows_between(of_added, of_added + 1)] = True
 
 
 class Lead(NamedTuple):

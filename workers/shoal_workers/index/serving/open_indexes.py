@@ -34,6 +34,12 @@ log = logging.getLogger(__name__)
 #: Interval at which a worker looks for new versions, in seconds.
 LOOK_EVERY_S = 0.5
 
+#: Interval at which a worker looks for changes of indexes, in seconds: a command to Redis each time.
+FOLLOW_EVERY_S = 1.0
+
+#: Lowest priority of a thread on Linux.
+_LOWEST_PRIORITY = 19
+
 #: Time after which a version that could not be opened or checked is tried again, in seconds: a copy of it may be
 #: complete by then, or a shared folder be back.
 RETRY_AFTER_S = 10.0
@@ -45,7 +51,7 @@ MAX_OPENED_TOGETHER = 2
 class OpenIndexes(Mapping[str, Index]):
     """The indexes that a worker serves, by name, each in the version that is served now. Thread-safe.
 
-    They are those of `folders`, and those in the folders inside `home`, each by the name of its folder. An index is
+    They are in `folders`, and in the folders inside `home`, each by the name of its folder. An index is
     opened when it is searched, by a thread of its own, and closed once it was not for `idle_s`; one that `folders`
     name is open from the beginning, and a version that follows another one is opened before it takes its place. A
     version is searched once all changes in `change_log` that were made since it was built are applied. A search ends
@@ -135,7 +141,7 @@ class OpenIndexes(Mapping[str, Index]):
         return {name: served.description for name, served in self._served.items() if not served.failure}
 
     def find(self, name: str, version: str | None = None) -> "Future[Index]":
-        """Return a version of an index that is served, or what becomes it: it is opened if need be.
+        """Return the future of a version of an index that is served, which is opened if need be.
 
         Another version than the one that is served now is kept open for a while. Raises KeyError for another name, and
         IndexCorrupt and IndexMismatch for an index that cannot be opened; the result raises these too, InvalidRequest
@@ -232,7 +238,7 @@ class OpenIndexes(Mapping[str, Index]):
             version.withdraw(self._failed_version(version, unread, now))
 
     def _find_folders(self) -> dict[str, Path]:
-        """Return the folder of each index by its name: those of the settings go before those inside `home`."""
+        """Return the folder of each index by its name: the settings go before the folders inside `home`."""
         try:
             inside = {folder.name: folder for folder in self._home.iterdir() if _is_index(folder)}
         except (FileNotFoundError, NotADirectoryError):
@@ -269,7 +275,7 @@ class OpenIndexes(Mapping[str, Index]):
     ) -> dict[str, ServedVersion]:
         """Apply all changes to the open versions that are to be served from now on; leave out where that fails.
 
-        Returns those of them that are to be served as soon as Redis answers.
+        Return the versions that are to be served as soon as Redis answers.
         """
         waiting = {}
         for name, version in list(served.items()):
@@ -317,10 +323,10 @@ class OpenIndexes(Mapping[str, Index]):
 
 
 def find_index(indexes: Mapping[str, Index], name: str, cursor: str | None = None) -> "Future[Index]":
-    """Return the index of that name, or what becomes it: it is opened if need be.
+    """Return the future of the index of that name, which is opened if need be.
 
-    It is of the version that is served now, or of that which a cursor has. Raises UnknownIndex, InvalidRequest for a
-    bad cursor, and what `OpenIndexes.find` does.
+    It is of the version that is served now, or of the version that a cursor names. Raises UnknownIndex, InvalidRequest
+    for a bad cursor, and what `OpenIndexes.find` does.
     """
     version = Cursor.unpack(cursor).version_in(name) if cursor else None
     opened = Future[Index]()
@@ -354,17 +360,10 @@ def _is_index(folder: Path) -> bool:
     return True
 
 
-#: Interval at which a worker looks for changes of indexes, in seconds: a command to Redis each time.
-FOLLOW_EVERY_S = 1.0
-
-#: Lowest priority of a thread on Linux.
-_LOWEST_PRIORITY = 19
-
-
 @contextmanager
 def watched(indexes: OpenIndexes) -> Iterator[None]:
     """Look for new versions, apply changes and compare checksums while the context lasts, in a thread each."""
-    threads = [threading.Thread(target=run, args=(indexes,), daemon=True) for run in (_look, follow, _check)]
+    threads = [threading.Thread(target=run, args=(indexes,), daemon=True) for run in (_look, _follow, _check)]
     for thread in threads:
         thread.start()
     try:
@@ -379,8 +378,7 @@ def _look(indexes: OpenIndexes) -> None:
     _repeat(indexes, LOOK_EVERY_S, lambda: indexes.look(time.monotonic()))
 
 
-def follow(indexes: OpenIndexes) -> None:
-    """Apply changes until the worker ends."""
+def _follow(indexes: OpenIndexes) -> None:
     # Workers that were started together are not to read a change at the same moment: Redis serves one at a time.
     indexes.stopping.wait(random.uniform(0, FOLLOW_EVERY_S))  # noqa: S311
     _repeat(indexes, FOLLOW_EVERY_S, indexes.follow)

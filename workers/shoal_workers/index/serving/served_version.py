@@ -20,6 +20,13 @@ _TOLD = ("version", "built_at", "model", "digest", "dimension", "prompt", "ids_a
 #: Most fields of documents whose kinds are told, and most characters of their names together.
 MAX_FIELDS, MAX_NAME_CHARS = 100, 4_096
 
+#: Time for which a version stays open after a page of it was asked for, in seconds.
+PINNED_S = 60.0
+
+#: Most versions that are open for further pages. None is closed to make room for another: requests for pages of many
+#: versions in turn would open each again and again.
+MAX_PINNED = 4
+
 
 class LazyVersion:
     """The version in `folder` of the index `name`, opened or not. Thread-safe.
@@ -37,7 +44,7 @@ class LazyVersion:
         self._opening: Future[Index] | None = None
 
     def use(self, now: float) -> "Future[Index]":
-        """Return the opened version, or what becomes it: it is opened if need be. `now` is on the monotonic clock.
+        """Return the future of the opened version, which is opened if need be. `now` is on the monotonic clock.
 
         The result raises what opening raises; the next use then tries again.
         """
@@ -197,14 +204,6 @@ class ServedVersion(LazyVersion):
         return True
 
 
-#: Time for which a version stays open after a page of it was asked for, in seconds.
-PINNED_S = 60.0
-
-#: Most versions that are open for further pages. None is closed to make room for another: requests for pages of many
-#: versions in turn would open each again and again.
-MAX_PINNED = 4
-
-
 class PinnedVersions:
     """Versions that pages are searched in. `open_version` opens one, in a thread of `openers`. Thread-safe."""
 
@@ -215,7 +214,7 @@ class PinnedVersions:
         self._versions: dict[tuple[str, str], LazyVersion] = {}
 
     def use(self, name: str, version: str, folder: Path, now: float) -> "Future[Index]":
-        """Return a version of the index `name` in `folder`, or what becomes it: it is opened if need be.
+        """Return the future of a version of the index `name` in `folder`, which is opened if need be.
 
         `now` is on the monotonic clock. Raises InvalidRequest for what is no name of a version, and for another version
         while as many are open as may be.

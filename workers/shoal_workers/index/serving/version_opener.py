@@ -48,7 +48,7 @@ class VersionOpener:
         started = time.perf_counter()
         index = Index.open_version(folder, self._threads)
         index.check_model(self.model)
-        index.warm_up()
+        index.exact_search.warm_up()
         log.info("index %s: opened version %s in %.3f s", name, folder.name, time.perf_counter() - started)
         return index
 

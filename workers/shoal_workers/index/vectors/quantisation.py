@@ -8,7 +8,7 @@ inequality the product of the remainders is at most t·u, so
 
 The right-hand side is one inner product: of y with t appended and z with u appended. Codes are these numbers in int8,
 tails rounded up; the slack allows for the rounding of the others. Bounds of this kind, from a singular value
-decomposition, integers and the Cauchy-Schwarz inequality, are those of Li, Chan, Yiu and Mamoulis, "FEXIPRO: Fast and
+decomposition, integers and the Cauchy-Schwarz inequality, are from Li, Chan, Yiu and Mamoulis, "FEXIPRO: Fast and
 Exact Inner Product Retrieval in Recommender Systems", SIGMOD 2017.
 """
 

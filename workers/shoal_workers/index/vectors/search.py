@@ -40,7 +40,7 @@ _SUM_ERROR = 4e-6
 class SearchThreads:
     """Threads for the searches of all indexes of a process, whose number may change. Thread-safe.
 
-    They sleep in between: those of BLAS would spin and take processors from the next forward pass.
+    They sleep in between: BLAS's threads would spin and take processors from the next forward pass.
     """
 
     def __init__(self, number: int = 1):
@@ -80,8 +80,8 @@ class Prior(NamedTuple):
 class ExactSearch:
     """A search of `vectors`, float32 `[count, dimension]`, with their quantised copy. Thread-safe.
 
-    The score is the inner product in float32, and equal vectors have equal scores. Large searches are divided among
-    `threads`. Every search raises IndexError if the quantised copy is not of these vectors.
+    The score is the inner product in float32. Large searches are divided among `threads`. Every search raises
+    IndexError if the quantised copy is not of these vectors.
     """
 
     def __init__(self, vectors: NDArray[np.float32], quantised: QuantisedVectors, threads: SearchThreads = ONE_THREAD):
@@ -168,11 +168,9 @@ class ExactSearch:
         reached_by_k = float(np.partition(highest, len(highest) - k)[len(highest) - k])
         least = np.sort(score(_at_least(upper, reached_by_k)))[-k]
         places = _at_least(upper, float(least) - slack)
-        scores = score(places)
-        best = fused_order(scores, k)
-        if len(best) < k:
-            raise IndexError(f"{len(best)} of {k} rows reach the score of the {k}th")
-        return TopK(rows[places[best]][None], scores[best][None])
+        if len(places) < k:
+            raise IndexError(f"{len(places)} of {k} rows reach the score of the {k}th")
+        return best_fused(rows[places], score(places), k)
 
     def may_reach(
         self,
@@ -248,9 +246,10 @@ def _at_least(upper: NDArray[np.float32], threshold: float) -> NDArray[np.intp]:
     return np.flatnonzero(upper >= np.nextafter(np.float32(threshold), np.float32(-np.inf)))
 
 
-def fused_order(scores: NDArray[np.float32], k: int) -> NDArray[np.intp]:
-    """Return the places of the `k` highest scores, best first; of equal ones, the lower place comes first."""
-    return np.argsort(-scores, kind="stable")[:k]
+def best_fused(rows: NDArray[np.intp], scores: NDArray[np.float32], k: int) -> TopK:
+    """Return the `k` rows of highest score for one query; of equal scores, the lower row comes first."""
+    best = np.argsort(-scores, kind="stable")[:k]
+    return TopK(rows[best][None], scores[best][None])
 
 
 def fused_scores(

@@ -23,7 +23,7 @@ MAX_BLOCK = 2**17
 #: No rows, for a search that leaves none out.
 NO_ROWS: NDArray[np.int64] = np.empty(0, np.int64)
 
-#: A bound lower than any product of codes: that of a row which is never found.
+#: A bound lower than any product of codes, for a row that is never found.
 LOWEST = int(np.iinfo(np.int32).min)
 
 Map = Callable[[Callable[[int], None], Iterable[int]], Iterable[None]]
@@ -57,7 +57,7 @@ class Buffer:
 
 
 class UpperBounds:
-    """The products of codes of an index, int8 `[count, width]`, with those of queries, int8 `[queries, width]`.
+    """The products of an index's codes, int8 `[count, width]`, with codes of queries, int8 `[queries, width]`.
 
     They lie in `buffer`, which nothing else may use meanwhile. Rows are cut into blocks, and a group is every n-th row
     of a block, so that the highest bounds of all its groups are found by comparing contiguous memory. `run` maps a
@@ -102,7 +102,7 @@ class UpperBounds:
         self._bounds[start:end].reshape(GROUP, *highest.shape).max(axis=0, out=highest)
 
     def products(self, count: int, query: int = 0) -> NDArray[np.int32]:
-        """Return the products of all `count` codes with those of one query, by its number; `buffer` keeps them."""
+        """Return the products of all `count` codes with the codes of one query, by its number; `buffer` keeps them."""
         return self._bounds[:count, query]
 
     def reached_by_k(self, k: int) -> NDArray[np.int32]:
@@ -136,7 +136,7 @@ def _reached_by(bounds: NDArray[np.int32], k: int) -> NDArray[np.int32]:
 
 
 class Products(NamedTuple):
-    """The products of all codes with those of one query, int32 `[count]`, and the query as codes."""
+    """The products of all codes with a query, int32 `[count]`, and the query as codes."""
 
     products: NDArray[np.int32]
     query: QuantisedQueries
