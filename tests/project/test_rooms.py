@@ -112,6 +112,7 @@ HOMES = {
         "shoal_workers.model.graph",
         "shoal_workers.model.own_graph",
         "shoal_workers.model.prepare",
+        "shoal_workers.model.static",
     },
     "torch": {
         "shoal_workers.encoding.engines.torch",
@@ -124,7 +125,7 @@ HOMES = {
         "shoal_workers.encoding.engines.int8",
         "shoal_workers.model",
     },
-    "tokenizers": {"shoal_workers.encoding.tokenizer", "shoal_workers.model.prepare"},
+    "tokenizers": {"shoal_workers.encoding.tokenizer", "shoal_workers.model.prepare", "shoal_workers.model.static"},
     "pyarrow": {"shoal_api.answers.vector_format", "shoal.bulk.part_file", "shoal.records"},
     "pypdf": {"shoal.extraction.file_formats"},
     "selectolax": {"shoal.extraction.file_formats"},

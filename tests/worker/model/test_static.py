@@ -70,6 +70,7 @@ def test_model2vec_may_share_rows_and_weigh_tokens(tmp_path: Path, rows: NDArray
     np.testing.assert_allclose(embed(prepared(source)), expected, atol=1e-3)
 
 
+@pytest.mark.wide
 def test_a_static_embedding_is_computed_as_sentence_transformers_does(
     torch_reference: None, tmp_path: Path, rows: NDArray[np.float32]
 ) -> None:
@@ -109,7 +110,7 @@ def test_tables_that_cannot_be_used(tmp_path: Path, tensors: dict[str, tuple[int
         prepared(save_model2vec(tmp_path / "model", **made))
 
 
-@pytest.mark.parametrize("engine", ["avx512", "torch"])
+@pytest.mark.parametrize("engine", ["avx512", pytest.param("torch", marks=pytest.mark.wide)])
 def test_other_engines_refuse_static_models(tmp_path: Path, rows: NDArray[np.float32], engine: str) -> None:
     if engine == "torch":
         pytest.importorskip("torch")
