@@ -114,7 +114,8 @@ class _App(AsyncFlask):
     async def respond(self, environ: "WSGIEnvironment") -> Response:
         """Return the response to a request, which counts as under way until the response is closed."""
         path, pool = environ["PATH_INFO"], ""
-        if (named := _POOL_PATH.match(path)) and named[1] in Context.all_of(self):
+        pools = Context.all_of(self)
+        if len(pools) > 1 and (named := _POOL_PATH.match(path)) and named[1] in pools:
             pool = named[1]
             environ |= {"SCRIPT_NAME": environ["SCRIPT_NAME"] + named[0], "PATH_INFO": path[named.end() :]}
         context = self.request_context(environ)
@@ -242,9 +243,9 @@ def create_app(settings: Settings) -> AsyncFlask:
 
 def _attach_contexts(app: _App, settings: Settings, paths: ProtocolPaths) -> None:
     """Give the application the context of each pool that it serves."""
-    others = [  # the name of a further pool is an alias of its model
-        replace(settings, pool=name, pools="", indexes="", model_aliases=name) for name in settings.pool_names()
-    ]
+    others = [replace(settings, pool=name, pools="", indexes="", model_aliases=name) for name in settings.pool_names()]
+    if others:  # the name of each pool is an alias of its model
+        settings = replace(settings, model_aliases=f"{settings.model_aliases},{settings.pool}")
     clients = {each.pool: AsyncClient.from_settings(each) for each in (settings, *others)}
     metrics, access, stopping = Metrics(clients), AccessControl(settings), Event()
     tracer = open_tracer(settings, "api")

@@ -10,6 +10,7 @@ from typing import Any, Self, get_type_hints
 
 from shoal.contract.excerpt import excerpt
 from shoal.contract.keys import NAME, NAME_RULE, Keys
+from shoal.contract.model_names import ANY_NAME, is_among
 from shoal.errors import BadSetting, Unavailable, Unsupported
 
 #: Port of the Redis that `shoal serve` starts, where it is free. Not 6379, where another may run.
@@ -218,6 +219,9 @@ class Settings:
             for value in values:
                 if not NAME.fullmatch(value):
                     raise BadSetting(f"{name} is {excerpt(value)}: it takes {NAME_RULE}")
+        for name in self.pool_names():
+            if is_among(name, set(self.model_alias_names()) - {ANY_NAME}):
+                raise BadSetting(f"model_aliases has {excerpt(name)}, the name of a further pool: leave it out")
         self.index_folders()
         self.root_folders()
         self.root_urls()

@@ -1,6 +1,7 @@
-"""OpenAI's client, at a running service: its vectors are those of Sentence Transformers."""
+"""Clients of OpenAI's API, at a running service: their vectors are those of Sentence Transformers."""
 
 import asyncio
+import importlib
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,8 @@ class TestOpenAI:
         assert [item.index for item in answer.data] == [0, 1, 2, 3]
         assert answer.model == model
         assert answer.usage.prompt_tokens == answer.usage.total_tokens > len(TEXTS)
+
+    def test_so_are_lists_of_numbers(self, client: Any, model: str, reference: Reference) -> None:
         answer = client.embeddings.create(model=model, input="market falls", encoding_format="float", user="u")
         check_same([answer.data[0].embedding], reference(["market falls"]))
 
@@ -51,14 +54,10 @@ class TestOpenAI:
         assert (found.id, found.object, found.owned_by) == (model, "model", "shoal")
         assert client.models.retrieve(model) == found
 
-    def test_its_errors_are_raised(self, client: Any, model: str) -> None:
+    def test_an_unknown_model_is_not_found(self, client: Any) -> None:
         with pytest.raises(openai.NotFoundError, match="is not served here") as failure:
             client.embeddings.create(model="text-embedding-3-small", input="a")
         assert (failure.value.code, failure.value.type) == ("model_not_found", "not_found_error")
-        with pytest.raises(openai.BadRequestError, match=r"dimensions is 33: the vectors of .* have 32"):
-            client.embeddings.create(model=model, input="a", dimensions=33)
-        with pytest.raises(openai.BadRequestError, match="check_embedding_ctx_length=False"):
-            client.embeddings.create(model=model, input=[[15_339, 1_917]])
 
     def test_the_asynchronous_client_gets_the_same(self, url: str, model: str, reference: Reference) -> None:
         async def vectors() -> list[list[float]]:
@@ -67,6 +66,14 @@ class TestOpenAI:
                 return [answer.data[0].embedding for answer in await asyncio.gather(*answers)]
 
         check_same(asyncio.run(vectors()), reference(TEXTS))
+
+    def test_wrong_input_is_a_bad_request(self, client: Any, model: str) -> None:
+        with pytest.raises(openai.BadRequestError, match=r"dimensions is 33: the vectors of .* have 32"):
+            client.embeddings.create(model=model, input="a", dimensions=33)
+
+    def test_token_ids_are_refused_with_the_setting_to_change(self, client: Any, model: str) -> None:
+        with pytest.raises(openai.BadRequestError, match="check_embedding_ctx_length=False"):
+            client.embeddings.create(model=model, input=[[15_339, 1_917]])
 
     def test_it_waits_and_asks_again_when_the_key_was_used_too_often(
         self, limited: tuple[str, str], model: str, reference: Reference
@@ -77,3 +84,41 @@ class TestOpenAI:
                 check_same([client.embeddings.create(model=model, input=text).data[0].embedding], reference([text]))
         with openai.OpenAI(base_url=f"{url}/v1", api_key="wrong") as client, pytest.raises(openai.AuthenticationError):
             client.embeddings.create(model=model, input="a")
+
+
+@pytest.mark.client("langchain-openai")
+def test_langchain(url: str, model: str, reference: Reference) -> None:
+    langchain_openai = importlib.import_module("langchain_openai")
+    embeddings = langchain_openai.OpenAIEmbeddings(
+        base_url=f"{url}/v1", api_key="none", model=model, check_embedding_ctx_length=False
+    )
+    check_same(embeddings.embed_documents(TEXTS), reference(TEXTS))
+    check_same([embeddings.embed_query(TEXTS[0])], reference(TEXTS[:1]))
+
+
+@pytest.mark.client("llama-index-embeddings-openai-like")
+def test_llama_index(url: str, model: str, reference: Reference) -> None:
+    like = importlib.import_module("llama_index.embeddings.openai_like")
+    embeddings = like.OpenAILikeEmbedding(model_name=model, api_base=f"{url}/v1", api_key="none")
+    check_same(embeddings.get_text_embedding_batch(TEXTS[:1] + TEXTS[2:]), reference(TEXTS[:1] + TEXTS[2:]))
+    check_same([embeddings.get_query_embedding(TEXTS[0])], reference(TEXTS[:1]))
+
+
+@pytest.mark.client("haystack-ai")
+def test_haystack(url: str, model: str, reference: Reference) -> None:
+    embedders = importlib.import_module("haystack.components.embedders")
+    haystack = importlib.import_module("haystack")
+    secret = importlib.import_module("haystack.utils").Secret.from_token("none")
+    settings = {"api_base_url": f"{url}/v1", "api_key": secret, "model": model}
+    check_same([embedders.OpenAITextEmbedder(**settings).run("storm in europe")["embedding"]], reference(TEXTS[:1]))
+    documents = [haystack.Document(content=text) for text in TEXTS[2:]]
+    found = embedders.OpenAIDocumentEmbedder(**settings).run(documents)["documents"]
+    check_same([document.embedding for document in found], reference(TEXTS[2:]))
+
+
+@pytest.mark.client("chromadb")
+def test_chroma(url: str, model: str, reference: Reference) -> None:
+    functions = importlib.import_module("chromadb.utils.embedding_functions")
+    embed = functions.OpenAIEmbeddingFunction(api_key="none", api_base=f"{url}/v1", model_name=model)
+    check_same(embed(TEXTS), reference(TEXTS))
+    embed.client.close()

@@ -114,14 +114,28 @@ def test_llama_index(url: str, check_ranking: CheckRanking) -> None:
 
 
 @pytest.mark.client("huggingface-api-haystack")
-def test_haystack(url: str, check_ranking: CheckRanking) -> None:
+@pytest.mark.parametrize("raw_scores", [False, True])
+def test_haystack(url: str, raw_scores: bool, check_ranking: CheckRanking) -> None:
     rankers = pytest.importorskip("haystack_integrations.components.rankers.huggingface_api")
     haystack = importlib.import_module("haystack")
-    ranker = rankers.HuggingFaceTEIRanker(url=url, raw_scores=True, token=None)
+    ranker = rankers.HuggingFaceTEIRanker(url=url, raw_scores=raw_scores, token=None)
     right = rankers.TruncationDirection.RIGHT
     documents = [haystack.Document(content=text, id=str(n)) for n, text in enumerate(TEXTS)]
     found = ranker.run(query=QUERY, documents=documents, truncation_direction=right)["documents"]
-    check_ranking([(int(item.id), 1 / (1 + np.exp(-item.score))) for item in found])
+    scores = np.array([item.score for item in found])
+    scores = 1 / (1 + np.exp(-scores)) if raw_scores else scores
+    check_ranking([(int(item.id), score) for item, score in zip(found, scores, strict=True)])
+
+
+@pytest.mark.client("langchain-cohere")
+def test_langchain(older: Older, url: str, reranker: str, check_ranking: CheckRanking) -> None:
+    code = """
+from langchain_cohere import CohereRerank
+found = CohereRerank(cohere_api_key="none", base_url=url, model=reranker, top_n=3).rerank(texts, query)
+"""
+    found = older(code, url=url, reranker=reranker, query=QUERY, texts=TEXTS)
+    check_ranking([(item["index"], item["relevance_score"]) for item in found])
+    assert len(found) == 3
 
 
 @pytest.mark.client("litellm")

@@ -1,5 +1,7 @@
 """Clients of Text Embeddings Inference, at a running service: their vectors are those of Sentence Transformers."""
 
+import asyncio
+import importlib
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,16 @@ class TestHub:
             yield client
         hub.close_session()
 
+    def test_the_asynchronous_client_gets_the_same(
+        self, url: str, reference: Reference, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def features() -> Any:
+            async with hub.AsyncInferenceClient(model=url, provider="hf-inference") as client:
+                return await client.feature_extraction(TEXTS)
+
+        monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", False)
+        check_same(asyncio.run(features()), reference(TEXTS))
+
     def test_features_are_the_vectors(self, client: Any, reference: Reference) -> None:
         check_same(client.feature_extraction(TEXTS[0]), reference(TEXTS[:1]))
         check_same(client.feature_extraction(TEXTS, truncate=True, truncation_direction="right"), reference(TEXTS))
@@ -40,6 +52,8 @@ class TestHub:
         right = client.feature_extraction(TEXTS[2] + "storm", truncate=True, truncation_direction="right")
         assert not np.allclose(left, right)
         check_same(right, reference([TEXTS[2] + "storm"]))
+
+    def test_a_text_that_is_too_long_is_refused_where_truncation_is(self, client: Any) -> None:
         with pytest.raises(hub.errors.HfHubHTTPError, match="more than the 48 tokens"):
             client.feature_extraction(TEXTS[2], truncate=False)
 
@@ -82,3 +96,31 @@ class TestTeiClient:
         assert client.health()
         info = client.info()
         assert (info.server_model_id, info.server_model_metadata.pooling) == (model, "mean")
+
+
+@pytest.mark.client("llama-index-embeddings-text-embeddings-inference")
+def test_llama_index(url: str, reference: Reference) -> None:
+    tei = pytest.importorskip("llama_index.embeddings.text_embeddings_inference")
+    embeddings = tei.TextEmbeddingsInference(model_name="any", base_url=url, query_instruction="", text_instruction="")
+    found = embeddings.get_text_embedding_batch(TEXTS[:2])
+    check_same(found, reference([text.strip() for text in TEXTS[:2]]))
+    check_same([embeddings.get_query_embedding(TEXTS[0])], reference(TEXTS[:1]))
+
+
+@pytest.mark.client("huggingface-api-haystack")
+def test_haystack(url: str, reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", False)
+    embedders = importlib.import_module("haystack_integrations.components.embedders.huggingface_api")
+    haystack = importlib.import_module("haystack")
+    place = {"api_type": "text_embeddings_inference", "api_params": {"url": url}}
+    check_same([embedders.HuggingFaceAPITextEmbedder(**place).run(TEXTS[0])["embedding"]], reference(TEXTS[:1]))
+    documents = [haystack.Document(content=text) for text in TEXTS]
+    found = embedders.HuggingFaceAPIDocumentEmbedder(**place, normalize=True).run(documents)["documents"]
+    check_same([document.embedding for document in found], reference(TEXTS))
+    hub.close_session()
+
+
+@pytest.mark.client("chromadb")
+def test_chroma(url: str, reference: Reference) -> None:
+    functions = importlib.import_module("chromadb.utils.embedding_functions")
+    check_same(functions.HuggingFaceEmbeddingServer(url=f"{url}/embed")(TEXTS), reference(TEXTS))

@@ -138,7 +138,8 @@ class Metrics:
         """
         self._count_lookups()
         families = [*describe(pool, memory), *(self._registry.collect() if of_api else ())]
-        text = generate_latest(_Families([*families, *tei_metrics(families)]))
+        of_tei = [each for each in tei_metrics(families) if of_api or each.name == "te_queue_size"]
+        text = generate_latest(_Families([*families, *of_tei]))
         return text + worker_metrics.render(pool.workers).encode() if pool else text
 
 

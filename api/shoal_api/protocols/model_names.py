@@ -59,22 +59,21 @@ async def prompt_for(kind: str | None) -> str | None:
 async def check_model(name: str | None, part: str = "model") -> None:
     """Let the pool that serves the model, or the reranker, of this name answer the request.
 
-    A pool without a ready worker may serve any name that no other pool has: the request waits for a worker there.
-    Raises ModelNotFound for a name that no pool may serve, and NotReady for one that several may.
+    A single pool without a ready worker may serve any name: the request waits for a worker. Raises ModelNotFound, and
+    NotReady while one of several pools cannot tell whether it serves the name.
     """
     if name is None:
         return
-    pools = contexts()
-    known = {found.settings.pool: await _names(found, part) for found in pools}
-    fitting = [pool for pool, names in known.items() if is_among(name, names)]
-    fitting.sort(key=lambda pool: ANY_NAME in known[pool])
-    if not fitting:
-        fitting = [found.settings.pool for found in pools if not (await found.pool.read()).ready]
-        if len(fitting) > 1:
+    known = {found.settings.pool: await _names(found, part) for found in contexts()}
+    fitting = [pool for pool, names in known.items() if is_among(name, set(names) - {ANY_NAME})]
+    if not fitting and len(known) > 1:
+        away = [found.settings.pool for found in contexts() if not (await found.pool.read()).ready]
+        if away:
             raise NotReady(
-                f"no worker of the pools {' and '.join(fitting)} is ready to tell its {part}: wait for one, or ask for "
-                "the model by the name of its pool"
+                f"no worker of the pool {' or '.join(away)} is ready to tell its {part}: wait for one, or ask for the "
+                "model by the name of its pool"
             )
+    fitting = fitting or [pool for pool, names in known.items() if ANY_NAME in names]
     if not fitting and await served_models(part):
         words = " or ".join(dict.fromkeys(name for names in known.values() for name in names))
         raise ModelNotFound(

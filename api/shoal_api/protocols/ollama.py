@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 
 from shoal import __version__
 from shoal.contract.checks import MAX_NUMBER
+from shoal.contract.excerpt import excerpt
 from shoal.contract.options import Options
 from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest, ModelNotFound
@@ -199,7 +200,7 @@ async def show(body: OllamaShowBody) -> Response:
     await check_model(name := body.asked())
     model = await describe_model(name)
     if model is None:
-        raise ModelNotFound("no model is served: no worker is ready")
+        raise ModelNotFound(f"no ready worker serves {excerpt(name)}: wait for one")
     sizes = {"embedding_length": model.get("dimension"), "context_length": model.get("max_tokens")}
     info = {"general.architecture": "bert", **{f"bert.{size}": value for size, value in sizes.items()}}
     about = {"details": _details(model), "model_info": info, "capabilities": ["embedding"], "modified_at": _NEVER}

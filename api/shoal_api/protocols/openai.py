@@ -6,6 +6,7 @@ from flask import Response
 from pydantic import BaseModel, Field
 from werkzeug.routing import BaseConverter
 
+from shoal.contract.excerpt import excerpt
 from shoal.contract.options import Options
 from shoal.contract.replies import Reply
 from shoal.errors import ModelNotFound
@@ -162,7 +163,7 @@ async def model(path: ModelPath) -> Response:
     await check_model(path.model)
     served = await served_models()
     if not served:
-        raise ModelNotFound("no model is served: no worker is ready")
+        raise ModelNotFound(f"no ready worker serves {excerpt(path.model)}: wait for one")
     return rendered(_about(path.model if path.model in served else served[0]))
 
 

@@ -106,7 +106,7 @@ async def predict(query: PredictQuery, body: PredictBody) -> Response:
 
 
 @wire_formats_api.post("/json_embed/", responses={200: NamedModelVectors})
-@wire_formats_api.post("/orjson_embed/", operation_id="orjsonEmbed", responses={200: NamedModelVectors})
+@wire_formats_api.post("/orjson_embed/", operation_id="wireFormatsOrjsonEmbed", responses={200: NamedModelVectors})
 async def json_embed(body: NamedModelBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
     await check_model(body.model_name)

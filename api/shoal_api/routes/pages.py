@@ -99,7 +99,8 @@ async def root() -> Response:
     request.is_negotiated = True
     if request.accept_mimetypes["text/html"] > request.accept_mimetypes["application/json"]:
         return _sent(files()["index.html"])
-    links = {"docs": "/docs", "openapi": "/openapi.json", "info": "/info"}
+    below = request.root_path
+    links = {"docs": f"{below}/docs", "openapi": f"{below}/openapi.json", "info": f"{below}/info"}
     return rendered({"name": "shoal", "version": __version__, **links})
 
 
@@ -151,6 +152,8 @@ def openapi() -> Response:
             content |= dict.fromkeys(MSGPACK_TYPES, content["application/json"])
             if any(parameter["name"] == "name" for parameter in operation.get("parameters", ())):
                 content |= _FILE
+    if below := json_request().root_path:
+        description["servers"] = [{"url": below}]
     if context().access.needs_keys:
         description["security"] = [{name: []} for name in _SECURITY_SCHEMES]
         for response in (response for operation in operations for response in operation["responses"].values()):

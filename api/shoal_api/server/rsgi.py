@@ -181,8 +181,10 @@ class RsgiServer:
 
     async def _sent(self, scope: Scope) -> None:
         """Return once the client has read its response, as far as the system tells, or has gone."""
-        owns = (own.dup() for own in connections_on(self._port) if _is_to(own, scope))
-        found = await asyncio.to_thread(next, owns, None)
+        # The generator goes with the call, and with it its own descriptor of the connection.
+        found = await asyncio.to_thread(
+            lambda: next((own.dup() for own in connections_on(self._port) if _is_to(own, scope)), None)
+        )
         if found is None:
             return
         read = self._sending[scope.client] = asyncio.Event()

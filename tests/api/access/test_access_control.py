@@ -284,6 +284,7 @@ class TestBrowsers:
         ("site", "origins", "status"),
         [
             ("cross-site", "", 403),
+            ("same-site", "", 403),
             ("same-origin", "", 202),
             ("none", "", 202),
             ("cross-site", "https://evil.example", 202),

@@ -25,6 +25,7 @@ from long_job_callers import Rq, submit, submitted
 from process import Process
 
 from shoal.errors import JobNotEnded, Overloaded, Unavailable, UnknownFile, UnknownJob
+from shoal.job_folders import file_size
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.status import LongJobStatus
 from shoal.settings import Settings
@@ -377,6 +378,14 @@ class TestOldFolders:
         with files.new("ann", "a") as folder:
             folder.keep("b", "")
         assert [(path / ".job").read_text() for path in files.folder.iterdir()] == ["b "]
+
+    def test_a_file_that_is_renamed_meanwhile_hides_no_other(self, tmp_path: Path) -> None:
+        for name in ("a", "b"):
+            (tmp_path / name).write_bytes(b"x" * 10)
+        with os.scandir(tmp_path) as found:
+            files = [entry for entry in found if entry.is_file()]
+        (tmp_path / "a").rename(tmp_path / "c")
+        assert sum(map(file_size, files)) == 10
 
     def test_one_that_is_being_filled_stays(self, files: UploadStore) -> None:
         with files.new("ann") as folder:

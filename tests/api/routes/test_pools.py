@@ -2,16 +2,20 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
-from api_stub import MakeApp, StubWorker
+from api_stub import MakeApp, StubWorker, error_of
 from flask.testing import FlaskClient
+from queues import Queue
 
 from shoal.contract.keys import Keys
 from shoal.errors import BadSetting
+from shoal.operations import Embed
 from shoal.settings import Settings
+from shoal_api.access import api_keys
 
-pytest_plugins = ["api_fixtures"]
+pytest_plugins = ["api_fixtures", "long_job_fixtures"]
 
 OTHER = "large"
 
@@ -63,13 +67,13 @@ def test_a_reranker_is_found_by_its_name(api: FlaskClient, workers: dict[str, St
     assert api.post("/rerank", json={"query": "q", "documents": ["a"], "model": "small"}).status_code == 404
 
 
-def test_all_models_are_listed(api: FlaskClient) -> None:
+def test_all_models_are_listed(api: FlaskClient, keys: Keys) -> None:
     assert [about["id"] for about in api.get("/v1/models").get_json()["data"]] == ["org/large-en", "small"]
     names = [about["name"] for about in api.get("/api/tags").get_json()["models"]]
-    assert names == ["small", "org/large-en", "large-en", "large"]
+    assert names == ["small", keys.pool, "org/large-en", "large-en", "large"]
     answer = api.post("/v1/embeddings", json={"input": "a", "model": "gpt"})
     assert answer.status_code == 404
-    assert "ask for small or org/large-en or large-en or large" in answer.text
+    assert f"ask for small or {keys.pool} or org/large-en or large-en or large" in answer.text
 
 
 def test_a_path_names_the_pool_of_any_route(api: FlaskClient, keys: Keys) -> None:
@@ -101,22 +105,61 @@ def test_metrics_of_a_further_pool_are_its_own_alone(api: FlaskClient) -> None:
         assert ("shoal_http_request_seconds" in text) == is_there
 
 
-def test_a_pool_without_a_worker_is_asked_what_no_other_serves(
+def test_while_a_pool_cannot_tell_its_model_no_other_answers_for_it(
     make_app: MakeApp, workers: dict[str, StubWorker], keys: Keys
 ) -> None:
     workers[OTHER].announce(state="loading", model="org/large-en")
-    api = make_app(pools=OTHER, request_timeout_s=20).test_client()
-    assert api.post("/v1/embeddings", json={"input": "a", "model": "small"}).get_json()["model"] == "small"
-    for name in ("large", "org/large-en"):  # a worker that is loading will say what it serves
-        assert api.post("/v1/embeddings", json={"input": "a", "model": name}).get_json()["model"] == "org/large-en"
-    workers[keys.pool].announce(state="loading", model="small")
+    api = make_app(pools=OTHER, model_aliases="*").test_client()
+    for name, model in (("small", "small"), (keys.pool, "small"), ("large", "org/large-en")):
+        assert api.post("/v1/embeddings", json={"input": "a", "model": name}).get_json()["model"] == model
     answer = api.post("/v1/embeddings", json={"input": "a", "model": "org/large-en"})
     assert answer.status_code == 503
-    assert f"no worker of the pools {keys.pool} and large is ready to tell its model" in answer.text
-    assert api.post("/v1/embeddings", json={"input": "a", "model": "large"}).get_json()["model"] == "org/large-en"
+    assert "no worker of the pool large is ready to tell its model" in answer.text
+    assert api.get("/v1/models/org/large-en").status_code == 503
+
+
+def test_keys_and_admins_routes_are_the_same_below_a_pool(make_app: MakeApp, tmp_path: Path) -> None:
+    user = {"X-API-Key": api_keys.add(tmp_path / "keys", "ann", "user", "")}
+    api = make_app(pools=OTHER, api_keys_file=str(tmp_path / "keys")).test_client()
+    assert api.get("/pools/large/info").status_code == 401
+    for path in ("/pools/large/v1/dead", "/pools/large//v1/dead", "/pools/large/v1/indexes/a/versions"):
+        assert error_of(api.get(path, headers=user), 403)[0] == "forbidden"
+
+
+@pytest.mark.usefixtures("rq")
+def test_uploads_long_jobs_and_dead_letters_are_of_the_pool(make_app: MakeApp, redis_url: str, keys: Keys) -> None:
+    api = make_app(pools=OTHER, indexes="news=/a").test_client()
+    once = {"Idempotency-Key": "k"}
+    places = [
+        api.post(f"{pool}/v1/bulk?name=a.txt", data=b"storm\n", headers=once).headers["Location"]
+        for pool in ("/pools/large", "/pools/large", "")
+    ]
+    assert places[0] == places[1] != places[2]
+    assert places[0].startswith("/pools/large/v1/jobs/")
+    assert api.get(places[0]).status_code == 200
+    assert api.get(places[0].removeprefix("/pools/large")).status_code == 404
+    assert [len(api.get(f"{pool}/v1/jobs").get_json()["jobs"]) for pool in ("/pools/large", "")] == [1, 1]
+    queue = Queue.connect(redis_url, Keys(keys.prefix, OTHER))
+    fields = {"job": Embed(["a"], id="b").pack(), "reason": "why", "lane": "bulk", "worker": "w", "deliveries": "3"}
+    letter = queue.redis.xadd(queue.keys.dead, fields | {"traceback": ""}).decode()
+    assert api.get("/v1/dead").get_json()["count"] == 0
+    again = api.post(f"/pools/large/v1/dead/{letter}/retry")
+    assert again.headers["Location"].startswith("/pools/large/v1/jobs/")
+    queue.close()
+
+
+@pytest.mark.usefixtures("workers")
+def test_the_indexes_and_aliases_of_the_settings_are_of_the_own_pool(make_app: MakeApp) -> None:
+    api = make_app(pools=OTHER, indexes="news=/a", model_aliases="mine,*").test_client()
+    assert (api.get("/ready").status_code, api.get("/pools/large/ready").status_code) == (503, 200)
+    for name, model in (("large-en", "org/large-en"), ("mine", "small"), ("any", "small")):
+        assert api.post("/v1/embeddings", json={"input": "a", "model": name}).get_json()["model"] == model
+    assert api.post("/pools/large/v1/embeddings", json={"input": "a", "model": "mine"}).status_code == 404
 
 
 def test_pools_have_names_as_pools_do() -> None:
     with pytest.raises(BadSetting, match='pools is "a b": it takes'):
         Settings(pools="x, a b")
+    with pytest.raises(BadSetting, match='model_aliases has "x", the name of a further pool'):
+        Settings(pools="x", model_aliases="y,X")
     assert Settings(pool="a", pools="b,a,b").pool_names() == ["b"]

@@ -1,6 +1,7 @@
 """The meter of a pool: what it computes of lanes, and of heartbeats that are made up."""
 
 import math
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -232,3 +233,18 @@ class TestRecentJobs:
             beat(pool, "a", 0, recent=[recent("1", 10.0) | odd, recent("2", 5.0, text="storm", timings={"a": 1})])
             look.again()
             assert look.found["recent"] == [recent("2", 5.0, worker="a", timings={})], changes
+
+
+def test_a_meter_keeps_of_a_minute_only_what_it_measures_by() -> None:
+    meter = WorkerMeter()
+    tracemalloc.start()
+    try:
+        for second in range(1, 61):
+            indexes = {"news": {"error": f"{second:0100000}"}}
+            meter.update({"written_at": float(second), "counters": {"texts": second}, "indexes": indexes})
+        kept_bytes = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert meter.minute is not None
+    assert meter.minute.counters["texts"] == 59
+    assert kept_bytes < 1_000_000  # one heartbeat has 100,000
