@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from api_stub import MakeApp, StubWorker
 from blocking import Pool
-from browser import HOSTILE, OpenPage, faults_in_both_colours, has_run_a_script, serious_faults, shot
+from browser import HOSTILE, OpenPage, faults_in_both_colours, has_run_a_script, hold_first, serious_faults, shot
 from conftest import RedisServer, wait_until
 from http_servers import Listen
 from long_job_callers import Rq
@@ -238,3 +238,37 @@ def test_a_script_in_the_name_of_a_file_or_of_a_step_is_a_text(
     expect(row).to_contain_text(HOSTILE)
     expect(row.locator(".failure")).to_have_attribute("title", HOSTILE)
     assert not has_run_a_script(page)
+
+
+def test_a_dead_letter_shows_its_own_texts_and_is_tried_again_once(
+    open_page: OpenPage, pool_url: str, queue: Queue
+) -> None:
+    for name in ("first", "second"):
+        fields = {"job": Embed([f"text of the {name}"], id=name).pack(), "reason": name, "lane": "bulk"}
+        queue.redis.xadd(queue.keys.dead, fields | {"worker": "w", "deliveries": "3", "traceback": ""})
+    page = open_page(pool_url)
+    first, second = (page.locator(".letters li.panel", has_text=f"{name} ") for name in ("first", "second"))
+    late = hold_first(page, "**/v1/dead/*")
+    first.get_by_role("button", name="Show").click()
+    while not late:
+        page.wait_for_timeout(10)
+    second.get_by_role("button", name="Show").click()
+    expect(page.locator(".texts")).to_have_text("text of the second")
+    with page.expect_response(late[0].request.url):
+        late[0].continue_()
+    page.evaluate("new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
+    expect(page.locator(".texts")).to_have_text("text of the second")
+
+    retries = hold_first(page, "**/retry")
+    again = first.get_by_role("button", name="Try again")
+    again.click()
+    expect(again).to_be_disabled()
+    second.get_by_role("button", name="Try again").click()
+    expect(second).to_have_count(0)
+    expect(again).to_be_disabled()
+    while not retries:
+        page.wait_for_timeout(10)
+    retries[0].abort()
+    expect(page.get_by_role("region", name="Dead letters").get_by_role("status")).to_contain_text("does not answer")
+    again.click()
+    expect(first).to_have_count(0)

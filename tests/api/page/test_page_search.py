@@ -331,3 +331,46 @@ def test_a_script_in_a_text_that_is_compared_is_a_text(open_page: OpenPage, page
     expect(page.locator(".matrix th .text").first).to_have_text(HOSTILE)
     expect(page.locator(".pair h2").first).to_contain_text(HOSTILE)
     assert not has_run_a_script(page)
+
+
+def test_only_a_settled_query_is_an_entry_of_the_history(open_page: OpenPage, page_url: str) -> None:
+    page = open_page("about:blank")
+    page.clock.install(time=0)
+    page.goto(page_url)
+    expect(page.locator("#query")).to_be_focused()
+    page.clock.pause_at(3_600)
+    before = page.evaluate("history.length")
+
+    def type_in(*all_words: str) -> None:
+        for words in all_words:
+            page.locator("#query").fill(words)
+            page.clock.run_for(100)
+            expect(page).to_have_url(re.compile(rf"query={words}$"))
+
+    type_in("s", "st", "storm")
+    page.keyboard.press("Enter")
+    type_in("r", "rain")
+    assert page.evaluate("history.length") == before + 2
+    page.clock.run_for(2_000)
+    type_in("market")
+    assert page.evaluate("history.length") == before + 3
+    page.clock.resume()
+    page.go_back()
+    expect(page.locator("#query")).to_have_value("rain")
+    page.go_back()
+    expect(page.locator("#query")).to_have_value("storm")
+
+
+def test_back_to_a_query_left_before_its_answer_shows_that_query(open_page: OpenPage, page_url: str) -> None:
+    page = open_page(page_url)
+    page.locator("#query").fill("st")
+    expect(page.locator(".hit")).not_to_have_count(0)
+    page.route("**/search", lambda route: None if "storm" in (route.request.post_data or "") else route.continue_())
+    page.locator("#query").fill("storm")
+    expect(page).to_have_url(re.compile("query=storm$"))
+    page.keyboard.press("Enter")
+    page.locator("#query").fill("rain")
+    expect(page).to_have_url(re.compile("query=rain$"))
+    page.unroute("**/search")
+    page.go_back()
+    expect(page.locator("#query")).to_have_value("storm")
