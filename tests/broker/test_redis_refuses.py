@@ -35,6 +35,13 @@ def demoted(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
 
 
 @contextmanager
+def alone(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
+    admin.config_set("replica-serve-stale-data", "no")
+    with demoted(admin, server):
+        yield
+
+
+@contextmanager
 def busy(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
     admin.config_set("lua-time-limit", 10)
     with redis.Redis.from_url(server.url) as other:
@@ -81,6 +88,7 @@ def narrow_rules(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
 REFUSALS = [
     (few_replicas, "min-replicas-to-write"),
     (demoted, "it is a replica"),
+    (alone, "it is a replica without its primary"),
     (busy, "SCRIPT KILL"),
     (no_disk, "make room there"),
     (narrow_rules, "docs/redis-users.acl"),

@@ -157,6 +157,7 @@ def test_a_result_can_be_read_again_and_that_does_not_prolong_its_life(queue: Qu
     queue.put("interactive", [job])
     queue.reply([Answer(delivery, Reply(job.id)) for delivery in queue.take("w", LANES, 1)])
     queue.wait_result(job.id, 0)
+    assert queue.redis.hget(queue.keys.record(job.id), "is_read") == b"1"
     queue.redis.expire(queue.keys.result(job.id), READ_TTL_S // 2)
     assert queue.wait_result(job.id, 0) is not None
     assert queue.redis.ttl(queue.keys.result(job.id)) <= READ_TTL_S // 2

@@ -15,10 +15,16 @@ from fuzzing import ODD, TEXTS, changed, fuzz, mutated, outcome, packed
 from hypothesis import strategies as st
 from queues import Queue
 
+from shoal import operations
+from shoal.cache.entry import Entry
 from shoal.cache.table import Table
 from shoal.contract import wire
+from shoal.contract.jobs import Job, check_name
+from shoal.contract.options import Options
+from shoal.contract.outline import Outline
 from shoal.contract.replies import TIMINGS, Reply
 from shoal.errors import InvalidText, MalformedJob, ShoalError, TooLarge
+from shoal.operations import Embed, Search
 
 REPLY = Reply(
     "a",
@@ -49,7 +55,6 @@ def test_a_claim_of_more_than_there_is_takes_no_memory() -> None:
 
 def test_where_memory_is_bounded_a_claim_is_an_error_like_any_other() -> None:
     script = """
-import pickle
 import resource
 from pathlib import Path
 from shoal.contract import wire
@@ -107,6 +112,40 @@ def check_reply(data: bytes) -> None:
         assert reply.vectors.ndim == 2
         assert reply.vectors.nbytes <= len(data)
         assert len(reply.rows_by_text()) == max(1, len(reply.tokens))
+
+
+# Jobs and the cache
+
+JOB: dict[str, Any] = {"v": 1, "id": "a", "op": "search", "texts": ["storm"], "deadline": 4e9, "reply_to": "b"}
+JOBS = st.sampled_from([Embed(["storm", "", "rain é"]).pack(), Search(["storm"] * 20, k=9, index="news").pack()])
+ODD_JOBS = changed(JOB) | changed(JOB | {"op": "embed"}) | changed(JOB | {"op": "rerank", "query": "rain"})
+
+
+@fuzz(150, data=st.binary() | mutated(JOBS) | ODD_JOBS.map(packed) | ODD.map(packed))
+def test_job(data: bytes) -> None:
+    job, outline = outcome(operations.unpack, data), Outline.read(data)
+    if isinstance(job, Job):
+        assert operations.unpack(job.pack()) == job
+        assert (outline.id, outline.reply_to) == (job.id, job.reply_to)
+    assert outline.id is None or check_name("id", outline.id)
+    assert outline.reply_to is None or check_name("reply_to", outline.reply_to)
+
+
+DIGEST = bytes(range(16))
+ENTRY = Entry(np.ones((1, 3), np.float32), 4, True, 9).pack(DIGEST)
+
+
+@fuzz(60, data=st.binary(max_size=60) | mutated(st.just(ENTRY)), dimension=st.sampled_from([3, 1, 2, 100_000]))
+def test_entry_of_the_cache(data: bytes, dimension: int) -> None:
+    entry = Entry.unpack(data, DIGEST, dimension)
+    assert entry is None or data == ENTRY
+
+
+@fuzz(60, cache=changed(TABLE.to_heartbeat()) | ODD)
+def test_announced_table(cache: Any) -> None:
+    table = Table.from_heartbeats([ABOUT | {"cache": cache}])
+    if table is not None:
+        assert all(len(digest) == 16 for digest in table.digests(["storm"], table.prompt(None), Options()))
 
 
 # Heartbeats

@@ -168,6 +168,19 @@ class TestCommands:
         assert (missing.exit_code, "[unknown_job]" in missing.stderr) == (1, True)
 
 
+def test_an_idempotency_key_answers_the_first_job_with_its_status(api: FlaskClient, stub: StubWorker) -> None:
+    def submit() -> dict[str, str]:
+        body = {"op": "embed", "inputs": ["storm"]}
+        return dict(api.post("/v1/jobs", json=body, headers={"Idempotency-Key": "k"}).get_json())
+
+    stub.pause()
+    first = submit()
+    assert submit() == first == {"id": first["id"], "status": "queued"}
+    stub.resume()
+    assert api.get(f"/v1/jobs/{first['id']}/result?wait=20").get_json()["status"] == "done"
+    assert submit() == first | {"status": "done"}
+
+
 def test_they_are_limited_in_number(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shoal.queue.consumer, "MAX_DEAD_LETTERS", 3)
     ids = [bury(queue, b"x") for _ in range(5)]

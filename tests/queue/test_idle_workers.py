@@ -156,6 +156,14 @@ def test_a_job_ends_the_read_and_is_not_taken(queue: Queue, notice: JobNotice) -
     assert len(queue.take("w", ["interactive"], 10)) == 1
 
 
+def test_a_read_of_a_lane_without_jobs_ends_and_is_repeated(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer, "BLOCK_S", 0.001)
+    notice = queue.consumer().notice("interactive")
+    for _ in range(2):
+        notice.ask()
+        assert has_ended(notice, PATIENCE_S)
+
+
 def test_an_idle_worker_is_woken_by_the_same_job(queue: Queue, notice: JobNotice) -> None:
     notice.ask()
     wait_until_asked(queue)

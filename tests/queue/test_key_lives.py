@@ -160,6 +160,7 @@ EXAMPLES: dict[str, list[tuple[Act, Callable[[Keys], str], int | None]]] = {
         (queued, lambda keys: keys.record("x"), None),
         (running, lambda keys: keys.record("x"), None),
         (submitted, lambda keys: keys.record("x"), 3_600),
+        (read, lambda keys: keys.record("x"), 60),
         (once, lambda keys: keys.record("x"), 86_400),
     ],
     "unread": [(submitted, lambda keys: keys.unread, None)],

@@ -118,6 +118,11 @@ def test_the_age_of_a_lane_is_that_of_its_oldest_unanswered_job(queue: Queue) ->
     assert 100 <= queue.loads()["bulk"].oldest_age_s < 100 + PATIENCE_S
 
 
+def test_the_wait_of_a_job_is_counted_from_when_redis_took_it_in() -> None:
+    delivery = Delivery("interactive", "a", b"", "w", put_ms=1_500)
+    assert [delivery.queued_s(now) for now in (4.0, 1.0)] == [2.5, 0.0]  # the clock may be behind Redis's
+
+
 def test_replies_are_written_in_groups_of_so_many_bytes(queue: Queue) -> None:
     sizes = [MAX_WRITE_BYTES // 2, 10, MAX_WRITE_BYTES + 1, MAX_WRITE_BYTES // 2, MAX_WRITE_BYTES + 1]
     queue.put("interactive", [addressed() for _ in sizes])

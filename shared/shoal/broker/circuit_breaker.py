@@ -55,7 +55,10 @@ class CircuitBreaker:
                 self._trying, self._next_try_at = 0, 0.0
 
     def record_failure(self, error: Exception, since: float, is_silence: bool) -> None:
-        """Record a failed command; `is_silence` if no answer came since `since`. Silence alone opens the breaker."""
+        """Record a failed command; `is_silence` if no answer came since `since` on the monotonic clock.
+
+        Only silence opens the breaker. Any failure keeps an open one open.
+        """
         with self._lock:
             if self._cause or (is_silence and self._answered_at <= since and not self._num_large):
                 self._cause = str(error)

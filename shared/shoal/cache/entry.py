@@ -20,7 +20,10 @@ _CRC_RESIDUE = 0x2144DF1C
 
 
 class Entry(NamedTuple):
-    """The pooled vector of a text, float32 `[1, dimension]`; `characters` counts those read of one that was cut."""
+    """The pooled vector of a text, float32 `[1, dimension]`, its number of tokens, and whether it was cut.
+
+    `characters` is the number that was read of a text that was cut; else it is 0.
+    """
 
     vectors: NDArray[np.float32]
     num_tokens: int

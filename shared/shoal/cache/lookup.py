@@ -71,9 +71,9 @@ class LookupResult:
 class CacheLookup:
     """A client's look-up of texts in the cache of the pool. A failure counts as a missing text.
 
-    Workers announce the table in their heartbeats, which are read every `refresh_s`; while they differ, all texts are
-    missing. Entries that were found are held in memory for about `hold_s`: repeats need no round trip. `num_hits` and
-    `num_misses` count texts.
+    Workers announce the table in their heartbeats; after `refresh_s`, the first heartbeats of new workers are read.
+    Without a table, or while workers announce different ones, all texts are missing. Entries that were found are held
+    in memory for about `hold_s`: repeats need no round trip. `num_hits` and `num_misses` count texts.
     """
 
     def __init__(

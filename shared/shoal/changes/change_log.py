@@ -110,11 +110,14 @@ class ChangeLog:
         return Tail(False, self._entries(index, self._read(index, START), START, position))
 
     def fold(self, index: str, through: str, kept: Sequence[str]) -> None:
-        """Note that the published version has the changes `through` there; remove those that no kept one needs."""
+        """Note that the published version has the changes up to `through`; remove those that all kept versions have.
+
+        `kept` has the position up to which each of these has the changes. Raises Unavailable.
+        """
         self._broker.run(_FOLD, _keys_of(self._keys, index), {"index": index, "through": through, "kept": list(kept)})
 
     def _entries(self, index: str, page: "_Page", reached: str, known: str) -> Iterator[LoggedChange]:
-        """Yield the entries after the position `reached`, of which the page is the first, for who has those `known`."""
+        """Yield the entries after `reached`, the page first, to a reader who has all up to `known`."""
         if not page.entries and page.last != reached and not _has(known, page.last):
             yield _lost(reached, page.last)
         last_id = reached

@@ -256,7 +256,10 @@ class Job:
         return self.cut(len(self.texts), max_texts, map(self.lane_texts_of, self.texts))
 
     def cut(self, max_texts: int, max_size: int, sizes: Iterable[int]) -> list[Self]:
-        """Return jobs of at most `max_texts` texts, whole and of `max_size` together, that ask the same as this one."""
+        """Return jobs with new ids, of at most `max_texts` texts and `max_size`, that together ask the same.
+
+        A text stays whole: a larger one is a job by itself.
+        """
         if self.is_one_question:
             return [self]
         parts: list[list[str]] = []

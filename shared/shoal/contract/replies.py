@@ -266,7 +266,10 @@ def _present(value: T | None) -> T:
 
 
 def finish(vectors: Sequence[NDArray[np.float32]], options: Options) -> NDArray[np.float32]:
-    """Stack the rows, cut them to `dimensions` and normalise them as the options say, each for itself to the bit."""
+    """Stack the rows, cut them to `dimensions` and normalise them as the options say: float32 `[rows, dimension]`.
+
+    A row comes out the same to the bit with any other rows.
+    """
     stacked = np.concatenate(vectors)[:, : options.dimensions]
     if options.normalize:
         stacked = stacked / np.maximum(np.linalg.norm(stacked, axis=1, keepdims=True), 1e-12)

@@ -48,7 +48,7 @@ class Embed(Job):
         return self.options.num_chunks(text)
 
     def check_num_vectors(self, heartbeats: Mapping[str, Mapping[str, Any]], max_bytes: int) -> None:
-        """Raise TooLarge for vectors of tokens or chunks that have more bytes from any of these workers."""
+        """Raise TooLarge for vectors of tokens or chunks that take more bytes for certain, at any worker."""
         sizes = [(about.get("dimension"), about.get("max_tokens")) for about in heartbeats.values()]
         known = [(d, m) for d, m in sizes if isinstance(d, int) and isinstance(m, int)]
         if not known or self.options.output == "vector":

@@ -97,7 +97,8 @@ class Consumer:
     ) -> list[Delivery]:
         """Take waiting jobs, which this consumer holds until they are answered.
 
-        `room` has the number of texts that are wanted of each lane; the last job may exceed it. If there is no job,
+        `room` has the number of texts that are wanted of each lane; lanes are read in the order of `LANES`, each for
+        `max_jobs` at most, and all for `MAX_TAKE_BYTES`; the last job may exceed texts and bytes. If there is no job,
         wait `block_s` for one, `BLOCK_S` at most. With `takes_suspects`, a suspect comes before all others and alone,
         and no more comes until it is answered. It must run alone: if this consumer dies meanwhile, only the suspect is
         blamed. `more_suspects` says whether others wait.

@@ -34,7 +34,7 @@ class Membership(NamedTuple):
 
 
 class Announced(NamedTuple):
-    """The answer of Redis to a worker: whether it has the contents of its heartbeat, and what shares its processors.
+    """The answer of Redis to a worker: whether it has the contents of its heartbeat, and who shares its processors.
 
     `sharing` has the names of the `num_sharing` workers, unless the worker knows as many.
     """

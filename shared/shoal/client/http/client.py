@@ -83,7 +83,8 @@ class HttpClient(Questions):
     ) -> Iterator[Any]:
         """Yield the vectors of any number of texts in order, with at most `window` requests unanswered at a time.
 
-        Closing the iterator early takes until the requests under way are answered.
+        Memory stays constant however many texts there are. While the lane is full, a request is sent again until it has
+        been refused for `timeout_s`. Closing the iterator early takes until the requests under way are answered.
         """
         check_lane(lane)
         parsed = options_of(options)

@@ -225,7 +225,7 @@ class AsyncClient:
     async def call(
         self, job: Job, *, lane: str = "interactive", timeout_s: float | None = None, client: str = ""
     ) -> Reply:
-        """Return the reply to the job, as `Client.call` does; tasks need jobs with different ids."""
+        """Return the reply to the job, as `Client.call` does; tasks that call together need jobs with different ids."""
         check_lane(lane)
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         return await self._session().call(job, lane, client or self.name, timeout_s, self.max_reply_bytes)
