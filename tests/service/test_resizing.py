@@ -1,6 +1,7 @@
 """A worker that gets another number of compute threads: made in the background, taken between two passes."""
 
 import shutil
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -124,3 +125,17 @@ def test_a_worker_takes_them_between_two_passes(
     held.released.set()
     drive(worker)
     assert held.engine.threads == 1
+
+
+def test_a_process_that_gets_no_thread_keeps_its_number(
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    one = own(encoder)
+    resizing = resized([one], 2)
+    resizing.take()
+    assert one.engine.threads == 1
+    assert "those for 2 failed: can't start new thread" in caplog.text

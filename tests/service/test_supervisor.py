@@ -22,7 +22,7 @@ import pytest
 from api_stub import INDEX
 from blocking import Pool
 from conftest import PATIENCE_S, free_port, wait_until
-from process import Process, run
+from process import Process, environment, run
 from queues import queue_of
 
 from shoal import Client
@@ -370,3 +370,27 @@ class TestRetries:
         with pytest.raises(IndexNotFound, match="worker 1 could not start: no index"):
             supervisor.wait_until_ready()
         assert starts.stat().st_size == 1
+
+
+def test_a_stop_ends_the_wait_for_redis() -> None:
+    supervisor = Supervisor(Settings(redis_url="redis://127.0.0.1:1/0"))
+    supervisor.redis = Service("redis", ["sleep", str(PATIENCE_S)], {})
+    supervisor.ask_to_stop()
+    try:
+        with pytest.raises(NotReady, match="stopped before it was ready"):
+            supervisor.start()
+    finally:
+        supervisor.stop()
+
+
+@pytest.mark.wide
+def test_it_stops_although_its_output_is_read_no_more(settings: dict[str, Any]) -> None:
+    command = [sys.executable, "-m", "shoal", "serve"]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, env=environment(**settings), **pipes) as process:
+        assert process.stdout
+        assert any(line.startswith(b"stop:") for line in process.stdout)
+        process.stdout.close()
+        process.terminate()
+        assert process.wait(PATIENCE_S) in (0, 120)  # Python's own code where the last output could not be written
+    assert running(settings) == []

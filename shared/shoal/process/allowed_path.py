@@ -35,15 +35,15 @@ _REMEDY = "move it there, or add its folder or the beginning of its URL to SHOAL
 
 def is_below(url: str, roots: Iterable[str]) -> bool:
     """Return True if a URL is below one of the roots: of its server or bucket, with a path below its path."""
+    return any(_is_below(url, root) for root in roots)
+
+
+def _is_below(url: str, root: str) -> bool:
     try:
-        found, allowed = urlsplit(url), [urlsplit(root) for root in roots]
+        found, allowed = urlsplit(url), urlsplit(root)
     except ValueError:
         return False
     segments = re.split(r"[/\\]", unquote(unquote(found.path)))
-    if "::" in url or {".", ".."} & set(segments):
-        return False
-    return any(
-        (found.scheme, found.netloc) == (root.scheme, root.netloc or found.netloc)
-        and f"{found.path}/".startswith(f"{root.path.rstrip('/')}/")
-        for root in allowed
-    )
+    is_plain = "::" not in url and not {".", ".."} & set(segments)
+    is_there = (found.scheme, found.netloc) == (allowed.scheme, allowed.netloc or found.netloc)
+    return is_there and is_plain and f"{found.path}/".startswith(f"{allowed.path.rstrip('/')}/")

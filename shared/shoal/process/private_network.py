@@ -38,7 +38,7 @@ def without_query(url: str) -> str:
 
 
 def check_address(url: str, private_hosts: Collection[str]) -> list[tuple[str, int]]:
-    """Return the public or allowed addresses of a URL's host. Raises AddressNotAllowed or InvalidRequest."""
+    """Return the addresses of a URL's host. Raises AddressNotAllowed, InvalidRequest, and FileError for no host."""
     parts = _split(url)
     host = parts.hostname or ""
     try:

@@ -211,7 +211,7 @@ _POLL_EVERY_S = 0.02
 
 
 def wait_until(what: str, is_done: Callable[[], bool], within_s: float = WITHIN_S) -> None:
-    """Wait until `is_done` returns True, with lines of progress. Raises NotReady after `within_s`."""
+    """Wait until `is_done` returns True, with lines of progress. Raises NotReady after `within_s`, and its errors."""
     started = time.monotonic()
     progress = Progress(f"waiting for {what}")
     while not is_done():

@@ -12,7 +12,10 @@ from pathlib import Path
 
 @contextmanager
 def limited_memory(max_bytes: int, num_held: Callable[[], int] = lambda: 0) -> Iterator[None]:
-    """Let allocations over `max_bytes` fail with MemoryError, on Linux; `num_held()` of them are taken already."""
+    """Let allocations fail, with MemoryError, that take over `max_bytes` more than the process has now, on Linux.
+
+    `num_held()` bytes of these are taken already. The whole process has the limit, so nothing long is to be done here.
+    """
     if sys.platform != "linux":
         yield
         return

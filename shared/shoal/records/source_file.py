@@ -108,7 +108,7 @@ def open_file(path: str, rules: SourceRules) -> Iterator[SourceFile]:
     that the rules do not name, PathNotAllowed if a redirect or a link leads from below a root out of the roots, and
     MissingExtra for a URL that needs a package which is not installed.
     """
-    if path.partition("://")[0].lower() in ("http", "https"):
+    if is_url(path) and path.partition("://")[0].lower() in ("http", "https"):
         with closing(WebFile(path, rules.private_hosts, rules.root_urls)) as web:
             yield SourceFile(io.BufferedReader(web, BLOCK_BYTES), web.size_bytes, web.modified)
         return

@@ -22,7 +22,7 @@ QUERY = "europe climate change storm"
 def print_summary(
     settings: Settings, query: str | None = None, log: Path | None = None, pids: Collection[int] = ()
 ) -> None:
-    """Print what runs, of the workers with these `pids`, a few hits, a curl command, and how to stop."""
+    """Print what runs, a few hits, a curl command, and how to stop; the workers are those with these `pids`."""
     query = query or QUERY
     ready, trouble = f"{settings.workers} workers", ""
     hits: Sequence[Mapping[str, Any]] = []

@@ -26,7 +26,7 @@ from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
 from shoal_workers.index.serving import version_opener
-from shoal_workers.index.serving.open_indexes import OpenIndexes, watched
+from shoal_workers.index.serving.open_indexes import OpenIndexes, _follow, watched
 from shoal_workers.loop.worker import Worker
 
 
@@ -349,3 +349,21 @@ def test_the_threads_of_a_worker_follow(indexes: OpenIndexes, log: Log) -> None:
     with watched(indexes):
         log.append("news", change(indexes["news"], "a"))
         wait_until(lambda: "a" in ids(indexes["news"]))
+
+
+def test_workers_that_are_started_together_read_at_different_moments(
+    indexes: OpenIndexes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float | None] = []
+
+    class Noting(Event):
+        """An event that is set at the third time that it is waited for."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout)
+            return len(waits) == 3
+
+    monkeypatch.setattr("random.uniform", lambda least, most: 0.25 * most)
+    monkeypatch.setattr(indexes, "stopping", Noting())
+    _follow(indexes)
+    assert waits == [0.25, 1.0, 1.0]

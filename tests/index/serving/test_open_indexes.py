@@ -498,3 +498,14 @@ class TestOpening:
             whole.replace(path)
         with pytest.raises(IndexCorrupt):
             opening.result()
+
+
+@pytest.mark.usefixtures("all_large")
+def test_a_check_ends_when_it_is_not_wanted_any_more(news: Path, indexes: OpenIndexes) -> None:
+    indexes.look(0)
+    index = indexes["news"]
+    index.files.check_rest(lambda: False)
+    assert not index.files.is_done
+    shutil.rmtree(news / "v1")
+    with pytest.raises(FileNotFoundError):
+        index.files.check_rest()

@@ -387,6 +387,16 @@ class TestEngine:
             assert found == num_blocks
 
 
+@needs_kernel
+def test_vectors_of_another_version_of_the_kernel_have_another_fingerprint(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoders = [Encoder.open(prepared / "model", name, "bf16", 1) for name in ("openvino", "avx512")]
+    before = [encoder.fingerprint for encoder in encoders]
+    monkeypatch.setattr("shoal_workers.encoding.encoder.AVX512_VERSION", -1)
+    assert [a == b.fingerprint for a, b in zip(before, encoders, strict=True)] == [True, False]
+
+
 class TestChoice:
     """The engine that a worker has, by the setting, the machine and the model."""
 

@@ -318,6 +318,7 @@ def test_tokenizing_goes_no_further_than_a_few_passes() -> None:
 def test_there_is_room_for_a_pass_of_texts_of_each_lane() -> None:
     chosen = scheduler(max_batch_texts=64)
     assert chosen.room() == {INTERACTIVE: 64, BULK: 64}
+    assert chosen.room(num_aside=10) == {INTERACTIVE: 64, BULK: 74}
     chosen.add([work(*(words(1) for _ in range(40))), work(*(words(1) for _ in range(10)), kind=LONG)])
     assert chosen.room() == {INTERACTIVE: 64 - 40 - MAX_TEXTS_OF_LONG, BULK: 1}
     chosen.add([work(words(1), kind=BULK)])

@@ -28,6 +28,7 @@ from shoal.operations import Decode, Embed, Search, Tokenize, job_class
 from shoal.queue.blame import DeadLetter
 from shoal.queue.consumer import Consumer
 from shoal.queue.delivery import Delivery
+from shoal.settings import Settings
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, Pipeline, TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
@@ -38,6 +39,7 @@ from shoal_workers.loop.worker import Worker
 from shoal_workers.operations.embed import EmbedWork
 from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.process.heartbeat import Heartbeat
+from shoal_workers.service.service import limits_of
 
 
 class Engine(Encoder):
@@ -529,3 +531,29 @@ def test_a_batch_waits_for_interactive_jobs_until_it_is_full(queue: Queue, engin
         put(queue, "rain")
         step.result()
     assert (drive(worker), engine.passes) == (2, [2])
+
+
+def test_the_limits_of_a_worker_are_those_of_its_settings() -> None:
+    settings = Settings(max_job_texts=3, max_text_chars=5, max_batch_texts=7, max_batch_wait_ms=9)
+    assert limits_of(settings) == Limits(3, 5, 7, 0.009)
+
+
+class CountsLooks(Consumer):
+    """A consumer that counts how often it looks for jobs of dead workers."""
+
+    num_looks = 0
+
+    def reclaim(self, *args: Any, **options: Any) -> tuple[int, dict[str, int]]:
+        self.num_looks += 1
+        return super().reclaim(*args, **options)
+
+
+def test_a_worker_looks_for_jobs_of_dead_workers_at_intervals(
+    queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shoal_workers.loop.admission, "RECLAIM_EVERY_S", 3_600.0)
+    consumer = CountsLooks(queue.broker, queue.keys, "a")
+    worker = Worker(consumer, engine, {}, Bucketing(64))
+    for _ in range(3):
+        worker.step(block_s=0)
+    assert consumer.num_looks == 1

@@ -138,12 +138,11 @@ def test_numbers_of_16_bits_are_read(tmp_path: Path) -> None:
 
 
 def test_numbers_of_other_types_are_refused(tmp_path: Path) -> None:
-    for kind in ("F64", "F8_E4M3"):
-        save(tmp_path, a=(kind, bytes(8)))
-        with pytest.raises(
-            ModelMismatch, match=rf'tensor "a" .* is of type {kind}: use weights of type F32, F16, BF16'
-        ):
-            weights.read(tmp_path)
+    save(tmp_path, a=("F8_E4M3", bytes(8)))
+    with pytest.raises(
+        ModelMismatch, match=r'tensor "a" .* is of type F8_E4M3: use weights of type F32, F16, BF16, F64'
+    ):
+        weights.read(tmp_path)
 
 
 def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from tiny_model import word_piece
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from shoal.contract.options import Options
-from shoal.errors import BadSetting, ModelMismatch
+from shoal.errors import BadSetting, InvalidRequest, ModelMismatch
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.model.model import Model
 from shoal_workers.model.prepare import prepare
@@ -118,3 +119,31 @@ def test_other_engines_refuse_static_models(tmp_path: Path, rows: NDArray[np.flo
     assert Model.open(folder).is_static
     with pytest.raises(BadSetting, match=r"a static model: openvino does|avx512 needs|is not compiled"):
         Encoder.open(folder, engine, "auto", 1)
+
+
+def test_damaged_files_are_said(tmp_path: Path, rows: NDArray[np.float32]) -> None:
+    for name in ("model.safetensors", "tokenizer.json"):
+        source = save_model2vec(tmp_path / name, embeddings=rows)
+        (source / name).write_bytes((source / name).read_bytes()[:100])
+        with pytest.raises(ModelMismatch, match="is damaged"):
+            prepared(source)
+
+
+def test_a_static_model_pools_by_the_mean_alone(tmp_path: Path, rows: NDArray[np.float32]) -> None:
+    encoder = Encoder.open(prepared(save_model2vec(tmp_path / "model", embeddings=rows)), "auto", "f32", 1)
+    encoder.check(Options(pooling="mean"))
+    with pytest.raises(InvalidRequest, match="is a static model, which takes mean"):
+        encoder.check(Options(pooling="cls"))
+
+
+def test_unknown_words_of_a_unigram_tokenizer_count(tmp_path: Path) -> None:
+    pieces = [("<unk>", 0.0), ("▁storm", -1.0), ("▁rain", -2.0), ("▁", -3.0)]
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=0))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    table = np.eye(4, dtype=np.float64)
+    source = save_model2vec(tmp_path / "model", embeddings=table)
+    tokenizer.save(str(source / "tokenizer.json"))
+    encoder = Encoder.open(prepared(source), "auto", "f32", 1)
+    (found,) = encoder.embed(["storm 漢"], Options(), "")
+    assert found[0] > 0
+    assert found[1] > 0

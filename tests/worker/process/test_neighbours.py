@@ -13,7 +13,9 @@ from conftest import wait_until
 from queues import Queue
 
 from shoal.queue.pool import Membership
+from shoal.settings import Settings
 from shoal_workers.process.heartbeat import Heartbeat, has_ended, membership_of
+from shoal_workers.service.service import share_of
 
 MEMBERSHIP = membership_of("this")
 
@@ -115,3 +117,14 @@ def test_when_redis_clock_is_set_back_no_neighbour_counts_for_longer(queue: Queu
     pool.announce("this", membership=MEMBERSHIP)
     until_ms = dict(queue.redis.zrange(key, 0, -1, withscores=True))
     assert until_ms[b"7:1:other"] == until_ms[MEMBERSHIP.name.encode()]
+
+
+def test_a_worker_in_place_of_a_dead_one_has_all_of_its_threads(pool: Pool) -> None:
+    settings = Settings(threads=0)
+    alone = share_of(settings, pool).threads
+    with running() as process:
+        pool.announce("other", membership=membership_in(process.pid))
+        assert share_of(settings, pool).threads == max(1, alone // 2)
+        process.kill()
+        process.wait()
+        assert share_of(settings, pool).threads == alone

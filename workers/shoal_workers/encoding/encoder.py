@@ -184,6 +184,8 @@ class Encoder:
             raise InvalidRequest(
                 f"dimensions is {options.dimensions:,}: the vectors of {self.model.name} have {self.model.dimension:,}"
             )
+        if self.model.is_static and options.pooling not in (None, "mean"):
+            raise InvalidRequest(f"pooling is {options.pooling}: {self.model.name} is a static model, which takes mean")
 
     def chunker(self, options: Options, prompt: str) -> Chunker | None:
         """Return the chunker that the options ask for, or None. Raises InvalidRequest."""

@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 from tokenizers.normalizers import BertNormalizer
 
 from shoal.contract.excerpt import excerpt
-from shoal.errors import DiskFull, ModelMismatch, ModelNotFound
+from shoal.errors import DiskFull, ModelMismatch, ModelNotFound, ShoalError
 from shoal.process.extra import install_command
 from shoal.process.progress import Progress
 from shoal_workers.model import architecture, own_graph, parity, static, weights
@@ -89,10 +89,7 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
             f"{original} has {size:,} bytes, over the limit of {MAX_TOKENIZER_BYTES:,}: use another model"
         )
     if is_static(source):
-        table, first = static.read_table(folder_of_weights), static.write_tokenizer(original, path)
-        model = replace(model, shares_rows=True)
-        _check_tokenizer(path, len(table) + 1, model, {})
-        _finish(_save(model, static.build(table, first), folder), folder)
+        _finish(_save_static(replace(model, shares_rows=True), folder_of_weights, folder), folder)
         return
     config = read_config(source)
     shutil.copyfile(original, path)
@@ -120,6 +117,20 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
         model = replace(model, reference="sentence-transformers")
         _export(model, reason, folder)
     _finish(model, folder)
+
+
+def _save_static(model: Model, source: Path, folder: Path) -> Model:
+    """Write the tokenizer, graph and reference of a static model whose table is in `source`. Raises ModelMismatch."""
+    path = folder / "tokenizer.json"
+    try:
+        table, first = static.read_table(source), static.write_tokenizer(source / path.name, path)
+    except (KeyboardInterrupt, SystemExit, ShoalError):
+        raise
+    except BaseException as error:  # the tokenizer's own panics are no `Exception`
+        reason = f"{type(error).__name__}: {error!s:.200}"
+        raise ModelMismatch(f"the table or the tokenizer in {source} is damaged ({reason}): fetch it again") from error
+    _check_tokenizer(path, len(table) + 1, model, {})
+    return _save(model, static.build(table, first), folder)
 
 
 def _finish(model: Model, folder: Path) -> None:

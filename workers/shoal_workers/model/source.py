@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch, ModelNotFound
@@ -80,8 +80,12 @@ def read_properties(name: str, source: Path) -> dict[str, Any]:
 
 def _read_static(name: str, source: Path) -> dict[str, Any]:
     folder = transformer_folder(source)
-    with safe_open(weights.files(folder)[0], "numpy") as file:
-        shapes = [file.get_slice(table).get_shape() for table in TABLES if table in file.keys()]  # noqa: SIM118 - no dict
+    path = weights.files(folder)[0]
+    try:
+        with safe_open(path, "numpy") as file:
+            shapes = [file.get_slice(table).get_shape() for table in TABLES if table in file.keys()]  # noqa: SIM118
+    except SafetensorError as error:
+        raise ModelMismatch(f"{path} is damaged ({error!s:.200}): fetch the model again") from error
     if not shapes or len(shapes[0]) != 2:
         raise ModelMismatch(f"{name} has no table of vectors ({' or '.join(TABLES)}): use another model")
     return {

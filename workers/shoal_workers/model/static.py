@@ -8,7 +8,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset13 as ops
-from safetensors.numpy import load_file
+from safetensors import safe_open
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.processors import TemplateProcessing
 
@@ -26,8 +26,9 @@ def read_table(folder: Path) -> NDArray[np.float32]:
     if (table := tensors.get(MODEL2VEC_TABLE)) is None:
         return tensors[SENTENCE_TRANSFORMERS_TABLE]
     (file,) = weights.files(folder)
-    stored = load_file(file)
-    if (rows := stored.get("mapping")) is not None:  # of each token id, where several share a row
+    with safe_open(file, "numpy") as stored:
+        rows = stored.get_tensor("mapping") if "mapping" in stored.keys() else None  # noqa: SIM118 - no dict
+    if rows is not None:  # of each token id, where several share a row
         if rows.ndim != 1 or rows.min() < 0 or rows.max() >= len(table):
             raise ModelMismatch(f"{file} maps tokens to rows that the table has not: fetch the model again")
         table = table[rows]
@@ -46,8 +47,11 @@ def write_tokenizer(original: Path, path: Path) -> int:
     tokenizer = Tokenizer.from_file(str(original))
     tokenizer.no_padding()
     tokenizer.no_truncation()
+    taken = tokenizer.get_vocab()
     tokenizer.add_special_tokens([AddedToken(FIRST, special=True, normalized=False)])
     number = int(tokenizer.token_to_id(FIRST) or 0)
+    if FIRST in taken or number in taken.values():
+        raise ModelMismatch(f"{original} has gaps in its ids, or a token {FIRST}: use another model")
     tokenizer.post_processor = TemplateProcessing(f"{FIRST} $A", f"{FIRST} $A $B", [(FIRST, number)])
     tokenizer.save(str(path), pretty=False)
     return number
@@ -56,7 +60,8 @@ def write_tokenizer(original: Path, path: Path) -> int:
 def build(table: NDArray[np.float32], first: int) -> ov.Model:
     """Return the graph from the arrays of a `Packing` to token vectors, which are zero from the id `first` on."""
     rows = np.zeros((len(table) + 1, table.shape[1]), np.float32)
-    rows[:first] = table[:first]
+    rows[: len(table)] = table
+    rows[first] = 0
     ids = ops.parameter([-1, -1], np.int32, "ids")
     positions = ops.parameter([-1, -1], np.int32, "positions")
     bias = ops.parameter([-1, 1, -1, -1], np.float32, "bias")
@@ -66,8 +71,6 @@ def build(table: NDArray[np.float32], first: int) -> ov.Model:
 def _unknown_id(path: Path) -> int | None:
     """Return the id of the tokenizer's token for unknown words, or None without one."""
     model: dict[str, Any] = json.loads(path.read_text("utf-8"))["model"]
-    if "unk_id" in model:
-        return int(model["unk_id"]) if model["unk_id"] is not None else None
     if (token := model.get("unk_token")) is None:
         return None
     number = Tokenizer.from_file(str(path)).token_to_id(token)

@@ -21,8 +21,8 @@ MAX_HEADER_BYTES = 4 << 20
 
 
 #: The types that tensors may have, as numpy reads them; numpy knows no bf16. Whole numbers are no weights.
-_TYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "BOOL": "?"}
-_FLOATS = ("F32", "F16", "BF16")
+_TYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8", "I64": "<i8", "I32": "<i4", "BOOL": "?"}
+_FLOATS = ("F32", "F16", "BF16", "F64")
 
 
 def files(folder: Path) -> list[Path]:

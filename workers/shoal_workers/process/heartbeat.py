@@ -66,7 +66,7 @@ URGENT = ("state", "threads", "indexes", "index_errors")
 
 
 class Heartbeat:
-    """A thread that announces a worker until stopped, and calls `note_sharing` with the number of neighbours."""
+    """A thread that announces a worker until stopped; `note_sharing` gets the number of workers on its processors."""
 
     def __init__(
         self,

@@ -101,7 +101,7 @@ T = TypeVar("T")
 
 
 def at_low_priority(make: Callable[[], T]) -> T:
-    """Return what `make` returns; on Linux all threads that it starts have a low priority, for good."""
+    """Return what `make` returns; on Linux all threads that it starts inherit the low priority of its own thread."""
     with ThreadPoolExecutor(1, "low-priority", _lower) as thread:
         return thread.submit(make).result()
 

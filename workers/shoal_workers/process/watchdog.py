@@ -37,7 +37,10 @@ class Progress:
 
 
 class Watchdog:
-    """A thread that calls `report` and ends the process if the thread that made it makes no progress."""
+    """A thread that calls `report` and ends the process if the thread that made it makes no progress.
+
+    Where native code holds the interpreter's lock, a C thread does so after twice the time, with a traceback in `file`.
+    """
 
     def __init__(self, progress: Progress, timeout_s: float, file: TextIO, report: Callable[[str, str], None]):
         self._progress = progress

@@ -67,8 +67,12 @@ class Resizing:
         if threads == self._threads or (self._thread and self._thread.is_alive()):
             return
         self._threads = threads
-        self._thread = threading.Thread(target=self._make, args=(threads,), daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._make, args=(threads,), daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system gives this process no more threads
+            return _warn(threads, error)
+        self._thread = thread
 
     def close(self) -> None:
         """Wait until no engine is being made."""
@@ -89,5 +93,9 @@ class Resizing:
         try:
             self._made.append([encoder.engine.resized(threads) for encoder in self._encoders])
         except Exception as error:  # any that an engine may raise
-            return log.warning("the worker keeps its compute threads, as those for %d failed: %s", threads, error)
+            return _warn(threads, error)
         log.info("%d compute threads from the next pass on, made in %.1f s", threads, time.monotonic() - started)
+
+
+def _warn(threads: int, error: Exception) -> None:
+    log.warning("the worker keeps its compute threads, as those for %d failed: %s", threads, error)

@@ -76,9 +76,7 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
         encoder,
         indexes,
         Bucketing(settings.max_batch_tokens, encoder.model.shares_rows),
-        Limits(
-            settings.max_job_texts, settings.max_text_chars, settings.max_batch_texts, settings.max_batch_wait_ms / 1000
-        ),
+        limits_of(settings),
         stopping,
         open_cache(settings, encoder, broker),
         crash_reports,
@@ -120,7 +118,7 @@ def new_worker_id() -> str:
 def announced(
     worker: Worker, lane_limits: LaneLimits, note_sharing: Callable[[int], object] = lambda _: None
 ) -> Iterator[None]:
-    """Announce the worker to the pool, and its neighbours to `note_sharing`, while the context lasts."""
+    """Announce the worker to the pool; `note_sharing` gets the number of workers on its processors, with itself."""
     heartbeat = Heartbeat(
         worker.pool,
         worker.id,
@@ -176,6 +174,16 @@ def open_cache(settings: Settings, encoder: Encoder, broker: Broker) -> Cache | 
         model.name, model.dimension, model.pooling, fingerprint, places, model.prompts, model.prompt_for(None)
     )
     return Cache(broker, keys, table, settings.cache_ttl_s)
+
+
+def limits_of(settings: Settings) -> Limits:
+    """Return the limits of a worker with these settings."""
+    return Limits(
+        max_job_texts=settings.max_job_texts,
+        max_text_chars=settings.max_text_chars,
+        max_batch_texts=settings.max_batch_texts,
+        max_batch_wait_s=settings.max_batch_wait_ms / 1000,
+    )
 
 
 def share_of(settings: Settings, pool: Pool) -> ProcessorShare:

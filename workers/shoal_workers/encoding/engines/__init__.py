@@ -48,7 +48,7 @@ class Engine(Protocol):
     is_ragged: bool
 
     def start(self, packings: Sequence[Packing], together: bool = False) -> Sequence[ForwardPass]:
-        """Start passes side by side, or one `together`, after those of an earlier call were waited for."""
+        """Start at most `num_streams` passes side by side, or one `together`, once earlier ones were waited for."""
         ...
 
     def start_aside(self, packings: Sequence[Packing]) -> Sequence[ForwardPass]:
