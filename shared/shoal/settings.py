@@ -364,6 +364,8 @@ class Settings:
                 raise BadSetting(
                     f"protocols has {excerpt(part)}: what is below {open_paths} needs no key, name another"
                 )
+            if self.pools and f"{prefix}/".startswith("/pools/"):
+                raise BadSetting(f"protocols has {excerpt(part)}: below /pools/ are the routes of pools, name another")
             prefixes[name] = prefix
         return prefixes
 

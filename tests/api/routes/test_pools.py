@@ -162,4 +162,6 @@ def test_pools_have_names_as_pools_do() -> None:
         Settings(pools="x, a b")
     with pytest.raises(BadSetting, match='model_aliases has "x", the name of a further pool'):
         Settings(pools="x", model_aliases="y,X")
+    with pytest.raises(BadSetting, match='protocols has "tei=/pools/x": below /pools/ are the routes of pools'):
+        Settings(pools="x", protocols="tei=/pools/x")
     assert Settings(pool="a", pools="b,a,b").pool_names() == ["b"]
