@@ -99,6 +99,15 @@ def test_few_or_many_rows_are_eligible(num_eligible: int) -> None:
         assert_same(search.top_k(vectors[:3], k, np.flatnonzero(~eligible)), expected)
 
 
+def test_the_rows_that_are_left_may_lie_in_one_group_of_bounds() -> None:
+    vectors = grouped(6_000, 96)
+    eligible = np.arange(6_000) % 188 == 5
+    search = ExactSearch(vectors, QuantisedVectors.of(vectors), SearchThreads(2))
+    for k in (1, 10, 50):
+        expected = by_scoring_all(vectors, vectors[:3], k, eligible)
+        assert_same(search.top_k(vectors[:3], k, np.flatnonzero(~eligible)), expected)
+
+
 @pytest.mark.parametrize(("kind", "k"), [(random, 10), (grouped, 1_000)])
 def test_many_vectors_of_many_dimensions(kind: Callable[..., Vectors], k: int) -> None:
     vectors = kind(8_000, 384)
