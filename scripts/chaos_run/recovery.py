@@ -40,7 +40,7 @@ class Kill:
 
     @property
     def waited_s(self) -> float:
-        """How long its jobs waited; nothing if it held none, or if they wait still."""
+        """Return how long its jobs waited; nothing if it held none, or if they wait still."""
         return self.ended_s - self.at_s if self.num_jobs and self.ended_s is not None else 0.0
 
 

@@ -1,4 +1,4 @@
-"""What installs and starts Shoal: `scripts/install.py`, `scripts/run`, and the `pip install` lines of the pages."""
+"""The programs that install and start Shoal, and the `pip install` lines of the pages."""
 
 import fcntl
 import json
