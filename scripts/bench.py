@@ -10,21 +10,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks import (
-    compare,
-    connections,
-    encoders,
-    engine,
-    fair,
-    plot,
-    quality,
-    scenarios,
-    wrk,
-)
+from benchmarks import compare, connections, encoders, fair, plot, quality, scenarios, wrk
 from benchmarks.peers import PEERS, target_of
 from benchmarks.plan import Plan, Texts, say
-from benchmarks.table import tables
-from benchmarks.trial import Row
+from benchmarks.trial import Row, tables
 from stack import Checkout, about_machine
 
 from shoal.errors import ShoalError
@@ -32,8 +21,6 @@ from shoal.errors import ShoalError
 #: What can be measured, in this order; each prints a table.
 SCENARIOS: dict[str, Callable[[Plan], list[Row]]] = {
     "peers": scenarios.beside_peers,
-    "engine": engine.run,
-    "embed": scenarios.embed,
     "search": scenarios.search,
     "fair": fair.run,
     "connections": connections.run,

@@ -9,9 +9,12 @@ from stack import OURS, Checkout
 from benchmarks.fair import bulk_trials
 from benchmarks.indexes import real_index
 from benchmarks.plan import Plan, say
-from benchmarks.scenarios import CACHE, cache_trial, case_of, embed_trials
+from benchmarks.scenarios import CACHE, cache_trial, case_of
 from benchmarks.server import NO_CACHE, Server, shoal
 from benchmarks.trial import Row, Trial, shown
+
+#: Texts of mixed lengths: enough that a run does not come round to the same ones soon.
+NUM_MIXED = 3_000
 
 #: Figures to compare, and the better direction of each.
 _FIGURES = {
@@ -33,7 +36,7 @@ def run(plan: Plan) -> list[Row]:
         checkouts = (OURS, *plan.checkouts)
         servers = [[running.enter_context(server) for server in _servers(plan, each)] for each in checkouts]
         by_checkout = [_trials(plain, cached, plan) for plain, cached in servers]
-        rows = plan.interleave("compare", chain.from_iterable(zip(*by_checkout, strict=True)))
+        rows = plan.interleave("compare", [*chain.from_iterable(zip(*by_checkout, strict=True))])
         return rows + [row for plain, _ in servers for row in plain.memory_rows("compare")]
 
 
@@ -44,9 +47,14 @@ def _servers(plan: Plan, checkout: Checkout) -> Iterator[AbstractContextManager[
 
 
 def _trials(plain: Server, cached: Server, plan: Plan) -> list[Trial]:
+    alone, headlines = plan.texts.alone, [text for (text,) in plan.texts.alone]
+    by_32 = [headlines[n : n + 32] for n in range(0, len(headlines) - 31, 32)]
+    mixed = [[text] for text in plan.texts.mixed(NUM_MIXED)]
     return [
-        *embed_trials(plain, plan, (1, 64)),
-        *(plain.search_trial(f"search, {case_of(n)}", n, plan.texts.alone, "default") for n in (1, 64)),
+        *(plain.embed_trial(f"{case_of(n)} x 1 headline", n, alone) for n in (1, 64)),
+        plain.embed_trial("8 connections x 32 headlines", 8, by_32),
+        plain.embed_trial("64 connections x 1 text of mixed length", 64, mixed),
+        *(plain.search_trial(f"search, {case_of(n)}", n, alone, "default") for n in (1, 64)),
         *bulk_trials(plain, plan),
         cache_trial(cached, plan),
     ]

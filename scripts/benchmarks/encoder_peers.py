@@ -1,20 +1,22 @@
 """The engines of the scenario `encoders`: how each is opened, and the files of the peers, made of the same weights."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from stack import model
+from threadpoolctl import threadpool_limits
 
+from benchmarks.engine import Embed
 from benchmarks.plan import own_process, say
+from shoal.contract.options import Options
+from shoal.settings import Settings
 from shoal_workers.model.source import find_source
-
-#: Takes texts and returns their normalised vectors `[texts, dimension]`.
-Embed = Callable[[Sequence[str]], NDArray[Any]]
+from shoal_workers.service.service import open_encoder
 
 
 def source() -> Path:
@@ -63,12 +65,15 @@ def _make_openvino(source: Path, folder: Path, texts: Sequence[str]) -> None:
 def _make_gguf(source: Path, folder: Path, _: Sequence[str]) -> None:
     import gguf  # type: ignore[import-not-found]
     from gguf import GGMLQuantizationType as Type
+    from safetensors.numpy import load_file
 
     for name, kind in GGUF_TYPES.items():
         writer = gguf.GGUFWriter(folder / name, "bert")
         _describe(writer, source, gguf)
         names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.BERT, 6)
-        for key, weights in _weights(source).items():
+        for key, weights in load_file(source / "model.safetensors").items():
+            if key.startswith("pooler") or "position_ids" in key:
+                continue
             found = names.get_name(key, try_suffixes=(".weight", ".bias"))
             is_product = weights.ndim == 2 and "position" not in key and "token_type" not in key
             as_type = Type[kind] if is_product else Type.F32
@@ -77,13 +82,6 @@ def _make_gguf(source: Path, folder: Path, _: Sequence[str]) -> None:
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
         writer.close()
-
-
-def _weights(source: Path) -> dict[str, Any]:
-    from safetensors.numpy import load_file
-
-    weights = load_file(source / "model.safetensors")
-    return {key: value for key, value in weights.items() if not key.startswith("pooler") and "position_ids" not in key}
 
 
 def _describe(writer: Any, source: Path, gguf: Any) -> None:
@@ -122,19 +120,13 @@ MAKERS: dict[str, tuple[str, Callable[[Path, Path, Sequence[str]], None]]] = {
 }
 
 
-def _open_shoal(_: Path, precision: str, engine: str) -> Embed:
-    from threadpoolctl import threadpool_limits
-
-    from shoal.contract.options import Options
-    from shoal.settings import Settings
-    from shoal_workers.service.service import open_encoder
-
+def _open_shoal(_: Path, **settings: str) -> Embed:
     threadpool_limits(1, user_api="blas")
-    encoder = open_encoder(Settings.from_environment(precision=precision, engine=engine), 1)
+    encoder = open_encoder(Settings.from_environment(**settings), 1)
     return lambda texts: encoder.embed(texts, Options(), "")
 
 
-def _open_sentence_transformers(folder: Path, backend: str, more: Mapping[str, Any]) -> Embed:
+def _open_sentence_transformers(folder: Path, backend: str, **more: Any) -> Embed:
     import torch
     from sentence_transformers import SentenceTransformer
 
@@ -143,9 +135,9 @@ def _open_sentence_transformers(folder: Path, backend: str, more: Mapping[str, A
         from onnxruntime import SessionOptions  # type: ignore[import-not-found]
 
         (options := SessionOptions()).intra_op_num_threads = 1
-        more = {**more, "provider": "CPUExecutionProvider", "session_options": options}
+        more |= {"provider": "CPUExecutionProvider", "session_options": options}
     path = source() if backend == "torch" else folder
-    original: Any = SentenceTransformer(str(path), device="cpu", backend=backend, model_kwargs=dict(more))
+    original: Any = SentenceTransformer(str(path), device="cpu", backend=backend, model_kwargs=more)
     settings = {"normalize_embeddings": True, "show_progress_bar": False}
     return lambda texts: original.encode(texts, batch_size=len(texts), **settings)
 
@@ -179,25 +171,31 @@ LLAMA_TOKENS = 512
 #: What vectors are compared with. ST is sentence-transformers.
 REFERENCE = "ST torch f32"
 
-_OV = {"ov_config": {"INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY"}}
-_OV_FILE, _OV_INT8 = ("openvino/openvino_model.xml", "openvino/openvino_model_qint8_quantized.xml")
+_OPENVINO = {"ov_config": {"INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY"}}
 _ONNX, _ONNX_INT8 = "onnx/model_O3.onnx", "onnx/model_qint8_avx512_vnni.onnx"
 
-#: Each engine by name: the package that it needs, the function that opens it, and what that takes after the folder.
-OPENERS: dict[str, tuple[Any, ...]] = {
-    "shoal bf16, openvino": ("openvino", _open_shoal, "bf16", "openvino"),
-    "shoal int8, openvino": ("openvino", _open_shoal, "int8", "openvino"),
-    "shoal f32, openvino": ("openvino", _open_shoal, "f32", "openvino"),
-    "shoal bf16, avx512": ("shoal", _open_shoal, "bf16", "avx512"),
-    "shoal int8, avx512": ("shoal", _open_shoal, "int8", "avx512"),
-    REFERENCE: ("sentence_transformers", _open_sentence_transformers, "torch", {}),
-    "ST torch bf16": ("sentence_transformers", _open_sentence_transformers, "torch", {"dtype": "bfloat16"}),
-    "ST ONNX f32": ("optimum", _open_sentence_transformers, "onnx", {"file_name": _ONNX}),
-    "ST ONNX int8": ("optimum", _open_sentence_transformers, "onnx", {"file_name": _ONNX_INT8}),
-    "ST OpenVINO": ("nncf", _open_sentence_transformers, "openvino", {"file_name": _OV_FILE, **_OV}),
-    "ST OpenVINO int8": ("nncf", _open_sentence_transformers, "openvino", {"file_name": _OV_INT8, **_OV}),
-    "fastembed f32": ("fastembed", _open_fastembed, _ONNX),
-    "fastembed int8": ("fastembed", _open_fastembed, _ONNX_INT8),
-    "llama.cpp f16": ("llama_cpp", _open_llama, "minilm-f16.gguf"),
-    "llama.cpp q8_0": ("llama_cpp", _open_llama, "minilm-q8.gguf"),
+
+def _original(backend: str, **more: Any) -> tuple[str, Callable[[Path], Embed]]:
+    """Return the same for sentence-transformers with one of its backends."""
+    package = {"torch": "sentence_transformers", "onnx": "optimum", "openvino": "nncf"}[backend]
+    return package, partial(_open_sentence_transformers, backend=backend, **more)
+
+
+#: Each engine by name: the package that it needs, and the function that opens it, given the folder.
+OPENERS: dict[str, tuple[str, Callable[[Path], Embed]]] = {
+    "shoal bf16, openvino": ("openvino", partial(_open_shoal, precision="bf16", engine="openvino")),
+    "shoal int8, openvino": ("openvino", partial(_open_shoal, precision="int8", engine="openvino")),
+    "shoal f32, openvino": ("openvino", partial(_open_shoal, precision="f32", engine="openvino")),
+    "shoal bf16, avx512": ("shoal", partial(_open_shoal, precision="bf16", engine="avx512")),
+    "shoal int8, avx512": ("shoal", partial(_open_shoal, precision="int8", engine="avx512")),
+    REFERENCE: _original("torch"),
+    "ST torch bf16": _original("torch", dtype="bfloat16"),
+    "ST ONNX f32": _original("onnx", file_name=_ONNX),
+    "ST ONNX int8": _original("onnx", file_name=_ONNX_INT8),
+    "ST OpenVINO": _original("openvino", file_name="openvino/openvino_model.xml", **_OPENVINO),
+    "ST OpenVINO int8": _original("openvino", file_name="openvino/openvino_model_qint8_quantized.xml", **_OPENVINO),
+    "fastembed f32": ("fastembed", partial(_open_fastembed, file=_ONNX)),
+    "fastembed int8": ("fastembed", partial(_open_fastembed, file=_ONNX_INT8)),
+    "llama.cpp f16": ("llama_cpp", partial(_open_llama, file="minilm-f16.gguf")),
+    "llama.cpp q8_0": ("llama_cpp", partial(_open_llama, file="minilm-q8.gguf")),
 }

@@ -3,15 +3,15 @@
 import csv
 import random
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, field
+from functools import cached_property
 from multiprocessing import get_context
 
 from stack import DATA, ROOT, Checkout, datasets
 
-from benchmarks.trial import Figures, Row, Trial, interleave
+from benchmarks.trial import Figures, Row, Trial, shown
 from shoal.errors import ShoalError
 
 #: Words from one start of a text in an article to the next: models see only the beginning of a text, so each start
@@ -24,6 +24,8 @@ NUM_ABSTRACTS = 512
 #: The headlines that loads send: those after the ones that are in the index.
 SENT = slice(20_000, 60_000)
 
+#: Longest warm-up before the runs that count, in seconds.
+WARM_UP_S = 2
 
 #: The settings of each precision, by its name in tables.
 PRECISIONS: dict[str, dict[str, str]] = {"shoal": {}, "shoal int8": {"SHOAL_PRECISION": "int8"}}
@@ -84,20 +86,32 @@ class Plan:
     workers: int
     failed: list[str] = field(default_factory=list)
 
-    def interleave(self, scenario: str, trials: Iterable[Trial]) -> list[Row]:
-        """Run the trials in turns. One that fails is noted in `failed` and not run again; the others go on."""
+    def interleave(self, scenario: str, trials: Sequence[Trial]) -> list[Row]:
+        """Run all trials once to warm up, then all of them, one after the other, `runs` times; return a row for each.
 
-        def guarded(trial: Trial, seconds: int, number: int) -> Figures:
-            name = f"{scenario}: {trial.case}, {trial.target}"
-            try:
-                return trial.run(seconds, number) if name not in self.failed else {}
-            except (ShoalError, OSError, BrokenExecutor) as error:
-                say(f"{name}: {error}")
-                self.failed.append(name)
-                return {}
-
-        safe = [replace(trial, run=partial(guarded, trial)) for trial in trials]
-        return interleave(scenario, safe, self.runs, self.seconds, say)
+        One that fails is noted in `failed` and not run again, and a run without figures does not count.
+        """
+        found: dict[Trial, list[Figures]] = {trial: [] for trial in trials}
+        for number in range(self.runs + 1):
+            for trial, figures_of_runs in found.items():
+                name = f"{scenario}: {trial.case}, {trial.target}"
+                if name in self.failed:
+                    continue
+                try:
+                    figures = trial.run(self.seconds if number else min(self.seconds, WARM_UP_S), number)
+                except (ShoalError, OSError, BrokenExecutor) as error:
+                    say(f"{name}: {error}")
+                    self.failed.append(name)
+                    continue
+                if number and figures:
+                    figures_of_runs.append(figures)
+                    figure, value = next(iter(figures.items()))
+                    say(f"{name}, run {number}: {figure} {shown(value)}")
+        return [
+            Row(scenario, trial.case, trial.target, {figure: [run[figure] for run in runs] for figure in runs[0]})
+            for trial, runs in found.items()
+            if runs
+        ]
 
 
 def say(text: str) -> None:

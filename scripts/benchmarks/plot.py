@@ -9,33 +9,34 @@ from benchmarks.trial import Row
 #: Colours of the targets, in their order of appearance; they can be told apart in grey.
 COLOURS = ("#0b3c5d", "#d9822b", "#8a8a8a", "#b8d4e3", "#5a2a27")
 
-#: For each panel: the scenario, the end of the names of its cases, the label of the x axis, and the figure that is
-#: drawn.
+#: For each panel: the scenario, the beginning and the end of the names of its cases, the label of the x axis, and the
+#: figure that is drawn.
 PANELS = (
-    ("embed", "x 1 headline", "connections, one headline a request", "requests/s"),
-    ("search", ", 1 connection", "documents, one connection", "p50 ms"),
+    ("peers", "64 connections x ", "", "text of a request, on 64 connections", "requests/s"),
+    ("search", "search of ", ", 1 connection", "documents, one connection", "p50 ms"),
 )
 
 
 def save(rows: Sequence[Row], path: Path) -> bool:
-    """Draw what was measured of embedding and searching; return False if that is nothing."""
+    """Draw what was measured beside peers and of searches; return False if that is nothing."""
     import matplotlib as mpl
 
     mpl.use("agg")
     mpl.rcParams["svg.hashsalt"] = "shoal"
     from matplotlib import pyplot
 
-    of_panels = [
-        [row for row in rows if row.scenario == scenario and row.case.endswith(case) and figure in row.figures]
-        for scenario, case, _, figure in PANELS
-    ]
-    panels = [(panel, found) for panel, found in zip(PANELS, of_panels, strict=True) if found]
+    panels = []
+    for scenario, start, end, x_label, name in PANELS:
+        of_scenario = [row for row in rows if row.scenario == scenario and name in row.figures]
+        found = [(row.case[len(start) :].removesuffix(end), row) for row in of_scenario if row.case.startswith(start)]
+        if chosen := [(tick, row) for tick, row in found if row.case.endswith(end)]:
+            panels.append((x_label, name, chosen))
     if not panels:
         return False
     figure = pyplot.figure(figsize=(5 * len(panels), 3.5))
-    for number, ((scenario, _, x_label, name), found) in enumerate(panels, 1):
+    for number, (x_label, name, chosen) in enumerate(panels, 1):
         axis = figure.add_subplot(1, len(panels), number, xlabel=x_label, ylabel=name)
-        _draw(axis, scenario, found, name)
+        _draw(axis, chosen, name)
         axis.spines[["top", "right"]].set_visible(False)
         axis.set_ylim(bottom=0)
     figure.tight_layout()
@@ -43,24 +44,18 @@ def save(rows: Sequence[Row], path: Path) -> bool:
     return True
 
 
-def _draw(axis: Any, scenario: str, rows: Sequence[Row], name: str) -> None:
+def _draw(axis: Any, chosen: Sequence[tuple[str, Row]], name: str) -> None:
     """Draw bars of each target, with a line from the lowest to the highest value."""
-    cases = list(dict.fromkeys(_tick(scenario, row) for row in rows))
-    targets = list(dict.fromkeys(row.target for row in rows))
+    ticks = list(dict.fromkeys(tick for tick, _ in chosen))
+    targets = list(dict.fromkeys(row.target for _, row in chosen))
     width = 0.8 / len(targets)
     for number, target in enumerate(targets):
-        of_target = [row for row in rows if row.target == target]
+        of_target = [(ticks.index(tick), row) for tick, row in chosen if row.target == target]
         offset = (number - (len(targets) - 1) / 2) * width
-        places = [cases.index(_tick(scenario, row)) + offset for row in of_target]
-        middles = [row.median(name) for row in of_target]
-        errors = [[abs(pick(row.figures[name]) - row.median(name)) for row in of_target] for pick in (min, max)]
+        middles = [row.median(name) for _, row in of_target]
+        errors = [[abs(pick(row.figures[name]) - row.median(name)) for _, row in of_target] for pick in (min, max)]
+        places = [place + offset for place, _ in of_target]
         colour = COLOURS[number % len(COLOURS)]
         axis.bar(places, middles, width, color=colour, yerr=errors, label=target, error_kw={"capsize": 2})
-    axis.set_xticks(range(len(cases)), cases)
+    axis.set_xticks(range(len(ticks)), ticks)
     axis.legend(frameon=False)
-
-
-def _tick(scenario: str, row: Row) -> str:
-    if scenario == "search":
-        return f"{int(row.case.split(',')[0].split(' n')[1]):,}"
-    return row.case.split(" connection")[0]

@@ -1,11 +1,10 @@
-"""The scenarios in which wrk sends requests to servers: embedding, cache, search."""
+"""The scenarios in which wrk sends requests to servers: beside peers, cache, search."""
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -31,8 +30,8 @@ NUM_QUERIES, K = 100, 10
 #: Runs with long texts take this many times as long as others, as they get only a few dozen answers a second.
 LONGER = 2
 
-#: Texts of mixed lengths: enough that a run does not come round to the same ones soon.
-NUM_MIXED = 3_000
+#: Headlines for the bare engine, and the share of a run's time that its trials take: it is at full speed at once.
+NUM_ENGINE, ENGINE_SHARE = 4_096, 0.25
 
 
 def case_of(connections: int) -> str:
@@ -40,29 +39,23 @@ def case_of(connections: int) -> str:
     return f"{connections:,} connection{'s' * (connections > 1)}"
 
 
-def embed(plan: Plan) -> list[Row]:
-    """Run every load on Shoal, on Shoal in int8 where it has that, and on every peer, in turns with the bare engine."""
-    with ExitStack() as running:
-        bare = running.enter_context(engine.bare())
-        servers = start_all(plan, running)
-        loads = zip(*(embed_trials(server, plan, (1, 16, 64, 256)) for server in servers), strict=True)
-        of_engine = [*bare.headline_trials(plan.texts), bare.sorted_trial(plan.texts)]
-        rows = plan.interleave("embed", [*chain.from_iterable(loads), *of_engine])
-        return rows + [row for server in servers for row in server.memory_rows("embed")]
-
-
 def beside_peers(plan: Plan) -> list[Row]:
     """Run the loads of the first table of docs/performance.md on Shoal and every peer, beside the bare engine."""
+    indexes, headlines = indexes_of(SIZES[:1], plan.texts), plan.texts.headlines[-NUM_ENGINE:]
     with ExitStack() as running:
-        servers = start_all(plan, running, indexes_of(SIZES[:1], plan.texts))
-        loads = sorted(
-            (trial for server in servers for trial in _peer_trials(server, plan)), key=lambda each: each.case
-        )
+        servers = [running.enter_context(shoal(name, indexes, environment=env)) for name, env in PRECISIONS.items()]
+        ours = servers[0].target.embed(headlines[:64])
+        for name in plan.peers:
+            servers.append(running.enter_context(peer(name)))
+            lowest = check(servers[-1].target, headlines[:64], ours)
+            say(f"{name} does the same work: lowest cosine {lowest:.5f}")
+        trials = [trial for server in servers for trial in _peer_trials(server, plan)]
+        trials.sort(key=lambda trial: trial.case)
         for name, environment in PRECISIONS.items():
-            engine_name, precision = name.replace("shoal", "bare engine"), environment.get("SHOAL_PRECISION", "auto")
-            bare = running.enter_context(engine.bare(engine_name, precision))
-            loads += [trial for trial in bare.headline_trials(plan.texts) if trial.case.startswith(("1 ", "64 "))]
-        return plan.interleave("peers", loads) + [row for server in servers for row in server.memory_rows("peers")]
+            precision = environment.get("SHOAL_PRECISION", "auto")
+            bare = running.enter_context(engine.bare(name.replace("shoal", "bare engine"), precision))
+            trials += [bare.trial(f"headlines a pass: {n}", n, headlines, ENGINE_SHARE) for n in (1, 64)]
+        return plan.interleave("peers", trials) + [row for server in servers for row in server.memory_rows("peers")]
 
 
 def _peer_trials(server: Server, plan: Plan) -> Iterator[Trial]:
@@ -73,29 +66,6 @@ def _peer_trials(server: Server, plan: Plan) -> Iterator[Trial]:
     if server.url:  # it is ours
         yield server.embed_trial("1 connection x 1 headline", 1, alone)
         yield server.search_trial(f"1 connection x 1 search of {SIZES[0]:,}", 1, alone, f"n{SIZES[0]}")
-
-
-def start_all(plan: Plan, running: ExitStack, indexes: Mapping[str, Path] | None = None) -> list[Server]:
-    """Return Shoal in each precision, and every peer: each must do the same work as we do."""
-    servers = [running.enter_context(shoal(name, indexes, environment=env)) for name, env in PRECISIONS.items()]
-    texts = plan.texts.headlines[:64]
-    for name in plan.peers:
-        servers.append(running.enter_context(peer(name)))
-        lowest = check(servers[-1].target, texts, servers[0].target.embed(texts))
-        say(f"{name} does the same work: lowest cosine {lowest:.5f}")
-    return servers
-
-
-def embed_trials(server: Server, plan: Plan, connections: Sequence[int]) -> list[Trial]:
-    """Return the loads for one server: one headline a request on each number of connections, and the others."""
-    alone, headlines = plan.texts.alone, [text for (text,) in plan.texts.alone]
-    by_32 = [headlines[n : n + 32] for n in range(0, len(headlines) - 31, 32)]
-    mixed = [[text] for text in plan.texts.mixed(NUM_MIXED)]
-    return [
-        *(server.embed_trial(f"{case_of(number)} x 1 headline", number, alone) for number in connections),
-        server.embed_trial("8 connections x 32 headlines", 8, by_32),
-        server.embed_trial("64 connections x 1 text of mixed length", 64, mixed),
-    ]
 
 
 def cache(plan: Plan) -> list[Row]:
@@ -115,8 +85,8 @@ def search(plan: Plan) -> list[Row]:
     folders = indexes_of(SIZES, plan.texts)
     with shoal(indexes=folders) as server:
         trials = [server.embed_trial("embed, 64 connections", 64, plan.texts.alone)]
-        for name, folder in folders.items():
-            case = f"search over {name}"
+        for size, (name, folder) in zip(SIZES, folders.items(), strict=True):
+            case = f"search of {size:,}"
             trials += [server.search_trial(f"{case}, {case_of(n)}", n, plan.texts.alone, name) for n in (1, 64)]
             queries = [text for (text,) in plan.texts.alone]
             trials.append(Trial(f"{case}, hits", server.name, partial(_hits, server, folder, name, queries)))

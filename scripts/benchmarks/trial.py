@@ -1,13 +1,10 @@
-"""Trials, which run alternately, and the figures that they measure."""
+"""Trials, the figures that they measure, and tables of them."""
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks import wrk
-
-#: Longest warm-up before the runs that count.
-WARM_UP_S = 2
 
 #: The figures of one run by name. Figures named `group: column` stand in a table for the group.
 Figures = Mapping[str, float]
@@ -39,28 +36,6 @@ class Row:
         return statistics.median(self.figures[name])
 
 
-def interleave(
-    scenario: str, trials: Sequence[Trial], runs: int, seconds: int, say: Callable[[str], object]
-) -> list[Row]:
-    """Run all trials once to warm up, then all of them, one after the other, `runs` times; return a row for each trial.
-
-    `say` gets a line after each run.
-    """
-    found: list[list[Figures]] = [[] for _ in trials]
-    for number in range(runs + 1):
-        for trial, of_trial in zip(trials, found, strict=True):
-            figures = trial.run(seconds if number else min(seconds, WARM_UP_S), number)
-            if number and figures:
-                of_trial.append(figures)
-                name, value = next(iter(figures.items()))
-                say(f"{scenario}, run {number}: {trial.case}, {trial.target}: {name} {shown(value)}")
-    measured = [(trial, runs_of) for trial, runs_of in zip(trials, found, strict=True) if runs_of]
-    return [
-        Row(scenario, trial.case, trial.target, {name: [run[name] for run in runs_of] for name in runs_of[0]})
-        for trial, runs_of in measured
-    ]
-
-
 def figures_of(measured: wrk.Measured, texts_per_request: int) -> Figures:
     """Return the rate and latencies of a run as figures."""
     return {
@@ -76,3 +51,36 @@ def shown(value: float) -> str:
     """Return a number as text: no decimals from 100 on, two from 1 on, three below."""
     digits = 0 if abs(value) >= 100 or value == int(value) else 2 if abs(value) >= 1 else 3
     return f"{value:,.{digits}f}"
+
+
+def tables(rows: Iterable[Row]) -> str:
+    """Return the rows as Markdown tables, one for each group of figures, with median (lowest to highest)."""
+    grouped: dict[str, list[tuple[Row, dict[str, Sequence[float]]]]] = {}
+    for row in rows:
+        for group, figures in _by_group(row.figures).items():
+            grouped.setdefault(group, []).append((row, figures))
+    return "\n\n".join(_table(group, of_group) for group, of_group in grouped.items())
+
+
+def _by_group(figures: Mapping[str, Sequence[float]]) -> dict[str, dict[str, Sequence[float]]]:
+    groups: dict[str, dict[str, Sequence[float]]] = {}
+    for name, values in figures.items():
+        group, colon, column = name.partition(": ")
+        groups.setdefault(group if colon else "", {})[column if colon else name] = values
+    return groups
+
+
+def _table(group: str, rows: Sequence[tuple[Row, dict[str, Sequence[float]]]]) -> str:
+    columns = list(dict.fromkeys(name for _, figures in rows for name in figures))
+    lines = [f"{group}:\n"] if group else []
+    lines += [f"| case | target | {' | '.join(columns)} |", f"|---|---|{'---|' * len(columns)}"]
+    for row, figures in rows:
+        cells = [_cell(figures[name]) if name in figures else "" for name in columns]
+        lines.append(f"| {row.case} | {row.target} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cell(values: Sequence[float]) -> str:
+    text = shown(statistics.median(values))
+    lowest, highest = shown(min(values)), shown(max(values))
+    return text if lowest == highest else f"{text} ({lowest} to {highest})"

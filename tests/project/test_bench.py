@@ -15,9 +15,9 @@ import pytest
 from benchmarks.compare import ratios
 from benchmarks.connections import OTHER, ask_in_turn
 from benchmarks.peers import PEERS, check, target_of
+from benchmarks.plan import Plan, Texts
 from benchmarks.server import Processes
-from benchmarks.table import tables
-from benchmarks.trial import Row, Trial, interleave
+from benchmarks.trial import Row, Trial, tables
 from benchmarks.wrk import Measured
 from conftest import wait_until
 from http_servers import running
@@ -68,12 +68,30 @@ def test_trials_run_in_turns_and_neither_the_first_turn_nor_one_without_figures_
 
         return Trial(case, "shoal", once)
 
-    rows = interleave("embed", [trial("a"), trial("b", failing=1)], runs=2, seconds=5, say=lambda _: None)
+    rows = plan().interleave("embed", [trial("a"), trial("b", failing=1)])
     assert seen == [("a", 2, 0), ("b", 2, 0), ("a", 5, 1), ("b", 5, 1), ("a", 5, 2), ("b", 5, 2)]
     assert [(row.case, row.figures, row.median("ms")) for row in rows] == [
         ("a", {"ms": [10, 20]}, 15),
         ("b", {"ms": [20]}, 20),
     ]
+
+
+def test_a_trial_that_fails_is_named_and_not_run_again_and_the_others_go_on() -> None:
+    ran, measuring = [], plan()
+
+    def fail(_: int, number: int) -> dict[str, float]:
+        ran.append(number)
+        raise NotReady("it does not answer")
+
+    rows = measuring.interleave("embed", [Trial("a", "peer", fail), Trial("b", "shoal", lambda *_: {"ms": 1.0})])
+    assert ran == [0]
+    assert measuring.failed == ["embed: a, peer"]
+    assert [(row.case, row.figures) for row in rows] == [("b", {"ms": [1.0, 1.0]})]
+
+
+def plan() -> Plan:
+    """Return a run of two turns of five seconds, without texts."""
+    return Plan(Texts("none", [], [], []), 2, 5, [], [], 1)
 
 
 def test_tables_have_median_lowest_and_highest_and_one_for_each_group_of_figures() -> None:
