@@ -18,7 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from mutation_run.calls import CallRecorder, Calls
+from mutation_run.calls import CallRecorder, tests_of
 from mutation_run.mutant import Mutant, StaleFault, mutants_of, planted
 from mutation_run.tree import NO_TESTS, PASSED, TOO_LONG, Tree
 
@@ -97,8 +97,8 @@ def _run(mutants: list[Mutant], files: dict[str, list[str]], results_file: Path)
     return known
 
 
-def _record_calls(tree: Tree, mutants: list[Mutant], files: dict[str, list[str]]) -> Calls:
-    """Run the tests on the code as it is."""
+def _record_calls(tree: Tree, mutants: list[Mutant], files: dict[str, list[str]]) -> dict[str, Any]:
+    """Run the tests on the code as it is; return what each calls, by its name."""
     paths = {mutant.path for mutant in mutants}
     tests = {test for mutant in mutants for test in mutant.tests}
     tests |= {test for path in paths & files.keys() for test in files[path]}
@@ -106,16 +106,17 @@ def _record_calls(tree: Tree, mutants: list[Mutant], files: dict[str, list[str]]
     code = tree.test(sorted(tests), 3_600, PATIENCE_S, [CallRecorder(tree.root, paths, file)])
     if code != PASSED:
         sys.exit(f"the tests do not pass on the code as it is:\n{tree.log.read_text()[-3_000:]}")
-    return Calls.read(file)
+    recorded: dict[str, Any] = json.loads(file.read_text())
+    return recorded
 
 
 def _try_all(
-    tree: Tree, calls: Calls, mutants: list[Mutant], files: dict[str, list[str]]
+    tree: Tree, calls: dict[str, Any], mutants: list[Mutant], files: dict[str, list[str]]
 ) -> Iterator[tuple[Mutant, dict[str, Any]]]:
     for mutant in mutants:
-        tests = mutant.tests or calls.tests(mutant.path, mutant.first_line, files[mutant.path])
-        run = [test for test in calls.seconds if not {test, test.partition("::")[0]}.isdisjoint(tests)]
-        seconds = sum(calls.seconds[test] for test in run)
+        tests = mutant.tests or tests_of(calls, mutant.path, mutant.first_line, files[mutant.path])
+        run = [test for test in calls if not {test, test.partition("::")[0]}.isdisjoint(tests)]
+        seconds = sum(calls[test]["seconds"] for test in run)
         started = time.monotonic()
         with tree.changed(mutant.path, mutant.source):
             code = tree.test(tests, SPARE_S + MAX_SLOWER * seconds, PATIENCE_S)

@@ -67,6 +67,12 @@ class Answers:
             return f"hits of {len(found)} queries in place of {len(case.texts)}"
         return next(filter(None, map(self._wrong_hits, case.texts, found)), "")
 
+    def wrong_reply(self, case: Case, reply: Reply) -> str:
+        """Return what is wrong with a reply, or nothing."""
+        if reply.error:
+            return "" if is_right_error(case, reply.error.code) else f"{reply.error.code}: {reply.error}"
+        return self.wrong(case, content(reply))
+
     def _wrong_hits(self, text: str, found: Sequence[dict[str, Any]]) -> str:
         known = self._hits[text]
         scores = {hit["id"]: hit["score"] for hit in known}

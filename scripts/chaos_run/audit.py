@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chaos_run.answers import Answers, content, is_right_error
+from chaos_run.answers import Answers
 from chaos_run.cases import POISON, Case, Outcomes
 from chaos_run.plain import GARBAGE
 from chaos_run.worker import DIGEST_BYTES, digest
@@ -73,26 +73,16 @@ class Audit:
             "jobs left pending": sum(self.redis.zcard(key) for key in self._keys_like("held:*")),
             "counts left of what a lane holds": sum(int(n) != 0 for load in loads.values() for n in load.values()),
         }
-        self.outcomes.broken += [
-            f"{name}: {number} (loads: {loads})" for name, number in self.figures.items() if number
-        ]
+        left = [(name, number) for name, number in self.figures.items() if number]
+        self.outcomes.broken += [f"{name}: {number} (loads: {loads})" for name, number in left]
 
     def _check_keys(self) -> None:
         """Check that only what the pool always has has no time to live."""
-        lasting = (
-            self.keys.dead,
-            self.keys.holders,
-            self.keys.limits,
-            self.keys.scripts,
-            self.keys.lane(""),
-            self.keys.unread,
-        )
+        keys = self.keys
+        lasting = (keys.dead, keys.holders, keys.limits, keys.scripts, keys.lane(""), keys.unread)
         found = [key for key in self._keys_like("*") if not key.startswith(lasting)]
         forever = [key for key in found if self.redis.ttl(key) == -1]
-        kinds = [self.redis.type(key).decode() for key in forever]
-        self.outcomes.broken += [
-            f"key without a time to live: {key} ({kind})" for key, kind in zip(forever, kinds, strict=True)
-        ]
+        self.outcomes.broken += [f"key without a time to live: {key} ({self.redis.type(key)})" for key in forever]
         self.figures["keys left for ever"] = len(forever)
 
     def _check_records(self) -> None:
@@ -125,19 +115,14 @@ class Audit:
         reply = Reply.unpack(replies[0])
         if reply.status != status:
             return f"its record says {status}, its reply {reply.status}"
-        return "" if case is None else self._wrong_reply(reply, case)
-
-    def _wrong_reply(self, reply: Reply, case: Case) -> str:
-        if reply.error:
-            return "" if is_right_error(case, reply.error.code) else f"{reply.error.code}: {reply.error}"
-        return self.answers.wrong(case, content(reply))
+        return "" if case is None else self.answers.wrong_reply(case, reply)
 
     def _check_addresses(self) -> None:
         """Check that an address has at most one reply for each time that the job may have got in."""
         for case in self.cases:
             if case.route == "address" and case.kind == "good" and case.number not in self.outcomes.unfinished:
                 entries = self.redis.xrange(self.keys.replies(f"address-{case.number}"))
-                wrong = [self._wrong_reply(Reply.unpack(fields[b"reply"]), case) for _, fields in entries]
+                wrong = [self.answers.wrong_reply(case, Reply.unpack(fields[b"reply"])) for _, fields in entries]
                 if not 1 <= len(wrong) <= self.outcomes.puts[case.number] or any(wrong):
                     self.outcomes.breach(case, f"{len(wrong)} replies at its address {' '.join(wrong)}")
 

@@ -79,10 +79,7 @@ class Clients:
             "wait": (None, lambda http, case, _: http.wait(case)),
             "submit": (Http.submit, Http.fetch),
             "leaving": (lambda http, case: http.leave(case) or "", None),
-            "call": (
-                None,
-                lambda _, case, __: content(client.call(_job(case), lane=case.lane)),
-            ),
+            "call": (None, lambda _, case, __: content(client.call(_job(case), lane=case.lane))),
             "handle": (
                 lambda _, case: client.put(_job(case), case.lane, idempotency_key=_key(case)),
                 lambda _, __, job_id: content(client.job(job_id).result(5)),

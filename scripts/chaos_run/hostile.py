@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import closing, suppress
+from contextlib import closing
 from random import Random
 from threading import Event, Thread
 
@@ -55,29 +55,24 @@ class Hostile:
             while time.monotonic() < until and not self._stopped.is_set():
                 number += 1
                 if number % EVERY_BROKEN == 0:
-                    self._break(http)
-                self._put(http, number)
+                    self._put(http, self._random.choice(_BROKEN), "broken")
+                lane = self._random.choice(("interactive", "bulk"))
+                job = {"op": "embed", "lane": lane, "inputs": self._texts(number)}
+                # It is put until its id is known, so that none is left over whose client was not told.
+                while not self._put(http, job, f"hostile-{number}") and not self._stopped.wait(AGAIN_S):
+                    pass
 
-    def _put(self, http: Http, number: int) -> None:
-        """Put a job until its id is known, so that none is left over whose client was not told."""
-        job = {"op": "embed", "lane": self._random.choice(("interactive", "bulk")), "inputs": self._texts(number)}
-        while not self._stopped.is_set():
-            try:
-                self.job_ids.add(http.ask("POST", "/v1/jobs", job, Idempotency_Key=f"hostile-{number}")[1]["id"])
-                self.outcomes["accepted"] += 1
-                return
-            except ShoalError as error:
-                self.outcomes[error.code] += 1
-            except ConnectionError:
-                self.outcomes["no answer"] += 1
-            self._stopped.wait(AGAIN_S)
-
-    def _break(self, http: Http) -> None:
-        with suppress(ConnectionError):
-            try:
-                http.ask("POST", "/v1/jobs", self._random.choice(_BROKEN))
-            except ShoalError as error:
-                self.outcomes[error.code] += 1
+    def _put(self, http: Http, job: object, key: str) -> bool:
+        """Put a job once; return True if it was accepted."""
+        try:
+            self.job_ids.add(http.ask("POST", "/v1/jobs", job, Idempotency_Key=key)[1]["id"])
+            outcome = "accepted"
+        except ShoalError as error:
+            outcome = error.code
+        except ConnectionError:
+            outcome = "no answer"
+        self.outcomes[outcome] += 1
+        return outcome == "accepted"
 
     def _texts(self, number: int) -> list[str]:
         name = in_letters(FIRST_NAME + number)

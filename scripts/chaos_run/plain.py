@@ -24,11 +24,16 @@ class Plain:
     def __init__(self, url: str, settings: Settings):
         self._url = url
         self._root = settings.keys.root
-        self._put: Any = None
 
     @cached_property
     def _redis(self) -> Any:
         return _client(self._url)
+
+    @cached_property
+    def _put(self) -> Any:
+        if (text := self._redis.hget(f"{self._root}:scripts", "put")) is None:
+            raise redis.RedisError("no worker has kept the script yet")
+        return self._redis.register_script(text)
 
     def close(self) -> None:
         """Close the connections."""
@@ -37,8 +42,7 @@ class Plain:
     def put(self, case: Case, deadline: float | None = None) -> str:
         """Put the case and return its id: it is one job however often it is put."""
         job_id = f"plain-{case.number}"
-        self._run(case, job_id, _job(case, job_id, deadline=deadline))
-        return job_id
+        return self._run(case, job_id, _job(case, job_id, deadline=deadline))
 
     def put_with_address(self, case: Case) -> str:
         """Put the case with an address of its own for the reply. Return no id: the job has no record."""
@@ -48,9 +52,7 @@ class Plain:
 
     def put_unreadable(self, case: Case) -> str:
         """Put bytes that are no job with the script, which tells workers the id to answer to, and return the id."""
-        job_id = f"unreadable-{case.number}"
-        self._run(case, job_id, GARBAGE + case.texts[0].encode())
-        return job_id
+        return self._run(case, f"unreadable-{case.number}", GARBAGE + case.texts[0].encode())
 
     def put_garbage(self, case: Case) -> str:
         """Put bytes that are no job, without the script, which would tell workers an id to answer to. Return no id."""
@@ -67,16 +69,13 @@ class Plain:
         streams = self._redis.xread({f"{self._root}:replies:address-{case.number}": 0})
         return _content(streams[0][1][0][1][b"reply"]) if streams else None
 
-    def _run(self, case: Case, job_id: str, data: bytes, reply_to: str | None = None) -> None:
-        if self._put is None:
-            if (text := self._redis.hget(f"{self._root}:scripts", "put")) is None:
-                raise redis.RedisError("no worker has kept the script yet")
-            self._put = self._redis.register_script(text)
+    def _run(self, case: Case, job_id: str, data: bytes, reply_to: str | None = None) -> str:
         job = {"id": job_id, "job": data, "texts": len(case.texts), "reply_to": reply_to}
         arguments = {"lane": case.lane, "client": "plain", "jobs": [job]}
         outcome = msgpack.unpackb(self._put([self._root], [msgpack.packb(arguments, use_bin_type=False)]))
         if outcome["status"] != "ok":
             raise redis.RedisError(f"refused: {outcome}")
+        return job_id
 
 
 def _client(url: str) -> Any:

@@ -166,10 +166,9 @@ class RedisGroup:
                     client.execute_command("SENTINEL", "FAILOVER", SERVICE)
             else:
                 with _client(self.ports[name]) as client:
-                    own = client.cluster("MYID")
-                    nodes = client.cluster("NODES")
+                    own, nodes = client.cluster("MYID"), client.cluster("NODES")
                 replica = next(address for address, about in nodes.items() if about["master_id"] == own)
-                with _client(int(replica.rpartition(":")[2].partition("@")[0])) as client:
+                with _client(_port(replica)) as client:
                     client.cluster("FAILOVER")
 
     def move(self, key_by_key: bool, meanwhile: Callable[[], object] = lambda: None) -> None:
@@ -182,7 +181,7 @@ class RedisGroup:
             slot, own, nodes = old.cluster("KEYSLOT", self._key), old.cluster("MYID"), old.cluster("NODES")
             primaries = {about["node_id"]: address for address, about in nodes.items() if about["flags"] == "master"}
             target = next(node for node in primaries if node != own)
-            port = int(primaries[target].rpartition(":")[2].partition("@")[0])
+            port = _port(primaries[target])
             if not key_by_key:
                 old.execute_command("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", target)
                 return
@@ -198,6 +197,10 @@ class RedisGroup:
 
 def _client(port: int) -> Any:
     return redis.Redis(port=port, socket_timeout=10, decode_responses=True)
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2].partition("@")[0])
 
 
 def _set_slot(client: Any, *words: object) -> None:

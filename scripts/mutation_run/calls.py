@@ -4,15 +4,12 @@ import json
 import sys
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, Self
+from typing import Any
 
 import pytest
-
-Place = tuple[str, int]
 
 
 class CallRecorder:
@@ -52,31 +49,13 @@ class CallRecorder:
         self._codes[id(frame.f_code)] = frame.f_code
 
 
-class Calls:
-    """The functions that each test calls, as first lines in files, and its seconds.
+def tests_of(recorded: dict[str, Any], path: str, first_line: int, files: Sequence[str]) -> list[str]:
+    """Return the tests of these files that call the function, the quickest first; all of them if none does.
 
     A test that starts a Python process may call any function there.
     """
-
-    def __init__(self, found: dict[str, Any]):
-        self.seconds = {test: about["seconds"] for test, about in found.items()}
-        self._tests: dict[Place, set[str]] = defaultdict(set)
-        for test, about in found.items():
-            for path, line in about["calls"]:
-                self._tests[path, line].add(test)
-        self._starting = {test for test, about in found.items() if about["starts_python"]}
-
-    @classmethod
-    def read(cls, file: Path) -> Self:
-        """Return what a recorder wrote."""
-        return cls(json.loads(file.read_text()))
-
-    def tests(self, path: str, first_line: int, files: Sequence[str]) -> list[str]:
-        """Return the tests that call the function, those of these files if any do, the quickest first.
-
-        If no test is known to call it, all of the files do look at it.
-        """
-        own = {test for test in self.seconds if test.partition("::")[0] in files}
-        calling = self._tests[path, first_line]
-        chosen = own & (calling | self._starting) if calling & own else calling or own
-        return sorted(chosen, key=lambda test: self.seconds[test])
+    own = [test for test in recorded if test.partition("::")[0] in files]
+    calling = [test for test in own if [path, first_line] in recorded[test]["calls"]]
+    if calling:
+        calling += [test for test in own if recorded[test]["starts_python"] and test not in calling]
+    return sorted(calling or own, key=lambda test: float(recorded[test]["seconds"]))

@@ -9,46 +9,18 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-_OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.And: ast.Or,
-    ast.Or: ast.And,
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Div,
-    ast.Div: ast.Mult,
-    ast.FloorDiv: ast.Mult,
-    ast.Mod: ast.Mult,
-    ast.Pow: ast.Mult,
-    ast.LShift: ast.RShift,
-    ast.RShift: ast.LShift,
-    ast.MatMult: ast.Mult,
-    ast.BitXor: ast.BitOr,
-    ast.BitAnd: ast.BitOr,
-    ast.BitOr: ast.BitAnd,
-}
-_CALLS = {
-    "min": "max",
-    "max": "min",
-    "minimum": "maximum",
-    "maximum": "minimum",
-    "any": "all",
-    "all": "any",
-    "ceil": "floor",
-    "floor": "ceil",
-    "rint": "floor",
-    "insert": "append",
-    "partition": "rpartition",
-}
+
+def _table(swapped: str, replaced: str) -> dict[str, str]:
+    """Return the word that each word becomes: the other one of a swapped pair, or the second one of a pair."""
+    pairs = [pair.split() for pair in swapped.split(", ")]
+    return dict([*pairs, *(pair[::-1] for pair in pairs), *(pair.split() for pair in replaced.split(", "))])
+
+
+_OPERATORS = _table(
+    "Lt LtE, Gt GtE, Eq NotEq, In NotIn, Is IsNot, And Or, Add Sub, Mult Div, LShift RShift, BitAnd BitOr",
+    "FloorDiv Mult, Mod Mult, Pow Mult, MatMult Mult, BitXor BitOr",
+)
+_CALLS = _table("min max, minimum maximum, any all, ceil floor", "rint floor, insert append, partition rpartition")
 
 _LOGGERS = ("log", "_log")
 
@@ -162,9 +134,9 @@ def _alternatives(node: ast.AST) -> Iterator[ast.AST]:
     match node:
         case ast.Compare():
             for place, operator in enumerate(node.ops):
-                yield _with(node, ops=[*node.ops[:place], _OPERATORS[type(operator)](), *node.ops[place + 1 :]])
+                yield _with(node, ops=[*node.ops[:place], _other(operator), *node.ops[place + 1 :]])
         case ast.BinOp(op=operator) | ast.BoolOp(op=operator) | ast.AugAssign(op=operator):
-            yield _with(node, op=_OPERATORS[type(operator)]())
+            yield _with(node, op=_other(operator))
         case ast.UnaryOp(ast.Not() | ast.USub(), operand):
             yield operand
         case ast.Constant(int() | float() as value):
@@ -175,6 +147,11 @@ def _alternatives(node: ast.AST) -> Iterator[ast.AST]:
                 yield _with(node, func=_with(called, **{field: new}))
         case ast.stmt():
             yield from _statements(node)
+
+
+def _other(operator: ast.AST) -> ast.AST:
+    found: ast.AST = getattr(ast, _OPERATORS[type(operator).__name__])()
+    return found
 
 
 def _statements(node: ast.stmt) -> Iterator[ast.stmt]:
