@@ -30,7 +30,6 @@ from stack import HOME
 from shoal.errors import Overloaded
 from shoal.records.source import Source
 from shoal.settings import Settings
-from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.document_encoder import LocalEncoder
 from shoal_workers.index.index import Index
@@ -49,9 +48,6 @@ MAX_REPLY_MB, MAX_BACKLOG_TEXTS = 4, 3_000
 #: Refusals as `overloaded` that the other clients may get because of the hostile one: the share of their requests, and
 #: a number in addition.
 MAX_OVERLOADED, SPARE_OVERLOADED = 0.01, 5
-
-#: Most breaches that are printed; the JSON file has all.
-MAX_SHOWN = 20
 
 #: Allowed growth of a process's memory as a factor, and the MB in addition by kind of process. Redis keeps some for
 #: connections, workers that died, and scripts; an API keeps at most some 350 MB that were freed after bodies of 13 MB.
@@ -77,7 +73,7 @@ def main() -> None:
     if args.json:
         args.json.write_text(json.dumps(found | run.rows()))
     for word, breaches in found.items():
-        for what in breaches[:MAX_SHOWN]:
+        for what in breaches[:20]:  # the JSON file has all
             print(f"{word}: {what}", file=sys.stderr)
     if any(found.values()):
         sys.exit(f"logs are in {folder}")
@@ -124,7 +120,10 @@ class Run:
             log_level="info",
         )
         encoder = open_encoder(settings, len(os.sched_getaffinity(0)))
-        answers = Answers(encoder, _index(folder, encoder), self.cases)
+        pairs = folder / "documents.txt"
+        pairs.write_text("\n".join(f"{first} {second}" for first in WORDS for second in WORDS))
+        build(Source(pairs), folder / "index", LocalEncoder(encoder))
+        answers = Answers(encoder, Index.open(folder / "index"), self.cases)
         self.deployment = Deployment(folder, replace(settings, indexes=str(folder / "index")), args.fsync, args.redis)
         self.clients = Clients(self.deployment, answers, self.outcomes, self.cases)
         self.hostile = Hostile(self.deployment.api_ports.values(), args.seed, args.seconds)
@@ -241,13 +240,6 @@ class Run:
             return self.checks.num_unanswered() > 0
         except redis.RedisError:
             return True
-
-
-def _index(folder: Path, encoder: Encoder) -> Index:
-    """Return an index of all pairs of words."""
-    (folder / "documents.txt").write_text("\n".join(f"{first} {second}" for first in WORDS for second in WORDS))
-    build(Source(folder / "documents.txt"), folder / "index", LocalEncoder(encoder))
-    return Index.open(folder / "index")
 
 
 def _counts(found: Iterable[str] | Mapping[str, int]) -> str:

@@ -26,6 +26,7 @@ START = f"./scripts/run --detach && {SEARCH} | grep -q score"
 
 #: Name of this run's container and of its compose project: only these are removed at the end.
 NAME = f"shoal-outside-{os.getpid()}"
+EXEC = ["docker", "exec", "--interactive"]
 
 #: Longest time that the service of the images may take to be ready once they are built.
 READY_S = 120
@@ -67,21 +68,16 @@ def run(command: list[str], stdin: bytes | None = None, **variables: str) -> str
 class Machine:
     """A clean Debian in a container, with the committed files and an ordinary user."""
 
-    def __init__(self) -> None:
-        self._exec = ["docker", "exec", "--interactive"]
-
     def prepare(self) -> None:
         """Install what the README asks for, and give the user the files. Raises Failed."""
         install = f"apt-get -q update && apt-get -qy install --no-install-recommends {PACKAGES}"
-        run([*self._exec, NAME, "sh", "-c", f"{install} && useradd --create-home newcomer"])
+        run([*EXEC, NAME, "sh", "-c", f"{install} && useradd --create-home newcomer"])
         files = subprocess.run(["git", "archive", "HEAD"], stdout=subprocess.PIPE, cwd=ROOT, check=True).stdout
-        run([*self._exec, "--user", "newcomer", NAME, "sh", "-c", "mkdir ~/shoal && tar -xC ~/shoal"], stdin=files)
+        run([*EXEC, "--user", "newcomer", NAME, "sh", "-c", "mkdir ~/shoal && tar -xC ~/shoal"], stdin=files)
 
     def run(self, command: str) -> str:
         """Return the output of a shell command that the user types in the project's folder. Raises Failed."""
-        return run(
-            [*self._exec, "--user", "newcomer", "--workdir", "/home/newcomer/shoal", NAME, "bash", "-c", command]
-        )
+        return run([*EXEC, "--user", "newcomer", "--workdir", "/home/newcomer/shoal", NAME, "bash", "-c", command])
 
     def seconds(self, command: str) -> float:
         """Return the time that a command takes."""

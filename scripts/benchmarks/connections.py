@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from http.client import HTTPConnection, HTTPException
 from itertools import cycle
@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks import wrk
 from benchmarks.plan import Plan, own_process
 from benchmarks.scenarios import case_of
-from benchmarks.server import Processes, Server, shoal
+from benchmarks.server import Server, shoal
 from benchmarks.trial import Figures, Row, Trial, figures_of
 
 #: The number of connections from one address, beside that at which the rate is highest.
@@ -25,8 +25,8 @@ OTHER = "127.0.0.2"
 #: Runs at a thousand connections take this many times as long as others, as each connection gets one answer a second.
 LONGER = 2
 
-#: The first seconds of a load, in which it opens its connections, and the pause between two readings of memory.
-OPENING_S, READ_EVERY_S = 2, 0.5
+#: The first seconds of a load, in which it opens its connections.
+OPENING_S = 2
 
 #: Longest wait for an answer.
 ANSWER_S = 60.0
@@ -44,16 +44,13 @@ def run(plan: Plan) -> list[Row]:
             Trial(f"{other}, nothing else", server.name, partial(_other, process, load)),
             Trial(f"{other}, beside {MANY:,}", server.name, partial(_beside, server, process, load)),
         ]
-        return plan.interleave("connections", trials)
+        return plan.interleave("connections", trials) + server.memory_rows("connections")
 
 
 def _many(server: Server, load: wrk.Load, seconds: int, number: int) -> Figures:
-    with ThreadPoolExecutor(1) as thread:
-        running = thread.submit(wrk.run, load, LONGER * seconds, number * wrk.STRIDE, may_fail=True)
-        memory_mb = _highest_memory_mb(server.processes, running)
-    found = running.result()
+    found = wrk.run(load, LONGER * seconds, number * wrk.STRIDE, may_fail=True)
     server.processes.wait_until_idle()
-    return {**figures_of(found, 1), "failed": found.num_failed, "memory of the API in MB": memory_mb}
+    return {**figures_of(found, 1), "failed": found.num_failed}
 
 
 def _other(process: ProcessPoolExecutor, load: wrk.Load, seconds: int, number: int) -> Figures:
@@ -92,13 +89,3 @@ def _beside(server: Server, process: ProcessPoolExecutor, load: wrk.Load, second
         figures = _other(process, load, seconds, number)
     server.processes.wait_until_idle()
     return {**figures, "failed": figures["failed"] + running.result().num_failed}
-
-
-def _highest_memory_mb(processes: Processes, running: "Future[wrk.Measured]") -> float:
-    """Return the highest resident memory of all processes of the API together while a load runs."""
-    highest = 0.0
-    while not running.done():
-        sizes = processes.memory_mb()
-        highest = max(highest, sum(of["resident"] for name, of in sizes.items() if name.startswith("api")))
-        wait([running], READ_EVERY_S)
-    return highest

@@ -6,11 +6,10 @@ left out. Their files, which are made of the same weights, are kept in the home 
 
 import itertools
 import os
-import re
+import resource
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,5 +117,4 @@ def _vectors(embed: Embed, texts: Sequence[str]) -> NDArray[np.float32]:
 
 def _peak_mb(_: Embed) -> float:
     """Return the most memory that the process has had, with its libraries and its Python."""
-    found = re.search(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())
-    return int(found[1]) / 1024 if found else float("nan")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

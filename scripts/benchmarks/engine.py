@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import cycle
 from statistics import median
@@ -64,7 +64,7 @@ def started(name: str, num_threads: int, open_engine: Callable[..., Embed], *arg
         yield Engine(name, process)
 
 
-def bare(name: str, precision: str) -> Any:
+def bare(name: str, precision: str) -> AbstractContextManager[Engine]:
     """Start the engine as a worker has it, of which each call is one forward pass."""
     num_threads = processors.threads_for(1, processors.available())
     return started(name, num_threads, _open_bare, precision, num_threads)

@@ -1,7 +1,6 @@
 """A server under load: Shoal or a peer, the requests it takes, and the processor time and memory of its processes."""
 
 import json
-import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,17 +38,12 @@ class Processes:
         return found
 
     def memory_mb(self) -> dict[str, dict[str, float]]:
-        """Return the memory of each process: `resident`, the `private` part, and the part of that which was `written`.
-
-        Files that others could map too, such as an index, are private while no other process maps them.
-        """
+        """Return the memory of each process: `resident`, and the `private` part, which no other process maps."""
         found = {}
         for name, number, process in self._all():
-            lines = re.findall(r"(\w+):\s+(\d+) kB", Path(f"/proc/{process.pid}/smaps_rollup").read_text())
-            sizes = {kind: int(size) / 2**10 for kind, size in lines}
-            private, written = sizes["Private_Clean"] + sizes["Private_Dirty"], sizes["Private_Dirty"]
+            sizes = process.memory_full_info()
             name = f"{name}, child {number}" if number else name
-            found[name] = {"resident": sizes["Rss"], "private": private, "written": written}
+            found[name] = {"resident": sizes.rss / 2**20, "private": sizes.uss / 2**20}
         return found
 
     def ms_a_request(self, before: Counter[str], num_requests: int, **load_s: float) -> Figures:

@@ -4,8 +4,8 @@ import json
 import resource
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Self
@@ -47,7 +47,6 @@ class Load:
     url: str
     bodies: Sequence[bytes]
     connections: int
-    headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": "application/json"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +101,14 @@ def run(load: Load, seconds: int, first: int = 0, may_fail: bool = False) -> Mea
     Raises MissingExtra without wrk, and NotReady unless every request is answered with a status of success; where
     requests `may_fail`, unless one is.
     """
-    wrk = find()
-    headers = [part for name, value in load.headers.items() for part in ("-H", f"{name}: {value}")]
     with TemporaryDirectory() as folder:
         script, bodies = Path(folder) / "load.lua", Path(folder) / "bodies"
         script.write_text(_SCRIPT)
         bodies.write_bytes(b"\n".join(load.bodies))
-        flags = ["-t1", f"-c{load.connections}", f"-d{seconds}s", "--timeout", f"{_TIMEOUT_S}s", *headers]
-        command = [wrk, *flags, "-s", str(script), load.url, "--", str(bodies), str(first % len(load.bodies))]
+        flags = ["-t1", f"-c{load.connections}", f"-d{seconds}s", "--timeout", f"{_TIMEOUT_S}s", "-s", str(script)]
+        flags += ["-H", "content-type: application/json", load.url, "--", str(bodies), str(first % len(load.bodies))]
         before = _cpu_of_children_s()
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run([find(), *flags], capture_output=True, text=True)
         return Measured.parse(done.stdout + done.stderr, _cpu_of_children_s() - before, may_fail)
 
 

@@ -58,11 +58,6 @@ class Process:
         """The process id that it has, or had last."""
         return self.service.process.pid if self.service.process else 0
 
-    @property
-    def is_up(self) -> bool:
-        """True if it runs and nothing is being done to it."""
-        return self.ended_s is None and not self.told_to and not self.is_stopped
-
     def send(self, number: signal.Signals) -> None:
         """Send a signal to it and to the processes that it started."""
         os.killpg(self.pid, number)

@@ -70,7 +70,6 @@ SHARE_ALL, DELAY_S = 0.25, 0.05
 #: Range of the rate of a slow link in bytes a second, and of the error of a wrong clock in seconds.
 SLOW_BYTES_PER_S, CLOCK_S = (50_000, 2_000_000), (10, 4_000)
 
-
 #: Kinds of faults that set the clock of a process, and the sign of its error.
 _SIGNS = {"clock ahead": 1, "clock behind": -1}
 
@@ -197,7 +196,7 @@ class Breaker:
 
     def _break_process(self, fault: Fault) -> bool:
         process = self._deployment.processes[fault.target]
-        if not process.is_up:
+        if process.ended_s is not None or process.told_to or process.is_stopped:
             return False
         action = fault.kind.partition(" ")[0]
         if action == "stop":

@@ -17,11 +17,8 @@ ADDRESS = "127.0.0.99"
 #: Texts of each job: enough to go to the overflow.
 NUM_TEXTS = 33
 
-#: One job in this many has huge texts, and one request in this many is no valid job.
-EVERY_HUGE, EVERY_BROKEN = 40, 10
-
-#: Huge texts in a job, and their characters.
-NUM_HUGE, HUGE_CHARS = 4, 2**19
+#: One job in this many has huge texts, so many, of so many characters; and one request in this many is no valid job.
+EVERY_HUGE, NUM_HUGE, HUGE_CHARS, EVERY_BROKEN = 40, 4, 2**19, 10
 
 #: The number that names its first text: names of other clients' texts are shorter, so no two texts are the same.
 FIRST_NAME = 26**5

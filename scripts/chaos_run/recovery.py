@@ -13,11 +13,9 @@ from shoal.broker.broker import Broker
 from shoal.errors import ShoalError
 from shoal.queue.pool import ALIVE_S, Pool
 
-#: Time between two looks.
-LOOK_EVERY_S = 0.05
-
-#: The promise: others begin with the interactive jobs of a worker within this time after its death, in seconds.
-BEGUN_WITHIN_S = 5.0
+#: Time between two looks; and the promise: others begin with the interactive jobs of a worker within this time after
+#: its death, in seconds.
+LOOK_EVERY_S, BEGUN_WITHIN_S = 0.05, 5.0
 
 #: How long a fault hinders workers after its end: they do not trust heartbeats, and look for jobs every second.
 AFTERMATH_S = ALIVE_S + 1.0
@@ -73,13 +71,13 @@ class Recovery:
 
     def kills(self, is_alone: bool) -> list[Kill]:
         """Return the kills of workers that held jobs, while nothing else was broken or while something was."""
-        return [kill for kill in self._kills if kill.waited_s and self._is_alone(kill) == is_alone]
-
-    def _is_alone(self, kill: Kill) -> bool:
-        """Return True if nothing else hindered workers until the interactive jobs were with others."""
-        until_s = kill.at_s + kill.waited_s
-        num_faults = sum(start <= until_s and end >= kill.at_s for start, end in self._hindered)
-        return num_faults == 1 and kill.fewest_alive >= NUM_WORKERS - 1
+        found = []
+        for kill in self._kills:
+            until_s = kill.at_s + kill.waited_s
+            num_faults = sum(start <= until_s and end >= kill.at_s for start, end in self._hindered)
+            if kill.waited_s and (num_faults == 1 and kill.fewest_alive >= NUM_WORKERS - 1) == is_alone:
+                found.append(kill)
+        return found
 
     def _run(self) -> None:
         self._connect()

@@ -44,14 +44,15 @@ class RedisGroup:
         program, first = embedded.find_server(), next(iter(self.ports.values()))
         found = {}
         for n, port in enumerate(self._sentinel_ports, 1):
-            config = self._new(f"sentinel-{n}") / "sentinel.conf"
+            config = self._folder / f"sentinel-{n}.conf"
             config.write_text(
                 f"port {port}\nbind 127.0.0.1\nsentinel monitor {SERVICE} 127.0.0.1 {first} 2\n"
                 f"sentinel down-after-milliseconds {SERVICE} 1000\nsentinel failover-timeout {SERVICE} 4000\n"
             )
             found[f"sentinel {n}"] = [program, str(config), "--sentinel"]
         for name, port in self.ports.items():
-            options = {"port": port, "bind": "127.0.0.1", "dir": self._new(name.replace(" ", "-")), "save": ""}
+            (folder := self._folder / name.replace(" ", "-")).mkdir()
+            options = {"port": port, "bind": "127.0.0.1", "dir": folder, "save": ""}
             options |= {"appendonly": "yes", "repl-diskless-sync-delay": 0, "maxmemory-policy": "noeviction"}
             if self._kind == "cluster":
                 options |= {"cluster-enabled": "yes", "cluster-node-timeout": 1_500}
@@ -60,10 +61,6 @@ class RedisGroup:
                 options |= {"replicaof": f"127.0.0.1 {first}"} if port != first else {}
             found[name] = [program, *(str(part) for item in options.items() for part in (f"--{item[0]}", item[1]))]
         return found
-
-    def _new(self, name: str) -> Path:
-        (folder := self._folder / name).mkdir()
-        return folder
 
     def form(self) -> None:
         """Make a group of the servers, which have begun, and wait until it is complete. Raises NotReady."""
@@ -147,16 +144,11 @@ class RedisGroup:
             client.client_pause(PAUSE_MS, all=False)
             offset = client.info("replication")["master_repl_offset"]
             try:
-                wait_until("the replicas", lambda: self._have(client, offset), IN_STEP_WITHIN_S)
+                wait_until("the replicas", lambda: _all_have(client, offset), IN_STEP_WITHIN_S)
             except NotReady:
                 client.client_unpause()
                 raise
             yield name
-
-    def _have(self, primary: Any, offset: int) -> bool:
-        """Return True if all replicas have what the primary had written by then."""
-        about = primary.info("replication")
-        return all(about[f"slave{n}"]["offset"] >= offset for n in range(about["connected_slaves"]))
 
     def switch(self) -> None:
         """Have a replica take over from the primary, which goes on as a replica."""
@@ -197,6 +189,12 @@ class RedisGroup:
 
 def _client(port: int) -> Any:
     return redis.Redis(port=port, socket_timeout=10, decode_responses=True)
+
+
+def _all_have(primary: Any, offset: int) -> bool:
+    """Return True if all replicas have what the primary had written by then."""
+    about = primary.info("replication")
+    return all(about[f"slave{n}"]["offset"] >= offset for n in range(about["connected_slaves"]))
 
 
 def _port(address: str) -> int:

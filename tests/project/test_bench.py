@@ -218,7 +218,7 @@ def test_processes_of_a_service_are_told_apart_with_their_memory_and_time() -> N
                 child.communicate(b"\n")
     assert by_name == dict(zip(["api", "jobs", "worker 1", "worker 2"], [child.pid for child in children], strict=True))
     assert memory.keys() == by_name.keys()
-    assert all(sizes["resident"] > sizes["private"] >= sizes["written"] > 0 for sizes in memory.values())
+    assert all(sizes["resident"] > sizes["private"] > 0 for sizes in memory.values())
 
 
 @pytest.mark.wide
