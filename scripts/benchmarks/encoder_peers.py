@@ -120,7 +120,7 @@ MAKERS: dict[str, tuple[str, Callable[[Path, Path, Sequence[str]], None]]] = {
 }
 
 
-def _open_shoal(_: Path, **settings: str) -> Embed:
+def _open_shoal(_: Path, **settings: Any) -> Embed:
     threadpool_limits(1, user_api="blas")
     encoder = open_encoder(Settings.from_environment(**settings), 1)
     return lambda texts: encoder.embed(texts, Options(), "")
