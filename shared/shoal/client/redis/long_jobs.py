@@ -111,7 +111,6 @@ class BulkJob:
         if isinstance(source, str | PathLike | ServerFile):
             return await threads.do(self._submit, place_of(source))
         with self._item_file() as file:
-            await threads.do(file.create)
             async with aclosing(async_batches(source, BATCH)) as batches:
                 async for batch in batches:
                     await threads.do(file.append, batch)
