@@ -10,10 +10,7 @@ from shoal.settings import Settings
 
 
 def public_map(job: LongJobStatus, settings: Settings) -> dict[str, Any]:
-    """Return what is known of a job, without what clients need not know of the machines of the pool.
-
-    Paths are those of `public_text`, and the name of the runner, which has that of its machine, is a digest.
-    """
+    """Return what is known of a job, without the names of the pool's machines and folders."""
     worker = blake2b(job.worker.encode(), digest_size=6).hexdigest() if job.worker else ""
     values = replace(job, worker=worker).to_map()
     shown: dict[str, Any] = public_values({name: values[name] for name in ("progress", "result", "error")}, settings)
@@ -21,10 +18,7 @@ def public_map(job: LongJobStatus, settings: Settings) -> dict[str, Any]:
 
 
 def public_text(text: str, settings: Settings) -> str:
-    """Return a message with paths that are relative to the folder for files and that of indexes.
-
-    An index of a folder of its own goes by its name.
-    """
+    """Return a message in which paths are relative to the folders for files and for indexes."""
     return str(public_values(text, settings))
 
 

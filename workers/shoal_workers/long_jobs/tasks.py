@@ -103,10 +103,7 @@ def manage_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, 
 
 
 def send_webhook(settings: Settings, arguments: Mapping[str, Any], job_id: str, report: Report) -> dict[str, Any]:
-    """Tell a URL of the end of a job: `arguments` has the `url` and the `id` of the job.
-
-    Nothing is sent if the job was retried meanwhile, as its end is told then, nor if it was deleted.
-    """
+    """Tell the `url` of the end of the job `id`, unless that was deleted, or was retried meanwhile."""
     url, of = (arguments.get(name) for name in ("url", "id"))
     if not isinstance(url, str) or not isinstance(of, str):
         raise InvalidRequest("a webhook takes url and id, two strings")
