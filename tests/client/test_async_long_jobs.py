@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from awaiting import async_client, in_loop, outcomes, url_of, wait_for
-from conftest import PATIENCE_S, RedisServer
+from conftest import RedisServer
 from queues import Queue
 from tcp_proxy import Proxy
 

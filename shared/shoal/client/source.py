@@ -27,10 +27,7 @@ BATCH = 256
 
 @dataclass(frozen=True, slots=True)
 class ServerFile:
-    """A file that the runner has, for the source of a long job. It is not uploaded.
-
-    `path` is a path below the runner's roots; a relative one begins in the first root that is a folder.
-    """
+    """A file that the runner has, by its path below a root; a relative one begins in the first folder."""
 
     path: str
 

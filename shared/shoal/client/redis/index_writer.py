@@ -52,11 +52,7 @@ class Written(NamedTuple):
 
 
 class IndexModel(NamedTuple):
-    """The properties of a served index, and of the worker's model, that the vectors of its documents depend on.
-
-    `prompt` is the name of the prompt before each document, or empty for the model's default. `fingerprint` tells apart
-    workers whose vectors of a text differ although their model is the same, as by precision.
-    """
+    """The properties of a served index, and of its workers, that the vectors of its documents depend on."""
 
     name: str
     digest: str
