@@ -55,11 +55,7 @@ def refuse_idempotency_key(remedy: str) -> None:
 
 
 async def call(job: Job, remedy: str = "split the list", lane: str = "interactive") -> Reply:
-    """Send the job, as several if it has many texts, and return its reply. It is withdrawn if the client disconnects.
-
-    Raises the reply's error, TooLarge with the `remedy` for more texts than a lane holds or vectors than a response
-    has, Overloaded, Unavailable and Timeout.
-    """
+    """Send the job, as several if it is long, and return its reply; it is withdrawn if the client disconnects."""
     shared, request = context(), json_request()
     settings = shared.settings
     job.check_texts(settings.max_backlog_texts, settings.max_text_chars, "request", remedy)

@@ -17,9 +17,9 @@ from rq.queue import Queue
 from shoal.broker.broker import Broker
 from shoal.errors import FolderBusy, IndexBusy, IndexNotFound, InvalidRequest, ShoalError, Unavailable
 from shoal.long_jobs.long_jobs import LongJobs
-from shoal.long_jobs.public_status import public_text
 from shoal.long_jobs.rq_job import RUN, job_class_of
 from shoal.long_jobs.serializer import MsgpackSerializer
+from shoal.long_jobs.status import public_text
 from shoal.long_jobs.submission import KINDS
 from shoal.long_task import TaskProgress
 from shoal.settings import Settings

@@ -115,8 +115,7 @@ class AccessControl:
         key = self._authorize(request.environ, route)
         request.client_name = key.name if key else network_of(address_of(request.environ, self._num_proxies))
         request.is_admin = key is None or key.role == "admin"
-        query = request.environ.get("QUERY_STRING", "")
-        request.is_upload = route in UPLOAD_ROUTES and "name" in parse_qs(query, keep_blank_values=True)
+        request.is_upload = route in UPLOAD_ROUTES and "name" in parse_qs(request.environ.get("QUERY_STRING", ""), True)
         if key and key.rate:
             request.rate_headers, too_early = await asyncio.to_thread(self._rates.count, key)
             if too_early:

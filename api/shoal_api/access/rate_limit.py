@@ -11,10 +11,7 @@ from shoal_api.access.api_keys import ApiKey
 
 
 class RateLimits:
-    """The counters of keys that have a rate. Thread-safe.
-
-    Each counter is a sliding window: requests of the previous window count in proportion to its overlap with this one.
-    """
+    """The counters of keys that have a rate: sliding windows, of which the one before counts in part. Thread-safe."""
 
     def __init__(self, broker: Broker, keys: Keys):
         from limits import parse

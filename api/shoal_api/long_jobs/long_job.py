@@ -24,8 +24,7 @@ from shoal.errors import (
 )
 from shoal.job_folders import JOBS
 from shoal.long_jobs.long_jobs import LongJobs, new_job_id
-from shoal.long_jobs.public_status import public_map, public_text
-from shoal.long_jobs.status import LongJobStatus
+from shoal.long_jobs.status import LongJobStatus, public_map, public_text
 from shoal.process.allowed_path import allowed_path
 from shoal.process.private_network import check_address
 from shoal_api.answers.response import rendered
@@ -127,10 +126,9 @@ def submit_with_file(
                 folder.keep(job_id, digest)
                 try:
                     context().long_jobs.submit(kind, given, webhook=fields.webhook, client=client, job_id=job_id)
-                except Unavailable:  # the job may have been put
-                    raise
-                except ShoalError:
-                    folder.drop()
+                except ShoalError as error:
+                    if not isinstance(error, Unavailable):  # else the job may have been put
+                        folder.submitted = None
                     raise
     finally:
         if json_request().is_upload:  # clients send all of a body

@@ -185,7 +185,7 @@ class JobFolder:
             with suppress(FileNotFoundError):
                 self._descriptor = lock(self._path)
                 break
-        #: The id of the job and the digest of its request, if there is a job already.
+        #: The id of the job and the digest of its request, if there is a job already. Else the folder is removed.
         self.submitted = submitted_in(self._path)
 
     @property
@@ -236,12 +236,8 @@ class JobFolder:
             partial.replace(self._path / _JOB)
         self.submitted = job_id, digest
 
-    def drop(self) -> None:
-        """Let the folder be removed after all: its job was refused."""
-        self.submitted = None
-
     def close(self) -> None:
-        """Remove the folder unless it is to be kept."""
+        """Unlock the folder, and remove it unless it has a job."""
         if self.submitted is None:
             shutil.rmtree(self._path, ignore_errors=True)
         os.close(self._descriptor)

@@ -16,7 +16,7 @@ from shoal.contract.options import Options
 from shoal.contract.replies import Reply
 from shoal.errors import UnknownFile, UnknownJob
 from shoal.job_folders import owner_name
-from shoal.long_jobs.public_status import public_text
+from shoal.long_jobs.status import public_text
 from shoal.process.allowed_path import allowed_path
 from shoal_api.answers.response import FileResponse, rendered, result_fields, search_fields
 from shoal_api.answers.vector_format import VectorFormat, arrays_of

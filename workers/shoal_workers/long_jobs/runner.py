@@ -21,9 +21,9 @@ from rq.queue import Queue
 from shoal.broker.broker import Broker
 from shoal.errors import BadSetting, Overloaded, ShoalError, Unavailable
 from shoal.long_jobs.long_jobs import LongJobs
-from shoal.long_jobs.public_status import public_text
 from shoal.long_jobs.rq_job import job_class_of
 from shoal.long_jobs.serializer import MsgpackSerializer
+from shoal.long_jobs.status import public_text
 from shoal.long_jobs.submission import KINDS, LONG, QUICK, WEBHOOKS, Kind, queue_name
 from shoal.process.system_limits import die_with_parent
 from shoal.process.tracing import load, open_tracer
