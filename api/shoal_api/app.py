@@ -130,7 +130,7 @@ class _App(AsyncFlask):
         return response
 
     async def full_dispatch(self) -> Response:
-        """Return the response; jobs that are put for it belong to the trace of the request, or of a span of it."""
+        """Return the response to the request, as a part of its trace, with a span of its own where spans are on."""
         request, tracer = json_request(), Context.of(self).tracer
         given = traceparent.valid(request.environ.get("HTTP_TRACEPARENT"))
         method, route = (request.method, request.url_rule.rule) if request.url_rule else ("HTTP", "unmatched")

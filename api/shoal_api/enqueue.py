@@ -40,7 +40,7 @@ PREFERENCE_APPLIED = {"Preference-Applied": "respond-async"}
 
 
 def prefers_async() -> bool:
-    """Return True if the request has `Prefer: respond-async` (RFC 7240); without, raise for an idempotency key."""
+    """Return True for `Prefer: respond-async` (RFC 7240). Raises InvalidRequest for an idempotency key without it."""
     words = json_request().environ.get("HTTP_PREFER", "")
     if words and any(part.partition(";")[0].strip().lower() == "respond-async" for part in words.split(",")):
         return True
@@ -91,7 +91,7 @@ async def answer_vectors(
 
 
 async def as_texts(name: str, value: str | list[str] | list[int] | list[list[int]]) -> list[str]:
-    """Return the texts of a field called `name`; a worker decodes token ids, where the settings allow them."""
+    """Return the texts of a field called `name`; a worker decodes token ids, if the settings allow ids."""
     if isinstance(value, str):
         return [value]
     if not value or isinstance(value[0], str):

@@ -56,7 +56,7 @@ FALLBACKS = (
 
 
 class ProtocolPaths:
-    """The paths of the protocols, mounted below `prefixes`. Raises BadSetting for two that nothing tells apart."""
+    """The paths of the protocols, below their `prefixes`. Raises BadSetting for two routes that nothing tells apart."""
 
     def __init__(self, app: Flask, prefixes: Mapping[str, str]):
         self._owners: dict[str, str] = {}

@@ -11,7 +11,7 @@ from shoal_api.access.api_keys import ApiKey
 
 
 class RateLimits:
-    """The counters of keys that have a rate: sliding windows, of which the one before counts in part. Thread-safe."""
+    """The counters of keys that have a rate, each a sliding window. Thread-safe."""
 
     def __init__(self, broker: Broker, keys: Keys):
         from limits import parse

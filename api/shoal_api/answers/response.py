@@ -41,7 +41,7 @@ class PlainHeaders(Headers):
 
 
 class WholeResponse(Response):
-    """A response whose body is complete in memory. Once it is sent, what `call_on_close` was given is called."""
+    """A response whose body is complete in memory; what `call_on_close` is given is called once it is sent."""
 
     #: Headers that restrict browsers and caches. The page at /docs has others.
     safety: tuple[tuple[str, str], ...] = (

@@ -104,7 +104,7 @@ def submit_with_file(
     body: BulkBody | BuildBody,
     arguments: Callable[[JobFolder], dict[str, Any]],
 ) -> Response:
-    """Submit a job whose source is the body, or a file that it names; `arguments` makes all others for its folder."""
+    """Submit a job whose source is the body, or a file that it names; `arguments` makes its other arguments."""
     fields = body if query.name is None else query
     client, key = json_request().client_name, request.headers.get("Idempotency-Key")
     try:

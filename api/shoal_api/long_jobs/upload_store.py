@@ -71,7 +71,7 @@ _WAIT_S = 60
 
 
 class UploadStore(JobFolders):
-    """The uploads and results of a pool, with a folder for each job, which `status_of` knows. Thread-safe."""
+    """The folders of a pool's jobs, with uploads and results; `status_of` returns the state of a job. Thread-safe."""
 
     def __init__(self, settings: Settings, status_of: Callable[[str], "LongJobStatus"]):
         super().__init__(settings)
@@ -82,7 +82,7 @@ class UploadStore(JobFolders):
 
     @contextmanager
     def new(self, client: str, idempotency_key: str | None = None) -> Iterator["JobFolder"]:
-        """Make a folder for a job, or find that of its idempotency key; it is removed at the end unless it is kept."""
+        """Make a folder for a job, or find the folder of its idempotency key; it is removed at the end unless kept."""
         with suppress(OSError):
             unchecked = self._unchecked or self.names()
             names, self._unchecked = unchecked[:_CHECKED_AT_A_TIME], unchecked[_CHECKED_AT_A_TIME:]

@@ -45,7 +45,7 @@ class _NoSessions(SessionInterface):
 
 
 class AsyncFlask(OpenAPI):
-    """A Flask application whose views may be coroutines, in the server's event loop or in `loop`, or in threads."""
+    """A Flask application whose views are coroutines, in the server's event loop or in `loop`, or run in threads."""
 
     session_interface = _NoSessions()
 

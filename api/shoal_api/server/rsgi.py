@@ -85,7 +85,7 @@ class ThreadInput:
 
 
 class RsgiServer:
-    """Answers the requests to the port of this process; who stops reading for `timeout_s` is cut off."""
+    """Answers the requests to the port of this process; a client that stops reading for `timeout_s` is cut off."""
 
     def __init__(self, app: AsyncFlask, port: int, timeout_s: float):
         self._app = app

@@ -86,7 +86,7 @@ def _is_in_use(port: int) -> bool:
 
 
 def _is_idle(connection: socket.socket) -> bool:
-    """Return True if data came, but none for `IDLE_S`, and none waits; False if the system does not tell."""
+    """Return True if data came, none for `IDLE_S`, and none waits to be read; False if the system does not tell."""
     if not HAS_TCP_INFO:
         return False
     num_unread_bytes = struct.unpack("i", fcntl.ioctl(connection, termios.FIONREAD, b"\0" * 4))[0]
@@ -127,7 +127,7 @@ def listeners_on(port: int) -> Iterator[socket.socket]:
 
 
 def _sockets_on(port: int) -> Iterator[socket.socket]:
-    """Yield a socket of the same connection for each of the process that is bound to the port."""
+    """Yield a socket of the same connection for each socket of the process that is bound to the port."""
     for descriptor in os.listdir(OPEN_FILES):
         try:
             if not stat.S_ISSOCK(os.stat(f"{OPEN_FILES}/{descriptor}").st_mode):

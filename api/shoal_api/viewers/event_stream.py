@@ -49,7 +49,7 @@ def event(name: str, line: bytes) -> bytes:
 
 
 async def events_of_job(read: Callable[[], Awaitable[dict[str, Any]]], stopping: Event) -> AsyncIterator[bytes]:
-    """Yield an event for each change of the job that `read` returns, and one for its end, if the server goes on."""
+    """Yield an event for each change of the job that `read` returns, and one for its end unless the server stops."""
     started_s = sent_s = time.monotonic()
     last: dict[str, Any] = {}
     yield FIRST

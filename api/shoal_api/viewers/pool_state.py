@@ -23,7 +23,7 @@ EVERY_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class PoolState:
-    """The heartbeats of the workers alive, by their ids, and in `lane_fault` why no job can be put, if so."""
+    """The heartbeats of the workers alive, by their ids; `lane_fault` says why no job can be put, if none can."""
 
     workers: Heartbeats
     lane_fault: str = ""

@@ -27,7 +27,7 @@ BATCH = 256
 
 @dataclass(frozen=True, slots=True)
 class ServerFile:
-    """A file that the runner has, by its path below a root; a relative one begins in the first folder."""
+    """A file of the runner, not uploaded, by its path below a root; a relative one begins in the first folder."""
 
     path: str
 

@@ -126,7 +126,7 @@ class LongJobs(Closing):
             return replace(status, webhook=self._webhook(job)) if job.submission.webhook else status
 
     def list(self, client: str | None = None, limit: int = LIMIT) -> list[LongJobStatus]:
-        """Return at most `limit` jobs that are not quick, the newest first and without results: a client's, or all."""
+        """Return at most `limit` jobs of a client, or of all, but quick ones: the newest first, and without results."""
         key, first = self._keys.long_jobs if client is None else self._list_of(client), 0
         found: list[LongJobStatus] = []
         with self._broker.lending():
@@ -152,7 +152,7 @@ class LongJobs(Closing):
             return True
 
     def pause(self, job_id: str) -> str:
-        """Pause a job, if it has not ended, and return its status: one that runs is `running` for another moment."""
+        """Pause a job and return its status, `running` for another moment. Raises InvalidRequest if it has ended."""
 
         def change(job: "LongJob", pipeline: "Pipeline") -> None:
             _refuse_end(job, "paused")

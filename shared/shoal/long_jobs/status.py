@@ -107,7 +107,7 @@ def public_text(text: str, settings: Settings) -> str:
 
 
 def public_values(value: Any, settings: Settings) -> Any:
-    """Return a value as JSON has it, with such paths in all its texts."""
+    """Return a value as JSON has it, with the paths of `public_text` in all its texts."""
     # What stands in place of each folder, as it is named and as it is with all links followed.
     above = (settings.files_folder, settings.index_home_folder)
     ways = {f"{re.escape(str(path))}/": "" for folder in above for path in (folder.resolve(), folder)}

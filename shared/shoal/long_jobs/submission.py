@@ -55,7 +55,7 @@ def queue_name(root: str, queue: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """The part of a long job that its submitter gave; its trace makes no other job of it."""
+    """The part of a long job that its submitter gave; two that differ in their trace alone are equal."""
 
     kind: str
     arguments: dict[str, Any]

@@ -45,7 +45,7 @@ NOTE_EVERY_S = 0.5
 
 
 class RunnableJob(LongJob):
-    """A long job in a runner, whose run is ended by the one process that finds the job still in this run."""
+    """A long job in a runner. Of the processes that may end a run, the first that finds the job in it does so."""
 
     functions: ClassVar[Mapping[str, Task]] = {}
     #: Makes a message one for clients, which need not know the folders of the runner.

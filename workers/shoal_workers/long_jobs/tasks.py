@@ -126,7 +126,7 @@ def sign(secret: str, body: bytes, at_s: int) -> str:
 
 
 def send(url: str, values: Mapping[str, Any], secret: str, private_hosts: Collection[str]) -> int:
-    """Send the values as signed JSON, and return the status of the answer. Raises Unavailable, AddressNotAllowed."""
+    """Send the values as JSON, signed if there is a secret, and return the status. Raises Unavailable."""
     body = json.dumps(values, separators=(",", ":")).encode()
     headers = {"Content-Type": "application/json", "User-Agent": "shoal"}
     if secret:

@@ -55,7 +55,7 @@ _KEY = re.compile("[!-~]*")
 
 
 class HttpSession:
-    """Connections to one API, by a client of each process. Thread-safe. Raises InvalidRequest for its URL or key."""
+    """Connections to one API, by a client of each process. Thread-safe. Raises InvalidRequest for a wrong URL."""
 
     def __init__(self, url: str, key: str, **options: Any):
         if not _KEY.fullmatch(key):

@@ -74,7 +74,7 @@ class Client(Questions):
         return cls(**options_from(settings))
 
     def run(self, ask: Callable[[AsyncClient], Awaitable[T]]) -> T:
-        """Return what `ask` awaits in the loop; it is cancelled if the thread gives up, as by Ctrl-C."""
+        """Return what the asynchronous client answers: `client.run(lambda client: client.queue.loads())`."""
         client, thread = self._started()
         return thread.run(lambda: ask(client))
 

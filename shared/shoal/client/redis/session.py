@@ -38,7 +38,7 @@ _ERRORS_OF_A_TEXT = (InvalidText, TextTooLong, TooLarge, Internal)
 
 
 class Session:
-    """All that a client has open in its event loop, until it is closed or the loop ends, when a task closes it."""
+    """All that a client has open in its event loop, which a task closes when the client is closed or the loop ends."""
 
     def __init__(self, connections: ConnectionMaker, keys: Keys, result_ttl_s: int, close_jobs: Callable[[], object]):
         self.loop = asyncio.get_running_loop()
