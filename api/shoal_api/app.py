@@ -3,8 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Collection, Mapping
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
@@ -13,7 +12,7 @@ from threading import Event
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
-from flask import Flask, Request, Response
+from flask import Response
 from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.info import Info
 from flask_openapi3.models.path_item import PathItem
@@ -21,13 +20,14 @@ from werkzeug.exceptions import RequestTimeout
 
 from shoal import __version__
 from shoal.client.redis.async_client import AsyncClient
+from shoal.contract import traceparent
 from shoal.contract.checks import check_known
 from shoal.errors import InvalidRequest
 from shoal.process.tracing import open_tracer
 from shoal.settings import Settings
 from shoal_api import errors
 from shoal_api.access import cors
-from shoal_api.access.access_control import MAX_LASTING, AccessControl
+from shoal_api.access.access_control import AccessControl
 from shoal_api.answers.response import WholeResponse
 from shoal_api.blueprint import refuse
 from shoal_api.context import Context, attach
@@ -39,7 +39,6 @@ from shoal_api.request import JsonRequest, json_request
 from shoal_api.routes import indexes, inference, jobs, pages, pool, service
 from shoal_api.schema.errors import ErrorBody
 from shoal_api.server.async_flask import AsyncFlask
-from shoal_api.server.request_span import answer_traced
 from shoal_api.viewers.pool_state import PoolReader
 
 if TYPE_CHECKING:
@@ -62,6 +61,9 @@ _POOL_PATH = re.compile(r"/pools/([^/]+)(?=/)")
 
 #: The status under which requests are counted whose clients have gone.
 _CLIENT_GONE = 499
+
+#: Routes that supervisors and Prometheus ask all the time: they have no span.
+_QUIET_ROUTES = ("/health", "/ready", "/metrics")
 
 #: The routes of the compatible protocols, by the names that the settings have for them.
 PROTOCOL_APIS = {
@@ -88,9 +90,6 @@ class _App(AsyncFlask):
     #: The description of Shoal's own routes, by their paths.
     own_paths: Mapping[str, PathItem] = MappingProxyType({})
 
-    #: The names of the query parameters of each of Shoal's own views.
-    own_parameters: Mapping[str, Collection[str]] = MappingProxyType({})
-
     def add_url_rule(self, rule: str, *args: Any, **options: Any) -> None:
         """Register a view; one whose path ends with a slash answers without the slash too, instead of a redirect."""
         path = rule.rstrip("/") or "/"
@@ -108,8 +107,8 @@ class _App(AsyncFlask):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        #: The threads of uploads, which may take minutes each.
-        self.upload_threads = ThreadPoolExecutor(MAX_LASTING, "shoal-upload")
+        #: The names of the query parameters of each of Shoal's own views, which take no others.
+        self.own_parameters: dict[str, Collection[str]] = {}
 
     async def respond(self, environ: "WSGIEnvironment") -> Response:
         """Return the response to a request, which counts as under way until the response is closed."""
@@ -131,8 +130,28 @@ class _App(AsyncFlask):
         return response
 
     async def full_dispatch(self) -> Response:
-        """Return the response to the request, as a part of the trace that the request belongs to."""
-        return await answer_traced(Context.of(self).tracer, json_request(), super().full_dispatch)
+        """Return the response to the request, as a part of its trace, with a span of its own where spans are on."""
+        request, tracer = json_request(), Context.of(self).tracer
+        given = traceparent.valid(request.environ.get("HTTP_TRACEPARENT"))
+        method, route = (request.method, request.url_rule.rule) if request.url_rule else ("HTTP", "unmatched")
+        if tracer is None or route in _QUIET_ROUTES:
+            if given is None:
+                return await super().full_dispatch()
+            with traceparent.continued(given):
+                return await super().full_dispatch()
+        start_ns = time.time_ns() - int(1e9 * (time.perf_counter() - request.started_s))
+        attributes = {"http.request.method": method, "http.route": route}
+        span = tracer.begin(f"{method} {route}", "SERVER", given, start_ns, attributes)
+        try:
+            with traceparent.continued(traceparent.format_traceparent(span.get_span_context())):
+                response = await super().full_dispatch()
+            span.set_attribute("http.response.status_code", response.status_code)
+            span.set_attribute("shoal.client", request.client_name)
+            if response.status_code >= 500:
+                tracer.fail(span, str(response.status_code))
+            return response
+        finally:
+            span.end()
 
     async def dispatch(self) -> Any:
         """Return the view's answer, and drop a small body that nothing has read."""
@@ -170,15 +189,6 @@ class _App(AsyncFlask):
             with suppress(RequestTimeout, InvalidRequest):
                 await self._in_time(request.drop(num_bytes))
 
-    def threads_for(self, request: Request) -> ThreadPoolExecutor:
-        """Return the threads for the request: an upload has one of its own."""
-        return self.upload_threads if cast(JsonRequest, request).is_upload else self.threads
-
-    def close(self, at_end: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """End the threads and the loop, in which `at_end` is awaited last, if it has begun."""
-        super().close(at_end)
-        self.upload_threads.shutdown()
-
     async def _in_time(self, reading: Awaitable[None]) -> None:
         """Raise RequestTimeout if reading the body takes too long."""
         most_s = Context.of(self).settings.receive_timeout_s
@@ -187,6 +197,11 @@ class _App(AsyncFlask):
                 await reading
         except TimeoutError:
             raise RequestTimeout(f"the body did not arrive within {most_s:g} s: send it faster, or less") from None
+
+    async def close(self) -> None:
+        """Close the connections of the pools."""
+        for context in Context.all_of(self).values():
+            await context.client.close()
 
     def process_response(self, response: Response) -> Response:
         """Run the hooks, count the request, and add headers."""
@@ -208,11 +223,7 @@ class _App(AsyncFlask):
 
 
 def create_app(settings: Settings) -> AsyncFlask:
-    """Return the application, connected to each pool by a client of its own.
-
-    Redis may start later. Raises BadSetting for a key file or an origin that cannot be used, and for two protocols with
-    the same route.
-    """
+    """Return the application, with a client of each pool; Redis may start later. Raises BadSetting."""
     app = _App(
         __name__,
         info=Info(title="Shoal", version=__version__, description="Embeds text and searches it by meaning."),
@@ -235,7 +246,11 @@ def create_app(settings: Settings) -> AsyncFlask:
         app.register_api(api, url_prefix=prefix or None)
     _attach_contexts(app, settings, ProtocolPaths(app, prefixes))
     pages.install(app)
-    app.own_parameters = _parameters_of_own_views(app)
+    own = {routes.name for routes in (*_ROUTES, pages.docs_api)}
+    for endpoint, view in app.view_functions.items():
+        if endpoint.partition(".")[0] in own:
+            query = view.__annotations__.get("query")
+            app.own_parameters[endpoint] = query.model_fields if query else ()
     if settings.cors_origins:
         cors.install(app, settings.cors_origins)
     return app
@@ -266,31 +281,6 @@ def _attach_contexts(app: _App, settings: Settings, paths: ProtocolPaths) -> Non
         for each in (settings, *others)
     }
     attach(app, contexts)
-
-
-def close_app(app: AsyncFlask) -> None:
-    """Close all that an application has open which ran in its own loop."""
-    contexts = Context.all_of(app).values()
-
-    async def close_clients() -> None:
-        for each in contexts:
-            await each.client.close()
-
-    app.close(close_clients)
-    for each in contexts:
-        each.long_jobs.close()
-    Context.of(app).access.close()
-
-
-def _parameters_of_own_views(app: Flask) -> dict[str, Collection[str]]:
-    """Return the query parameters of each view of Shoal's own routes, which take no others."""
-    own = {routes.name for routes in (*_ROUTES, pages.docs_api)}
-    queries = {
-        endpoint: view.__annotations__.get("query")
-        for endpoint, view in app.view_functions.items()
-        if endpoint.partition(".")[0] in own
-    }
-    return {endpoint: query.model_fields if query else () for endpoint, query in queries.items()}
 
 
 def from_environment() -> AsyncFlask:

@@ -47,10 +47,7 @@ _Shape = TypeVar("_Shape", bound=BaseModel)
 
 
 class Blueprint(APIBlueprint):
-    """The routes of one subject, which have the `tag` and tell of errors in the shape `errors`.
-
-    The id of an operation is the name of its view, after the protocol's if it has one.
-    """
+    """The routes of one subject, with its `tag` and the shape of its `errors`; operations are named after views."""
 
     def __init__(self, name: str, import_name: str, tag: str, errors: Any):
         protocol = name if ".protocols." in import_name else ""

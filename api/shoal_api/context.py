@@ -33,10 +33,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The parts that the requests for one pool share; `stopping` is set once the server is to stop.
-
-    An application has one for each pool, which differ in what is of the pool.
-    """
+    """The parts that the requests for one pool share; `stopping` is set once the server is to stop."""
 
     settings: Settings
     client: AsyncClient

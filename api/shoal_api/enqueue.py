@@ -17,8 +17,8 @@ from shoal.queue.lane import MAX_PUT_BYTES
 from shoal_api.access.access_control import JSON_BYTES
 from shoal_api.answers.response import rendered
 from shoal_api.answers.vector_format import VectorFormat, arrays_of
-from shoal_api.context import Context, context
-from shoal_api.request import JsonRequest, json_request
+from shoal_api.context import context
+from shoal_api.request import json_request
 
 #: Dimension by which the size of an answer is estimated until a worker has told the dimension of its model. Few models
 #: have a greater one.
@@ -40,10 +40,7 @@ PREFERENCE_APPLIED = {"Preference-Applied": "respond-async"}
 
 
 def prefers_async() -> bool:
-    """Return true if the current request has `Prefer: respond-async` (RFC 7240).
-
-    Raises InvalidRequest for a request without it that has an idempotency key.
-    """
+    """Return True for `Prefer: respond-async` (RFC 7240). Raises InvalidRequest for an idempotency key without it."""
     words = json_request().environ.get("HTTP_PREFER", "")
     if words and any(part.partition(";")[0].strip().lower() == "respond-async" for part in words.split(",")):
         return True
@@ -58,11 +55,7 @@ def refuse_idempotency_key(remedy: str) -> None:
 
 
 async def call(job: Job, remedy: str = "split the list", lane: str = "interactive") -> Reply:
-    """Send the job, as several if it has many texts, and return its reply. It is withdrawn if the client disconnects.
-
-    Raises the reply's error, TooLarge with the `remedy` for more texts than a lane holds or vectors than a response
-    has, Overloaded, Unavailable and Timeout.
-    """
+    """Send the job, as several if it is long, and return its reply; it is withdrawn if the client disconnects."""
     shared, request = context(), json_request()
     settings = shared.settings
     job.check_texts(settings.max_backlog_texts, settings.max_text_chars, "request", remedy)
@@ -70,29 +63,19 @@ async def call(job: Job, remedy: str = "split the list", lane: str = "interactiv
         job.check_hits(MAX_REQUEST_HITS, "request")
     if job.queries:
         shared.access.hold(request, int(put_share(job) * MAX_PUT_BYTES))  # the copies of the query
-    if isinstance(job, Embed) and job.options.output == "vector":  # vectors of tokens have a limit of their own
-        await _hold_vectors(shared, request, job, remedy)
+    most = settings.max_response_mb * 2**20
+    has_rows = isinstance(job, Embed) and job.options.output == "vector"  # vectors of tokens have a limit of their own
+    if has_rows and 4 * MAX_DIMENSIONS * len(job.texts) > most:
+        dimension = job.options.dimensions or await shared.pool.dimension()  # 0 until a worker has told it
+        num_bytes = 4 * (dimension or _ASSUMED_DIMENSION) * len(job.texts)
+        if dimension and num_bytes > most:
+            raise TooLarge(
+                f"the vectors of {len(job.texts):,} texts take {num_bytes:,} bytes, and a response may have {most:,} "
+                f"(SHOAL_MAX_RESPONSE_MB): {remedy}"
+            )
+        shared.access.hold(request, int(JSON_BYTES * num_bytes))
     request.num_texts = len(job.texts)
     return await shared.client.call(job, lane=lane, timeout_s=settings.request_timeout_s, client=request.client_name)
-
-
-async def _hold_vectors(shared: Context, request: JsonRequest, job: Embed, remedy: str) -> None:
-    """Count the bytes of the request's vectors, if they are many.
-
-    Raises TooLarge for more than a response may have, once a worker has told their dimension, and Overloaded if the
-    client has too many such requests.
-    """
-    most, num_rows = shared.settings.max_response_mb * 2**20, len(job.texts)
-    if 4 * MAX_DIMENSIONS * num_rows <= most:
-        return
-    dimension = job.options.dimensions or await shared.pool.dimension()
-    num_bytes = 4 * (dimension or _ASSUMED_DIMENSION) * num_rows
-    if dimension and num_bytes > most:
-        raise TooLarge(
-            f"the vectors of {num_rows:,} texts take {num_bytes:,} bytes, and a response may have {most:,} "
-            f"(SHOAL_MAX_RESPONSE_MB): {remedy}"
-        )
-    shared.access.hold(request, int(JSON_BYTES * num_bytes))
 
 
 async def answer_vectors(
@@ -101,21 +84,14 @@ async def answer_vectors(
     in_json: Callable[[Reply], Any],
     remedy: str = "split the list",
 ) -> Response:
-    """Embed texts, and return their vectors in the format that the request accepts: in JSON, what `in_json` returns.
-
-    Raises NotAcceptable, and what `call` raises.
-    """
+    """Embed texts, and return their vectors as the request accepts them: in JSON, what `in_json` returns."""
     wanted = VectorFormat.of_request()
     reply = await call(Embed([texts] if isinstance(texts, str) else texts, options), remedy)
     return wanted.answer(reply, arrays_of(reply), partial(in_json, reply))
 
 
 async def as_texts(name: str, value: str | list[str] | list[int] | list[list[int]]) -> list[str]:
-    """Return the texts of a field called `name`; a worker decodes token ids, and leaves out special ones.
-
-    Raises InvalidRequest for ids unless the settings declare them to be of the model's own tokenizer, and what `call`
-    raises.
-    """
+    """Return the texts of a field called `name`; a worker decodes token ids, if the settings allow ids."""
     if isinstance(value, str):
         return [value]
     if not value or isinstance(value[0], str):
@@ -135,10 +111,7 @@ async def as_texts(name: str, value: str | list[str] | list[int] | list[list[int
 
 
 async def submit(job: Job, lane: str = "interactive", headers: dict[str, str] | None = None) -> Response:
-    """Submit the job and return 202 with its id and location.
-
-    Raises TooLarge, Overloaded, Unavailable, and InvalidRequest for an idempotency key that cannot be used.
-    """
+    """Submit the job and return 202 with its id and location. Raises InvalidRequest for a wrong idempotency key."""
     settings, client = context().settings, context().client
     remedy = f"submit several jobs, or wait for the answer of POST {job.path}, which splits the list"
     job.check_texts(settings.max_job_texts, settings.max_text_chars, "job", remedy)

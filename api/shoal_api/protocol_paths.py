@@ -56,11 +56,7 @@ FALLBACKS = (
 
 
 class ProtocolPaths:
-    """The paths of the protocols of an application, whose routes are all registered.
-
-    `prefixes` has the path below which each protocol is mounted. Raises BadSetting for two protocols with a route that
-    nothing tells apart.
-    """
+    """The paths of the protocols, below their `prefixes`. Raises BadSetting for two routes that nothing tells apart."""
 
     def __init__(self, app: Flask, prefixes: Mapping[str, str]):
         self._owners: dict[str, str] = {}
@@ -85,10 +81,7 @@ class ProtocolPaths:
             request.url_rule = self._fallbacks.get(request.url_rule.rule, request.url_rule)
 
     def choose(self, request: JsonRequest) -> None:
-        """Give the request the rule of the protocol that its body is meant for, if several have its path.
-
-        Raises what reading the body raises.
-        """
+        """Give the request the rule of the protocol that its body is meant for, if several have its path."""
         if request.method != "POST" or request.url_rule is None:
             return
         if rules := self._shared.get(request.url_rule.rule):

@@ -127,10 +127,7 @@ class JsonRequest(Request):
         self._data = b""
 
     async def receive(self, count: Callable[[int], None]) -> None:
-        """Read the body into memory, unless it is an upload; `count` is told of its bytes before they are kept.
-
-        Raises RequestEntityTooLarge, InvalidRequest for a body that breaks off, and what `count` raises.
-        """
+        """Read the body into memory, unless it is an upload; `count` is told of its bytes before they are kept."""
         size, most = self.declared_bytes, self.max_content_length or sys.maxsize
         if size == 0 or self.is_upload:
             return

@@ -140,10 +140,10 @@ class TestStream:
         queue.pool.announce("a", {"state": "ready", "texts_per_s": 1e6})  # so a job that is refused waits for 1 s
         set_limits(queue, LaneLimits(max_jobs=1))
         queue.put("bulk", [Embed(["storm"])])
-        stream = client.open_stream(2, "bulk", {})
+        stream = client.open_stream("bulk", {})
         for text in ("x", "yy"):
             await stream.send([text])
-        await wait_for(lambda: all(isinstance(pending.error(), Overloaded) for _, pending in stream._sent))
+        await wait_for(lambda: all(isinstance(pending.error(), Overloaded) for _, pending in stream.sent))
         with answering(queue):
             assert [(await stream.receive()).tolist() for _ in range(2)] == [[[1.0]], [[2.0]]]
 

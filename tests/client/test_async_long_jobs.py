@@ -1,24 +1,17 @@
 """Long jobs in an event loop, which goes on meanwhile: tasks that are cancelled, and clients that are closed."""
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 import pytest
 from awaiting import async_client, in_loop, outcomes, url_of, wait_for
-from conftest import PATIENCE_S, RedisServer
+from conftest import RedisServer
 from queues import Queue
 from tcp_proxy import Proxy
 
 from shoal import AsyncClient, Client
-from shoal.client.redis.long_jobs import WorkThreads
-from shoal.client.source import ItemFile
 from shoal.errors import Unavailable, UnknownJob
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 pytest_plugins = ["long_job_fixtures"]
 pytestmark = pytest.mark.usefixtures("rq")
@@ -85,35 +78,6 @@ class TestCancelling:
 
         asyncio.run(use())
         assert not file.exists()
-
-    def test_a_file_that_is_just_created_is_deleted(self, tmp_path: Path) -> None:
-        class Late(WorkThreads):
-            """Threads that begin their work once its task is cancelled."""
-
-            async def do(self, function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-                def wait() -> T:
-                    cancelled.wait(PATIENCE_S)
-                    return function(*args, **named)
-
-                return await super().do(wait)
-
-        async def use() -> None:
-            work = Late()
-
-            async def write() -> None:
-                with ItemFile(tmp_path / "vectors.jsonl") as file:
-                    await work.do(file.create)
-
-            task = asyncio.create_task(write())
-            await turns()
-            task.cancel()
-            assert [type(error) for error in await outcomes([task])] == [asyncio.CancelledError]
-            cancelled.set()
-            await work.close(lambda: None)
-
-        cancelled = threading.Event()
-        asyncio.run(use())
-        assert list(tmp_path.iterdir()) == []
 
 
 class TestClosing:

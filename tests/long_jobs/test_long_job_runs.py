@@ -17,9 +17,9 @@ from rq.queue import Queue
 from shoal.broker.broker import Broker
 from shoal.errors import FolderBusy, IndexBusy, IndexNotFound, InvalidRequest, ShoalError, Unavailable
 from shoal.long_jobs.long_jobs import LongJobs
-from shoal.long_jobs.public_status import public_text
 from shoal.long_jobs.rq_job import RUN, job_class_of
 from shoal.long_jobs.serializer import MsgpackSerializer
+from shoal.long_jobs.status import public_text
 from shoal.long_jobs.submission import KINDS
 from shoal.long_task import TaskProgress
 from shoal.settings import Settings
@@ -259,7 +259,9 @@ def test_a_job_is_changed_as_it_is_when_the_change_is_written(
             getattr(pool.jobs, before)(pool.job_id)
         plan = Meddling(at, meddle)
         with closing(Broker(connect(own_redis.url, plan).connection_pool)) as broker, suppress(InvalidRequest):
-            getattr(LongJobs(Settings(redis_url=own_redis.url), broker=broker), action)(pool.job_id)
+            jobs = LongJobs(Settings(redis_url=own_redis.url))
+            vars(jobs)["_broker"] = broker
+            getattr(jobs, action)(pool.job_id)
         if plan.num_round_trips < at:
             meddle()
         assert pool.status in statuses

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from api_stub import close_app
 from conftest import RedisServer
 from long_job_callers import Rq
 from long_job_tasks import queue_names
@@ -233,7 +234,11 @@ def test_a_cluster_has_no_long_jobs_without_another_redis(own_redis: RedisServer
     assert runs_jobs(beside)
     with LongJobs(beside) as jobs, Client.from_settings(beside) as client:
         assert jobs.list() == client.long_jobs.list() == []
-    assert Context.of(create_app(beside)).long_jobs.list() == []
+    app = create_app(beside)
+    try:
+        assert Context.of(app).long_jobs.list() == []
+    finally:
+        close_app(app)
 
 
 def interrupt(out: Path, key: str) -> Path:

@@ -119,13 +119,20 @@ def limited(queue: Queue) -> None:
     RateLimits(queue.broker, queue.keys).count(ApiKey("web", "user", b"", "100/minute"))
 
 
+def long_jobs(queue: Queue) -> LongJobs:
+    """Return the long jobs of the queue's pool, by its own connections, which the test closes."""
+    jobs = LongJobs(Settings(key_prefix=queue.keys.prefix, pool=queue.keys.pool))
+    vars(jobs)["_broker"] = queue.broker
+    return jobs
+
+
 def listed(queue: Queue) -> None:
-    jobs = LongJobs(Settings(key_prefix=queue.keys.prefix, pool=queue.keys.pool), broker=queue.broker)
+    jobs = long_jobs(queue)
     jobs.submit("embed_file", {}, idempotency_key="once")
 
 
 def deleted(queue: Queue) -> None:
-    jobs = LongJobs(Settings(key_prefix=queue.keys.prefix, pool=queue.keys.pool), broker=queue.broker)
+    jobs = long_jobs(queue)
     job_id = jobs.submit("build_index", {})
     jobs.cancel(job_id)
     jobs.delete(job_id)

@@ -1,7 +1,6 @@
 """Access control, which every request passes before its body is read: keys, roles, rates, shares, browsers."""
 
 import asyncio
-import re
 from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache, partial
 from ipaddress import IPv6Address, ip_address, ip_network
@@ -26,9 +25,6 @@ _ADMIN_ROUTES = ("/v1/dead", "/v1/indexes/")
 
 #: The routes that take a file as their body where the query has its `name`.
 UPLOAD_ROUTES = ("/v1/bulk", "/v1/indexes/<index>/builds")
-
-#: A path of one of `UPLOAD_ROUTES`.
-_UPLOAD_PATH = re.compile("|".join(route.replace("<index>", "[^/]+") for route in UPLOAD_ROUTES))
 
 #: Most connections of a process; more wait in the backlog. An idle one takes some kilobytes.
 MAX_CONNECTIONS = 4_096
@@ -88,10 +84,7 @@ class Shares:
 
 
 class AccessControl:
-    """The rules by which requests are let in. Thread-safe.
-
-    Redis counts the rates of keys. Raises BadSetting for a key file that cannot be read.
-    """
+    """The rules by which requests are let in. Thread-safe. Raises BadSetting for a wrong key file."""
 
     def __init__(self, settings: Settings):
         self._keys = settings.keys
@@ -115,21 +108,18 @@ class AccessControl:
         return self._keyring is not None
 
     async def admit(self, request: JsonRequest) -> None:
-        """Let a request in, and note in it who its client is.
-
-        Raises Unauthorized, Forbidden, RateLimited or Overloaded if it may not come in.
-        """
+        """Let a request in, and note its client. Raises Unauthorized, Forbidden, RateLimited or Overloaded."""
         route = request.url_rule.rule if request.url_rule else ""
         if route in _ALWAYS_ANSWERED or request.method == "OPTIONS":  # browsers send OPTIONS without the key
             return
         key = self._authorize(request.environ, route)
         request.client_name = key.name if key else network_of(address_of(request.environ, self._num_proxies))
         request.is_admin = key is None or key.role == "admin"
-        request.is_upload = route in UPLOAD_ROUTES and _is_upload(request.environ)
+        request.is_upload = route in UPLOAD_ROUTES and "name" in parse_qs(request.environ.get("QUERY_STRING", ""), True)
         if key and key.rate:
-            usage = await asyncio.to_thread(self._rates.count, key)
-            request.rate_headers = usage.headers
-            usage.check()
+            request.rate_headers, too_early = await asyncio.to_thread(self._rates.count, key)
+            if too_early:
+                raise too_early
         self._requests.acquire(request.client_name, 1)
         request.is_counted = True
 
@@ -155,10 +145,7 @@ class AccessControl:
         request.is_counted, request.num_held_bytes = False, 0
 
     def count_lasting(self, request: JsonRequest) -> Callable[[], None]:
-        """Count a request that may take minutes, until the function that is returned is called.
-
-        Raises Overloaded if its client has too many.
-        """
+        """Count a request that may take minutes, until the returned function is called. Raises Overloaded."""
         self._lasting.acquire(request.client_name, 1)
         return partial(self._lasting.release, request.client_name, 1)
 
@@ -194,12 +181,6 @@ class AccessControl:
         is_allowed = not self._origins.isdisjoint(("*", environ.get("HTTP_ORIGIN")))
         if _is_foreign(environ) and environ["REQUEST_METHOD"] not in _SAFE_METHODS and not is_allowed:
             raise Forbidden("a web page of another site sent this: name its origin with --cors-origins to allow it")
-
-
-def _is_upload(environ: Mapping[str, Any]) -> bool:
-    """Return true if the body is a file, whose name is in the query."""
-    query = environ.get("QUERY_STRING", "")
-    return bool(query and _UPLOAD_PATH.fullmatch(environ["PATH_INFO"])) and "name" in parse_qs(query, True)
 
 
 def _is_foreign(environ: Mapping[str, Any]) -> bool:

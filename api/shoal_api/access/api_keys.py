@@ -35,10 +35,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """The name, role, digest and rate of a key; not the key itself.
-
-    Raises BadSetting for a name, role or rate of the wrong form.
-    """
+    """The name, role, digest and rate of a key; not the key itself. Raises BadSetting for a wrong one."""
 
     name: str
     role: str
@@ -73,10 +70,7 @@ class ApiKey:
 
 
 class Keyring:
-    """The keys of a file. Thread-safe.
-
-    Raises BadSetting if the file cannot be read. If it cannot be read again later, the keys stay as they were.
-    """
+    """The keys of a file, read again when it changes. Thread-safe. Raises BadSetting if it cannot be read."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -93,15 +87,11 @@ class Keyring:
         return key
 
     def find(self, secret: str) -> ApiKey | None:
-        """Return the key with this secret, or None.
-
-        The time that it takes does not tell how much of a guess is right: the lookup is by a digest, no part of which
-        can be chosen, and digests are compared in constant time.
-        """
+        """Return the key with this secret, or None, in a time that does not tell how much of a guess is right."""
         if time.monotonic() > self._next_check_s:
             self._reload_if_changed()
         digest = hashlib.sha256(secret.encode()).digest()
-        found = self._by_digest.get(digest)
+        found = self._by_digest.get(digest)  # no part of a digest can be chosen
         return found if found and hmac.compare_digest(found.digest, digest) else None
 
     def _load(self) -> None:

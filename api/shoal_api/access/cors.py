@@ -27,10 +27,7 @@ _ORIGIN = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]+)?")
 
 
 def install(app: Flask, origins: str) -> None:
-    """Let pages of these origins, separated by commas, use the API, without cookies.
-
-    Raises BadSetting for a name that is no origin.
-    """
+    """Let pages of these origins use the API, without cookies. Raises BadSetting for a name that is no origin."""
     names = [name.strip() for name in origins.split(",")]
     for name in names:
         if name != "*" and not _ORIGIN.fullmatch(name):

@@ -41,10 +41,7 @@ class PlainHeaders(Headers):
 
 
 class WholeResponse(Response):
-    """A response whose body is complete in memory, so werkzeug computes nothing and the server iterates over nothing.
-
-    What `call_on_close` was given is called once the response is sent, or its connection has ended.
-    """
+    """A response whose body is complete in memory; what `call_on_close` is given is called once it is sent."""
 
     #: Headers that restrict browsers and caches. The page at /docs has others.
     safety: tuple[tuple[str, str], ...] = (
@@ -94,7 +91,7 @@ class StreamedResponse(WholeResponse):
         async def following() -> bytes | None:
             return await anext(self.pieces, None)
 
-        return self.send(iter(lambda: environ[LOOP].run(following()), None), environ, start_response)
+        return self.send(iter(lambda: environ[LOOP].run(following), None), environ, start_response)
 
 
 class FileResponse(WholeResponse):

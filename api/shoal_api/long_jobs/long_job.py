@@ -24,8 +24,7 @@ from shoal.errors import (
 )
 from shoal.job_folders import JOBS
 from shoal.long_jobs.long_jobs import LongJobs, new_job_id
-from shoal.long_jobs.public_status import public_map, public_text
-from shoal.long_jobs.status import LongJobStatus
+from shoal.long_jobs.status import LongJobStatus, public_map, public_text
 from shoal.process.allowed_path import allowed_path
 from shoal.process.private_network import check_address
 from shoal_api.answers.response import rendered
@@ -49,10 +48,7 @@ _NO_RUNNER = "no runner is alive: start one with `shoal jobs`"
 
 
 def own_job(job_id: str) -> LongJobStatus:
-    """Return a long job that the client of the current request may see: one of its own, or any for an admin.
-
-    Raises UnknownJob, also for one of another client.
-    """
+    """Return a long job that the client of the request may see; raise UnknownJob, also for another client's."""
     with suppress(UnknownJob, MissingExtra, Unsupported):  # without RQ, or on a cluster, there are no long jobs
         job = context().long_jobs.status(job_id)
         if json_request().is_admin or job.client == json_request().client_name:
@@ -108,11 +104,7 @@ def submit_with_file(
     body: BulkBody | BuildBody,
     arguments: Callable[[JobFolder], dict[str, Any]],
 ) -> Response:
-    """Submit a long job whose source is the file that is the body, or the one that it names; return 202 with its id.
-
-    `arguments` makes the job's arguments, without the source, for its folder. Raises InvalidRequest, PathNotAllowed,
-    AddressNotAllowed, Unavailable, Overloaded, and what receiving an upload raises.
-    """
+    """Submit a job whose source is the body, or a file that it names; `arguments` makes its other arguments."""
     fields = body if query.name is None else query
     client, key = json_request().client_name, request.headers.get("Idempotency-Key")
     try:
@@ -125,27 +117,23 @@ def submit_with_file(
             job_id, first_digest = folder.submitted or (new_job_id(), digest)
             if digest != first_digest:
                 raise InvalidRequest(f"the idempotency key was used for job {job_id}, which asks something else")
-            if folder.submitted is None or not _is_known(job_id):
+            is_known = False
+            with suppress(UnknownJob):
+                is_known = folder.submitted is not None and bool(context().long_jobs.status(job_id))
+            if not is_known:
                 check_room_for_job()
                 given = arguments(folder) | {"source": _source(fields, folder)}
                 folder.keep(job_id, digest)
                 try:
                     context().long_jobs.submit(kind, given, webhook=fields.webhook, client=client, job_id=job_id)
-                except Unavailable:  # the job may have been put
-                    raise
-                except ShoalError:
-                    folder.drop()
+                except ShoalError as error:
+                    if not isinstance(error, Unavailable):  # else the job may have been put
+                        folder.submitted = None
                     raise
     finally:
         if json_request().is_upload:  # clients send all of a body
             discard_rest(json_request())
     return accepted(job_id, context().long_jobs.status(job_id).status)
-
-
-def _is_known(job_id: str) -> bool:
-    with suppress(UnknownJob):
-        return bool(context().long_jobs.status(job_id))
-    return False
 
 
 def _check(query: BulkQuery | BuildQuery, fields: Fields) -> None:

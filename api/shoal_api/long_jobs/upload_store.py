@@ -8,6 +8,7 @@ process that died.
 import errno
 import fcntl
 import logging
+import math
 import os
 import secrets
 import shutil
@@ -69,15 +70,11 @@ _DAY_S = 86_400.0
 _WAIT_S = 60
 
 
-class UploadStore:
-    """The store of the uploads and results of a pool, with a folder for each job. Thread-safe.
-
-    `status_of` returns a long job, and raises UnknownJob for one that is forgotten.
-    """
+class UploadStore(JobFolders):
+    """The folders of a pool's jobs, with uploads and results; `status_of` returns the state of a job. Thread-safe."""
 
     def __init__(self, settings: Settings, status_of: Callable[[str], "LongJobStatus"]):
-        self._folders = JobFolders(settings)
-        self.place, self.folder = self._folders.place, self._folders.folder
+        super().__init__(settings)
         self.max_upload_bytes = settings.max_upload_mb * 2**20
         self._max_bytes = settings.max_uploads_mb * 2**20
         self._status_of = status_of
@@ -85,13 +82,9 @@ class UploadStore:
 
     @contextmanager
     def new(self, client: str, idempotency_key: str | None = None) -> Iterator["JobFolder"]:
-        """Make a folder for a job of the client, which is removed at the end unless `JobFolder.keep` was called.
-
-        With the idempotency key of a request of the client within a day it is the folder of that one. Some of the older
-        folders are removed before that if they are not needed any more. Raises Overloaded while that request runs.
-        """
+        """Make a folder for a job, or find the folder of its idempotency key; it is removed at the end unless kept."""
         with suppress(OSError):
-            unchecked = self._unchecked or self._folders.names()
+            unchecked = self._unchecked or self.names()
             names, self._unchecked = unchecked[:_CHECKED_AT_A_TIME], unchecked[_CHECKED_AT_A_TIME:]
             for old in names:  # of requests at the same time, several may check one
                 self._clean(self.folder / old)
@@ -101,11 +94,8 @@ class UploadStore:
 
     @contextmanager
     def removal(self, client: str, job_id: str) -> Iterator[None]:
-        """Remove the folder of a job of the client after the block, which deletes the job.
-
-        No request fills the folder meanwhile. Raises Overloaded while one does, and Internal if files are left.
-        """
-        own = [self.folder / name for name in self._folders.names() if name.startswith(owner_name(client))]
+        """Remove the folder of a client's job after the block, which deletes the job. Raises Overloaded, Internal."""
+        own = [self.folder / name for name in self.names() if name.startswith(owner_name(client))]
         folder = next((path for path in own if (job := submitted_in(path)) and job[0] == job_id), None)
         if folder is None:
             yield
@@ -123,16 +113,8 @@ class UploadStore:
                 log.error("%s is left of a deleted job, as some of it cannot be removed: check who owns it", folder)
                 raise Internal("the job is deleted, but not all of its files: the server's log names their folder")
 
-    def check_results(self, client: str) -> None:
-        """Raise DiskFull if the results of all jobs take too much space, or those of the client do."""
-        self._folders.check_results(owner_name(client))
-
     def check_space(self, owner: str = "", num_bytes: int = 0) -> None:
-        """Raise Overloaded if there is no space for `num_bytes` more, for uploads of the owner or for uploads at all.
-
-        The uploads of an owner may take as much as is free beside them. Uploads that no job needs any more are
-        removed first.
-        """
+        """Raise Overloaded if the uploads of the owner, with `num_bytes` more, take over what is free beside them."""
         sizes, num_free, num_owned = self._upload_sizes(owner)
         if num_owned + num_bytes > num_free:
             for name in (name for name, size in sizes.items() if size):
@@ -148,7 +130,7 @@ class UploadStore:
 
     def _upload_sizes(self, owner: str) -> tuple[dict[str, int], int, int]:
         """Return the bytes of the upload in each folder, those that are free, and those that the owner has."""
-        sizes = {name: _num_upload_bytes(self.folder / name) for name in self._folders.names()}
+        sizes = {name: _num_upload_bytes(self.folder / name) for name in self.names()}
         num_owned = sum(size for name, size in sizes.items() if owner and name.startswith(owner))
         return sizes, self._max_bytes - sum(sizes.values()), num_owned
 
@@ -172,23 +154,24 @@ class UploadStore:
         if age_s < _MIN_AGE_S:
             return
         submitted = submitted_in(folder)
-        if submitted is None:
-            _remove(folder, submitted)
-            return
-        try:
-            job = self._status_of(submitted[0])
-        except UnknownJob:
-            if age_s > _UNKNOWN_KEPT_S:
-                _remove(folder, submitted)
-        except ShoalError:
-            return
-        else:
-            ended_s = time.time() - job.ended_at if job.has_ended and job.ended_at else 0.0
-            if job.status == "done" or ended_s > _RETRY_KEPT_S:
-                before = folder.stat()
-                for path in uploads_in(folder):
-                    path.unlink(missing_ok=True)
-                os.utime(folder, ns=(before.st_atime_ns, before.st_mtime_ns))  # its age stays
+        job: LongJobStatus | None = None
+        if submitted is not None:
+            try:
+                job = self._status_of(submitted[0])
+            except UnknownJob:
+                if age_s <= _UNKNOWN_KEPT_S:
+                    return
+            except ShoalError:
+                return
+        if job is None:
+            with suppress(OSError, Overloaded), locked(folder):  # no request fills it, or has done so meanwhile
+                if submitted_in(folder) == submitted:
+                    shutil.rmtree(folder, ignore_errors=True)
+        elif job.status == "done" or (job.has_ended and time.time() - (job.ended_at or math.inf) > _RETRY_KEPT_S):
+            before = folder.stat()
+            for path in uploads_in(folder):
+                path.unlink(missing_ok=True)
+            os.utime(folder, ns=(before.st_atime_ns, before.st_mtime_ns))  # its age stays
 
 
 class JobFolder:
@@ -202,7 +185,7 @@ class JobFolder:
             with suppress(FileNotFoundError):
                 self._descriptor = lock(self._path)
                 break
-        #: The id of the job and the digest of its request, if there is a job already.
+        #: The id of the job and the digest of its request, if there is a job already. Else the folder is removed.
         self.submitted = submitted_in(self._path)
 
     @property
@@ -211,11 +194,7 @@ class JobFolder:
         return f"{self._store.place}/{self._path.name}/{RESULT}"
 
     def receive(self, request: JsonRequest, name: str, is_stopping: Callable[[], bool]) -> str:
-        """Write the body of the request to a file of that name; return its place relative to the folder for files.
-
-        Raises InvalidRequest for a name that is none, and for a body without a length or that breaks off, TooLarge,
-        Overloaded if uploads take too much space, NotReady if the server stops meanwhile, and DiskFull.
-        """
+        """Write the body to a file of that name; return its place relative to the folder for files."""
         if (
             not name.isprintable()
             or set(name) & set("/\\")
@@ -228,10 +207,17 @@ class JobFolder:
             )
         num_bytes = _num_bytes_of(request, self._store.max_upload_bytes)
         self._store.check_space(self._path.name.partition("-")[0], num_bytes)
-        partial = self._path / _PARTIAL
+        partial, body, request.is_read = self._path / _PARTIAL, request.environ["wsgi.input"], True
         with translated(self._path):
             with open(partial, "wb") as file:
-                for piece in _pieces_of(request, num_bytes):  # the file is never in memory as a whole
+                while (num_left := num_bytes - request.num_uploaded_bytes) > 0:  # it is never in memory as a whole
+                    piece = body.read(min(PIECE_BYTES, num_left))
+                    request.num_uploaded_bytes += len(piece)
+                    if not piece:
+                        raise InvalidRequest(
+                            f"the body has {request.num_uploaded_bytes:,} bytes, but Content-Length says "
+                            f"{num_bytes:,}: send all of it"
+                        )
                     file.write(piece)
                     if is_stopping():
                         raise NotReady("this server was told to stop: upload the file again")
@@ -250,12 +236,8 @@ class JobFolder:
             partial.replace(self._path / _JOB)
         self.submitted = job_id, digest
 
-    def drop(self) -> None:
-        """Let the folder be removed after all: its job was refused."""
-        self.submitted = None
-
     def close(self) -> None:
-        """Remove the folder unless it is to be kept."""
+        """Unlock the folder, and remove it unless it has a job."""
         if self.submitted is None:
             shutil.rmtree(self._path, ignore_errors=True)
         os.close(self._descriptor)
@@ -297,24 +279,20 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def lock(folder: Path) -> int:
-    """Return a descriptor of the folder that holds its lock until it is closed.
-
-    Raises Overloaded while a request has it, and FileNotFoundError if the folder was removed before it was locked.
-    """
+    """Return a descriptor that holds the folder's lock until it is closed. Raises Overloaded, and FileNotFoundError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not os.path.samestat(os.fstat(descriptor), folder.lstat()):
             raise FileNotFoundError(errno.ENOENT, "another folder has its name", str(folder))
-    except BlockingIOError:
+    except OSError as error:
         os.close(descriptor)
+        if not isinstance(error, BlockingIOError):
+            raise
         raise Overloaded(
             "an earlier request with this idempotency key, or one that deletes its job, is under way: wait until it is "
             "answered"
         ) from None
-    except OSError:
-        os.close(descriptor)
-        raise
     return descriptor
 
 
@@ -327,13 +305,6 @@ def _num_upload_bytes(folder: Path) -> int:
     with suppress(FileNotFoundError):
         return sum(map(file_size, uploads_in(folder)))
     return 0
-
-
-def _remove(folder: Path, submitted: tuple[str, str] | None) -> None:
-    """Remove a folder, unless a request fills it or has done so since its job was read."""
-    with suppress(OSError, Overloaded), locked(folder):
-        if submitted_in(folder) == submitted:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _num_bytes_of(request: JsonRequest, most: int) -> int:
@@ -350,20 +321,6 @@ def _num_bytes_of(request: JsonRequest, most: int) -> int:
             "compress it, or put it below one of the roots and name it as the source"
         )
     return int(length)
-
-
-def _pieces_of(request: JsonRequest, num_bytes: int) -> Iterator[bytes]:
-    """Yield the body piece by piece, and note in the request how much came; raise InvalidRequest if it breaks off."""
-    request.is_read = True
-    while request.num_uploaded_bytes < num_bytes:
-        piece = request.environ["wsgi.input"].read(min(PIECE_BYTES, num_bytes - request.num_uploaded_bytes))
-        request.num_uploaded_bytes += len(piece)
-        if not piece:
-            raise InvalidRequest(
-                f"the body has {request.num_uploaded_bytes:,} bytes, but Content-Length says {num_bytes:,}: send all "
-                "of it"
-            )
-        yield piece
 
 
 def discard_rest(request: JsonRequest) -> None:

@@ -20,7 +20,6 @@ from prometheus_client.registry import Collector
 from shoal import __version__
 from shoal.client.redis.async_client import AsyncClient
 from shoal.queue.lane import LaneLimits, LaneLoad
-from shoal.queue.producer import Producer
 from shoal.viewers.pool_meter import PoolSnapshot
 from shoal_api.metrics import workers as worker_metrics
 from shoal_api.metrics.tei import tei_metrics
@@ -131,11 +130,8 @@ class Metrics:
                     self._cache_hits.labels(pool).inc(counted[0] - before[0])
                     self._cache_misses.labels(pool).inc(counted[1] - before[1])
 
-    def render(self, pool: PoolSnapshot | None, memory: Mapping[bytes, bytes] | None, of_api: bool = True) -> bytes:
-        """Return what was read of a pool and of Redis's memory in Prometheus's text format, and the API's own metrics.
-
-        Without `of_api` the API's own are left out, as where the path names one of several pools.
-        """
+    def render(self, pool: PoolSnapshot | None, memory: bytes | None, of_api: bool = True) -> bytes:
+        """Return the metrics of a pool and of Redis's memory as text, and with `of_api` those of the API."""
         self._count_lookups()
         families = [*describe(pool, memory), *(self._registry.collect() if of_api else ())]
         of_tei = [each for each in tei_metrics(families) if of_api or each.name == "te_queue_size"]
@@ -182,18 +178,14 @@ def _is_sibling(pid: int) -> bool:
         return False
 
 
-async def read_memory(queue: Producer) -> dict[bytes, bytes]:
-    """Return the lines of Redis's INFO that tell its memory. Raises a ShoalError where the user may not ask."""
-    return dict(_MEMORY.findall(await queue.commands.execute("INFO", "memory")))
-
-
-def describe(pool: PoolSnapshot | None, memory: Mapping[bytes, bytes] | None) -> Iterator[Metric]:
+def describe(pool: PoolSnapshot | None, memory: bytes | None) -> Iterator[Metric]:
     """Yield the metrics of Redis and of the lanes and results; without Redis, the one that says so."""
     yield GaugeMetricFamily("shoal_redis_up", "1 if Redis answers, else 0.", int(pool is not None))
     if pool is None:
         return
     if memory is not None:
-        used, most = int(memory[b"used_memory"]), int(memory[b"maxmemory"])
+        lines = dict(_MEMORY.findall(memory))
+        used, most = int(lines[b"used_memory"]), int(lines[b"maxmemory"])
         yield GaugeMetricFamily("shoal_redis_memory_bytes", "Memory that Redis has in use.", used)
         meaning = "Memory that Redis may use; 0: no limit is set."
         yield GaugeMetricFamily("shoal_redis_max_memory_bytes", meaning, most)

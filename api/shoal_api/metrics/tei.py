@@ -17,10 +17,7 @@ _LAST_PARTS = frozenset(
 
 
 def tei_metrics(families: Iterable[Metric]) -> Iterator[Metric]:
-    """Yield the metrics that can be made of Shoal's own.
-
-    They have the names of that service, which ends counters with no `_total`; so they count as of no type.
-    """
+    """Yield the metrics that can be made of Shoal's own; they have no type, as counters do not end with `_total`."""
     found = {family.name: family.samples for family in families}
     requests = [sample for sample in found.get("shoal_http_request_seconds", ()) if _embeds(sample)]
     counted = [sample for sample in requests if sample.name.endswith("_count")]

@@ -42,10 +42,7 @@ async def describe_model(name: str) -> Mapping[str, Any] | None:
 
 
 async def prompt_for(kind: str | None) -> str | None:
-    """Return the name of the served model's prompt for a kind of text, in a protocol's word; None if it has none.
-
-    Raises NotReady while no worker is ready to tell, for without its prompt a text would get another vector.
-    """
+    """Return the name of the model's prompt for a kind of text, None if it has none. Raises NotReady."""
     names = _PROMPTS.get(kind or "", ())
     if not names:
         return None

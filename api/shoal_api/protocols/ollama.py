@@ -2,13 +2,12 @@
 
 import time
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from flask import Response
 from pydantic import BaseModel, Field
 
 from shoal import __version__
-from shoal.contract.checks import MAX_NUMBER
 from shoal.contract.excerpt import excerpt
 from shoal.contract.options import Options
 from shoal.contract.replies import Reply
@@ -22,9 +21,6 @@ from shoal_api.request import json_request
 from shoal_api.schema.body import Body, Dimensions, Ignored, Name, Text, Texts, example
 from shoal_api.schema.errors import BAD_REQUEST, one_field
 from shoal_api.schema.responses import IN_ANY_FORMAT
-
-#: The time to keep a model in memory: a duration such as "5m", or seconds.
-KeepAlive = Name | Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER)]
 
 
 class OllamaEmbedBody(Body):

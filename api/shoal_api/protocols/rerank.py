@@ -47,10 +47,7 @@ async def rank(
     top_n: int | None = None,
     as_objects: bool = True,
 ) -> tuple[Reply, list[dict[str, Any]]]:
-    """Score the documents of a request by these fields, and return the reply and the best of them, best first.
-
-    Raises ModelNotFound, InvalidRequest for a document that cannot be read or answered, and what `call` raises.
-    """
+    """Score the documents by these fields; return the reply and the best of them, best first. Raises ModelNotFound."""
     await check_model(body.model, "reranker")
     texts = [
         document if isinstance(document, str) else "\n".join(_value(n, document, name) for name in fields)

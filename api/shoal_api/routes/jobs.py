@@ -15,7 +15,8 @@ from shoal.contract.excerpt import excerpt
 from shoal.contract.options import Options
 from shoal.contract.replies import Reply
 from shoal.errors import UnknownFile, UnknownJob
-from shoal.long_jobs.public_status import public_text
+from shoal.job_folders import owner_name
+from shoal.long_jobs.status import public_text
 from shoal.process.allowed_path import allowed_path
 from shoal_api.answers.response import FileResponse, rendered, result_fields, search_fields
 from shoal_api.answers.vector_format import VectorFormat, arrays_of
@@ -42,12 +43,11 @@ from shoal_api.schema.long_jobs import (
     BulkBody,
     BulkQuery,
     FilePath,
-    ListQuery,
     LongJobs,
     LongJobState,
     LongJobSubmitted,
 )
-from shoal_api.schema.requests import JobBody, JobPath, ResultQuery, submitted_job
+from shoal_api.schema.requests import JobBody, JobPath, ListQuery, ResultQuery, submitted_job
 from shoal_api.schema.responses import Submitted
 from shoal_api.viewers.event_stream import as_stream, events_of_job
 
@@ -167,7 +167,7 @@ def submit_bulk(query: BulkQuery, body: BulkBody) -> Response:
 
     def arguments(folder: JobFolder) -> dict[str, object]:
         Options(**fields.options())  # raises InvalidRequest for options at odds
-        context().uploads.check_results(json_request().client_name)
+        context().uploads.check_results(owner_name(json_request().client_name))
         columns = {"text_column": fields.text_column, "id_column": fields.id_column}
         return {**columns, "format": fields.format, "options": fields.options(), "out": folder.result}
 

@@ -19,10 +19,10 @@ from shoal_api.schema.pool import (
     DeadLetterBody,
     DeadLetterList,
     DeadLetterPath,
-    DeadLettersQuery,
     Dropped,
     PoolBody,
 )
+from shoal_api.schema.requests import ListQuery
 from shoal_api.schema.responses import Submitted
 
 api = Blueprint("pool", __name__, "service", ErrorBody)
@@ -64,7 +64,7 @@ def _long_jobs(found: Context, client: str | None) -> list[dict[str, Any]]:
 
 
 @dead_letters_api.get("/v1/dead", responses={200: DeadLetterList})
-async def dead_letters(query: DeadLettersQuery) -> Response:
+async def dead_letters(query: ListQuery) -> Response:
     """List the jobs that could not be answered, the newest first."""
     count, letters = await context().client.queue.num_dead(), await _letters().newest(query.limit)
     return rendered({"count": count, "dead": [describe(letter) for letter in letters]})

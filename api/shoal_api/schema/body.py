@@ -10,10 +10,7 @@ from shoal.contract.options import MAX_CHUNK_TOKENS, MAX_DIMENSIONS
 
 
 class Body(BaseModel):
-    """A JSON object of a request: types are taken strictly, and unknown fields are refused.
-
-    A field that clients send and that changes nothing is declared as `Ignored`, and no other is ignored.
-    """
+    """A JSON object: types are taken strictly, and fields that are unknown and not `Ignored` are refused."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 

@@ -9,9 +9,6 @@ from shoal_api.schema.body import Body, ChunkOverlap, ChunkTokens, Dimensions, N
 from shoal_api.schema.requests import TextOptions
 from shoal_api.schema.responses import ANY_FORMAT, SUBMITTED_HEADERS, JobResult, JobState, JobStatus, described
 
-#: Most jobs of a list.
-MAX_LISTED = 1_000
-
 _ID = "05994f8ba4d8bac6959289ef"
 
 
@@ -68,12 +65,6 @@ class FilePath(BaseModel):
 
     id: Name = Field(description="Id that the submit answered")
     name: Path = Field(description="Name of the file, as `manifest.json` has it")
-
-
-class ListQuery(BaseModel):
-    """The number of long jobs to list."""
-
-    limit: int = Field(100, ge=1, le=MAX_LISTED, description="Most to list, the newest first")
 
 
 class ProgressBody(BaseModel):

@@ -85,12 +85,6 @@ class DeadLetterPath(BaseModel):
     id: Name = Field(description="Id that the list of dead letters has")
 
 
-class DeadLettersQuery(BaseModel):
-    """The number of dead letters to list."""
-
-    limit: int = Field(100, ge=1, le=1_000, description="Most to list, the newest first")
-
-
 class DeadLetterBrief(BaseModel):
     """A job that could not be answered; null where the beginning of its bytes does not tell."""
 

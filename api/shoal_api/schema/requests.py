@@ -268,6 +268,12 @@ class JobPath(BaseModel):
     id: Name = Field(description="Id that the submit answered")
 
 
+class ListQuery(BaseModel):
+    """The number of long jobs, or of dead letters, to list."""
+
+    limit: int = Field(100, ge=1, le=1_000, description="Most to list, the newest first")
+
+
 class ResultQuery(BaseModel):
     """The time to wait for a result, and the type of its numbers."""
 

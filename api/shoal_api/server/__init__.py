@@ -1,5 +1,5 @@
 """The server around the application: its event loop, sockets, shutdown.
 
-Imports the contract, access control, and the API's request and responses. `server` alone imports the application that
-it serves.
+Imports the contract, the event loop of the client, access control, and the API's request and responses. `server` alone
+imports the application that it serves.
 """

@@ -85,10 +85,7 @@ class ThreadInput:
 
 
 class RsgiServer:
-    """Answers the requests to the port of this process.
-
-    A client that stops reading is cut off by the system after `timeout_s`.
-    """
+    """Answers the requests to the port of this process; a client that stops reading for `timeout_s` is cut off."""
 
     def __init__(self, app: AsyncFlask, port: int, timeout_s: float):
         self._app = app
@@ -106,9 +103,12 @@ class RsgiServer:
         """Answer a request."""
         if earlier := self._sending.pop(scope.client, None):
             earlier.set()  # the client has read the response before on this connection
+        task, watching = asyncio.current_task(), list[asyncio.Task[None]]()
+        watch = asyncio.get_running_loop().call_later(
+            WATCH_AFTER_S, lambda: watching.append(asyncio.create_task(_watch(protocol, task)))
+        )
         try:
-            with _Watch(protocol):
-                response = await self._app.respond(self._environment(scope, protocol))
+            response = await self._app.respond(self._environment(scope, protocol))
         except asyncio.CancelledError:
             protocol.response_empty(499, [])  # the client has gone
             return
@@ -116,6 +116,10 @@ class RsgiServer:
             _log.error("a request failed: %s", logs.places(error))
             protocol.response_empty(500, [])
             return
+        finally:
+            watch.cancel()
+            for each in watching:
+                each.cancel()
         try:
             await self._send(cast(WholeResponse, response), scope, protocol)
         finally:
@@ -197,32 +201,11 @@ class RsgiServer:
             del self._sending[scope.client]
 
 
-class _Watch:
-    """Cancels the current task in its context once the client has disconnected."""
-
-    __slots__ = ("_protocol", "_task", "_timer", "_watching")
-
-    def __init__(self, protocol: HTTPProtocol):
-        self._protocol = protocol
-
-    def __enter__(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._task = asyncio.current_task(loop)
-        self._watching: asyncio.Task[None] | None = None
-        self._timer = loop.call_later(WATCH_AFTER_S, self._begin)
-
-    def __exit__(self, *error: object) -> None:
-        self._timer.cancel()
-        if self._watching is not None:
-            self._watching.cancel()
-
-    def _begin(self) -> None:
-        self._watching = asyncio.create_task(self._watch())
-
-    async def _watch(self) -> None:
-        await self._protocol.client_disconnect()
-        if self._task is not None:
-            self._task.cancel()
+async def _watch(protocol: HTTPProtocol, task: asyncio.Task[Any] | None) -> None:
+    """Cancel the task once the client has disconnected."""
+    await protocol.client_disconnect()
+    if task is not None:
+        task.cancel()
 
 
 def _is_to(connection: socket.socket, scope: Scope) -> bool:

@@ -63,11 +63,7 @@ class _Server(Granian):  # type: ignore[valid-type,misc]
 
 
 def serve(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT, then answer the running requests and return.
-
-    Raises PortInUse or BadSetting if it cannot listen on the address, or may not, and MissingExtra for spans without
-    OpenTelemetry.
-    """
+    """Serve until SIGTERM or SIGINT, then answer the running requests. Raises PortInUse, BadSetting, MissingExtra."""
     tracing.load(settings)
     # Two Granians would share the port and split its requests without an error.
     addresses = find_api_addresses(settings)

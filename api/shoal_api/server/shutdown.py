@@ -53,10 +53,7 @@ _HANDSHAKE = re.compile(r"^ *\d+: [0-9A-F]+:([0-9A-F]{4}) [0-9A-F]+:[0-9A-F]{4} 
 
 
 def on_stop_signal(callback: Callable[[], object]) -> None:
-    """Call `callback` in a thread of its own at the first SIGTERM or SIGINT to this process; ignore later ones.
-
-    Call this before other threads start: these, and forked processes, then block the signals too.
-    """
+    """Call `callback` in a new thread at the first SIGTERM or SIGINT; call this before other threads start."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
     def wait() -> None:
@@ -67,50 +64,35 @@ def on_stop_signal(callback: Callable[[], object]) -> None:
 
 
 def drain(port: int) -> None:
-    """Return once all clients that are connected to `port` of this process are idle, but after at most `DRAIN_S`.
-
-    No new connection can begin meanwhile, so none is cut off when the server stops listening.
-    """
-    for listener in listeners_on(port):
-        _refuse_new_connections(listener)
+    """Refuse new connections to `port`, and return once all clients are idle, but after at most `DRAIN_S`."""
+    if sys.platform == "linux":
+        for listener in listeners_on(port):
+            # It needs no privilege, but only once: the next process that shares the listener may not do it again.
+            with suppress(OSError):
+                listener.setsockopt(socket.SOL_SOCKET, _SO_BINDTOIFINDEX, _NO_INTERFACE)
     until_s = time.monotonic() + DRAIN_S
     while time.monotonic() < until_s and _is_in_use(port):
         time.sleep(SETTLE_S)
 
 
 def _is_in_use(port: int) -> bool:
-    """Return true if a client is connected or about to be, but for idle ones.
-
-    The order is the order of a connection's life, so one that moves on meanwhile is seen at its next stage.
-    """
-    if _has_handshakes(port):
-        return True
+    """Return True if a client is about to be connected, waits to be accepted, or is not idle, in this order."""
+    tables = [table.read_text() for table in _CONNECTION_TABLES if table.exists()]
+    if any(int(local_port, 16) == port for table in tables for local_port in _HANDSHAKE.findall(table)):
+        return True  # clients that no socket of the process shows yet
     if HAS_TCP_INFO and any(_tcp_info(listener).num_unacknowledged for listener in listeners_on(port)):
         return True  # clients whose connections the process has not accepted yet
     return not all(map(_is_idle, connections_on(port)))
 
 
 def _is_idle(connection: socket.socket) -> bool:
-    """Return true if no data came or went for `IDLE_S` and none waits to be read; false if the system does not tell.
-
-    A connection on which nothing has come yet is not idle: its first request is on its way.
-    """
+    """Return True if data came, none for `IDLE_S`, and none waits to be read; False if the system does not tell."""
     if not HAS_TCP_INFO:
         return False
     num_unread_bytes = struct.unpack("i", fcntl.ioctl(connection, termios.FIONREAD, b"\0" * 4))[0]
     info = _tcp_info(connection)
     is_quiet = info.num_received_bytes > 0 and min(info.sent_ms_ago, info.received_ms_ago) > IDLE_S * 1_000
     return is_quiet and num_unread_bytes == 0
-
-
-def _refuse_new_connections(listener: socket.socket) -> None:
-    """Let the system refuse new connections, while those that have begun are established and can still be accepted.
-
-    It needs no privilege, but only once: the next process that shares the listener may be told that it may not.
-    """
-    if sys.platform == "linux":
-        with suppress(OSError):
-            listener.setsockopt(socket.SOL_SOCKET, _SO_BINDTOIFINDEX, _NO_INTERFACE)
 
 
 class _TcpInfo(NamedTuple):
@@ -132,10 +114,7 @@ def _tcp_info(sock: socket.socket) -> _TcpInfo:
 
 
 def connections_on(port: int) -> Iterator[socket.socket]:
-    """Yield the connections on the port, each open until the next one is asked for.
-
-    A socket that is bound to the port and connected to no client, such as Granian's own, is none.
-    """
+    """Yield the connections on the port that lead to a client, each open until the next one is asked for."""
     for sock in _sockets_on(port):
         with suppress(OSError):
             sock.getpeername()
@@ -147,33 +126,18 @@ def listeners_on(port: int) -> Iterator[socket.socket]:
     return (sock for sock in _sockets_on(port) if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
 
 
-def _has_handshakes(port: int) -> bool:
-    """Return true if a client has begun to connect to the port of this machine and is not connected yet.
-
-    No socket of the process shows such a client. False where the system does not tell.
-    """
-    tables = [table.read_text() for table in _CONNECTION_TABLES if table.exists()]
-    return any(int(local_port, 16) == port for table in tables for local_port in _HANDSHAKE.findall(table))
-
-
 def _sockets_on(port: int) -> Iterator[socket.socket]:
-    for name in os.listdir(OPEN_FILES):
-        if (sock := _open(name)) is None:
+    """Yield a socket of the same connection for each socket of the process that is bound to the port."""
+    for descriptor in os.listdir(OPEN_FILES):
+        try:
+            if not stat.S_ISSOCK(os.stat(f"{OPEN_FILES}/{descriptor}").st_mode):
+                continue
+            sock = socket.socket(fileno=os.dup(int(descriptor)))
+        except OSError:  # it is closed by now
             continue
         with sock:
-            if sock.family in (socket.AF_INET, socket.AF_INET6) and _port(sock) == port:
+            is_on = False
+            with suppress(OSError):
+                is_on = sock.family in (socket.AF_INET, socket.AF_INET6) and sock.getsockname()[1] == port
+            if is_on:
                 yield sock
-
-
-def _open(descriptor: str) -> socket.socket | None:
-    """Return a socket of the same connection as the descriptor, or None if that is no socket or is closed by now."""
-    with suppress(OSError):
-        if stat.S_ISSOCK(os.stat(f"{OPEN_FILES}/{descriptor}").st_mode):
-            return socket.socket(fileno=os.dup(int(descriptor)))
-    return None
-
-
-def _port(sock: socket.socket) -> int:
-    with suppress(OSError):
-        return int(sock.getsockname()[1])
-    return 0

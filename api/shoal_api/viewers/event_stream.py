@@ -30,10 +30,7 @@ _KEEP_ALIVE = b": the job is as before\n\n"
 
 
 def as_stream(events: AsyncIterator[bytes]) -> StreamedResponse:
-    """Return a response to the current request with these events, which no proxy may hold back.
-
-    It ends before the first event that the client's key does not allow any more.
-    """
+    """Return a response with these events, for as long as the request's key allows them."""
     access, request = context().access, json_request()
 
     async def allowed() -> AsyncIterator[bytes]:
@@ -52,10 +49,7 @@ def event(name: str, line: bytes) -> bytes:
 
 
 async def events_of_job(read: Callable[[], Awaitable[dict[str, Any]]], stopping: Event) -> AsyncIterator[bytes]:
-    """Yield an event for each change of the job, and one for its end; end without it if the server stops.
-
-    `read` returns the job as JSON has it, and raises ShoalErrors.
-    """
+    """Yield an event for each change of the job that `read` returns, and one for its end unless the server stops."""
     started_s = sent_s = time.monotonic()
     last: dict[str, Any] = {}
     yield FIRST

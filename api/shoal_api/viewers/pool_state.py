@@ -23,10 +23,7 @@ EVERY_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class PoolState:
-    """The heartbeats of the workers that are alive, by the worker's id, as read at one moment.
-
-    `lane_fault` says why no job can be put, if none can.
-    """
+    """The heartbeats of the workers alive, by their ids; `lane_fault` says why no job can be put, if none can."""
 
     workers: Heartbeats
     lane_fault: str = ""
@@ -55,10 +52,7 @@ class PoolState:
 
 
 class PoolReader:
-    """The reader of the pool for all requests of a process, which asks Redis for heartbeats once in `max_age_s`.
-
-    `num_cached` returns how many texts this process has found in the cache.
-    """
+    """The reader of the pool for all requests of a process, which asks Redis for heartbeats once in `max_age_s`."""
 
     def __init__(self, client: AsyncClient, num_cached: Callable[[], float] = lambda: 0, max_age_s: float = MAX_AGE_S):
         self.max_age_s, self.every_s = max_age_s, EVERY_S
@@ -74,10 +68,7 @@ class PoolReader:
         self._reading: asyncio.Future[PoolState] | None = None
 
     async def read(self) -> PoolState:
-        """Return the state of the pool; raise Unavailable if Redis does not answer when it is asked.
-
-        An empty pool is read anew each time: that costs little, and its first worker is seen at once.
-        """
+        """Return the state of the pool; one without workers is read anew, so that the first is seen at once."""
         if self._state and self._state.workers and time.monotonic() - self._read_at < self.max_age_s:
             return self._state
         if self._reading is None:
@@ -99,18 +90,12 @@ class PoolReader:
             self._reading = None
 
     async def dimension(self) -> int:
-        """Return the dimension of the vectors of ready workers, or of the last that were; 0 if none was seen yet.
-
-        Raises Unavailable if Redis does not answer when it is asked.
-        """
+        """Return the dimension of ready workers' vectors, or of the last that were; 0 if none was seen yet."""
         await self.read()
         return self._dimension
 
     async def measure(self) -> dict[str, Any]:
-        """Return what `PoolMeter` measures, at most `every_s` old. Raises Unavailable if Redis does not answer.
-
-        After a minute without a viewer it begins anew, so that no rate is one of that time.
-        """
+        """Return what `PoolMeter` measures, at most `every_s` old; after a minute without a viewer it begins anew."""
         async with self._measuring:
             age_s = time.monotonic() - self._measured_at
             if age_s >= self.every_s:

@@ -126,11 +126,7 @@ def _is_served(client: Questions, index: str) -> bool:
 
 
 def _build(settings: Settings, asked: Asked, corpus: str | None) -> None:
-    """Build an index of the corpus by `shoal index build`.
-
-    Raises UnknownIndex if there is no corpus, or the service is asked over HTTP, where the index has to be built by
-    itself.
-    """
+    """Build an index of the corpus by `shoal index build`. Raises UnknownIndex without a corpus, and over HTTP."""
     from shoal.cli.main import main
 
     if asked.url:

@@ -119,10 +119,7 @@ def long_jobs(settings: Settings) -> "LongJobs":
 
 
 def submit(settings: Settings, kind: str, arguments: dict[str, Any], webhook: str | None) -> None:
-    """Submit a long job, print its id, and say how to look at it.
-
-    Raises AddressNotAllowed for a webhook into a private network.
-    """
+    """Submit a long job, print its id, and say how to look at it. Raises AddressNotAllowed."""
     from shoal.process.private_network import check_webhook  # which loads ssl
 
     if webhook is not None:

@@ -17,10 +17,7 @@ MODEL_SETTINGS = ("model", "engine", "precision", "threads", "home")
 
 
 def settings_options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds a flag for each named setting and calls the command with `settings=Settings`.
-
-    A flag wins over `SHOAL_<FIELD>`, which wins over the default.
-    """
+    """Return a decorator that adds a flag for each setting, and calls the command with `settings`."""
     names = tuple(dict.fromkeys(names))
     table = {item.name: item for item in fields(Settings)}
     types = get_type_hints(Settings)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from shoal.client.source import File, Item
-from shoal.contract.checks import check_known
 from shoal.errors import Timeout, Unavailable
 from shoal.long_jobs.status import LongJobStatus, Progress
 from shoal.records.given_document import Given
@@ -131,12 +130,6 @@ class BuildOptions(TypedDict, total=False):
     idempotency_key: str | None  #: the same build with the same key is the same job, within a day
 
 
-def checked(options: BuildOptions) -> BuildOptions:
-    """Return the options; raise InvalidRequest for one that there is not."""
-    check_known("option", options, BuildOptions.__annotations__)
-    return options
-
-
 @dataclass(frozen=True, slots=True)
 class IndexHandle(ABC):
     """An index by its name. Thread-safe.
@@ -176,7 +169,7 @@ class IndexHandle(ABC):
         that the version built last has are not embedded again, unless `full` is true. The new version is published,
         unless `publish` is false.
         """
-        return LongHandle(self.jobs, self._build(source, checked(options)))
+        return LongHandle(self.jobs, self._build(source, options))
 
     def versions(self) -> list[dict[str, Any]]:
         """Return the versions of the index."""
@@ -196,7 +189,7 @@ class IndexHandle(ABC):
 
     @abstractmethod
     def _build(self, source: File | Iterable[Item], options: BuildOptions) -> str:
-        """Submit a build; return the id of the job."""
+        """Submit a build; return the id of the job. Raises InvalidRequest for an option that there is not."""
 
     @abstractmethod
     def _manage(self, action: str, version: str | None = None) -> list[dict[str, Any]]:

@@ -82,10 +82,7 @@ def of_other_versions(replies: Sequence[Reply], until: float) -> Iterator[tuple[
 
 
 def put_share(job: Job) -> float:
-    """Return the part of the largest put that the parts of a job take, each with a copy of its query.
-
-    The job has one vector or score for each text; a small one counts as 0. Raises TooLarge for more than one put takes.
-    """
+    """Return the part of the largest put that the parts of a job take, 0 if they are small. Raises TooLarge."""
     query = "".join(job.queries.values())
     num_parts = -(-len(job.texts) // job.texts_per_job)
     num_chars = num_parts * len(query) + sum(map(len, job.texts))

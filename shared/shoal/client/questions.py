@@ -53,10 +53,7 @@ class Questions(Closing):
         return hits_of(queries, self.find(queries, k, index, **options), options)
 
     def find(self, queries: str | Iterable[str] = (), k: int = 5, index: str = "default", **options: Any) -> Reply:
-        """Return the reply to a search with the options of `search`: beside `hits` it has what else they ask for.
-
-        `cursors`, `totals` and `facets` have an item for each list of hits.
-        """
+        """Return the reply to a search, whose `cursors`, `totals` and `facets` have an item for each list of hits."""
         return self._call(search_of(queries, options, k, index))
 
     def rerank(
@@ -129,10 +126,7 @@ class Handle:
     id: str
 
     def result(self, timeout_s: float | None = None) -> Reply:
-        """Return the job's reply, waiting for it.
-
-        Raises the reply's error, Timeout, or UnknownJob once the result has expired.
-        """
+        """Return the job's reply, waiting for it. Raises its error, Timeout, or UnknownJob once it has expired."""
         return self.client._result(self.id, timeout_s)
 
     def status(self) -> str:
@@ -154,10 +148,7 @@ def job_of(op: str, texts: str | Iterable[str], options: Mapping[str, Any], **fi
 
 
 def search_of(queries: str | Iterable[str], options: Mapping[str, Any], k: int, index: str) -> Search:
-    """Return a search with these options, which are those of how texts are embedded and of a search.
-
-    `negative` texts follow the others. Raises InvalidRequest for an option that there is not.
-    """
+    """Return a search with these options; raise InvalidRequest for an option that there is not."""
     negative = [] if options.get("negative") is None else as_list(options["negative"])
     asked = {name: value for name, value in options.items() if name in SEARCH_NAMES and value is not None}
     if isinstance(given := asked.get("vectors"), list | np.ndarray):

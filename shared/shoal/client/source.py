@@ -9,7 +9,6 @@ from hashlib import blake2b
 from os import SEEK_END, PathLike, fspath
 from pathlib import Path
 from secrets import token_hex
-from threading import Lock
 from typing import Any, Self, TypeAlias
 
 from shoal.client.parts import batches
@@ -28,10 +27,7 @@ BATCH = 256
 
 @dataclass(frozen=True, slots=True)
 class ServerFile:
-    """A file that the runner has, for the source of a long job. It is not uploaded.
-
-    `path` is a path below the runner's roots; a relative one begins in the first root that is a folder.
-    """
+    """A file of the runner, not uploaded, by its path below a root; a relative one begins in the first folder."""
 
     path: str
 
@@ -49,7 +45,7 @@ def place_of(file: File) -> str:
 
 
 class ItemFile:
-    """A new file with an item a line, as JSON. A `with` deletes it if the call fails before a job may need it.
+    """A new file with an item a line, as JSON: a `with` creates it, and deletes it if no job may need it.
 
     With a key, the items are written into a scratch file first, and a file that holds the same already is used. The
     methods block, and may be called by a thread that another one gave the work to.
@@ -59,8 +55,7 @@ class ItemFile:
         self.path = path
         self._scratch = path.with_name(f"{path.name}.{token_hex(4)}") if key else path
         self._num_items = 0
-        self._is_made = self._is_kept = self._is_dropped = False
-        self._lock = Lock()
+        self._is_kept = False
 
     @classmethod
     def beside(cls, out: str, key: str | None) -> Self:
@@ -69,23 +64,19 @@ class ItemFile:
         return cls(Path(f"{out}{name}.jsonl"), key)
 
     def __enter__(self) -> Self:
+        """Create the file, empty; raise InvalidRequest if it exists, and DiskFull."""
+        with _room(self.path):
+            self._scratch.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                self._scratch.open("x").close()
+            except FileExistsError:
+                raise _taken(self.path) from None
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         is_refusal = isinstance(error, ShoalError) and not isinstance(error, Unavailable)
         if error is not None and (is_refusal or not self._is_kept):  # else the job may have been put
-            self._drop()
-
-    def create(self) -> None:
-        """Create the file, empty; raise InvalidRequest if it exists, and DiskFull."""
-        with self._lock, _room(self.path):  # a thread may come here after the call has failed
-            if not self._is_dropped:
-                self._scratch.parent.mkdir(parents=True, exist_ok=True)
-                try:
-                    self._scratch.open("x").close()
-                except FileExistsError:
-                    raise _taken(self.path) from None
-                self._is_made = True
+            self._scratch.unlink(missing_ok=True)
 
     def append(self, items: Sequence[Item]) -> None:
         """Write items at the end; raise InvalidRequest for one that JSON cannot hold, and DiskFull."""
@@ -111,23 +102,15 @@ class ItemFile:
             self._scratch.replace(self.path)
             self._scratch = self.path
         elif cmp(self._scratch, self.path, shallow=False):
-            self._drop()
+            self._scratch.unlink()
         else:
             raise _taken(self.path)
 
     def write(self, items: Iterable[Item]) -> None:
-        """Create the file, write the items, and keep it."""
-        self.create()
+        """Write the items, and keep the file."""
         for batch in batches(items, BATCH):
             self.append(batch)
         self.keep()
-
-    def _drop(self) -> None:
-        """Delete the file if it was made, and make none after this."""
-        with self._lock:
-            self._is_dropped = True
-            if self._is_made:
-                self._scratch.unlink(missing_ok=True)
 
 
 @contextmanager

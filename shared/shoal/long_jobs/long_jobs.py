@@ -57,21 +57,18 @@ _LOOK_EVERY_S = 0.1
 class LongJobs(Closing):
     """The long jobs of a pool, which RQ keeps. Thread-safe; connects on first use, and needs the `jobs` extra then.
 
-    It uses `broker`, which its owner closes, or one of its own.
-
     Every method raises Unavailable when Redis does not answer, Overloaded when it is full, Unsupported where it is a
     cluster, and MissingExtra without RQ. Those that take an id raise UnknownJob, also for a job that another program
     wrote into RQ's keys.
     """
 
-    def __init__(self, settings: Settings, kinds: Mapping[str, Kind] = KINDS, broker: Broker | None = None):
+    def __init__(self, settings: Settings, kinds: Mapping[str, Kind] = KINDS):
         self._kinds = kinds
         self._settings, self._keys = settings, settings.keys
-        self._given = broker
 
     @cached_property
     def _broker(self) -> Broker:
-        return self._given or Broker.connect(self._settings.long_jobs_redis_address)
+        return Broker.connect(self._settings.long_jobs_redis_address)
 
     @cached_property
     def _connection(self) -> "Redis":
@@ -89,8 +86,8 @@ class LongJobs(Closing):
         return job_class_of(self._kinds)
 
     def close(self) -> None:
-        """Close the connections, unless they are those of a broker that was given."""
-        if not self._given and "_broker" in vars(self):
+        """Close the connections."""
+        if "_broker" in vars(self):
             self._broker.close()
 
     def submit(
@@ -129,10 +126,7 @@ class LongJobs(Closing):
             return replace(status, webhook=self._webhook(job)) if job.submission.webhook else status
 
     def list(self, client: str | None = None, limit: int = LIMIT) -> list[LongJobStatus]:
-        """Return at most `limit` jobs, the newest first and without results: those of a client, or of all clients.
-
-        Quick jobs, such as the publishing of an index, are not among them.
-        """
+        """Return at most `limit` jobs of a client, or of all, but quick ones: the newest first, and without results."""
         key, first = self._keys.long_jobs if client is None else self._list_of(client), 0
         found: list[LongJobStatus] = []
         with self._broker.lending():
@@ -158,10 +152,7 @@ class LongJobs(Closing):
             return True
 
     def pause(self, job_id: str) -> str:
-        """Pause a job, and return its status: one that runs is `running` until its process has ended.
-
-        Raises InvalidRequest if it has ended, or is being cancelled.
-        """
+        """Pause a job and return its status, `running` for another moment. Raises InvalidRequest if it has ended."""
 
         def change(job: "LongJob", pipeline: "Pipeline") -> None:
             _refuse_end(job, "paused")
@@ -173,17 +164,14 @@ class LongJobs(Closing):
         return self._change(job_id, change)
 
     def resume(self, job_id: str) -> str:
-        """Let a paused job go on where it was, and return its status.
-
-        Raises InvalidRequest if it has ended, or is being cancelled.
-        """
+        """Let a paused job go on where it was, and return its status. Raises InvalidRequest if it has ended."""
 
         def change(job: "LongJob", pipeline: "Pipeline") -> None:
             _refuse_end(job, "resumed")
             if job.status == "running":
                 job.want("", pipeline)
             elif job.status == "paused":
-                _go_on(job, pipeline)
+                job.go_on(pipeline)
 
         return self._change(job_id, change)
 
@@ -199,15 +187,12 @@ class LongJobs(Closing):
         return self._change(job_id, change)
 
     def retry(self, job_id: str) -> str:
-        """Let a job that failed or was cancelled go on where it was, and return its status.
-
-        Raises InvalidRequest if it is in another state.
-        """
+        """Let a job that failed or was cancelled go on, and return its status. Raises InvalidRequest for others."""
 
         def change(job: "LongJob", pipeline: "Pipeline") -> None:
             if job.status not in ("failed", "cancelled"):
                 raise InvalidRequest(f"job {job.id} is {job.status}: it cannot be retried")
-            _go_on(job, pipeline)
+            job.go_on(pipeline)
 
         return self._change(job_id, change)
 
@@ -235,8 +220,8 @@ class LongJobs(Closing):
     def num_runners(self) -> int:
         """Return how many runners are alive: each has one worker for quick jobs."""
         with self._broker.lending():
-            names = self._connection.smembers(self._job_class.workers_key(queue_name(self._keys.root, QUICK)))
-            return sum(self._connection.exists(name) for name in names)
+            workers = self._connection.smembers(self._job_class.workers_key % queue_name(self._keys.root, QUICK))
+            return sum(self._connection.exists(name) for name in workers)
 
     def has_runner(self, within_s: float = UNLISTED_S) -> bool:
         """Return True as soon as a runner is alive, and False if none is listed within the time."""
@@ -317,12 +302,6 @@ def _id_in(name: bytes) -> str:
 
 def _unknown(job_id: str) -> UnknownJob:
     return UnknownJob(f"no long job {excerpt(job_id)}: check the id; an ended job is forgotten after some days")
-
-
-def _go_on(job: "LongJob", pipeline: "Pipeline") -> None:
-    """Put a job that no process does into its queue, as new."""
-    job.renew_retries()
-    job.enqueue(pipeline)
 
 
 def _refuse_end(job: "LongJob", done: str) -> None:

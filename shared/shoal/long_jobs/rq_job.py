@@ -54,6 +54,8 @@ class LongJob(Job):
     """A long job as RQ handles it. Methods that take a pipeline add their commands to that transaction."""
 
     kinds: ClassVar[Mapping[str, Kind]] = {}
+    #: The key of the set of the workers of a queue, but for the queue's name.
+    workers_key: ClassVar[str] = WORKERS_BY_QUEUE_KEY
     submission: Submission
     kind: Kind
     #: What the submitter wants of the job while it runs: PAUSE, CANCEL or nothing.
@@ -78,12 +80,8 @@ class LongJob(Job):
     def refresh(self) -> None:
         """Read the job again. Raises NoSuchJobError if its key is missing, or has no long job."""
         (values,) = _hashes(self.connection, [self.key])
-        self.restore(values)
-
-    @staticmethod
-    def workers_key(queue: str) -> str:
-        """Return the key of the set of the workers of a queue."""
-        return WORKERS_BY_QUEUE_KEY % queue
+        if not self._is_in(values):
+            raise NoSuchJobError(f"{self.key} has no long job")
 
     @classmethod
     def fetch_many(  # type: ignore[override]
@@ -93,11 +91,6 @@ class LongJob(Job):
         jobs = [cls(job_id, connection) for job_id in job_ids]
         found = _hashes(connection, [job.key for job in jobs])
         return [job if job._is_in(values) else None for job, values in zip(jobs, found, strict=True)]
-
-    def restore(self, raw_data: Any) -> None:
-        """Take the fields of the job's hash. Raises NoSuchJobError for a hash that is not as this class writes it."""
-        if not self._is_in(raw_data):
-            raise NoSuchJobError(f"{self.key} has no long job")
 
     def _is_in(self, values: Any) -> bool:
         """Return True and take the values if they are those of a long job."""
@@ -170,10 +163,7 @@ class LongJob(Job):
     def change(
         self, write: Callable[["Pipeline"], object], status: JobStatus | None = None, run: str | None = None
     ) -> bool:
-        """Read the job and write in one transaction; return True if it is in `status`, and `run` has it, if given.
-
-        `write` adds to the transaction, and is called again if the job changes meanwhile. Raises redis-py's errors.
-        """
+        """Read the job and `write` in one transaction; return True if it is in `status`, and `run` has it, if given."""
 
         def attempt(pipeline: "Pipeline") -> Any:
             values = pipeline.hgetall(self.key)
@@ -202,6 +192,11 @@ class LongJob(Job):
     def renew_retries(self) -> None:
         """Let the job be tried again as often as a new one."""
         self.retries_left = len(self.kind.retry_after_s)
+
+    def go_on(self, pipeline: "Pipeline") -> None:
+        """Put a job that does not run into its queue, as new."""
+        self.renew_retries()
+        self.enqueue(pipeline)
 
     def try_later(self, pipeline: "Pipeline") -> None:
         """Let the job be tried again after the pause of its kind; RQ's own method writes the status before it."""

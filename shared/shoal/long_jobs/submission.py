@@ -19,10 +19,7 @@ QUEUES = (LONG, QUICK, WEBHOOKS) = ("long", "quick", "webhooks")
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of long job. `retry_after_s` has the pause before each retry, so it has as many as there are retries.
-
-    `queue` is one of `QUEUES`. A run that takes longer than `timeout_s` is ended.
-    """
+    """A kind of long job: its queue, the longest time of a run, and the pause before each retry."""
 
     name: str
     queue: str = LONG
@@ -58,10 +55,7 @@ def queue_name(root: str, queue: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """The part of a long job that its submitter gave: the kind, the arguments, and the URL to tell of its end.
-
-    The trace that it belongs to makes no other job of it.
-    """
+    """The part of a long job that its submitter gave; two that differ in their trace alone are equal."""
 
     kind: str
     arguments: dict[str, Any]
@@ -77,10 +71,7 @@ class Submission:
 
     @classmethod
     def unpack(cls, data: bytes) -> Self:
-        """Return the submission in the bytes that RQ keeps: the kind, no instance, no positional arguments, and a map.
-
-        Raises MalformedJob, InvalidText or TooLarge.
-        """
+        """Return the submission in the bytes that RQ keeps. Raises MalformedJob, InvalidText or TooLarge."""
         match MsgpackSerializer.loads(data):
             case [
                 str(kind),

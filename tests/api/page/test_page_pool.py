@@ -169,7 +169,7 @@ def test_heartbeats_that_no_worker_wrote_hide_nothing_else(
         numbers = dict.fromkeys(("texts_per_s", "memory_bytes", "threads", "pid"), number)
         odd = numbers | {"counters": counters, "written_at": time_s, "recent": [job], "state": HOSTILE}
         pool.announce("odd", odd)
-        app.loop.run(Context.of(app).pool.measure())
+        app.loop.run(Context.of(app).pool.measure)
     page = open_page(f"{listen(app)}/#pool")
     workers = page.get_by_role("region", name="Workers")
     expect(workers.get_by_role("row")).to_have_count(3)

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from api_stub import close_app
 from werkzeug.serving import make_server
 
 from shoal import AsyncClient, AsyncHandle, AsyncIndexHandle, AsyncLongHandle, Client, HttpClient
 from shoal.contract.jobs import Job
 from shoal.contract.replies import Reply
 from shoal.settings import Settings
-from shoal_api.app import close_app, create_app
+from shoal_api.app import create_app
 
 #: Any of the clients: all have the methods of `shoal.Client`, and options of their own.
 AnyClient = Any

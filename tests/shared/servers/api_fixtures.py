@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from api_process import ApiProcess, StartApi, serving_api
-from api_stub import MakeApp, StubWorker
+from api_stub import MakeApp, StubWorker, close_app
 from conftest import PATIENCE_S, RedisServer, free_port, wait_until
 from flask.testing import FlaskClient
 from process import Process
@@ -17,7 +17,7 @@ from queues import Queue, set_limits
 from shoal.contract.keys import Keys
 from shoal.queue.lane import LaneLimits
 from shoal.settings import Settings
-from shoal_api.app import close_app, create_app
+from shoal_api.app import create_app
 from shoal_api.context import Context
 from shoal_api.server.async_flask import AsyncFlask
 

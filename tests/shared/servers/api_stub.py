@@ -21,6 +21,7 @@ from shoal.contract.replies import TIMINGS, Reply
 from shoal.errors import Expired, Internal, ShoalError, TextTooLong, UnknownIndex, Unsupported
 from shoal.operations import Decode, Embed, Rerank, Search, Tokenize
 from shoal.queue.delivery import Answer, Delivery
+from shoal_api.context import Context
 from shoal_api.server.async_flask import AsyncFlask
 
 #: Makes an application, with other settings where they are given.
@@ -83,6 +84,16 @@ def vector_of(text: str) -> NDArray[np.float32]:
 def raw_score_of(query: str, text: str) -> np.float32:
     """Return the score that the stub worker makes of a text for a query."""
     return np.float32(vector_of(f"{query} {text}")[0])
+
+
+def close_app(app: AsyncFlask) -> None:
+    """Close all that an application has open which ran in its own loop."""
+    app.loop.close()
+    app.threads.shutdown()
+    app.upload_threads.shutdown()
+    for each in Context.all_of(app).values():
+        each.long_jobs.close()
+    Context.of(app).access.close()
 
 
 class StubWorker:

@@ -77,9 +77,12 @@ class LongJobWorker(Worker):
     def run(self) -> None:
         """Do jobs until the worker is told to stop. Raises redis-py's errors, after which it can do no more.
 
-        RQ's own loop would end with a traceback when Redis is full.
+        RQ's own loop would end with a traceback when Redis is full, and its start would listen to commands, by which
+        any program that reaches Redis could end this worker or its jobs.
         """
-        self.bootstrap("ERROR")
+        for name in ("rq.worker", "rq.job"):  # whose words of jobs that begin and end are repeated here
+            logging.getLogger(name).setLevel(logging.ERROR)
+        self.heartbeat()
         self._install_signal_handlers()  # type: ignore[no-untyped-call]
         with suppress(StopRequested):
             try:
@@ -96,23 +99,15 @@ class LongJobWorker(Worker):
                     self.teardown()  # type: ignore[no-untyped-call]
 
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
-        """Say that the worker is alive, in all the keys that tell it: Redis may have lost them.
-
-        Raises StopRequested if it was told to stop and has no job: logging, for example, swallows what `request_stop`
-        raises while it is at work.
-        """
+        """Say that the worker is alive, in all the keys that tell it: Redis may have lost them."""
         if self._stop_requested and self.get_state() != WorkerStatus.BUSY:
-            raise StopRequested
+            raise StopRequested  # again: logging, for example, swallows what `request_stop` raises while it is at work
         whole = self.connection.pipeline() if pipeline is None else pipeline
         super().heartbeat(LISTED_S, whole)
         whole.hset(self.key, mapping={**self.serialize(), "state": self.get_state()})
         register(self, whole)
         if pipeline is None:
             whole.execute()
-
-    def register_birth(self) -> None:
-        """Say for the first time that the worker is alive."""
-        self.heartbeat()
 
     def run_maintenance_tasks(self) -> None:
         """Maintain the queue; what another program wrote there must not stop this worker."""
@@ -132,11 +127,6 @@ class LongJobWorker(Worker):
         self._stop_requested = True
         if self.get_state() != WorkerStatus.BUSY:
             raise StopRequested
-
-    @property
-    def is_told_to_stop(self) -> bool:
-        """Return True once a signal told the worker to stop."""
-        return self._stop_requested
 
     # Watching the process of a job
 
@@ -209,9 +199,8 @@ class LongJobWorker(Worker):
                 progress.save()
             except ShoalError as error:
                 progress.save()
-                passes = isinstance(error, TEMPORARY_ERRORS)
                 trace = format_exc_info((type(error), error, error.__traceback__))
-                if job.break_off(self.name, execution, error, passes=passes, trace=trace):
+                if job.break_off(self.name, execution, error, isinstance(error, TEMPORARY_ERRORS), trace):
                     where = f" ({logs.places(error)})" if error.code == Internal.code else ""
                     self._log_failure(job, f"the long job failed: {error.message}{where} [{error.code}]")
             else:
@@ -243,14 +232,6 @@ class LongJobWorker(Worker):
             log.error(words, extra=job.about)
         else:
             log.warning("%s, which is tried again", words, extra=job.about)
-
-    # What RQ would do, and long jobs do without
-
-    def subscribe(self) -> None:
-        """Listen to nothing: any program that reaches Redis could end this worker or its jobs."""
-
-    def unsubscribe(self) -> None:
-        """Nothing was subscribed to."""
 
     def _set_ip_address(self, connection: Any) -> None:
         self.ip_address = "unknown"

@@ -45,11 +45,7 @@ NOTE_EVERY_S = 0.5
 
 
 class RunnableJob(LongJob):
-    """A long job in a runner, which has a table of functions.
-
-    A run is ended by the process that does the job, by the worker that watches it, or by another worker: by the one of
-    them that finds the job still in this run. The others write nothing.
-    """
+    """A long job in a runner. Of the processes that may end a run, the first that finds the job in it does so."""
 
     functions: ClassVar[Mapping[str, Task]] = {}
     #: Makes a message one for clients, which need not know the folders of the runner.
@@ -91,12 +87,9 @@ class RunnableJob(LongJob):
         return self._end(execution, write)
 
     def break_off(
-        self, worker: str, execution: Execution, error: ShoalError | None, *, passes: bool = True, trace: str = ""
+        self, worker: str, execution: Execution, error: ShoalError | None, passes: bool = True, trace: str = ""
     ) -> bool:
-        """End a run that was stopped, or that has an error; return False if another run has the job by now.
-
-        The job is paused or cancelled if its submitter wants that, and tried again after an error that passes.
-        """
+        """End a run that was stopped or has an error; return False if another run has the job by now."""
 
         def write(pipeline: "Pipeline") -> None:
             if error is not None:
@@ -185,10 +178,7 @@ class ProgressLog:
 
 
 class Meter:
-    """The rate since the step was begun or resumed; what was done before that took no time now.
-
-    A wait is part of the step that waits.
-    """
+    """The rate since a step was begun or resumed, of which a wait is a part."""
 
     def __init__(self, now_s: float):
         self._began_s = now_s

@@ -21,9 +21,9 @@ from rq.queue import Queue
 from shoal.broker.broker import Broker
 from shoal.errors import BadSetting, Overloaded, ShoalError, Unavailable
 from shoal.long_jobs.long_jobs import LongJobs
-from shoal.long_jobs.public_status import public_text
 from shoal.long_jobs.rq_job import job_class_of
 from shoal.long_jobs.serializer import MsgpackSerializer
+from shoal.long_jobs.status import public_text
 from shoal.long_jobs.submission import KINDS, LONG, QUICK, WEBHOOKS, Kind, queue_name
 from shoal.process.system_limits import die_with_parent
 from shoal.process.tracing import load, open_tracer
@@ -66,10 +66,7 @@ class _Place:
 
 
 class Runner:
-    """The runner of a pool: `settings.long_jobs` workers for long jobs, one for quick ones and one for webhooks.
-
-    `tasks` and `kinds` are the functions of the kinds, and the kinds themselves. Raises BadSetting for 0 long jobs.
-    """
+    """The runner of a pool, with a worker for each of `settings.long_jobs`, one for quick jobs and one for webhooks."""
 
     def __init__(
         self,
@@ -92,10 +89,7 @@ class Runner:
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Do long jobs until SIGTERM or SIGINT. Raises BadSetting for a file of schedules that is wrong.
-
-        Raises MissingExtra for spans without OpenTelemetry, which the processes of jobs share.
-        """
+        """Do long jobs until SIGTERM or SIGINT. Raises BadSetting for a file of schedules that is wrong."""
         load(self._settings)
         with LongJobs(self._settings, self._kinds) as jobs:
             scheduled: list[ScheduledJob] = []
@@ -157,7 +151,7 @@ class Runner:
                         return worker.run()
                 except (Unavailable, Overloaded) as error:
                     _exit_when_told()
-                    if worker and worker.is_told_to_stop:  # by a signal that its handlers took
+                    if worker and worker._stop_requested:  # by a signal that its handlers took
                         return
                     if time.monotonic() >= quiet_until_s:
                         log.warning("waiting for Redis: %s", error.message)
@@ -178,10 +172,7 @@ class Runner:
 
 
 def remove_unwanted_builds(settings: Settings, jobs: LongJobs) -> None:
-    """Remove what builds have left that were cancelled or deleted while no process did them: paused or waiting ones.
-
-    What cannot be read or removed now is left.
-    """
+    """Remove what cancelled and deleted builds have left, as far as it can be read and removed now."""
 
     def is_unwanted(job_id: str) -> bool:
         with suppress(ShoalError):

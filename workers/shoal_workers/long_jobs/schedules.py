@@ -62,10 +62,7 @@ class ScheduledJob(CronJob):
 def read(
     path: Path, jobs: LongJobs, kinds: Mapping[str, Kind], private_hosts: Collection[str] = ()
 ) -> list[ScheduledJob]:
-    """Return the scheduled jobs of a file, and log when each begins.
-
-    Raises BadSetting, with the number of the one that is wrong.
-    """
+    """Return the scheduled jobs of a file, and log when each begins. Raises BadSetting for a wrong one."""
     try:
         table = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError) as error:

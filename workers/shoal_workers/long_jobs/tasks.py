@@ -19,7 +19,7 @@ from shoal.contract.excerpt import excerpt
 from shoal.errors import FileError, InvalidRequest, Unavailable, UnknownJob
 from shoal.job_folders import JobFolders
 from shoal.long_jobs.long_jobs import LongJobs
-from shoal.long_jobs.public_status import public_map, public_values
+from shoal.long_jobs.status import public_map, public_values
 from shoal.long_task import Report, TaskProgress
 from shoal.process.allowed_path import allowed_path
 from shoal.process.private_network import send_request, without_query
@@ -103,10 +103,7 @@ def manage_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, 
 
 
 def send_webhook(settings: Settings, arguments: Mapping[str, Any], job_id: str, report: Report) -> dict[str, Any]:
-    """Tell a URL of the end of a job: `arguments` has the `url` and the `id` of the job.
-
-    Nothing is sent if the job was retried meanwhile, as its end is told then, nor if it was deleted.
-    """
+    """Tell the `url` of the end of the job `id`, unless that was deleted, or was retried meanwhile."""
     url, of = (arguments.get(name) for name in ("url", "id"))
     if not isinstance(url, str) or not isinstance(of, str):
         raise InvalidRequest("a webhook takes url and id, two strings")
@@ -129,11 +126,7 @@ def sign(secret: str, body: bytes, at_s: int) -> str:
 
 
 def send(url: str, values: Mapping[str, Any], secret: str, private_hosts: Collection[str]) -> int:
-    """Send the values as JSON, signed if there is a secret, and return the status of the answer.
-
-    No redirect is followed. Raises Unavailable if there is no answer or one that is no success, and AddressNotAllowed
-    for an address in a private network whose host is not among `private_hosts`.
-    """
+    """Send the values as JSON, signed if there is a secret, and return the status. Raises Unavailable."""
     body = json.dumps(values, separators=(",", ":")).encode()
     headers = {"Content-Type": "application/json", "User-Agent": "shoal"}
     if secret:

@@ -58,10 +58,7 @@ class Answer:
         return int(seconds) if re.fullmatch("[0-9]{1,9}", seconds) else 0
 
     def values(self) -> dict[str, Any]:
-        """Return the map that the body is.
-
-        Raises MalformedJob if it is none, and Unavailable for an answer of another program.
-        """
+        """Return the map in the body. Raises MalformedJob, and Unavailable for an answer of another program."""
         if self.media_type not in (MSGPACK, JSON):
             raise self._foreign()
         try:
@@ -136,10 +133,7 @@ class RequestLimits:
 
 
 def reply_of(job_id: str, values: Mapping[str, Any]) -> Reply:
-    """Return the reply to a job that an answer with these values holds.
-
-    Raises MalformedJob for values that cannot be right.
-    """
+    """Return the reply to a job in these values of an answer. Raises MalformedJob if they cannot be right."""
     if "error" in values:
         raise MalformedJob(f"the answer has an error with a status of success: {values['error']!s:.200}")
     named = {"id": job_id} | {_NAMES.get(name, name): value for name, value in values.items()}

@@ -134,10 +134,7 @@ class HttpClient(Questions):
         return time.monotonic() + self.timeout_s + extra_s
 
     def ask(self, method: str, path: str, until: float | None = None, **options: Any) -> "Answer":
-        """Send a request and return its answer, as `HttpSession.ask` does: until `timeout_s`, or the time `until`.
-
-        Raises Timeout.
-        """
+        """Send a request, as `HttpSession.ask` does, and return its answer; raise Timeout at the time `until`."""
         try:
             return self._session.ask(method, path, self.until() if until is None else until, **options)
         except TimeoutError as error:

@@ -16,6 +16,7 @@ from shoal.client.handles import CHANGE_TIMEOUT_S, BuildOptions, IndexHandle, Lo
 from shoal.client.parts import bounded_groups, telling_how_many
 from shoal.client.source import File, Item, ItemFile, ServerFile, place_of
 from shoal.contract import wire
+from shoal.contract.checks import check_known
 from shoal.contract.excerpt import excerpt
 from shoal.contract.keys import NAME
 from shoal.errors import FileError, InvalidRequest, MalformedJob, NotReady, UnknownJob
@@ -93,10 +94,7 @@ class HttpLongJobs:
             self.client.ask("DELETE", job_path(job_id))
 
     def submit(self, path: str, source: File | Iterable[Item], fields: Mapping[str, Any], key: str | None) -> str:
-        """Submit a job with its source, and return its id.
-
-        A URL and a file of the server are named; another file is uploaded, and so is one that is made of texts.
-        """
+        """Submit a job with its source, which is uploaded unless the server can read it; return its id."""
         headers = {"Idempotency-Key": key or uuid4().hex}
         given = {name: value for name, value in fields.items() if value is not None}
         if isinstance(source, ServerFile) or (isinstance(source, str) and "://" in source):
@@ -172,6 +170,7 @@ class HttpIndexHandle(IndexHandle):
         return num
 
     def _build(self, source: File | Iterable[Item], options: BuildOptions) -> str:
+        check_known("option", options, BuildOptions.__annotations__)
         fields: dict[str, Any] = {**options}
         key = fields.pop("idempotency_key", None)
         return self.jobs.submit(f"{self._path()}/builds", source, fields, key)

@@ -55,10 +55,7 @@ _KEY = re.compile("[!-~]*")
 
 
 class HttpSession:
-    """Connections to one API, and the key for it. Thread-safe; after a fork, each process has connections of its own.
-
-    `httpx2.Client` explains the options. Raises InvalidRequest for a URL or a key that cannot be right.
-    """
+    """Connections to one API, by a client of each process. Thread-safe. Raises InvalidRequest for a wrong URL."""
 
     def __init__(self, url: str, key: str, **options: Any):
         if not _KEY.fullmatch(key):

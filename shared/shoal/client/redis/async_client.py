@@ -107,10 +107,7 @@ class AsyncClient:
         return (0, 0) if self._open is None else (self._open.lookup.num_hits, self._open.lookup.num_misses)
 
     async def close(self) -> None:
-        """Withdraw the jobs of tasks that wait, which get Unavailable, and close the client's connections.
-
-        To cancel this does not stop it, and to call it again waits for its end.
-        """
+        """Close all that is open, as `Client.close` does; to cancel this does not stop it, and a second call waits."""
         if self._open is not None and not self._open.is_over():
             await self._session().close()
 
@@ -151,22 +148,22 @@ class AsyncClient:
         self, texts: Iterable[str] | AsyncIterable[str], *, window: int = 64, lane: str = "bulk", **options: Any
     ) -> AsyncGenerator[NDArray[np.float32], None]:
         """Yield the vectors of any number of texts, as `Client.embed_stream` does; `aclose` withdraws its jobs."""
-        stream = self.open_stream(window, lane, options)
+        stream = self.open_stream(lane, options)
         try:
             async with aclosing(async_batches(texts, stream.num_texts)) as source:
                 while True:
-                    while stream.has_room and (batch := await anext(source, None)):
+                    while len(stream.sent) < window and (batch := await anext(source, None)):
                         await stream.send(batch)
-                    if stream.is_empty:
+                    if not stream.sent:
                         return
                     for rows in await stream.receive():
                         yield rows
         finally:
             stream.close()
 
-    def open_stream(self, window: int, lane: str, options: Mapping[str, Any]) -> EmbedStream:
+    def open_stream(self, lane: str, options: Mapping[str, Any]) -> EmbedStream:
         """Return a stream of jobs, to which texts are to be sent."""
-        return EmbedStream(self._session(), window, lane, self.name, self.timeout_s, options)
+        return EmbedStream(self._session(), lane, self.name, self.timeout_s, options)
 
     async def submit(
         self,
@@ -270,10 +267,7 @@ class AsyncHandle:
     id: str
 
     async def result(self, timeout_s: float | None = None) -> Reply:
-        """Return the job's reply, waiting for it; to cancel the task that waits does not cancel the job.
-
-        Raises the reply's error, Timeout, or UnknownJob once the result has expired.
-        """
+        """Return the job's reply, as `Handle.result` does; to cancel the task that waits leaves the job as it is."""
         timeout_s = self.client.timeout_s if timeout_s is None else timeout_s
         reply = await self.client.connect().wait_result(self.id, timeout_s)
         if reply is None:

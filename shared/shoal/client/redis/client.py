@@ -4,7 +4,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from os import PathLike
-from typing import Any, NamedTuple, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 from shoal.broker.broker import Broker
 from shoal.client.handles import IndexHandle, LongHandle
@@ -37,13 +37,6 @@ class ClientOptions(TypedDict, total=False):
     long_jobs_redis_url: str
 
 
-class _Running(NamedTuple):
-    """The asynchronous client of one process, and the thread whose event loop it belongs to."""
-
-    client: AsyncClient
-    thread: LoopThread
-
-
 class Client(Questions):
     """A program's end of the queue. Thread-safe, and works on both sides of a fork; connects on first use.
 
@@ -71,8 +64,9 @@ class Client(Questions):
         #: The long jobs of the pool.
         self.long_jobs = LongJobs(first.settings)
         self._new_client = partial(AsyncClient, redis_url, **options)
-        # By the id of the process: a fork copies no thread. The parent's stay here, so that nothing of them is closed.
-        self._running: dict[int, _Running] = {}
+        # The client of each process, with the thread whose event loop it belongs to: a fork copies no thread. The
+        # parent's stay here, so that nothing of them is closed.
+        self._running: dict[int, tuple[AsyncClient, LoopThread]] = {}
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
@@ -80,17 +74,14 @@ class Client(Questions):
         return cls(**options_from(settings))
 
     def run(self, ask: Callable[[AsyncClient], Awaitable[T]]) -> T:
-        """Return what the asynchronous client answers: `client.run(lambda client: client.queue.loads())`.
-
-        It is cancelled if the thread gives up, as by Ctrl-C.
-        """
-        running = self._started()
-        return running.thread.run(lambda: ask(running.client))
+        """Return what the asynchronous client answers: `client.run(lambda client: client.queue.loads())`."""
+        client, thread = self._started()
+        return thread.run(lambda: ask(client))
 
     def close(self) -> None:
         """Withdraw the jobs of threads that wait, which get Unavailable, and close the client's connections."""
         if running := self._running.pop(os.getpid(), None):
-            running.thread.close()
+            running[1].close()
         self.long_jobs.close()
         self.broker.close()
 
@@ -102,23 +93,22 @@ class Client(Questions):
         Memory stays constant however many texts there are. While the lane is full, a job is sent again until it has
         been refused for `timeout_s`.
         """
-        running = self._started()
+        client, thread = self._started()
 
         async def open_stream() -> EmbedStream:
-            return running.client.open_stream(window, lane, options)
+            return client.open_stream(lane, options)
 
-        run = running.thread.run
-        stream = run(open_stream)
+        stream = thread.run(open_stream)
         source = batches(texts, stream.num_texts)  # which this thread iterates
         try:
             while True:
-                while stream.has_room and (batch := next(source, None)):
-                    run(partial(stream.send, batch))
-                if stream.is_empty:
+                while len(stream.sent) < window and (batch := next(source, None)):
+                    thread.run(partial(stream.send, batch))
+                if not stream.sent:
                     return
-                yield from run(stream.receive)
+                yield from thread.run(stream.receive)
         finally:
-            running.thread.post(stream.close)  # the garbage collector may come here in any thread
+            thread.post(stream.close)  # the garbage collector may come here in any thread
 
     def put(self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None) -> str:
         return self.run(lambda own: own.put(job, lane, client, idempotency_key))
@@ -140,10 +130,9 @@ class Client(Questions):
         The runner reads and writes below its roots. Texts, or documents as dicts, are first written to a file beside
         `out`, called `{out}.jsonl`, which has to be a folder that the program and the runner share.
         """
-        columns = {"text_column": text_column, "id_column": id_column}
-        once = {"webhook": webhook, "idempotency_key": idempotency_key}
-        job = BulkJob(self.long_jobs, out, format=format, **columns, **once, **options)
-        return self.long_job(job.submit(source))
+        options |= {"text_column": text_column, "id_column": id_column, "format": format}
+        options |= {"webhook": webhook, "idempotency_key": idempotency_key}
+        return self.long_job(BulkJob(self.long_jobs, out, **options).submit(source))
 
     def index(self, name: str) -> IndexHandle:
         """Return the handle of an index, by which its documents and its versions are changed."""
@@ -175,10 +164,10 @@ class Client(Questions):
     def _cancel(self, job_id: str) -> str:
         return self.run(lambda own: own.job(job_id).cancel())
 
-    def _started(self) -> _Running:
+    def _started(self) -> tuple[AsyncClient, LoopThread]:
         """Return this process's client and thread; start them anew after `close`."""
         process = os.getpid()
         if running := self._running.get(process):
             return running
         client = self._new_client()
-        return self._running.setdefault(process, _Running(client, LoopThread(client.close)))
+        return self._running.setdefault(process, (client, LoopThread(client.close)))

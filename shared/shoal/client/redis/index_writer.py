@@ -52,11 +52,7 @@ class Written(NamedTuple):
 
 
 class IndexModel(NamedTuple):
-    """The properties of a served index, and of the worker's model, that the vectors of its documents depend on.
-
-    `prompt` is the name of the prompt before each document, or empty for the model's default. `fingerprint` tells apart
-    workers whose vectors of a text differ although their model is the same, as by precision.
-    """
+    """The properties of a served index, and of its workers, that the vectors of its documents depend on."""
 
     name: str
     digest: str
@@ -79,16 +75,11 @@ class IndexModel(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IndexWriter:
-    """The writer of the index `name`.
+    """The writer of the index `name`, whose `call` returns the reply to a job.
 
-    `call` returns the reply to a job. With `in_one_step` all that a method is given
-    is one change, or too large. Otherwise it is written in several changes, each of which is one step; the error of a
-    later one says how much is written. Nothing is written unless all documents are right and have their vectors. An
-    index that was published just now is waited for.
-
-    Methods raise what is wrong with a document or an id, UnknownIndex, NotReady without workers that serve the index
-    with one model and make the same vectors, InvalidRequest for an id that is a number where the index has numbered its
-    documents itself, TooManyChanges, TooLarge, and the errors of an embed.
+    With `in_one_step` a method writes one change, or raises TooLarge; else it writes several, and the error of a later
+    one says how much is written. Nothing is written unless all documents are right, and all workers that serve the
+    index make the same vectors of them. An index that was published just now is waited for.
     """
 
     name: str

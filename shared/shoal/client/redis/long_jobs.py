@@ -10,10 +10,11 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 from shoal.changes.change import MAX_CHANGES
-from shoal.client.handles import CHANGE_TIMEOUT_S, BuildOptions, IndexHandle, LongWait, OnStatus, checked
+from shoal.client.handles import CHANGE_TIMEOUT_S, BuildOptions, IndexHandle, LongWait, OnStatus
 from shoal.client.parts import async_batches
 from shoal.client.questions import options_of
 from shoal.client.source import BATCH, File, Item, ItemFile, Items, ServerFile, place_of
+from shoal.contract.checks import check_known
 from shoal.errors import InvalidRequest, NotReady, Unavailable
 from shoal.long_jobs.long_jobs import LongJobs, check
 from shoal.long_jobs.status import Progress
@@ -35,10 +36,7 @@ T = TypeVar("T")
 
 
 class WorkThreads:
-    """Work of the tasks of one event loop, such as RQ's, that a few threads do, until it is closed.
-
-    Methods raise Unavailable once it is closed. To cancel a task leaves work that a thread has begun as it is.
-    """
+    """The threads for work of one event loop that blocks, such as RQ's. Once closed, they raise Unavailable."""
 
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
@@ -111,7 +109,6 @@ class BulkJob:
         if isinstance(source, str | PathLike | ServerFile):
             return await threads.do(self._submit, place_of(source))
         with self._item_file() as file:
-            await threads.do(file.create)
             async with aclosing(async_batches(source, BATCH)) as batches:
                 async for batch in batches:
                     await threads.do(file.append, batch)
@@ -129,10 +126,7 @@ class BulkJob:
 
 @dataclass(frozen=True, slots=True)
 class AsyncLongHandle:
-    """A long job that was submitted, for the event loop that uses its client. `LongHandle` says what its methods do.
-
-    Threads of the client ask RQ, which knows no event loop.
-    """
+    """A `LongHandle` for the event loop that uses its client: threads of the client ask RQ, which blocks."""
 
     client: "AsyncClient"
     id: str
@@ -192,9 +186,10 @@ class AsyncIndexHandle:
 
     async def build(self, source: File | Items, **options: Unpack[BuildOptions]) -> AsyncLongHandle:
         """Submit a build of a new version from a file of documents."""
+        check_known("option", options, BuildOptions.__annotations__)
         if not isinstance(source, str | PathLike | ServerFile):
             raise InvalidRequest("source has documents: write them into a file below the runner's roots, and name that")
-        arguments: dict[str, Any] = {"name": self.name, "source": place_of(source), **checked(options)}
+        arguments: dict[str, Any] = {"name": self.name, "source": place_of(source), **options}
         once = {key: arguments.pop(key, None) for key in ("webhook", "idempotency_key")}
         job_id = await self.client.threads().do(self.client.long_jobs.submit, "build_index", arguments, **once)
         return AsyncLongHandle(self.client, job_id)

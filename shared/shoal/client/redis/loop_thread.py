@@ -45,24 +45,18 @@ class _Steps(Generic[T]):
 
 
 class LoopThread:
-    """An event loop in a daemon thread, which starts with the first call. Thread-safe.
+    """An event loop in a daemon thread, from the first call to `close`, where `at_end` is awaited. Thread-safe."""
 
-    `at_end` is awaited there when it is closed.
-    """
-
-    def __init__(self, at_end: Callable[[], Awaitable[object]]):
+    def __init__(self, at_end: Callable[[], Awaitable[object]], name: str = "shoal-client"):
         self._at_end = at_end
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = Thread(target=self._serve, name="shoal-client", daemon=True)
+        self._thread = Thread(target=self._serve, name=name, daemon=True)
         self._stopping = asyncio.Event()
         self._is_closed = False
         self._lock = RLock()  # the garbage collector may call `post` while its thread has the lock
 
     def run(self, make: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of what the loop is to await; it is cancelled if this thread gives up, as by Ctrl-C.
-
-        Raises Unavailable once the thread is closed, and RuntimeError in the loop itself, which would wait for ever.
-        """
+        """Return the result of what the loop is to await, which is cancelled if this thread gives up, as by Ctrl-C."""
         if current_thread() is self._thread:
             raise RuntimeError("the event loop of this client would wait for itself: await its AsyncClient there")
 

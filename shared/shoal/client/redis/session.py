@@ -38,11 +38,7 @@ _ERRORS_OF_A_TEXT = (InvalidText, TextTooLong, TooLarge, Internal)
 
 
 class Session:
-    """All that a client has open in its event loop, until it is closed or the loop ends.
-
-    A task of its own closes it: the task that asks may be cancelled at any moment, and at its end a loop cancels all.
-    `close_jobs` closes what the threads for long jobs use.
-    """
+    """All that a client has open in its event loop, which a task closes when the client is closed or the loop ends."""
 
     def __init__(self, connections: ConnectionMaker, keys: Keys, result_ttl_s: int, close_jobs: Callable[[], object]):
         self.loop = asyncio.get_running_loop()
@@ -167,45 +163,27 @@ class Call:
 
 
 class EmbedStream:
-    """The jobs of a stream of texts, of which at most `window` are unanswered.
+    """The jobs of a stream of texts. While the lane is full, a job is sent again, until `timeout_s` have passed."""
 
-    `num_texts` is the number of texts of a job. While the lane is full, a job is sent again until it has been refused
-    for `timeout_s`.
-    """
-
-    def __init__(
-        self, session: Session, window: int, lane: str, client: str, timeout_s: float, options: Mapping[str, Any]
-    ):
+    def __init__(self, session: Session, lane: str, client: str, timeout_s: float, options: Mapping[str, Any]):
         self._session = session
-        self._window = window
         self._lane = check_lane(lane)
         self._client = client
         self._timeout_s = timeout_s
         self._options = options_of(options)
+        #: The number of texts of a job.
         self.num_texts = TEXTS_PER_JOB if self._options.is_cacheable else TEXTS_PER_TOKENS_JOB
-        self._sent = deque[tuple[Job, Pending[Reply]]]()
-
-    @property
-    def has_room(self) -> bool:
-        """True if another job may be sent."""
-        return len(self._sent) < self._window
-
-    @property
-    def is_empty(self) -> bool:
-        """True if no job is unanswered."""
-        return not self._sent
+        #: The jobs that are not answered yet.
+        self.sent = deque[tuple[Job, Pending[Reply]]]()
 
     async def send(self, texts: list[str]) -> None:
         """Send a job of these texts."""
         job = Embed(texts, self._options)
-        self._sent.append((job, self._put(job)))
+        self.sent.append((job, self._put(job)))
 
     async def receive(self) -> Any:
-        """Return the vectors of the job that was sent first.
-
-        Raises Overloaded once the lane was full for `timeout_s`, and Timeout if a job there has no answer for so long.
-        """
-        job, pending = self._sent[0]
+        """Return the vectors of the job that was sent first. Raises Overloaded, and Timeout."""
+        job, pending = self.sent[0]
         until = time.monotonic() + self._timeout_s
         while True:
             try:
@@ -218,12 +196,12 @@ class EmbedStream:
                     raise
                 await asyncio.sleep(error.retry_after_s)
             pending = self._put(job)
-        self._sent.popleft()
+        self.sent.popleft()
         return vectors(reply, self._options)
 
     def close(self) -> None:
         """Withdraw what is not answered."""
-        self._session.dispatcher.forget([job for job, _ in self._sent])
+        self._session.dispatcher.forget([job for job, _ in self.sent])
 
     def _put(self, job: Job) -> Pending[Reply]:
         return self._session.dispatcher.call(self._lane, [job], self._client)[0]
