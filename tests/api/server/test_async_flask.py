@@ -31,6 +31,13 @@ def test_coroutines_run_in_the_loop_and_other_views_in_threads(app: Flask) -> No
     assert api.get("/blocks?name=a").text.startswith("a in shoal-view_")
 
 
+def test_uploads_which_take_minutes_have_threads_of_their_own(app: Flask) -> None:
+    app.view_functions["bulk.submit_bulk"] = lambda **_: threading.current_thread().name
+    api = app.test_client()
+    assert api.post("/v1/bulk?name=news.csv", data=b"text").text.startswith("shoal-upload")
+    assert api.post("/v1/bulk", json={"source": "news.csv"}).text.startswith("shoal-view")
+
+
 def test_views_that_wait_at_the_same_time_have_their_own_requests(app: Flask) -> None:
     both_wait = threading.Barrier(2)
 
