@@ -1,6 +1,7 @@
 """The jobs of requests: put into the queue, and waited for or submitted to be fetched later."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -8,9 +9,10 @@ from flask import Response
 
 from shoal.client.parts import put_share
 from shoal.client.redis.index_writer import IndexWriter
+from shoal.contract.checks import MAX_NAME_CHARS
 from shoal.contract.jobs import Job
 from shoal.contract.options import MAX_DIMENSIONS, Options
-from shoal.contract.replies import Reply
+from shoal.contract.replies import FINGERPRINT_HEADER, Reply
 from shoal.errors import InvalidRequest, TooLarge, Unavailable
 from shoal.operations import Decode, Embed, Search
 from shoal.queue.lane import MAX_PUT_BYTES
@@ -33,6 +35,14 @@ IDEMPOTENCY_KEY: dict[str, Any] = {
     "in": "header",
     "description": "Of a submit: the same key and request within a day answer the job that was submitted first",
     "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+}
+
+#: The header of a request that wants the vectors of one model alone, for the description of its route.
+FINGERPRINT: dict[str, Any] = {
+    "name": FINGERPRINT_HEADER,
+    "in": "header",
+    "description": "Answer with vectors of the model that has this fingerprint; if there is none, 409 model_mismatch",
+    "schema": {"type": "string", "maxLength": MAX_NAME_CHARS},
 }
 
 #: Headers of a response that did what `Prefer` asked for.
@@ -64,7 +74,7 @@ async def call(job: Job, remedy: str = "split the list", lane: str = "interactiv
     has, Overloaded, Unavailable and Timeout.
     """
     shared, request = context(), json_request()
-    settings = shared.settings
+    settings, job = shared.settings, _of_request(job)
     job.check_texts(settings.max_backlog_texts, settings.max_text_chars, "request", remedy)
     if isinstance(job, Search):
         job.check_hits(MAX_REQUEST_HITS, "request")
@@ -74,6 +84,12 @@ async def call(job: Job, remedy: str = "split the list", lane: str = "interactiv
         await _hold_vectors(shared, request, job, remedy)
     request.num_texts = len(job.texts)
     return await shared.client.call(job, lane=lane, timeout_s=settings.request_timeout_s, client=request.client_name)
+
+
+def _of_request(job: Job) -> Job:
+    """Return the job, pinned to the fingerprint that the current request names, if it does."""
+    fingerprint = json_request().fingerprint
+    return replace(job, fingerprint=fingerprint) if fingerprint else job
 
 
 async def _hold_vectors(shared: Context, request: JsonRequest, job: Embed, remedy: str) -> None:
@@ -139,7 +155,7 @@ async def submit(job: Job, lane: str = "interactive", headers: dict[str, str] | 
 
     Raises TooLarge, Overloaded, Unavailable, and InvalidRequest for an idempotency key that cannot be used.
     """
-    settings, client = context().settings, context().client
+    settings, client, job = context().settings, context().client, _of_request(job)
     remedy = f"submit several jobs, or wait for the answer of POST {job.path}, which splits the list"
     job.check_texts(settings.max_job_texts, settings.max_text_chars, "job", remedy)
     job_id = await client.put(job, lane, json_request().client_name, json_request().headers.get("Idempotency-Key"))

@@ -3,16 +3,17 @@
 import json
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import click
 
-from shoal.cli.options import REDIS_SETTINGS, settings_options
+from shoal.cli.options import MODEL_SETTINGS, REDIS_SETTINGS, settings_options
 from shoal.cli.output import echo, echo_lines
 from shoal.errors import InvalidRequest, Unavailable
 from shoal.process.progress import Progress
 from shoal.settings import Settings
-from shoal_workers.build_command import build, upload_changes
+from shoal_workers.build_command import build, build_here, client_of_pool, upload_changes
 
 FOLDER_SETTINGS = ("indexes", "index_home", "home")
 
@@ -30,6 +31,33 @@ def index() -> None:
 
 
 index.add_command(build)
+
+
+@index.command()
+@click.argument("index_name", metavar="INDEX")
+@click.option("--no-publish", is_flag=True, help="Leave the current version until `shoal index publish`.")
+@click.option("--local", is_flag=True, help="Embed in this process, even if a pool answers.")
+@settings_options(*REDIS_SETTINGS, *MODEL_SETTINGS, "indexes", "index_home", "index_store", "kept_versions")
+def migrate(settings: Settings, index_name: str, no_publish: bool, local: bool) -> None:
+    """Embed the documents of INDEX anew, and publish the new version when it is done.
+
+    The model is the pool's, or with --local the one of the settings. The version that is served is the source, and is
+    served until then; documents that were added and deleted since are folded in. A migration that was interrupted goes
+    on when the same command is given again. If nothing has changed, the current version stays.
+    """
+    from shoal_workers.process.processors import limit_native_threads
+
+    limit_native_threads(settings.threads, settings.workers)
+    from shoal_workers.index.index import current_version
+    from shoal_workers.index.long_tasks import migrate_index
+    from shoal_workers.index.store.store_process import check_store
+
+    check_store(settings)
+    folder = _folder(settings, index_name)
+    current_version(folder)  # raises IndexNotFound before a model is opened
+    run = partial(migrate_index, publishes=not no_publish)
+    with client_of_pool(settings) as client:  # also where it does not embed, as it has the changes
+        build_here(settings, folder, client, None if local else client, not no_publish, run)
 
 
 @index.command()

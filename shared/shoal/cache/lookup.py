@@ -29,11 +29,12 @@ OBJECT_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class LookupResult:
-    """A job with the cached entry of each of its texts, or None; `model` is the one that made the entries."""
+    """A job with the cached entry of each of its texts, or None; `model` and `fingerprint` are what made them."""
 
     job: Job
     entries: Sequence[Entry | None]
     model: str = ""
+    fingerprint: str = ""
 
     @property
     def missing(self) -> list[str]:
@@ -53,6 +54,7 @@ class LookupResult:
             timings=dict.fromkeys(TIMINGS, 0.0),
             cached=len(found),
             model=self.model,
+            fingerprint=self.fingerprint,
         )
         return reply if rest is None else self._in_order(Reply.join([reply, rest]))
 
@@ -108,6 +110,8 @@ class CacheLookup:
         table, options = self._table, job.options
         if table is None or not job.is_cacheable or not table.supports(options):
             return all_missing
+        if job.fingerprint not in (None, table.model_fingerprint):
+            return all_missing
         digests = table.digests(job.texts, table.prompt(options.prompt_name), options)
         try:
             found = await self._entries(table, digests)
@@ -116,7 +120,7 @@ class CacheLookup:
         entries = [entry if entry and entry.answers(options) else None for entry in found]
         self.num_hits += len(entries) - entries.count(None)
         self.num_misses += entries.count(None)
-        return LookupResult(job, entries, table.model)
+        return LookupResult(job, entries, table.model, table.model_fingerprint)
 
     async def _entries(self, table: Table, digests: Sequence[bytes]) -> list[Entry | None]:
         held = self._held

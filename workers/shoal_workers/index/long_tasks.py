@@ -22,8 +22,10 @@ from shoal_workers.index.build.builder import BuildResult, build
 from shoal_workers.index.build.chunks import Cutter
 from shoal_workers.index.build.document_encoder import DocumentEncoder
 from shoal_workers.index.build.folding import IndexChanges
+from shoal_workers.index.build.migration import VersionDocuments
 from shoal_workers.index.files.field_kinds import KINDS
 from shoal_workers.index.files.field_values import MAX_COLUMNS, OTHER_FIELDS
+from shoal_workers.index.index import current_version
 from shoal_workers.index.versions import delete, list_versions, publish, rollback
 
 #: What can be done with the versions of an index.
@@ -178,6 +180,36 @@ def build_index(
         kinds=request.kinds(),
         language=request.language,
         cutter=Cutter.open(settings.home_folder, encoder.model, request.options()),
+    )
+
+
+def migrate_index(
+    folder: Path,
+    encoder: DocumentEncoder,
+    report: Report,
+    *,
+    settings: Settings = DEFAULTS,
+    publishes: bool = True,
+    changes: IndexChanges | None = None,
+) -> BuildResult:
+    """Build a version of the index in `folder` from the documents of the current one, with the encoder's vectors.
+
+    Raises IndexNotFound, and what `builder.build` does.
+    """
+    version = current_version(folder)
+    source = VersionDocuments(version)
+    return build(
+        source,
+        folder,
+        encoder,
+        report,
+        publishes=publishes,
+        num_kept=settings.kept_versions,
+        changes=changes,
+        kinds=source.given_kinds(report),
+        language=source.language(),
+        cutter=Cutter.open(settings.home_folder, encoder.model, source.chunks()),
+        began_from=version.name,
     )
 
 

@@ -61,6 +61,7 @@ class Work:
     inputs: Sequence[Any] = field(init=False)
     options: Options = field(init=False)
     model_name: str = field(init=False)
+    fingerprint: str = field(init=False)
 
     #: True if the cache may have the vectors of the texts, where the options allow it.
     is_cacheable: ClassVar[bool] = True
@@ -70,6 +71,7 @@ class Work:
 
     def __post_init__(self) -> None:
         self.options, self.model_name = self.job.options, self.pipeline.encoder.model.name
+        self.fingerprint = self.pipeline.fingerprint
         self.inputs = self._first_inputs()
         self.untokenized.extend(range(len(self.inputs)))
 
@@ -213,7 +215,8 @@ class Work:
     def answer(self) -> Answer | None:
         """Return the reply of a job without error, and its address; if that fails, set the error and return None."""
         try:
-            reply = Reply(id=self.job.id, timings=self.timings, model=self.model_name, **self._result())
+            about = {"timings": self.timings, "model": self.model_name, "fingerprint": self.fingerprint}
+            reply = Reply(id=self.job.id, **about, **self._result())
             if self.job.ignored:
                 reply = replace(reply, ignored=list(self.job.ignored))
             return Answer(self.delivery, reply, self.job.reply_to)

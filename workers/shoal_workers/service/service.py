@@ -171,7 +171,8 @@ def open_cache(settings: Settings, encoder: Encoder, broker: Broker) -> Cache | 
         return None
     fingerprint = blake2b(f"{__version__} {encoder.fingerprint}".encode(), digest_size=16).hexdigest()
     table = Table(
-        model.name, model.dimension, model.pooling, fingerprint, places, model.prompts, model.prompt_for(None)
+        *(model.name, model.dimension, model.pooling, fingerprint, places, model.prompts, model.prompt_for(None)),
+        model_fingerprint=encoder.fingerprint,
     )
     return Cache(broker, keys, table, settings.cache_ttl_s)
 
@@ -210,6 +211,7 @@ def about(worker: Worker, lane_limits: LaneLimits | None = None) -> dict[str, An
         "pooling": model.pooling,
         "prompts": sorted(model.prompts),
         "reranker": worker.reranker.model.name if worker.reranker else None,
+        "reranker_fingerprint": worker.reranker.fingerprint if worker.reranker else None,
         "cache": worker.cache.table.to_heartbeat() if worker.cache else None,
         "engine": engine.name,
         "precision": engine.precision,

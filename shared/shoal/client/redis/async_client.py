@@ -23,6 +23,7 @@ from shoal.client.questions import (
     hits_of,
     job_of,
     options_of,
+    result_of,
     search_of,
     vectors,
 )
@@ -46,7 +47,8 @@ class AsyncClient:
     It does what `shoal.Client` does, with the same options and errors. Jobs of many tasks go to Redis together, and one
     task receives their replies. To cancel a task, or to let `asyncio.timeout` do it, withdraws the jobs that it awaits.
     A client belongs to the event loop that uses it first, until it is closed or the loop ends; another one gets
-    RuntimeError.
+    RuntimeError. With a `fingerprint`, as replies and workers tell it, vectors and hits are of that model, or the call
+    raises ModelMismatch.
     """
 
     def __init__(
@@ -61,12 +63,14 @@ class AsyncClient:
         name: str = "",
         max_reply_mb: int = DEFAULTS.max_reply_mb,
         long_jobs_redis_url: str = DEFAULTS.long_jobs_redis_url,
+        fingerprint: str = "",
     ):
         #: The name under which the queue knows the client.
         self.name = name or secrets.token_hex(8)
         #: The seconds for which it waits for a reply.
         self.timeout_s = timeout_s
         self.max_reply_bytes = max_reply_mb * 2**20
+        self.fingerprint = fingerprint
         #: The settings of the pool.
         self.settings = Settings(
             redis_url=redis_url, key_prefix=key_prefix, pool=pool, home=home, long_jobs_redis_url=long_jobs_redis_url
@@ -74,7 +78,9 @@ class AsyncClient:
         #: The long jobs of the pool, whose methods block.
         self.long_jobs = LongJobs(self.settings)
         connections = ConnectionMaker(self.settings.redis_address)
-        self._new_session = partial(Session, connections, self.settings.keys, result_ttl_s, self.long_jobs.close)
+        self._new_session = partial(
+            Session, connections, self.settings.keys, result_ttl_s, self.long_jobs.close, fingerprint
+        )
         self._open: Session | None = None
 
     @classmethod
@@ -191,7 +197,7 @@ class AsyncClient:
         self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None
     ) -> str:
         """Put a job as `Client.put` does; return its id, or the id of the job that was put first with the key."""
-        session, owner = self._session(), client or self.name
+        session, owner, job = self._session(), client or self.name, job.pinned(self.fingerprint)
         if isinstance(job, Search):
             job.check_hits()
         await session.check_num_vectors(job, self.max_reply_bytes)
@@ -278,7 +284,7 @@ class AsyncHandle:
         reply = await self.client.connect().wait_result(self.id, timeout_s)
         if reply is None:
             raise Timeout(f"job {self.id} has no answer after {timeout_s:g} s: it keeps its place, ask again")
-        return Reply.join([reply])
+        return result_of(reply, self.client.fingerprint)
 
     async def status(self) -> str:
         """Return one of queued, running, done, failed, cancelled and expired."""

@@ -41,11 +41,19 @@ class Session:
     """All that a client has open in its event loop, until it is closed or the loop ends.
 
     A task of its own closes it: the task that asks may be cancelled at any moment, and at its end a loop cancels all.
-    `close_jobs` closes what the threads for long jobs use.
+    `close_jobs` closes what the threads for long jobs use. Jobs are pinned to the `fingerprint`, if there is one.
     """
 
-    def __init__(self, connections: ConnectionMaker, keys: Keys, result_ttl_s: int, close_jobs: Callable[[], object]):
+    def __init__(
+        self,
+        connections: ConnectionMaker,
+        keys: Keys,
+        result_ttl_s: int,
+        close_jobs: Callable[[], object],
+        fingerprint: str = "",
+    ):
         self.loop = asyncio.get_running_loop()
+        self.fingerprint = fingerprint
         self._broker = AsyncBroker(connections)
         self.producer = Producer(self._broker, keys, result_ttl_s)
         self.lookup = CacheLookup(self._broker, keys, self.producer.pool)
@@ -63,6 +71,7 @@ class Session:
 
     async def call(self, job: Job, lane: str, client: str, timeout_s: float, max_reply_bytes: int) -> Reply:
         """Return the reply to a client's job; raise Timeout if there is none in its time."""
+        job = job.pinned(self.fingerprint)
         await self.check_num_vectors(job, max_reply_bytes)
         call = Call(self, lane, client, time.monotonic() + timeout_s, max_reply_bytes)
         try:
@@ -114,7 +123,7 @@ class Call:
         if len(cached.missing) < len(job.texts):
             with suppress(*_ERRORS_OF_A_TEXT):
                 rest = await self._run(replace(job, texts=cached.missing, id=new_id()))
-                if rest.model == cached.model:
+                if rest.model == cached.model and rest.fingerprint in ("", cached.fingerprint):
                     return cached.reply(rest)
         return await self._run(job)
 
@@ -125,10 +134,9 @@ class Call:
             return await self._run_in_turn(parts)
         put_share(job)  # raises TooLarge
         replies = await self._send(parts)
-        for pause_s, numbers in of_other_versions(replies, self.until):
+        for pause_s, numbers, again in of_other_versions(parts, replies, self.until):
             await asyncio.sleep(pause_s)
-            again = await self._send([replace(parts[n], id=new_id()) for n in numbers])
-            for n, reply in zip(numbers, again, strict=True):
+            for n, reply in zip(numbers, await self._send(again), strict=True):
                 replies[n] = reply
         return Reply.join(replies)
 
@@ -170,7 +178,7 @@ class EmbedStream:
     """The jobs of a stream of texts, of which at most `window` are unanswered.
 
     `num_texts` is the number of texts of a job. While the lane is full, a job is sent again until it has been refused
-    for `timeout_s`.
+    for `timeout_s`. The first reply tells of which fingerprint all are.
     """
 
     def __init__(
@@ -182,6 +190,7 @@ class EmbedStream:
         self._client = client
         self._timeout_s = timeout_s
         self._options = options_of(options)
+        self._fingerprint = session.fingerprint
         self.num_texts = TEXTS_PER_JOB if self._options.is_cacheable else TEXTS_PER_TOKENS_JOB
         self._sent = deque[tuple[Job, Pending[Reply]]]()
 
@@ -197,7 +206,7 @@ class EmbedStream:
 
     async def send(self, texts: list[str]) -> None:
         """Send a job of these texts."""
-        job = Embed(texts, self._options)
+        job = Embed(texts, self._options).pinned(self._fingerprint)
         self._sent.append((job, self._put(job)))
 
     async def receive(self) -> Any:
@@ -210,14 +219,17 @@ class EmbedStream:
         while True:
             try:
                 reply = Reply.join([await pending.result(self._timeout_s)])
-                break
+                self._fingerprint = self._fingerprint or reply.fingerprint
+                if reply.fingerprint in ("", self._fingerprint):
+                    break
+                job = replace(job, id=new_id()).pinned(self._fingerprint)
             except TimeoutError as error:
                 raise await self._session.timeout(self._timeout_s) from error
             except Overloaded as error:
                 if time.monotonic() + error.retry_after_s > until:
                     raise
                 await asyncio.sleep(error.retry_after_s)
-            pending = self._put(job)
+            self._sent[0] = job, pending = job, self._put(job)
         self._sent.popleft()
         return vectors(reply, self._options)
 
