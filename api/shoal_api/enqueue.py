@@ -9,7 +9,6 @@ from flask import Response
 
 from shoal.client.parts import put_share
 from shoal.client.redis.index_writer import IndexWriter
-from shoal.contract.checks import MAX_NAME_CHARS
 from shoal.contract.jobs import Job
 from shoal.contract.options import MAX_DIMENSIONS, Options
 from shoal.contract.replies import FINGERPRINT_HEADER, Reply
@@ -42,7 +41,7 @@ FINGERPRINT: dict[str, Any] = {
     "name": FINGERPRINT_HEADER,
     "in": "header",
     "description": "Answer with vectors of the model that has this fingerprint; if there is none, 409 model_mismatch",
-    "schema": {"type": "string", "maxLength": MAX_NAME_CHARS},
+    "schema": {"type": "string"},
 }
 
 #: Headers of a response that did what `Prefer` asked for.
@@ -88,7 +87,7 @@ async def call(job: Job, remedy: str = "split the list", lane: str = "interactiv
 
 def _of_request(job: Job) -> Job:
     """Return the job, pinned to the fingerprint that the current request names, if it does."""
-    fingerprint = json_request().fingerprint
+    fingerprint = json_request().environ.get("HTTP_X_MODEL_FINGERPRINT")
     return replace(job, fingerprint=fingerprint) if fingerprint else job
 
 

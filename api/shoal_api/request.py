@@ -168,11 +168,6 @@ class JsonRequest(Request):
                     return
 
     @property
-    def fingerprint(self) -> str:
-        """The fingerprint of the model whose vectors the request wants; empty for any."""
-        return str(self.environ.get("HTTP_X_MODEL_FINGERPRINT", ""))
-
-    @property
     def body(self) -> ReceivedBody:
         """The body as the server has it."""
         return self.environ.get(BODY) or WsgiBody(self.environ["wsgi.input"], self.declared_bytes)

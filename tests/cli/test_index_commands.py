@@ -170,7 +170,7 @@ class TestThroughAPool:
 
     def test_a_pool_that_comes_to_serve_another_model(self, client: Client, encoder: Encoder) -> None:
         here = ModelInfo.of(encoder.model, encoder.fingerprint)
-        with pytest.raises(ModelMismatch, match=f"and this worker's {excerpt(here.name)} has {here.fingerprint}"):
+        with pytest.raises(ModelMismatch, match=f"and {excerpt(here.name)} has {here.fingerprint}"):
             list(PoolEncoder(client, replace(here, fingerprint="f" * 32)).embed(["storm"]))
 
 

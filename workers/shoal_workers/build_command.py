@@ -1,10 +1,9 @@
 """The command `shoal index build`: a version of an index is built of documents."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from shoal.client.redis.client import Client
     from shoal_workers.index.build.builder import BuildResult
     from shoal_workers.index.build.document_encoder import DocumentEncoder
+    from shoal_workers.index.long_tasks import BuildIndex
 
 #: Sample headlines that come with Shoal.
 SAMPLE = Path(__file__).parent / "sample" / "headlines.csv"
@@ -96,8 +96,7 @@ def build(
 
     limit_native_threads(settings.threads, settings.workers)
     from shoal.client.source import place_of
-    from shoal_workers.index.long_tasks import BuildIndex, build_index, where_is
-    from shoal_workers.index.store.store_process import check_store
+    from shoal_workers.index.long_tasks import BuildIndex, where_is
 
     if (name is None) == (out is None):
         raise click.UsageError("Name the index with --name, or its folder with --out.")
@@ -112,37 +111,28 @@ def build(
             raise click.UsageError("--detach takes a SOURCE and --name, and not --local.")
         submit(settings, "build_index", asdict(replace(request, source=place_of(source))), webhook)
         return
+    build_here(settings, request, folder, local)
+
+
+def build_here(settings: Settings, request: "BuildIndex", folder: Path, local: bool) -> None:
+    """Build a version in this process, and print what was done."""
+    from shoal_workers.index.long_tasks import build_index, changes_of, name_of
+    from shoal_workers.index.store.store_process import check_store
+
     check_store(settings)
     request.open_source(settings)  # what is wrong with the source or the folder is said before a model is opened
     folder.mkdir(parents=True, exist_ok=True)
-    with client_of_pool(settings, local) as client:
-        build_here(settings, folder, client, client, request.publish, partial(build_index, request))
-
-
-def build_here(
-    settings: Settings,
-    folder: Path,
-    client: "Client | None",
-    embedding: "Client | None",
-    publishes: bool,
-    run: Callable[..., "BuildResult"],
-) -> None:
-    """Build a version in this process by `run`, and print what was done.
-
-    The `client` has the changes of the index, and the pool of the one that is `embedding` embeds the texts.
-    """
-    from shoal_workers.index.long_tasks import changes_of, name_of
-
-    changes = changes_of(name_of(settings, folder), client) if client else None
-    with _encoder(settings, embedding) as encoder, TaskBar() as report:
-        result = run(folder, encoder, report, settings=settings, changes=changes)
-    _tell(result, folder)
-    if not result.is_published:
-        changed = ", as another version became the current one meanwhile" if publishes else ""
-        click.echo(f"it is not published{changed}: shoal index publish {folder} {result.version}", err=True)
-    upload_changes(settings, folder, is_published=result.is_published)
-    if changes:
-        changes.forget_folded(folder)
+    with _client(settings, local and not request.is_migration) as client:
+        changes = changes_of(name_of(settings, folder), client) if client else None
+        with _encoder(settings, None if local else client) as encoder, TaskBar() as report:
+            result = build_index(request, folder, encoder, report, settings=settings, changes=changes)
+        _tell(result, folder)
+        if not result.is_published:
+            changed = ", as another version became the current one meanwhile" if request.publish else ""
+            click.echo(f"it is not published{changed}: shoal index publish {folder} {result.version}", err=True)
+        upload_changes(settings, folder, is_published=result.is_published)
+        if changes:
+            changes.forget_folded(folder)
 
 
 def _tell(result: "BuildResult", folder: Path) -> None:
@@ -188,7 +178,7 @@ def upload_changes(settings: Settings, folder: Path, *, is_published: bool, is_a
 
 
 @contextmanager
-def client_of_pool(settings: Settings, local: bool = False) -> Iterator["Client | None"]:
+def _client(settings: Settings, local: bool) -> Iterator["Client | None"]:
     """Give a client of the pool; None for a local build, and after a line that says so if Redis does not answer."""
     from shoal.client.redis.client import Client
 

@@ -3,7 +3,6 @@
 import json
 from contextlib import suppress
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 import click
@@ -13,7 +12,7 @@ from shoal.cli.output import echo, echo_lines
 from shoal.errors import InvalidRequest, Unavailable
 from shoal.process.progress import Progress
 from shoal.settings import Settings
-from shoal_workers.build_command import build, build_here, client_of_pool, upload_changes
+from shoal_workers.build_command import build, build_here, upload_changes
 
 FOLDER_SETTINGS = ("indexes", "index_home", "home")
 
@@ -41,23 +40,16 @@ index.add_command(build)
 def migrate(settings: Settings, index_name: str, no_publish: bool, local: bool) -> None:
     """Embed the documents of INDEX anew, and publish the new version when it is done.
 
-    The model is the pool's, or with --local the one of the settings. The version that is served is the source, and is
-    served until then; documents that were added and deleted since are folded in. A migration that was interrupted goes
-    on when the same command is given again. If nothing has changed, the current version stays.
+    The model is the pool's, or with --local the one of the settings. The source is the version that is served, until
+    then; documents that were added and deleted since are folded in. Interrupted, the same command goes on.
     """
     from shoal_workers.process.processors import limit_native_threads
 
     limit_native_threads(settings.threads, settings.workers)
-    from shoal_workers.index.index import current_version
-    from shoal_workers.index.long_tasks import migrate_index
-    from shoal_workers.index.store.store_process import check_store
+    from shoal_workers.index.long_tasks import MigrateIndex
 
-    check_store(settings)
     folder = _folder(settings, index_name)
-    current_version(folder)  # raises IndexNotFound before a model is opened
-    run = partial(migrate_index, publishes=not no_publish)
-    with client_of_pool(settings) as client:  # also where it does not embed, as it has the changes
-        build_here(settings, folder, client, None if local else client, not no_publish, run)
+    build_here(settings, MigrateIndex.of(index_name, folder, not no_publish), folder, local)
 
 
 @index.command()

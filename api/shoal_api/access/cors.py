@@ -17,9 +17,8 @@ _REQUEST_HEADERS = (
 
 #: Response headers that such a page may read, beside the few that browsers let every page read.
 _RESPONSE_HEADERS = (
-    *("Location", "Preference-Applied", "RateLimit", "RateLimit-Policy", "Retry-After"),
+    *("Location", "Preference-Applied", "RateLimit", "RateLimit-Policy", "Retry-After", FINGERPRINT_HEADER),
     *("Server-Timing", "WWW-Authenticate", "X-Cached", "X-Dtype", "X-Shape", "X-Tokens", "X-Truncated"),
-    FINGERPRINT_HEADER,
 )
 
 #: Time for which a browser may cache the answer to a preflight request, in seconds: Chromium accepts no longer one.

@@ -182,10 +182,7 @@ def search_fields(reply: Reply) -> dict[str, Any]:
 
 
 def cost_headers(reply: Reply) -> dict[str, str]:
-    """Return what it cost, and the model's fingerprint.
-
-    That is `Server-Timing` in milliseconds, and the numbers of tokens, of truncated texts and of cached ones.
-    """
+    """Return `Server-Timing` in ms, the numbers of tokens, truncated texts and cached ones, and the fingerprint."""
     timings = reply.timings
     return {
         "Server-Timing": ", ".join([f"{name[:-2]};dur={timings.get(name, 0.0) * 1000:.3f}" for name in TIMINGS]),

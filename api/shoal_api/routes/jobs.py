@@ -13,7 +13,7 @@ from flask import Response
 from shoal.bulk.vector_folder import BAD_ROWS
 from shoal.contract.excerpt import excerpt
 from shoal.contract.options import Options
-from shoal.contract.replies import Reply
+from shoal.contract.replies import FINGERPRINT_HEADER, Reply
 from shoal.errors import UnknownFile, UnknownJob
 from shoal.long_jobs.public_status import public_text
 from shoal.process.allowed_path import allowed_path
@@ -113,7 +113,7 @@ async def job_result(path: JobPath, query: ResultQuery) -> Response:
         return rendered(await context().in_thread(state, job_id, job.status), 202)
     if reply is None:
         return rendered({"id": path.id, "status": (await client.queue.status(path.id))[0]}, 202)
-    reply = Reply.join([reply.of_pinned(json_request().fingerprint)])
+    reply = Reply.join([reply.of_pinned(json_request().headers.get(FINGERPRINT_HEADER))])
     if reply.scores is not None:
         return rendered({**result_fields(reply), "scores": reply.scores})
     if reply.vectors is None:

@@ -96,6 +96,7 @@ class CacheLookup:
         self._max_held_bytes = max_held_bytes
         self._hold_s = hold_s
         self._table: Table | None = None
+        self._fingerprint = ""
         self._held: dict[bytes, Entry] = {}
         self._refresh_at = self._drop_at = 0.0
         self._refreshing = asyncio.Lock()
@@ -108,9 +109,8 @@ class CacheLookup:
                     await self._refresh()
         all_missing = LookupResult(job, [None] * len(job.texts))
         table, options = self._table, job.options
-        if table is None or not job.is_cacheable or not table.supports(options):
-            return all_missing
-        if job.fingerprint not in (None, table.model_fingerprint):
+        is_of_pin = job.fingerprint in (None, self._fingerprint)
+        if table is None or not (is_of_pin and job.is_cacheable and table.supports(options)):
             return all_missing
         digests = table.digests(job.texts, table.prompt(options.prompt_name), options)
         try:
@@ -120,7 +120,7 @@ class CacheLookup:
         entries = [entry if entry and entry.answers(options) else None for entry in found]
         self.num_hits += len(entries) - entries.count(None)
         self.num_misses += entries.count(None)
-        return LookupResult(job, entries, table.model, table.model_fingerprint)
+        return LookupResult(job, entries, table.model, self._fingerprint)
 
     async def _entries(self, table: Table, digests: Sequence[bytes]) -> list[Entry | None]:
         held = self._held
@@ -143,7 +143,9 @@ class CacheLookup:
 
     async def _refresh(self) -> None:
         try:
-            self._table = Table.from_heartbeats((await self._pool.first_heartbeats()).values())
+            workers = (await self._pool.first_heartbeats()).values()
+            self._table = Table.from_heartbeats(workers)
+            self._fingerprint = next((str(about.get("fingerprint", "")) for about in workers), "")  # of all, as tables
         except ShoalError:
             self._table = None
         now = time.monotonic()

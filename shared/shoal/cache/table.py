@@ -31,7 +31,6 @@ class Table:
     """The number of places in a pool's cache, and all that a digest depends on besides text and options.
 
     Workers with the same `fingerprint` compute the same vectors. `prompts` has the text of each prompt by its name.
-    Replies tell `model_fingerprint`, of which the `fingerprint` is made.
     """
 
     model: str
@@ -41,19 +40,13 @@ class Table:
     num_places: int
     prompts: dict[str, str]
     default_prompt: str
-    model_fingerprint: str = ""
 
     @classmethod
     def from_heartbeats(cls, heartbeats: Iterable[Mapping[str, Any]]) -> Self | None:
         """Return the table in these heartbeats; None if they differ, or if one of them has no valid table."""
         try:
             tables = [
-                cls(
-                    *(about["model"], about["dimension"], about["pooling"]),
-                    **about["cache"],
-                    model_fingerprint=about.get("fingerprint", ""),
-                )
-                for about in heartbeats
+                cls(about["model"], about["dimension"], about["pooling"], **about["cache"]) for about in heartbeats
             ]
             is_one = bool(tables) and all(table._is_valid() and table == tables[0] for table in tables)
         except (KeyError, TypeError, AttributeError):  # a worker has no cache, or is of another version
@@ -61,8 +54,7 @@ class Table:
         return tables[0] if is_one else None
 
     def _is_valid(self) -> bool:
-        words = [self.model, self.pooling, self.fingerprint, self.default_prompt, self.model_fingerprint]
-        words += [*self.prompts, *self.prompts.values()]
+        words = (self.model, self.pooling, self.fingerprint, self.default_prompt, *self.prompts, *self.prompts.values())
         sizes = (self.dimension, self.num_places)
         return all(isinstance(word, str) for word in words) and all(isinstance(n, int) and n > 0 for n in sizes)
 

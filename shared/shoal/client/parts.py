@@ -72,9 +72,9 @@ def of_other_versions(
 ) -> Iterator[tuple[float, list[int], list[Job]]]:
     """Yield a pause in seconds, the numbers of the replies to compute again then, and their jobs, until all are alike.
 
-    The caller replaces the replies. Computed again are all but those of the version of the index that was computed
-    last, as workers switch one after the other, and those of the fingerprint of that reply, to which the jobs are
-    pinned. It ends at `until` on the monotonic clock, and for an error.
+    The caller replaces the replies. Computed again are all that are not like the one that was computed last, as workers
+    switch one after the other; jobs are pinned to its fingerprint. It ends at `until` on the monotonic clock, and for
+    an error.
     """
     wanted, pause_s = replies[-1], 0.0
     while not any(reply.error for reply in replies) and time.monotonic() + pause_s < until:

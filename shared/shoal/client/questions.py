@@ -197,11 +197,6 @@ def hits_of(queries: str | Iterable[str], reply: Reply, options: Mapping[str, An
     return hits[0] if isinstance(queries, str) or options.get("fuse") else hits
 
 
-def result_of(reply: Reply, fingerprint: str) -> Reply:
-    """Return the reply to a submitted job for a client with a fingerprint; raise its error, or ModelMismatch."""
-    return Reply.join([reply if reply.scores is not None else reply.of_pinned(fingerprint)])
-
-
 def check_lane(lane: str) -> str:
     """Return `lane`; raise InvalidRequest if there is none of that name."""
     if lane not in LANES:

@@ -101,8 +101,7 @@ class Job:
         if self.timeout_s is not None:
             check_number("timeout_s", self.timeout_s, 0, MAX_DEADLINE_S)
         check_range("first_text", self.first_text, 0, MAX_TEXT_NUMBER)
-        if self.fingerprint is not None:
-            check_string("fingerprint", self.fingerprint, "a fingerprint, as replies tell it")
+        check_string("fingerprint", "" if self.fingerprint is None else self.fingerprint, "a fingerprint of replies")
         self._check()
 
     # What an operation adds

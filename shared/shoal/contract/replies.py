@@ -170,9 +170,9 @@ class Reply:
 
     def of_pinned(self, fingerprint: str | None) -> "Reply":
         """Return the reply, or the error ModelMismatch if a fingerprint is wanted and it is of another one."""
-        if not fingerprint or self.error or self.fingerprint == fingerprint:
-            return self
-        return self.failure(self.id, other_fingerprint(fingerprint, self.fingerprint, self.model))
+        if not fingerprint or self.error or self.scores is not None or self.fingerprint == fingerprint:
+            return self  # scores are of a reranker, which has another one: its worker has compared that
+        return self.failure(self.id, other_fingerprint(fingerprint, self.model, self.fingerprint))
 
     def rows_by_text(self) -> list[NDArray[np.float32]]:
         """Return vectors of tokens, or of chunks, as one `[vectors, dimension]` array for each text."""
@@ -255,34 +255,27 @@ def _typed(name: str, value: Any, type_: Any) -> Any:
 
 def _check_alike(first: Reply, other: Reply) -> None:
     """Raise NotReady if two parts of a reply are of different models, dimensions, or versions of an index."""
-    if (described := _describe_model(first)) != (another := _describe_model(other)):
+    described, another = _describe_model(first), _describe_model(other)
+    if described == another and first.fingerprint != other.fingerprint and not first.is_like(other):
+        described, another = f"{described} ({first.fingerprint:.12})", f"{another} ({other.fingerprint:.12})"
+    if described != another:
         raise NotReady(
             f"parts of the reply are of different models, {described} and {another}: "
             "send it again when all workers serve the same model"
         )
-    if first.is_like(other):
-        return
-    if first.fingerprint != other.fingerprint:
+    versions = (first.index_version, other.index_version)
+    if all(versions) and len(set(versions)) > 1:
         raise NotReady(
-            f"parts of the reply are of different vectors, with the fingerprints {excerpt(first.fingerprint)} and "
-            f"{excerpt(other.fingerprint)}: send it again when all workers have the same settings"
+            f"parts of the reply are of the versions {versions[0]} and {versions[1]} of the index: "
+            "send it again when all workers serve the same version"
         )
-    raise NotReady(
-        f"parts of the reply are of the versions {first.index_version} and {other.index_version} of the index: "
-        "send it again when all workers serve the same version"
-    )
 
 
-def other_fingerprint(wanted: str, found: str, model: str) -> ModelMismatch:
-    """Return the error of a job that wants one fingerprint from a worker with another; "" for one that tells none."""
-    if not found:
-        return ModelMismatch(
-            f"the answer is to be of the model with fingerprint {excerpt(wanted)}, and the worker or the API tells "
-            "none: update it"
-        )
+def other_fingerprint(wanted: str, model: str, fingerprint: str) -> ModelMismatch:
+    """Return the error of a job that wants a fingerprint, of a worker with another one or that tells none."""
     return ModelMismatch(
-        f"the answer is to be of the model with fingerprint {excerpt(wanted)}, and this worker's {excerpt(model)} has "
-        f"{found}: start a worker of the former, or compute all vectors that are compared anew and ask for the latter"
+        f"the answer is to be of the model with fingerprint {excerpt(wanted)}, and {excerpt(model)} has "
+        f"{fingerprint or 'a worker that tells none'}: start workers of the former, or compute all vectors anew"
     )
 
 

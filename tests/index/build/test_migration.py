@@ -1,4 +1,4 @@
-"""`migrate_index`: the documents of the current version get the vectors of another model, beside it."""
+"""A migration: the documents of the current version get the vectors of another model, beside it."""
 
 import json
 from dataclasses import replace
@@ -24,7 +24,7 @@ from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.build.migration import VersionDocuments
 from shoal_workers.index.files.manifest import DOCUMENTS, LEXICAL, VECTORS
 from shoal_workers.index.index import Index, current_version
-from shoal_workers.index.long_tasks import migrate_index
+from shoal_workers.index.long_tasks import MigrateIndex, build_index
 from shoal_workers.index.versions import current_name, list_versions, rollback
 
 
@@ -45,7 +45,8 @@ def source_of(folder: Path, rows: list[dict[str, Any]]) -> Source:
 
 def migrate(out: Path, encoder: Any = None, **options: Any) -> BuildResult:
     """Migrate the index to the vectors of another model."""
-    return migrate_index(out, encoder or OtherVectors(), lambda _: None, **options)
+    request = MigrateIndex.of("news", out, publish=True)
+    return build_index(request, out, encoder or OtherVectors(), lambda _: None, **options)
 
 
 def documents(out: Path) -> list[dict[str, Any]]:
@@ -110,17 +111,12 @@ def test_numbered_documents_stay_numbered(tmp_path: Path) -> None:
     assert Index.open(out).manifest.ids_are_positions
 
 
-def test_another_version_that_is_published_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_that_is_published_meanwhile_stays(tmp_path: Path) -> None:
     out = tmp_path / "index"
     build(source_of(tmp_path, ROWS), out, MadeVectors())
-    language = VersionDocuments.language
-
-    def publish_another(self: VersionDocuments) -> str | None:
-        build(source_of(tmp_path, ROWS[:9]), out, MadeVectors())
-        return language(self)
-
-    monkeypatch.setattr(VersionDocuments, "language", publish_another)
-    assert not migrate(out).is_published
+    request = MigrateIndex.of("news", out, publish=True)
+    build(source_of(tmp_path, ROWS[:9]), out, MadeVectors())
+    assert not build_index(request, out, OtherVectors(), lambda _: None).is_published
     assert Index.open(out).manifest.count == 9
 
 

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from hashlib import blake2b
 
 import numpy as np
@@ -81,5 +82,5 @@ def steady_reply(job: Job, model: str = MODEL) -> Reply:
     if any(TOO_LONG in text for text in job.texts):
         return Reply.failure(job.id, TextTooLong("a text has too many tokens: shorten it"))
     ones = [1] * len(job.texts)
-    told = {"model": model, "fingerprint": FINGERPRINT}
-    return Reply(job.id, vectors=vectors_of(job.texts), tokens=ones, truncated=[False] * len(ones), **told)
+    reply = Reply(job.id, vectors=vectors_of(job.texts), tokens=ones, truncated=[False] * len(ones), model=model)
+    return replace(reply, fingerprint=FINGERPRINT)

@@ -288,11 +288,12 @@ KEPT = 0.9
 
 
 class Pipeline:
-    """A model with its `fingerprint`, and the `bucketing` of the texts that it encodes. For one thread."""
+    """A model, and the `bucketing` of the texts that it encodes. For one thread."""
 
     def __init__(self, encoder: Encoder, bucketing: Bucketing[TokenizedText]):
         self.encoder = encoder
-        self.fingerprint = encoder.fingerprint
+        #: What a reply tells of the model.
+        self.made_by = {"model": encoder.model.name, "fingerprint": encoder.fingerprint}
         self.bucketing = bucketing
         self._cost, self._seconds = 0.0, 0.0
 

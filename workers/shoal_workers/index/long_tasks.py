@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from shoal.changes.change_log import ChangeLog
 from shoal.client.redis.client import Client
@@ -59,6 +59,8 @@ class BuildIndex:
     chunk_overlap: int = 0
     field_kinds: Sequence[str] = ()
 
+    is_migration: ClassVar[bool] = False  #: True if the source is the current version of the index
+
     def __post_init__(self) -> None:
         _check_types(self, ("name", "source", "on_bad"), str)
         _check_types(self, ("text_column", "id_column"), (str, type(None)))
@@ -100,6 +102,22 @@ class BuildIndex:
             max_text_chars=settings.max_text_chars,
             rules=SourceRules.from_settings(settings),
         )
+
+
+class MigrateIndex(BuildIndex):
+    """A build of a version from the documents of the current one, whose folder is the source."""
+
+    is_migration: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, name: str, folder: Path, publish: bool) -> Self:
+        """Return the migration of the index in `folder`. Raises IndexNotFound and IndexCorrupt."""
+        version = current_version(folder)
+        return cls(name, str(version), publish=publish, **VersionDocuments(version).build_arguments())
+
+    def open_source(self, settings: Settings = DEFAULTS) -> Source:
+        """Return the documents of the version."""
+        return VersionDocuments(Path(self.source))
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,36 +198,7 @@ def build_index(
         kinds=request.kinds(),
         language=request.language,
         cutter=Cutter.open(settings.home_folder, encoder.model, request.options()),
-    )
-
-
-def migrate_index(
-    folder: Path,
-    encoder: DocumentEncoder,
-    report: Report,
-    *,
-    settings: Settings = DEFAULTS,
-    publishes: bool = True,
-    changes: IndexChanges | None = None,
-) -> BuildResult:
-    """Build a version of the index in `folder` from the documents of the current one, with the encoder's vectors.
-
-    Raises IndexNotFound, and what `builder.build` does.
-    """
-    version = current_version(folder)
-    source = VersionDocuments(version)
-    return build(
-        source,
-        folder,
-        encoder,
-        report,
-        publishes=publishes,
-        num_kept=settings.kept_versions,
-        changes=changes,
-        kinds=source.given_kinds(report),
-        language=source.language(),
-        cutter=Cutter.open(settings.home_folder, encoder.model, source.chunks()),
-        began_from=version.name,
+        began_from=Path(request.source).name if request.is_migration else None,
     )
 
 

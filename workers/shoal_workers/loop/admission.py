@@ -236,8 +236,7 @@ class Admission:
 
     def _give_back(self, refusals: Sequence[tuple[Delivery, ShoalError]]) -> Collection[Delivery]:
         """Give back the jobs whose index or model this worker does not serve and another one does; return them."""
-        refused = [delivery for delivery, error in refusals if isinstance(error, UnknownIndex | ModelMismatch)]
-        wanting = {delivery: delivery.job() for delivery in refused}
+        wanting = {one: one.job() for one, error in refusals if isinstance(error, UnknownIndex | ModelMismatch)}
         if not wanting:
             return ()
         if time.monotonic() >= self._served_until or not all(map(self._is_served_elsewhere, wanting.values())):

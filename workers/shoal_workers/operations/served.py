@@ -51,8 +51,8 @@ class Served:
     def admit(self, delivery: Delivery, job: Job) -> Work:
         """Return the work of a job. Raises the ShoalError that says why this worker cannot serve it."""
         pipeline = self._reranks if isinstance(job, Rerank) else self.embeds
-        if pipeline and job.fingerprint not in (None, "", pipeline.fingerprint):
-            raise other_fingerprint(str(job.fingerprint), pipeline.fingerprint, pipeline.encoder.model.name)
+        if pipeline and job.fingerprint not in (None, "", pipeline.made_by["fingerprint"]):
+            raise other_fingerprint(job.fingerprint, **pipeline.made_by)
         self.embeds.encoder.check(job.options)
         return WORKS[job.op].admit(delivery, job, self)
 

@@ -171,8 +171,7 @@ def open_cache(settings: Settings, encoder: Encoder, broker: Broker) -> Cache | 
         return None
     fingerprint = blake2b(f"{__version__} {encoder.fingerprint}".encode(), digest_size=16).hexdigest()
     table = Table(
-        *(model.name, model.dimension, model.pooling, fingerprint, places, model.prompts, model.prompt_for(None)),
-        model_fingerprint=encoder.fingerprint,
+        model.name, model.dimension, model.pooling, fingerprint, places, model.prompts, model.prompt_for(None)
     )
     return Cache(broker, keys, table, settings.cache_ttl_s)
 

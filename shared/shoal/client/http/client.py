@@ -5,14 +5,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from shoal.client.handles import IndexHandle
 from shoal.client.http.answer import RequestLimits, checked, reply_of
 from shoal.client.http.long_jobs import HttpIndexHandle, HttpLongHandle, HttpLongJobs, job_path
 from shoal.client.parts import batches, of_other_versions
-from shoal.client.questions import Questions, check_key, check_lane, options_of, result_of, vectors
+from shoal.client.questions import Questions, check_key, check_lane, options_of, vectors
 from shoal.client.source import File, Item
 from shoal.contract.excerpt import excerpt
 from shoal.contract.jobs import TEXTS_PER_JOB, Job
@@ -36,8 +36,6 @@ MAX_WAIT_S = 20.0
 
 #: Seconds for an answer to arrive, beside the time that its request waits for the result of a job.
 ROUND_TRIP_S = 5.0
-
-T = TypeVar("T")
 
 #: Waits for the given number of seconds; returns true if the caller gives up meanwhile.
 Pause = Callable[[float], object]
@@ -94,8 +92,7 @@ class HttpClient(Questions):
         parsed, fingerprint = options_of(options), self.fingerprint
         num_texts = TEXTS_PER_JOB if parsed.is_cacheable else TEXTS_PER_TOKENS_JOB
         jobs = (part for group in batches(texts, num_texts) for part in self._split(Embed(group, parsed), self.until()))
-        sent = _in_order(lambda job, pause: (job, self._wait(job, self.until(), pause, lane)), jobs, window)
-        for job, reply in sent:
+        for job, reply in _in_order(lambda job, pause: self._wait(job, self.until(), pause, lane), jobs, window):
             fingerprint = fingerprint or reply.fingerprint
             if reply.fingerprint not in ("", fingerprint):
                 reply = self._wait(job.pinned(fingerprint), self.until(), lane=lane)
@@ -108,7 +105,8 @@ class HttpClient(Questions):
             raise InvalidRequest(f"the idempotency key is {excerpt(idempotency_key)}: over HTTP it takes ASCII alone")
         about = {"op": job.op, "lane": check_lane(lane), "timeout_s": job.timeout_s}
         headers = {"Idempotency-Key": idempotency_key or uuid4().hex}  # of its own: an attempt may be repeated
-        headers |= _pin(job.pinned(self.fingerprint))
+        if pin := job.pinned(self.fingerprint).fingerprint:
+            headers[FINGERPRINT_HEADER] = pin
         return self.ask("POST", "/v1/jobs", body=job.packed(job.body() | about), headers=headers).text("id")
 
     def bulk(
@@ -162,7 +160,8 @@ class HttpClient(Questions):
             return self._wait(parts[0], until)
 
         def compute(jobs: Iterable[Job]) -> list[Reply]:
-            return list(_in_order(lambda part, pause: self._wait(part, until, pause), jobs, MAX_REQUESTS))
+            sent = _in_order(lambda part, pause: self._wait(part, until, pause), jobs, MAX_REQUESTS)
+            return [reply for _, reply in sent]
 
         replies = compute(parts)
         for pause_s, numbers, again in of_other_versions(parts, replies, until):
@@ -173,14 +172,15 @@ class HttpClient(Questions):
 
     def _wait(self, job: Job, until: float, pause: Pause = time.sleep, lane: str = "interactive") -> Reply:
         """Return the reply to a job that goes into one request."""
-        body = job.packed(job.body() | {"lane": lane})
+        body, pin = job.packed(job.body() | {"lane": lane}), job.fingerprint
+        headers = {FINGERPRINT_HEADER: pin} if pin else {}
         try:
-            answer = self.ask("POST", job.path, until, body=body, headers=_pin(job), pause=pause)
+            answer = self.ask("POST", job.path, until, body=body, headers=headers, pause=pause)
         except TooLarge:
             self._limits = None  # the API may have got lower ones
             raise
         reply = reply_of(job.id, {"fingerprint": answer.headers.get(FINGERPRINT_HEADER, "")} | answer.values())
-        return checked(Reply.join([reply.of_pinned(job.fingerprint)]), job)
+        return checked(Reply.join([reply.of_pinned(pin)]), job)
 
     def _split(self, job: Job, until: float) -> list[Job]:
         """Return jobs that each go into one request, and together ask the same."""
@@ -201,7 +201,7 @@ class HttpClient(Questions):
             except Timeout:
                 answer = None
             if answer is not None and answer.status != 202:
-                return result_of(reply_of(job_id, answer.values()), self.fingerprint)
+                return Reply.join([reply_of(job_id, answer.values()).of_pinned(self.fingerprint)])
             if time.monotonic() >= until:
                 raise Timeout(f"job {job_id} has no answer after {timeout_s:g} s: it keeps its place, ask again")
 
@@ -212,18 +212,13 @@ class HttpClient(Questions):
         return self.ask("DELETE", job_path(job_id)).text("status")
 
 
-def _pin(job: Job) -> dict[str, str]:
-    """Return the header of a job that wants a fingerprint."""
-    return {FINGERPRINT_HEADER: job.fingerprint} if job.fingerprint else {}
-
-
-def _in_order(wait: Callable[[Job, Pause], T], jobs: Iterable[Job], window: int) -> Iterator[T]:
-    """Yield the replies to jobs in order, with at most `window` of them under way at a time, each in a thread."""
-    stopped, sent = Event(), deque[Future[T]]()
+def _in_order(wait: Callable[[Job, Pause], Reply], jobs: Iterable[Job], window: int) -> Iterator[tuple[Job, Reply]]:
+    """Yield jobs with their replies in order, at most `window` of them under way at a time, each in a thread."""
+    stopped, sent = Event(), deque[Future[tuple[Job, Reply]]]()
     threads = ThreadPoolExecutor(window)
     try:
         for job in jobs:
-            sent.append(threads.submit(wait, job, stopped.wait))
+            sent.append(threads.submit(lambda one: (one, wait(one, stopped.wait)), job))
             if len(sent) == window:
                 yield sent.popleft().result()
         while sent:

@@ -23,7 +23,6 @@ from shoal.client.questions import (
     hits_of,
     job_of,
     options_of,
-    result_of,
     search_of,
     vectors,
 )
@@ -47,8 +46,7 @@ class AsyncClient:
     It does what `shoal.Client` does, with the same options and errors. Jobs of many tasks go to Redis together, and one
     task receives their replies. To cancel a task, or to let `asyncio.timeout` do it, withdraws the jobs that it awaits.
     A client belongs to the event loop that uses it first, until it is closed or the loop ends; another one gets
-    RuntimeError. With a `fingerprint`, as replies and workers tell it, vectors and hits are of that model, or the call
-    raises ModelMismatch.
+    RuntimeError. With a `fingerprint`, vectors and hits are of that model alone, or ModelMismatch is raised.
     """
 
     def __init__(
@@ -78,9 +76,7 @@ class AsyncClient:
         #: The long jobs of the pool, whose methods block.
         self.long_jobs = LongJobs(self.settings)
         connections = ConnectionMaker(self.settings.redis_address)
-        self._new_session = partial(
-            Session, connections, self.settings.keys, result_ttl_s, self.long_jobs.close, fingerprint
-        )
+        self._new_session = partial(Session, connections, self.settings.keys, result_ttl_s, self.long_jobs.close)
         self._open: Session | None = None
 
     @classmethod
@@ -172,7 +168,9 @@ class AsyncClient:
 
     def open_stream(self, window: int, lane: str, options: Mapping[str, Any]) -> EmbedStream:
         """Return a stream of jobs, to which texts are to be sent."""
-        return EmbedStream(self._session(), window, lane, self.name, self.timeout_s, options)
+        stream = EmbedStream(self._session(), window, lane, self.name, self.timeout_s, options)
+        stream.fingerprint = self.fingerprint
+        return stream
 
     async def submit(
         self,
@@ -233,7 +231,7 @@ class AsyncClient:
     ) -> Reply:
         """Return the reply to the job, as `Client.call` does; tasks that call together need jobs with different ids."""
         check_lane(lane)
-        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        timeout_s, job = self.timeout_s if timeout_s is None else timeout_s, job.pinned(self.fingerprint)
         return await self._session().call(job, lane, client or self.name, timeout_s, self.max_reply_bytes)
 
     def writer(
@@ -284,7 +282,7 @@ class AsyncHandle:
         reply = await self.client.connect().wait_result(self.id, timeout_s)
         if reply is None:
             raise Timeout(f"job {self.id} has no answer after {timeout_s:g} s: it keeps its place, ask again")
-        return result_of(reply, self.client.fingerprint)
+        return Reply.join([reply.of_pinned(self.client.fingerprint)])
 
     async def status(self) -> str:
         """Return one of queued, running, done, failed, cancelled and expired."""

@@ -41,19 +41,11 @@ class Session:
     """All that a client has open in its event loop, until it is closed or the loop ends.
 
     A task of its own closes it: the task that asks may be cancelled at any moment, and at its end a loop cancels all.
-    `close_jobs` closes what the threads for long jobs use. Jobs are pinned to the `fingerprint`, if there is one.
+    `close_jobs` closes what the threads for long jobs use.
     """
 
-    def __init__(
-        self,
-        connections: ConnectionMaker,
-        keys: Keys,
-        result_ttl_s: int,
-        close_jobs: Callable[[], object],
-        fingerprint: str = "",
-    ):
+    def __init__(self, connections: ConnectionMaker, keys: Keys, result_ttl_s: int, close_jobs: Callable[[], object]):
         self.loop = asyncio.get_running_loop()
-        self.fingerprint = fingerprint
         self._broker = AsyncBroker(connections)
         self.producer = Producer(self._broker, keys, result_ttl_s)
         self.lookup = CacheLookup(self._broker, keys, self.producer.pool)
@@ -71,7 +63,6 @@ class Session:
 
     async def call(self, job: Job, lane: str, client: str, timeout_s: float, max_reply_bytes: int) -> Reply:
         """Return the reply to a client's job; raise Timeout if there is none in its time."""
-        job = job.pinned(self.fingerprint)
         await self.check_num_vectors(job, max_reply_bytes)
         call = Call(self, lane, client, time.monotonic() + timeout_s, max_reply_bytes)
         try:
@@ -178,7 +169,7 @@ class EmbedStream:
     """The jobs of a stream of texts, of which at most `window` are unanswered.
 
     `num_texts` is the number of texts of a job. While the lane is full, a job is sent again until it has been refused
-    for `timeout_s`. The first reply tells of which fingerprint all are.
+    for `timeout_s`. All vectors are of the `fingerprint`; while it is empty, the first reply decides it.
     """
 
     def __init__(
@@ -190,7 +181,7 @@ class EmbedStream:
         self._client = client
         self._timeout_s = timeout_s
         self._options = options_of(options)
-        self._fingerprint = session.fingerprint
+        self.fingerprint = ""
         self.num_texts = TEXTS_PER_JOB if self._options.is_cacheable else TEXTS_PER_TOKENS_JOB
         self._sent = deque[tuple[Job, Pending[Reply]]]()
 
@@ -206,7 +197,7 @@ class EmbedStream:
 
     async def send(self, texts: list[str]) -> None:
         """Send a job of these texts."""
-        job = Embed(texts, self._options).pinned(self._fingerprint)
+        job = Embed(texts, self._options).pinned(self.fingerprint)
         self._sent.append((job, self._put(job)))
 
     async def receive(self) -> Any:
@@ -219,10 +210,10 @@ class EmbedStream:
         while True:
             try:
                 reply = Reply.join([await pending.result(self._timeout_s)])
-                self._fingerprint = self._fingerprint or reply.fingerprint
-                if reply.fingerprint in ("", self._fingerprint):
+                self.fingerprint = self.fingerprint or reply.fingerprint
+                if reply.fingerprint in ("", self.fingerprint):
                     break
-                job = replace(job, id=new_id()).pinned(self._fingerprint)
+                job = replace(job, id=new_id()).pinned(self.fingerprint)
             except TimeoutError as error:
                 raise await self._session.timeout(self._timeout_s) from error
             except Overloaded as error:

@@ -1,4 +1,4 @@
-"""Migration: the documents of a version are the source of the next one, whose vectors are of another model."""
+"""Migration: the documents of a version of an index are the source of the next, with another model."""
 
 import json
 from collections.abc import Callable, Generator, Iterable
@@ -7,14 +7,11 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from shoal.contract.options import Options
 from shoal.errors import IndexCorrupt
-from shoal.long_task import Report, TaskProgress
 from shoal.records.document import Document
 from shoal.records.folder import ReadFiles
 from shoal.records.source import Source
 from shoal_workers.index.build.chunks import CHUNK_FIELDS
-from shoal_workers.index.build.reading import REPORT_EVERY
 from shoal_workers.index.files.columns import read_kinds
 from shoal_workers.index.files.documents import read_lines
 from shoal_workers.index.files.field_values import DocumentFields
@@ -22,55 +19,39 @@ from shoal_workers.index.files.manifest import DOCUMENTS, FIELDS, LEXICAL, Manif
 
 
 class VersionDocuments(Source):
-    """The documents of the version in `folder`, and how they were indexed; chunks are put together again.
-
-    The constructor raises IndexCorrupt for a version that cannot be read.
-    """
+    """The documents of the version in `folder`, put together from their chunks. Raises IndexCorrupt."""
 
     def __init__(self, folder: Path):
-        self.manifest = Manifest.read(folder)
-        if checksum(folder / DOCUMENTS) != self.manifest.checksums[DOCUMENTS]:
-            raise IndexCorrupt(f"{folder / DOCUMENTS} is not what was built: publish another version, or build again")
-        super().__init__(folder / DOCUMENTS, "text", "id")
-        self.name = self.manifest.source
-        self.ids_are_positions = self.manifest.ids_are_positions
-        self._folder = folder
+        self._manifest = Manifest.read(folder)
+        self._file = folder / DOCUMENTS
+        if checksum(self._file) != self._manifest.checksums[DOCUMENTS]:
+            raise IndexCorrupt(f"{self._file} is not what was built: publish another version, or build again")
+        super().__init__(self._file, "text", "id")
+        self.name = self._manifest.source
+        self.ids_are_positions = self._manifest.ids_are_positions
 
     def rows(
         self, waiting: Callable[[], object] = lambda: None, read_files: ReadFiles | None = None
     ) -> Generator[Document, None, None]:
         """Yield the documents in their order."""
-        number, num_documents = 0, self.manifest.num_documents or self.manifest.count
+        number, num_documents = 0, self._manifest.num_documents or self._manifest.count
         self._part = lambda: number / num_documents
-        lines = groupby(read_lines(self._folder / DOCUMENTS), itemgetter("id"))
-        for number, (document_id, rows) in enumerate(lines, 1):
-            fields = _joined(rows) if self.manifest.chunk_tokens else next(rows)
-            del fields["id"]
-            yield Document(document_id, fields.pop("text"), fields, number)
+        for number, (document_id, rows) in enumerate(groupby(read_lines(self._file), itemgetter("id")), 1):
+            fields = _joined(rows) if self._manifest.chunk_tokens else next(rows)
+            yield Document(fields.pop("id", document_id), fields.pop("text"), fields, number)
 
-    def chunks(self) -> Options:
-        """Return the options by which the documents were cut into chunks."""
-        sizes = self.manifest.chunk_tokens or None, self.manifest.chunk_overlap
-        return Options(chunk_tokens=sizes[0], chunk_overlap=sizes[1])
-
-    def language(self) -> str | None:
-        """Return the language of the words; None for a version that knows no words."""
-        if LEXICAL not in self.manifest.files:
-            return None
-        return str(json.loads((self._folder / LEXICAL).read_text("utf-8"))["language"])
-
-    def given_kinds(self, report: Report) -> dict[str, str]:
-        """Return the kinds of fields that their values alone do not have, by their names."""
-        if FIELDS not in self.manifest.files:
-            return {}
-        found = DocumentFields({})
-        for number, document in enumerate(read_lines(self._folder / DOCUMENTS), 1):
+    def build_arguments(self) -> dict[str, Any]:
+        """Return the arguments of a build of these documents as they are; fields keep kinds that were given to them."""
+        chunks = {"chunk_tokens": self._manifest.chunk_tokens or None, "chunk_overlap": self._manifest.chunk_overlap}
+        if FIELDS not in self._manifest.files:  # a version of an earlier release, which knows neither fields nor words
+            return chunks
+        found, folder = DocumentFields({}), self._file.parent
+        for document in read_lines(self._file):
             found.add(document)
-            if number % REPORT_EVERY == 0:
-                report(TaskProgress(fraction=number / self.manifest.count, step="reading fields"))
-        by_values = {name: field["kind"] for name, field in found.kinds_found().items()}
-        kinds = read_kinds(self._folder)
-        return {name: kind for name, kind in kinds.items() if kind != by_values.get(name)}
+        by_values = {(name, about["kind"]) for name, about in found.kinds_found().items()}
+        given = [f"{name}={kind}" for name, kind in read_kinds(folder).items() if (name, kind) not in by_values]
+        language = json.loads((folder / LEXICAL).read_text("utf-8"))["language"]
+        return chunks | {"field_kinds": given, "language": language}
 
 
 def _joined(chunks: Iterable[dict[str, Any]]) -> dict[str, Any]:
