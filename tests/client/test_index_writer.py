@@ -221,6 +221,7 @@ def test_workers_that_come_to_serve_another_model_meanwhile(
         async def call(job: Job) -> Reply:
             if not wrong:
                 other.announce(digest="d")  # heartbeats alone tell it
+            assert job.fingerprint == served.encoder.fingerprint
             if "fingerprint" in wrong:  # the worker that takes the job has another one by then
                 return await writer.call(replace(job, **wrong))
             return replace(await writer.call(job), **wrong)
