@@ -1,6 +1,7 @@
 """The jobs of requests: put into the queue, and waited for or submitted to be fetched later."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -10,7 +11,7 @@ from shoal.client.parts import put_share
 from shoal.client.redis.index_writer import IndexWriter
 from shoal.contract.jobs import Job
 from shoal.contract.options import MAX_DIMENSIONS, Options
-from shoal.contract.replies import Reply
+from shoal.contract.replies import FINGERPRINT_HEADER, Reply
 from shoal.errors import InvalidRequest, TooLarge, Unavailable
 from shoal.operations import Decode, Embed, Search
 from shoal.queue.lane import MAX_PUT_BYTES
@@ -35,6 +36,14 @@ IDEMPOTENCY_KEY: dict[str, Any] = {
     "schema": {"type": "string", "minLength": 1, "maxLength": 255},
 }
 
+#: The header of a request that wants the vectors of one model alone, for the description of its route.
+FINGERPRINT: dict[str, Any] = {
+    "name": FINGERPRINT_HEADER,
+    "in": "header",
+    "description": "Answer with vectors of the model that has this fingerprint; if there is none, 409 model_mismatch",
+    "schema": {"type": "string"},
+}
+
 #: Headers of a response that did what `Prefer` asked for.
 PREFERENCE_APPLIED = {"Preference-Applied": "respond-async"}
 
@@ -57,7 +66,7 @@ def refuse_idempotency_key(remedy: str) -> None:
 async def call(job: Job, remedy: str = "split the list", lane: str = "interactive") -> Reply:
     """Send the job, as several if it is long, and return its reply; it is withdrawn if the client disconnects."""
     shared, request = context(), json_request()
-    settings = shared.settings
+    settings, job = shared.settings, _of_request(job)
     job.check_texts(settings.max_backlog_texts, settings.max_text_chars, "request", remedy)
     if isinstance(job, Search):
         job.check_hits(MAX_REQUEST_HITS, "request")
@@ -76,6 +85,12 @@ async def call(job: Job, remedy: str = "split the list", lane: str = "interactiv
         shared.access.hold(request, int(JSON_BYTES * num_bytes))
     request.num_texts = len(job.texts)
     return await shared.client.call(job, lane=lane, timeout_s=settings.request_timeout_s, client=request.client_name)
+
+
+def _of_request(job: Job) -> Job:
+    """Return the job, pinned to the fingerprint that the current request names, if it does."""
+    fingerprint = json_request().environ.get("HTTP_X_MODEL_FINGERPRINT")
+    return replace(job, fingerprint=fingerprint) if fingerprint else job
 
 
 async def answer_vectors(
@@ -112,7 +127,7 @@ async def as_texts(name: str, value: str | list[str] | list[int] | list[list[int
 
 async def submit(job: Job, lane: str = "interactive", headers: dict[str, str] | None = None) -> Response:
     """Submit the job and return 202 with its id and location. Raises InvalidRequest for a wrong idempotency key."""
-    settings, client = context().settings, context().client
+    settings, client, job = context().settings, context().client, _of_request(job)
     remedy = f"submit several jobs, or wait for the answer of POST {job.path}, which splits the list"
     job.check_texts(settings.max_job_texts, settings.max_text_chars, "job", remedy)
     job_id = await client.put(job, lane, json_request().client_name, json_request().headers.get("Idempotency-Key"))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from process import Process, environment
 from queues import Queue, set_limits
 from safetensors.numpy import load_file
-from steady_worker import BROKEN, DIMENSION, MODEL, TOO_LONG, SteadyWorker, steady_reply, vectors_of
+from steady_worker import BROKEN, DIMENSION, FINGERPRINT, MODEL, TOO_LONG, SteadyWorker, steady_reply, vectors_of
 
 from shoal import Client
 from shoal.bulk import job_stream
@@ -482,7 +482,7 @@ class TestWaiting:
                 queue.redis.flushdb()
             worker.step()
 
-        stream = JobStream(client, Options(), MODEL, DIMENSION, lose, send_again_s=0.0)
+        stream = JobStream(client, Options(), FINGERPRINT, DIMENSION, lose, send_again_s=0.0)
         groups = [Group([Document(str(n), f"storm {n}", {})]) for n in range(3)]
         found = [group.vectors for group in stream.embed(iter(groups)) if group.vectors is not None]
         assert np.array_equal(np.concatenate(found), vectors_of(["storm 0", "storm 1", "storm 2"]))
@@ -490,7 +490,7 @@ class TestWaiting:
     def test_internal_errors_of_some_texts_and_of_all(self, client: Client, steady: SteadyWorker) -> None:
         def embed(texts: list[str]) -> list[Group]:
             group = Group([Document(str(n), text, {}) for n, text in enumerate(texts)])
-            return list(JobStream(client, Options(), MODEL, DIMENSION, lambda _: None).embed(iter([group])))
+            return list(JobStream(client, Options(), FINGERPRINT, DIMENSION, lambda _: None).embed(iter([group])))
 
         (group,) = embed([BROKEN, "storm"] * job_stream.MAX_INTERNAL)
         assert len(group.errors) == job_stream.MAX_INTERNAL
@@ -513,7 +513,7 @@ class TestWaiting:
                 job = delivery.job()
                 assert queue.reply([Answer(delivery, steady_reply(job), job.reply_to)]) == 1
 
-        stream = JobStream(client, Options(), MODEL, DIMENSION, compute, send_again_s=0.0)
+        stream = JobStream(client, Options(), FINGERPRINT, DIMENSION, compute, send_again_s=0.0)
         groups = [Group([Document(str(n), "storm", {}) for n in range(33)]) for _ in range(3)]
         assert all(group.vectors is not None for group in stream.embed(iter(groups)))
         assert taken == []
@@ -529,7 +529,7 @@ def test_however_long_the_source_few_rows_are_read_ahead(client: Client, steady:
             num_read += MAX_GROUP_ROWS
             yield Group([row] * MAX_GROUP_ROWS)
 
-    stream = JobStream(client, Options(), MODEL, DIMENSION, lambda _: None).embed(endless())
+    stream = JobStream(client, Options(), FINGERPRINT, DIMENSION, lambda _: None).embed(endless())
     for num_done, _ in enumerate(islice(stream, 100)):
         assert num_read - num_done * MAX_GROUP_ROWS <= MAX_WINDOW_ROWS
     stream.close()

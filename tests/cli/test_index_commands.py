@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from blocking import ChangeLog
+from blocking import ChangeLog, as_written
 from changes import change
 from click.testing import CliRunner
 from conftest import running
@@ -17,7 +17,8 @@ from test_cli import fail, succeed
 
 from shoal import Client
 from shoal.cli.main import main
-from shoal.errors import IndexMismatch, ModelMismatch, NotReady, Paused
+from shoal.contract.excerpt import excerpt
+from shoal.errors import ModelMismatch, NotReady, Paused
 from shoal.queue.lane import LaneLimits
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.document_encoder import (
@@ -141,6 +142,27 @@ class TestThroughAPool:
         assert result.exit_code == 2
         assert '"yesterday" is no time: write it like 2026-11-22T03:00, or in Unix seconds' in result.stderr
 
+    def test_an_index_gets_the_vectors_of_other_settings_in_this_process_and_then_those_of_the_pool(
+        self, shoal: CliRunner, source: Path, tmp_path: Path, queue: Queue, tiny_source: Path, home: Path, pool: Worker
+    ) -> None:
+        succeed(shoal.invoke(main, ["index", "build", str(source), "--name", "news"]))
+        first = current_version(tmp_path / "news").name
+        said = succeed(shoal.invoke(main, ["index", "migrate", "news"]))
+        assert f"news: unchanged: version {first} stays" in said
+        as_written(ChangeLog(queue.broker, queue.keys)).append("news", change(["one"], ["gone"]))
+        local = ["--local", "--model", str(tiny_source), "--precision", "int8", "--home", str(home)]
+        result = shoal.invoke(main, ["index", "migrate", "news", *local])
+        assert f"{tmp_path / 'news'}: 101 documents, version " in succeed(result)
+        assert "changes of 2 ids are folded in" in result.stdout
+        other = Index.open(tmp_path / "news")
+        assert other.manifest.version != first
+        assert other.manifest.fingerprint not in ("", pool.encoder.fingerprint)
+        result = shoal.invoke(main, ["index", "migrate", "news", "--no-publish"])
+        assert "1 texts were embedded; 100 documents have their vectors from the version built last" in succeed(result)
+        assert "it is not published: shoal index publish" in result.stderr
+        assert current_version(tmp_path / "news").name == other.manifest.version
+        assert "holds no index" in fail(shoal.invoke(main, ["index", "migrate", "none"]), "index_not_found")
+
     def test_a_model_that_the_pool_does_not_serve(self, shoal: CliRunner, source: Path) -> None:
         arguments = ["index", "build", str(source), "--name", "news", "--model", "other"]
         said = fail(shoal.invoke(main, arguments), "invalid_request")
@@ -148,10 +170,8 @@ class TestThroughAPool:
 
     def test_a_pool_that_comes_to_serve_another_model(self, client: Client, encoder: Encoder) -> None:
         here = ModelInfo.of(encoder.model, encoder.fingerprint)
-        with pytest.raises(IndexMismatch, match=f"the pool served {here.name}, and meanwhile another model"):
-            list(PoolEncoder(client, replace(here, digest="f" * 64)).embed(["storm"]))
-        with pytest.raises(ModelMismatch, match="and those before are of other"):
-            list(PoolEncoder(client, replace(here, name="other")).embed(["storm"]))
+        with pytest.raises(ModelMismatch, match=f"and {excerpt(here.name)} has {here.fingerprint}"):
+            list(PoolEncoder(client, replace(here, fingerprint="f" * 32)).embed(["storm"]))
 
 
 def test_either_a_name_or_a_folder(shoal: CliRunner, source: Path) -> None:

@@ -209,7 +209,9 @@ class TestClient:
         assert log.changes() == []
 
 
-@pytest.mark.parametrize("wrong", [{"model": "other"}, {"vectors": np.ones((1, 3), np.float32)}, {"vectors": None}, {}])
+@pytest.mark.parametrize(
+    "wrong", [{"fingerprint": "f"}, {"vectors": np.ones((1, 3), np.float32)}, {"vectors": None}, {}]
+)
 def test_workers_that_come_to_serve_another_model_meanwhile(
     served: Worker, client: Client, log: Log, other: Other, wrong: dict[str, Any]
 ) -> None:
@@ -219,6 +221,9 @@ def test_workers_that_come_to_serve_another_model_meanwhile(
         async def call(job: Job) -> Reply:
             if not wrong:
                 other.announce(digest="d")  # heartbeats alone tell it
+            assert job.fingerprint == served.encoder.fingerprint
+            if "fingerprint" in wrong:  # the worker that takes the job has another one by then
+                return await writer.call(replace(job, **wrong))
             return replace(await writer.call(job), **wrong)
 
         return await replace(writer, call=call).add([DOCUMENT])

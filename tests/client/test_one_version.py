@@ -90,9 +90,11 @@ def test_over_http_parts_of_other_versions_are_asked_for_again(canned: CannedSer
 def test_whatever_versions_come_those_of_one_are_returned(first: list[str], later: list[str]) -> None:
     versions = chain(later, repeat("d"))
     found = [Reply(str(n), index_version=version) for n, version in enumerate(first)]
-    for pause_s, numbers in of_other_versions(found, float("inf")):
+    parts = [Job([str(n)]) for n in range(len(first))]
+    for pause_s, numbers, again in of_other_versions(parts, found, float("inf")):
         assert pause_s in (0.0, SWITCH_PAUSE_S)
         assert numbers == sorted(set(numbers))
+        assert [job.texts for job in again] == [[str(n)] for n in numbers]
         for n in numbers:
             found[n] = Reply(str(n), index_version=next(versions))
     assert len({reply.index_version for reply in found}) == 1
@@ -104,7 +106,7 @@ def test_after_an_error_or_too_long_nothing_is_computed_again(until: float) -> N
     replies = [Reply(name, index_version=name) for name in ("v1", "v2", "v1")]
     if until:
         replies.insert(1, Reply.failure("b", Internal("bad")))
-    assert list(of_other_versions(replies, until)) == []
+    assert list(of_other_versions([], replies, until)) == []
 
 
 def test_parts_of_two_versions_are_never_joined() -> None:

@@ -63,12 +63,13 @@ REFUSED: dict[str, dict[str, Any]] = {
     "too_large": MINIMAL | {"texts": ["a"] * (Settings().max_job_texts + 1)},
     "text_too_long": MINIMAL | {"texts": ["storm " * 60], "truncate": False},
     "unknown_index": MINIMAL | {"op": "search", "index": "news"},
+    "model_mismatch": MINIMAL | {"fingerprint": "f"},
     "expired": MINIMAL | {"deadline": 1},
 }
 OTHER_CODES = {"cancelled", "invalid_text", "poisoned", "internal", "unsupported", "index_corrupt"}
 
 #: Errors that the modules behind a reply know, and that are never in one.
-NOT_IN_REPLIES = {"bad_setting", "unavailable", "overloaded", "unknown_job", "model_mismatch", "index_not_found"}
+NOT_IN_REPLIES = {"bad_setting", "unavailable", "overloaded", "unknown_job", "index_not_found"}
 
 UNREADABLE: dict[str, bytes] = {
     "empty": b"",

@@ -111,10 +111,10 @@ def build(
             raise click.UsageError("--detach takes a SOURCE and --name, and not --local.")
         submit(settings, "build_index", asdict(replace(request, source=place_of(source))), webhook)
         return
-    _build_here(settings, request, folder, local)
+    build_here(settings, request, folder, local)
 
 
-def _build_here(settings: Settings, request: "BuildIndex", folder: Path, local: bool) -> None:
+def build_here(settings: Settings, request: "BuildIndex", folder: Path, local: bool) -> None:
     """Build a version in this process, and print what was done."""
     from shoal_workers.index.long_tasks import build_index, changes_of, name_of
     from shoal_workers.index.store.store_process import check_store
@@ -122,9 +122,9 @@ def _build_here(settings: Settings, request: "BuildIndex", folder: Path, local: 
     check_store(settings)
     request.open_source(settings)  # what is wrong with the source or the folder is said before a model is opened
     folder.mkdir(parents=True, exist_ok=True)
-    with _client(settings, local) as client:
+    with _client(settings, local and not request.is_migration) as client:
         changes = changes_of(name_of(settings, folder), client) if client else None
-        with _encoder(settings, client) as encoder, TaskBar() as report:
+        with _encoder(settings, None if local else client) as encoder, TaskBar() as report:
             result = build_index(request, folder, encoder, report, settings=settings, changes=changes)
         _tell(result, folder)
         if not result.is_published:

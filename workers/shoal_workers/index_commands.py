@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
-from shoal.cli.options import REDIS_SETTINGS, settings_options
+from shoal.cli.options import MODEL_SETTINGS, REDIS_SETTINGS, settings_options
 from shoal.cli.output import echo, echo_lines
 from shoal.errors import InvalidRequest, Unavailable
 from shoal.process.progress import Progress
 from shoal.settings import Settings
-from shoal_workers.build_command import build, upload_changes
+from shoal_workers.build_command import build, build_here, upload_changes
 
 FOLDER_SETTINGS = ("indexes", "index_home", "home")
 
@@ -30,6 +30,26 @@ def index() -> None:
 
 
 index.add_command(build)
+
+
+@index.command()
+@click.argument("index_name", metavar="INDEX")
+@click.option("--no-publish", is_flag=True, help="Leave the current version until `shoal index publish`.")
+@click.option("--local", is_flag=True, help="Embed in this process, even if a pool answers.")
+@settings_options(*REDIS_SETTINGS, *MODEL_SETTINGS, "indexes", "index_home", "index_store", "kept_versions")
+def migrate(settings: Settings, index_name: str, no_publish: bool, local: bool) -> None:
+    """Embed the documents of INDEX anew, and publish the new version when it is done.
+
+    The model is the pool's, or with --local the one of the settings. The source is the version that is served, until
+    then; documents that were added and deleted since are folded in. Interrupted, the same command goes on.
+    """
+    from shoal_workers.process.processors import limit_native_threads
+
+    limit_native_threads(settings.threads, settings.workers)
+    from shoal_workers.index.long_tasks import MigrateIndex
+
+    folder = _folder(settings, index_name)
+    build_here(settings, MigrateIndex.of(index_name, folder, not no_publish), folder, local)
 
 
 @index.command()

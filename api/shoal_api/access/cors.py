@@ -6,17 +6,18 @@ from flask import Flask
 from flask_cors import CORS
 
 from shoal.contract.excerpt import excerpt
+from shoal.contract.replies import FINGERPRINT_HEADER
 from shoal.errors import BadSetting
 
 #: Request headers that a page of an allowed origin may send, a key among them.
 _REQUEST_HEADERS = (
     *("Accept", "Authorization", "Content-Type", "Idempotency-Key"),
-    *("Prefer", "Traceparent", "X-API-Key"),
+    *("Prefer", "Traceparent", "X-API-Key", FINGERPRINT_HEADER),
 )
 
 #: Response headers that such a page may read, beside the few that browsers let every page read.
 _RESPONSE_HEADERS = (
-    *("Location", "Preference-Applied", "RateLimit", "RateLimit-Policy", "Retry-After"),
+    *("Location", "Preference-Applied", "RateLimit", "RateLimit-Policy", "Retry-After", FINGERPRINT_HEADER),
     *("Server-Timing", "WWW-Authenticate", "X-Cached", "X-Dtype", "X-Shape", "X-Tokens", "X-Truncated"),
 )
 

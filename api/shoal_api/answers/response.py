@@ -13,7 +13,7 @@ from werkzeug.datastructures import Headers
 from werkzeug.wsgi import ClosingIterator
 
 from shoal.contract.jobs import Job
-from shoal.contract.replies import TIMINGS, Reply
+from shoal.contract.replies import FINGERPRINT_HEADER, TIMINGS, Reply
 from shoal_api.request import PIECE_BYTES, json_request
 
 if TYPE_CHECKING:
@@ -167,6 +167,7 @@ def result_fields(reply: Reply) -> dict[str, Any]:
         "timings": reply.timings,
         "cached": reply.cached,
         "model": reply.model,
+        "fingerprint": reply.fingerprint,
     }
 
 
@@ -178,11 +179,12 @@ def search_fields(reply: Reply) -> dict[str, Any]:
 
 
 def cost_headers(reply: Reply) -> dict[str, str]:
-    """Return `Server-Timing` in milliseconds, and the numbers of tokens, of truncated texts and of cached ones."""
+    """Return `Server-Timing` in ms, the numbers of tokens, truncated texts and cached ones, and the fingerprint."""
     timings = reply.timings
     return {
         "Server-Timing": ", ".join([f"{name[:-2]};dur={timings.get(name, 0.0) * 1000:.3f}" for name in TIMINGS]),
         "X-Tokens": str(sum(reply.tokens)),
         "X-Truncated": str(sum(reply.truncated)),
         "X-Cached": str(reply.cached),
+        FINGERPRINT_HEADER: reply.fingerprint,
     }

@@ -6,7 +6,7 @@ from shoal.errors import InvalidRequest
 from shoal_api.answers.response import cost_headers, rendered, result_fields, search_fields, with_tei_headers
 from shoal_api.answers.vector_format import NUMBER_TYPES, VectorFormat, arrays_of
 from shoal_api.blueprint import Blueprint
-from shoal_api.enqueue import PREFERENCE_APPLIED, as_texts, call, prefers_async, submit
+from shoal_api.enqueue import FINGERPRINT, PREFERENCE_APPLIED, as_texts, call, prefers_async, submit
 from shoal_api.request import json_request
 from shoal_api.schema.errors import ErrorBody, OwnOrTeiError, is_tei_body
 from shoal_api.schema.requests import EmbedBody, ScoreBody, SearchBody, embed_job, rerank_job, search_job
@@ -16,7 +16,7 @@ embed_api = Blueprint("embed", __name__, "wait for the answer", OwnOrTeiError)
 api = Blueprint("inference", __name__, "wait for the answer", ErrorBody)
 
 
-@embed_api.post("/embed", responses={200: Embeddings})
+@embed_api.post("/embed", responses={200: Embeddings}, openapi_extensions={"parameters": [FINGERPRINT]})
 async def embed(body: EmbedBody) -> Response:
     """Embed texts: one vector for each, in order."""
     wanted = None if prefers_async() else VectorFormat.of_request()
@@ -34,7 +34,7 @@ async def embed(body: EmbedBody) -> Response:
     return with_tei_headers(response, reply, job) if is_tei_body(json_request().field_names) else response
 
 
-@api.post("/search", responses={200: SearchResults})
+@api.post("/search", responses={200: SearchResults}, openapi_extensions={"parameters": [FINGERPRINT]})
 async def search(body: SearchBody) -> Response:
     """Find the best documents for each query, best first."""
     job = search_job(body)
@@ -44,7 +44,7 @@ async def search(body: SearchBody) -> Response:
     return rendered(search_fields(reply), headers=cost_headers(reply))
 
 
-@api.post("/score", responses={200: Scores})
+@api.post("/score", responses={200: Scores}, openapi_extensions={"parameters": [FINGERPRINT]})
 async def score(body: ScoreBody) -> Response:
     """Score texts for a query, in the order of the texts."""
     job = rerank_job(body, body.inputs)

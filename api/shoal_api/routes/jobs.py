@@ -13,7 +13,7 @@ from flask import Response
 from shoal.bulk.vector_folder import BAD_ROWS
 from shoal.contract.excerpt import excerpt
 from shoal.contract.options import Options
-from shoal.contract.replies import Reply
+from shoal.contract.replies import FINGERPRINT_HEADER, Reply
 from shoal.errors import UnknownFile, UnknownJob
 from shoal.job_folders import owner_name
 from shoal.long_jobs.status import public_text
@@ -22,7 +22,7 @@ from shoal_api.answers.response import FileResponse, rendered, result_fields, se
 from shoal_api.answers.vector_format import VectorFormat, arrays_of
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import Context, context
-from shoal_api.enqueue import IDEMPOTENCY_KEY, submit
+from shoal_api.enqueue import FINGERPRINT, IDEMPOTENCY_KEY, submit
 from shoal_api.long_jobs.long_job import (
     check_room_for_job,
     describe,
@@ -62,7 +62,7 @@ _FILE: dict[Any, Any] = {
 _EVENTS: dict[Any, Any] = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
 
 
-@api.post("/v1/jobs", responses={202: Submitted}, openapi_extensions={"parameters": [IDEMPOTENCY_KEY]})
+@api.post("/v1/jobs", responses={202: Submitted}, openapi_extensions={"parameters": [IDEMPOTENCY_KEY, FINGERPRINT]})
 async def submit_job(body: JobBody) -> Response:
     """Submit a job; its result can be fetched until it expires."""
     return await submit(submitted_job(body), body.lane)
@@ -113,7 +113,7 @@ async def job_result(path: JobPath, query: ResultQuery) -> Response:
         return rendered(await context().in_thread(state, job_id, job.status), 202)
     if reply is None:
         return rendered({"id": path.id, "status": (await client.queue.status(path.id))[0]}, 202)
-    reply = Reply.join([reply])
+    reply = Reply.join([reply.of_pinned(json_request().headers.get(FINGERPRINT_HEADER))])
     if reply.scores is not None:
         return rendered({**result_fields(reply), "scores": reply.scores})
     if reply.vectors is None:

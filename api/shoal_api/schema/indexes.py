@@ -148,6 +148,7 @@ class IndexInfo(BaseModel):
     built_at: str
     model: str
     digest: str
+    fingerprint: str = Field(description="Tells models apart whose vectors of a text differ; empty for older versions")
     dimension: int
     prompt: str = Field(description="Name of the prompt before each text; empty for the model's default")
     num_changes: int = Field(description="Number of documents that were added, replaced or deleted since it was built")

@@ -7,7 +7,7 @@ from flask_openapi3.models.media_type import MediaType
 from flask_openapi3.models.schema import Schema
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
-from shoal.contract.replies import Status
+from shoal.contract.replies import FINGERPRINT_HEADER, Status
 from shoal_api.answers.vector_format import FORMATS
 
 
@@ -21,6 +21,7 @@ COST_HEADERS = {
     "X-Tokens": _header("Tokens of all texts together", "integer"),
     "X-Truncated": _header("Texts that were cut", "integer"),
     "X-Cached": _header("Texts that were not computed, because the cache had their vectors", "integer"),
+    FINGERPRINT_HEADER: _header("Fingerprint of the model of the answer"),
 }
 
 #: The headers of an answer with vectors.
@@ -200,6 +201,7 @@ class JobResult(JobState):
             "timings": {"queue_s": 0.0018, "tokenize_s": 0.0003, "encode_s": 0.0078, "search_s": 0.0},
             "cached": 0,
             "model": "sentence-transformers/all-MiniLM-L6-v2",
+            "fingerprint": "3c9ab18ad9cd7ce5c34ef50b53f54a60",
         },
     )
     embeddings: list[list[float]] | list[list[list[float]]] | None = None
@@ -217,6 +219,7 @@ class JobResult(JobState):
     timings: Timings
     cached: int = Field(description="Texts whose vectors were not computed for this job")
     model: str
+    fingerprint: str = Field(description="Fingerprint of the model of the answer")
 
 
 class Embeddings(
@@ -252,6 +255,7 @@ class Info(BaseModel):
     version: str
     model: str | None
     digest: str | None
+    fingerprint: str | None = Field(description="Tells models apart whose vectors of a text differ")
     dimension: int | None
     max_tokens: int | None
     engine: str | None

@@ -126,8 +126,7 @@ def embed_file(request: BulkRequest, client: Client, report: Report, settings: S
         folder.save(manifest)
         with BadRows(folder.path / BAD_ROWS, manifest.num_bad) as bad:
             run = _Run(client, report, source, folder, manifest, bad, manifest.num_rows)
-            # The manifest keeps the name that the workers gave the model at the first run.
-            run.write_parts(request.job_options(), model.name)
+            run.write_parts(request.job_options())
             return run.result(request.out)
 
 
@@ -144,11 +143,11 @@ class _Run:
     num_rows: int
     num_read: int = 0
 
-    def write_parts(self, options: Options, model: str) -> None:
+    def write_parts(self, options: Options) -> None:
         """Write the parts that are missing."""
         manifest = self.manifest
         if not manifest.is_complete:
-            stream = JobStream(self.client, options, model, manifest.dimension, self._report)
+            stream = JobStream(self.client, options, manifest.fingerprint, manifest.dimension, self._report)
             with (
                 closing(self._rows_left()) as rows,
                 closing(stream.embed(groups(rows, manifest.part_rows, options))) as answered,

@@ -18,7 +18,6 @@ from shoal.errors import (
     Internal,
     InvalidText,
     MalformedJob,
-    ModelMismatch,
     Overloaded,
     Poisoned,
     ShoalError,
@@ -91,22 +90,22 @@ class _SentJob:
 class JobStream:
     """The jobs of one bulk embedding, of which at most a window is unanswered. For one thread.
 
-    The vectors to come are of `model`, and have the `dimension`. `waiting` is called with the reason at least every
-    `WAITING_EVERY_S` during a wait; it may raise, to stop.
+    The vectors to come are of the `fingerprint`, and have the `dimension`. `waiting` is called with the reason at least
+    every `WAITING_EVERY_S` during a wait; it may raise, to stop.
     """
 
     def __init__(
         self,
         client: Client,
         options: Options,
-        model: str,
+        fingerprint: str,
         dimension: int,
         waiting: Callable[[str], None],
         send_again_s: float = SEND_AGAIN_S,
     ):
         self._client = client
         self._options = options
-        self._model = model
+        self._fingerprint = fingerprint
         self._dimension = dimension
         self._waiting = waiting
         self._send_again_s = send_again_s
@@ -115,7 +114,7 @@ class JobStream:
     def embed(self, source: Iterator[Group]) -> Generator[Group, None, None]:
         """Yield the groups, each once it is answered, in order.
 
-        Raises ModelMismatch for vectors of another model, and the errors of jobs that no text is the cause of.
+        Raises ModelMismatch once no worker has the fingerprint, and the errors of jobs that no text is the cause of.
         """
         window: deque[tuple[Group, int, _SentJob | None]] = deque()  # a group without texts has no job
         num_rows = num_chars = 0
@@ -160,11 +159,6 @@ class JobStream:
                 raise
             return error
         shape = (len(first.job.texts), self._dimension)
-        if reply.model != self._model:
-            raise ModelMismatch(
-                f"a worker answered with vectors of {reply.model}, and those before are of {self._model}: "
-                "let all workers of the pool serve one model"
-            )
         if reply.vectors is None or reply.vectors.shape != shape:
             found = None if reply.vectors is None else list(reply.vectors.shape)
             raise MalformedJob(f"a worker answered with vectors of the shape {found}, not {list(shape)}: update it")
@@ -213,7 +207,7 @@ class JobStream:
             each.pending = self._call(each.job)
 
     def _send(self, texts: list[str]) -> _SentJob:
-        job = Embed(texts, self._options)
+        job = Embed(texts, self._options).pinned(self._fingerprint)
         return _SentJob(job, self._call(job))
 
     def _call(self, job: Job) -> Pending[Reply]:

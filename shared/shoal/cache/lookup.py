@@ -29,11 +29,12 @@ OBJECT_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class LookupResult:
-    """A job with the cached entry of each of its texts, or None; `model` is the one that made the entries."""
+    """A job with the cached entry of each of its texts, or None; `model` and `fingerprint` are what made them."""
 
     job: Job
     entries: Sequence[Entry | None]
     model: str = ""
+    fingerprint: str = ""
 
     @property
     def missing(self) -> list[str]:
@@ -53,6 +54,7 @@ class LookupResult:
             timings=dict.fromkeys(TIMINGS, 0.0),
             cached=len(found),
             model=self.model,
+            fingerprint=self.fingerprint,
         )
         return reply if rest is None else self._in_order(Reply.join([reply, rest]))
 
@@ -94,6 +96,7 @@ class CacheLookup:
         self._max_held_bytes = max_held_bytes
         self._hold_s = hold_s
         self._table: Table | None = None
+        self._fingerprint = ""
         self._held: dict[bytes, Entry] = {}
         self._refresh_at = self._drop_at = 0.0
         self._refreshing = asyncio.Lock()
@@ -106,7 +109,8 @@ class CacheLookup:
                     await self._refresh()
         all_missing = LookupResult(job, [None] * len(job.texts))
         table, options = self._table, job.options
-        if table is None or not job.is_cacheable or not table.supports(options):
+        is_of_pin = job.fingerprint in (None, self._fingerprint)
+        if table is None or not (is_of_pin and job.is_cacheable and table.supports(options)):
             return all_missing
         digests = table.digests(job.texts, table.prompt(options.prompt_name), options)
         try:
@@ -116,7 +120,7 @@ class CacheLookup:
         entries = [entry if entry and entry.answers(options) else None for entry in found]
         self.num_hits += len(entries) - entries.count(None)
         self.num_misses += entries.count(None)
-        return LookupResult(job, entries, table.model)
+        return LookupResult(job, entries, table.model, self._fingerprint)
 
     async def _entries(self, table: Table, digests: Sequence[bytes]) -> list[Entry | None]:
         held = self._held
@@ -139,7 +143,9 @@ class CacheLookup:
 
     async def _refresh(self) -> None:
         try:
-            self._table = Table.from_heartbeats((await self._pool.first_heartbeats()).values())
+            workers = (await self._pool.first_heartbeats()).values()
+            self._table = Table.from_heartbeats(workers)
+            self._fingerprint = next((str(about.get("fingerprint", "")) for about in workers), "")  # of all, as tables
         except ShoalError:
             self._table = None
         now = time.monotonic()

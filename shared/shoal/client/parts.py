@@ -1,12 +1,13 @@
-"""Long lists in parts: groups that are written or sent as one, and replies that are of one version of an index."""
+"""Long lists in parts: groups that are written or sent as one, and replies of one model and version of an index."""
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
 
-from shoal.contract.jobs import Job
+from shoal.contract.jobs import Job, new_id
 from shoal.contract.replies import Reply
 from shoal.errors import ShoalError, TooLarge
 from shoal.queue.lane import MAX_PUT_BYTES
@@ -66,19 +67,22 @@ def telling_how_many(num: int) -> Iterator[None]:
         raise
 
 
-def of_other_versions(replies: Sequence[Reply], until: float) -> Iterator[tuple[float, list[int]]]:
-    """Yield a pause in seconds, and the numbers of the replies to compute again then, until all are of one version.
+def of_other_versions(
+    parts: Sequence[Job], replies: Sequence[Reply], until: float
+) -> Iterator[tuple[float, list[int], list[Job]]]:
+    """Yield a pause in seconds, the numbers of the replies to compute again then, and their jobs, until all are alike.
 
-    The caller replaces the replies. Computed again are all but those of the version that was computed last, as workers
-    switch one after the other. It ends at `until` on the monotonic clock, and for an error or a reply without version.
+    The caller replaces the replies. Computed again are all that are not like the one that was computed last, as workers
+    switch one after the other; jobs are pinned to its fingerprint. It ends at `until` on the monotonic clock, and for
+    an error.
     """
-    wanted, pause_s = replies[-1].index_version, 0.0
-    while wanted and not any(reply.error for reply in replies) and time.monotonic() + pause_s < until:
-        others = [n for n, reply in enumerate(replies) if reply.index_version != wanted]
+    wanted, pause_s = replies[-1], 0.0
+    while not any(reply.error for reply in replies) and time.monotonic() + pause_s < until:
+        others = [n for n, reply in enumerate(replies) if not reply.is_like(wanted)]
         if not others:
             return
-        yield pause_s, others
-        wanted, pause_s = replies[others[-1]].index_version, SWITCH_PAUSE_S
+        yield pause_s, others, [replace(parts[n], id=new_id(), fingerprint=wanted.fingerprint or None) for n in others]
+        wanted, pause_s = replies[others[-1]], SWITCH_PAUSE_S
 
 
 def put_share(job: Job) -> float:

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from shoal.contract import traceparent, wire
-from shoal.contract.checks import check_number, check_range
+from shoal.contract.checks import check_number, check_range, check_string
 from shoal.contract.excerpt import excerpt, kind
 from shoal.contract.keys import NAME, NAME_RULE
 from shoal.contract.options import OPTION_DEFAULTS, Options
@@ -57,8 +57,8 @@ class Job:
 
     `first_text` is the number of the first text in a longer list, for messages. `deadline` is in Unix seconds by
     Redis's clock; a worker makes it of `timeout_s`, the seconds from the put. The reply goes to the address `reply_to`;
-    a job without one keeps a record and a result. `ignored` are names of fields on the wire that mean nothing here.
-    Raises InvalidRequest for a field that is not right.
+    a job without one keeps a record and a result. With a `fingerprint` it is answered by that model alone. `ignored`
+    are names of fields on the wire that mean nothing here. Raises InvalidRequest for a field that is not right.
     """
 
     texts: list[str] = field(default_factory=list)
@@ -70,6 +70,7 @@ class Job:
     reply_to: str | None = None
     traceparent: str | None = None
     first_text: int = 0
+    fingerprint: str | None = None
     ignored: tuple[str, ...] = field(default=(), compare=False)
 
     #: The name of the operation.
@@ -100,6 +101,7 @@ class Job:
         if self.timeout_s is not None:
             check_number("timeout_s", self.timeout_s, 0, MAX_DEADLINE_S)
         check_range("first_text", self.first_text, 0, MAX_TEXT_NUMBER)
+        check_string("fingerprint", "" if self.fingerprint is None else self.fingerprint, "a fingerprint of replies")
         self._check()
 
     # What an operation adds
@@ -201,6 +203,10 @@ class Job:
             if len(query) > max_text_chars:
                 raise TooLarge(f"{name} has {len(query):,} characters and may have {max_text_chars:,}: shorten it")
 
+    def pinned(self, fingerprint: str | None) -> Self:
+        """Return the job for workers with this fingerprint alone; itself without one, or if it names one already."""
+        return replace(self, fingerprint=fingerprint) if fingerprint and not self.fingerprint else self
+
     def pack(self, trace: str | None = None, timeout_s: float | None = None) -> bytes:
         """Return the job as msgpack, with that trace and timeout if it has none itself. Raises InvalidText."""
         values: dict[str, Any] = {"v": wire.VERSION, "id": self.id, "op": self.op, "texts": self.texts}
@@ -211,6 +217,8 @@ class Job:
             values["timeout_s"] = timeout_s
         if self.reply_to is not None:
             values["reply_to"] = self.reply_to
+        if self.fingerprint:
+            values["fingerprint"] = self.fingerprint
         if trace := traceparent.valid(self.traceparent) or trace:
             values["traceparent"] = trace
         return self.packed(values)
@@ -277,7 +285,7 @@ class Job:
 
 
 #: The fields of a job on the wire that all operations share.
-_ENVELOPE = ("id", "texts", "deadline", "timeout_s", "reply_to", "first_text")
+_ENVELOPE = ("id", "texts", "deadline", "timeout_s", "reply_to", "first_text", "fingerprint")
 
 #: The fields on the wire that mean something in a job of any operation.
 _KNOWN = frozenset(("v", "op", "traceparent", *_ENVELOPE, *OPTION_DEFAULTS))

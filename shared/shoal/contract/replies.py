@@ -12,10 +12,13 @@ from numpy.typing import NDArray
 from shoal.contract import wire
 from shoal.contract.excerpt import excerpt, kind
 from shoal.contract.options import Options
-from shoal.errors import BY_CODE, InvalidText, MalformedJob, NotReady, ShoalError
+from shoal.errors import BY_CODE, InvalidText, MalformedJob, ModelMismatch, NotReady, ShoalError
 
 #: The timings of a reply, in seconds: waiting in the lane, tokenising, encoding and searching.
 TIMINGS = ("queue_s", "tokenize_s", "encode_s", "search_s")
+
+#: The header in which an HTTP request names the fingerprint that it wants, and the answer its own.
+FINGERPRINT_HEADER = "X-Model-Fingerprint"
 
 #: What a reply tells of each chunk, in the order of its columns where it is a row of numbers.
 CHUNK_COLUMNS = ("start", "stop", "tokens")
@@ -43,8 +46,8 @@ class Reply:
     """The answer to one job; docs/protocol.md says what its fields hold.
 
     `vectors` is float32 `[texts, dimension]`; with `output` "tokens" it has a row for each token, and with "chunks" for
-    each chunk. `characters` is empty, and so is `index_version`, if a worker of another version does not tell. `scores`
-    is float32 `[texts]`. A reply with an `error` has no more than its id and status.
+    each chunk. `characters`, `index_version` and `fingerprint` are empty if a worker of another version does not tell.
+    `scores` is float32 `[texts]`. A reply with an `error` has no more than its id and status.
     """
 
     id: str
@@ -66,6 +69,7 @@ class Reply:
     timings: dict[str, float] = field(default_factory=dict)
     cached: int = 0
     model: str = ""
+    fingerprint: str = ""
     ignored: list[str] = field(default_factory=list)
     error: ShoalError | None = None
 
@@ -81,6 +85,8 @@ class Reply:
             return wire.pack(values | {"error": {"code": self.error.code, "message": self.error.message}})
         values |= {"model": self.model, "tokens": self.tokens, "truncated": self.truncated}
         values |= {"characters": self.characters, "timings": self.timings, "cached": self.cached}
+        if self.fingerprint:
+            values["fingerprint"] = self.fingerprint
         if self.vectors is not None:
             values |= {"output": self.output, "vectors": pack_vectors(self.vectors)}
         if self.index_version:
@@ -127,8 +133,8 @@ class Reply:
     def join(cls, replies: Sequence["Reply"]) -> "Reply":
         """Return one reply made of the replies to the parts of a job, in order; each timing is the longest of theirs.
 
-        Raises the error of the first part that has one, and NotReady for parts of different models or versions of an
-        index, which cannot be compared.
+        Raises the error of the first part that has one, and NotReady for parts of different models, fingerprints or
+        versions of an index, which cannot be compared.
         """
         for reply in replies:
             if reply.error is not None:
@@ -152,9 +158,21 @@ class Reply:
             timings={name: max(r.timings.get(name, 0.0) for r in replies) for name in TIMINGS},
             cached=sum(r.cached for r in replies),
             model=first.model,
+            fingerprint=first.fingerprint,
             ignored=first.ignored,
             **asked,
         )
+
+    def is_like(self, other: "Reply") -> bool:
+        """Return True unless the two tell different fingerprints, or different versions of an index."""
+        fingerprints, versions = {self.fingerprint, other.fingerprint}, {self.index_version, other.index_version}
+        return all("" in told or len(told) == 1 for told in (fingerprints, versions))
+
+    def of_pinned(self, fingerprint: str | None) -> "Reply":
+        """Return the reply, or the error ModelMismatch if a fingerprint is wanted and it is of another one."""
+        if not fingerprint or self.error or self.scores is not None or self.fingerprint == fingerprint:
+            return self  # scores are of a reranker, which has another one: its worker has compared that
+        return self.failure(self.id, other_fingerprint(fingerprint, self.model, self.fingerprint))
 
     def rows_by_text(self) -> list[NDArray[np.float32]]:
         """Return vectors of tokens, or of chunks, as one `[vectors, dimension]` array for each text."""
@@ -224,6 +242,7 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "timings": _are_timings,
     "cached": _is(int),
     "model": _is(str),
+    "fingerprint": _is(str),
     "ignored": _list_of(_is(str)),
 }
 
@@ -236,7 +255,10 @@ def _typed(name: str, value: Any, type_: Any) -> Any:
 
 def _check_alike(first: Reply, other: Reply) -> None:
     """Raise NotReady if two parts of a reply are of different models, dimensions, or versions of an index."""
-    if (described := _describe_model(first)) != (another := _describe_model(other)):
+    described, another = _describe_model(first), _describe_model(other)
+    if described == another and first.fingerprint != other.fingerprint and not first.is_like(other):
+        described, another = f"{described} ({first.fingerprint:.12})", f"{another} ({other.fingerprint:.12})"
+    if described != another:
         raise NotReady(
             f"parts of the reply are of different models, {described} and {another}: "
             "send it again when all workers serve the same model"
@@ -247,6 +269,14 @@ def _check_alike(first: Reply, other: Reply) -> None:
             f"parts of the reply are of the versions {versions[0]} and {versions[1]} of the index: "
             "send it again when all workers serve the same version"
         )
+
+
+def other_fingerprint(wanted: str, model: str, fingerprint: str) -> ModelMismatch:
+    """Return the error of a job that wants a fingerprint, of a worker with another one or that tells none."""
+    return ModelMismatch(
+        f"the answer is to be of the model with fingerprint {excerpt(wanted)}, and {excerpt(model)} has "
+        f"{fingerprint or 'a worker that tells none'}: start workers of the former, or compute all vectors anew"
+    )
 
 
 def _describe_model(reply: Reply) -> str:

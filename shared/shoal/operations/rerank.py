@@ -1,7 +1,7 @@
 """Rerank: texts to scores for a query."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from shoal.contract.checks import check_type
 from shoal.contract.jobs import Job
@@ -29,6 +29,10 @@ class Rerank(Job):
         for name, default in OPTION_DEFAULTS.items():
             if name not in RERANK_OPTIONS and getattr(self.options, name) != default:
                 raise InvalidRequest(f"{name} does not go with a rerank: leave it out")
+
+    def pinned(self, fingerprint: str | None) -> Self:
+        """Return the job as it is: its answer is of the reranker, which has another fingerprint."""
+        return self
 
     @property
     def queries(self) -> dict[str, str]:

@@ -37,11 +37,15 @@ _log = logging.getLogger("shoal.queue.dispatcher")
 
 
 class Pending(Generic[T]):
-    """A result on its way, for any number of tasks; `put_id` is the id of its job once that is in its lane."""
+    """A result on its way, for any number of tasks; `put_id` is the id of its job once that is in its lane.
 
-    __slots__ = ("_is_settled", "_outcome", "_waiting", "put_id")
+    A reply must be of the `fingerprint`, if the job names one.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_is_settled", "_outcome", "_waiting", "fingerprint", "put_id")
+
+    def __init__(self, fingerprint: str | None = None) -> None:
+        self.fingerprint = fingerprint
         self.put_id: str | None = None
         self._waiting: list[asyncio.Future[None]] = []
         self._is_settled = False
@@ -105,7 +109,7 @@ class Dispatcher:
         self, lane: str, jobs: Sequence[Job], client: str = "", timeout_s: float | None = None
     ) -> list[Pending[Reply]]:
         """Send the client's jobs, all or none; return their replies to come, in order, or the error of the put."""
-        pending = [Pending[Reply]() for _ in jobs]
+        pending = [Pending[Reply](job.fingerprint) for job in jobs]
         self._pending.update(zip((job.id for job in jobs), pending, strict=True))
         try:
             put = PackedJobs.pack(lane, jobs, self.address, client, timeout_s=timeout_s)
@@ -236,7 +240,7 @@ class Dispatcher:
             answered_at, is_away, known = time.monotonic(), False, None
             for reply in replies:
                 if pending := self._pending.pop(reply.id, None):
-                    pending.settle(reply)
+                    pending.settle(reply.of_pinned(pending.fingerprint))
             for job_id in self._inbox.answered:
                 self._note(job_id, None)
 

@@ -83,13 +83,13 @@ class Awaited(Awaiting):
 class OverHttp(HttpClient):
     """An `HttpClient` and an API for it, which is made with the settings of `shoal.Client`. It tries nothing again."""
 
-    def __init__(self, redis_url: str, *, key_prefix: str, pool: str, timeout_s: float):
+    def __init__(self, redis_url: str, *, key_prefix: str, pool: str, timeout_s: float, **options: Any):
         settings = Settings(redis_url, key_prefix, pool, request_timeout_s=timeout_s)
         self._app = create_app(settings)
         self._server = make_server("127.0.0.1", 0, self._app, threaded=True)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
-        super().__init__(f"http://127.0.0.1:{self._server.server_port}", timeout_s=timeout_s + 5)
+        super().__init__(f"http://127.0.0.1:{self._server.server_port}", timeout_s=timeout_s + 5, **options)
 
     def ask(self, method: str, path: str, until: float | None = None, **options: Any) -> Any:
         """Send a request once."""

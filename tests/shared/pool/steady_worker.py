@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from hashlib import blake2b
 
 import numpy as np
@@ -14,7 +15,7 @@ from shoal.contract.replies import Reply
 from shoal.errors import Internal, ShoalError, TextTooLong
 from shoal.queue.delivery import Answer
 
-MODEL, DIMENSION = "steady", 8
+MODEL, DIMENSION, FINGERPRINT = "steady", 8, "f1"
 
 #: A text with this in it is too long for the model.
 TOO_LONG = "too long"
@@ -35,7 +36,8 @@ class SteadyWorker:
     def __init__(self, queue: Queue, max_jobs: int = 2**31, digest: str = "d1"):
         self.queue = queue
         self.max_jobs = max_jobs
-        self.about = {"state": "ready", "model": MODEL, "digest": digest, "dimension": DIMENSION, "fingerprint": "f1"}
+        self.about = {"state": "ready", "model": MODEL, "digest": digest, "dimension": DIMENSION}
+        self.about["fingerprint"] = FINGERPRINT
         self.num_answered = 0
 
     def announce(self) -> None:
@@ -80,4 +82,5 @@ def steady_reply(job: Job, model: str = MODEL) -> Reply:
     if any(TOO_LONG in text for text in job.texts):
         return Reply.failure(job.id, TextTooLong("a text has too many tokens: shorten it"))
     ones = [1] * len(job.texts)
-    return Reply(job.id, vectors=vectors_of(job.texts), tokens=ones, truncated=[False] * len(ones), model=model)
+    reply = Reply(job.id, vectors=vectors_of(job.texts), tokens=ones, truncated=[False] * len(ones), model=model)
+    return replace(reply, fingerprint=FINGERPRINT)

@@ -65,6 +65,7 @@ ABOUT = {
     "indexes": {"default": INDEX},
     "prompts": ["query"],
     "reranker": "stub-reranker",
+    "reranker_fingerprint": "r",
     "counters": COUNTERS,
     "waits": {"interactive": HISTOGRAM, "bulk": HISTOGRAM},
     "batches": dict.fromkeys(("texts", "tokens", "fill"), HISTOGRAM),
@@ -189,9 +190,10 @@ def _reply(job: Job, model: str) -> Reply:
         characters=[len(" ".join(text.split()[: MAX_TOKENS - 2])) for text in job.texts],
         timings=dict.fromkeys(TIMINGS, 0.001),
         model=model,
+        fingerprint="f",
     )
     if isinstance(job, Rerank):
-        return replace(reply, scores=_scores(job), model="stub-reranker")
+        return replace(reply, scores=_scores(job), model="stub-reranker", fingerprint="r")
     if isinstance(job, Search):
         return replace(reply, hits=_hits(job))
     assert isinstance(job, Embed)

@@ -104,7 +104,7 @@ class Chooser(Scheduler):
 def pipeline(how: Callable[..., list[Tokens]] = tokenize, max_tokens: int = 100) -> Pipeline:
     """The pipeline of a model of 100 tokens, with one stream, of which there is the tokenizer alone."""
     model = SimpleNamespace(name="words", max_tokens=100)
-    encoder: Any = SimpleNamespace(model=model, tokenize=how, runs_aside=False)
+    encoder: Any = SimpleNamespace(model=model, fingerprint="f", tokenize=how, runs_aside=False)
     return Pipeline(encoder, Bucketing(max_tokens))
 
 

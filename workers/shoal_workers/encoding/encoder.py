@@ -292,6 +292,8 @@ class Pipeline:
 
     def __init__(self, encoder: Encoder, bucketing: Bucketing[TokenizedText]):
         self.encoder = encoder
+        #: What a reply tells of the model.
+        self.made_by = {"model": encoder.model.name, "fingerprint": encoder.fingerprint}
         self.bucketing = bucketing
         self._cost, self._seconds = 0.0, 0.0
 

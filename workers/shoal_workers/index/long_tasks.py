@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from shoal.changes.change_log import ChangeLog
 from shoal.client.redis.client import Client
@@ -22,8 +22,10 @@ from shoal_workers.index.build.builder import BuildResult, build
 from shoal_workers.index.build.chunks import Cutter
 from shoal_workers.index.build.document_encoder import DocumentEncoder
 from shoal_workers.index.build.folding import IndexChanges
+from shoal_workers.index.build.migration import VersionDocuments
 from shoal_workers.index.files.field_kinds import KINDS
 from shoal_workers.index.files.field_values import MAX_COLUMNS, OTHER_FIELDS
+from shoal_workers.index.index import current_version
 from shoal_workers.index.versions import delete, list_versions, publish, rollback
 
 #: What can be done with the versions of an index.
@@ -56,6 +58,8 @@ class BuildIndex:
     chunk_tokens: int | None = None
     chunk_overlap: int = 0
     field_kinds: Sequence[str] = ()
+
+    is_migration: ClassVar[bool] = False  #: True if the source is the current version of the index
 
     def __post_init__(self) -> None:
         _check_types(self, ("name", "source", "on_bad"), str)
@@ -98,6 +102,22 @@ class BuildIndex:
             max_text_chars=settings.max_text_chars,
             rules=SourceRules.from_settings(settings),
         )
+
+
+class MigrateIndex(BuildIndex):
+    """A build of a version from the documents of the current one, whose folder is the source."""
+
+    is_migration: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, name: str, folder: Path, publish: bool) -> Self:
+        """Return the migration of the index in `folder`. Raises IndexNotFound and IndexCorrupt."""
+        version = current_version(folder)
+        return cls(name, str(version), publish=publish, **VersionDocuments(version).build_arguments())
+
+    def open_source(self, settings: Settings = DEFAULTS) -> Source:
+        """Return the documents of the version."""
+        return VersionDocuments(Path(self.source))
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +198,7 @@ def build_index(
         kinds=request.kinds(),
         language=request.language,
         cutter=Cutter.open(settings.home_folder, encoder.model, request.options()),
+        began_from=Path(request.source).name if request.is_migration else None,
     )
 
 

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import cast
+from typing import Any
 
 from shoal.broker.clock import Clock
 from shoal.cache.cache import Cache
@@ -14,8 +14,8 @@ from shoal.contract.excerpt import excerpt
 from shoal.contract.jobs import Job, check_deadline
 from shoal.contract.outline import Outline
 from shoal.contract.replies import Reply
-from shoal.errors import Expired, Internal, InvalidRequest, Poisoned, ShoalError, UnknownIndex
-from shoal.operations import Search
+from shoal.errors import Expired, Internal, InvalidRequest, ModelMismatch, Poisoned, ShoalError, UnknownIndex
+from shoal.operations import Rerank, Search
 from shoal.process import logs
 from shoal.queue.blame import DeadLetter
 from shoal.queue.consumer import Consumer
@@ -51,7 +51,7 @@ CHECK_EVERY_S = 0.25
 #: longest. Meanwhile another worker takes them.
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.005, 0.1
 
-#: Time for which the indexes that other workers serve count as known, in seconds.
+#: Time for which the indexes and fingerprints that other workers serve count as known, in seconds.
 SERVED_KNOWN_S = 1.0
 
 
@@ -85,7 +85,7 @@ class Admission:
         self._counters = job_log.measurements.counters
         self._next_reclaim = self._next_check = self._trust_heartbeats_at = 0.0
         self._has_more_to_sweep = False
-        self._served_elsewhere: set[str] = set()
+        self._others: list[dict[str, Any]] = []
         self._served_until = self._pause_s = 0.0
 
     # Take
@@ -201,7 +201,7 @@ class Admission:
         return [work for work in held if work in late or work.delivery in lost]
 
     def refuse(self, refusals: Sequence[tuple[Delivery, ShoalError]], works: Collection[Work] = ()) -> int:
-        """Answer with the errors, or give back jobs of other workers' indexes; return the number of answers."""
+        """Answer with the errors, or give back jobs that other workers can do; return the number of answers."""
         answers, ended, given = [], [], self._give_back(refusals)
         begun = {work.delivery: work for work in works if work.has_begun}
         for delivery, error in refusals:
@@ -235,20 +235,27 @@ class Admission:
         return DeadLetter(reason, trace, worker, deliveries)
 
     def _give_back(self, refusals: Sequence[tuple[Delivery, ShoalError]]) -> Collection[Delivery]:
-        """Give back the jobs whose index this worker does not serve and another one does; return them."""
-        wanting = [delivery for delivery, error in refusals if isinstance(error, UnknownIndex)]
-        unknown = {delivery: cast(Search, delivery.job()).index for delivery in wanting}
-        if not unknown:
+        """Give back the jobs whose index or model this worker does not serve and another one does; return them."""
+        wanting = {one: one.job() for one, error in refusals if isinstance(error, UnknownIndex | ModelMismatch)}
+        if not wanting:
             return ()
-        if time.monotonic() >= self._served_until or not self._served_elsewhere.issuperset(unknown.values()):
-            others = [about for name, about in self._pool.workers().items() if name != self._consumer.name]
-            self._served_elsewhere = {index for about in others for index in about.get("indexes", ())}
+        if time.monotonic() >= self._served_until or not all(map(self._is_served_elsewhere, wanting.values())):
+            self._others = [about for name, about in self._pool.workers().items() if name != self._consumer.name]
             self._served_until = time.monotonic() + SERVED_KNOWN_S
-        given = [delivery for delivery, index in unknown.items() if index in self._served_elsewhere]
+        given = [delivery for delivery, job in wanting.items() if self._is_served_elsewhere(job)]
         if given:
             self._consumer.give_back(given)
             self._pause_s = min(2 * self._pause_s or FIRST_PAUSE_S, MAX_PAUSE_S)
         return given
+
+    def _is_served_elsewhere(self, job: Job) -> bool:
+        """Return True if another worker has the index and the model that the job names."""
+        index = job.index if isinstance(job, Search) else None
+        part = "reranker_fingerprint" if isinstance(job, Rerank) else "fingerprint"
+        return any(
+            (index is None or index in about.get("indexes", ())) and job.fingerprint in (None, "", about.get(part))
+            for about in self._others
+        )
 
 
 def expired(job: Job, now: float) -> Expired | None:

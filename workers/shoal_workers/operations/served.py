@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from shoal.contract.excerpt import excerpt
 from shoal.contract.jobs import Job
 from shoal.contract.model_names import is_among, names_of
+from shoal.contract.replies import other_fingerprint
 from shoal.errors import Unsupported
 from shoal.operations import Decode, Embed, Rerank, Search, Tokenize
 from shoal.queue.delivery import Delivery
@@ -49,6 +50,9 @@ class Served:
 
     def admit(self, delivery: Delivery, job: Job) -> Work:
         """Return the work of a job. Raises the ShoalError that says why this worker cannot serve it."""
+        pipeline = self._reranks if isinstance(job, Rerank) else self.embeds
+        if pipeline and job.fingerprint not in (None, "", pipeline.made_by["fingerprint"]):
+            raise other_fingerprint(job.fingerprint, **pipeline.made_by)
         self.embeds.encoder.check(job.options)
         return WORKS[job.op].admit(delivery, job, self)
 

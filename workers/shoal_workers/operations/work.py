@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -60,7 +60,7 @@ class Work:
     num_cut_chars: int = field(default=0, init=False)
     inputs: Sequence[Any] = field(init=False)
     options: Options = field(init=False)
-    model_name: str = field(init=False)
+    made_by: Mapping[str, Any] = field(init=False)
 
     #: True if the cache may have the vectors of the texts, where the options allow it.
     is_cacheable: ClassVar[bool] = True
@@ -69,7 +69,7 @@ class Work:
     is_cut: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        self.options, self.model_name = self.job.options, self.pipeline.encoder.model.name
+        self.options, self.made_by = self.job.options, self.pipeline.made_by
         self.inputs = self._first_inputs()
         self.untokenized.extend(range(len(self.inputs)))
 
@@ -213,7 +213,7 @@ class Work:
     def answer(self) -> Answer | None:
         """Return the reply of a job without error, and its address; if that fails, set the error and return None."""
         try:
-            reply = Reply(id=self.job.id, timings=self.timings, model=self.model_name, **self._result())
+            reply = Reply(id=self.job.id, timings=self.timings, **self.made_by, **self._result())
             if self.job.ignored:
                 reply = replace(reply, ignored=list(self.job.ignored))
             return Answer(self.delivery, reply, self.job.reply_to)

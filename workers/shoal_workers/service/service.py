@@ -210,6 +210,7 @@ def about(worker: Worker, lane_limits: LaneLimits | None = None) -> dict[str, An
         "pooling": model.pooling,
         "prompts": sorted(model.prompts),
         "reranker": worker.reranker.model.name if worker.reranker else None,
+        "reranker_fingerprint": worker.reranker.fingerprint if worker.reranker else None,
         "cache": worker.cache.table.to_heartbeat() if worker.cache else None,
         "engine": engine.name,
         "precision": engine.precision,

@@ -16,7 +16,7 @@ from shoal.client.questions import Questions, check_key, check_lane, options_of,
 from shoal.client.source import File, Item
 from shoal.contract.excerpt import excerpt
 from shoal.contract.jobs import TEXTS_PER_JOB, Job
-from shoal.contract.replies import Reply
+from shoal.contract.replies import FINGERPRINT_HEADER, Reply
 from shoal.errors import InvalidRequest, MissingExtra, Timeout, TooLarge
 from shoal.operations import Embed
 from shoal.operations.embed import TEXTS_PER_TOKENS_JOB
@@ -46,7 +46,7 @@ class HttpClient(Questions):
 
     `key` is an API key. `timeout_s` is the longest time of a call, and of each request of `embed_stream`, with all
     attempts: a request is sent again after 429 and 503, when the API says, and after errors of the connection.
-    `verify`, `proxy` and `trust_env` are options of `httpx2.Client`.
+    `verify`, `proxy` and `trust_env` are options of `httpx2.Client`. `fingerprint` is as in `AsyncClient`.
 
     Every method raises the errors that the API answers, as `Client` does; Unavailable if it does not answer, or another
     program does; Timeout; and MalformedJob for an answer that cannot be right.
@@ -61,6 +61,7 @@ class HttpClient(Questions):
         verify: "SSLContext | bool" = True,
         proxy: str | None = None,
         trust_env: bool = True,
+        fingerprint: str = "",
     ):
         try:
             from shoal.client.http.session import HttpSession
@@ -72,6 +73,7 @@ class HttpClient(Questions):
         #: The URL of the API, without a slash at its end.
         self.url = self._session.url
         self.timeout_s = timeout_s
+        self.fingerprint = fingerprint
         self._limits: RequestLimits | None = None
 
     def close(self) -> None:
@@ -87,10 +89,13 @@ class HttpClient(Questions):
         been refused for `timeout_s`. Closing the iterator early takes until the requests under way are answered.
         """
         check_lane(lane)
-        parsed = options_of(options)
+        parsed, fingerprint = options_of(options), self.fingerprint
         num_texts = TEXTS_PER_JOB if parsed.is_cacheable else TEXTS_PER_TOKENS_JOB
         jobs = (part for group in batches(texts, num_texts) for part in self._split(Embed(group, parsed), self.until()))
-        for reply in _in_order(lambda job, pause: self._wait(job, self.until(), pause, lane), jobs, window):
+        for job, reply in _in_order(lambda job, pause: self._wait(job, self.until(), pause, lane), jobs, window):
+            fingerprint = fingerprint or reply.fingerprint
+            if reply.fingerprint not in ("", fingerprint):
+                reply = self._wait(job.pinned(fingerprint), self.until(), lane=lane)
             yield from vectors(reply, parsed)
 
     def put(self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None) -> str:
@@ -100,6 +105,8 @@ class HttpClient(Questions):
             raise InvalidRequest(f"the idempotency key is {excerpt(idempotency_key)}: over HTTP it takes ASCII alone")
         about = {"op": job.op, "lane": check_lane(lane), "timeout_s": job.timeout_s}
         headers = {"Idempotency-Key": idempotency_key or uuid4().hex}  # of its own: an attempt may be repeated
+        if pin := job.pinned(self.fingerprint).fingerprint:
+            headers[FINGERPRINT_HEADER] = pin
         return self.ask("POST", "/v1/jobs", body=job.packed(job.body() | about), headers=headers).text("id")
 
     def bulk(
@@ -145,28 +152,32 @@ class HttpClient(Questions):
     def _call(self, job: Job) -> Reply:
         """Return the reply to the job, which is sent in parts if it is long."""
         until = self.until()
-        parts = self._split(job, until)
+        parts = self._split(job.pinned(self.fingerprint), until)
         if len(parts) == 1:
             return self._wait(parts[0], until)
 
         def compute(jobs: Iterable[Job]) -> list[Reply]:
-            return list(_in_order(lambda part, pause: self._wait(part, until, pause), jobs, MAX_REQUESTS))
+            sent = _in_order(lambda part, pause: self._wait(part, until, pause), jobs, MAX_REQUESTS)
+            return [reply for _, reply in sent]
 
         replies = compute(parts)
-        for pause_s, numbers in of_other_versions(replies, until):
+        for pause_s, numbers, again in of_other_versions(parts, replies, until):
             time.sleep(pause_s)
-            for n, reply in zip(numbers, compute(parts[n] for n in numbers), strict=True):
+            for n, reply in zip(numbers, compute(again), strict=True):
                 replies[n] = reply
         return Reply.join(replies)
 
     def _wait(self, job: Job, until: float, pause: Pause = time.sleep, lane: str = "interactive") -> Reply:
         """Return the reply to a job that goes into one request."""
+        body, pin = job.packed(job.body() | {"lane": lane}), job.fingerprint
+        headers = {FINGERPRINT_HEADER: pin} if pin else {}
         try:
-            answer = self.ask("POST", job.path, until, body=job.packed(job.body() | {"lane": lane}), pause=pause)
+            answer = self.ask("POST", job.path, until, body=body, headers=headers, pause=pause)
         except TooLarge:
             self._limits = None  # the API may have got lower ones
             raise
-        return checked(reply_of(job.id, answer.values()), job)
+        reply = reply_of(job.id, {"fingerprint": answer.headers.get(FINGERPRINT_HEADER, "")} | answer.values())
+        return checked(Reply.join([reply.of_pinned(pin)]), job)
 
     def _split(self, job: Job, until: float) -> list[Job]:
         """Return jobs that each go into one request, and together ask the same."""
@@ -187,7 +198,7 @@ class HttpClient(Questions):
             except Timeout:
                 answer = None
             if answer is not None and answer.status != 202:
-                return reply_of(job_id, answer.values())
+                return Reply.join([reply_of(job_id, answer.values()).of_pinned(self.fingerprint)])
             if time.monotonic() >= until:
                 raise Timeout(f"job {job_id} has no answer after {timeout_s:g} s: it keeps its place, ask again")
 
@@ -198,13 +209,13 @@ class HttpClient(Questions):
         return self.ask("DELETE", job_path(job_id)).text("status")
 
 
-def _in_order(wait: Callable[[Job, Pause], Reply], jobs: Iterable[Job], window: int) -> Iterator[Reply]:
-    """Yield the replies to jobs in order, with at most `window` of them under way at a time, each in a thread."""
-    stopped, sent = Event(), deque[Future[Reply]]()
+def _in_order(wait: Callable[[Job, Pause], Reply], jobs: Iterable[Job], window: int) -> Iterator[tuple[Job, Reply]]:
+    """Yield jobs with their replies in order, at most `window` of them under way at a time, each in a thread."""
+    stopped, sent = Event(), deque[Future[tuple[Job, Reply]]]()
     threads = ThreadPoolExecutor(window)
     try:
         for job in jobs:
-            sent.append(threads.submit(wait, job, stopped.wait))
+            sent.append(threads.submit(lambda one: (one, wait(one, stopped.wait)), job))
             if len(sent) == window:
                 yield sent.popleft().result()
         while sent:

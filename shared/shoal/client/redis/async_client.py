@@ -46,7 +46,7 @@ class AsyncClient:
     It does what `shoal.Client` does, with the same options and errors. Jobs of many tasks go to Redis together, and one
     task receives their replies. To cancel a task, or to let `asyncio.timeout` do it, withdraws the jobs that it awaits.
     A client belongs to the event loop that uses it first, until it is closed or the loop ends; another one gets
-    RuntimeError.
+    RuntimeError. With a `fingerprint`, vectors and hits are of that model alone, or ModelMismatch is raised.
     """
 
     def __init__(
@@ -61,12 +61,14 @@ class AsyncClient:
         name: str = "",
         max_reply_mb: int = DEFAULTS.max_reply_mb,
         long_jobs_redis_url: str = DEFAULTS.long_jobs_redis_url,
+        fingerprint: str = "",
     ):
         #: The name under which the queue knows the client.
         self.name = name or secrets.token_hex(8)
         #: The seconds for which it waits for a reply.
         self.timeout_s = timeout_s
         self.max_reply_bytes = max_reply_mb * 2**20
+        self.fingerprint = fingerprint
         #: The settings of the pool.
         self.settings = Settings(
             redis_url=redis_url, key_prefix=key_prefix, pool=pool, home=home, long_jobs_redis_url=long_jobs_redis_url
@@ -163,7 +165,7 @@ class AsyncClient:
 
     def open_stream(self, lane: str, options: Mapping[str, Any]) -> EmbedStream:
         """Return a stream of jobs, to which texts are to be sent."""
-        return EmbedStream(self._session(), lane, self.name, self.timeout_s, options)
+        return EmbedStream(self._session(), lane, self.name, self.timeout_s, options, self.fingerprint)
 
     async def submit(
         self,
@@ -188,7 +190,7 @@ class AsyncClient:
         self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None
     ) -> str:
         """Put a job as `Client.put` does; return its id, or the id of the job that was put first with the key."""
-        session, owner = self._session(), client or self.name
+        session, owner, job = self._session(), client or self.name, job.pinned(self.fingerprint)
         if isinstance(job, Search):
             job.check_hits()
         await session.check_num_vectors(job, self.max_reply_bytes)
@@ -224,7 +226,7 @@ class AsyncClient:
     ) -> Reply:
         """Return the reply to the job, as `Client.call` does; tasks that call together need jobs with different ids."""
         check_lane(lane)
-        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        timeout_s, job = self.timeout_s if timeout_s is None else timeout_s, job.pinned(self.fingerprint)
         return await self._session().call(job, lane, client or self.name, timeout_s, self.max_reply_bytes)
 
     def writer(
@@ -272,7 +274,7 @@ class AsyncHandle:
         reply = await self.client.connect().wait_result(self.id, timeout_s)
         if reply is None:
             raise Timeout(f"job {self.id} has no answer after {timeout_s:g} s: it keeps its place, ask again")
-        return Reply.join([reply])
+        return Reply.join([reply.of_pinned(self.client.fingerprint)])
 
     async def status(self) -> str:
         """Return one of queued, running, done, failed, cancelled and expired."""

@@ -35,6 +35,7 @@ class ClientOptions(TypedDict, total=False):
     name: str  #: by default a random one
     max_reply_mb: int
     long_jobs_redis_url: str
+    fingerprint: str  #: of the model of all vectors; by default any
 
 
 class Client(Questions):

@@ -26,7 +26,7 @@ from shoal.contract.excerpt import excerpt
 from shoal.contract.jobs import Job
 from shoal.contract.options import Options
 from shoal.contract.replies import Reply
-from shoal.errors import InvalidRequest, NotReady, TooLarge, UnknownIndex
+from shoal.errors import InvalidRequest, ModelMismatch, NotReady, TooLarge, UnknownIndex
 from shoal.operations import Embed
 from shoal.queue.producer import Producer
 from shoal.records.document import Document
@@ -136,8 +136,11 @@ class IndexWriter:
     async def _embed(self, documents: Sequence[Document], model: IndexModel) -> NDArray[np.float32]:
         """Return the vectors of the documents, float32 `[len(documents), dimension]`."""
         texts = [document.text for document in documents]
-        reply = await self.call(Embed(texts, Options(prompt_name=model.prompt or None)))
-        if reply.model != model.name or reply.vectors is None or reply.vectors.shape != (len(texts), model.dimension):
+        try:
+            reply = await self.call(Embed(texts, Options(prompt_name=model.prompt or None)).pinned(model.fingerprint))
+        except ModelMismatch as error:
+            raise self._other_model() from error
+        if reply.vectors is None or reply.vectors.shape != (len(texts), model.dimension):
             raise self._other_model()
         return reply.vectors
 

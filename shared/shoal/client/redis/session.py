@@ -110,7 +110,7 @@ class Call:
         if len(cached.missing) < len(job.texts):
             with suppress(*_ERRORS_OF_A_TEXT):
                 rest = await self._run(replace(job, texts=cached.missing, id=new_id()))
-                if rest.model == cached.model:
+                if rest.model == cached.model and rest.fingerprint in ("", cached.fingerprint):
                     return cached.reply(rest)
         return await self._run(job)
 
@@ -121,10 +121,9 @@ class Call:
             return await self._run_in_turn(parts)
         put_share(job)  # raises TooLarge
         replies = await self._send(parts)
-        for pause_s, numbers in of_other_versions(replies, self.until):
+        for pause_s, numbers, again in of_other_versions(parts, replies, self.until):
             await asyncio.sleep(pause_s)
-            again = await self._send([replace(parts[n], id=new_id()) for n in numbers])
-            for n, reply in zip(numbers, again, strict=True):
+            for n, reply in zip(numbers, await self._send(again), strict=True):
                 replies[n] = reply
         return Reply.join(replies)
 
@@ -163,14 +162,26 @@ class Call:
 
 
 class EmbedStream:
-    """The jobs of a stream of texts. While the lane is full, a job is sent again, until `timeout_s` have passed."""
+    """The jobs of a stream of texts. While the lane is full, a job is sent again, until `timeout_s` have passed.
 
-    def __init__(self, session: Session, lane: str, client: str, timeout_s: float, options: Mapping[str, Any]):
+    All vectors are of the `fingerprint`; while it is empty, the first reply decides it.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        lane: str,
+        client: str,
+        timeout_s: float,
+        options: Mapping[str, Any],
+        fingerprint: str = "",
+    ):
         self._session = session
         self._lane = check_lane(lane)
         self._client = client
         self._timeout_s = timeout_s
         self._options = options_of(options)
+        self.fingerprint = fingerprint
         #: The number of texts of a job.
         self.num_texts = TEXTS_PER_JOB if self._options.is_cacheable else TEXTS_PER_TOKENS_JOB
         #: The jobs that are not answered yet.
@@ -178,7 +189,7 @@ class EmbedStream:
 
     async def send(self, texts: list[str]) -> None:
         """Send a job of these texts."""
-        job = Embed(texts, self._options)
+        job = Embed(texts, self._options).pinned(self.fingerprint)
         self.sent.append((job, self._put(job)))
 
     async def receive(self) -> Any:
@@ -188,14 +199,17 @@ class EmbedStream:
         while True:
             try:
                 reply = Reply.join([await pending.result(self._timeout_s)])
-                break
+                self.fingerprint = self.fingerprint or reply.fingerprint
+                if reply.fingerprint in ("", self.fingerprint):
+                    break
+                job = replace(job, id=new_id()).pinned(self.fingerprint)
             except TimeoutError as error:
                 raise await self._session.timeout(self._timeout_s) from error
             except Overloaded as error:
                 if time.monotonic() + error.retry_after_s > until:
                     raise
                 await asyncio.sleep(error.retry_after_s)
-            pending = self._put(job)
+            self.sent[0] = job, pending = job, self._put(job)
         self.sent.popleft()
         return vectors(reply, self._options)
 

@@ -98,18 +98,19 @@ def build(
     cutter: Cutter | None = None,
     kinds: Mapping[str, str] | None = None,
     language: str | None = None,
+    began_from: str | None = None,
 ) -> BuildResult:
     """Build a version of the index in `out`, and make it the current one if it `publishes`.
 
-    It is not published if another version became the current one meanwhile. Where it `reuses`, texts that the version
-    built last has are not embedded again, and a build that would repeat the current version leaves it. An interrupted
-    build goes on when it is started again with the same arguments; a version that was built with the same `key`, unless
-    that is empty, is not built again. `num_kept` versions stay. With `skips_bad`, bad rows are left out; with a
-    `cutter`, rows are chunks. The current version's changes and the `changes` since are folded in, but for changes made
-    before `drop_changes_before`. Raises BadDocument, DiskFull, IndexBusy while another build of the index runs,
-    IndexCorrupt for a version that fails its validation, what `report` raises, and the errors of the encoder.
+    It is not published if another version than `began_from` became the current one meanwhile. Where it `reuses`, texts
+    that the version built last has are not embedded again, and a build that would repeat the current version leaves it.
+    An interrupted build goes on when it is started again with the same arguments; a version that was built with the
+    same `key`, unless that is empty, is not built again. `num_kept` versions stay. With `skips_bad`, bad rows are left
+    out; with a `cutter`, rows are chunks. The current version's changes and the `changes` since are folded in, but for
+    changes made before `drop_changes_before`. Raises BadDocument, DiskFull, IndexBusy while another build of the index
+    runs, IndexCorrupt for a version that fails its validation, what `report` raises, and the errors of the encoder.
     """
-    began_from = current_name(out)
+    began_from = began_from or current_name(out)
     if built := _built_before(out, key):
         return replace(built, is_published=_publish(out, built.version, publishes, num_kept, began_from))
     former = FormerVersion.find(out, encoder.model) if reuses else None

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Generator, Iterable
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -14,7 +14,7 @@ from shoal.bulk.job_stream import JobStream, groups
 from shoal.bulk.served_model import check_one_model, check_same_vectors
 from shoal.client.redis.client import Client
 from shoal.contract.options import DOCUMENT_PROMPTS, Options
-from shoal.errors import IndexMismatch, NotReady, Unavailable
+from shoal.errors import NotReady
 from shoal.records.document import Document
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.model.model import Model
@@ -28,9 +28,6 @@ GROUP = 512
 #: Vectors after which a build makes their file safe: a build that is started again embeds at most so many again. It is
 #: a multiple of the texts that encoders take at a time, so that these are the same ones after an interruption.
 SYNC_EVERY = 4_096
-
-#: Jobs from one look at what the pool serves to the next.
-JOBS_A_CHECK = 64
 
 #: Pause before the pool is looked at again for a worker, in seconds.
 RETRY_S = 0.5
@@ -120,29 +117,18 @@ class PoolEncoder:
     def embed(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[NDArray[np.float32]]:
         """Yield the vectors of the texts, job by job, through the bulk lane.
 
-        Workers, Redis and room in the lane are waited for. Raises IndexMismatch or ModelMismatch if the pool comes to
-        serve another model meanwhile, and the error of a text that cannot be embedded.
+        Workers, Redis and room in the lane are waited for. Raises ModelMismatch if the pool comes to serve another
+        model, or this one with other settings, and the error of a text that cannot be embedded.
         """
         options = Options(prompt_name=self.model.prompt or None)
-        stream = JobStream(self._client, options, self.model.name, self.model.dimension, waiting)
+        stream = JobStream(self._client, options, self.model.fingerprint, self.model.dimension, waiting)
         rows = (Document("", text, {}) for text in texts)
         with closing(stream.embed(groups(rows, SYNC_EVERY, options))) as jobs:
-            for number, job in enumerate(jobs, 1):
+            for job in jobs:
                 if job.errors:
                     raise next(iter(job.errors.values()))
-                if number % JOBS_A_CHECK == 0:
-                    self._check_model()
                 if job.vectors is not None:
                     yield job.vectors
-        self._check_model()
-
-    def _check_model(self) -> None:
-        with suppress(Unavailable):  # it is waited for when the next job is
-            if served_model_info(self._client) not in (None, self.model):
-                raise IndexMismatch(
-                    f"the pool served {self.model.name}, and meanwhile another model, or this one with other settings: "
-                    "build again"
-                )
 
 
 def served_model_info(client: Client) -> ModelInfo | None:

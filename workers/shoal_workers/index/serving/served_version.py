@@ -15,7 +15,7 @@ from shoal_workers.index.index import VERSION, Index, check_model
 from shoal_workers.model.model import Model
 
 #: Fields of the manifest that are told.
-_TOLD = ("version", "built_at", "model", "digest", "dimension", "prompt", "ids_are_positions")
+_TOLD = ("version", "built_at", "model", "digest", "fingerprint", "dimension", "prompt", "ids_are_positions")
 
 #: Most fields of documents whose kinds are told, and most characters of their names together.
 MAX_FIELDS, MAX_NAME_CHARS = 100, 4_096

@@ -1,0 +1,197 @@
+"""Vectors of two models are never mixed: each answer tells the fingerprint of its own, and a client may ask for one."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain, cycle, repeat
+from pathlib import Path
+
+import numpy as np
+import pytest
+from client_adapters import MakeClient
+from conftest import running, wait_until
+from queues import Queue
+
+from shoal import Client
+from shoal.contract.jobs import LANES, TEXTS_PER_JOB
+from shoal.contract.replies import Reply
+from shoal.errors import ModelMismatch, NotReady
+from shoal.operations import Embed, Rerank, unpack
+from shoal.queue.delivery import Answer
+from shoal.queue.lane import LaneLimits
+from shoal.settings import Settings
+from shoal_workers.encoding.bucketing import Bucketing
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.encoding.reranker import Reranker
+from shoal_workers.index.index import Index
+from shoal_workers.loop.worker import Worker
+from shoal_workers.service.service import about, announced, open_cache
+
+pytest_plugins = ["any_client_fixtures"]
+
+#: Texts that make five jobs.
+TEXTS = [f"storm {n}" for n in range(4 * TEXTS_PER_JOB + 1)]
+
+
+@pytest.fixture(scope="module")
+def other_encoder(tiny_model: Path) -> Encoder:
+    """The tiny model in int8, which makes other vectors."""
+    return Encoder.open(tiny_model, "openvino", "int8", 1)
+
+
+@pytest.fixture
+def workers(queue: Queue, encoder: Encoder, other_encoder: Encoder, index: Index, reranker: Reranker) -> list[Worker]:
+    """A worker in f32 and one in int8, which are announced."""
+    made = [
+        Worker(queue.consumer(name), each, {"default": index}, Bucketing(4_096), reranker=reranker)
+        for name, each in (("a", encoder), ("b", other_encoder))
+    ]
+    for worker in made:
+        queue.pool.announce(worker.id, about(worker))
+    return made
+
+
+@contextmanager
+def answering(queue: Queue, fingerprints: Iterator[str], *, is_older: bool = False) -> Iterator[list[str | None]]:
+    """Answer embeds in a thread, each by the fingerprint that it names, else the next; yield what the jobs name.
+
+    A worker that is older does not know that jobs may name one.
+    """
+    stopped, asked = threading.Event(), list[str | None]()
+
+    def serve() -> None:
+        while not stopped.is_set():
+            for delivery in queue.take("a", LANES, 1_000, block_s=0.05):
+                job = delivery.job()
+                fingerprint = next(fingerprints) if is_older else job.fingerprint or next(fingerprints)
+                asked.append(job.fingerprint)
+                vectors = np.full((len(job.texts), 2), ord(fingerprint) if fingerprint else 0, np.float32)
+                reply = Reply(job.id, vectors=vectors, model="m", fingerprint=fingerprint)
+                queue.reply([Answer(delivery, reply, job.reply_to)])
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield asked
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def test_a_job_keeps_its_fingerprint() -> None:
+    job = Embed(["a", "b"]).pinned("f")
+    assert {unpack(part.pack()).fingerprint for part in (job, *job.cut(1, 9, [1, 1]))} == {"f"}
+    assert (job.pinned("g").fingerprint, Embed(["a"]).pinned("").fingerprint) == ("f", None)
+    assert job.digest() != Embed(["a", "b"]).digest()
+    assert Rerank(["a"], query="b").pinned("f").fingerprint is None  # the reranker has another one
+
+
+def test_every_answer_tells_the_fingerprint_of_its_model(
+    make_client: MakeClient, workers: list[Worker], reranker: Reranker
+) -> None:
+    client, (worker, _) = make_client(), workers
+    with running(worker):
+        assert client.find("storm", k=1).fingerprint == worker.encoder.fingerprint
+        for op, options in (("embed", {}), ("search", {}), ("tokenize", {}), ("rerank", {"query": "rain"})):
+            expected = reranker if op == "rerank" else worker.encoder
+            if op != "tokenize" or isinstance(client, Client):
+                assert client.submit(op, ["storm"], **options).result().fingerprint == expected.fingerprint
+
+
+def test_in_a_pool_of_two_models_a_worker_that_fits_answers(make_client: MakeClient, workers: list[Worker]) -> None:
+    with running(workers[0]), running(workers[1]):
+        for worker in workers:
+            client = make_client(fingerprint=worker.encoder.fingerprint)
+            expected = make_client(fingerprint=worker.encoder.fingerprint).embed(TEXTS)
+            assert np.array_equal(client.embed(TEXTS), expected)
+            assert np.array_equal(np.stack(list(client.embed_stream(TEXTS, window=2))), expected)
+            assert client.find("storm").fingerprint == worker.encoder.fingerprint
+            assert client.submit("embed", TEXTS[:9]).result().fingerprint == worker.encoder.fingerprint
+            assert len(client.rerank("storm", ["rain", "sun"])) == 2
+        few, many = (make_client(fingerprint=one.encoder.fingerprint).embed("storm") for one in workers)
+        assert not np.array_equal(few, many)
+
+
+def test_without_one_that_fits_the_error_names_both(make_client: MakeClient, workers: list[Worker]) -> None:
+    client, (worker, _) = make_client(fingerprint="f" * 32), workers
+    with running(worker):
+        said = f'fingerprint "{"f" * 32}", and .* has {worker.encoder.fingerprint}'
+        for ask in (client.embed, client.search, lambda text: list(client.embed_stream([text]))):
+            with pytest.raises(ModelMismatch, match=said):
+                ask("storm")
+        with pytest.raises(ModelMismatch, match="start workers of the former"):
+            client.submit("embed", "storm").result()
+
+
+def test_a_result_of_another_fingerprint_is_refused_too(make_client: MakeClient, workers: list[Worker]) -> None:
+    with running(workers[0]):
+        handle = make_client().submit("embed", "storm")
+        handle.result()
+        rerank = make_client().submit("rerank", ["storm"], query="rain")
+        pinned = make_client(fingerprint=workers[1].encoder.fingerprint)
+        with pytest.raises(ModelMismatch):
+            pinned.job(handle.id).result()
+        assert len(pinned.job(rerank.id).result().scores) == 1
+
+
+def test_a_worker_of_an_earlier_release_answers_no_client_that_asks_for_a_fingerprint(
+    make_client: MakeClient, queue: Queue
+) -> None:
+    with (
+        answering(queue, repeat(""), is_older=True),
+        pytest.raises(ModelMismatch, match="worker that tells none"),
+    ):
+        make_client(fingerprint="f").embed("storm")
+
+
+def test_the_cache_answers_with_vectors_of_the_fingerprint_alone(
+    client: Client, make_client: MakeClient, queue: Queue, encoder: Encoder
+) -> None:
+    cache = open_cache(Settings(key_prefix=queue.keys.prefix, pool=queue.keys.pool), encoder, queue.broker)
+    worker = Worker(queue.consumer("a"), encoder, {}, Bucketing(4_096), cache=cache)
+    with announced(worker, LaneLimits()):
+        wait_until(client.pool.ready)
+        with running(worker):
+            expected = client.embed(["storm", "rain"])
+        found = make_client(fingerprint=encoder.fingerprint).embed(["storm", "rain"])  # without a worker at work
+        assert np.array_equal(found, expected)
+        assert client.call(Embed(["storm"])).fingerprint == encoder.fingerprint
+        with running(worker), pytest.raises(ModelMismatch):
+            make_client(fingerprint="f").embed("storm")
+
+
+@pytest.mark.parametrize(
+    ("fingerprints", "wanted", "num_asked"),
+    [(chain("aabab", repeat("b")), "b", 3), (chain(["a", "", "a", "", "a"], repeat("x")), None, 0)],
+)
+def test_parts_of_a_list_are_of_one_fingerprint(
+    client: Client, queue: Queue, fingerprints: Iterator[str], wanted: str | None, num_asked: int
+) -> None:
+    with answering(queue, fingerprints) as asked:
+        found = client.embed(TEXTS)
+    assert asked == [None] * 5 + [wanted] * num_asked
+    assert wanted is None or np.all(found == ord(wanted))
+
+
+def test_a_stream_goes_on_with_the_fingerprint_of_its_first_vectors(make_client: MakeClient, queue: Queue) -> None:
+    with answering(queue, cycle("ab")) as asked:
+        found = np.stack(list(make_client().embed_stream(TEXTS, window=2)))
+    assert (found == found[0]).all()
+    assert chr(int(found[0, 0])) in asked
+
+
+def test_parts_of_two_fingerprints_are_never_joined() -> None:
+    parts = [Reply(str(n), hits=[[]], fingerprint=fingerprint) for n, fingerprint in enumerate(["f", "", "f"])]
+    assert Reply.join(parts).fingerprint == "f"
+    with pytest.raises(NotReady, match=r'different models, "" \(f\) and "" \(g\): send it again'):
+        Reply.join([*parts, Reply("b", hits=[[]], fingerprint="g")])
+
+
+def test_a_rerank_may_name_the_fingerprint_of_the_reranker(
+    workers: list[Worker], reranker: Reranker, client: Client
+) -> None:
+    with running(workers[0]):
+        found = client.call(Rerank(["storm"], query="rain", fingerprint=reranker.fingerprint))
+        assert found.fingerprint == reranker.fingerprint
+        with pytest.raises(ModelMismatch):
+            client.call(Rerank(["storm"], query="rain", fingerprint=workers[0].encoder.fingerprint))

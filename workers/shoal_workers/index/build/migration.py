@@ -1,0 +1,64 @@
+"""Migration: the documents of a version of an index are the source of the next, with another model."""
+
+import json
+from collections.abc import Callable, Generator, Iterable
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from shoal.errors import IndexCorrupt
+from shoal.records.document import Document
+from shoal.records.folder import ReadFiles
+from shoal.records.source import Source
+from shoal_workers.index.build.chunks import CHUNK_FIELDS
+from shoal_workers.index.files.columns import read_kinds
+from shoal_workers.index.files.documents import read_lines
+from shoal_workers.index.files.field_values import DocumentFields
+from shoal_workers.index.files.manifest import DOCUMENTS, FIELDS, LEXICAL, Manifest, checksum
+
+
+class VersionDocuments(Source):
+    """The documents of the version in `folder`, put together from their chunks. Raises IndexCorrupt."""
+
+    def __init__(self, folder: Path):
+        self._manifest = Manifest.read(folder)
+        self._file = folder / DOCUMENTS
+        if checksum(self._file) != self._manifest.checksums[DOCUMENTS]:
+            raise IndexCorrupt(f"{self._file} is not what was built: publish another version, or build again")
+        super().__init__(self._file, "text", "id")
+        self.name = self._manifest.source
+        self.ids_are_positions = self._manifest.ids_are_positions
+
+    def rows(
+        self, waiting: Callable[[], object] = lambda: None, read_files: ReadFiles | None = None
+    ) -> Generator[Document, None, None]:
+        """Yield the documents in their order."""
+        number, num_documents = 0, self._manifest.num_documents or self._manifest.count
+        self._part = lambda: number / num_documents
+        for number, (document_id, rows) in enumerate(groupby(read_lines(self._file), itemgetter("id")), 1):
+            fields = _joined(rows) if self._manifest.chunk_tokens else next(rows)
+            yield Document(fields.pop("id", document_id), fields.pop("text"), fields, number)
+
+    def build_arguments(self) -> dict[str, Any]:
+        """Return the arguments of a build of these documents as they are; fields keep kinds that were given to them."""
+        chunks = {"chunk_tokens": self._manifest.chunk_tokens or None, "chunk_overlap": self._manifest.chunk_overlap}
+        if FIELDS not in self._manifest.files:  # a version of an earlier release, which knows neither fields nor words
+            return chunks
+        found, folder = DocumentFields({}), self._file.parent
+        for document in read_lines(self._file):
+            found.add(document)
+        by_values = {(name, about["kind"]) for name, about in found.kinds_found().items()}
+        given = [f"{name}={kind}" for name, kind in read_kinds(folder).items() if (name, kind) not in by_values]
+        language = json.loads((folder / LEXICAL).read_text("utf-8"))["language"]
+        return chunks | {"field_kinds": given, "language": language}
+
+
+def _joined(chunks: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Return the document of these chunks, with spaces for the white space around them, which they do not have."""
+    pieces: list[str] = []
+    fields, end = {}, 0
+    for fields in chunks:
+        pieces += [" " * (fields["start"] - end), fields["text"][max(0, end - fields["start"]) :]]
+        end = fields["stop"]
+    return {name: value for name, value in fields.items() if name not in CHUNK_FIELDS} | {"text": "".join(pieces)}
