@@ -38,9 +38,11 @@ from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.document_encoder import GROUP, SYNC_EVERY, LocalEncoder, ModelInfo, Waiting, no_wait
 from shoal_workers.index.build.scratch import SCRATCH
-from shoal_workers.index.build.vectors import EMBEDDED
-from shoal_workers.index.files.manifest import BAD_ROWS, DOCUMENTS, FILES, MANIFEST, QUANTISED
+from shoal_workers.index.build.vectors import EMBEDDED, SEARCHED_AT_ONCE, check_retrieval
+from shoal_workers.index.files.array_file import save_array
+from shoal_workers.index.files.manifest import BAD_ROWS, DOCUMENTS, FILES, MANIFEST, OFFSETS, QUANTISED
 from shoal_workers.index.index import Index, current_version
+from shoal_workers.index.vectors.quantisation import QuantisedVectors
 from shoal_workers.index.versions import HISTORY, rollback
 
 DIMENSION = 8
@@ -412,3 +414,14 @@ class TestAnUnchangedSource:
             damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
             assert not build(source(["storm", "rain"]), out, MadeVectors()).is_unchanged
             assert Index.open(out).document(0)["text"] == "storm"
+
+
+def test_a_large_version_is_validated_piece_by_piece(tmp_path: Path) -> None:
+    lines = [f'{{"text": "{n}"}}\n'.encode() for n in range(SEARCHED_AT_ONCE + 5_000)]
+    (tmp_path / DOCUMENTS).write_bytes(b"".join(lines))
+    save_array(tmp_path / OFFSETS, np.cumsum([0, *map(len, lines)], dtype=np.int64))
+    vectors = np.concatenate(list(MadeVectors().embed(map(str, range(len(lines))))))
+    parts = list[float]()
+    quantised, encoder = QuantisedVectors.of(vectors), MadeVectors()
+    share = check_retrieval(tmp_path, "v1", vectors, quantised, encoder, no_wait, parts.append)
+    assert (share, parts) == (1, [0, 0, SEARCHED_AT_ONCE / len(lines)])

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as nps
 from numpy.typing import NDArray
 
 from shoal_workers.index.vectors.quantisation import CACHE_LINE, NUM_TAIL_CODES, QuantisationBasis, QuantisedVectors
-from shoal_workers.index.vectors.search import MAX_BOUNDS, ExactSearch, SearchThreads, TopK, batch_top_k
+from shoal_workers.index.vectors.search import MAX_BOUNDS, ExactSearch, SearchThreads, TopK
 from shoal_workers.index.vectors.upper_bounds import MAX_QUERIES, Buffer, SharedProducts
 
 Vectors = NDArray[np.float32]
@@ -120,21 +120,6 @@ def test_few_and_odd_vectors(vectors: Vectors) -> None:
     queries = np.concatenate([vectors[:2], np.zeros((1, dimension), np.float32), random(3, dimension)])
     for k in (1, 4, 1_000):
         check(vectors, queries, k)
-
-
-@given(
-    st.integers(1, 3_000), st.integers(1, 40), st.integers(1, 500), st.integers(1, 20_000), st.integers(0, 2**32 - 1)
-)
-def test_one_pass_for_many_queries_finds_what_scoring_all_finds(
-    count: int, num_queries: int, k: int, max_bounds: int, seed: int
-) -> None:
-    vectors, queries, parts = grouped(count, 24, seed), grouped(num_queries, 24, seed + 1), list[float]()
-    vectors[count // 2 :] = vectors[: count - count // 2]  # those of the first half come again in later blocks
-    found = batch_top_k(vectors, QuantisedVectors.of(vectors), queries, k, parts.append, max_bounds)
-    assert_same(found, by_scoring_all(vectors, queries, k))
-    assert parts == sorted(parts)
-    assert parts[0] == 0
-    assert parts[-1] < 1
 
 
 def test_queries_that_are_asked_for_together_share_a_pass_over_the_codes() -> None:

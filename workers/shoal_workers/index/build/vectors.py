@@ -21,7 +21,7 @@ from shoal_workers.index.files.array_file import open_array, write_header
 from shoal_workers.index.files.documents import HashTable
 from shoal_workers.index.files.manifest import DOCUMENTS, HASHES, OFFSETS, VECTORS, Manifest, checksum
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
-from shoal_workers.index.vectors.search import batch_top_k
+from shoal_workers.index.vectors.search import ExactSearch
 from shoal_workers.index.versions import find_versions
 
 log = logging.getLogger(__name__)
@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 #: The file with the vectors of the texts that are embedded, if others are reused; in the folder of a build.
 EMBEDDED = "embedded.npy"
 
-#: Vectors copied at a time.
-CHUNK = 8_192
+#: Vectors copied at a time, and vectors searched at a time, whose codes stay in the processor's cache for all queries.
+CHUNK, SEARCHED_AT_ONCE = 8_192, 2**16
 
 #: Part of the documents that are searched for in a new version, and least and most documents; and least part found.
 SHARE, LEAST, MOST, MIN_FOUND = 0.005, 20, 1_000, 0.99
@@ -180,7 +180,12 @@ def check_retrieval(
     rows = np.sort(np.random.default_rng(seed).choice(count, num_sampled, replace=False))
     queries = np.concatenate(list(encoder.embed(_read_texts(folder, count, rows), waiting)))
     try:
-        best = batch_top_k(vectors, quantised, queries, 1, report).scores[:, 0]
+        best = np.full(num_sampled, -np.inf, np.float32)
+        for start in range(0, count, SEARCHED_AT_ONCE):
+            report(start / count)
+            part = slice(start, start + SEARCHED_AT_ONCE)
+            search = ExactSearch(vectors[part], QuantisedVectors(quantised.codes[part], quantised.basis))
+            best = np.maximum(best, search.top_k(queries, 1).scores[:, 0])
     except IndexError as error:
         raise IndexCorrupt(
             "the new version is not published: its quantised vectors do not belong to its vectors. Build again"
