@@ -132,8 +132,8 @@ class Scene:
         """Return the sums of boosts of all documents: test_selection.py compares them with looking at each document."""
         if boost is None:
             return np.zeros(len(self.made.documents), np.float32)
-        of_version, of_added = boosts_of(parse_boosts(boost), self.index.fields_at(self.index.live), 0.0)
-        return np.concatenate([of_version[self.left], of_added])
+        found = boosts_of(parse_boosts(boost), self.index.fields_at(self.index.live), 0.0)
+        return np.concatenate([found[self.left], found[self.index.manifest.count :]])
 
     def _with_words(
         self, search: SearchOptions, cosines: Numbers, texts: tuple[str, ...], is_found: NDArray[np.bool_]

@@ -19,7 +19,7 @@ from shoal_workers.index.lexical.snippet import snippet
 from shoal_workers.index.query import Query, queries_of
 from shoal_workers.index.ranker import Ranker
 from shoal_workers.index.search.facets import count_facet
-from shoal_workers.index.search.fields import HIT_NAMES, Fields, Selection, select
+from shoal_workers.index.search.fields import HIT_NAMES, Fields, select
 from shoal_workers.index.search.pages import Pages
 from shoal_workers.index.search.ranking import GroupKeys, Place, Ranking, leads_of, members_of
 from shoal_workers.index.vectors.upper_bounds import SharedProducts
@@ -93,7 +93,7 @@ class RankedSearch:
         Raises InvalidRequest for an option that does not fit this index, TooLarge for more lists than these options
         allow, and IndexCorrupt.
         """
-        self._job.check_rows(self._eligible.num)
+        self._job.check_rows(int(np.count_nonzero(self._eligible)))
         self._check_options()
         queries = queries_of(self._job, self._vectors, self._index, self._live)
         if self._options.mode == "lexical" and not all(query.texts for query in queries):
@@ -118,11 +118,15 @@ class RankedSearch:
 
     def answer(self, lists: Sequence[HitList]) -> SearchAnswer:
         """Return the answer that has the best hits of these lists. Raises IndexCorrupt."""
+        hits = [[self._hit(found.query, place) for place in self._best(found.groups)] for found in self._each(lists)]
         has_pages, has_facets = self._options.cursor is not None, bool(self._options.facets)
+        totals = None
+        if has_pages or has_facets:
+            totals = [int(np.count_nonzero(self._selection(found.query))) for found in self._each(lists)]
         return SearchAnswer(
-            [[self._hit(found.query, place) for place in self._best(found.groups)] for found in self._each(lists)],
+            hits,
             [found.cursor for found in lists] if has_pages else None,
-            [self._selection(f.query).num for f in self._each(lists)] if has_pages or has_facets else None,
+            totals,
             [self._facets(found) for found in self._each(lists)] if has_facets else None,
         )
 
@@ -135,26 +139,25 @@ class RankedSearch:
     # Select
 
     @cached_property
-    def _eligible(self) -> Selection:
-        """The documents that match the filter, without those that are hidden."""
+    def _eligible(self) -> NDArray[np.bool_]:
+        """The documents that match the filter, without those that are hidden: bool `[count + added]`."""
         if self._options.filter is None:
-            found = Selection(np.ones(self._index.manifest.count, bool), np.ones(len(self._live.ids), bool))
+            found = np.ones(self._index.manifest.count + len(self._live.ids), bool)
         else:
             found = select(parse_filter(self._options.filter), self._index.fields_at(self._live))
-        found.rows[self._live.hidden_rows] = False
+        found[self._live.hidden_rows] = False
         return found
 
-    def _selection(self, query: Query) -> Selection:
-        """Return the documents that may be in the list of a query."""
+    def _selection(self, query: Query) -> NDArray[np.bool_]:
+        """Return which documents may be in the list of a query, bool `[count + added]`."""
         found = self._eligible
         if query.excluded_ids:
-            rows = found.rows.copy()
-            rows[self._index.rows_of(query.excluded_ids)] = False
+            found = found.copy()
+            found[self._index.rows_of(query.excluded_ids)] = False
             is_other = np.array([added_id not in query.excluded_ids for added_id in self._live.ids], bool)
-            found = Selection(rows, found.added & is_other)
+            found[self._index.manifest.count :] &= is_other
         if self._options.mode == "lexical":
-            words = self._ranker.words(query)
-            found = Selection(found.rows & (words.of_version > 0), found.added & (words.of_added > 0))
+            found = found & (self._ranker.words(query).scores > 0)
         return found
 
     def _facets(self, found: HitList) -> dict[str, Any]:
@@ -163,20 +166,19 @@ class RankedSearch:
         Pages, groups, reranking and diversity make no difference.
         """
         if self._options.facets_top_n is not None:
-            count = self._index.manifest.count
-            is_best = np.zeros(count + len(self._live.ids), bool)
+            is_best = np.zeros_like(self._eligible)
             is_best[[place.row for place in islice(self._places(found.ranking), self._options.facets_top_n)]] = True
-            return self._count(Selection(is_best[:count], is_best[count:]))
-        selection = self._selection(found.query)
-        return self._facets_of_all if selection is self._eligible else self._count(selection)
+            return self._count(is_best)
+        selected = self._selection(found.query)
+        return self._facets_of_all if selected is self._eligible else self._count(selected)
 
     @cached_property
     def _facets_of_all(self) -> dict[str, Any]:
         return self._count(self._eligible)
 
-    def _count(self, selection: Selection) -> dict[str, Any]:
+    def _count(self, selected: NDArray[np.bool_]) -> dict[str, Any]:
         fields = self._index.fields_at(self._live)
-        return {name: count_facet(name, fields, selection) for name in parse_facets(self._options.facets)}
+        return {name: count_facet(name, fields, selected) for name in parse_facets(self._options.facets)}
 
     # Page
 
@@ -262,8 +264,7 @@ class RankedSearch:
         if self._options.mode != "dense" and query.texts:
             explained |= self._ranker.words(query).explain(place.row)
         if self._options.boost is not None:
-            boosts, row = self._ranker.boosts, place.row - self._index.manifest.count
-            explained["boost"] = float(boosts.rows[place.row] if row < 0 else boosts.added[row])
+            explained["boost"] = float(self._ranker.boosts[place.row])
         if place.first_score is not None:
             explained["rerank"] = place.score
         return explained

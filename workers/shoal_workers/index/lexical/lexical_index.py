@@ -115,17 +115,20 @@ class LexicalIndex:
         of_one_step = np.log1p((self.count - num_with + 0.5) / (num_with + 0.5)) * IMPACT_STEP
         return QueryTerms(terms[kept], counts[kept] * of_one_step)
 
-    def scores(self, query: QueryTerms) -> NDArray[np.float32]:
-        """Return the BM25 scores of all documents, float32 `[count]`; 0 for a document without the terms.
+    def scores(self, query: QueryTerms, live: "LiveTerms | None" = None) -> NDArray[np.float32]:
+        """Return the BM25 scores of all documents, the `live` ones last, float32; 0 for a document without the terms.
 
         Raises IndexCorrupt for postings that no build wrote.
         """
-        found = np.zeros(self.count, np.float32)
+        found = np.zeros(self.count + (live.num_documents if live else 0), np.float32)
+        of_version = found[: self.count]
+        if live:
+            found[self.count :] = live.scores(query)
         starts, sizes = self._find(query.terms)
         try:
             for start, size, weight in zip(starts.tolist(), sizes.tolist(), query.weights.tolist(), strict=True):
                 part = slice(start, start + size)
-                found[self.rows[part]] += self.impacts[part] * np.float32(weight)
+                of_version[self.rows[part]] += self.impacts[part] * np.float32(weight)
         except IndexError as error:
             raise IndexCorrupt(f"postings have rows over {self.count:,}: build the index again") from error
         return found
@@ -193,6 +196,11 @@ class LiveTerms:
         self._terms = terms[order]
         self._rows = np.repeat(np.arange(len(documents)), sizes)[order]
         self._impacts = np.concatenate([np.empty(0, np.uint8), *(document.impacts for document in documents)])[order]
+
+    @property
+    def num_documents(self) -> int:
+        """The number of added documents."""
+        return len(self._documents)
 
     def after(self, added: Sequence[str], kept: Sequence[int]) -> Self:
         """Return the terms after more documents with these texts.

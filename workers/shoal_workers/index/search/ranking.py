@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal_workers.index.search.fields import Fields, Selection
+from shoal_workers.index.search.fields import Fields
 
 #: Most documents that a list is made of: pages and groups come to an end there.
 MAX_RANKED = 10_000
@@ -109,21 +109,21 @@ class GroupKeys:
         value = self._read(row).get(self._name)
         return row if value is None else json.dumps(value, sort_keys=True)
 
-    def members(self, keys: Iterable[Hashable]) -> Selection | None:
-        """Return the documents that have one of the keys, and perhaps others; None if columns cannot tell them."""
-        found = Selection(np.zeros(self._fields.count, bool), np.zeros(self._fields.num_added, bool))
+    def members(self, keys: Iterable[Hashable]) -> NDArray[np.bool_] | None:
+        """Return which documents have one of the keys, and perhaps others; None if columns cannot tell them."""
+        found = np.zeros(self._fields.count + self._fields.num_added, bool)
+        of_version, of_added = found[: self._fields.count], found[self._fields.count :]
         for key in keys:
             match key:
                 case TermKey(is_added, code):
-                    of_added: int | None = code
+                    added_code: int | None = code
                     if not is_added and self._version is not None:
-                        found.rows[self._version.rows_between(code, code + 1)] = True
-                        of_added = self._added.code(self._version.value(code)) if self._added is not None else None
-                    if self._added is not None and of_added is not None:
-                        found.added[self._added.rows_between(of_added, of_added + 1)] = True
+                        of_version[self._version.rows_between(code, code + 1)] = True
+                        added_code = self._added.code(self._version.value(code)) if self._added is not None else None
+                    if self._added is not None and added_code is not None:
+                        of_added[self._added.rows_between(added_code, added_code + 1)] = True
                 case int():
-                    is_added = key >= len(found.rows)
-                    found[is_added][key - len(found.rows) * is_added] = True
+                    found[key] = True
                 case _:
                     return None
         return found

@@ -67,14 +67,13 @@ class TopK(NamedTuple):
 
 
 class Prior(NamedTuple):
-    """The part of scores that is known before vectors are read: a score is `weight` times the cosine plus this part.
+    """The part of scores that is `known` before vectors are read: a score is `weight` times the cosine plus this part.
 
-    `of_version` is float32 `[count]`; `of_added`, float32 `[added]`, is for documents that were added since the build.
+    `known` is float32 `[count + added]`: documents that were added since the build follow those of the version.
     """
 
     weight: float
-    of_version: NDArray[np.float32]
-    of_added: NDArray[np.float32]
+    known: NDArray[np.float32]
 
 
 class ExactSearch:
