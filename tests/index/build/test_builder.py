@@ -417,7 +417,7 @@ class TestAnUnchangedSource:
 
 
 def test_a_large_version_is_validated_piece_by_piece(tmp_path: Path) -> None:
-    lines = [f'{{"text": "{n}"}}\n'.encode() for n in range(SEARCHED_AT_ONCE + 5_000)]
+    lines = [f'{{"id": "{n}", "text": "{n}"}}\n'.encode() for n in range(SEARCHED_AT_ONCE + 5_000)]
     (tmp_path / DOCUMENTS).write_bytes(b"".join(lines))
     save_array(tmp_path / OFFSETS, np.cumsum([0, *map(len, lines)], dtype=np.int64))
     vectors = np.concatenate(list(MadeVectors().embed(map(str, range(len(lines))))))

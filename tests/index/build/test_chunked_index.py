@@ -165,7 +165,7 @@ class TestSearches:
     def hits(self, index: Index, encoder: Encoder, **options: Any) -> list[dict[str, Any]]:
         """Return the hits of a query."""
         job = Search(["storm rain"], k=1_000, search=SearchOptions(**options))
-        [found] = index.answer(job, encoder.embed(job.texts, Options(), "")).hits
+        [found] = index.find(job, encoder.embed(job.texts, Options(), "")).answer().hits
         return found
 
     def test_a_hit_is_the_best_chunk_of_its_document(self, chunked: Chunked, encoder: Encoder) -> None:

@@ -247,6 +247,17 @@ class TestRedis:
             assert "changes are left out, for good: Redis does not have the changes after" in caplog.text
             caplog.clear()
 
+    def test_counts_the_changes_again_that_a_rollback_took_back(self, news: News, queue: Queue) -> None:
+        """Only so many may be in no version that is served: the newest version need not be the current one."""
+        news.build()
+        news.append({"new": "storm"}, ["d5"])
+        news.build()
+        news.forget()
+        assert queue.broker.execute("HGET", queue.keys.changed, INDEX).split()[1:4:2] == [b"2", b"2"]
+        rollback(news.out)
+        news.forget()
+        assert queue.broker.execute("HGET", queue.keys.changed, INDEX).split()[1:4:2] == [b"2", b"0"]
+
     def test_that_does_not_answer_fails_nothing_that_was_done(
         self, news: News, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -17,17 +17,17 @@ from shoal_workers.index.files.array_file import open_array
 from shoal_workers.index.files.columns import Columns
 from shoal_workers.index.files.documents import Documents
 from shoal_workers.index.files.field_kinds import by_kind
-from shoal_workers.index.files.file_check import FileCheck
 from shoal_workers.index.files.manifest import (
     FIELDS,
     IDS,
     LEXICAL,
     QUANTISED,
     VECTORS,
+    FileCheck,
     Manifest,
 )
 from shoal_workers.index.lexical.lexical_index import LexicalIndex
-from shoal_workers.index.ranked_search import RankedSearch, SearchAnswer, SecondStage
+from shoal_workers.index.ranked_search import RankedSearch
 from shoal_workers.index.search.fields import Fields
 from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
@@ -158,24 +158,8 @@ class Index:
         return [self._hits(*of_query, live) for of_query in zip(*found, strict=True)]
 
     def shared(self, queries: NDArray[np.float32]) -> AbstractContextManager[SharedProducts]:
-        """Give what `answer` and `find` may use for the texts of several jobs, whose vectors these are."""
+        """Give what `find` may use for the texts of several jobs, whose vectors these are."""
         return self.exact_search.shared(queries)
-
-    def answer(
-        self,
-        job: Search,
-        vectors: NDArray[np.float32],
-        going_on: Callable[[], object] = lambda: None,
-        shared: SharedProducts | None = None,
-    ) -> SearchAnswer:
-        """Return the answer to a search with options, by the `vectors` of its texts, float32 `[texts, dimension]`.
-
-        `going_on` is called for each list of hits, and `shared` has products for several jobs. Raises InvalidRequest
-        for an option that does not fit this index, and IndexCorrupt as `search` does.
-        """
-        with self._telling_corruption():
-            search = RankedSearch(self, job, vectors, going_on, shared)
-            return search.answer(search.find())
 
     def find(
         self,
@@ -183,10 +167,10 @@ class Index:
         vectors: NDArray[np.float32],
         going_on: Callable[[], object] = lambda: None,
         shared: SharedProducts | None = None,
-    ) -> SecondStage:
-        """Return what is found for a search whose hits are to be scored by the reranker. Raises as `answer` does."""
+    ) -> RankedSearch:
+        """Return what is found for a search with options; takes and raises what `RankedSearch` does."""
         with self._telling_corruption():
-            return SecondStage(RankedSearch(self, job, vectors, going_on, shared))
+            return RankedSearch(self, job, vectors, going_on, shared)
 
     def fields_at(self, live: LiveDocuments) -> Fields:
         """Return the fields of the documents with some changes.
@@ -245,10 +229,7 @@ def check_model(version: Path, manifest: Manifest, model: Model) -> None:
 
 
 def current_version(folder: Path) -> Path:
-    """Return the folder of the version to serve.
-
-    Raises IndexNotFound or IndexCorrupt.
-    """
+    """Return the folder of the version to serve. Raises IndexNotFound or IndexCorrupt."""
     try:
         version = read_current(folder).decode().strip()
         if not VERSION.fullmatch(version):

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from shoal.changes.change_log import ChangeLog
 from shoal.client.redis.client import Client
@@ -27,7 +27,7 @@ from shoal_workers.index.files.field_values import MAX_COLUMNS, OTHER_FIELDS
 from shoal_workers.index.versions import delete, list_versions, publish, rollback
 
 #: What can be done with the versions of an index.
-Action = Literal["list", "publish", "rollback", "delete"]
+ACTIONS = ("list", "publish", "rollback", "delete")
 
 #: Names of indexes in the folder of indexes: none leads to another folder.
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
@@ -114,8 +114,8 @@ class ManageIndex:
     def __post_init__(self) -> None:
         _check_types(self, ("name", "action"), str)
         _check_types(self, ("version",), (str, type(None)))
-        if self.action not in get_args(Action):
-            raise InvalidRequest(f"action is {excerpt(self.action)}: it takes one of {', '.join(get_args(Action))}")
+        if self.action not in ACTIONS:
+            raise InvalidRequest(f"action is {excerpt(self.action)}: it takes one of {', '.join(ACTIONS)}")
         if (self.version is not None) != (self.action in ("publish", "delete")):
             raise InvalidRequest(f"version is {excerpt(self.version)}: publish and delete take one, other actions none")
 

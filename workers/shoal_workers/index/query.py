@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
 from shoal.operations import Search
-from shoal_workers.index.lexical.lexical_index import MAX_QUERY_CHARS, LexicalIndex, LiveTerms, QueryTerms
+from shoal_workers.index.lexical.lexical_index import MAX_QUERY_CHARS, LexicalIndex, QueryTerms
 from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.vectors.search import Prior
 
@@ -79,7 +79,7 @@ class QueryWords:
 
     texts: tuple[str, ...]
     lexical: LexicalIndex
-    live_terms: LiveTerms | None
+    live: LexicalIndex | None
     terms: QueryTerms
     scores: NDArray[np.float32]
 
@@ -105,11 +105,10 @@ class QueryWords:
 
     def explain(self, row: int) -> dict[str, Any]:
         """Return the BM25 score of a document, and the part of it that each word of the query has."""
-        place = row - self.lexical.count
-        if place < 0 or self.live_terms is None:
+        if self.live is None or row < self.lexical.count:
             impacts = self.lexical.impacts_in(row, self.terms.terms)
         else:
-            impacts = self.live_terms.impacts_in(place, self.terms.terms)
+            impacts = self.live.impacts_in(row - self.lexical.count, self.terms.terms)
         found = np.flatnonzero(impacts)
         parts = (self.terms.weights[found] * impacts[found]).tolist()
         words = [self._words.get(term) for term in self.terms.terms[found].tolist()]

@@ -1,4 +1,4 @@
-"""The scores of the documents that may be in a list of hits, and their ranking: by score, or by fields."""
+"""The documents that may be in a list of hits, their scores, and their ranking: by score, or by fields."""
 
 import time
 from collections.abc import Callable
@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.operations.search_fields import parse_boosts, parse_sort
+from shoal.operations.search_filter import parse_filter
 from shoal.operations.search_options import SearchOptions
 from shoal_workers.index.query import ALPHA, Query, QueryWords
 from shoal_workers.index.search.boosts import boosts_of
 from shoal_workers.index.search.field_order import FieldOrder
+from shoal_workers.index.search.fields import select
 from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.search.pages import Pages
 from shoal_workers.index.search.ranking import Ranked
@@ -29,8 +31,7 @@ MAX_KEPT_WORDS = 32
 class Ranker:
     """Ranks the documents of one job's lists, in a version with the changes of one moment.
 
-    `selection` returns which documents may be in the list of a query, bool `[count + added]`, and `shared` has the
-    products for the texts of several jobs.
+    `shared` has the products for the texts of several jobs.
     """
 
     def __init__(
@@ -39,17 +40,39 @@ class Ranker:
         live: LiveDocuments,
         options: SearchOptions,
         pages: Pages,
-        selection: Callable[[Query], NDArray[np.bool_]],
         shared: SharedProducts | None,
     ):
         self._index = index
         self._live = live
         self._options = options
         self._pages = pages
-        self._selection = selection
         self._shared = shared
         self._words: dict[Query, QueryWords] = {}
         self._last: tuple[Query | None, Prior | None] = (None, None)
+
+    # Select
+
+    @cached_property
+    def eligible(self) -> NDArray[np.bool_]:
+        """The documents that match the filter, without those that are hidden: bool `[count + added]`."""
+        if self._options.filter is None:
+            found = np.ones(self._index.manifest.count + len(self._live.ids), bool)
+        else:
+            found = select(parse_filter(self._options.filter), self._index.fields_at(self._live))
+        found[self._live.hidden_rows] = False
+        return found
+
+    def selection(self, query: Query) -> NDArray[np.bool_]:
+        """Return which documents may be in the list of a query, bool `[count + added]`."""
+        found = self.eligible
+        if query.excluded_ids:
+            found = found.copy()
+            found[self._index.rows_of(query.excluded_ids)] = False
+            is_other = np.array([added_id not in query.excluded_ids for added_id in self._live.ids], bool)
+            found[self._index.manifest.count :] &= is_other
+        if self._options.mode == "lexical":
+            found = found & (self.words(query).scores > 0)
+        return found
 
     # Scores
 
@@ -77,7 +100,7 @@ class Ranker:
             return before.best_bm25
         if self._options.mode != "hybrid" or not query.texts:
             return 0.0
-        return self.words(query).best(self._selection(query))
+        return self.words(query).best(self.selection(query))
 
     def _prior(self, query: Query) -> Prior | None:
         """Return the part of the scores that words and boosts have; None where cosines are the scores.

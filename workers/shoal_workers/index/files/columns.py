@@ -110,10 +110,6 @@ class Column:
         """Return the rows with each term from code `first` to before code `last`, one term after the other."""
         return self.rows[self.starts[first] : self.starts[last]]
 
-    def num_between(self, first: int, last: int) -> int:
-        """Return the number of rows that `rows_between` has."""
-        return int(self.starts[last] - self.starts[first])
-
     def arrays(self) -> list[NDArray[Any]]:
         """Return the arrays of the column, in the order of the file."""
         others: list[NDArray[Any]] = [self.starts, self.rows, self.codes]

@@ -189,7 +189,7 @@ def _mark_codes(spans: set[tuple[int, int]], column: Column, mask: NDArray[np.bo
 
     Where these are many rows, it is faster to look at the codes of all rows, one after the other in the memory.
     """
-    if column.is_list or sum(column.num_between(*span) for span in spans) < len(mask) // 16:
+    if column.is_list or sum(len(column.rows_between(*span)) for span in spans) < len(mask) // 16:
         for span in spans:
             mask[column.rows_between(*span)] = True
         return

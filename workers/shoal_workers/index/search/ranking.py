@@ -65,10 +65,9 @@ class Ranking:
 
 
 class TermKey(NamedTuple):
-    """The key of the documents with one value: its code in the version, or in the documents that were added since."""
+    """The key of the documents with one value of a column."""
 
-    is_added: bool
-    code: int
+    value: Any
 
 
 class GroupKeys:
@@ -83,7 +82,6 @@ class GroupKeys:
         self._fields = fields
         self._version, self._added = fields.version.get(name), fields.added.get(name)
         self._read = read
-        self._of_added: dict[int, TermKey] = {}
 
     def key(self, row: int) -> Hashable:
         """Return the key of a document; rows of added documents follow the rows of the version."""
@@ -98,12 +96,7 @@ class GroupKeys:
             return row
         if column.kind == "stored" or code != column.highest[place]:
             return self._key_of_document(row)
-        if not is_added:
-            return TermKey(False, code)
-        if code not in self._of_added:  # a value that the version has too has the key of the version
-            of_version = self._version.code(column.value(code)) if self._version is not None else None
-            self._of_added[code] = TermKey(of_version is None, code if of_version is None else of_version)
-        return self._of_added[code]
+        return TermKey(column.value(code))
 
     def _key_of_document(self, row: int) -> Hashable:
         value = self._read(row).get(self._name)
@@ -112,16 +105,13 @@ class GroupKeys:
     def members(self, keys: Iterable[Hashable]) -> NDArray[np.bool_] | None:
         """Return which documents have one of the keys, and perhaps others; None if columns cannot tell them."""
         found = np.zeros(self._fields.count + self._fields.num_added, bool)
-        of_version, of_added = found[: self._fields.count], found[self._fields.count :]
+        parts = (self._version, found[: self._fields.count]), (self._added, found[self._fields.count :])
         for key in keys:
             match key:
-                case TermKey(is_added, code):
-                    added_code: int | None = code
-                    if not is_added and self._version is not None:
-                        of_version[self._version.rows_between(code, code + 1)] = True
-                        added_code = self._added.code(self._version.value(code)) if self._added is not None else None
-                    if self._added is not None and added_code is not None:
-                        of_added[self._added.rows_between(added_code, added_code + 1)] = True
+                case TermKey(value):
+                    for column, part in parts:
+                        if column is not None and (code := column.code(value)) is not None:
+                            part[column.rows_between(code, code + 1)] = True
                 case int():
                     found[key] = True
                 case _:

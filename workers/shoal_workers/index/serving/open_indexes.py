@@ -201,41 +201,36 @@ class OpenIndexes(Mapping[str, Index]):
         clock.
         """
         for version in self._served.values():
-            index = version.opened
-            if version.failure:
-                if now >= version.failure.retry_at:
-                    self._repair(version, now)
-            elif index and not index.files.is_done and now >= version.check_at:
-                self._check(version, index, now)
+            is_wanted, index = partial(self._needs_check, version), version.opened
+            try:
+                if version.failure:
+                    if now >= version.failure.retry_at:
+                        self._repair(version, is_wanted, now)
+                elif index and not index.files.is_done and now >= version.check_at:
+                    version.check = index.files
+                    index.files.check_rest(is_wanted)
+            except ShoalError as error:
+                version.withdraw(self._failed_version(version, error, now))
+            except OSError as error:
+                if version.failure:
+                    unread = IndexCorrupt(f"{error.filename} cannot be read ({error.strerror}): build the index again")
+                    version.withdraw(self._failed_version(version, unread, now))
+                else:
+                    log.warning("index %s cannot be checked now: %s (%s)", version.name, error.filename, error.strerror)
+                    version.check_at = now + RETRY_AFTER_S
 
-    def _check(self, version: ServedVersion, index: Index, now: float) -> None:
-        version.check = index.files
-        try:
-            index.files.check_rest(partial(self._needs_check, version))
-        except ShoalError as error:
-            version.withdraw(self._failed_version(version, error, now))
-        except OSError as error:
-            log.warning("index %s cannot be checked now: %s (%s)", version.name, error.filename, error.strerror)
-            version.check_at = now + RETRY_AFTER_S
-
-    def _repair(self, version: ServedVersion, now: float) -> None:
+    def _repair(self, version: ServedVersion, is_wanted: Callable[[], bool], now: float) -> None:
         """Try again a version that could not be opened, or had a wrong file: all its files are compared first."""
-        try:
-            if version.check:  # the wrong file first: to read all files every ten seconds would keep the disk busy
-                version.check.check_rest(partial(self._needs_check, version))
-            index = self._opener.open(version.name, version.folder)
-            version.check = index.files
-            index.files.check_rest(partial(self._needs_check, version))
-            if index.files.is_done:
-                with self._opener.following:
-                    self._opener.catch_up(version.name, index)
-                    version.keep(index, now)
-                    version.failure = None
-        except ShoalError as error:
-            version.withdraw(self._failed_version(version, error, now))
-        except OSError as error:
-            unread = IndexCorrupt(f"{error.filename} cannot be read ({error.strerror}): build the index again")
-            version.withdraw(self._failed_version(version, unread, now))
+        if version.check:  # the wrong file first: to read all files every ten seconds would keep the disk busy
+            version.check.check_rest(is_wanted)
+        index = self._opener.open(version.name, version.folder)
+        version.check = index.files
+        index.files.check_rest(is_wanted)
+        if index.files.is_done:
+            with self._opener.following:
+                self._opener.catch_up(version.name, index)
+                version.keep(index, now)
+                version.failure = None
 
     def _find_folders(self) -> dict[str, Path]:
         """Return the folder of each index by its name: the settings go before the folders inside `home`."""
@@ -356,7 +351,7 @@ def _is_index(folder: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:  # reading it will say why
-        return True
+        pass
     return True
 
 

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from shoal.contract.excerpt import excerpt
 from shoal.errors import IndexCorrupt, InvalidRequest, ShoalError
 from shoal_workers.index.files.columns import read_kinds
-from shoal_workers.index.files.file_check import FileCheck
-from shoal_workers.index.files.manifest import FIELDS, MANIFEST, Manifest
+from shoal_workers.index.files.manifest import FIELDS, MANIFEST, FileCheck, Manifest
 from shoal_workers.index.index import VERSION, Index, check_model
 from shoal_workers.model.model import Model
 

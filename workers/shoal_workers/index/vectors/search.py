@@ -113,14 +113,9 @@ class ExactSearch:
             elif num_eligible < count:
                 hidden_rows = np.flatnonzero(~eligible)
         k = min(k, count - len(hidden_rows))
-        if not k or not len(queries):
-            return TopK(np.empty((len(queries), k), np.intp), np.empty((len(queries), k), np.float32))
-        at_once = max(1, MAX_BOUNDS // count)
-        starts = range(0, len(queries), at_once)
-        found = [self._top_k_at_once(queries[start : start + at_once], k, hidden_rows, rows) for start in starts]
-        return TopK(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+        return in_parts(queries, k, count, lambda part: self._top_k(part, k, hidden_rows, rows))
 
-    def _top_k_at_once(
+    def _top_k(
         self, queries: NDArray[np.float32], k: int, hidden_rows: NDArray[np.int64], rows: NDArray[np.int64] | None
     ) -> TopK:
         quantised = self._quantised.basis.encode_queries(queries)
@@ -243,6 +238,15 @@ def _bounds_of_sums(
 def _at_least(upper: NDArray[np.float32], threshold: float) -> NDArray[np.intp]:
     # A threshold is rounded to the next lower number, so that no row that reaches it is lost.
     return np.flatnonzero(upper >= np.nextafter(np.float32(threshold), np.float32(-np.inf)))
+
+
+def in_parts(queries: NDArray[np.float32], k: int, count: int, top_k: Callable[[NDArray[np.float32]], TopK]) -> TopK:
+    """Return what `top_k` finds among `count` rows, for as many queries at a time as there is memory for bounds."""
+    if not k or not len(queries):
+        return TopK(np.empty((len(queries), k), np.intp), np.empty((len(queries), k), np.float32))
+    at_once = max(1, MAX_BOUNDS // count)
+    found = [top_k(queries[start : start + at_once]) for start in range(0, len(queries), at_once)]
+    return TopK(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
 
 def best_fused(rows: NDArray[np.intp], scores: NDArray[np.float32], k: int) -> TopK:
