@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import TESTS
+from index_versions import quantise
 from numpy.typing import NDArray
 
 from shoal.contract.options import Options
@@ -42,7 +43,6 @@ from shoal_workers.index.build.vectors import EMBEDDED, SEARCHED_AT_ONCE, check_
 from shoal_workers.index.files.array_file import save_array
 from shoal_workers.index.files.manifest import BAD_ROWS, DOCUMENTS, FILES, MANIFEST, OFFSETS, QUANTISED
 from shoal_workers.index.index import Index, current_version
-from shoal_workers.index.vectors.quantisation import QuantisedVectors
 from shoal_workers.index.versions import HISTORY, rollback
 
 DIMENSION = 8
@@ -422,6 +422,6 @@ def test_a_large_version_is_validated_piece_by_piece(tmp_path: Path) -> None:
     save_array(tmp_path / OFFSETS, np.cumsum([0, *map(len, lines)], dtype=np.int64))
     vectors = np.concatenate(list(MadeVectors().embed(map(str, range(len(lines))))))
     parts = list[float]()
-    quantised, encoder = QuantisedVectors.of(vectors), MadeVectors()
+    quantised, encoder = quantise(vectors), MadeVectors()
     share = check_retrieval(tmp_path, "v1", vectors, quantised, encoder, no_wait, parts.append)
     assert (share, parts) == (1, [0, 0, SEARCHED_AT_ONCE / len(lines)])

@@ -91,10 +91,6 @@ class Index:
         files.check_small()
         return cls(version, manifest, files, threads)
 
-    def check_model(self, model: Model) -> None:
-        """Raise IndexMismatch unless the index was built with exactly this model."""
-        check_model(self.folder, self.manifest, model)
-
     @property
     def count(self) -> int:
         """The number of documents that can be found."""
@@ -155,7 +151,14 @@ class Index:
             found = self.exact_search.top_k(queries, k, live.hidden_rows)
         if live.ids:
             found = merged(found, live.top_k(queries, k), self.manifest.count, k)
-        return [self._hits(*of_query, live) for of_query in zip(*found, strict=True)]
+        answers = []
+        for rows, scores in zip(found.rows.tolist(), found.scores.tolist(), strict=True):
+            hits = []
+            for row, score in zip(rows, scores, strict=True):
+                document = self.document_of(row, live)
+                hits.append({"id": document.pop("id"), "score": score, **document})
+            answers.append(hits)
+        return answers
 
     def shared(self, queries: NDArray[np.float32]) -> AbstractContextManager[SharedProducts]:
         """Give what `find` may use for the texts of several jobs, whose vectors these are."""
@@ -210,13 +213,6 @@ class Index:
         places = [row - self.manifest.count for row in rows]
         found = [self.vectors[place] if place < 0 else live.vectors[place] for place in places]
         return np.array(found, np.float32).reshape(-1, self.manifest.dimension)
-
-    def _hits(self, rows: NDArray[np.intp], scores: NDArray[np.float32], live: LiveDocuments) -> list[dict[str, Any]]:
-        hits = []
-        for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
-            document = self.document_of(row, live)
-            hits.append({"id": document.pop("id"), "score": score, **document})
-        return hits
 
 
 def check_model(version: Path, manifest: Manifest, model: Model) -> None:

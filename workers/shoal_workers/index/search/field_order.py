@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.operations.search_fields import Sort
-from shoal_workers.index.files.columns import Column, Keywords
+from shoal_workers.index.files.columns import Column
 from shoal_workers.index.search.fields import Fields
 
 #: Largest sort key. If a further field would make keys larger, they are replaced by their ranks first.
@@ -95,8 +95,5 @@ def _rank_of(version: Column | None, term: Any, code: int, step: int) -> int:
     """Return the rank of a term of added documents among the version's terms."""
     if version is None:
         return code
-    if isinstance(version.terms, Keywords):
-        place, end = version.terms.find(term)
-    else:
-        place, end = (int(np.searchsorted(version.terms, term, side)) for side in ("left", "right"))
+    place, end = version.span(term)
     return (2 * place + 1) * step if end > place else 2 * place * step + code + 1

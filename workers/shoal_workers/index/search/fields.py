@@ -11,7 +11,7 @@ from shoal.contract import wire
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
 from shoal.operations.search_filter import All, AnyOf, Between, Exists, Filter, Not, OneOf, Value
-from shoal_workers.index.files.columns import Column, Columns, Keywords
+from shoal_workers.index.files.columns import Column, Columns
 from shoal_workers.index.files.field_kinds import CONVERTERS, date_span
 from shoal_workers.index.files.field_values import DocumentFields
 from shoal_workers.index.search.live_documents import LiveDocuments
@@ -110,14 +110,11 @@ def span_of(column: Column, value: Value, place: str) -> tuple[int, int]:
         if column.kind == "date":
             first, last = np.searchsorted(column.terms, date_span(value))
             return int(first), int(last)
-        term = CONVERTERS[column.kind](value)
+        return column.span(CONVERTERS[column.kind](value))
     except ValueError as error:
         raise InvalidRequest(
             f"{place} is {excerpt(value)}: the values of {excerpt(column.name)} are {_PLURALS[column.kind]}"
         ) from error
-    if isinstance(column.terms, Keywords):
-        return column.terms.find(term)
-    return int(np.searchsorted(column.terms, term)), int(np.searchsorted(column.terms, term, "right"))
 
 
 def select(wanted: Filter, fields: Fields) -> NDArray[np.bool_]:

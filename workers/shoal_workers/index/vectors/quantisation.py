@@ -151,12 +151,6 @@ class QuantisedVectors:
     codes: NDArray[np.int8]
     basis: QuantisationBasis
 
-    @classmethod
-    def of(cls, vectors: NDArray[np.float32]) -> Self:
-        """Quantise vectors `[count, dimension]` in memory."""
-        basis = QuantisationBasis.fit(vectors)
-        return cls(np.concatenate(list(basis.encode(vectors))), basis)
-
     @staticmethod
     def write(folder: Path, vectors: NDArray[np.float32], report: Callable[[float], object] = lambda _: None) -> int:
         """Quantise vectors `[count, dimension]` into files in `folder` and return the bytes that each takes.
