@@ -105,7 +105,7 @@ class TestAChange:
         index = Index.open(news.out)
         kept = [(f"d{n}", f"text {n}") for n in range(10) if n not in (3, 5)]
         assert news.documents == [*kept, ("d3", "changed"), ("newer", "rain"), ("new", "storm again")]
-        assert index.document(8) == {"id": "d3", "text": "changed", "by": "hand"}
+        assert index.documents.document(8) == {"id": "d3", "text": "changed", "by": "hand"}
         assert (result.num_changed, result.num_embedded, result.num_reused, result.count) == (5, 3, 8, 11)
         assert (index.manifest.num_changed, index.manifest.changes_through) == (5, last)
         assert index.search(index.vectors[-1:], 1)[0][0]["id"] == "new"

@@ -42,7 +42,7 @@ def test_it_says_what_it_holds(index: Index, encoder: Encoder) -> None:
     assert manifest.quantised_width == 64
     assert manifest.source == "pairs.csv"
     check_model(index.folder, manifest, encoder.model)
-    assert index.document(63) == {"id": "63", "text": "rises rises"}
+    assert index.documents.document(63) == {"id": "63", "text": "rises rises"}
     assert np.linalg.norm(index.vectors, axis=1) == pytest.approx(1, abs=1e-5)
     assert not index.vectors.flags.writeable
     assert index.search(np.empty((0, 32), np.float32), 5) == []

@@ -68,7 +68,7 @@ class Scene:
     def served(self) -> str:
         """The version of the copy, as its documents say, after a check of all of its files; empty without one."""
         folder = self.copied / "news"
-        return str(Index.open(folder).document(0)["version"]) if (folder / CURRENT).exists() else ""
+        return str(Index.open(folder).documents.document(0)["version"]) if (folder / CURRENT).exists() else ""
 
     @property
     def error(self) -> str:
@@ -360,7 +360,7 @@ class TestFaults:
         assert scene.downloaded.count(f"v2/{VECTORS}") == 1
         indexes = OpenIndexes({}, scene.copied, encoder.model)
         indexes.look(0)
-        assert (indexes["news"].document(0)["version"], indexes.errors["news"]) == ("v1", scene.error)
+        assert (indexes["news"].documents.document(0)["version"], indexes.errors["news"]) == ("v1", scene.error)
         (broken / VECTORS).write_bytes(right)
         scene.look(RETRY_AFTER_S)
         assert (scene.served, scene.error) == ("v2", "")

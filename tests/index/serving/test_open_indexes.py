@@ -58,7 +58,7 @@ def indexes(index_home: Path, encoder: Encoder) -> Iterator[OpenIndexes]:
 
 def versions(indexes: OpenIndexes) -> dict[str, str]:
     """Return the version of each index that is served, as its documents say."""
-    return {name: index.document(0)["version"] for name, index in indexes.items()}
+    return {name: index.documents.document(0)["version"] for name, index in indexes.items()}
 
 
 def test_a_new_version_takes_the_place_of_the_old_one(
@@ -201,6 +201,8 @@ def test_a_version_that_cannot_be_served_changes_nothing(
     assert len([record for record in caplog.records if why in record.getMessage()]) == 1
     shutil.rmtree(version, ignore_errors=True)
     (news / "whole").rename(version)
+    indexes.look(RETRY_AFTER_S)
+    assert versions(indexes) == {"news": "v1"}
     indexes.look(1 + RETRY_AFTER_S)
     assert (versions(indexes), indexes.errors) == ({"news": "v2"}, {})
 

@@ -1,7 +1,7 @@
 """An index: documents and their vectors in a folder of immutable versions, which workers map into memory."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -35,8 +35,8 @@ from shoal_workers.index.vectors.search import ONE_THREAD, ExactSearch, SearchTh
 from shoal_workers.index.vectors.upper_bounds import SharedProducts
 from shoal_workers.model.model import Model
 
-#: Names that a version may have: none leads to another folder.
-VERSION = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
+#: Names that indexes in a folder of them, and versions, may have: none leads to another folder.
+FOLDER_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 
 
 class Index:
@@ -44,8 +44,8 @@ class Index:
 
     `vectors` is float32 `[count, dimension]`, normalised and read-only. `files` is the check of its files. `live` is
     what was changed since the version was built: each search reads it once, and it is replaced as a whole.
-    `change_fault` says why some of the changes are not in it. `columns` hold the documents' fields; versions of older
-    layouts have none.
+    `change_fault` says why some of the changes are not in it. `columns` hold the fields of the `documents`; versions of
+    older layouts have none.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, files: FileCheck, threads: SearchThreads = ONE_THREAD):
@@ -57,7 +57,7 @@ class Index:
         self.vectors = open_array(folder / VECTORS, np.float32, (count, dimension))
         quantised = QuantisedVectors.open(folder, count, dimension, manifest.quantised_width)
         self.exact_search = ExactSearch(self.vectors, quantised, threads)
-        self._documents = Documents(folder, count, IDS in manifest.files)
+        self.documents = Documents(folder, count, IDS in manifest.files)
         self.columns = Columns.open(folder, count) if FIELDS in manifest.files else None
         self._converted = {name: kind for name, kind in self.kinds.items() if kind in ("number", "boolean")}
         self._lexical = self._open_lexical()
@@ -131,14 +131,6 @@ class Index:
         except (IndexMismatch, NotReady) as error:
             return type(error)(error.message)  # a copy: the frames of the first one would keep files open
 
-    def rows_of(self, ids: Collection[str]) -> NDArray[np.int64]:
-        """Return the rows of all documents that have one of these ids, in ascending order. Raises IndexCorrupt."""
-        return self._documents.rows_of(ids)
-
-    def document(self, row: int) -> dict[str, Any]:
-        """Return the document of a row of `vectors`: its `id`, `text` and other fields. Raises IndexCorrupt."""
-        return self._documents.document(row)
-
     def search(self, queries: NDArray[np.float32], k: int) -> list[list[dict[str, Any]]]:
         """Return the `k` documents of highest cosine for each of `[queries, dimension]` normalised vectors, best first.
 
@@ -202,7 +194,7 @@ class Index:
     def document_of(self, row: int, live: LiveDocuments) -> dict[str, Any]:
         """Return the document of a row; rows of added documents follow the rows of the version."""
         place = row - self.manifest.count
-        document = self.document(row) if place < 0 else live.document(place)
+        document = self.documents.document(row) if place < 0 else live.document(place)
         for name, kind in self._converted.items():
             if name in document:
                 document[name] = by_kind(kind, document[name])
@@ -228,7 +220,7 @@ def current_version(folder: Path) -> Path:
     """Return the folder of the version to serve. Raises IndexNotFound or IndexCorrupt."""
     try:
         version = read_current(folder).decode().strip()
-        if not VERSION.fullmatch(version):
+        if not FOLDER_NAME.fullmatch(version):
             raise IndexCorrupt(
                 f"{folder / CURRENT} names {excerpt(version)}, which is no version: build the index again"
             )

@@ -1,7 +1,6 @@
 """The long jobs of indexes, from their arguments to their results, which are plain values."""
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,13 +23,11 @@ from shoal_workers.index.build.document_encoder import DocumentEncoder
 from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.files.field_kinds import KINDS
 from shoal_workers.index.files.field_values import MAX_COLUMNS, OTHER_FIELDS
+from shoal_workers.index.index import FOLDER_NAME
 from shoal_workers.index.versions import delete, list_versions, publish, rollback
 
 #: What can be done with the versions of an index.
 ACTIONS = ("list", "publish", "rollback", "delete")
-
-#: Names of indexes in the folder of indexes: none leads to another folder.
-_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +124,7 @@ def where_is(settings: Settings, name: str) -> Path:
     """
     if folder := settings.index_folders().get(name):
         return folder
-    if not _NAME.fullmatch(name):
+    if not FOLDER_NAME.fullmatch(name):
         raise InvalidRequest(
             f"the index is called {excerpt(name)}: a name takes 1 to 100 letters, digits, '-', '_' or '.', "
             "of which '.' is not the first"
@@ -142,7 +139,7 @@ def name_of(settings: Settings, folder: Path) -> str | None:
         if other.resolve() == folder:
             return name
     is_at_home = folder.parent == settings.index_home_folder.resolve() and folder.name not in named
-    return folder.name if is_at_home and _NAME.fullmatch(folder.name) else None
+    return folder.name if is_at_home and FOLDER_NAME.fullmatch(folder.name) else None
 
 
 def changes_of(name: str | None, client: Client) -> IndexChanges | None:

@@ -51,7 +51,7 @@ def queries_of(job: Search, vectors: NDArray[np.float32], index: "Index", live: 
         vector = np.array(values, np.float64)
         queries.append(Query(normalised(vector / np.abs(vector).max())))  # the square of a small number may be 0
     for number, document_id in enumerate(search.like or ()):
-        rows = np.setdiff1d(index.rows_of([document_id]), live.hidden_rows)
+        rows = np.setdiff1d(index.documents.rows_of([document_id]), live.hidden_rows)
         added = [place for place, added_id in enumerate(live.ids) if added_id == document_id]
         alike = np.concatenate([index.vectors[rows], live.vectors[added]])
         if not len(alike):

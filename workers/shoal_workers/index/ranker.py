@@ -67,7 +67,7 @@ class Ranker:
         found = self.eligible
         if query.excluded_ids:
             found = found.copy()
-            found[self._index.rows_of(query.excluded_ids)] = False
+            found[self._index.documents.rows_of(query.excluded_ids)] = False
             is_other = np.array([added_id not in query.excluded_ids for added_id in self._live.ids], bool)
             found[self._index.manifest.count :] &= is_other
         if self._options.mode == "lexical":

@@ -99,7 +99,7 @@ class Column:
         return self.terms[code] if isinstance(self.terms, Keywords) else self.terms[code].item()
 
     def span(self, value: Any) -> tuple[int, int]:
-        """Return the code of a value of the column's kind and the one after it, or twice the code that it would have."""
+        """Return the code of a value of the kind and the one after it, or twice the code that it would have."""
         if isinstance(self.terms, Keywords):
             return self.terms.find(value)
         return int(np.searchsorted(self.terms, value)), int(np.searchsorted(self.terms, value, "right"))

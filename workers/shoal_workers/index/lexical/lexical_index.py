@@ -163,14 +163,8 @@ class LexicalIndex:
 
     def _find(self, terms: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return where the postings of terms begin, and how many there are."""
-        places = np.searchsorted(self.terms, terms)
-        is_known = np.zeros(len(terms), bool)
-        inside = places < len(self.terms)
-        is_known[inside] = self.terms[places[inside]] == terms[inside]
-        places[~is_known] = 0
-        starts = self.starts[places]
-        ends = self.starts[np.minimum(places + 1, len(self.starts) - 1)]
-        return starts, np.where(is_known, ends - starts, 0)
+        begins, ends = (self.starts[np.searchsorted(self.terms, terms, side)] for side in ("left", "right"))
+        return begins, ends - begins
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -72,14 +72,16 @@ class FieldOrder:
 def _ranks(sort: Sort, fields: Fields) -> NDArray[np.int64]:
     """Return the place of each document in the order of one field, int64 `[count + added]`; equal values share one."""
     version, added = fields.version.get(sort.field), fields.added.get(sort.field)
-    num_added_terms = len(added.terms) if added is not None else 0
     # An added term that the version has too takes its rank there, another term a rank between two of the version.
-    step = num_added_terms + 1
+    step = 1 + (len(added.terms) if added is not None else 0)
     parts = [_codes(version, sort, fields.count), _codes(added, sort, fields.num_added)]
     ranks = [(2 * codes + 1) * step for codes in parts]
     if added is not None:
-        of_terms = np.array([_rank_of(version, added.terms[code], code, step) for code in range(num_added_terms)])
-        ranks[1] = np.append(of_terms, 0).astype(np.int64)[parts[1]]
+        of_terms = []
+        for code in range(len(added.terms)):
+            place, end = version.span(added.terms[code]) if version is not None else (0, 0)
+            of_terms.append((2 * place + 1) * step if end > place else 2 * place * step + code + 1)
+        ranks[1] = np.array([*of_terms, 0], np.int64)[parts[1]]
     found, has_value = np.concatenate(ranks), np.concatenate(parts) >= 0
     most = int(found.max(initial=0))
     return np.where(has_value, most - found if sort.is_descending else found, most + 1)
@@ -89,11 +91,3 @@ def _codes(column: Column | None, sort: Sort, count: int) -> NDArray[np.int64]:
     if column is None:
         return np.full(count, -1, np.int64)
     return (column.highest if sort.is_descending else column.lowest).astype(np.int64)
-
-
-def _rank_of(version: Column | None, term: Any, code: int, step: int) -> int:
-    """Return the rank of a term of added documents among the version's terms."""
-    if version is None:
-        return code
-    place, end = version.span(term)
-    return (2 * place + 1) * step if end > place else 2 * place * step + code + 1

@@ -127,7 +127,7 @@ class VersionOpener:
                 index.change_fault = ""
             for group in _groups(tail.entries):
                 changes = (change for entry in group if (change := _usable(name, index, entry)))
-                live = live.after(changes, group[-1].position, index.rows_of)
+                live = live.after(changes, group[-1].position, index.documents.rows_of)
                 if not is_anew:  # else documents that are found would be missing until all changes are read again
                     index.live = live
             index.live = live
