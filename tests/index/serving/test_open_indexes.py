@@ -251,14 +251,16 @@ def test_clients_are_told_the_name_of_an_index_and_the_log_its_folder(
 
 @pytest.mark.usefixtures("all_large")
 def test_a_version_that_was_withdrawn_is_served_when_its_files_are_right_again(
-    news: Path, indexes: OpenIndexes
+    news: Path, indexes: OpenIndexes, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     right = (news / "v1" / DOCUMENTS).read_bytes()
     overwrite(news / "v1" / DOCUMENTS)
     indexes.look(0)
     assert indexes["news"].count
     indexes.check_files(0)
     indexes.check_files(RETRY_AFTER_S)
+    assert caplog.text.count("opened version") == 1  # while the wrong file is wrong, no other one is read again
     indexes.look(RETRY_AFTER_S)
     assert "is not what was built" in indexes.errors["news"]
     (news / "copy").write_bytes(right)

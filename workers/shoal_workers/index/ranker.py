@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,7 +47,8 @@ class Ranker:
         self._options = options
         self._pages = pages
         self._shared = shared
-        self._words: dict[Query, QueryWords] = {}
+        #: Returns the words of the texts of a query, and raises IndexMismatch if the index knows no words.
+        self.words = lru_cache(MAX_KEPT_WORDS)(lambda query: QueryWords.of(query.texts, index.lexical, live))
         self._last: tuple[Query | None, Prior | None] = (None, None)
 
     # Select
@@ -75,14 +76,6 @@ class Ranker:
         return found
 
     # Scores
-
-    def words(self, query: Query) -> QueryWords:
-        """Return the words of the texts of a query; raise IndexMismatch if the index knows no words."""
-        if query not in self._words:
-            if len(self._words) == MAX_KEPT_WORDS:
-                del self._words[next(iter(self._words))]
-            self._words[query] = QueryWords.of(query.texts, self._index.lexical, self._live)
-        return self._words[query]
 
     @cached_property
     def boosts(self) -> NDArray[np.float32]:

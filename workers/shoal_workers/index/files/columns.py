@@ -102,7 +102,7 @@ class Column:
         """Return the code of a value of the kind and the one after it, or twice the code that it would have."""
         if isinstance(self.terms, Keywords):
             return self.terms.find(value)
-        return int(np.searchsorted(self.terms, value)), int(np.searchsorted(self.terms, value, "right"))
+        return int(self.terms.searchsorted(value)), int(self.terms.searchsorted(value, "right"))
 
     def code(self, value: Any) -> int | None:
         """Return the code of a value of the column's kind; None if no row has it."""

@@ -110,8 +110,8 @@ class GroupKeys:
             match key:
                 case TermKey(value):
                     for column, part in parts:
-                        if column is not None and (code := column.code(value)) is not None:
-                            part[column.rows_between(code, code + 1)] = True
+                        if column is not None:
+                            part[column.rows_between(*column.span(value))] = True
                 case int():
                     found[key] = True
                 case _:
