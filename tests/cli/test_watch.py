@@ -100,7 +100,7 @@ class TestWhenItBuilds:
 def documents(out: Path) -> dict[str, str]:
     """Return the texts of an index by their ids."""
     index = Index.open(out)
-    return {row["id"]: row["text"] for row in map(index.document, range(index.manifest.count))}
+    return {row["id"]: row["text"] for row in map(index.documents.document, range(index.manifest.count))}
 
 
 @pytest.mark.wide

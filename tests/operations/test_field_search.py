@@ -61,12 +61,12 @@ def test_the_least_score_is_compared_alike_with_and_without_an_order(tmp_path: P
 
 def test_facets_are_of_the_documents_that_may_be_in_each_list(many: Scene) -> None:
     like = Search([], search=SearchOptions(like=["60"], facets=["year"], cursor=""))
-    found = many.index.answer(like, NO_VECTORS)
+    found = many.index.find(like, NO_VECTORS).answer()
     assert found.totals == [len(many.made.documents) - 1]
     assert found.facets
     assert found.facets[0]["year"]["num_documents"] == len(many.made.documents) - 1
     words = Search(["60", "61"], search=SearchOptions(mode="lexical", facets=["year"], filter={"tag": "t4"}))
-    answer = many.index.answer(words, near_ties(2, 0))
+    answer = many.index.find(words, near_ties(2, 0)).answer()
     one = {"num_documents": 1, "values": [{"value": 0, "count": 1}]}
     assert (answer.totals, answer.facets) == ([1, 0], [{"year": one}, {"year": {"num_documents": 0, "values": []}}])
 
@@ -87,15 +87,15 @@ def test_facets_may_be_of_the_best_documents_alone(many: Scene, options: dict[st
     vectors = QUERY[None][: len(texts)]
     ungrouped = {"group_by": ""} | {name: value for name, value in options.items() if not name.startswith("group")}
     for num in (1, 7, 1_000):
-        (hits,) = many.index.answer(Search(texts, k=num, search=SearchOptions(**ungrouped)), vectors).hits
+        (hits,) = many.index.find(Search(texts, k=num, search=SearchOptions(**ungrouped)), vectors).answer().hits
         counted = Search(texts, k=2, search=SearchOptions(**options, cursor="", facets=["year"], facets_top_n=num))
-        found = many.index.answer(counted, vectors)
+        found = many.index.find(counted, vectors).answer()
         counts = sorted(Counter(hit["year"] for hit in hits).items(), key=lambda item: (-item[1], item[0]))
         values = [{"value": year, "count": n} for year, n in counts]
         assert found.facets == [{"year": {"num_documents": len(hits), "values": values}}]
         (cursor,) = found.cursors or [None]
         later = replace(counted, search=replace(counted.search, cursor=cursor))
-        assert cursor is None or many.index.answer(later, vectors).facets == found.facets
+        assert cursor is None or many.index.find(later, vectors).answer().facets == found.facets
 
 
 def test_numbers_and_booleans_that_are_written_as_texts_are_the_same_in_hits_and_facets(tmp_path: Path) -> None:
@@ -115,8 +115,8 @@ def test_numbers_and_booleans_that_are_written_as_texts_are_the_same_in_hits_and
         "2": {"year": 7, "new": False},
     }
     asked = Search(["storm"], search=SearchOptions(facets=["year", "new"]))
-    (facets,) = index.answer(asked, vectors[:1]).facets or [{}]
-    for hits in (index.search(vectors[:1], 3)[0], index.answer(asked, vectors[:1]).hits[0]):
+    (facets,) = index.find(asked, vectors[:1]).answer().facets or [{}]
+    for hits in (index.search(vectors[:1], 3)[0], index.find(asked, vectors[:1]).answer().hits[0]):
         assert {hit["id"]: {name: hit[name] for name in expected[hit["id"]]} for hit in hits} == expected
         assert isinstance(next(hit["year"] for hit in hits if hit["id"] == "0"), int)
     assert [one["value"] for one in facets["year"]["values"]] == [2.5, 7, 2001]
@@ -144,7 +144,7 @@ def test_a_version_of_an_older_layout_has_neither_fields_nor_words(tmp_path: Pat
     older: list[dict[str, Any]] = [{"filter": {"year": 1}}, {"sort": [{"field": "year"}]}, {"facets": ["year"]}]
     for options in older:
         with pytest.raises(InvalidRequest, match="built before searches could look at fields: build the index again"):
-            index.answer(Search(["storm"], search=SearchOptions(**options)), vectors[:1])
+            index.find(Search(["storm"], search=SearchOptions(**options)), vectors[:1]).answer()
     for mode in ("lexical", "hybrid"):
         with pytest.raises(IndexMismatch, match="build the index again"):
-            index.answer(Search(["storm"], search=SearchOptions(mode=mode)), vectors[:1])
+            index.find(Search(["storm"], search=SearchOptions(mode=mode)), vectors[:1]).answer()

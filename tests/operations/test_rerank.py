@@ -492,7 +492,7 @@ def test_diversity_is_about_the_scores_of_the_reranker(
     job = put_search(queue, QUERY, diversity=0.7)
     drive(worker)
     pool = expected(index, encoder, reranker, QUERY)
-    vectors = np.concatenate([index.vectors[index.rows_of([hit["id"]])] for hit in pool])
+    vectors = np.concatenate([index.vectors[index.documents.rows_of([hit["id"]])] for hit in pool])
     chosen = most_diverse(np.array([hit["score"] for hit in pool], np.float32), vectors, 5, 0.7)
     (reply,) = replies(queue, job)
     assert [hit["id"] for hit in hits(reply)[0]] == [pool[n]["id"] for n in chosen]

@@ -68,7 +68,7 @@ class Scene:
 
     def answer(self, query: Vectors, k: int = 10, text: str = "storm", **options: Any) -> SearchAnswer:
         """Return the answer to a search for one text with this vector."""
-        return self.index.answer(Search([text], k=k, search=SearchOptions(**options)), query[None])
+        return self.index.find(Search([text], k=k, search=SearchOptions(**options)), query[None]).answer()
 
     def expected(self, query: Vectors, text: str = "storm", **options: Any) -> list[Hit]:
         """Return all hits of that search, by scoring all documents."""
@@ -132,8 +132,8 @@ class Scene:
         """Return the sums of boosts of all documents: test_selection.py compares them with looking at each document."""
         if boost is None:
             return np.zeros(len(self.made.documents), np.float32)
-        of_version, of_added = boosts_of(parse_boosts(boost), self.index.fields_at(self.index.live), 0.0)
-        return np.concatenate([of_version[self.left], of_added])
+        found = boosts_of(parse_boosts(boost), self.index.fields_at(self.index.live), 0.0)
+        return np.concatenate([found[self.left], found[self.index.manifest.count :]])
 
     def _with_words(
         self, search: SearchOptions, cosines: Numbers, texts: tuple[str, ...], is_found: NDArray[np.bool_]
@@ -233,7 +233,7 @@ def test_a_search_finds_what_scoring_all_documents_finds(data: st.DataObject) ->
         scene = data.draw(scenes(Path(folder) / "v1"))
         job, vectors = data.draw(jobs(scene))
         lists = [scene.groups(ranked, job.search) for ranked in scene.lists(job, vectors)]
-        assert scene.index.answer(job, vectors).hits == [joined(groups[: job.k]) for groups in lists]
+        assert scene.index.find(job, vectors).answer().hits == [joined(groups[: job.k]) for groups in lists]
         if job.num_lists == 1:
             check_pages(scene, job, vectors, lists[0])
         if job.search.sort is None:
@@ -251,7 +251,7 @@ def check_pages(scene: Scene, job: Search, vectors: Vectors, groups: list[list[H
     cursor: str | None = ""
     for start in range(0, max(1, len(groups)), job.k):
         assert cursor is not None
-        page = scene.index.answer(replace(job, search=replace(job.search, cursor=cursor)), vectors)
+        page = scene.index.find(replace(job, search=replace(job.search, cursor=cursor)), vectors).answer()
         assert page.hits == [joined(groups[start : start + job.k])]
         assert page.totals == [len(matching)]
         (cursor,) = page.cursors or [""]
@@ -262,7 +262,7 @@ def check_second_stage(index: Index, job: Search, vectors: Vectors, lists: list[
     """Assert that the best groups are scored again, and the best of these answered; many of the scores are equal."""
     search = replace(job.search, rerank={"top_n": job.k + 3, "query": "storm"})
     stage = index.find(replace(job, search=search), vectors)
-    scores = [0.1 * (7 * number % 5) for number in range(len(stage.pairs))]
+    scores = [0.1 * (7 * number % 5) for number in range(len(stage.pairs()))]
     following, wanted = iter(scores), []
     for groups in lists:
         again = [sorted((hit | {"score": next(following)} for hit in g), key=by_score) for g in groups[: job.k + 3]]
@@ -287,7 +287,9 @@ def test_diverse_hits_are_the_best_choice_of_all_documents(data: st.DataObject, 
         job, vectors = data.draw(jobs(scene))
         job = replace(job, search=replace(job.search, group_by=None, group_size=1, sort=None, fields=["text"]))
         diverse = replace(job, search=replace(job.search, diversity=diversity))
-        for hits, ranked in zip(scene.index.answer(diverse, vectors).hits, scene.lists(job, vectors), strict=True):
+        for hits, ranked in zip(
+            scene.index.find(diverse, vectors).answer().hits, scene.lists(job, vectors), strict=True
+        ):
             pool = ranked[: pool_size(job.k)]
             left = [scene.hit(place, job.search) for place in pool]
             chosen = []
@@ -343,7 +345,7 @@ def forty(folder: Path) -> Scene:
 def refusal(index: Index, job: Search, vectors: Vectors) -> str:
     """Return the message with which a search is refused; nothing keeps the index after that."""
     try:
-        index.answer(job, vectors)
+        index.find(job, vectors).answer()
     except InvalidRequest as error:
         return error.message
     return ""
@@ -372,14 +374,14 @@ def test_a_field_can_be_named_once_a_document_that_was_added_has_it(tmp_path: Pa
     job = Search(["a"], k=1, search=SearchOptions(fields=["topic"], group_by="topic"))
     assert 'there is no field "topic"' in refusal(index, job, query)
     apply(index, [Change((Document("x", "a", {"topic": "rain"}),), query, (), "d", 0.0)])
-    assert index.answer(job, query).hits == [[{"id": "x", "score": pytest.approx(1), "topic": "rain"}]]
+    assert index.find(job, query).answer().hits == [[{"id": "x", "score": pytest.approx(1), "topic": "rain"}]]
 
 
 @pytest.mark.parametrize("length", [1e-300, 1e14])
 def test_a_given_vector_may_have_any_length_but_0(length: float, tmp_path: Path) -> None:
     scene = forty(tmp_path / "v1")
     asked = [(length * scene.made.vectors[3].astype(np.float64)).tolist()]
-    (hits,) = scene.index.answer(Search([], k=1, search=SearchOptions(vectors=asked)), NO_VECTORS).hits
+    (hits,) = scene.index.find(Search([], k=1, search=SearchOptions(vectors=asked)), NO_VECTORS).answer().hits
     assert (hits[0]["id"], hits[0]["score"]) == ("3", pytest.approx(1, abs=1e-6))
 
 

@@ -72,7 +72,7 @@ def test_each_file_is_a_document_with_its_path_as_id(folder: Path) -> None:
 def test_a_file_alone_is_a_source_of_one_document(folder: Path) -> None:
     source = Source(folder / "b.md")
     assert list(source) == [Document("b.md", "Storms\nRain.", {"title": "Storms", "modified": TIME})]
-    assert source.where(next(iter(source))) == str(folder / "b.md")
+    assert source.where(1, "b.md") == str(folder / "b.md")
 
 
 def test_a_bad_file_is_named_and_the_others_are_read(folder: Path, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_build_reads_a_folder_and_tells_how_far_it_is(folder: Path, tmp_path: 
     assert (result.count, result.num_bad) == (2, 1)
     reading = {(report.rows, report.fraction) for report in reports if report.step == "reading"}
     assert reading >= {(1, 1 / 3), (2, 2 / 3), (3, 1.0)}
-    assert Index.open(tmp_path / "index").document(1)["id"] == "b.md"
+    assert Index.open(tmp_path / "index").documents.document(1)["id"] == "b.md"
 
 
 class TestReadFiles:
@@ -226,7 +226,7 @@ class TestReadFiles:
         def built(reuses: bool) -> list[str]:
             build(Source(docs), out, MadeVectors(), reuses=reuses)
             index = Index.open(out)
-            return [index.document(row)["text"] for row in range(index.manifest.count)]
+            return [index.documents.document(row)["text"] for row in range(index.manifest.count)]
 
         assert built(reuses=True) == ["Storm", "rain"]
         store.replace(out / READ_FILES)

@@ -116,9 +116,11 @@ class Source:
         """The part of the file that the last iteration has read, from 0 to 1; None if it is not known."""
         return self._part()
 
-    def where(self, row: Document | BadRow) -> str:
-        """Return the beginning of a message about a row: the file or line that it comes from."""
-        return self._where(row.number, row.id if isinstance(row, Document) else None)
+    def where(self, number: int, document_id: str | None) -> str:
+        """Return the beginning of a message about the row of that number, and of this document if it is known."""
+        if self._read or (self.is_folder and document_id is None):
+            return self.label.at(number)
+        return f"{self.label.path}/{document_id}" if self.is_folder else self.label.path
 
     def rows(
         self, waiting: Callable[[], object] = lambda: None, read_files: ReadFiles | None = None
@@ -138,7 +140,7 @@ class Source:
                 try:
                     row: Document | BadRow = columns.document(record, number, position)
                 except BadDocument as error:
-                    row = BadRow(number, f"{self._where(number, record.get('id'))}: {error}")
+                    row = BadRow(number, f"{self.where(number, record.get('id'))}: {error}")
                 yield row
 
     def fingerprint(self) -> dict[str, int | str]:
@@ -175,11 +177,6 @@ class Source:
                 with TextReader() as reader:
                     found = read_document(file, self.name, self.label.path, self._kind, reader, waiting)
                 yield 1, found
-
-    def _where(self, number: int, document_id: str | None) -> str:
-        if self._read or (self.is_folder and document_id is None):
-            return self.label.at(number)
-        return f"{self.label.path}/{document_id}" if self.is_folder else self.label.path
 
     def _columns(self, found: list[str]) -> DocumentColumns:
         """Return the columns to use, of those that the first record has."""

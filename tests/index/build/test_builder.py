@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import TESTS
+from index_versions import quantise
 from numpy.typing import NDArray
 
 from shoal.contract.options import Options
@@ -38,8 +39,9 @@ from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.document_encoder import GROUP, SYNC_EVERY, LocalEncoder, ModelInfo, Waiting, no_wait
 from shoal_workers.index.build.scratch import SCRATCH
-from shoal_workers.index.build.vectors import EMBEDDED
-from shoal_workers.index.files.manifest import BAD_ROWS, DOCUMENTS, FILES, MANIFEST, QUANTISED
+from shoal_workers.index.build.vectors import EMBEDDED, SEARCHED_AT_ONCE, check_retrieval
+from shoal_workers.index.files.array_file import save_array
+from shoal_workers.index.files.manifest import BAD_ROWS, DOCUMENTS, FILES, MANIFEST, OFFSETS, QUANTISED
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.versions import HISTORY, rollback
 
@@ -152,7 +154,9 @@ def test_an_index_has_the_documents_in_their_order_with_their_vectors(
     result = build(source(texts), out, LocalEncoder(encoder), reports.append)
     index = Index.open(out)
     assert index.vectors == pytest.approx(encoder.embed(texts, Options(), encoder.model.prompts["document"]), abs=1e-5)
-    assert [index.document(n) for n in range(5)] == [{"id": f"d{n}", "text": texts[n], "n": n} for n in range(5)]
+    assert [index.documents.document(n) for n in range(5)] == [
+        {"id": f"d{n}", "text": texts[n], "n": n} for n in range(5)
+    ]
     assert (result.num_embedded, result.num_repeated, result.found_share) == (GROUP + 4, 1, 1.0)
     assert index.manifest.prompt == "document"
     embedding = [(report.rows, report.fraction) for report in reports if report.step == "embedding"]
@@ -253,7 +257,7 @@ class TestAnInterruptedBuild:
                 build(documents, out, **{"encoder": broken} | options)
             assert f"of an unfinished build, 0 vectors of 2 documents from {documents.path} are removed" in caplog.text
         build(source(["snow", "rain"]), out, MadeVectors(), drop_changes_before=5.0)
-        assert Index.open(out).document(0)["text"] == "snow"
+        assert Index.open(out).documents.document(0)["text"] == "snow"
 
     def test_begins_anew_after_what_it_left_was_damaged(self, source: Write, out: Path) -> None:
         documents = source(f"text {n}" for n in range(100))
@@ -297,7 +301,7 @@ class TestWhatCannotBeBuilt:
         reports: list[TaskProgress] = []
         result = build(Source(path), out, MadeVectors(), reports.append, skips_bad=True)
         index = Index.open(out)
-        assert [index.document(row)["text"] for row in range(result.count)] == ["one", "six"]
+        assert [index.documents.document(row)["text"] for row in range(result.count)] == ["one", "six"]
         assert (index.manifest.num_bad, reports[-1].num_bad, reports[-1].rows) == (3, 3, 5)
         left_out = [json.loads(line) for line in (index.folder / BAD_ROWS).read_text().splitlines()]
         assert [row["row"] for row in left_out] == [2, 5, 3]
@@ -411,4 +415,15 @@ class TestAnUnchangedSource:
             damaged = current_version(out) / name
             damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
             assert not build(source(["storm", "rain"]), out, MadeVectors()).is_unchanged
-            assert Index.open(out).document(0)["text"] == "storm"
+            assert Index.open(out).documents.document(0)["text"] == "storm"
+
+
+def test_a_large_version_is_validated_piece_by_piece(tmp_path: Path) -> None:
+    lines = [f'{{"id": "{n}", "text": "{n}"}}\n'.encode() for n in range(SEARCHED_AT_ONCE + 5_000)]
+    (tmp_path / DOCUMENTS).write_bytes(b"".join(lines))
+    save_array(tmp_path / OFFSETS, np.cumsum([0, *map(len, lines)], dtype=np.int64))
+    vectors = np.concatenate(list(MadeVectors().embed(map(str, range(len(lines))))))
+    parts = list[float]()
+    quantised, encoder = quantise(vectors), MadeVectors()
+    share = check_retrieval(tmp_path, "v1", vectors, quantised, encoder, no_wait, parts.append)
+    assert (share, parts) == (1, [0, 0, SEARCHED_AT_ONCE / len(lines)])

@@ -52,7 +52,7 @@ class Chunked:
     def rows(self) -> list[dict[str, Any]]:
         """All rows of the current version."""
         index = Index.open(self.out)
-        return [index.document(row) for row in range(index.manifest.count)]
+        return [index.documents.document(row) for row in range(index.manifest.count)]
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_each_chunk_is_a_row_with_the_fields_of_its_document_and_its_place(chunk
     assert (result.count, result.num_documents) == (len(found), 2)
     manifest = index.manifest
     assert (manifest.chunk_tokens, manifest.chunk_overlap, manifest.num_documents) == (20, 4, 2)
-    assert index.rows_of(["a"]).tolist() == list(range(len(of_a)))
+    assert index.documents.rows_of(["a"]).tolist() == list(range(len(of_a)))
 
 
 def test_chunks_that_have_not_changed_keep_their_vectors(chunked: Chunked) -> None:
@@ -165,7 +165,7 @@ class TestSearches:
     def hits(self, index: Index, encoder: Encoder, **options: Any) -> list[dict[str, Any]]:
         """Return the hits of a query."""
         job = Search(["storm rain"], k=1_000, search=SearchOptions(**options))
-        [found] = index.answer(job, encoder.embed(job.texts, Options(), "")).hits
+        [found] = index.find(job, encoder.embed(job.texts, Options(), "")).answer().hits
         return found
 
     def test_a_hit_is_the_best_chunk_of_its_document(self, chunked: Chunked, encoder: Encoder) -> None:
@@ -178,14 +178,14 @@ class TestSearches:
         assert self.hits(index, encoder) == list(best.values())
         found = self.hits(index, encoder, group_by="", filter={"document": "a", "start": {"gte": 1}})
         assert {(hit["id"], hit["start"] > 0) for hit in found} == {("a", True)}
-        assert len(found) == len(index.rows_of(["a"])) - 1
+        assert len(found) == len(index.documents.rows_of(["a"])) - 1
 
     def test_documents_that_were_added_are_hits_of_their_own(self, chunked: Chunked, encoder: Encoder) -> None:
         index = self.index(chunked, encoder)
         added = tuple(Document(name, "storm rain", {}) for name in ("x", "y", "a"))
         vectors = encoder.embed([one.text for one in added], Options(), "")
         change = Change(added, vectors, ("c",), index.manifest.digest, 0.0)
-        index.live = index.live.after([change], "1-0", index.rows_of)
+        index.live = index.live.after([change], "1-0", index.documents.rows_of)
         found = self.hits(index, encoder)
         assert [hit["id"] for hit in found][:3] == ["x", "y", "a"]
         assert sorted(hit["id"] for hit in found) == ["a", "b", "d", "x", "y"]

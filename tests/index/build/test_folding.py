@@ -105,7 +105,7 @@ class TestAChange:
         index = Index.open(news.out)
         kept = [(f"d{n}", f"text {n}") for n in range(10) if n not in (3, 5)]
         assert news.documents == [*kept, ("d3", "changed"), ("newer", "rain"), ("new", "storm again")]
-        assert index.document(8) == {"id": "d3", "text": "changed", "by": "hand"}
+        assert index.documents.document(8) == {"id": "d3", "text": "changed", "by": "hand"}
         assert (result.num_changed, result.num_embedded, result.num_reused, result.count) == (5, 3, 8, 11)
         assert (index.manifest.num_changed, index.manifest.changes_through) == (5, last)
         assert index.search(index.vectors[-1:], 1)[0][0]["id"] == "new"
@@ -246,6 +246,17 @@ class TestRedis:
             assert (said in caplog.text) == (other == "new")
             assert "changes are left out, for good: Redis does not have the changes after" in caplog.text
             caplog.clear()
+
+    def test_counts_the_changes_again_that_a_rollback_took_back(self, news: News, queue: Queue) -> None:
+        """Only so many may be in no version that is served: the newest version need not be the current one."""
+        news.build()
+        news.append({"new": "storm"}, ["d5"])
+        news.build()
+        news.forget()
+        assert queue.broker.execute("HGET", queue.keys.changed, INDEX).split()[1:4:2] == [b"2", b"2"]
+        rollback(news.out)
+        news.forget()
+        assert queue.broker.execute("HGET", queue.keys.changed, INDEX).split()[1:4:2] == [b"2", b"0"]
 
     def test_that_does_not_answer_fails_nothing_that_was_done(
         self, news: News, caplog: pytest.LogCaptureFixture

@@ -154,7 +154,7 @@ def test_document_of_an_index(folder: Path, document: st.DataObject) -> None:
     def check() -> None:
         use(folder, is_signed=True)
         index = Index.open(folder)
-        found = outcome(index.document, 3)
+        found = outcome(index.documents.document, 3)
         if not isinstance(found, IndexCorrupt):
             assert wire.is_json(found)
             wire.pack(found)

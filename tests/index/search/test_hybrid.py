@@ -53,9 +53,9 @@ def test_hits_of_many_documents_are_those_of_scoring_all(tmp_path: Path, options
     vectors = np.concatenate([near_ties(7, 1), unit_vectors(7, DIMENSION, 3)])
     for k in (10, 300):
         job = Search(texts, k=k, search=SearchOptions(**options))
-        found = scene.index.answer(job, vectors).hits
+        found = scene.index.find(job, vectors).answer().hits
         with scene.index.exact_search.shared(vectors[1:]) as shared:
-            assert scene.index.answer(job, vectors, shared=shared).hits == found
+            assert scene.index.find(job, vectors, shared=shared).answer().hits == found
         for hits, ranked in zip(found, scene.lists(job, vectors), strict=True):
             assert hits == [scene.hit(place, job.search) for place in ranked[:k]]
 
@@ -110,7 +110,7 @@ def test_more_lists_than_words_are_kept_for_are_explained_and_each_tells_that_th
     vectors = near_ties(len(texts), 4)
     options: dict[str, Any] = {"mode": "hybrid", "explain": True, "snippet": {}}
     job = Search(texts, k=5, search=SearchOptions(**options))
-    found = scene.index.answer(job, vectors, lambda: marks.append(None)).hits
+    found = scene.index.find(job, vectors, lambda: marks.append(None)).answer().hits
     alone = [scene.answer(vector, 5, text, **options).hits[0] for text, vector in zip(texts, vectors, strict=True)]
     assert found == alone
     assert len(marks) >= 2 * len(texts)

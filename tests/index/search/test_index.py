@@ -14,7 +14,7 @@ from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound
 from shoal.index_folder import CURRENT
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.files.manifest import CHANGES, FILES, MANIFEST
-from shoal_workers.index.index import Index, current_version
+from shoal_workers.index.index import Index, check_model, current_version
 
 #: The files of an index that no change was made to; another one is empty.
 NOT_EMPTY = [name for name in FILES if name != CHANGES]
@@ -41,8 +41,8 @@ def test_it_says_what_it_holds(index: Index, encoder: Encoder) -> None:
     assert set(manifest.checksums) == set(FILES)
     assert manifest.quantised_width == 64
     assert manifest.source == "pairs.csv"
-    index.check_model(encoder.model)
-    assert index.document(63) == {"id": "63", "text": "rises rises"}
+    check_model(index.folder, manifest, encoder.model)
+    assert index.documents.document(63) == {"id": "63", "text": "rises rises"}
     assert np.linalg.norm(index.vectors, axis=1) == pytest.approx(1, abs=1e-5)
     assert not index.vectors.flags.writeable
     assert index.search(np.empty((0, 32), np.float32), 5) == []
@@ -113,7 +113,7 @@ def test_a_flipped_bit_never_passes_for_another_index(
     damage(folder, name, flip)
     try:
         opened = Index.open(folder)
-        opened.check_model(encoder.model)
+        check_model(folder, opened.manifest, encoder.model)
     except (IndexCorrupt, IndexMismatch):
         return
     assert name == MANIFEST  # in a word that only people read
@@ -122,8 +122,9 @@ def test_a_flipped_bit_never_passes_for_another_index(
 
 def test_an_index_of_another_model_is_refused(copy: Path, encoder: Encoder) -> None:
     damage(copy, MANIFEST, lambda data: json.dumps(json.loads(data) | {"model": "other", "digest": "f" * 64}).encode())
+    index = Index.open(copy)
     with pytest.raises(IndexMismatch, match="was built with other"):
-        Index.open(copy).check_model(encoder.model)
+        check_model(index.folder, index.manifest, encoder.model)
 
 
 def test_a_folder_without_an_index(tmp_path: Path) -> None:

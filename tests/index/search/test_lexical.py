@@ -16,7 +16,7 @@ from shoal.errors import IndexCorrupt, IndexMismatch, InvalidRequest
 from shoal_workers.index.files.manifest import DOCUMENTS, LEXICAL, POSTINGS, STARTS
 from shoal_workers.index.lexical.analyzer import Analyzer, find_language, find_words, has_stemmer, split_words
 from shoal_workers.index.lexical.lexical_file import Runs, write_lexical
-from shoal_workers.index.lexical.lexical_index import IMPACT_STEP, K1, MAX_QUERY_CHARS, B, LexicalIndex, LiveTerms
+from shoal_workers.index.lexical.lexical_index import IMPACT_STEP, K1, MAX_QUERY_CHARS, B, LexicalIndex
 from shoal_workers.index.lexical.stop_words import STOP_WORDS
 from shoal_workers.index.long_tasks import BuildIndex
 
@@ -172,7 +172,7 @@ class TestScores:
     def test_of_documents_that_were_added_are_those_of_the_version(self, tmp_path: Path) -> None:
         texts = ["a b c", "a a d", "e", "", "b e e f"]
         index = built(tmp_path, texts)
-        live = LiveTerms(index).after(texts, range(5))
+        live = index.emptied().after(texts, range(5))
         query = index.weigh(["a e b unknown"])
         assert live.scores(query).tolist() == index.scores(query).tolist()
         later = live.after(["e", "unknown"], [4, 6, 0, 5])

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
+from index_versions import quantise
 from numpy.typing import NDArray
 from test_search import misleading
 
@@ -41,7 +42,7 @@ def exact(vectors: Vectors, queries: Vectors) -> NDArray[np.float64]:
 def test_of_many_scores_none_is_over_its_bound(dimension: int) -> None:
     for seed in range(3):
         vectors, queries = misleading(seed, dimension, 1_000, 50)
-        quantised = QuantisedVectors.of(vectors)
+        quantised = quantise(vectors)
         assert (bounds(quantised, queries) >= exact(vectors, queries)).all()
         thresholds = quantised.basis.encode_queries(queries).thresholds(vectors[0] @ queries.T)
         assert (products(quantised, queries)[0] >= thresholds).all()
@@ -87,7 +88,7 @@ def test_vectors_outside_of_the_basis_are_bounded_by_their_tails() -> None:
     vectors = np.zeros((4_000, 130), np.float32)
     vectors[:, :50] = np.random.default_rng(5).standard_normal((4_000, 50))
     vectors[:80] = np.eye(130, dtype=np.float32)[50:] * 7
-    quantised = QuantisedVectors.of(vectors)
+    quantised = quantise(vectors)
     directions = quantised.basis.directions
     assert directions.shape == (130, 60)
     assert (bounds(quantised, vectors[:80]) >= exact(vectors, vectors[:80])).all()
@@ -102,7 +103,7 @@ def test_its_width_fits_the_vectors(extent: float, width: int) -> None:
     generator = np.random.default_rng(2)
     vectors = generator.standard_normal((8_000, 384), np.float32) * extent ** np.arange(384, dtype=np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    quantised = QuantisedVectors.of(vectors)
+    quantised = quantise(vectors)
     assert quantised.codes.shape == (8_000, width)
     assert np.abs(quantised.codes).max() <= MAX_CODE
     over = bounds(quantised, vectors[:50]) - exact(vectors, vectors[:50])
@@ -112,7 +113,7 @@ def test_its_width_fits_the_vectors(extent: float, width: int) -> None:
 
 def test_all_dimensions_of_short_vectors_are_kept() -> None:
     vectors = np.eye(20, dtype=np.float32)
-    quantised = QuantisedVectors.of(vectors)
+    quantised = quantise(vectors)
     assert quantised.basis.directions.shape == (20, 20)
     assert quantised.codes.shape == (20, 64)
     assert (bounds(quantised, vectors) - exact(vectors, vectors)).max() < 0.05
@@ -120,7 +121,7 @@ def test_all_dimensions_of_short_vectors_are_kept() -> None:
 
 def test_what_was_written_is_mapped(tmp_path: Path) -> None:
     vectors = np.random.default_rng(1).standard_normal((20_000, 40), np.float32)
-    made = QuantisedVectors.of(vectors)
+    made = quantise(vectors)
     parts: list[float] = []
     assert QuantisedVectors.write(tmp_path, vectors, parts.append) == 64
     assert parts == sorted(parts)

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
+from index_versions import quantise
 from numpy.typing import NDArray
 
 from shoal_workers.index.vectors.quantisation import CACHE_LINE, NUM_TAIL_CODES, QuantisationBasis, QuantisedVectors
-from shoal_workers.index.vectors.search import MAX_BOUNDS, ExactSearch, SearchThreads, TopK, batch_top_k
+from shoal_workers.index.vectors.search import MAX_BOUNDS, ExactSearch, SearchThreads, TopK
 from shoal_workers.index.vectors.upper_bounds import MAX_QUERIES, Buffer, SharedProducts
 
 Vectors = NDArray[np.float32]
@@ -48,7 +49,7 @@ def by_scoring_all(vectors: Vectors, queries: Vectors, k: int, eligible: NDArray
 
 def check(vectors: Vectors, queries: Vectors, k: int, threads: int = 1) -> None:
     """Assert that rows and scores are those of scoring all vectors, to the last bit."""
-    search = ExactSearch(vectors, QuantisedVectors.of(vectors), SearchThreads(threads))
+    search = ExactSearch(vectors, quantise(vectors), SearchThreads(threads))
     assert_same(search.top_k(queries, k), by_scoring_all(vectors, queries, k))
 
 
@@ -80,7 +81,7 @@ def test_rows_that_are_hidden_or_not_eligible_are_never_found(
 ) -> None:
     vectors, queries = grouped(count, 24, seed), grouped(num_queries, 24, seed + 1)
     eligible = np.random.default_rng(seed).random(count) < percent / 100
-    search = ExactSearch(vectors, QuantisedVectors.of(vectors), SearchThreads(2))
+    search = ExactSearch(vectors, quantise(vectors), SearchThreads(2))
     expected = by_scoring_all(vectors, queries, k, eligible)
     assert_same(search.top_k(queries, k, eligible=eligible), expected)
     assert_same(search.top_k(queries, k, np.flatnonzero(~eligible)), expected)
@@ -92,7 +93,7 @@ def test_few_or_many_rows_are_eligible(num_eligible: int) -> None:
     vectors[1_000:4_000] = vectors[5]
     vectors[5_999] = vectors[17]
     eligible = np.random.default_rng(0).permutation(6_000) < num_eligible
-    search = ExactSearch(vectors, QuantisedVectors.of(vectors), SearchThreads(2))
+    search = ExactSearch(vectors, quantise(vectors), SearchThreads(2))
     for k in (1, 1_000):
         expected = by_scoring_all(vectors, vectors[:3], k, eligible)
         assert_same(search.top_k(vectors[:3], k, eligible=eligible), expected)
@@ -102,7 +103,7 @@ def test_few_or_many_rows_are_eligible(num_eligible: int) -> None:
 def test_the_rows_that_are_left_may_lie_in_one_group_of_bounds() -> None:
     vectors = grouped(6_000, 96)
     eligible = np.arange(6_000) % 188 == 5
-    search = ExactSearch(vectors, QuantisedVectors.of(vectors), SearchThreads(2))
+    search = ExactSearch(vectors, quantise(vectors), SearchThreads(2))
     for k in (1, 10, 50):
         expected = by_scoring_all(vectors, vectors[:3], k, eligible)
         assert_same(search.top_k(vectors[:3], k, np.flatnonzero(~eligible)), expected)
@@ -122,31 +123,16 @@ def test_few_and_odd_vectors(vectors: Vectors) -> None:
         check(vectors, queries, k)
 
 
-@given(
-    st.integers(1, 3_000), st.integers(1, 40), st.integers(1, 500), st.integers(1, 20_000), st.integers(0, 2**32 - 1)
-)
-def test_one_pass_for_many_queries_finds_what_scoring_all_finds(
-    count: int, num_queries: int, k: int, max_bounds: int, seed: int
-) -> None:
-    vectors, queries, parts = grouped(count, 24, seed), grouped(num_queries, 24, seed + 1), list[float]()
-    vectors[count // 2 :] = vectors[: count - count // 2]  # those of the first half come again in later blocks
-    found = batch_top_k(vectors, QuantisedVectors.of(vectors), queries, k, parts.append, max_bounds)
-    assert_same(found, by_scoring_all(vectors, queries, k))
-    assert parts == sorted(parts)
-    assert parts[0] == 0
-    assert parts[-1] < 1
-
-
 def test_queries_that_are_asked_for_together_share_a_pass_over_the_codes() -> None:
     vectors = random(100, 24)
-    shared = SharedProducts(QuantisedVectors.of(vectors), vectors[: MAX_QUERIES + 1], Buffer(), map)
+    shared = SharedProducts(quantise(vectors), vectors[: MAX_QUERIES + 1], Buffer(), map)
     passes = [shared.of(query) and shared._bounds for query in vectors[: MAX_QUERIES + 1]]
     assert [one is passes[0] for one in passes] == [True] * MAX_QUERIES + [False]
 
 
 def test_several_threads_may_search_at_a_time() -> None:
     vectors = grouped(9_000, 64)
-    nearest = ExactSearch(vectors, QuantisedVectors.of(vectors), SearchThreads(2))
+    nearest = ExactSearch(vectors, quantise(vectors), SearchThreads(2))
     expected = by_scoring_all(vectors, vectors[:400], 5)[0]
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda start: nearest.top_k(vectors[start : start + 40], 5)[0], range(0, 400, 40)))
@@ -235,7 +221,7 @@ def test_no_vector_that_is_left_out_scores_more(
     """Scores in float64 differ from those in float32 by their rounding, and by no more."""
     vectors, queries = misleading(seed, dimension, count, num_queries)
     check(vectors, queries, k)
-    rows, _ = ExactSearch(vectors, QuantisedVectors.of(vectors)).top_k(queries, k)
+    rows, _ = ExactSearch(vectors, quantise(vectors)).top_k(queries, k)
     for query, found in zip(queries.astype(np.float64), rows, strict=True):
         scores = vectors.astype(np.float64) @ query
         error = dimension * 2.0**-22 * np.linalg.norm(vectors.astype(np.float64), axis=1) * np.linalg.norm(query)

@@ -20,7 +20,7 @@ from shoal_workers.index.search.boosts import boosts_of
 from shoal_workers.index.search.facets import MAX_FACET_VALUES, count_facet
 from shoal_workers.index.search.field_order import FieldOrder
 from shoal_workers.index.search.fields import Fields as IndexFields
-from shoal_workers.index.search.fields import Selection, select
+from shoal_workers.index.search.fields import select
 
 #: The documents of a version and those that were added to it.
 BOTH = st.tuples(st.lists(DOCUMENTS, min_size=1, max_size=25), st.lists(DOCUMENTS, max_size=12))
@@ -40,23 +40,12 @@ def fields_of(version: list[Fields], added: list[Fields], kinds: dict[str, str] 
     return IndexFields(columns, columns_of(added, columns.kinds), len(version), len(added))
 
 
-def mask_of(selection: Selection) -> list[bool]:
-    """Return for each document, those that were added last, whether it is selected."""
-    return [*selection.rows.tolist(), *selection.added.tolist()]
-
-
-def selection_of(mask: list[bool], fields: IndexFields) -> Selection:
-    """Return the selection of the documents for which the mask is True."""
-    flags = np.array(mask, bool)
-    return Selection(flags[: fields.count], flags[fields.count :])
-
-
 @given(BOTH, FILTERS)
 def test_a_filter_leaves_the_documents_that_match(
     both: tuple[list[Fields], list[Fields]], wanted: dict[str, Any]
 ) -> None:
     found = select(parse_filter(wanted), fields_of(*both))
-    assert mask_of(found) == [matches(wanted, document) for document in [*both[0], *both[1]]]
+    assert found.tolist() == [matches(wanted, document) for document in [*both[0], *both[1]]]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +61,7 @@ def test_a_range_has_its_own_ends_where_it_is_to_have_them(name: str, values: li
     for end in (value for value in values if value is not None and not isinstance(value, list)):
         for wanted in ({name: {operator: end}} for operator in RANGE_OPERATORS):
             found = select(parse_filter(wanted), fields)
-            assert mask_of(found) == 2 * [matches(wanted, document) for document in documents], wanted
+            assert found.tolist() == 2 * [matches(wanted, document) for document in documents], wanted
 
 
 def test_an_order_of_many_fields_with_many_values() -> None:
@@ -84,11 +73,11 @@ def test_an_order_of_many_fields_with_many_values() -> None:
     fields = fields_of(documents[:1_500], documents[1_500:], kinds)
     sorts = [{"field": f"n{m}", "order": "desc"} for m in range(3)] + [{"field": "own", "order": "asc"}]
 
-    def rank(selection: Selection, most: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        rows = np.flatnonzero(mask_of(selection))[:most]
+    def rank(selected: NDArray[np.bool_], most: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        rows = np.flatnonzero(selected)[:most]
         return rows, np.zeros(len(rows), np.float32)
 
-    found, _ = FieldOrder(parse_sort(sorts), fields).top(selection_of([True] * 2_000, fields), 300, rank)
+    found, _ = FieldOrder(parse_sort(sorts), fields).top(np.ones(2_000, bool), 300, rank)
     expected = sorted(range(2_000), key=lambda n: ([-documents[n][f"n{m}"] for m in range(3)], n))[:300]
     assert found.tolist() == expected
 
@@ -101,7 +90,7 @@ def test_facets_count_the_selected_documents(
     mask = data.draw(st.lists(st.booleans(), min_size=len(documents), max_size=len(documents)))
     selected = [values_of(document, name) for document, is_wanted in zip(documents, mask, strict=True) if is_wanted]
     counts = Counter(value for values in selected for value in set(values))
-    facet = count_facet(name, fields, selection_of(mask, fields))
+    facet = count_facet(name, fields, np.array(mask, bool))
     assert facet["num_documents"] == sum(bool(values) for values in selected)
     expected = sorted(counts.items(), key=lambda item: (-item[1], to_keyword(item[0]) if name == "tag" else item[0]))
     assert [value["count"] for value in facet["values"]] == [count for _, count in expected]
@@ -116,7 +105,7 @@ def test_of_many_values_the_most_frequent_are_told() -> None:
     version = [{"n": n // 2 if n < 400 else 1_000 + n} for n in range(3_000)]
     added = [{"n": 250}, {"n": 5_000}, {"n": 5_000}, {"n": 5_000}, {"n": 3_999}, {"n": 3}, {"n": -1}, {"n": -1}]
     fields = fields_of(version, added, {"n": "number"})
-    facet = count_facet("n", fields, selection_of([True] * 3_008, fields))
+    facet = count_facet("n", fields, np.ones(3_008, bool))
     counts = Counter(document["n"] for document in version + added)
     expected = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MAX_FACET_VALUES]
     assert facet == {
@@ -172,16 +161,16 @@ def test_boosts_are_sums_of_shares(both: tuple[list[Fields], list[Fields]], give
         for boost in boosts:
             has = any(values_of(other, boost.field) for other in both[0])
             expected += boost.weight * share(boost, document, both[0] if has else both[1] or known)
-        assert np.concatenate(found)[n] == pytest.approx(expected, abs=1e-6)
+        assert found[n] == pytest.approx(expected, abs=1e-6)
 
 
 def test_recency_halves_with_each_half_life() -> None:
     fields = fields_of([{"day": NOW - n * 30 * DAY_S} for n in range(3)] + [{}], [{"day": NOW + 30 * DAY_S}])
     given = [{"field": "day", "weight": 2, "half_life_days": 30}]
     found = boosts_of(parse_boosts(given), fields, NOW)
-    assert np.concatenate(found) == pytest.approx([2, 1, 0.5, 0, 1])
+    assert found == pytest.approx([2, 1, 0.5, 0, 1])
     of_origin = boosts_of(parse_boosts([given[0] | {"origin": "2001-08-10T01:46:40"}]), fields, 0.0)
-    assert np.concatenate(of_origin) == pytest.approx([1, 2, 1, 0, 0.5])
+    assert of_origin == pytest.approx([1, 2, 1, 0, 0.5])
 
 
 VERSION: list[Fields] = [{"tag": "a", "year": 2000, "day": "2001-05", "new": True, "and": "x", "long": {"a": 1}}]
@@ -211,14 +200,14 @@ def test_a_condition_that_does_not_fit_its_field_is_refused(wanted: dict[str, An
 
 def test_of_a_stored_field_the_documents_with_a_value_are_found() -> None:
     fields = fields_of([*VERSION, {"tag": "b"}], VERSION, {})
-    assert mask_of(select(parse_filter({"long": {"exists": True}}), fields)) == [True, False, True]
-    assert mask_of(select(parse_filter({"long": {"exists": False}}), fields)) == [False, True, False]
+    assert select(parse_filter({"long": {"exists": True}}), fields).tolist() == [True, False, True]
+    assert select(parse_filter({"long": {"exists": False}}), fields).tolist() == [False, True, False]
 
 
 def test_values_of_another_kind_in_added_documents_are_none() -> None:
     fields = fields_of([{"year": 2000}], [{"year": "soon"}, {"year": "2000"}, {"year": {"a": 1}}], {})
-    assert mask_of(select(parse_filter({"year": 2000}), fields)) == [True, False, True, False]
-    assert mask_of(select(parse_filter({"year": {"exists": True}}), fields)) == [True, False, True, False]
+    assert select(parse_filter({"year": 2000}), fields).tolist() == [True, False, True, False]
+    assert select(parse_filter({"year": {"exists": True}}), fields).tolist() == [True, False, True, False]
 
 
 @pytest.mark.parametrize(
@@ -246,9 +235,8 @@ def test_a_boost_that_does_not_fit_its_field_is_refused(boost: dict[str, Any], s
 
 def test_sorts_and_facets_of_fields_that_have_no_values_are_refused() -> None:
     fields = fields_of(VERSION, [], {})
-    selection = selection_of([True], fields)
     for name, said in (("score", "min_score"), ("none", "the index has"), ("long", "only exists")):
         with pytest.raises(InvalidRequest, match=rf"sort\[0\].field: .*{said}"):
             FieldOrder(parse_sort([{"field": name}]), fields)
         with pytest.raises(InvalidRequest, match=f"facets: .*{said}"):
-            count_facet(name, fields, selection)
+            count_facet(name, fields, np.ones(1, bool))

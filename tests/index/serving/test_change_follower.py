@@ -325,14 +325,12 @@ def test_an_index_whose_changes_fail_stops_no_other_one(
     for name in ("news", "faq"):
         log.append(name, change(indexes[name], "a"))
     first, second = indexes
-    rows_of, said = Index.rows_of, []
+    said = list[Any]()
 
-    def fail(index: Index, ids: Collection[str]) -> Any:
-        if index is indexes[first]:
-            raise MemoryError
-        return rows_of(index, ids)
+    def fail(ids: Collection[str]) -> Any:
+        raise MemoryError
 
-    monkeypatch.setattr(Index, "rows_of", fail)
+    monkeypatch.setattr(indexes[first].documents, "rows_of", fail)
     monkeypatch.setattr(version_opener.log, "exception", lambda *words: said.append(words))
     indexes.follow()
     assert len(said) == 1

@@ -17,7 +17,7 @@ from index_versions import add_version, publish_version
 from shoal.errors import FileError, IndexCorrupt, Unavailable
 from shoal.index_folder import CURRENT
 from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.index.files import file_check
+from shoal_workers.index.files import manifest
 from shoal_workers.index.files.manifest import DOCUMENTS, FILES, MANIFEST, VECTORS
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.serving.open_indexes import OpenIndexes
@@ -68,7 +68,7 @@ class Scene:
     def served(self) -> str:
         """The version of the copy, as its documents say, after a check of all of its files; empty without one."""
         folder = self.copied / "news"
-        return str(Index.open(folder).document(0)["version"]) if (folder / CURRENT).exists() else ""
+        return str(Index.open(folder).documents.document(0)["version"]) if (folder / CURRENT).exists() else ""
 
     @property
     def error(self) -> str:
@@ -360,7 +360,7 @@ class TestFaults:
         assert scene.downloaded.count(f"v2/{VECTORS}") == 1
         indexes = OpenIndexes({}, scene.copied, encoder.model)
         indexes.look(0)
-        assert (indexes["news"].document(0)["version"], indexes.errors["news"]) == ("v1", scene.error)
+        assert (indexes["news"].documents.document(0)["version"], indexes.errors["news"]) == ("v1", scene.error)
         (broken / VECTORS).write_bytes(right)
         scene.look(RETRY_AFTER_S)
         assert (scene.served, scene.error) == ("v2", "")
@@ -530,7 +530,7 @@ class TestDamagedCopy:
     def test_a_wrong_large_file_is_found_while_it_is_served(
         self, indexes: OpenIndexes, scene: Scene, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(file_check, "LARGE_BYTES", 0)
+        monkeypatch.setattr(manifest, "LARGE_BYTES", 0)
         path = scene.copied / "news" / "v1" / VECTORS
         damage(path)
         indexes.look(0)

@@ -94,7 +94,7 @@ def test_many_changes_at_once_are_those_one_by_one(tmp_path: Path) -> None:
         made.change(generator.integers(300, size=3).tolist(), ids, [ids[n]], pool)
         for n in generator.integers(300, size=90)
     ]
-    live = index.live.after(changes, "1-1", index.rows_of)
+    live = index.live.after(changes, "1-1", index.documents.rows_of)
     for change in changes:
         apply(index, [change])
     assert (live.ids, live.packed) == (index.live.ids, index.live.packed)
@@ -125,8 +125,8 @@ def test_ids_of_an_older_layout_are_read_from_its_documents(tmp_path: Path, layo
     write_version(version := tmp_path / "v1", made.documents, np.stack(made.vectors))
     make_older(version, layout)
     index = Index.open_version(version)
-    assert index.rows_of(["7", "19", "30", ""]).tolist() == [7, 19, 27]
-    assert index.rows_of([]).tolist() == []
+    assert index.documents.rows_of(["7", "19", "30", ""]).tolist() == [7, 19, 27]
+    assert index.documents.rows_of([]).tolist() == []
 
 
 def test_ids_that_no_build_wrote_are_refused(tmp_path: Path) -> None:
@@ -140,9 +140,9 @@ def test_ids_that_no_build_wrote_are_refused(tmp_path: Path) -> None:
     values["checksums"][IDS] = checksum(version / IDS)
     (version / MANIFEST).write_text(json.dumps(values))
     index = Index.open_version(version)
-    assert index.rows_of(["8"]).tolist() == []
+    assert index.documents.rows_of(["8"]).tolist() == []
     with pytest.raises(IndexCorrupt, match="has rows that"):
-        index.rows_of(["7"])
+        index.documents.rows_of(["7"])
 
 
 @given(st.lists(st.sampled_from("abcdefgh"), max_size=30), st.lists(st.sampled_from("abcdefghij"), max_size=12))

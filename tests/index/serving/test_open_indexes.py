@@ -16,7 +16,7 @@ from conftest import PATIENCE_S, wait_until
 from index_versions import add_version, maps_of, publish_version, write_version
 from queues import Queue, drive
 
-import shoal_workers.index.files.file_check
+import shoal_workers.index.files.manifest
 from shoal.contract.replies import Reply
 from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound, ShoalError, UnknownIndex
 from shoal.operations import Search
@@ -58,7 +58,7 @@ def indexes(index_home: Path, encoder: Encoder) -> Iterator[OpenIndexes]:
 
 def versions(indexes: OpenIndexes) -> dict[str, str]:
     """Return the version of each index that is served, as its documents say."""
-    return {name: index.document(0)["version"] for name, index in indexes.items()}
+    return {name: index.documents.document(0)["version"] for name, index in indexes.items()}
 
 
 def test_a_new_version_takes_the_place_of_the_old_one(
@@ -201,6 +201,8 @@ def test_a_version_that_cannot_be_served_changes_nothing(
     assert len([record for record in caplog.records if why in record.getMessage()]) == 1
     shutil.rmtree(version, ignore_errors=True)
     (news / "whole").rename(version)
+    indexes.look(RETRY_AFTER_S)
+    assert versions(indexes) == {"news": "v1"}
     indexes.look(1 + RETRY_AFTER_S)
     assert (versions(indexes), indexes.errors) == ({"news": "v2"}, {})
 
@@ -208,7 +210,7 @@ def test_a_version_that_cannot_be_served_changes_nothing(
 @pytest.fixture
 def all_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every file of an index counts as large."""
-    monkeypatch.setattr(shoal_workers.index.files.file_check, "LARGE_BYTES", 1)
+    monkeypatch.setattr(shoal_workers.index.files.manifest, "LARGE_BYTES", 1)
 
 
 def overwrite(path: Path) -> None:
@@ -249,14 +251,16 @@ def test_clients_are_told_the_name_of_an_index_and_the_log_its_folder(
 
 @pytest.mark.usefixtures("all_large")
 def test_a_version_that_was_withdrawn_is_served_when_its_files_are_right_again(
-    news: Path, indexes: OpenIndexes
+    news: Path, indexes: OpenIndexes, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     right = (news / "v1" / DOCUMENTS).read_bytes()
     overwrite(news / "v1" / DOCUMENTS)
     indexes.look(0)
     assert indexes["news"].count
     indexes.check_files(0)
     indexes.check_files(RETRY_AFTER_S)
+    assert caplog.text.count("opened version") == 1  # while the wrong file is wrong, no other one is read again
     indexes.look(RETRY_AFTER_S)
     assert "is not what was built" in indexes.errors["news"]
     (news / "copy").write_bytes(right)

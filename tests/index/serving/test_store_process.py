@@ -46,7 +46,7 @@ def hanging(tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch)
 def copied_version(settings: Settings) -> str | None:
     """Return the version of the copy, as its documents say."""
     folder = settings.index_copies_folder / "news"
-    return str(Index.open(folder).document(0)["version"]) if (folder / "current").exists() else None
+    return str(Index.open(folder).documents.document(0)["version"]) if (folder / "current").exists() else None
 
 
 def children() -> list[psutil.Process]:

@@ -30,7 +30,7 @@ from shoal_workers.index.files.manifest import (
 )
 from shoal_workers.index.index import current_version
 from shoal_workers.index.lexical.lexical_file import write_lexical
-from shoal_workers.index.vectors.quantisation import QuantisedVectors
+from shoal_workers.index.vectors.quantisation import QuantisationBasis, QuantisedVectors
 from shoal_workers.index.versions import make_current
 
 
@@ -90,6 +90,12 @@ def write_version(
     about = ("2026-01-01T00:00:00Z", "made", "tiny", "d" * 64, "mean")
     made = Manifest(version.name, *about, vectors.shape[1], len(documents), width, checksums)
     replace(made, **manifest).save(version)
+
+
+def quantise(vectors: NDArray[np.float32]) -> QuantisedVectors:
+    """Quantise vectors in memory."""
+    basis = QuantisationBasis.fit(vectors)
+    return QuantisedVectors(np.concatenate(list(basis.encode(vectors))), basis)
 
 
 def make_older(version: Path, layout: int) -> None:

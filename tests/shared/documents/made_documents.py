@@ -58,7 +58,7 @@ def open_made(folder: Path, made: Made, **manifest: Any) -> Index:
 
 def apply(index: Index, changes: Iterable[Change], position: str = "1-1") -> None:
     """Apply changes to an opened version."""
-    index.live = index.live.after(changes, position, index.rows_of)
+    index.live = index.live.after(changes, position, index.documents.rows_of)
 
 
 def made_of(count: int, vectors: Vectors, num_ids: int | None = None) -> Made:

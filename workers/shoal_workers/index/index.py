@@ -1,7 +1,7 @@
 """An index: documents and their vectors in a folder of immutable versions, which workers map into memory."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -17,17 +17,17 @@ from shoal_workers.index.files.array_file import open_array
 from shoal_workers.index.files.columns import Columns
 from shoal_workers.index.files.documents import Documents
 from shoal_workers.index.files.field_kinds import by_kind
-from shoal_workers.index.files.file_check import FileCheck
 from shoal_workers.index.files.manifest import (
     FIELDS,
     IDS,
     LEXICAL,
     QUANTISED,
     VECTORS,
+    FileCheck,
     Manifest,
 )
 from shoal_workers.index.lexical.lexical_index import LexicalIndex
-from shoal_workers.index.ranked_search import RankedSearch, SearchAnswer, SecondStage
+from shoal_workers.index.ranked_search import RankedSearch
 from shoal_workers.index.search.fields import Fields
 from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
@@ -35,8 +35,8 @@ from shoal_workers.index.vectors.search import ONE_THREAD, ExactSearch, SearchTh
 from shoal_workers.index.vectors.upper_bounds import SharedProducts
 from shoal_workers.model.model import Model
 
-#: Names that a version may have: none leads to another folder.
-VERSION = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
+#: Names that indexes in a folder of them, and versions, may have: none leads to another folder.
+FOLDER_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 
 
 class Index:
@@ -44,8 +44,8 @@ class Index:
 
     `vectors` is float32 `[count, dimension]`, normalised and read-only. `files` is the check of its files. `live` is
     what was changed since the version was built: each search reads it once, and it is replaced as a whole.
-    `change_fault` says why some of the changes are not in it. `columns` hold the documents' fields; versions of older
-    layouts have none.
+    `change_fault` says why some of the changes are not in it. `columns` hold the fields of the `documents`; versions of
+    older layouts have none.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, files: FileCheck, threads: SearchThreads = ONE_THREAD):
@@ -57,7 +57,7 @@ class Index:
         self.vectors = open_array(folder / VECTORS, np.float32, (count, dimension))
         quantised = QuantisedVectors.open(folder, count, dimension, manifest.quantised_width)
         self.exact_search = ExactSearch(self.vectors, quantised, threads)
-        self._documents = Documents(folder, count, IDS in manifest.files)
+        self.documents = Documents(folder, count, IDS in manifest.files)
         self.columns = Columns.open(folder, count) if FIELDS in manifest.files else None
         self._converted = {name: kind for name, kind in self.kinds.items() if kind in ("number", "boolean")}
         self._lexical = self._open_lexical()
@@ -90,10 +90,6 @@ class Index:
         files = FileCheck(version, manifest.checksums)
         files.check_small()
         return cls(version, manifest, files, threads)
-
-    def check_model(self, model: Model) -> None:
-        """Raise IndexMismatch unless the index was built with exactly this model."""
-        check_model(self.folder, self.manifest, model)
 
     @property
     def count(self) -> int:
@@ -135,14 +131,6 @@ class Index:
         except (IndexMismatch, NotReady) as error:
             return type(error)(error.message)  # a copy: the frames of the first one would keep files open
 
-    def rows_of(self, ids: Collection[str]) -> NDArray[np.int64]:
-        """Return the rows of all documents that have one of these ids, in ascending order. Raises IndexCorrupt."""
-        return self._documents.rows_of(ids)
-
-    def document(self, row: int) -> dict[str, Any]:
-        """Return the document of a row of `vectors`: its `id`, `text` and other fields. Raises IndexCorrupt."""
-        return self._documents.document(row)
-
     def search(self, queries: NDArray[np.float32], k: int) -> list[list[dict[str, Any]]]:
         """Return the `k` documents of highest cosine for each of `[queries, dimension]` normalised vectors, best first.
 
@@ -155,27 +143,18 @@ class Index:
             found = self.exact_search.top_k(queries, k, live.hidden_rows)
         if live.ids:
             found = merged(found, live.top_k(queries, k), self.manifest.count, k)
-        return [self._hits(*of_query, live) for of_query in zip(*found, strict=True)]
+        answers = []
+        for rows, scores in zip(found.rows.tolist(), found.scores.tolist(), strict=True):
+            hits = []
+            for row, score in zip(rows, scores, strict=True):
+                document = self.document_of(row, live)
+                hits.append({"id": document.pop("id"), "score": score, **document})
+            answers.append(hits)
+        return answers
 
     def shared(self, queries: NDArray[np.float32]) -> AbstractContextManager[SharedProducts]:
-        """Give what `answer` and `find` may use for the texts of several jobs, whose vectors these are."""
+        """Give what `find` may use for the texts of several jobs, whose vectors these are."""
         return self.exact_search.shared(queries)
-
-    def answer(
-        self,
-        job: Search,
-        vectors: NDArray[np.float32],
-        going_on: Callable[[], object] = lambda: None,
-        shared: SharedProducts | None = None,
-    ) -> SearchAnswer:
-        """Return the answer to a search with options, by the `vectors` of its texts, float32 `[texts, dimension]`.
-
-        `going_on` is called for each list of hits, and `shared` has products for several jobs. Raises InvalidRequest
-        for an option that does not fit this index, and IndexCorrupt as `search` does.
-        """
-        with self._telling_corruption():
-            search = RankedSearch(self, job, vectors, going_on, shared)
-            return search.answer(search.find())
 
     def find(
         self,
@@ -183,10 +162,10 @@ class Index:
         vectors: NDArray[np.float32],
         going_on: Callable[[], object] = lambda: None,
         shared: SharedProducts | None = None,
-    ) -> SecondStage:
-        """Return what is found for a search whose hits are to be scored by the reranker. Raises as `answer` does."""
+    ) -> RankedSearch:
+        """Return what is found for a search with options; takes and raises what `RankedSearch` does."""
         with self._telling_corruption():
-            return SecondStage(RankedSearch(self, job, vectors, going_on, shared))
+            return RankedSearch(self, job, vectors, going_on, shared)
 
     def fields_at(self, live: LiveDocuments) -> Fields:
         """Return the fields of the documents with some changes.
@@ -215,7 +194,7 @@ class Index:
     def document_of(self, row: int, live: LiveDocuments) -> dict[str, Any]:
         """Return the document of a row; rows of added documents follow the rows of the version."""
         place = row - self.manifest.count
-        document = self.document(row) if place < 0 else live.document(place)
+        document = self.documents.document(row) if place < 0 else live.document(place)
         for name, kind in self._converted.items():
             if name in document:
                 document[name] = by_kind(kind, document[name])
@@ -226,13 +205,6 @@ class Index:
         places = [row - self.manifest.count for row in rows]
         found = [self.vectors[place] if place < 0 else live.vectors[place] for place in places]
         return np.array(found, np.float32).reshape(-1, self.manifest.dimension)
-
-    def _hits(self, rows: NDArray[np.intp], scores: NDArray[np.float32], live: LiveDocuments) -> list[dict[str, Any]]:
-        hits = []
-        for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
-            document = self.document_of(row, live)
-            hits.append({"id": document.pop("id"), "score": score, **document})
-        return hits
 
 
 def check_model(version: Path, manifest: Manifest, model: Model) -> None:
@@ -245,13 +217,10 @@ def check_model(version: Path, manifest: Manifest, model: Model) -> None:
 
 
 def current_version(folder: Path) -> Path:
-    """Return the folder of the version to serve.
-
-    Raises IndexNotFound or IndexCorrupt.
-    """
+    """Return the folder of the version to serve. Raises IndexNotFound or IndexCorrupt."""
     try:
         version = read_current(folder).decode().strip()
-        if not VERSION.fullmatch(version):
+        if not FOLDER_NAME.fullmatch(version):
             raise IndexCorrupt(
                 f"{folder / CURRENT} names {excerpt(version)}, which is no version: build the index again"
             )

@@ -1,7 +1,6 @@
 """The long jobs of indexes, from their arguments to their results, which are plain values."""
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,14 +24,11 @@ from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.build.migration import VersionDocuments
 from shoal_workers.index.files.field_kinds import KINDS
 from shoal_workers.index.files.field_values import MAX_COLUMNS, OTHER_FIELDS
-from shoal_workers.index.index import current_version
+from shoal_workers.index.index import FOLDER_NAME, current_version
 from shoal_workers.index.versions import delete, list_versions, publish, rollback
 
 #: What can be done with the versions of an index.
-Action = Literal["list", "publish", "rollback", "delete"]
-
-#: Names of indexes in the folder of indexes: none leads to another folder.
-_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
+ACTIONS = ("list", "publish", "rollback", "delete")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +130,8 @@ class ManageIndex:
     def __post_init__(self) -> None:
         _check_types(self, ("name", "action"), str)
         _check_types(self, ("version",), (str, type(None)))
-        if self.action not in get_args(Action):
-            raise InvalidRequest(f"action is {excerpt(self.action)}: it takes one of {', '.join(get_args(Action))}")
+        if self.action not in ACTIONS:
+            raise InvalidRequest(f"action is {excerpt(self.action)}: it takes one of {', '.join(ACTIONS)}")
         if (self.version is not None) != (self.action in ("publish", "delete")):
             raise InvalidRequest(f"version is {excerpt(self.version)}: publish and delete take one, other actions none")
 
@@ -147,7 +143,7 @@ def where_is(settings: Settings, name: str) -> Path:
     """
     if folder := settings.index_folders().get(name):
         return folder
-    if not _NAME.fullmatch(name):
+    if not FOLDER_NAME.fullmatch(name):
         raise InvalidRequest(
             f"the index is called {excerpt(name)}: a name takes 1 to 100 letters, digits, '-', '_' or '.', "
             "of which '.' is not the first"
@@ -162,7 +158,7 @@ def name_of(settings: Settings, folder: Path) -> str | None:
         if other.resolve() == folder:
             return name
     is_at_home = folder.parent == settings.index_home_folder.resolve() and folder.name not in named
-    return folder.name if is_at_home and _NAME.fullmatch(folder.name) else None
+    return folder.name if is_at_home and FOLDER_NAME.fullmatch(folder.name) else None
 
 
 def changes_of(name: str | None, client: Client) -> IndexChanges | None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
 from shoal.operations import Search
-from shoal_workers.index.lexical.lexical_index import MAX_QUERY_CHARS, LexicalIndex, LiveTerms, QueryTerms
+from shoal_workers.index.lexical.lexical_index import MAX_QUERY_CHARS, LexicalIndex, QueryTerms
 from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.vectors.search import Prior
 
@@ -51,7 +51,7 @@ def queries_of(job: Search, vectors: NDArray[np.float32], index: "Index", live: 
         vector = np.array(values, np.float64)
         queries.append(Query(normalised(vector / np.abs(vector).max())))  # the square of a small number may be 0
     for number, document_id in enumerate(search.like or ()):
-        rows = np.setdiff1d(index.rows_of([document_id]), live.hidden_rows)
+        rows = np.setdiff1d(index.documents.rows_of([document_id]), live.hidden_rows)
         added = [place for place, added_id in enumerate(live.ids) if added_id == document_id]
         alike = np.concatenate([index.vectors[rows], live.vectors[added]])
         if not len(alike):
@@ -75,30 +75,24 @@ def normalised(vector: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
 
 @dataclass(frozen=True, eq=False)
 class QueryWords:
-    """The terms of a query, and the BM25 scores of the documents of a version, float32 `[count]`, and of added ones."""
+    """The terms of a query, and the BM25 scores of the documents, float32 `[count + added]`."""
 
     texts: tuple[str, ...]
     lexical: LexicalIndex
+    live: LexicalIndex | None
     terms: QueryTerms
-    of_version: NDArray[np.float32]
-    of_added: NDArray[np.float32]
-    live_terms: LiveTerms | None = None
+    scores: NDArray[np.float32]
 
     @classmethod
     def of(cls, texts: tuple[str, ...], lexical: LexicalIndex, live: LiveDocuments) -> Self:
         """Look up the words of texts. Raises IndexCorrupt."""
         terms = lexical.weigh(texts)
-        of_added = live.terms.scores(terms) if live.terms and live.ids else np.zeros(len(live.ids), np.float32)
-        return cls(texts, lexical, terms, lexical.scores(terms), of_added, live.terms)
+        return cls(texts, lexical, live.terms, terms, lexical.scores(terms, live.terms))
 
-    def best(self, eligible: NDArray[np.bool_], added: NDArray[np.bool_]) -> float:
-        """Return the best BM25 score of the eligible documents of the version and the added ones; 0 without words."""
-        parts = [(self.of_version, eligible), (self.of_added, added)]
+    def best(self, among: NDArray[np.bool_]) -> float:
+        """Return the best BM25 score among some documents; 0 without words."""
         # A maximum of all is many times as quick.
-        return max(
-            float(scores.max(initial=0) if among.all() else scores.max(initial=0, where=among))
-            for scores, among in parts
-        )
+        return float(self.scores.max(initial=0) if among.all() else self.scores.max(initial=0, where=among))
 
     def hybrid_prior(self, alpha: float, best: float) -> Prior:
         """Return the prior of the score `alpha` * cosine + (1 - `alpha`) * BM25 / `best`.
@@ -106,21 +100,20 @@ class QueryWords:
         Where no document has a word of the query, `best` is 0, and the score is the cosine.
         """
         if not best:
-            return Prior(1.0, np.zeros_like(self.of_version), np.zeros_like(self.of_added))
-        factor = np.float32((1 - alpha) / np.float32(best))
-        return Prior(alpha, factor * self.of_version, factor * self.of_added)
+            return Prior(1.0, np.zeros_like(self.scores))
+        return Prior(alpha, np.float32((1 - alpha) / np.float32(best)) * self.scores)
 
     def explain(self, row: int) -> dict[str, Any]:
         """Return the BM25 score of a document, and the part of it that each word of the query has."""
-        place = row - self.lexical.count
-        if place < 0 or self.live_terms is None:
-            score, impacts = self.of_version[row], self.lexical.impacts_in(row, self.terms.terms)
+        if self.live is None or row < self.lexical.count:
+            impacts = self.lexical.impacts_in(row, self.terms.terms)
         else:
-            score, impacts = self.of_added[place], self.live_terms.impacts_in(place, self.terms.terms)
+            impacts = self.live.impacts_in(row - self.lexical.count, self.terms.terms)
         found = np.flatnonzero(impacts)
         parts = (self.terms.weights[found] * impacts[found]).tolist()
         words = [self._words.get(term) for term in self.terms.terms[found].tolist()]
-        return {"bm25": float(score), "words": {word: part for word, part in zip(words, parts, strict=True) if word}}
+        by_word = {word: part for word, part in zip(words, parts, strict=True) if word}
+        return {"bm25": float(self.scores[row]), "words": by_word}
 
     @cached_property
     def weights(self) -> dict[int, float]:

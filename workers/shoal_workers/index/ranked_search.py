@@ -13,13 +13,12 @@ from shoal.contract.options import Options
 from shoal.errors import InvalidRequest
 from shoal.operations import Search
 from shoal.operations.search_fields import parse_facets
-from shoal.operations.search_filter import parse_filter
 from shoal.operations.search_options import SNIPPET_CHARS
 from shoal_workers.index.lexical.snippet import snippet
 from shoal_workers.index.query import Query, queries_of
 from shoal_workers.index.ranker import Ranker
 from shoal_workers.index.search.facets import count_facet
-from shoal_workers.index.search.fields import HIT_NAMES, Fields, Selection, select
+from shoal_workers.index.search.fields import HIT_NAMES, Fields
 from shoal_workers.index.search.pages import Pages
 from shoal_workers.index.search.ranking import GroupKeys, Place, Ranking, leads_of, members_of
 from shoal_workers.index.vectors.upper_bounds import SharedProducts
@@ -66,7 +65,8 @@ class RankedSearch:
     """The search of one job in one version of an index, with the changes that it has at this moment.
 
     `vectors` belong to the job's texts, float32 `[texts, dimension]`. `going_on` is called for each list of hits.
-    `shared` has the products for the texts of several jobs.
+    `shared` has the products for the texts of several jobs. Raises InvalidRequest for an option that does not fit this
+    index, TooLarge for more lists than these options allow, and IndexCorrupt.
     """
 
     def __init__(
@@ -81,21 +81,17 @@ class RankedSearch:
         self._live = index.live
         self._job = job
         self._options = job.search
-        self._vectors = vectors
         self._pages = Pages(job, index.manifest.version, index.manifest.count, self._live.packed)
         self._going_on = going_on
-        self._ranker = Ranker(index, self._live, job.search, self._pages, self._selection, shared)
+        self._ranker = Ranker(index, self._live, job.search, self._pages, shared)
         self._group_field = index.group_field if job.search.group_by is None else job.search.group_by
+        self._lists = self._find(vectors)
 
-    def find(self) -> list[HitList]:
-        """Return the lists of hits that the job asks for, or those from which its hits are to be chosen.
-
-        Raises InvalidRequest for an option that does not fit this index, TooLarge for more lists than these options
-        allow, and IndexCorrupt.
-        """
-        self._job.check_rows(self._eligible.num)
+    def _find(self, vectors: NDArray[np.float32]) -> list[HitList]:
+        """Return the lists of hits that the job asks for, or those from which its hits are to be chosen."""
+        self._job.check_rows(int(np.count_nonzero(self._ranker.eligible)))
         self._check_options()
-        queries = queries_of(self._job, self._vectors, self._index, self._live)
+        queries = queries_of(self._job, vectors, self._index, self._live)
         if self._options.mode == "lexical" and not all(query.texts for query in queries):
             raise InvalidRequest("mode lexical finds words: it takes texts, not vectors and ids alone")
         return [self._page(query) for query in self._each(queries)]
@@ -116,13 +112,27 @@ class RankedSearch:
             if name not in HIT_NAMES:
                 self._known_fields.check_known(name, f"fields[{number}]")
 
-    def answer(self, lists: Sequence[HitList]) -> SearchAnswer:
-        """Return the answer that has the best hits of these lists. Raises IndexCorrupt."""
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return what the reranker is to score, list by list: a query and the text of each document that is found."""
+        asked, found = (self._options.rerank or {}).get("query"), []
+        for hits in self._lists:
+            query = asked or "\n".join(hits.query.texts)
+            for place in chain.from_iterable(hits.groups):
+                found.append((query, str(self._index.document_of(place.row, self._live)["text"])))
+        return found
+
+    def answer(self, scores: Sequence[float] | None = None) -> SearchAnswer:
+        """Return the answer that has the best hits, by the reranker's scores of all pairs if there are any."""
+        lists = self._lists if scores is None else self._reranked(iter(scores))
+        hits = [[self._hit(found.query, place) for place in self._best(found.groups)] for found in self._each(lists)]
         has_pages, has_facets = self._options.cursor is not None, bool(self._options.facets)
+        totals = None
+        if has_pages or has_facets:
+            totals = [int(np.count_nonzero(self._ranker.selection(found.query))) for found in self._each(lists)]
         return SearchAnswer(
-            [[self._hit(found.query, place) for place in self._best(found.groups)] for found in self._each(lists)],
+            hits,
             [found.cursor for found in lists] if has_pages else None,
-            [self._selection(f.query).num for f in self._each(lists)] if has_pages or has_facets else None,
+            totals,
             [self._facets(found) for found in self._each(lists)] if has_facets else None,
         )
 
@@ -132,30 +142,7 @@ class RankedSearch:
             self._going_on()
             yield one
 
-    # Select
-
-    @cached_property
-    def _eligible(self) -> Selection:
-        """The documents that match the filter, without those that are hidden."""
-        if self._options.filter is None:
-            found = Selection(np.ones(self._index.manifest.count, bool), np.ones(len(self._live.ids), bool))
-        else:
-            found = select(parse_filter(self._options.filter), self._index.fields_at(self._live))
-        found.rows[self._live.hidden_rows] = False
-        return found
-
-    def _selection(self, query: Query) -> Selection:
-        """Return the documents that may be in the list of a query."""
-        found = self._eligible
-        if query.excluded_ids:
-            rows = found.rows.copy()
-            rows[self._index.rows_of(query.excluded_ids)] = False
-            is_other = np.array([added_id not in query.excluded_ids for added_id in self._live.ids], bool)
-            found = Selection(rows, found.added & is_other)
-        if self._options.mode == "lexical":
-            words = self._ranker.words(query)
-            found = Selection(found.rows & (words.of_version > 0), found.added & (words.of_added > 0))
-        return found
+    # Facets
 
     def _facets(self, found: HitList) -> dict[str, Any]:
         """Return how many of the best documents, or of all that may be in the list, have each value of some fields.
@@ -163,20 +150,19 @@ class RankedSearch:
         Pages, groups, reranking and diversity make no difference.
         """
         if self._options.facets_top_n is not None:
-            count = self._index.manifest.count
-            is_best = np.zeros(count + len(self._live.ids), bool)
+            is_best = np.zeros_like(self._ranker.eligible)
             is_best[[place.row for place in islice(self._places(found.ranking), self._options.facets_top_n)]] = True
-            return self._count(Selection(is_best[:count], is_best[count:]))
-        selection = self._selection(found.query)
-        return self._facets_of_all if selection is self._eligible else self._count(selection)
+            return self._count(is_best)
+        selected = self._ranker.selection(found.query)
+        return self._facets_of_all if selected is self._ranker.eligible else self._count(selected)
 
     @cached_property
     def _facets_of_all(self) -> dict[str, Any]:
-        return self._count(self._eligible)
+        return self._count(self._ranker.eligible)
 
-    def _count(self, selection: Selection) -> dict[str, Any]:
+    def _count(self, selected: NDArray[np.bool_]) -> dict[str, Any]:
         fields = self._index.fields_at(self._live)
-        return {name: count_facet(name, fields, selection) for name in parse_facets(self._options.facets)}
+        return {name: count_facet(name, fields, selected) for name in parse_facets(self._options.facets)}
 
     # Page
 
@@ -189,7 +175,7 @@ class RankedSearch:
             num = pool_size(num)
         num_before = before.num_shown if before else 0
         num_ranked = max(num_before + num + (before is not None), options.facets_top_n or 0)
-        ranking = Ranking(self._ranker.find(query, self._selection(query)), num_ranked)
+        ranking = Ranking(self._ranker.find(query, self._ranker.selection(query)), num_ranked)
         key_of = self._group_keys.key if self._group_field else lambda row: row
         leads = self._pages.rest(lambda: leads_of(self._places(ranking), key_of))
         shown, end = list(islice(leads, num)), None
@@ -199,7 +185,7 @@ class RankedSearch:
             return HitList(query, [[lead.place] for lead in shown], ranking, end)
         keys, size = [lead.key for lead in shown], options.group_size
         if (members := self._group_keys.members(keys)) is not None:
-            of_groups = Ranking(self._ranker.find(query, self._selection(query) & members), num * size)
+            of_groups = Ranking(self._ranker.find(query, self._ranker.selection(query) & members), num * size)
         else:
             of_groups = ranking
         return HitList(query, members_of(self._places(of_groups), self._group_keys.key, keys, size), ranking, end)
@@ -234,10 +220,15 @@ class RankedSearch:
         chosen = most_diverse(scores, vectors, self._job.k, self._options.diversity)
         return [place for n in chosen for place in groups[n]]
 
-    def pair(self, query: Query, place: Place) -> tuple[str, str]:
-        """Return what the reranker scores for a document of a list: the texts of the query and of the document."""
-        text = (self._options.rerank or {}).get("query") or "\n".join(query.texts)
-        return text, str(self._index.document_of(place.row, self._live)["text"])
+    def _reranked(self, scores: Iterator[float]) -> list[HitList]:
+        """Return the lists by the scores of their documents: groups, and the hits of each, best first."""
+        lists = []
+        for found in self._lists:
+            groups = [[Place(place.row, next(scores), place.score) for place in group] for group in found.groups]
+            for group in groups:
+                group.sort(key=lambda place: -place.score)
+            lists.append(found._replace(groups=sorted(groups, key=lambda group: -group[0].score)))
+        return lists
 
     def _hit(self, query: Query, place: Place) -> dict[str, Any]:
         """Return what is answered of a document in the list of a query."""
@@ -262,8 +253,7 @@ class RankedSearch:
         if self._options.mode != "dense" and query.texts:
             explained |= self._ranker.words(query).explain(place.row)
         if self._options.boost is not None:
-            boosts, row = self._ranker.boosts, place.row - self._index.manifest.count
-            explained["boost"] = float(boosts.rows[place.row] if row < 0 else boosts.added[row])
+            explained["boost"] = float(self._ranker.boosts[place.row])
         if place.first_score is not None:
             explained["rerank"] = place.score
         return explained
@@ -297,28 +287,3 @@ def most_diverse(
         chosen.append(int(np.argmax(values - diversity * nearest)))
         nearest = np.maximum(nearest, similarities[chosen[-1]])
     return np.array(chosen, np.intp)
-
-
-class SecondStage:
-    """The documents that a search has found, and `pairs` of a query and a text of them to be scored, list by list.
-
-    It is made as `RankedSearch.find` finds, and raises the same.
-    """
-
-    def __init__(self, ranked: RankedSearch):
-        self._ranked = ranked
-        self._lists = ranked.find()
-        self.pairs = [
-            ranked.pair(found.query, place) for found in self._lists for group in found.groups for place in group
-        ]
-
-    def answer(self, scores: Sequence[float]) -> SearchAnswer:
-        """Return the answer to the search, by the scores of all pairs."""
-        following = iter(scores)
-        lists = []
-        for found in self._lists:
-            groups = [[Place(place.row, next(following), place.score) for place in group] for group in found.groups]
-            for group in groups:
-                group.sort(key=lambda place: -place.score)
-            lists.append(found._replace(groups=sorted(groups, key=lambda group: -group[0].score)))
-        return self._ranked.answer(lists)

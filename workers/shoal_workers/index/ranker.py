@@ -1,18 +1,20 @@
-"""The scores of the documents that may be in a list of hits, and their ranking: by score, or by fields."""
+"""The documents that may be in a list of hits, their scores, and their ranking: by score, or by fields."""
 
 import time
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shoal.operations.search_fields import parse_boosts, parse_sort
+from shoal.operations.search_filter import parse_filter
 from shoal.operations.search_options import SearchOptions
 from shoal_workers.index.query import ALPHA, Query, QueryWords
-from shoal_workers.index.search.boosts import Boosts, boosts_of
+from shoal_workers.index.search.boosts import boosts_of
 from shoal_workers.index.search.field_order import FieldOrder
-from shoal_workers.index.search.fields import Selection
+from shoal_workers.index.search.fields import select
 from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.search.pages import Pages
 from shoal_workers.index.search.ranking import Ranked
@@ -29,8 +31,7 @@ MAX_KEPT_WORDS = 32
 class Ranker:
     """Ranks the documents of one job's lists, in a version with the changes of one moment.
 
-    `selection` returns the documents that may be in the list of a query, and `shared` has the products for the texts of
-    several jobs.
+    `shared` has the products for the texts of several jobs.
     """
 
     def __init__(
@@ -39,31 +40,46 @@ class Ranker:
         live: LiveDocuments,
         options: SearchOptions,
         pages: Pages,
-        selection: Callable[[Query], Selection],
         shared: SharedProducts | None,
     ):
         self._index = index
         self._live = live
         self._options = options
         self._pages = pages
-        self._selection = selection
         self._shared = shared
-        self._words: dict[Query, QueryWords] = {}
+        #: Returns the words of the texts of a query, and raises IndexMismatch if the index knows no words.
+        self.words = lru_cache(MAX_KEPT_WORDS)(lambda query: QueryWords.of(query.texts, index.lexical, live))
         self._last: tuple[Query | None, Prior | None] = (None, None)
+
+    # Select
+
+    @cached_property
+    def eligible(self) -> NDArray[np.bool_]:
+        """The documents that match the filter, without those that are hidden: bool `[count + added]`."""
+        if self._options.filter is None:
+            found = np.ones(self._index.manifest.count + len(self._live.ids), bool)
+        else:
+            found = select(parse_filter(self._options.filter), self._index.fields_at(self._live))
+        found[self._live.hidden_rows] = False
+        return found
+
+    def selection(self, query: Query) -> NDArray[np.bool_]:
+        """Return which documents may be in the list of a query, bool `[count + added]`."""
+        found = self.eligible
+        if query.excluded_ids:
+            found = found.copy()
+            found[self._index.documents.rows_of(query.excluded_ids)] = False
+            is_other = np.array([added_id not in query.excluded_ids for added_id in self._live.ids], bool)
+            found[self._index.manifest.count :] &= is_other
+        if self._options.mode == "lexical":
+            found = found & (self.words(query).scores > 0)
+        return found
 
     # Scores
 
-    def words(self, query: Query) -> QueryWords:
-        """Return the words of the texts of a query; raise IndexMismatch if the index knows no words."""
-        if query not in self._words:
-            if len(self._words) == MAX_KEPT_WORDS:
-                del self._words[next(iter(self._words))]
-            self._words[query] = QueryWords.of(query.texts, self._index.lexical, self._live)
-        return self._words[query]
-
     @cached_property
-    def boosts(self) -> Boosts:
-        """The numbers that boosts add to the scores."""
+    def boosts(self) -> NDArray[np.float32]:
+        """The numbers that boosts add to the scores, float32 `[count + added]`."""
         before, fields = self._pages.before, self._index.fields_at(self._live)
         return boosts_of(parse_boosts(self._options.boost), fields, before.now if before else time.time())
 
@@ -77,7 +93,7 @@ class Ranker:
             return before.best_bm25
         if self._options.mode != "hybrid" or not query.texts:
             return 0.0
-        return self.words(query).best(*self._selection(query))
+        return self.words(query).best(self.selection(query))
 
     def _prior(self, query: Query) -> Prior | None:
         """Return the part of the scores that words and boosts have; None where cosines are the scores.
@@ -88,26 +104,22 @@ class Ranker:
             return self._last[1]
         prior = None
         if self._options.mode == "lexical":
-            words = self.words(query)
-            prior = Prior(0.0, words.of_version, words.of_added)
+            prior = Prior(0.0, self.words(query).scores)
         elif self._options.mode == "hybrid" and query.texts:
             alpha = ALPHA if self._options.alpha is None else self._options.alpha
             prior = self.words(query).hybrid_prior(alpha, self.best_bm25(query))
         if self._options.boost is not None:
-            rows, added = self.boosts
-            if prior:
-                rows, added = prior.of_version + rows, prior.of_added + added
-            prior = Prior(prior.weight if prior else 1.0, rows, added)
+            prior = Prior(prior.weight, prior.known + self.boosts) if prior else Prior(1.0, self.boosts)
         self._last = query, prior
         return prior
 
     # Ranking
 
-    def find(self, query: Query, selection: Selection) -> Callable[[int], Ranked]:
+    def find(self, query: Query, selected: NDArray[np.bool_]) -> Callable[[int], Ranked]:
         """Return the function that finds the best documents: by score, or by fields where the search sorts by these."""
         if self._options.sort is None:
-            return partial(self._best, query, selection)
-        ordered = self._with_last(self._may_reach(query, selection))
+            return partial(self._best, query, selected)
+        ordered = self._with_last(self._may_reach(query, selected))
         return lambda num: Ranked(*self._order.top(ordered, num, partial(self._reaching, query)))
 
     @cached_property
@@ -115,32 +127,35 @@ class Ranker:
         """The order of all documents by the fields that the search sorts by."""
         return FieldOrder(parse_sort(self._options.sort), self._index.fields_at(self._live))
 
-    def _best(self, query: Query, selection: Selection, num: int) -> Ranked:
+    def _best(self, query: Query, selected: NDArray[np.bool_], num: int) -> Ranked:
         """Return the documents of highest score, best first; of equal scores, the lower row comes first."""
-        index, live, vector, rows = self._index, self._live, query.vector, selection.rows
+        search, live, vector, count = self._index.exact_search, self._live, query.vector, self._index.manifest.count
+        of_version, of_added = selected[:count], selected[count:]
         if prior := self._prior(query):
-            found = index.exact_search.top_fused(vector, num, prior.weight, prior.of_version, rows, self._shared)
+            weight, known = prior
+            found = search.top_fused(vector, num, weight, known[:count], of_version, self._shared)
+            if live.ids:
+                found = merged(found, live.top_fused(vector, num, weight, known[count:], of_added), count, num)
         else:
-            found = index.exact_search.top_k(vector[None], num, eligible=rows)
-        if live.ids:
-            if prior:
-                added = live.top_fused(vector, num, prior.weight, prior.of_added, selection.added)
-            else:
-                added = live.top_k(vector[None], num, selection.added)
-            found = merged(found, added, index.manifest.count, num)
+            found = search.top_k(vector[None], num, eligible=of_version)
+            if live.ids:
+                found = merged(found, live.top_k(vector[None], num, of_added), count, num)
         return Ranked(found.rows[0], found.scores[0])
 
-    def _may_reach(self, query: Query, selection: Selection) -> Selection:
-        """Return the documents of a selection that may reach the least score: all that do, and some more."""
+    def _may_reach(self, query: Query, selected: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return which selected documents may reach the least score: all that do, and some more."""
         if (least := self._options.min_score) is None:
-            return selection
-        weight, of_version, _ = self._prior(query) or (1.0, np.zeros_like(selection.rows, np.float32), None)
-        rows = self._index.exact_search.may_reach(least, query.vector, weight, of_version, selection.rows)
-        return Selection(rows, selection.added)
+            return selected
+        found, of_version = selected.copy(), slice(self._index.manifest.count)
+        weight, known = self._prior(query) or Prior(1.0, np.zeros_like(selected, np.float32))
+        found[of_version] = self._index.exact_search.may_reach(
+            least, query.vector, weight, known[of_version], selected[of_version]
+        )
+        return found
 
-    def _reaching(self, query: Query, selection: Selection, num: int) -> Ranked:
+    def _reaching(self, query: Query, selected: NDArray[np.bool_], num: int) -> Ranked:
         """Return the documents of highest score that reach the least score, and the last one of the page before."""
-        rows, scores = self._best(query, selection, num)
+        rows, scores = self._best(query, selected, num)
         if (least := self._options.min_score) is None:
             return Ranked(rows, scores)
         reaches = scores >= np.float64(least)  # compared as it is, and not rounded to float32
@@ -148,14 +163,14 @@ class Ranker:
             reaches |= rows == before.row
         return Ranked(rows[reaches], scores[reaches])
 
-    def _with_last(self, selection: Selection) -> Selection:
-        """Return the selection with the last document of the page before, after which this page begins.
+    def _with_last(self, selected: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return the selected documents with the last one of the page before, after which this page begins.
 
         It may have been deleted since.
         """
         before = self._pages.before
-        if before is None or not before.num_shown or before.added or before.row >= len(selection.rows):
-            return selection
-        rows = selection.rows.copy()
-        rows[before.row] = True
-        return Selection(rows, selection.added)
+        if before is None or not before.num_shown or before.added or before.row >= self._index.manifest.count:
+            return selected
+        found = selected.copy()
+        found[before.row] = True
+        return found

@@ -20,7 +20,7 @@ from shoal.queue.delivery import Delivery
 from shoal_workers.encoding.encoder import Pipeline
 from shoal_workers.encoding.reranker import sigmoid
 from shoal_workers.index.index import Index
-from shoal_workers.index.ranked_search import PAIR_OPTIONS, SearchAnswer, SecondStage
+from shoal_workers.index.ranked_search import PAIR_OPTIONS, RankedSearch, SearchAnswer
 from shoal_workers.index.serving.open_indexes import find_index
 from shoal_workers.index.vectors.upper_bounds import SharedProducts
 from shoal_workers.operations.work import Work
@@ -45,7 +45,7 @@ class SearchWork(Work):
     reranks: Pipeline | None = field(default=None, kw_only=True)
     found: SearchAnswer | None = None
     index_version: str = ""
-    second_stage: SecondStage | None = None
+    second_stage: RankedSearch | None = None
 
     #: The first of these prompts that the model has goes before a query, if the job names none.
     prompts: ClassVar[tuple[str, ...]] = QUERY_PROMPTS
@@ -90,17 +90,16 @@ class SearchWork(Work):
         self, index: Index, vectors: NDArray[np.float32], go_on: Callable[[], None], shared: SharedProducts
     ) -> None:
         """Find the answer in the index, or the pairs that the reranker is to score, by the vectors of the texts."""
-        if not self.reranks:
-            self.found = index.answer(self.job, vectors, go_on, shared)
-        elif (stage := index.find(self.job, vectors, go_on, shared)).pairs:
-            self.second_stage, self.pipeline, self.options = stage, self.reranks, PAIR_OPTIONS
-            self.untokenized.extend(range(len(self.inputs), len(self.inputs) + len(stage.pairs)))
-            self.inputs = [*self.inputs, *stage.pairs]
+        found = index.find(self.job, vectors, go_on, shared)
+        if self.reranks and (pairs := found.pairs()):
+            self.second_stage, self.pipeline, self.options = found, self.reranks, PAIR_OPTIONS
+            self.untokenized.extend(range(len(self.inputs), len(self.inputs) + len(pairs)))
+            self.inputs = [*self.inputs, *pairs]
         else:
-            self.found = stage.answer(())
+            self.found = found.answer()
         self.index_version = index.manifest.version
 
-    def use_scores(self, stage: SecondStage) -> None:
+    def use_scores(self, stage: RankedSearch) -> None:
         """Make the answer of the scores of the stage's pairs, once all have one."""
         vectors = (text.vectors for n, text in sorted(self.tokenized.items()) if n >= len(self.job.texts))
         scores = np.array([scored[0, 0] for scored in vectors if scored is not None], np.float32)

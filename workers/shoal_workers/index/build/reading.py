@@ -109,7 +109,7 @@ class _Reading:
                     try:
                         self._write(file, self._cutter.cut(row) if self._cutter else [row])
                     except BadDocument as error:
-                        self._leave_out(BadRow(row.number, f"{self._source.where(row)}: {error}"))
+                        self._leave_out(BadRow(row.number, f"{self._source.where(row.number, row.id)}: {error}"))
                 if number % REPORT_EVERY == 0 or self._source.is_folder or num_chars >= REPORT_CHARS:
                     self._tell()
                     num_chars = 0

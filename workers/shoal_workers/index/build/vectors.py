@@ -1,6 +1,5 @@
 """The vectors of a version: taken from the version built last or embedded, and checked before they are published."""
 
-import json
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -18,10 +17,10 @@ from shoal.long_task import Report
 from shoal_workers.index.build.document_encoder import SYNC_EVERY, DocumentEncoder, ModelInfo, Waiting
 from shoal_workers.index.build.scratch import BuildState
 from shoal_workers.index.files.array_file import open_array, write_header
-from shoal_workers.index.files.documents import HashTable
-from shoal_workers.index.files.manifest import DOCUMENTS, HASHES, OFFSETS, VECTORS, Manifest, checksum
+from shoal_workers.index.files.documents import Documents, HashTable
+from shoal_workers.index.files.manifest import HASHES, VECTORS, Manifest, checksum
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
-from shoal_workers.index.vectors.search import batch_top_k
+from shoal_workers.index.vectors.search import ExactSearch
 from shoal_workers.index.versions import find_versions
 
 log = logging.getLogger(__name__)
@@ -29,8 +28,8 @@ log = logging.getLogger(__name__)
 #: The file with the vectors of the texts that are embedded, if others are reused; in the folder of a build.
 EMBEDDED = "embedded.npy"
 
-#: Vectors copied at a time.
-CHUNK = 8_192
+#: Vectors copied at a time, and vectors searched at a time, whose codes stay in the processor's cache for all queries.
+CHUNK, SEARCHED_AT_ONCE = 8_192, 2**16
 
 #: Part of the documents that are searched for in a new version, and least and most documents; and least part found.
 SHARE, LEAST, MOST, MIN_FOUND = 0.005, 20, 1_000, 0.99
@@ -119,7 +118,7 @@ def embed_texts(folder: Path, state: BuildState, plan: VectorPlan, encoder: Docu
         file.truncate()
         done = state.num_embedded
         progress = replace(state.progress("embedding", done / max(1, len(new_rows))), rows=done)
-        texts = _read_texts(folder, state.count, new_rows[done:])
+        texts = _texts_of(folder, state.count, new_rows[done:])
         with closing(encoder.embed(texts, lambda reason: report(replace(progress, step=reason)))) as groups:
             for vectors in groups:
                 if vectors.shape[1] != dimension:
@@ -178,9 +177,14 @@ def check_retrieval(
     num_sampled = min(count, int(np.clip(SHARE * count, LEAST, MOST)))
     seed = int.from_bytes(blake2b(version.encode(), digest_size=8).digest())
     rows = np.sort(np.random.default_rng(seed).choice(count, num_sampled, replace=False))
-    queries = np.concatenate(list(encoder.embed(_read_texts(folder, count, rows), waiting)))
+    queries = np.concatenate(list(encoder.embed(_texts_of(folder, count, rows), waiting)))
     try:
-        best = batch_top_k(vectors, quantised, queries, 1, report).scores[:, 0]
+        best = np.full(num_sampled, -np.inf, np.float32)
+        for start in range(0, count, SEARCHED_AT_ONCE):
+            report(start / count)
+            part = slice(start, start + SEARCHED_AT_ONCE)
+            search = ExactSearch(vectors[part], QuantisedVectors(quantised.codes[part], quantised.basis))
+            best = np.maximum(best, search.top_k(queries, 1).scores[:, 0])
     except IndexError as error:
         raise IndexCorrupt(
             "the new version is not published: its quantised vectors do not belong to its vectors. Build again"
@@ -195,11 +199,7 @@ def check_retrieval(
     return num_found / num_sampled
 
 
-def _read_texts(folder: Path, count: int, rows: NDArray[np.int64]) -> Iterator[str]:
-    """Yield the texts of rows of a version with `count` documents."""
-    offsets = open_array(folder / OFFSETS, np.int64, (count + 1,))
-    with (folder / DOCUMENTS).open("rb") as file:
-        for row in rows:
-            start, end = offsets[row : row + 2].tolist()
-            file.seek(start)
-            yield json.loads(file.read(end - start))["text"]
+def _texts_of(folder: Path, count: int, rows: NDArray[np.int64]) -> Iterator[str]:
+    """Return the texts of rows of a version with `count` documents."""
+    documents = Documents(folder, count, has_ids=False)
+    return (documents.document(row)["text"] for row in rows.tolist())

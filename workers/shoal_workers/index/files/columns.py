@@ -98,21 +98,20 @@ class Column:
         """Return a term as a value that is equal to the same term of another column."""
         return self.terms[code] if isinstance(self.terms, Keywords) else self.terms[code].item()
 
+    def span(self, value: Any) -> tuple[int, int]:
+        """Return the code of a value of the kind and the one after it, or twice the code that it would have."""
+        if isinstance(self.terms, Keywords):
+            return self.terms.find(value)
+        return int(self.terms.searchsorted(value)), int(self.terms.searchsorted(value, "right"))
+
     def code(self, value: Any) -> int | None:
         """Return the code of a value of the column's kind; None if no row has it."""
-        if isinstance(self.terms, Keywords):
-            code, end = self.terms.find(value)
-            return code if end > code else None
-        code = int(np.searchsorted(self.terms, value))
-        return code if code < len(self.terms) and self.terms[code] == value else None
+        code, end = self.span(value)
+        return code if end > code else None
 
     def rows_between(self, first: int, last: int) -> NDArray[np.int32]:
         """Return the rows with each term from code `first` to before code `last`, one term after the other."""
         return self.rows[self.starts[first] : self.starts[last]]
-
-    def num_between(self, first: int, last: int) -> int:
-        """Return the number of rows that `rows_between` has."""
-        return int(self.starts[last] - self.starts[first])
 
     def arrays(self) -> list[NDArray[Any]]:
         """Return the arrays of the column, in the order of the file."""

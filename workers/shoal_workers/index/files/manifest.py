@@ -1,4 +1,4 @@
-"""The manifest of a version of an index, and the names of the version's files.
+"""The manifest of a version of an index, the names of the version's files, and their checksums.
 
 my-index/current                     the name of the version to serve
 my-index/history                     the versions that were published before it and it, one a line: see `versions`
@@ -28,14 +28,15 @@ my-index/<version>/changes.jsonl     one line for each change that the source do
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self, get_origin, get_type_hints
 
 from shoal.changes.change_log import POSITION, START
 from shoal.contract.excerpt import excerpt
-from shoal.errors import IndexCorrupt
+from shoal.errors import Cancelled, IndexCorrupt
 
 VECTORS, DOCUMENTS, OFFSETS = "vectors.npy", "documents.jsonl", "offsets.npy"
 QUANTISED, BASIS, SCALES = "quantised.npy", "basis.npy", "scales.npy"
@@ -56,6 +57,12 @@ FILES = (
     *(VECTORS, QUANTISED, BASIS, SCALES, DOCUMENTS, OFFSETS, HASHES, IDS, CHANGES, FIELDS, COLUMNS),
     *(LEXICAL, TERMS, STARTS, POSTINGS, IMPACTS),
 )
+
+#: Size from which a file is large: its checksum is not compared when a version is opened, as that would take seconds.
+LARGE_BYTES = 2**24
+
+#: Bytes of a file that are read and added to its checksum at a time.
+_PIECE_BYTES = 2**20
 
 #: The layout that builds write.
 LAYOUT = 5
@@ -154,17 +161,65 @@ class Manifest:
         (folder / MANIFEST).write_text(json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
-def checksum(path: Path, tick: Callable[[], None] = lambda: None) -> str:
-    """Return the SHA-256 of a file in hexadecimal digits, and call `tick` often.
+class FileCheck:
+    """The comparison of a version's files with their checksums. For one thread at a time."""
 
-    Raises IndexCorrupt if it cannot be read.
-    """
-    digest = hashlib.sha256()
+    def __init__(self, version: Path, checksums: Mapping[str, str]):
+        self._version = version
+        self._unchecked = dict(checksums)
+
+    @property
+    def is_done(self) -> bool:
+        """True once all files have been compared with their checksums."""
+        return not self._unchecked
+
+    def check_small(self) -> None:
+        """Compare the files that are not large. Raises IndexCorrupt for a wrong one, or one that cannot be read."""
+        for path in [self._version / name for name in self._unchecked]:
+            try:
+                if path.stat().st_size < LARGE_BYTES:
+                    self._compare(path, lambda: None)
+            except OSError as error:
+                raise _unreadable(path, error) from error
+
+    def check_rest(self, is_wanted: Callable[[], bool] = lambda: True) -> None:
+        """Compare the files that are left, unless `is_wanted`, which is called often, returns False.
+
+        Raises IndexCorrupt for a wrong one, and OSError for a file that cannot be read now.
+        """
+
+        def tick() -> None:
+            if not is_wanted():
+                raise Cancelled("the files need no check any more")
+
+        with suppress(Cancelled):
+            for name in list(self._unchecked):
+                self._compare(self._version / name, tick)
+
+    def _compare(self, path: Path, tick: Callable[[], None]) -> None:
+        if (found := _sha256(path, tick)) != (expected := self._unchecked[path.name]):
+            raise IndexCorrupt(
+                f"{path} is not what was built (checksum {found[:8]}…, not {expected[:8]}…): build the index again"
+            )
+        del self._unchecked[path.name]
+
+
+def checksum(path: Path, tick: Callable[[], None] = lambda: None) -> str:
+    """Return the SHA-256 of a file in hexadecimal digits, and call `tick` often. Raises IndexCorrupt."""
     try:
-        with path.open("rb", buffering=0) as file:
-            while piece := file.read(2**20):
-                tick()
-                digest.update(piece)
+        return _sha256(path, tick)
     except OSError as error:
-        raise IndexCorrupt(f"{path} cannot be read ({error.strerror}): build the index again") from error
+        raise _unreadable(path, error) from error
+
+
+def _sha256(path: Path, tick: Callable[[], None]) -> str:
+    digest, piece = hashlib.sha256(), memoryview(bytearray(_PIECE_BYTES))
+    with path.open("rb", buffering=0) as file:
+        while size := file.readinto(piece):
+            tick()
+            digest.update(piece[:size])
     return digest.hexdigest()
+
+
+def _unreadable(path: Path, error: OSError) -> IndexCorrupt:
+    return IndexCorrupt(f"{path} cannot be read ({error.strerror}): build the index again")

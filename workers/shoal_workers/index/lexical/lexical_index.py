@@ -8,7 +8,7 @@ impact is larger the more often the document has it, and the shorter the documen
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -55,19 +55,12 @@ class QueryTerms(NamedTuple):
     weights: NDArray[np.float64]
 
 
-class DocumentTerms(NamedTuple):
-    """The terms of a document, uint64 `[terms]` in ascending order, and their impacts, uint8 `[terms]`."""
-
-    terms: NDArray[np.uint64]
-    impacts: NDArray[np.uint8]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class LexicalIndex:
-    """The postings of a version, mapped into memory: `terms` in ascending order and the postings of each. Thread-safe.
+    """The postings of a version, mapped into memory, or of documents that were added to it. Never changed.
 
-    The postings of term `n` are the `rows` that have it, int32, and its `impacts` there, uint8, from `starts[n]` to
-    `starts[n + 1]`. Documents that were added since are weighed with the statistics of the version.
+    The postings of term `n`, of the `terms` in ascending order, are the `rows` that have it, int32, and its `impacts`
+    there, uint8, from `starts[n]` to `starts[n + 1]`.
     """
 
     count: int
@@ -115,53 +108,63 @@ class LexicalIndex:
         of_one_step = np.log1p((self.count - num_with + 0.5) / (num_with + 0.5)) * IMPACT_STEP
         return QueryTerms(terms[kept], counts[kept] * of_one_step)
 
-    def scores(self, query: QueryTerms) -> NDArray[np.float32]:
-        """Return the BM25 scores of all documents, float32 `[count]`; 0 for a document without the terms.
+    def scores(self, query: QueryTerms, live: "LexicalIndex | None" = None) -> NDArray[np.float32]:
+        """Return the BM25 scores of all documents, the `live` ones last, float32; 0 for a document without the terms.
 
         Raises IndexCorrupt for postings that no build wrote.
         """
-        found = np.zeros(self.count, np.float32)
+        found = np.zeros(self.count + (live.count if live else 0), np.float32)
+        of_version = found[: self.count]
+        if live:
+            found[self.count :] = live.scores(query)
         starts, sizes = self._find(query.terms)
         try:
             for start, size, weight in zip(starts.tolist(), sizes.tolist(), query.weights.tolist(), strict=True):
                 part = slice(start, start + size)
-                found[self.rows[part]] += self.impacts[part] * np.float32(weight)
+                of_version[self.rows[part]] += self.impacts[part] * np.float32(weight)
         except IndexError as error:
             raise IndexCorrupt(f"postings have rows over {self.count:,}: build the index again") from error
         return found
 
     def impacts_in(self, row: int, terms: NDArray[np.uint64]) -> NDArray[np.uint8]:
         """Return the impacts of terms in a document, uint8 `[terms]`; 0 for those that it does not have."""
-        starts, sizes = self._find(terms)
-        low, high = starts.copy(), starts + sizes
-        while (is_open := low < high).any():  # all lists of postings are halved at a time
-            middle = (low + high) // 2
-            is_before = is_open.copy()
-            is_before[is_open] = self.rows[middle[is_open]] < row
-            low = np.where(is_before, middle + 1, low)
-            high = np.where(is_open & ~is_before, middle, high)
         found = np.zeros(len(terms), np.uint8)
-        has_it = low < starts + sizes
-        has_it[has_it] = self.rows[low[has_it]] == row
-        found[has_it] = self.impacts[low[has_it]]
+        starts, sizes = self._find(terms)
+        for number, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
+            place = start + int(self.rows[start : start + size].searchsorted(np.int32(row)))
+            if place < start + size and self.rows[place] == row:
+                found[number] = self.impacts[place]
         return found
 
-    def document_terms(self, text: str) -> DocumentTerms:
-        """Return the terms of a document that is not in the version."""
-        found = self.analyzer.terms(text)
-        terms, counts = np.unique(found, return_counts=True)
-        return DocumentTerms(terms, impacts(counts, len(found), self.average_length))
+    def emptied(self) -> Self:
+        """Return the postings of no documents, for documents that are weighed with the statistics of this version."""
+        empty = {name: getattr(self, name)[:0] for name in ("terms", "rows", "impacts")}
+        return replace(self, count=0, starts=np.zeros(1, np.int64), **empty)
+
+    def after(self, texts: Sequence[str], kept: Sequence[int]) -> Self:
+        """Return the postings after more documents with these texts.
+
+        Of the documents and the added ones after them, those at the places `kept` stay, in this order.
+        """
+        rows_of = np.full(self.count + len(texts), -1, np.int32)
+        rows_of[kept] = np.arange(len(kept))
+        postings = [(np.repeat(self.terms, np.diff(self.starts)), rows_of[self.rows], self.impacts)]
+        for row, text in zip(rows_of[self.count :], texts, strict=True):
+            found = self.analyzer.terms(text)
+            distinct, counts = np.unique(found, return_counts=True)
+            of_text = impacts(counts, len(found), self.average_length)
+            postings.append((distinct, np.full(len(distinct), row), of_text))
+        terms, rows, steps = (np.concatenate(parts) for parts in zip(*postings, strict=True))
+        order = np.lexsort((rows, terms))
+        order = order[rows[order] >= 0]
+        terms, starts = np.unique(terms[order], return_index=True)
+        starts = np.append(starts, len(order))
+        return replace(self, count=len(kept), terms=terms, starts=starts, rows=rows[order], impacts=steps[order])
 
     def _find(self, terms: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return where the postings of terms begin, and how many there are."""
-        places = np.searchsorted(self.terms, terms)
-        is_known = np.zeros(len(terms), bool)
-        inside = places < len(self.terms)
-        is_known[inside] = self.terms[places[inside]] == terms[inside]
-        places[~is_known] = 0
-        starts = self.starts[places]
-        ends = self.starts[np.minimum(places + 1, len(self.starts) - 1)]
-        return starts, np.where(is_known, ends - starts, 0)
+        begins, ends = (self.starts[np.searchsorted(self.terms, terms, side)] for side in ("left", "right"))
+        return begins, ends - begins
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -179,43 +182,3 @@ def _read(path: Path) -> dict[str, Any]:
         return about
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise IndexCorrupt(f"{path} cannot be read ({error!s:.200}): build the index again") from error
-
-
-class LiveTerms:
-    """The postings of added documents, which are weighed with the statistics of the version. Never changed."""
-
-    def __init__(self, lexical: LexicalIndex, documents: Sequence[DocumentTerms] = ()):
-        self._lexical = lexical
-        self._documents = documents
-        sizes = [len(document.terms) for document in documents]
-        terms = np.concatenate([np.empty(0, np.uint64), *(document.terms for document in documents)])
-        order = np.argsort(terms, kind="stable")
-        self._terms = terms[order]
-        self._rows = np.repeat(np.arange(len(documents)), sizes)[order]
-        self._impacts = np.concatenate([np.empty(0, np.uint8), *(document.impacts for document in documents)])[order]
-
-    def after(self, added: Sequence[str], kept: Sequence[int]) -> Self:
-        """Return the terms after more documents with these texts.
-
-        Of the documents and the added ones after them, those at the places `kept` stay, in this order.
-        """
-        documents = [*self._documents, *map(self._lexical.document_terms, added)]
-        return type(self)(self._lexical, [documents[place] for place in kept])
-
-    def scores(self, query: QueryTerms) -> NDArray[np.float32]:
-        """Return the BM25 scores of the documents, float32 `[added]`."""
-        found = np.zeros(len(self._documents), np.float32)
-        starts, ends = (np.searchsorted(self._terms, query.terms, side) for side in ("left", "right"))
-        for start, end, weight in zip(starts.tolist(), ends.tolist(), query.weights.tolist(), strict=True):
-            found[self._rows[start:end]] += self._impacts[start:end] * np.float32(weight)
-        return found
-
-    def impacts_in(self, place: int, terms: NDArray[np.uint64]) -> NDArray[np.uint8]:
-        """Return the impacts of terms in an added document, uint8 `[terms]`; 0 for those that it does not have."""
-        document = self._documents[place]
-        places = np.searchsorted(document.terms, terms)
-        found = np.zeros(len(terms), np.uint8)
-        has_it = places < len(document.terms)
-        has_it[has_it] = document.terms[places[has_it]] == terms[has_it]
-        found[has_it] = document.impacts[places[has_it]]
-        return found

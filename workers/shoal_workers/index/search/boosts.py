@@ -1,7 +1,7 @@
 """Boosts: numbers that the fields of documents add to their scores."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,28 +14,19 @@ from shoal_workers.index.files.field_kinds import SECOND_US, to_date, to_number
 from shoal_workers.index.search.fields import Fields, span_of
 
 
-class Boosts(NamedTuple):
-    """The numbers that are added to scores: float32 `[count]` for a version's rows, `[added]` for added documents."""
-
-    rows: NDArray[np.float32]
-    added: NDArray[np.float32]
-
-
-def boosts_of(boosts: Sequence[Boost], fields: Fields, now: float) -> Boosts:
-    """Return the sum of the boosts of each document; `now`, in Unix seconds, is the time of the search.
+def boosts_of(boosts: Sequence[Boost], fields: Fields, now: float) -> NDArray[np.float32]:
+    """Return the sums of boosts, float32 `[count + added]`; `now`, in Unix seconds, is the time of the search.
 
     Raises InvalidRequest for a field that the index has not, and for one whose kind does not fit the boost.
     """
     for boost in boosts:
         _check(boost, fields)
-    sums = []
-    for columns, count in fields.parts:
-        total = np.zeros(count)
+    total = np.zeros(fields.count + fields.num_added)
+    for columns, part in fields.parts:
         for boost in boosts:
             if (column := columns.get(boost.field)) is not None and len(column.terms):
-                total += boost.weight * _shares(column, _shares_of_terms(boost, column, fields, now))
-        sums.append(total.astype(np.float32))
-    return Boosts(*sums)
+                total[part] += boost.weight * _shares(column, _shares_of_terms(boost, column, fields, now))
+    return total.astype(np.float32)
 
 
 def _check(boost: Boost, fields: Fields) -> None:

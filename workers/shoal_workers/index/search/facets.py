@@ -7,29 +7,30 @@ from numpy.typing import NDArray
 
 from shoal_workers.index.files.columns import Column
 from shoal_workers.index.files.field_kinds import shown
-from shoal_workers.index.search.fields import Fields, Selection
+from shoal_workers.index.search.fields import Fields
 
 #: Most values that are told of a field: those that most documents have.
 MAX_FACET_VALUES = 100
 
 
-def count_facet(name: str, fields: Fields, selection: Selection) -> dict[str, Any]:
+def count_facet(name: str, fields: Fields, selected: NDArray[np.bool_]) -> dict[str, Any]:
     """Return the number of selected documents with each value of a field, and of those with any, as plain values.
 
-    Of values that as many documents have, the lower one comes first. Raises InvalidRequest for a field that the index
-    has not, or whose values are not known.
+    `selected` is bool `[count + added]`. Of values that as many documents have, the lower one comes first. Raises
+    InvalidRequest for a field that the index has not, or whose values are not known.
     """
     fields.check_values(name, "facets")
     counts: dict[Any, int] = {}
     num_documents = 0
     version, added = fields.version.get(name), fields.added.get(name)
+    of_version, of_added = selected[: fields.count], selected[fields.count :]
     if added is not None:
-        by_code = _counts(added, selection.added)
+        by_code = _counts(added, of_added)
         counts = {added.value(code): int(by_code[code]) for code in np.flatnonzero(by_code).tolist()}
-        num_documents += int(np.count_nonzero(selection.added & (added.lowest >= 0)))
+        num_documents += int(np.count_nonzero(of_added & (added.lowest >= 0)))
     if version is not None:
-        counts = _most(version, _counts(version, selection.rows), counts)
-        num_documents += int(np.count_nonzero(selection.rows & (version.lowest >= 0)))
+        counts = _most(version, _counts(version, of_version), counts)
+        num_documents += int(np.count_nonzero(of_version & (version.lowest >= 0)))
     kind = fields.kind(name, "facets")
     best = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MAX_FACET_VALUES]
     return {

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.operations.search_fields import Sort
-from shoal_workers.index.files.columns import Column, Keywords
-from shoal_workers.index.search.fields import Fields, Selection
+from shoal_workers.index.files.columns import Column
+from shoal_workers.index.search.fields import Fields
 
 #: Largest sort key. If a further field would make keys larger, they are replaced by their ranks first.
 _MAX_KEY = 2**62
@@ -16,9 +16,9 @@ _MAX_KEY = 2**62
 #: If too few of the first documents were ranked, this many times as many are looked at next.
 _GROWTH = 4
 
-#: A function that ranks a selection by score: it returns the rows of so many documents, best first, and their scores.
-#: Rows of added documents follow those of the version. It may leave out documents of a low score.
-Rank = Callable[[Selection, int], tuple[NDArray[np.integer[Any]], NDArray[np.float32]]]
+#: A function that ranks selected documents, bool `[count + added]`, by score: it returns the rows of so many, best
+#: first, and their scores. It may leave out documents of a low score.
+Rank = Callable[[NDArray[np.bool_], int], tuple[NDArray[np.integer[Any]], NDArray[np.float32]]]
 
 
 class FieldOrder:
@@ -32,7 +32,6 @@ class FieldOrder:
     def __init__(self, sorts: Sequence[Sort], fields: Fields):
         for sort in sorts:
             fields.check_values(sort.field, f"{sort.place}.field")
-        self._count = fields.count
         keys = np.zeros(fields.count + fields.num_added, np.int64)
         for sort in sorts:
             ranks = _ranks(sort, fields)
@@ -43,44 +42,46 @@ class FieldOrder:
             keys = keys * num_ranks + ranks
         self._keys = keys
 
-    def top(self, selection: Selection, num: int, rank: Rank) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
-        """Return the rows of the first `num` documents of a selection that `rank` does not leave out, and their scores.
+    def top(self, selected: NDArray[np.bool_], num: int, rank: Rank) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
+        """Return the rows of the first `num` selected documents that `rank` does not leave out, and their scores.
 
         Scores are computed for few more documents: for documents of equal values, and in place of others.
         """
-        rows = np.flatnonzero(np.concatenate(selection))
-        found = [rank(self._selection(rows[:0]), 0)]
+        rows = np.flatnonzero(selected)
+        found = [rank(self._only(rows[:0]), 0)]
         num_left, num_looked_at = num, num
         while num_left > 0 and len(rows):
             keys, place = self._keys[rows], min(num_looked_at, len(rows)) - 1
             last = np.partition(keys, place)[place]
             first, ties = rows[keys < last], rows[keys == last]
-            found.append(rank(self._selection(first), len(first)))
+            found.append(rank(self._only(first), len(first)))
             if (num_left := num_left - len(found[-1][0])) > 0:
-                found.append(rank(self._selection(ties), num_left))
+                found.append(rank(self._only(ties), num_left))
                 num_left -= len(found[-1][0])
             rows, num_looked_at = rows[keys > last], _GROWTH * num_looked_at
         ranked, scores = (np.concatenate(parts) for parts in zip(*found, strict=True))
         order = np.lexsort((ranked, -scores, self._keys[ranked]))[:num]
         return ranked[order].astype(np.intp), scores[order]
 
-    def _selection(self, rows: NDArray[np.integer[Any]]) -> Selection:
+    def _only(self, rows: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
         mask = np.zeros(len(self._keys), bool)
         mask[rows] = True
-        return Selection(mask[: self._count], mask[self._count :])
+        return mask
 
 
 def _ranks(sort: Sort, fields: Fields) -> NDArray[np.int64]:
     """Return the place of each document in the order of one field, int64 `[count + added]`; equal values share one."""
     version, added = fields.version.get(sort.field), fields.added.get(sort.field)
-    num_added_terms = len(added.terms) if added is not None else 0
     # An added term that the version has too takes its rank there, another term a rank between two of the version.
-    step = num_added_terms + 1
+    step = 1 + (len(added.terms) if added is not None else 0)
     parts = [_codes(version, sort, fields.count), _codes(added, sort, fields.num_added)]
     ranks = [(2 * codes + 1) * step for codes in parts]
     if added is not None:
-        of_terms = np.array([_rank_of(version, added.terms[code], code, step) for code in range(num_added_terms)])
-        ranks[1] = np.append(of_terms, 0).astype(np.int64)[parts[1]]
+        of_terms = []
+        for code in range(len(added.terms)):
+            place, end = version.span(added.terms[code]) if version is not None else (0, 0)
+            of_terms.append((2 * place + 1) * step if end > place else 2 * place * step + code + 1)
+        ranks[1] = np.array([*of_terms, 0], np.int64)[parts[1]]
     found, has_value = np.concatenate(ranks), np.concatenate(parts) >= 0
     most = int(found.max(initial=0))
     return np.where(has_value, most - found if sort.is_descending else found, most + 1)
@@ -90,14 +91,3 @@ def _codes(column: Column | None, sort: Sort, count: int) -> NDArray[np.int64]:
     if column is None:
         return np.full(count, -1, np.int64)
     return (column.highest if sort.is_descending else column.lowest).astype(np.int64)
-
-
-def _rank_of(version: Column | None, term: Any, code: int, step: int) -> int:
-    """Return the rank of a term of added documents among the version's terms."""
-    if version is None:
-        return code
-    if isinstance(version.terms, Keywords):
-        place, end = version.terms.find(term)
-    else:
-        place, end = (int(np.searchsorted(version.terms, term, side)) for side in ("left", "right"))
-    return (2 * place + 1) * step if end > place else 2 * place * step + code + 1

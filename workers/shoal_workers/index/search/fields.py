@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from shoal.contract import wire
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
 from shoal.operations.search_filter import All, AnyOf, Between, Exists, Filter, Not, OneOf, Value
-from shoal_workers.index.files.columns import Column, Columns, Keywords
+from shoal_workers.index.files.columns import Column, Columns
 from shoal_workers.index.files.field_kinds import CONVERTERS, date_span
 from shoal_workers.index.files.field_values import DocumentFields
 from shoal_workers.index.search.live_documents import LiveDocuments
@@ -41,26 +41,11 @@ _PLURALS: Mapping[str, Any] = {
 RANGE_KINDS = ("number", "date")
 
 
-class Selection(NamedTuple):
-    """The documents that a search may find: `rows` of the version, bool `[count]`, and `added` ones, bool `[added]`."""
-
-    rows: NDArray[np.bool_]
-    added: NDArray[np.bool_]
-
-    def __and__(self, other: "Selection") -> "Selection":
-        """Return the documents that both have."""
-        return Selection(self.rows & other.rows, self.added & other.added)
-
-    @property
-    def num(self) -> int:
-        """The number of documents."""
-        return int(np.count_nonzero(self.rows)) + int(np.count_nonzero(self.added))
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Fields:
     """The columns of `count` rows of a version, and of `num_added` documents that were added since.
 
+    Where a search has a number or a flag for each document, those of the added documents follow those of the version.
     A field has the kind that it has in the version; values of added documents that are of another kind are none.
     """
 
@@ -85,10 +70,10 @@ class Fields:
         return cls(none, none, count, len(live.packed))
 
     @property
-    def parts(self) -> Iterator[tuple[Columns, int]]:
-        """The columns of the version and of the added documents, each with the number of its rows."""
-        yield self.version, self.count
-        yield self.added, self.num_added
+    def parts(self) -> Iterator[tuple[Columns, slice]]:
+        """The columns of the version and of the added documents, each with the place of its rows among all."""
+        yield self.version, slice(self.count)
+        yield self.added, slice(self.count, None)
 
     def kind(self, name: str, place: str) -> str:
         """Return the kind of a field. Raises InvalidRequest for one that the index has not."""
@@ -125,28 +110,23 @@ def span_of(column: Column, value: Value, place: str) -> tuple[int, int]:
         if column.kind == "date":
             first, last = np.searchsorted(column.terms, date_span(value))
             return int(first), int(last)
-        term = CONVERTERS[column.kind](value)
+        return column.span(CONVERTERS[column.kind](value))
     except ValueError as error:
         raise InvalidRequest(
             f"{place} is {excerpt(value)}: the values of {excerpt(column.name)} are {_PLURALS[column.kind]}"
         ) from error
-    if isinstance(column.terms, Keywords):
-        return column.terms.find(term)
-    return int(np.searchsorted(column.terms, term)), int(np.searchsorted(column.terms, term, "right"))
 
 
-def select(wanted: Filter, fields: Fields) -> Selection:
-    """Return the documents that match a filter, those that are hidden included.
+def select(wanted: Filter, fields: Fields) -> NDArray[np.bool_]:
+    """Return which documents match a filter, bool `[count + added]`, those that are hidden included.
 
     Raises InvalidRequest for a condition on a field that the index has not, or with a value of another kind.
     """
     _check(wanted, fields)
-    masks = []
-    for columns, count in fields.parts:
-        mask = np.zeros(count, bool)
-        _mark(wanted, columns, mask)
-        masks.append(mask)
-    return Selection(*masks)
+    mask = np.zeros(fields.count + fields.num_added, bool)
+    for columns, part in fields.parts:
+        _mark(wanted, columns, mask[part])
+    return mask
 
 
 def _check(wanted: Filter, fields: Fields) -> None:
@@ -206,7 +186,7 @@ def _mark_codes(spans: set[tuple[int, int]], column: Column, mask: NDArray[np.bo
 
     Where these are many rows, it is faster to look at the codes of all rows, one after the other in the memory.
     """
-    if column.is_list or sum(column.num_between(*span) for span in spans) < len(mask) // 16:
+    if column.is_list or sum(len(column.rows_between(*span)) for span in spans) < len(mask) // 16:
         for span in spans:
             mask[column.rows_between(*span)] = True
         return

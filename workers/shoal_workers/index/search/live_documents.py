@@ -1,7 +1,7 @@
 """Documents that were added to an index since its version was built, and rows of the version that are found no more."""
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from shoal.changes.change import MAX_LENGTH, Change
 from shoal.contract import wire
-from shoal_workers.index.lexical.lexical_index import LexicalIndex, LiveTerms
+from shoal_workers.index.lexical.lexical_index import LexicalIndex
 from shoal_workers.index.vectors.quantisation import SCORE_ERROR
-from shoal_workers.index.vectors.search import MAX_BOUNDS, TopK, best_fused, best_of, fused_scores
+from shoal_workers.index.vectors.search import TopK, best_fused, best_of, fused_scores, in_parts
 from shoal_workers.index.vectors.upper_bounds import NO_ROWS, Candidates
 
 
@@ -32,12 +32,12 @@ class LiveDocuments:
     packed: tuple[bytes, ...]
     hidden_rows: NDArray[np.int64]
     changed: frozenset[str]
-    terms: LiveTerms | None = None
+    terms: LexicalIndex | None = None
 
     @classmethod
     def none(cls, position: str, dimension: int, lexical: LexicalIndex | None = None) -> Self:
         """Return the picture of a version that has all changes up to a position."""
-        terms = LiveTerms(lexical) if lexical else None
+        terms = lexical.emptied() if lexical else None
         return cls(position, np.empty((0, dimension), np.float32), (), (), NO_ROWS, frozenset(), terms)
 
     def after(
@@ -92,23 +92,18 @@ class LiveDocuments:
         A row is the place among the added documents. Of equal scores, the document that was added first comes first.
         With `eligible`, `[added]`, the others are left out.
         """
-        if eligible is not None and not eligible.all():
-            places = np.flatnonzero(eligible)
-            of_these = replace(self, vectors=self.vectors[places], ids=tuple(self.ids[place] for place in places))
-            rows, scores = of_these.top_k(queries, k)
-            return TopK(places[rows], scores)
-        k = min(k, len(self.ids))
-        if not k or not len(queries):
-            return TopK(np.empty((len(queries), k), np.intp), np.empty((len(queries), k), np.float32))
-        at_once = max(1, MAX_BOUNDS // len(self.ids))
-        found = [self._best(queries[start : start + at_once], k) for start in range(0, len(queries), at_once)]
-        return TopK(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+        rows = np.arange(len(self.ids)) if eligible is None else np.flatnonzero(eligible)
+        vectors = self.vectors if len(rows) == len(self.ids) else self.vectors[rows]
+        k = min(k, len(rows))
+        places, scores = in_parts(queries, k, len(rows), lambda part: _top_k(vectors, part, k))
+        return TopK(rows[places], scores)
 
-    def _best(self, queries: NDArray[np.float32], k: int) -> TopK:
-        # A product of matrices is many times quicker than scores one by one, from which it differs by rounding alone.
-        products = queries @ self.vectors.T
-        position = len(self.ids) - k
-        least = np.partition(products, position, axis=1)[:, position]
-        margins = 2 * SCORE_ERROR * MAX_LENGTH * np.linalg.norm(queries, axis=1)
-        owners, rows = np.nonzero(products >= (least - margins)[:, None])
-        return best_of(self.vectors, Candidates(rows, owners), queries, k)
+
+def _top_k(vectors: NDArray[np.float32], queries: NDArray[np.float32], k: int) -> TopK:
+    # A product of matrices is many times quicker than scores one by one, from which it differs by rounding alone.
+    products = queries @ vectors.T
+    position = len(vectors) - k
+    least = np.partition(products, position, axis=1)[:, position]
+    margins = 2 * SCORE_ERROR * MAX_LENGTH * np.linalg.norm(queries, axis=1)
+    owners, rows = np.nonzero(products >= (least - margins)[:, None])
+    return best_of(vectors, Candidates(rows, owners), queries, k)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal_workers.index.search.fields import Fields, Selection
+from shoal_workers.index.search.fields import Fields
 
 #: Most documents that a list is made of: pages and groups come to an end there.
 MAX_RANKED = 10_000
@@ -65,10 +65,9 @@ class Ranking:
 
 
 class TermKey(NamedTuple):
-    """The key of the documents with one value: its code in the version, or in the documents that were added since."""
+    """The key of the documents with one value of a column."""
 
-    is_added: bool
-    code: int
+    value: Any
 
 
 class GroupKeys:
@@ -83,7 +82,6 @@ class GroupKeys:
         self._fields = fields
         self._version, self._added = fields.version.get(name), fields.added.get(name)
         self._read = read
-        self._of_added: dict[int, TermKey] = {}
 
     def key(self, row: int) -> Hashable:
         """Return the key of a document; rows of added documents follow the rows of the version."""
@@ -98,32 +96,24 @@ class GroupKeys:
             return row
         if column.kind == "stored" or code != column.highest[place]:
             return self._key_of_document(row)
-        if not is_added:
-            return TermKey(False, code)
-        if code not in self._of_added:  # a value that the version has too has the key of the version
-            of_version = self._version.code(column.value(code)) if self._version is not None else None
-            self._of_added[code] = TermKey(of_version is None, code if of_version is None else of_version)
-        return self._of_added[code]
+        return TermKey(column.value(code))
 
     def _key_of_document(self, row: int) -> Hashable:
         value = self._read(row).get(self._name)
         return row if value is None else json.dumps(value, sort_keys=True)
 
-    def members(self, keys: Iterable[Hashable]) -> Selection | None:
-        """Return the documents that have one of the keys, and perhaps others; None if columns cannot tell them."""
-        found = Selection(np.zeros(self._fields.count, bool), np.zeros(self._fields.num_added, bool))
+    def members(self, keys: Iterable[Hashable]) -> NDArray[np.bool_] | None:
+        """Return which documents have one of the keys, and perhaps others; None if columns cannot tell them."""
+        found = np.zeros(self._fields.count + self._fields.num_added, bool)
+        parts = (self._version, found[: self._fields.count]), (self._added, found[self._fields.count :])
         for key in keys:
             match key:
-                case TermKey(is_added, code):
-                    of_added: int | None = code
-                    if not is_added and self._version is not None:
-                        found.rows[self._version.rows_between(code, code + 1)] = True
-                        of_added = self._added.code(self._version.value(code)) if self._added is not None else None
-                    if self._added is not None and of_added is not None:
-                        found.added[self._added.rows_between(of_added, of_added + 1)] = True
+                case TermKey(value):
+                    for column, part in parts:
+                        if column is not None:
+                            part[column.rows_between(*column.span(value))] = True
                 case int():
-                    is_added = key >= len(found.rows)
-                    found[is_added][key - len(found.rows) * is_added] = True
+                    found[key] = True
                 case _:
                     return None
         return found

@@ -164,19 +164,14 @@ class OpenIndexes(Mapping[str, Index]):
         An index whose current version cannot be opened keeps the one that is served. `now` is on the monotonic clock.
         """
         self._pinned.close_unused(now)
-        served, failures = {}, {}
-        for name, folder in self._find_folders().items():
-            version, failure = self._current(name, folder, now)
-            if version:
-                served[name] = version
-            if failure:
-                failures[name] = failure
-        with self._opener.following:  # else a change that was found in the version before might be missing for a while
-            self._waiting = self._catch_up(served, failures, now)
-            # Old versions are kept until the next look: a search under way, if it had the last hold on one, would have
-            # to give back its memory before it answers, which takes milliseconds for a large index.
-            self._replaced = [version for name, version in self._served.items() if served.get(name) is not version]
-            self._served, self._failures = served, failures
+        before, folders = self._served, self._find_folders()
+        failures = {name: self._switch(name, folder, now) for name, folder in folders.items()}
+        self._failures = {name: failure for name, failure in failures.items() if failure}
+        self._waiting = {name: version for name, version in self._waiting.items() if name in folders}
+        self._served = {name: self._served[name] for name in folders if name in self._served}
+        # Old versions are kept until the next look: a search under way, if it had the last hold on one, would have to
+        # give back its memory before it answers, which takes milliseconds for a large index.
+        self._replaced = [version for name, version in before.items() if self._served.get(name) is not version]
         for version in self._served.values():
             if version.close_unused(now, self._idle_s):
                 log.info("index %s is closed: no search has used it for a while", version.name)
@@ -201,41 +196,36 @@ class OpenIndexes(Mapping[str, Index]):
         clock.
         """
         for version in self._served.values():
-            index = version.opened
-            if version.failure:
-                if now >= version.failure.retry_at:
-                    self._repair(version, now)
-            elif index and not index.files.is_done and now >= version.check_at:
-                self._check(version, index, now)
+            is_wanted, index = partial(self._needs_check, version), version.opened
+            try:
+                if version.failure:
+                    if now >= version.failure.retry_at:
+                        self._repair(version, is_wanted, now)
+                elif index and not index.files.is_done and now >= version.check_at:
+                    version.check = index.files
+                    index.files.check_rest(is_wanted)
+            except ShoalError as error:
+                version.withdraw(self._failed_version(version, error, now))
+            except OSError as error:
+                if version.failure:
+                    unread = IndexCorrupt(f"{error.filename} cannot be read ({error.strerror}): build the index again")
+                    version.withdraw(self._failed_version(version, unread, now))
+                else:
+                    log.warning("index %s cannot be checked now: %s (%s)", version.name, error.filename, error.strerror)
+                    version.check_at = now + RETRY_AFTER_S
 
-    def _check(self, version: ServedVersion, index: Index, now: float) -> None:
-        version.check = index.files
-        try:
-            index.files.check_rest(partial(self._needs_check, version))
-        except ShoalError as error:
-            version.withdraw(self._failed_version(version, error, now))
-        except OSError as error:
-            log.warning("index %s cannot be checked now: %s (%s)", version.name, error.filename, error.strerror)
-            version.check_at = now + RETRY_AFTER_S
-
-    def _repair(self, version: ServedVersion, now: float) -> None:
+    def _repair(self, version: ServedVersion, is_wanted: Callable[[], bool], now: float) -> None:
         """Try again a version that could not be opened, or had a wrong file: all its files are compared first."""
-        try:
-            if version.check:  # the wrong file first: to read all files every ten seconds would keep the disk busy
-                version.check.check_rest(partial(self._needs_check, version))
-            index = self._opener.open(version.name, version.folder)
-            version.check = index.files
-            index.files.check_rest(partial(self._needs_check, version))
-            if index.files.is_done:
-                with self._opener.following:
-                    self._opener.catch_up(version.name, index)
-                    version.keep(index, now)
-                    version.failure = None
-        except ShoalError as error:
-            version.withdraw(self._failed_version(version, error, now))
-        except OSError as error:
-            unread = IndexCorrupt(f"{error.filename} cannot be read ({error.strerror}): build the index again")
-            version.withdraw(self._failed_version(version, unread, now))
+        if version.check:  # the wrong file first: to read all files every ten seconds would keep the disk busy
+            version.check.check_rest(is_wanted)
+        index = self._opener.open(version.name, version.folder)
+        version.check = index.files
+        index.files.check_rest(is_wanted)
+        if index.files.is_done:
+            with self._opener.following:
+                self._opener.catch_up(version.name, index)
+                version.keep(index, now)
+                version.failure = None
 
     def _find_folders(self) -> dict[str, Path]:
         """Return the folder of each index by its name: the settings go before the folders inside `home`."""
@@ -248,50 +238,35 @@ class OpenIndexes(Mapping[str, Index]):
             inside = {name: folder for name, folder in served.items() if folder.parent == self._home}
         return {**inside, **self._folders}
 
-    def _current(self, name: str, folder: Path, now: float) -> tuple[ServedVersion | None, Failure | None]:
-        """Return the version to serve, and the reason if that is not the current one.
+    def _switch(self, name: str, folder: Path, now: float) -> Failure | None:
+        """Serve the current version of an index; return the reason if that cannot be done, and keep the former one.
 
-        A version that follows another one, or that the settings name, is opened.
+        A version that follows another one, or that the settings name, is opened first. While Redis, which has its
+        changes, is away, it waits.
         """
         former, failure, version = self._served.get(name), self._failures.get(name), None
+        found = self._waiting.pop(name, None)
         try:
             version = current_version(folder)
-            for known in (self._waiting.get(name), former):
-                if known and known.folder == version:
-                    return known, None
-            if failure and failure.version == version and now < failure.retry_at:
-                return former, failure
-            opened = ServedVersion(name, version, self._opener.model, self._open, self._executor)
-            if former or name in self._folders:
-                opened.keep(self._opener.open(name, version), now)
-            count = f"{opened.manifest.count:,}"
-            log.info("index %s: version %s of %s documents", name, opened.manifest.version, count)
-            return opened, None
+            if former and former.folder == version:
+                return None
+            if not found or found.folder != version:
+                if failure and failure.version == version and now < failure.retry_at:
+                    return failure
+                found = ServedVersion(name, version, self._opener.model, self._open, self._executor)
+                if former or name in self._folders:
+                    found.keep(self._opener.open(name, version), now)
+                count = f"{found.manifest.count:,}"
+                log.info("index %s: version %s of %s documents", name, found.manifest.version, count)
+            with self._opener.following:  # else a change that was found in the former one might be missing for a while
+                if index := found.opened:
+                    self._opener.catch_up(name, index)
+                self._served = self._served | {name: found}
         except ShoalError as error:
-            return former, self._failed(name, folder, version, error, now)
-
-    def _catch_up(
-        self, served: dict[str, ServedVersion], failures: dict[str, Failure], now: float
-    ) -> dict[str, ServedVersion]:
-        """Apply all changes to the open versions that are to be served from now on; leave out where that fails.
-
-        Return the versions that are to be served as soon as Redis answers.
-        """
-        waiting = {}
-        for name, version in list(served.items()):
-            former, index = self._served.get(name), version.opened
-            if version is former or not index:
-                continue
-            try:
-                self._opener.catch_up(name, index)
-            except ShoalError as error:
-                failures[name] = self._failed_version(version, error, now)
-                if isinstance(error, Unavailable | Overloaded):
-                    waiting[name] = version
-                del served[name]
-                if former:
-                    served[name] = former
-        return waiting
+            if found and isinstance(error, Unavailable | Overloaded):
+                self._waiting[name] = found
+            return self._failed(name, folder, version, error, now)
+        return None
 
     def _failed_version(self, version: ServedVersion, error: ShoalError, now: float) -> Failure:
         return self._failed(version.name, version.folder.parent, version.folder, error, now)
@@ -356,7 +331,7 @@ def _is_index(folder: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:  # reading it will say why
-        return True
+        pass
     return True
 
 

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 from shoal.contract.excerpt import excerpt
 from shoal.errors import IndexCorrupt, InvalidRequest, ShoalError
 from shoal_workers.index.files.columns import read_kinds
-from shoal_workers.index.files.file_check import FileCheck
-from shoal_workers.index.files.manifest import FIELDS, MANIFEST, Manifest
-from shoal_workers.index.index import VERSION, Index, check_model
+from shoal_workers.index.files.manifest import FIELDS, MANIFEST, FileCheck, Manifest
+from shoal_workers.index.index import FOLDER_NAME, Index, check_model
 from shoal_workers.model.model import Model
 
 #: Fields of the manifest that are told.
@@ -219,7 +218,7 @@ class PinnedVersions:
         `now` is on the monotonic clock. Raises InvalidRequest for what is no name of a version, and for another version
         while as many are open as may be.
         """
-        if not VERSION.fullmatch(version):
+        if not FOLDER_NAME.fullmatch(version):
             raise not_kept(version)
         with self._lock:
             pinned = self._versions.get((name, version))

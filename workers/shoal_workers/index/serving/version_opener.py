@@ -11,7 +11,7 @@ from shoal.changes.change import Change
 from shoal.changes.change_log import START, ChangeLog, LoggedChange
 from shoal.contract.excerpt import excerpt
 from shoal.errors import IndexCorrupt, IndexMismatch, MalformedJob, Overloaded, ShoalError, Unavailable
-from shoal_workers.index.index import Index
+from shoal_workers.index.index import Index, check_model
 from shoal_workers.index.serving.served_version import not_kept
 from shoal_workers.index.vectors.search import SearchThreads
 from shoal_workers.model.model import Model
@@ -47,7 +47,7 @@ class VersionOpener:
         """
         started = time.perf_counter()
         index = Index.open_version(folder, self._threads)
-        index.check_model(self.model)
+        check_model(folder, index.manifest, self.model)
         index.exact_search.warm_up()
         log.info("index %s: opened version %s in %.3f s", name, folder.name, time.perf_counter() - started)
         return index
@@ -127,7 +127,7 @@ class VersionOpener:
                 index.change_fault = ""
             for group in _groups(tail.entries):
                 changes = (change for entry in group if (change := _usable(name, index, entry)))
-                live = live.after(changes, group[-1].position, index.rows_of)
+                live = live.after(changes, group[-1].position, index.documents.rows_of)
                 if not is_anew:  # else documents that are found would be missing until all changes are read again
                     index.live = live
             index.live = live

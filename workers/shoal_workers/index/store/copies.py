@@ -20,7 +20,7 @@ from shoal.errors import DiskFull, FileError, IndexCorrupt, IndexNotFound, Shoal
 from shoal.index_folder import CURRENT
 from shoal_workers.index.files.durable_file import replace_file, sync_folder
 from shoal_workers.index.files.manifest import MANIFEST, Manifest, checksum
-from shoal_workers.index.index import VERSION
+from shoal_workers.index.index import FOLDER_NAME
 from shoal_workers.index.store.store import (
     MAX_CURRENT_BYTES,
     MAX_MANIFEST_BYTES,
@@ -111,7 +111,7 @@ class Copies:
                 self._remove_if_gone(name, now)
             else:
                 text = data.decode("utf-8", "replace")
-                if not text.endswith("\n") or not VERSION.fullmatch(text[:-1]):  # the line feed is written last
+                if not text.endswith("\n") or not FOLDER_NAME.fullmatch(text[:-1]):  # the line feed is written last
                     place = shown(f"{name}/{CURRENT}")
                     raise IndexCorrupt(f"{place} does not name a version: if that stays so, publish a version again")
                 version = text[:-1]

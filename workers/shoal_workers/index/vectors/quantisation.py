@@ -102,10 +102,7 @@ class QuantisationBasis:
 
     @classmethod
     def open(cls, folder: Path, dimension: int, width: int) -> Self:
-        """Read the files that `save` wrote.
-
-        Raises IndexCorrupt.
-        """
+        """Read the files that `save` wrote. Raises IndexCorrupt."""
         kept = _num_kept(dimension, width)
         scales = open_array(folder / SCALES, np.float64, (3,))
         if kept < 1 or not (np.isfinite(scales) & (scales > 0)).all():
@@ -154,12 +151,6 @@ class QuantisedVectors:
     codes: NDArray[np.int8]
     basis: QuantisationBasis
 
-    @classmethod
-    def of(cls, vectors: NDArray[np.float32]) -> Self:
-        """Quantise vectors `[count, dimension]` in memory."""
-        basis = QuantisationBasis.fit(vectors)
-        return cls(np.concatenate(list(basis.encode(vectors))), basis)
-
     @staticmethod
     def write(folder: Path, vectors: NDArray[np.float32], report: Callable[[float], object] = lambda _: None) -> int:
         """Quantise vectors `[count, dimension]` into files in `folder` and return the bytes that each takes.
@@ -178,10 +169,7 @@ class QuantisedVectors:
 
     @classmethod
     def open(cls, folder: Path, count: int, dimension: int, width: int) -> Self:
-        """Map the files that `write` wrote into memory.
-
-        Raises IndexCorrupt.
-        """
+        """Map the files that `write` wrote into memory. Raises IndexCorrupt."""
         codes = open_array(folder / QUANTISED, np.int8, (count, width))
         return cls(codes, QuantisationBasis.open(folder, dimension, width))
 

@@ -67,14 +67,13 @@ class TopK(NamedTuple):
 
 
 class Prior(NamedTuple):
-    """The part of scores that is known before vectors are read: a score is `weight` times the cosine plus this part.
+    """The part of scores that is `known` before vectors are read: a score is `weight` times the cosine plus this part.
 
-    `of_version` is float32 `[count]`; `of_added`, float32 `[added]`, is for documents that were added since the build.
+    `known` is float32 `[count + added]`: documents that were added since the build follow those of the version.
     """
 
     weight: float
-    of_version: NDArray[np.float32]
-    of_added: NDArray[np.float32]
+    known: NDArray[np.float32]
 
 
 class ExactSearch:
@@ -114,14 +113,9 @@ class ExactSearch:
             elif num_eligible < count:
                 hidden_rows = np.flatnonzero(~eligible)
         k = min(k, count - len(hidden_rows))
-        if not k or not len(queries):
-            return TopK(np.empty((len(queries), k), np.intp), np.empty((len(queries), k), np.float32))
-        at_once = max(1, MAX_BOUNDS // count)
-        starts = range(0, len(queries), at_once)
-        found = [self._top_k_at_once(queries[start : start + at_once], k, hidden_rows, rows) for start in starts]
-        return TopK(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+        return in_parts(queries, k, count, lambda part: self._top_k(part, k, hidden_rows, rows))
 
-    def _top_k_at_once(
+    def _top_k(
         self, queries: NDArray[np.float32], k: int, hidden_rows: NDArray[np.int64], rows: NDArray[np.int64] | None
     ) -> TopK:
         quantised = self._quantised.basis.encode_queries(queries)
@@ -246,6 +240,15 @@ def _at_least(upper: NDArray[np.float32], threshold: float) -> NDArray[np.intp]:
     return np.flatnonzero(upper >= np.nextafter(np.float32(threshold), np.float32(-np.inf)))
 
 
+def in_parts(queries: NDArray[np.float32], k: int, count: int, top_k: Callable[[NDArray[np.float32]], TopK]) -> TopK:
+    """Return what `top_k` finds among `count` rows, for as many queries at a time as there is memory for bounds."""
+    if not k or not len(queries):
+        return TopK(np.empty((len(queries), k), np.intp), np.empty((len(queries), k), np.float32))
+    at_once = max(1, MAX_BOUNDS // count)
+    found = [top_k(queries[start : start + at_once]) for start in range(0, len(queries), at_once)]
+    return TopK(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+
+
 def best_fused(rows: NDArray[np.intp], scores: NDArray[np.float32], k: int) -> TopK:
     """Return the `k` rows of highest score for one query; of equal scores, the lower row comes first."""
     best = np.argsort(-scores, kind="stable")[:k]
@@ -289,36 +292,3 @@ def merged(found: TopK, added: TopK, count: int, k: int) -> TopK:
     scores = np.concatenate([found.scores, added.scores], axis=1)
     best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     return TopK(np.take_along_axis(rows, best, axis=1), np.take_along_axis(scores, best, axis=1))
-
-
-def batch_top_k(
-    vectors: NDArray[np.float32],
-    quantised: QuantisedVectors,
-    queries: NDArray[np.float32],
-    k: int,
-    report: Callable[[float], object] = lambda _: None,
-    max_bounds: int = MAX_BOUNDS,
-) -> TopK:
-    """Find the `k` of `vectors`, `[count, dimension]`, of highest score for each query, as `ExactSearch.top_k` does.
-
-    `report` is called with the part of the vectors that is read. At most `max_bounds` upper bounds are held at a time,
-    and at least `k` for each query. Raises IndexError if the quantised copy is not of these vectors.
-    """
-    count, k = len(vectors), min(k, len(vectors))
-    if not len(queries):
-        return TopK(np.empty((0, k), np.intp), np.empty((0, k), np.float32))
-    codes, encoded, buffer = quantised.codes, quantised.basis.encode_queries(queries), Buffer()
-    num_rows = max(k, max_bounds // len(queries))
-    pairs = np.empty(0, np.intp)
-    for start in range(0, count, num_rows):
-        report(start / count)
-        bounds = UpperBounds(codes[start : start + num_rows], encoded.codes, buffer)
-        if not start:
-            found = best_of(vectors, bounds.candidates(bounds.reached_by_k(k)), queries, k)
-        # A row that scores at least the current k-th score has an upper bound of at least that score.
-        candidates = bounds.candidates(encoded.thresholds(found.scores[:, -1]))
-        added = candidates.queries * count + candidates.rows + start
-        owners, rows = np.divmod(np.union1d(pairs, added), count)
-        found = best_of(vectors, Candidates(rows, owners), queries, k)
-        pairs = (np.arange(len(queries))[:, None] * count + found.rows).ravel()
-    return found
