@@ -22,6 +22,7 @@ from shoal_workers.model.transformer import Transformer, read_transformer
 NAMES = (
     *("bert", "bert, masked", "bert, in parts", "bert, scores", "distilbert", "distilbert, scores"),
     *("roberta", "roberta, scores", "xlm-roberta", "xlm-roberta, scores", "camembert", "mpnet", "mpnet, masked"),
+    *("modernbert", "modernbert, masked", "modernbert, scores", "modernbert, scores of means"),
 )
 
 #: Lowest cosine and largest error of f32 numbers of about 1, computed in another order.

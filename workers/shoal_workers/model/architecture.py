@@ -1,10 +1,12 @@
-"""The encoders like BERT that Shoal computes itself, as data, by the `model_type` of config.json."""
+"""The encoders that Shoal computes itself, as data, by the `model_type` of config.json."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.contract.excerpt import excerpt
+from shoal_workers.model import attention
+from shoal_workers.model.attention import AttentionSettings
 
 #: Largest size that a model may have in anything.
 MAX_SIZE = 10**9
@@ -33,12 +35,13 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class TensorNames:
-    """The names of the tensors, without `.weight` and `.bias`; those within a layer come after `layer`."""
+    """The names of the tensors, without `.weight` and `.bias`; those within a layer come after `layer`.
+
+    `qkv` names one tensor for each of query, key and value, or one for all. An empty name stands for none.
+    """
 
     layer: str
-    query: str
-    key: str
-    value: str
+    qkv: tuple[str, ...]
     attention_out: str
     attention_norm: str
     up: str
@@ -48,7 +51,20 @@ class TensorNames:
     positions: str = "embeddings.position_embeddings"
     types: str = "embeddings.token_type_embeddings"
     norm: str = "embeddings.LayerNorm"
+    final_norm: str = ""
     relative_bias: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """What the layers are made of. All is false in BERT, whose norms stand after attention and after the network.
+
+    With `norms_first` they stand before. With `is_gated` the first half of what `up` makes goes through the function
+    and is multiplied with the second.
+    """
+
+    norms_first: bool = False
+    is_gated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +81,28 @@ class SettingNames:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The names of the two linear layers that make scores of a token vector, and the function between them."""
+    """The names of the two linear layers that make scores of a token vector, and of what is between them.
+
+    `pooling` is the key of config.json that says whether scores are of the first token's vector or of the mean.
+    """
 
     dense: str
     activation: str
     out: str
+    norm: str = ""
+    pooling: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """An encoder like BERT.
+    """An encoder.
 
     The names of its classes in transformers begin with `class_prefix`, and in a model with a head the names of tensors
     begin with `tensor_prefix`. The table of positions begins with `pad_rows` rows that no token has; None stands for
     one more than the id of the padding token. Tensors whose names begin with one of `unused` belong to heads that were
-    trained with the model and are not needed.
+    trained with the model and are not needed. Without `has_biases`, only the last linear layer of a head has a bias;
+    without `has_first_norm`, the first layer has no norm before attention. With `attention`, positions are rotary.
+    `neutral` has settings of this architecture with the values that Shoal supports.
     """
 
     class_prefix: str
@@ -89,13 +112,16 @@ class Architecture:
     settings: SettingNames = SettingNames()
     pad_rows: int | None = 0
     unused: tuple[str, ...] = ("pooler.", "cls.", "lm_head.", "classifier.")
+    blocks: Blocks = Blocks()
+    has_biases: bool = True
+    has_first_norm: bool = True
+    attention: AttentionSettings | None = None
+    neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
 
 _BERT = TensorNames(
     layer="encoder.layer.{}.",
-    query="attention.self.query",
-    key="attention.self.key",
-    value="attention.self.value",
+    qkv=("attention.self.query", "attention.self.key", "attention.self.value"),
     attention_out="attention.output.dense",
     attention_norm="attention.output.LayerNorm",
     up="intermediate.dense",
@@ -105,9 +131,7 @@ _BERT = TensorNames(
 
 _DISTILBERT = TensorNames(
     layer="transformer.layer.{}.",
-    query="attention.q_lin",
-    key="attention.k_lin",
-    value="attention.v_lin",
+    qkv=("attention.q_lin", "attention.k_lin", "attention.v_lin"),
     attention_out="attention.out_lin",
     attention_norm="sa_layer_norm",
     up="ffn.lin1",
@@ -118,9 +142,7 @@ _DISTILBERT = TensorNames(
 
 _MPNET = TensorNames(
     layer="encoder.layer.{}.",
-    query="attention.attn.q",
-    key="attention.attn.k",
-    value="attention.attn.v",
+    qkv=("attention.attn.q", "attention.attn.k", "attention.attn.v"),
     attention_out="attention.attn.o",
     attention_norm="attention.LayerNorm",
     up="intermediate.dense",
@@ -128,6 +150,21 @@ _MPNET = TensorNames(
     output_norm="output.LayerNorm",
     types="",
     relative_bias="encoder.relative_attention_bias",
+)
+
+_MODERNBERT = TensorNames(
+    layer="layers.{}.",
+    qkv=("attn.Wqkv",),
+    attention_out="attn.Wo",
+    attention_norm="attn_norm",
+    up="mlp.Wi",
+    down="mlp.Wo",
+    output_norm="mlp_norm",
+    words="embeddings.tok_embeddings",
+    positions="",
+    types="",
+    norm="embeddings.norm",
+    final_norm="final_norm",
 )
 
 _ROBERTA_HEAD = Head("classifier.dense", "tanh", "classifier.out_proj")
@@ -147,6 +184,23 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "xlm-roberta": Architecture("XLMRoberta", "roberta.", _BERT, _ROBERTA_HEAD, pad_rows=None),
     "camembert": Architecture("Camembert", "roberta.", _BERT, _ROBERTA_HEAD, pad_rows=None),
     "mpnet": Architecture("MPNet", "mpnet.", _MPNET, _ROBERTA_HEAD, pad_rows=2),
+    "modernbert": Architecture(
+        "ModernBert",
+        "model.",
+        _MODERNBERT,
+        Head("head.dense", "gelu", "classifier", norm="head.norm", pooling="classifier_pooling"),
+        SettingNames(activation="hidden_activation", eps="norm_eps"),
+        unused=("head.", "decoder.", "classifier."),
+        blocks=Blocks(norms_first=True, is_gated=True),
+        has_biases=False,
+        has_first_norm=False,
+        attention=attention.MODERNBERT,
+        neutral={
+            **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), (False, None)),
+            "classifier_activation": ("gelu", None),
+            "classifier_pooling": ("cls", "mean", None),
+        },
+    ),
 }
 
 
@@ -159,10 +213,10 @@ def find_unsupported(config: Mapping[str, Any]) -> str:
     classes = config.get("architectures") or [architecture.class_prefix]
     if not isinstance(classes, list) or not str(classes[0]).startswith(architecture.class_prefix):
         return f"architectures is {excerpt(classes)}"
-    for name, neutral in _NEUTRAL.items():
+    for name, neutral in ({**_NEUTRAL, **architecture.neutral}).items():
         if config.get(name) not in neutral:
             return f"{name} is {excerpt(config[name])}"
     activation = config.get(architecture.settings.activation)
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         return f"{architecture.settings.activation} is {excerpt(activation)}"
-    return ""
+    return attention.find_unsupported(config, architecture.attention) if architecture.attention else ""

@@ -99,7 +99,8 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
             model,
             shares_rows=True,
             max_tokens=min(model.max_tokens, transformer.num_positions),
-            num_weights=sum(array.size for layer in transformer.layers for part in layer for array in part),
+            num_weights=transformer.num_weights,
+            other_blocks=transformer.other_blocks,
             type_offset=_type_offset(transformer, read_tokenizer_config(source)),
         )
         _check_tokenizer(path, len(transformer.words), model, read_tokenizer_config(source))

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch
-from shoal_workers.model.architecture import ACTIVATIONS, ARCHITECTURES, MAX_SIZE, Architecture
+from shoal_workers.model.architecture import ACTIVATIONS, ARCHITECTURES, MAX_SIZE, Architecture, Blocks
+from shoal_workers.model.attention import Attention, read_attention
 
 Array = NDArray[np.float32]
 
@@ -23,16 +24,19 @@ class Linear(NamedTuple):
 
 
 class Norm(NamedTuple):
-    """The scale and shift of a layer norm, `[width]` each."""
+    """The scale and shift of a layer norm, `[width]` each; without numbers there is no such norm."""
 
     scale: Array
     shift: Array
 
 
+NO_NORM = Norm(np.empty(0, np.float32), np.empty(0, np.float32))
+
+
 class Layer(NamedTuple):
     """One layer. `qkv` makes the scaled query, the key and the value of each token, each `[heads x size]`.
 
-    `up` and `down` are the two linear layers after attention.
+    `up` and `down` are the two linear layers after attention. `output_norm` is the second norm; see `Blocks`.
     """
 
     qkv: Linear
@@ -41,17 +45,31 @@ class Layer(NamedTuple):
     up: Linear
     down: Linear
     output_norm: Norm
+    attention: Attention = Attention()
+
+
+class ScoreHead(NamedTuple):
+    """Makes scores of every token's vector: a linear layer, a function, a norm, a linear layer.
+
+    With `is_of_mean` the vector of every token is first replaced by the mean of its text.
+    """
+
+    dense: Linear
+    activation: str
+    out: Linear
+    norm: Norm = NO_NORM
+    is_of_mean: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Transformer:
-    """The weights of an encoder like BERT, under the same names for all architectures.
+    """The weights of an encoder, under the same names for all architectures.
 
     `positions` is `[token types x num_positions, width]`: a token of a type at a position gets the vector in row
-    `type x num_positions + position`. Without a head only the first token type is kept. `relative_bias` is
+    `type x num_positions + position`. Without a head only the first token type is kept. A model with rotary positions
+    has no rows. `relative_bias` is
     `[2 x num_positions - 1, num_heads]`: the attention score of a token at position p for one at position q gets the
-    numbers in row `q - p + num_positions - 1`. A `head` makes scores of every token's vector: a linear layer, a
-    function, a linear layer.
+    numbers in row `q - p + num_positions - 1`.
     """
 
     words: Array
@@ -63,7 +81,32 @@ class Transformer:
     eps: float
     activation: str
     relative_bias: Array | None = None
-    head: tuple[Linear, str, Linear] | None = None
+    head: ScoreHead | None = None
+    blocks: Blocks = Blocks()
+    final_norm: Norm = NO_NORM
+
+    @property
+    def num_weights(self) -> int:
+        """The numbers in the layers, with each of which a token is multiplied."""
+        parts = (part for layer in self.layers for part in layer if isinstance(part, Linear | Norm))
+        return sum(array.size for part in parts for array in part)
+
+    @property
+    def other_blocks(self) -> str:
+        """What the layers have that BERT's have not, in words; empty if there is nothing."""
+        words = {
+            "norms before attention": self.blocks.norms_first,
+            "gates": self.blocks.is_gated,
+            "rotary positions": any(layer.attention != Attention() for layer in self.layers),
+        }
+        return " and ".join(word for word, is_so in words.items() if is_so)
+
+    def angles(self, theta: float) -> tuple[Array, Array]:
+        """Return cosine and sine of the angles of each position, `[num_positions, size of a head]` each (RoFormer)."""
+        size = self.layers[0].attention_out.weights.shape[1] // self.num_heads
+        speeds = 1 / np.float32(theta) ** (np.arange(0, size, 2, dtype=np.float32) / np.float32(size))
+        found = np.arange(self.num_positions, dtype=np.float32)[:, None] * np.tile(speeds, 2)
+        return np.cos(found), np.sin(found)
 
 
 def read_transformer(config: Mapping[str, Any], tensors: dict[str, Array], has_head: bool = False) -> Transformer:
@@ -99,19 +142,27 @@ class _Reader:
             positions=positions,
             num_positions=num_positions,
             norm=self._norm(self.prefix + names.norm),
-            layers=tuple(self._layer(n) for n in range(self._size(settings.num_layers))),
+            layers=tuple(self._layer(n, attention) for n, attention in enumerate(self._attention())),
             num_heads=self.num_heads,
             eps=self._eps(),
             activation=ACTIVATIONS[self.config[settings.activation]],
             relative_bias=self._relative_bias(num_positions) if names.relative_bias else None,
             head=self._head() if self.has_head else None,
+            blocks=self.architecture.blocks,
+            final_norm=self._norm(self.prefix + names.final_norm) if names.final_norm else NO_NORM,
         )
         self._refuse_unknown()
         return found
 
+    def _attention(self) -> list[Attention]:
+        num_layers, settings = self._size(self.architecture.settings.num_layers), self.architecture.attention
+        return read_attention(self.config, settings, num_layers) if settings else [Attention()] * num_layers
+
     def _positions(self) -> tuple[Array, int]:
         """Return the table of positions and token types, and the number of positions."""
         first, names = self.architecture.pad_rows, self.names
+        if not names.positions:
+            return np.empty((0, self.width), np.float32), self._size("max_position_embeddings")
         if first is None:
             first = self._size("pad_token_id", at_least=0) + 1
         table = self._take(
@@ -123,20 +174,23 @@ class _Reader:
         types = types if self.has_head else types[:1]
         return (types[:, None] + table).reshape(-1, self.width), len(table)
 
-    def _layer(self, n: int) -> Layer:
-        names, width = self.names, self.width
+    def _layer(self, n: int, attention: Attention) -> Layer:
+        names, width, blocks = self.names, self.width, self.architecture.blocks
         prefix = self.prefix + names.layer.format(n)
-        parts = [self._linear(prefix + name, width, width) for name in (names.query, names.key, names.value)]
+        outputs = 3 * width // len(names.qkv)
+        parts = [self._linear(prefix + name, outputs, width) for name in names.qkv]
+        has_norm = n > 0 or self.architecture.has_first_norm
         scale = np.ones(3 * width, np.float32)
         scale[:width] = (width // self.num_heads) ** -0.5  # the scaling of attention scores, done once
         weights, bias = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         return Layer(
             qkv=Linear(weights * scale[:, None], bias * scale),
             attention_out=self._linear(prefix + names.attention_out, width, width),
-            attention_norm=self._norm(prefix + names.attention_norm),
-            up=self._linear(prefix + names.up, self.inner, width),
+            attention_norm=self._norm(prefix + names.attention_norm) if has_norm else NO_NORM,
+            up=self._linear(prefix + names.up, self.inner * (2 if blocks.is_gated else 1), width),
             down=self._linear(prefix + names.down, width, self.inner),
             output_norm=self._norm(prefix + names.output_norm),
+            attention=attention,
         )
 
     def _relative_bias(self, num_positions: int) -> Array:
@@ -150,20 +204,26 @@ class _Reader:
         found: Array = table[bucket + half * (distance > 0)]
         return found
 
-    def _head(self) -> tuple[Linear, str, Linear]:
+    def _head(self) -> ScoreHead:
         head = self.architecture.head
         num_labels = len(self.config.get("id2label") or (0, 1))
-        return (
+        return ScoreHead(
             self._linear(head.dense, self.width, self.width),
             head.activation,
-            self._linear(head.out, num_labels, self.width),
+            Linear(self._take(f"{head.out}.weight", num_labels, self.width), self._take(f"{head.out}.bias", num_labels)),
+            self._norm(head.norm) if head.norm else NO_NORM,
+            bool(head.pooling) and self.config.get(head.pooling) == "mean",
         )
 
     def _linear(self, name: str, outputs: int, inputs: int) -> Linear:
-        return Linear(self._take(f"{name}.weight", outputs, inputs), self._take(f"{name}.bias", outputs))
+        return Linear(self._take(f"{name}.weight", outputs, inputs), self._bias(name, outputs))
 
     def _norm(self, name: str) -> Norm:
-        return Norm(self._take(f"{name}.weight", self.width), self._take(f"{name}.bias", self.width))
+        return Norm(self._take(f"{name}.weight", self.width), self._bias(name, self.width))
+
+    def _bias(self, name: str, outputs: int) -> Array:
+        has_bias = self.architecture.has_biases
+        return self._take(f"{name}.bias", outputs) if has_bias else np.zeros(outputs, np.float32)
 
     def _take(self, name: str, *shape: int) -> Array:
         tensor = self.tensors.pop(name, None)

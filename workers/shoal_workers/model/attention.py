@@ -1,0 +1,81 @@
+"""How the layers of a model with rotary positions attend, as its config.json says."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from shoal.contract.excerpt import excerpt
+from shoal.errors import ModelMismatch
+
+
+class Attention(NamedTuple):
+    """How the tokens of a layer attend.
+
+    Queries and keys are turned by angles of the base `theta`; at 0 they are not. A token attends to those at most
+    `window` positions away; at 0 to all.
+    """
+
+    theta: float = 0.0
+    window: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSettings:
+    """The keys of config.json by layer type: of the base of angles, with its default, and of the window's width.
+
+    Without `layer_types` in config.json, the first of every `period` layers is of the first type and all others of the
+    second.
+    """
+
+    thetas: Mapping[str, tuple[str, float]]
+    windows: Mapping[str, tuple[str, int]]
+    period: tuple[str, int]
+
+
+MODERNBERT = AttentionSettings(
+    thetas={"full_attention": ("global_rope_theta", 160_000.0), "sliding_attention": ("local_rope_theta", 10_000.0)},
+    windows={"sliding_attention": ("local_attention", 128)},
+    period=("global_attn_every_n_layers", 3),
+)
+
+
+def find_unsupported(config: Mapping[str, Any], settings: AttentionSettings) -> str:
+    """Return the setting of attention that Shoal does not support; empty if it supports all."""
+    types, known = config.get("layer_types"), list(settings.thetas)
+    if types is not None and not (isinstance(types, list) and all(kind in known for kind in types)):
+        return f"layer_types is {excerpt(types)}"
+    if (scaling := config.get("rope_scaling")) is not None:
+        return f"rope_scaling is {excerpt(scaling)}"
+    parameters = config.get("rope_parameters")
+    for kind in known if parameters is not None else ():
+        rope = parameters.get(kind) if isinstance(parameters, dict) else None
+        if not isinstance(rope, dict) or not rope.keys() <= {"rope_type", "rope_theta"}:
+            return f"rope_parameters is {excerpt(parameters)}"
+        if rope.get("rope_type", "default") != "default":
+            return f"rope_type is {excerpt(rope['rope_type'])}"
+    return ""
+
+
+def read_attention(config: Mapping[str, Any], settings: AttentionSettings, num_layers: int) -> list[Attention]:
+    """Return how each layer attends, of supported settings. Raises ModelMismatch."""
+    first, second = settings.thetas
+    key, period = settings.period
+    period = int(_number(config, key, period))
+    types = config.get("layer_types") or [second if n % period else first for n in range(num_layers)]
+    if len(types) != num_layers:
+        raise ModelMismatch(f"layer_types in config.json names {len(types)} layers, and the model has {num_layers}")
+    return [_of_type(config, settings, kind) for kind in types]
+
+
+def _of_type(config: Mapping[str, Any], settings: AttentionSettings, kind: str) -> Attention:
+    rope = (config.get("rope_parameters") or {}).get(kind, {})
+    theta = _number(rope, "rope_theta", _number(config, *settings.thetas[kind]))
+    window = int(_number(config, *settings.windows[kind])) // 2 if kind in settings.windows else 0
+    return Attention(theta, window)
+
+
+def _number(config: Mapping[str, Any], key: str, default: float) -> float:
+    value = config.get(key, default)
+    if type(value) not in (int, float) or not 1 <= value <= 1e9:
+        raise ModelMismatch(f"{key} in config.json is {excerpt(value)}: it must be a number from 1 to 1000000000")
+    return float(value)
