@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,9 +15,13 @@ from conftest import TESTS
 from expected_outputs import ExpectedOutputs
 from safetensors.numpy import save_file
 
-from shoal.errors import ModelMismatch, ModelNotFound
-from shoal_workers.model import architecture, weights
+from shoal.contract.options import Options
+from shoal.errors import BadSetting, ModelMismatch, ModelNotFound
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.model import architecture, parity, weights
 from shoal_workers.model.graph import build
+from shoal_workers.model.model import Model
+from shoal_workers.model.prepare import prepare_if_needed
 from shoal_workers.model.transformer import Transformer, read_transformer
 
 NAMES = (
@@ -84,6 +89,88 @@ def test_a_setting_that_changes_the_arithmetic_is_unsupported(tiny_source: Path)
     }.items():
         for value in values:
             assert architecture.find_unsupported(config | {name: value}).startswith(f"{name} is ")
+
+
+#: What config.json of ModernBERT says that matters here.
+MODERNBERT: dict[str, Any] = {
+    "model_type": "modernbert",
+    "architectures": ["ModernBertModel"],
+    "hidden_activation": "gelu",
+    "norm_bias": False,
+    "layer_types": ["full_attention", "sliding_attention"],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[(name, True) for name in ("attention_bias", "mlp_bias", "norm_bias", "classifier_bias")],
+        ("classifier_activation", "relu"),
+        ("classifier_pooling", "max"),
+        ("layer_types", ["full_attention", "chunked_attention"]),
+        ("layer_types", "full_attention"),
+        ("rope_scaling", {"rope_type": "linear", "factor": 2.0}),
+        ("rope_parameters", {"full_attention": {"rope_theta": 1.0}}),
+        ("rope_parameters", {kind: {"factor": 2.0} for kind in ("full_attention", "sliding_attention")}),
+        ("rope_type", "yarn"),
+    ],
+)
+def test_an_odd_setting_of_attention_is_unsupported(name: str, value: object) -> None:
+    assert architecture.find_unsupported(MODERNBERT) == ""
+    changes = {name: value}
+    if name == "rope_type":
+        changes = {"rope_parameters": {kind: changes for kind in ("full_attention", "sliding_attention")}}
+    assert architecture.find_unsupported(MODERNBERT | changes).startswith(f"{name} is ")
+
+
+def test_layers_attend_as_older_files_say_too(models: Path) -> None:
+    newer = read(models / "modernbert")
+    older = {"rope_parameters": None, "layer_types": None, "global_rope_theta": 160_000.0, "local_rope_theta": 10_000}
+    assert [layer.attention for layer in newer.layers] == [(160_000, 0), (10_000, 10), (10_000, 10), (160_000, 0)]
+    assert read(models / "modernbert", **older).layers[1].attention == newer.layers[1].attention
+    turned = read(models / "modernbert", **(older | {"global_rope_theta": 80_000, "global_attn_every_n_layers": 2}))
+    assert [layer.attention for layer in turned.layers] == [(80_000, 0), (10_000, 10)] * 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"layer_types": ["full_attention"]}, "layer_types in config.json names 1 layers, and the model has 4"),
+        ({"rope_parameters": None, "local_rope_theta": "a"}, 'local_rope_theta in config.json is "a": it must be a'),
+        ({"local_attention": True}, "local_attention in config.json is true: it must be a number from 1"),
+        ({"num_hidden_layers": 5, "layer_types": None}, r"the weights lack tensor layers\.4\.attn\.Wqkv\.weight"),
+        (
+            {"intermediate_size": 23},
+            r"tensor layers\.0\.mlp\.Wi\.weight is \[48, 32\], and config\.json says \[46, 32\]",
+        ),
+    ],
+)
+def test_settings_of_attention_that_do_not_fit_are_refused(models: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ModelMismatch, match=words):
+        read(models / "modernbert", **changes)
+
+
+@pytest.mark.wide
+def test_every_engine_serves_a_model_of_other_blocks_or_refuses_it(
+    models: Path, tiny_source: Path, tmp_path: Path
+) -> None:
+    """The texts are longer than what a token of the local layers sees."""
+    source = Path(shutil.copytree(tiny_source, tmp_path / "model"))
+    for file in ("config.json", weights.FILE):
+        shutil.copyfile(models / "modernbert" / file, source / file)
+    (source / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 150}))
+    folder = prepare_if_needed(tmp_path / "home", str(source))
+    model = Model.open(folder)
+    assert (model.shares_rows, model.max_tokens, model.type_offset, model.reference) == (True, 150, 0, "openvino")
+    assert model.other_blocks == "norms before attention and gates and rotary positions"
+    vectors = {}
+    for engine, precision in (("openvino", "f32"), ("auto", "bf16"), ("torch", "f32"), ("auto", "int8")):
+        encoder = Encoder.open(folder, engine, precision, 2)  # which compares its vectors with those in f32
+        assert encoder.engine.name == ("torch" if engine == "torch" else "openvino")
+        vectors[engine, precision] = encoder.embed(parity.TEXTS, Options(), "")
+    assert vectors["torch", "f32"] == pytest.approx(vectors["openvino", "f32"], abs=1e-3)  # of weights in 16 bits
+    with pytest.raises(BadSetting, match="norms before attention and gates|needs a processor|is not compiled"):
+        Encoder.open(folder, "avx512", "bf16", 1)
 
 
 @pytest.mark.parametrize(

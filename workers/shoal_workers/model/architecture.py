@@ -67,6 +67,9 @@ class Blocks:
     is_gated: bool = False
 
 
+BERT_BLOCKS = Blocks()
+
+
 @dataclass(frozen=True, slots=True)
 class SettingNames:
     """The keys of config.json. A number in place of a key is the value itself."""
@@ -112,7 +115,7 @@ class Architecture:
     settings: SettingNames = SettingNames()
     pad_rows: int | None = 0
     unused: tuple[str, ...] = ("pooler.", "cls.", "lm_head.", "classifier.")
-    blocks: Blocks = Blocks()
+    blocks: Blocks = BERT_BLOCKS
     has_biases: bool = True
     has_first_norm: bool = True
     attention: AttentionSettings | None = None

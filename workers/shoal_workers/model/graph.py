@@ -147,9 +147,11 @@ def _network(layer: Layer, transformer: Transformer, prefix: str, tokens: ov.Nod
 
 
 def _attending(transformer: Transformer, positions: ov.Node, bias: ov.Node, attention: Attention) -> _Attending:
-    if attention.window:
+    if any(layer.attention.window for layer in transformer.layers):
+        # In all layers, or OpenVINO 2026.4 makes wrong shapes in bf16: it cannot mix a bias made here with the input.
+        window = attention.window or transformer.num_positions
         distance = ops.abs(ops.subtract(ops.unsqueeze(positions, 1), ops.unsqueeze(positions, 2)))
-        is_far = ops.greater(ops.unsqueeze(distance, 1), np.int32(attention.window))
+        is_far = ops.greater(ops.unsqueeze(distance, 1), np.int32(window))
         bias = ops.select(is_far, np.float32(MASKED), bias)
     if not attention.theta:
         return _Attending(bias, None)
@@ -162,7 +164,9 @@ def _attending(transformer: Transformer, positions: ov.Node, bias: ov.Node, atte
 
 def _turned(heads: ov.Node, cosines: ov.Node, sines: ov.Node) -> ov.Node:
     """Return queries or keys `[rows, num_heads, length, size]`, turned by the angles of their positions."""
-    first, second = ops.split(heads, np.int64(-1), 2).outputs()
+    half = int(sines.get_output_partial_shape(0)[3].get_length()) // 2
+    # OpenVINO computes these steps as one, where they are written so.
+    first, second = ops.variadic_split(heads, np.int64(3), np.array([half, half])).outputs()
     crossed = ops.concat([ops.multiply(second, np.float32(-1)), first], -1)
     return ops.add(ops.multiply(heads, cosines), ops.multiply(crossed, sines))
 

@@ -82,7 +82,8 @@ class Model:
 
     def _checked(self) -> Self:
         prompts = self.prompts if isinstance(self.prompts, dict) else {None: None}
-        words = (self.name, self.source, self.digest, self.pooling, self.weights_state, self.other_blocks, *prompts, *prompts.values())
+        words = [self.name, self.source, self.digest, self.pooling, self.weights_state, self.other_blocks]
+        words += [*prompts, *prompts.values()]
         sizes = (self.dimension, self.max_tokens, self.type_offset + 1, self.num_weights + 1)
         is_size = [type(n) is int and 0 < n <= MAX_SIZE for n in sizes]
         if not all(isinstance(word, str) for word in words) or not all(is_size):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch
-from shoal_workers.model.architecture import ACTIVATIONS, ARCHITECTURES, MAX_SIZE, Architecture, Blocks
+from shoal_workers.model.architecture import ACTIVATIONS, ARCHITECTURES, BERT_BLOCKS, MAX_SIZE, Architecture, Blocks
 from shoal_workers.model.attention import Attention, read_attention
 
 Array = NDArray[np.float32]
@@ -82,7 +82,7 @@ class Transformer:
     activation: str
     relative_bias: Array | None = None
     head: ScoreHead | None = None
-    blocks: Blocks = Blocks()
+    blocks: Blocks = BERT_BLOCKS
     final_norm: Norm = NO_NORM
 
     @property
@@ -210,19 +210,19 @@ class _Reader:
         return ScoreHead(
             self._linear(head.dense, self.width, self.width),
             head.activation,
-            Linear(self._take(f"{head.out}.weight", num_labels, self.width), self._take(f"{head.out}.bias", num_labels)),
+            self._linear(head.out, num_labels, self.width, has_bias=True),
             self._norm(head.norm) if head.norm else NO_NORM,
             bool(head.pooling) and self.config.get(head.pooling) == "mean",
         )
 
-    def _linear(self, name: str, outputs: int, inputs: int) -> Linear:
-        return Linear(self._take(f"{name}.weight", outputs, inputs), self._bias(name, outputs))
+    def _linear(self, name: str, outputs: int, inputs: int, has_bias: bool = False) -> Linear:
+        return Linear(self._take(f"{name}.weight", outputs, inputs), self._bias(name, outputs, has_bias))
 
     def _norm(self, name: str) -> Norm:
         return Norm(self._take(f"{name}.weight", self.width), self._bias(name, self.width))
 
-    def _bias(self, name: str, outputs: int) -> Array:
-        has_bias = self.architecture.has_biases
+    def _bias(self, name: str, outputs: int, has_bias: bool = False) -> Array:
+        has_bias = has_bias or self.architecture.has_biases
         return self._take(f"{name}.bias", outputs) if has_bias else np.zeros(outputs, np.float32)
 
     def _take(self, name: str, *shape: int) -> Array:
