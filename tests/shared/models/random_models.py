@@ -72,6 +72,8 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "camembert": ("CamembertModel", ROBERTA, {}),
     "mpnet": ("MPNetModel", BERT, {}),
     "mpnet, masked": ("MPNetForMaskedLM", BERT, {}),
+    "nomic_bert": ("NomicBertModel", BERT | {"hidden_act": "silu"}, {}),
+    "nomic_bert, masked": ("NomicBertForMaskedLM", BERT | {"hidden_act": "silu", "num_hidden_layers": 3}, {}),
     "modernbert": ("ModernBertModel", MODERNBERT, {}),
     "modernbert, masked": ("ModernBertForMaskedLM", MODERNBERT | {"hidden_activation": "silu"}, {}),
     "modernbert, scores": ("ModernBertForSequenceClassification", MODERNBERT | {"num_labels": 1}, {}),
@@ -109,7 +111,8 @@ def make(kind: str, settings: dict[str, Any]) -> PreTrainedModel:
 def compute(model: PreTrainedModel) -> dict[str, np.ndarray]:
     """Return the inputs and outputs of a few texts, of which one is as long as the model takes."""
     random = np.random.default_rng(3)
-    most = POSITIONS - (0 if model.config.model_type in ("bert", "distilbert", "modernbert") else 2)
+    has_pad_rows = model.config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet")
+    most = POSITIONS - (2 if has_pad_rows else 0)
     arrays: dict[str, np.ndarray] = {}
     for n, length in enumerate((2, 17, 60, 5, most, 33)):
         ids = random.integers(5, 100, length)

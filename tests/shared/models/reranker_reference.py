@@ -1,8 +1,8 @@
 """Scores of pairs by the CrossEncoder of Sentence Transformers, and tiny models that make such scores.
 
-`python reranker_reference.py PAIRS BERT ROBERTA MODERNBERT` reads pairs from a JSON file, makes models in the latter two
-folders, and writes the scores of all models beside them: BERT.npz and so on, each with `scores`, `raw`, and `left`, the
-raw scores of pairs that lose their beginning.
+`python reranker_reference.py PAIRS BERT ROBERTA MODERNBERT` reads pairs from a JSON file, makes models in the latter
+two folders, and writes the scores of all models beside them: BERT.npz and so on, each with `scores`, `raw`, and `left`,
+the raw scores of pairs that lose their beginning.
 """
 
 import json

@@ -27,7 +27,8 @@ from shoal_workers.model.transformer import Transformer, read_transformer
 NAMES = (
     *("bert", "bert, masked", "bert, in parts", "bert, scores", "distilbert", "distilbert, scores"),
     *("roberta", "roberta, scores", "xlm-roberta", "xlm-roberta, scores", "camembert", "mpnet", "mpnet, masked"),
-    *("modernbert", "modernbert, masked", "modernbert, scores", "modernbert, scores of means"),
+    *("nomic_bert", "nomic_bert, masked", "modernbert", "modernbert, masked", "modernbert, scores"),
+    "modernbert, scores of means",
 )
 
 #: Lowest cosine and largest error of f32 numbers of about 1, computed in another order.
@@ -150,6 +151,32 @@ def test_settings_of_attention_that_do_not_fit_are_refused(models: Path, changes
         read(models / "modernbert", **changes)
 
 
+def test_a_config_with_former_names_is_read_as_one_of_now(models: Path) -> None:
+    """As the repositories of nomic-embed-text have it, from knowledge: they were not at hand."""
+    now = json.loads((models / "nomic_bert/config.json").read_text())
+    names = architecture.ARCHITECTURES["nomic_bert"].old_names
+    former = {old: now[new] for old, new in names.items() if new in now}
+    rest = ("model_type", "architectures", "vocab_size", "type_vocab_size")
+    former |= {name: now[name] for name in rest}
+    former |= {"activation_function": "swiglu", "rotary_emb_base": 1_000, "rotary_emb_fraction": 1.0, "causal": False}
+    former |= {"auto_map": {"AutoModel": "nomic-ai/nomic-bert-2048--modeling_hf_nomic_bert.NomicBertModel"}}
+    found = architecture.with_names_of_now(former)
+    assert architecture.find_unsupported(found) == ""
+    one, other = (read_transformer(config, weights.read(models / "nomic_bert")) for config in (found, now))
+    assert (one.layers[1].up.weights == other.layers[1].up.weights).all()
+    assert (one.layers[0].attention, one.activation) == (other.layers[0].attention, "silu") == ((1_000, 0), "silu")
+    for name, value, told in (
+        ("auto_map", {"AutoModel": "acme/code.NomicBertModel"}, "auto_map"),
+        ("rotary_scaling_factor", 2.0, "rotary_scaling_factor"),
+        ("activation_function", "geglu", "hidden_act"),
+        ("architectures", ["NomicBertForSequenceClassification"], "architectures"),
+        ("rope_parameters", {"rope_type": "dynamic", "factor": 2.0}, "rope_parameters"),
+    ):
+        changed = architecture.with_names_of_now(former | {name: value})
+        assert architecture.find_unsupported(changed).startswith(f"{told} is ")
+    assert architecture.with_names_of_now(now) == now
+
+
 @pytest.mark.wide
 def test_every_engine_serves_a_model_of_other_blocks_or_refuses_it(
     models: Path, tiny_source: Path, tmp_path: Path
@@ -169,7 +196,7 @@ def test_every_engine_serves_a_model_of_other_blocks_or_refuses_it(
         assert encoder.engine.name == ("torch" if engine == "torch" else "openvino")
         vectors[engine, precision] = encoder.embed(parity.TEXTS, Options(), "")
     assert vectors["torch", "f32"] == pytest.approx(vectors["openvino", "f32"], abs=1e-3)  # of weights in 16 bits
-    with pytest.raises(BadSetting, match="norms before attention and gates|needs a processor|is not compiled"):
+    with pytest.raises(BadSetting, match=r"norms before attention and gates|needs a processor|is not compiled"):
         Encoder.open(folder, "avx512", "bf16", 1)
 
 

@@ -37,14 +37,15 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 class TensorNames:
     """The names of the tensors, without `.weight` and `.bias`; those within a layer come after `layer`.
 
-    `qkv` names one tensor for each of query, key and value, or one for all. An empty name stands for none.
+    `qkv` names one tensor for each of query, key and value, or one for all; `up` one, or one for each half. An empty
+    name stands for none.
     """
 
     layer: str
     qkv: tuple[str, ...]
     attention_out: str
     attention_norm: str
-    up: str
+    up: tuple[str, ...]
     down: str
     output_norm: str
     words: str = "embeddings.word_embeddings"
@@ -103,23 +104,26 @@ class Architecture:
     The names of its classes in transformers begin with `class_prefix`, and in a model with a head the names of tensors
     begin with `tensor_prefix`. The table of positions begins with `pad_rows` rows that no token has; None stands for
     one more than the id of the padding token. Tensors whose names begin with one of `unused` belong to heads that were
-    trained with the model and are not needed. Without `has_biases`, only the last linear layer of a head has a bias;
-    without `has_first_norm`, the first layer has no norm before attention. With `attention`, positions are rotary.
-    `neutral` has settings of this architecture with the values that Shoal supports.
+    trained with the model and are not needed. Without a `head` it scores nothing. Without `has_biases`, only the last
+    linear layer of a head has a bias, and without `has_shifts` norms have none; without `has_first_norm`, the first
+    layer has no norm before attention. With `attention`, positions are rotary. `neutral` has settings of this
+    architecture with the values that Shoal supports, and `old_names` maps former keys of config.json to those of now.
     """
 
     class_prefix: str
     tensor_prefix: str
     tensors: TensorNames
-    head: Head
+    head: Head | None
     settings: SettingNames = SettingNames()
     pad_rows: int | None = 0
     unused: tuple[str, ...] = ("pooler.", "cls.", "lm_head.", "classifier.")
     blocks: Blocks = BERT_BLOCKS
     has_biases: bool = True
+    has_shifts: bool = True
     has_first_norm: bool = True
     attention: AttentionSettings | None = None
     neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    old_names: Mapping[str, str] = field(default_factory=dict)
 
 
 _BERT = TensorNames(
@@ -127,7 +131,7 @@ _BERT = TensorNames(
     qkv=("attention.self.query", "attention.self.key", "attention.self.value"),
     attention_out="attention.output.dense",
     attention_norm="attention.output.LayerNorm",
-    up="intermediate.dense",
+    up=("intermediate.dense",),
     down="output.dense",
     output_norm="output.LayerNorm",
 )
@@ -137,7 +141,7 @@ _DISTILBERT = TensorNames(
     qkv=("attention.q_lin", "attention.k_lin", "attention.v_lin"),
     attention_out="attention.out_lin",
     attention_norm="sa_layer_norm",
-    up="ffn.lin1",
+    up=("ffn.lin1",),
     down="ffn.lin2",
     output_norm="output_layer_norm",
     types="",
@@ -148,7 +152,7 @@ _MPNET = TensorNames(
     qkv=("attention.attn.q", "attention.attn.k", "attention.attn.v"),
     attention_out="attention.attn.o",
     attention_norm="attention.LayerNorm",
-    up="intermediate.dense",
+    up=("intermediate.dense",),
     down="output.dense",
     output_norm="output.LayerNorm",
     types="",
@@ -160,7 +164,7 @@ _MODERNBERT = TensorNames(
     qkv=("attn.Wqkv",),
     attention_out="attn.Wo",
     attention_norm="attn_norm",
-    up="mlp.Wi",
+    up=("mlp.Wi",),
     down="mlp.Wo",
     output_norm="mlp_norm",
     words="embeddings.tok_embeddings",
@@ -168,6 +172,18 @@ _MODERNBERT = TensorNames(
     types="",
     norm="embeddings.norm",
     final_norm="final_norm",
+)
+
+_NOMIC_BERT = TensorNames(
+    layer="encoder.layers.{}.",
+    qkv=("attn.Wqkv",),
+    attention_out="attn.out_proj",
+    attention_norm="norm1",
+    up=("mlp.fc12", "mlp.fc11"),
+    down="mlp.fc2",
+    output_norm="norm2",
+    positions="",
+    norm="emb_ln",
 )
 
 _ROBERTA_HEAD = Head("classifier.dense", "tanh", "classifier.out_proj")
@@ -196,6 +212,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         unused=("head.", "decoder.", "classifier."),
         blocks=Blocks(norms_first=True, is_gated=True),
         has_biases=False,
+        has_shifts=False,
         has_first_norm=False,
         attention=attention.MODERNBERT,
         neutral={
@@ -204,7 +221,51 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "classifier_pooling": ("cls", "mean", None),
         },
     ),
+    "nomic_bert": Architecture(
+        "NomicBert",
+        "nomic_bert.",
+        _NOMIC_BERT,
+        None,
+        blocks=Blocks(is_gated=True),
+        has_biases=False,
+        attention=attention.NOMIC_BERT,
+        neutral={
+            **dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"), (False, None)),
+            **dict.fromkeys(("prenorm", "parallel_block", "use_rms_norm", "causal"), (False, None)),
+            **dict.fromkeys(("rotary_emb_interleaved", "rotary_emb_scale_base"), (False, None)),
+            "rotary_emb_fraction": (1, None),
+            "rotary_scaling_factor": (None,),
+        },
+        old_names={
+            "n_embd": "hidden_size",
+            "n_layer": "num_hidden_layers",
+            "n_head": "num_attention_heads",
+            "n_inner": "intermediate_size",
+            "n_positions": "max_position_embeddings",
+            "activation_function": "hidden_act",
+            "layer_norm_epsilon": "layer_norm_eps",
+            "rotary_emb_base": "rope_theta",
+        },
+    ),
 }
+
+
+#: Code beside a model that computes what Shoal does, and what it calls a function of a gated network.
+_KNOWN_CODE, _GATED = "nomic-ai/nomic-bert-2048--", {"swiglu": "silu"}
+
+
+def with_names_of_now(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the contents of config.json, with settings under the names that transformers now gives them."""
+    kind, code = config.get("model_type"), config.get("auto_map")
+    architecture = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
+    if architecture is None or not architecture.old_names.keys() & config.keys():
+        return dict(config)
+    found = {architecture.old_names.get(name, name): value for name, value in config.items()}
+    if isinstance(code, dict) and all(str(name).startswith(_KNOWN_CODE) for name in code.values()):
+        del found["auto_map"]
+    activation = found.get(architecture.settings.activation)
+    found[architecture.settings.activation] = _GATED.get(str(activation), activation)
+    return found
 
 
 def find_unsupported(config: Mapping[str, Any]) -> str:
@@ -214,7 +275,9 @@ def find_unsupported(config: Mapping[str, Any]) -> str:
     if architecture is None:
         return f"model_type is {excerpt(kind)}"
     classes = config.get("architectures") or [architecture.class_prefix]
-    if not isinstance(classes, list) or not str(classes[0]).startswith(architecture.class_prefix):
+    is_scored = isinstance(classes, list) and str(classes[0]).endswith("ForSequenceClassification")
+    is_known = isinstance(classes, list) and str(classes[0]).startswith(architecture.class_prefix)
+    if not is_known or (is_scored and not architecture.head):
         return f"architectures is {excerpt(classes)}"
     for name, neutral in ({**_NEUTRAL, **architecture.neutral}).items():
         if config.get(name) not in neutral:

@@ -1,7 +1,7 @@
 """How the layers of a model with rotary positions attend, as its config.json says."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from shoal.contract.excerpt import excerpt
@@ -24,12 +24,12 @@ class AttentionSettings:
     """The keys of config.json by layer type: of the base of angles, with its default, and of the window's width.
 
     Without `layer_types` in config.json, the first of every `period` layers is of the first type and all others of the
-    second.
+    last.
     """
 
     thetas: Mapping[str, tuple[str, float]]
-    windows: Mapping[str, tuple[str, int]]
-    period: tuple[str, int]
+    windows: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    period: tuple[str, int] = ("", 1)
 
 
 MODERNBERT = AttentionSettings(
@@ -37,6 +37,8 @@ MODERNBERT = AttentionSettings(
     windows={"sliding_attention": ("local_attention", 128)},
     period=("global_attn_every_n_layers", 3),
 )
+
+NOMIC_BERT = AttentionSettings(thetas={"full_attention": ("rope_theta", 1_000.0)})
 
 
 def find_unsupported(config: Mapping[str, Any], settings: AttentionSettings) -> str:
@@ -48,7 +50,7 @@ def find_unsupported(config: Mapping[str, Any], settings: AttentionSettings) -> 
         return f"rope_scaling is {excerpt(scaling)}"
     parameters = config.get("rope_parameters")
     for kind in known if parameters is not None else ():
-        rope = parameters.get(kind) if isinstance(parameters, dict) else None
+        rope = _of_rope(parameters, settings, kind) if isinstance(parameters, dict) else None
         if not isinstance(rope, dict) or not rope.keys() <= {"rope_type", "rope_theta"}:
             return f"rope_parameters is {excerpt(parameters)}"
         if rope.get("rope_type", "default") != "default":
@@ -58,17 +60,22 @@ def find_unsupported(config: Mapping[str, Any], settings: AttentionSettings) -> 
 
 def read_attention(config: Mapping[str, Any], settings: AttentionSettings, num_layers: int) -> list[Attention]:
     """Return how each layer attends, of supported settings. Raises ModelMismatch."""
-    first, second = settings.thetas
+    known = list(settings.thetas)
     key, period = settings.period
     period = int(_number(config, key, period))
-    types = config.get("layer_types") or [second if n % period else first for n in range(num_layers)]
+    types = config.get("layer_types") or [known[-1 if n % period else 0] for n in range(num_layers)]
     if len(types) != num_layers:
         raise ModelMismatch(f"layer_types in config.json names {len(types)} layers, and the model has {num_layers}")
     return [_of_type(config, settings, kind) for kind in types]
 
 
+def _of_rope(parameters: Mapping[str, Any], settings: AttentionSettings, kind: str) -> Any:
+    """Return the settings of a layer type, which has a map of its own where there are several."""
+    return parameters.get(kind) if len(settings.thetas) > 1 else parameters
+
+
 def _of_type(config: Mapping[str, Any], settings: AttentionSettings, kind: str) -> Attention:
-    rope = (config.get("rope_parameters") or {}).get(kind, {})
+    rope = _of_rope(config.get("rope_parameters") or {}, settings, kind) or {}
     theta = _number(rope, "rope_theta", _number(config, *settings.thetas[kind]))
     window = int(_number(config, *settings.windows[kind])) // 2 if kind in settings.windows else 0
     return Attention(theta, window)

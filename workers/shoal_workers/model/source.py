@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch, ModelNotFound
 from shoal_workers.model import weights
+from shoal_workers.model.architecture import with_names_of_now
 
 #: The model that comes as a Python package, for machines that cannot reach a model hub, and its weights' SHA-256.
 PACKAGED = "sentence-transformers/all-MiniLM-L6-v2"
@@ -137,8 +138,8 @@ def transformer_folder(source: Path) -> Path:
 
 
 def read_config(source: Path) -> dict[str, Any]:
-    """Return the contents of config.json. Raises ModelNotFound or ModelMismatch."""
-    return _read_json(transformer_folder(source) / "config.json")
+    """Return the contents of config.json, with the names of now. Raises ModelNotFound or ModelMismatch."""
+    return with_names_of_now(_read_json(transformer_folder(source) / "config.json"))
 
 
 def read_tokenizer_config(source: Path) -> dict[str, Any]:

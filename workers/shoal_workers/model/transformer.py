@@ -1,7 +1,7 @@
 """A model's weights in one form for all architectures, of which each engine makes its forward pass."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -138,7 +138,7 @@ class _Reader:
         settings, names = self.architecture.settings, self.names
         positions, num_positions = self._positions()
         found = Transformer(
-            words=self._take(f"{self.prefix}{names.words}.weight", self._size("vocab_size"), self.width),
+            words=self._words(),
             positions=positions,
             num_positions=num_positions,
             norm=self._norm(self.prefix + names.norm),
@@ -153,6 +153,15 @@ class _Reader:
         )
         self._refuse_unknown()
         return found
+
+    def _words(self) -> Array:
+        """Return the vector of each word; where no position has one, that of the first token type is added."""
+        names = self.names
+        words = self._take(f"{self.prefix}{names.words}.weight", self._size("vocab_size"), self.width)
+        return words + self._types()[0] if names.types and not names.positions else words
+
+    def _types(self) -> Array:
+        return self._take(f"{self.prefix}{self.names.types}.weight", self._size("type_vocab_size"), self.width)
 
     def _attention(self) -> list[Attention]:
         num_layers, settings = self._size(self.architecture.settings.num_layers), self.architecture.attention
@@ -170,24 +179,22 @@ class _Reader:
         )[first:]
         if not names.types:
             return table, len(table)
-        types = self._take(f"{self.prefix}{names.types}.weight", self._size("type_vocab_size"), self.width)
+        types = self._types()
         types = types if self.has_head else types[:1]
         return (types[:, None] + table).reshape(-1, self.width), len(table)
 
     def _layer(self, n: int, attention: Attention) -> Layer:
         names, width, blocks = self.names, self.width, self.architecture.blocks
         prefix = self.prefix + names.layer.format(n)
-        outputs = 3 * width // len(names.qkv)
-        parts = [self._linear(prefix + name, outputs, width) for name in names.qkv]
+        qkv = self._joined(prefix, names.qkv, 3 * width)
         has_norm = n > 0 or self.architecture.has_first_norm
         scale = np.ones(3 * width, np.float32)
         scale[:width] = (width // self.num_heads) ** -0.5  # the scaling of attention scores, done once
-        weights, bias = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         return Layer(
-            qkv=Linear(weights * scale[:, None], bias * scale),
+            qkv=Linear(qkv.weights * scale[:, None], qkv.bias * scale),
             attention_out=self._linear(prefix + names.attention_out, width, width),
             attention_norm=self._norm(prefix + names.attention_norm) if has_norm else NO_NORM,
-            up=self._linear(prefix + names.up, self.inner * (2 if blocks.is_gated else 1), width),
+            up=self._joined(prefix, names.up, self.inner * (2 if blocks.is_gated else 1)),
             down=self._linear(prefix + names.down, width, self.inner),
             output_norm=self._norm(prefix + names.output_norm),
             attention=attention,
@@ -205,7 +212,8 @@ class _Reader:
         return found
 
     def _head(self) -> ScoreHead:
-        head = self.architecture.head
+        if (head := self.architecture.head) is None:
+            raise ModelMismatch(f"a {self.config['model_type']} scores nothing here: use another model")
         num_labels = len(self.config.get("id2label") or (0, 1))
         return ScoreHead(
             self._linear(head.dense, self.width, self.width),
@@ -215,14 +223,19 @@ class _Reader:
             bool(head.pooling) and self.config.get(head.pooling) == "mean",
         )
 
+    def _joined(self, prefix: str, names: Sequence[str], outputs: int) -> Linear:
+        """Return one linear layer in place of several, which have as many outputs each."""
+        parts = [self._linear(prefix + name, outputs // len(names), self.width) for name in names]
+        return Linear(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
     def _linear(self, name: str, outputs: int, inputs: int, has_bias: bool = False) -> Linear:
+        has_bias = has_bias or self.architecture.has_biases
         return Linear(self._take(f"{name}.weight", outputs, inputs), self._bias(name, outputs, has_bias))
 
     def _norm(self, name: str) -> Norm:
-        return Norm(self._take(f"{name}.weight", self.width), self._bias(name, self.width))
+        return Norm(self._take(f"{name}.weight", self.width), self._bias(name, self.width, self.architecture.has_shifts))
 
-    def _bias(self, name: str, outputs: int, has_bias: bool = False) -> Array:
-        has_bias = has_bias or self.architecture.has_biases
+    def _bias(self, name: str, outputs: int, has_bias: bool) -> Array:
         return self._take(f"{name}.bias", outputs) if has_bias else np.zeros(outputs, np.float32)
 
     def _take(self, name: str, *shape: int) -> Array:
