@@ -129,6 +129,7 @@ def test_layers_attend_as_older_files_say_too(models: Path) -> None:
     older = {"rope_parameters": None, "layer_types": None, "global_rope_theta": 160_000.0, "local_rope_theta": 10_000}
     assert [layer.attention for layer in newer.layers] == [(160_000, 0), (10_000, 10), (10_000, 10), (160_000, 0)]
     assert read(models / "modernbert", **older).layers[1].attention == newer.layers[1].attention
+    assert read(models / "modernbert", max_position_embeddings=10**9).num_positions == 32_768
     turned = read(models / "modernbert", **(older | {"global_rope_theta": 80_000, "global_attn_every_n_layers": 2}))
     assert [layer.attention for layer in turned.layers] == [(80_000, 0), (10_000, 10)] * 2
 

@@ -58,27 +58,23 @@ def find_unsupported(config: Mapping[str, Any], settings: AttentionSettings) -> 
     return ""
 
 
-def read_attention(config: Mapping[str, Any], settings: AttentionSettings, num_layers: int) -> list[Attention]:
-    """Return how each layer attends, of supported settings. Raises ModelMismatch."""
-    known = list(settings.thetas)
-    key, period = settings.period
-    period = int(_number(config, key, period))
-    types = config.get("layer_types") or [known[-1 if n % period else 0] for n in range(num_layers)]
-    if len(types) != num_layers:
+def read_attention(config: Mapping[str, Any], settings: AttentionSettings, layer: int, num_layers: int) -> Attention:
+    """Return how a layer attends, of supported settings. Raises ModelMismatch."""
+    types, known = config.get("layer_types"), list(settings.thetas)
+    if types is not None and len(types) != num_layers:
         raise ModelMismatch(f"layer_types in config.json names {len(types)} layers, and the model has {num_layers}")
-    return [_of_type(config, settings, kind) for kind in types]
+    key, period = settings.period
+    by_period = known[-1 if layer % int(_number(config, key, period)) else 0]
+    kind = by_period if types is None else types[layer]
+    rope = _of_rope(config.get("rope_parameters") or {}, settings, kind) or {}
+    theta = _number(rope, "rope_theta", _number(config, *settings.thetas[kind]))
+    window = int(_number(config, *settings.windows[kind])) // 2 if kind in settings.windows else 0
+    return Attention(theta, window)
 
 
 def _of_rope(parameters: Mapping[str, Any], settings: AttentionSettings, kind: str) -> Any:
     """Return the settings of a layer type, which has a map of its own where there are several."""
     return parameters.get(kind) if len(settings.thetas) > 1 else parameters
-
-
-def _of_type(config: Mapping[str, Any], settings: AttentionSettings, kind: str) -> Attention:
-    rope = _of_rope(config.get("rope_parameters") or {}, settings, kind) or {}
-    theta = _number(rope, "rope_theta", _number(config, *settings.thetas[kind]))
-    window = int(_number(config, *settings.windows[kind])) // 2 if kind in settings.windows else 0
-    return Attention(theta, window)
 
 
 def _number(config: Mapping[str, Any], key: str, default: float) -> float:

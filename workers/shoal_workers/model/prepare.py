@@ -108,7 +108,7 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
     elif model.is_reranker:
         raise ModelMismatch(
             f"{model.name} is of an architecture that Shoal cannot score pairs with ({reason}): use a cross-encoder "
-            f"of one of {', '.join(architecture.ARCHITECTURES)}"
+            f"of one of {', '.join(kind for kind, known in architecture.ARCHITECTURES.items() if known.head)}"
         )
     elif own := own_graph.find(with_own_graph(model.name, source)):
         _check_tokenizer(path, config.get("vocab_size"), model, read_tokenizer_config(source))

@@ -15,6 +15,9 @@ from shoal_workers.model.attention import Attention, read_attention
 
 Array = NDArray[np.float32]
 
+#: Most rotary positions, of which the angles are stored. Each takes 256 bytes where heads have 64 numbers.
+MAX_ROTARY = 32_768
+
 
 class Linear(NamedTuple):
     """A linear layer: `weights` `[outputs, inputs]` and `bias` `[outputs]`."""
@@ -130,9 +133,13 @@ class _Reader:
         self.prefix = prefix if any(name.startswith(prefix) for name in self.tensors) else ""
         settings = self.architecture.settings
         self.width, self.inner = self._size(settings.width), self._size(settings.inner)
-        self.num_heads = self._size(settings.num_heads)
+        self.num_layers, self.num_heads = self._size(settings.num_layers), self._size(settings.num_heads)
         if self.width % self.num_heads:
             raise ModelMismatch(f"{settings.width} is {self.width}, no multiple of its {self.num_heads} heads")
+        if self.architecture.attention and self.width // self.num_heads % 2:
+            raise ModelMismatch(
+                f"heads have {self.width // self.num_heads} numbers, and rotary positions turn pairs: use another model"
+            )
 
     def transformer(self) -> Transformer:
         settings, names = self.architecture.settings, self.names
@@ -142,7 +149,7 @@ class _Reader:
             positions=positions,
             num_positions=num_positions,
             norm=self._norm(self.prefix + names.norm),
-            layers=tuple(self._layer(n, attention) for n, attention in enumerate(self._attention())),
+            layers=tuple(self._layer(n) for n in range(self.num_layers)),
             num_heads=self.num_heads,
             eps=self._eps(),
             activation=ACTIVATIONS[self.config[settings.activation]],
@@ -163,15 +170,11 @@ class _Reader:
     def _types(self) -> Array:
         return self._take(f"{self.prefix}{self.names.types}.weight", self._size("type_vocab_size"), self.width)
 
-    def _attention(self) -> list[Attention]:
-        num_layers, settings = self._size(self.architecture.settings.num_layers), self.architecture.attention
-        return read_attention(self.config, settings, num_layers) if settings else [Attention()] * num_layers
-
     def _positions(self) -> tuple[Array, int]:
         """Return the table of positions and token types, and the number of positions."""
         first, names = self.architecture.pad_rows, self.names
         if not names.positions:
-            return np.empty((0, self.width), np.float32), self._size("max_position_embeddings")
+            return np.empty((0, self.width), np.float32), min(self._size("max_position_embeddings"), MAX_ROTARY)
         if first is None:
             first = self._size("pad_token_id", at_least=0) + 1
         table = self._take(
@@ -183,11 +186,11 @@ class _Reader:
         types = types if self.has_head else types[:1]
         return (types[:, None] + table).reshape(-1, self.width), len(table)
 
-    def _layer(self, n: int, attention: Attention) -> Layer:
+    def _layer(self, n: int) -> Layer:
         names, width, blocks = self.names, self.width, self.architecture.blocks
         prefix = self.prefix + names.layer.format(n)
         qkv = self._joined(prefix, names.qkv, 3 * width)
-        has_norm = n > 0 or self.architecture.has_first_norm
+        has_norm, how = n > 0 or self.architecture.has_first_norm, self.architecture.attention
         scale = np.ones(3 * width, np.float32)
         scale[:width] = (width // self.num_heads) ** -0.5  # the scaling of attention scores, done once
         return Layer(
@@ -197,7 +200,7 @@ class _Reader:
             up=self._joined(prefix, names.up, self.inner * (2 if blocks.is_gated else 1)),
             down=self._linear(prefix + names.down, width, self.inner),
             output_norm=self._norm(prefix + names.output_norm),
-            attention=attention,
+            attention=read_attention(self.config, how, n, self.num_layers) if how else Attention(),
         )
 
     def _relative_bias(self, num_positions: int) -> Array:
@@ -233,7 +236,8 @@ class _Reader:
         return Linear(self._take(f"{name}.weight", outputs, inputs), self._bias(name, outputs, has_bias))
 
     def _norm(self, name: str) -> Norm:
-        return Norm(self._take(f"{name}.weight", self.width), self._bias(name, self.width, self.architecture.has_shifts))
+        shift = self._bias(name, self.width, self.architecture.has_shifts)
+        return Norm(self._take(f"{name}.weight", self.width), shift)
 
     def _bias(self, name: str, outputs: int, has_bias: bool) -> Array:
         return self._take(f"{name}.bias", outputs) if has_bias else np.zeros(outputs, np.float32)
