@@ -57,6 +57,18 @@ MODERNBERT: dict[str, Any] = {
     **dict.fromkeys(("eos_token_id", "sep_token_id"), 1),
 }
 
+QWEN3: dict[str, Any] = {
+    "vocab_size": 100,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 12,
+    "intermediate_size": 48,
+    "max_position_embeddings": POSITIONS,
+    "rms_norm_eps": 0.01,
+}
+
 #: The class, its settings, and how it is saved.
 MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "bert": ("BertModel", BERT, {}),
@@ -74,6 +86,8 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "mpnet, masked": ("MPNetForMaskedLM", BERT, {}),
     "nomic_bert": ("NomicBertModel", BERT | {"hidden_act": "silu"}, {}),
     "nomic_bert, masked": ("NomicBertForMaskedLM", BERT | {"hidden_act": "silu", "num_hidden_layers": 3}, {}),
+    "qwen3": ("Qwen3Model", QWEN3, {}),
+    "qwen3, causal": ("Qwen3ForCausalLM", QWEN3 | {"num_key_value_heads": 4, "rope_theta": 1e6}, {}),
     "modernbert": ("ModernBertModel", MODERNBERT, {}),
     "modernbert, masked": ("ModernBertForMaskedLM", MODERNBERT | {"hidden_activation": "silu"}, {}),
     "modernbert, scores": ("ModernBertForSequenceClassification", MODERNBERT | {"num_labels": 1}, {}),

@@ -53,6 +53,8 @@ class TensorNames:
     types: str = "embeddings.token_type_embeddings"
     norm: str = "embeddings.LayerNorm"
     final_norm: str = ""
+    query_norm: str = ""
+    key_norm: str = ""
     relative_bias: str = ""
 
 
@@ -61,11 +63,12 @@ class Blocks:
     """What the layers are made of. All is false in BERT, whose norms stand after attention and after the network.
 
     With `norms_first` they stand before. With `is_gated` the first half of what `up` makes goes through the function
-    and is multiplied with the second.
+    and is multiplied with the second. With `is_rms`, norms are RMS norms.
     """
 
     norms_first: bool = False
     is_gated: bool = False
+    is_rms: bool = False
 
 
 BERT_BLOCKS = Blocks()
@@ -73,7 +76,11 @@ BERT_BLOCKS = Blocks()
 
 @dataclass(frozen=True, slots=True)
 class SettingNames:
-    """The keys of config.json. A number in place of a key is the value itself."""
+    """The keys of config.json. A number in place of a key is the value itself.
+
+    Without a key of `num_key_heads`, keys have as many heads as queries; without one of `head_size`, heads share the
+    width.
+    """
 
     width: str = "hidden_size"
     num_layers: str = "num_hidden_layers"
@@ -81,6 +88,8 @@ class SettingNames:
     inner: str = "intermediate_size"
     activation: str = "hidden_act"
     eps: str | float = "layer_norm_eps"
+    num_key_heads: str = ""
+    head_size: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +195,23 @@ _NOMIC_BERT = TensorNames(
     norm="emb_ln",
 )
 
+_QWEN3 = TensorNames(
+    layer="layers.{}.",
+    qkv=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    attention_out="self_attn.o_proj",
+    attention_norm="input_layernorm",
+    up=("mlp.gate_proj", "mlp.up_proj"),
+    down="mlp.down_proj",
+    output_norm="post_attention_layernorm",
+    words="embed_tokens",
+    positions="",
+    types="",
+    norm="",
+    final_norm="norm",
+    query_norm="self_attn.q_norm",
+    key_norm="self_attn.k_norm",
+)
+
 _ROBERTA_HEAD = Head("classifier.dense", "tanh", "classifier.out_proj")
 
 #: The architectures by the `model_type` of config.json.
@@ -246,6 +272,19 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "layer_norm_epsilon": "layer_norm_eps",
             "rotary_emb_base": "rope_theta",
         },
+    ),
+    "qwen3": Architecture(
+        "Qwen3",
+        "model.",
+        _QWEN3,
+        None,
+        SettingNames(eps="rms_norm_eps", num_key_heads="num_key_value_heads", head_size="head_dim"),
+        unused=("lm_head.",),
+        blocks=Blocks(norms_first=True, is_gated=True, is_rms=True),
+        has_biases=False,
+        has_shifts=False,
+        attention=attention.QWEN3,
+        neutral=dict.fromkeys(("attention_bias", "use_sliding_window"), (False, None)),
     ),
 }
 

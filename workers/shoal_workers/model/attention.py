@@ -12,11 +12,12 @@ class Attention(NamedTuple):
     """How the tokens of a layer attend.
 
     Queries and keys are turned by angles of the base `theta`; at 0 they are not. A token attends to those at most
-    `window` positions away; at 0 to all.
+    `window` positions away; at 0 to all. With `is_causal` it attends to none that comes after it.
     """
 
     theta: float = 0.0
     window: int = 0
+    is_causal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class AttentionSettings:
     thetas: Mapping[str, tuple[str, float]]
     windows: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     period: tuple[str, int] = ("", 1)
+    is_causal: bool = False
 
 
 MODERNBERT = AttentionSettings(
@@ -39,6 +41,8 @@ MODERNBERT = AttentionSettings(
 )
 
 NOMIC_BERT = AttentionSettings(thetas={"full_attention": ("rope_theta", 1_000.0)})
+
+QWEN3 = AttentionSettings(thetas={"full_attention": ("rope_theta", 10_000.0)}, is_causal=True)
 
 
 def find_unsupported(config: Mapping[str, Any], settings: AttentionSettings) -> str:
@@ -69,7 +73,7 @@ def read_attention(config: Mapping[str, Any], settings: AttentionSettings, layer
     rope = _of_rope(config.get("rope_parameters") or {}, settings, kind) or {}
     theta = _number(rope, "rope_theta", _number(config, *settings.thetas[kind]))
     window = int(_number(config, *settings.windows[kind])) // 2 if kind in settings.windows else 0
-    return Attention(theta, window)
+    return Attention(theta, window, settings.is_causal)
 
 
 def _of_rope(parameters: Mapping[str, Any], settings: AttentionSettings, kind: str) -> Any:

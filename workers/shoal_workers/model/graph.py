@@ -125,17 +125,29 @@ def _layer(tokens: ov.Node, attending: _Attending, layer: Layer, transformer: Tr
 
 
 def _attended(attending: _Attending, layer: Layer, transformer: Transformer, prefix: str, tokens: ov.Node) -> ov.Node:
-    width = layer.attention_out.bias.size
-    shape = [0, 0, 3, transformer.num_heads, width // transformer.num_heads]
-    heads = ops.reshape(_linear(tokens, layer.qkv, f"{prefix}qkv"), shape, special_zero=True)
-    heads = ops.transpose(heads, [2, 0, 3, 1, 4])
-    query, key, value = (ops.gather(heads, np.int64(n), np.int64(0)) for n in range(3))
+    query, key, value = _heads(_linear(tokens, layer.qkv, f"{prefix}qkv"), transformer)
+    query = _norm(query, layer.query_norm, transformer.eps, f"{prefix}query_norm")
+    key = _norm(key, layer.key_norm, transformer.eps, f"{prefix}key_norm")
     if attending.angles:
         query, key = (_turned(heads, *attending.angles) for heads in (query, key))
+    if (keys := transformer.num_key_heads) < transformer.num_heads:
+        for_query = np.repeat(np.arange(keys), transformer.num_heads // keys)
+        key, value = (ops.gather(heads, for_query, np.int64(1)) for heads in (key, value))
     scores = ops.add(ops.matmul(query, key, False, True), attending.bias)
     attended = ops.matmul(ops.softmax(scores, -1), value, False, False)
-    attended = ops.reshape(ops.transpose(attended, [0, 2, 1, 3]), [0, 0, width], special_zero=True)
+    attended = ops.reshape(ops.transpose(attended, [0, 2, 1, 3]), [0, 0, -1], special_zero=True)
     return _linear(attended, layer.attention_out, f"{prefix}attention_out")
+
+
+def _heads(qkv: ov.Node, transformer: Transformer) -> tuple[ov.Node, ...]:
+    """Return query, key and value, `[rows, heads, length, size]` each."""
+    queries, keys, size = transformer.num_heads, transformer.num_key_heads, transformer.head_size
+    if queries == keys:
+        heads = ops.reshape(qkv, [0, 0, 3, queries, size], special_zero=True)
+        heads = ops.transpose(heads, [2, 0, 3, 1, 4])
+        return tuple(ops.gather(heads, np.int64(n), np.int64(0)) for n in range(3))
+    heads = ops.transpose(ops.reshape(qkv, [0, 0, queries + 2 * keys, size], special_zero=True), [0, 2, 1, 3])
+    return tuple(ops.variadic_split(heads, np.int64(1), np.array([queries, keys, keys])).outputs())
 
 
 def _network(layer: Layer, transformer: Transformer, prefix: str, tokens: ov.Node) -> ov.Node:
@@ -153,6 +165,9 @@ def _attending(transformer: Transformer, positions: ov.Node, bias: ov.Node, atte
         distance = ops.abs(ops.subtract(ops.unsqueeze(positions, 1), ops.unsqueeze(positions, 2)))
         is_far = ops.greater(ops.unsqueeze(distance, 1), np.int32(window))
         bias = ops.select(is_far, np.float32(MASKED), bias)
+    if attention.is_causal:
+        comes_after = ops.greater(ops.unsqueeze(positions, 1), ops.unsqueeze(positions, 2))
+        bias = ops.select(ops.unsqueeze(comes_after, 1), np.float32(MASKED), bias)
     if not attention.theta:
         return _Attending(bias, None)
     cosines, sines = transformer.angles(attention.theta)
@@ -193,6 +208,10 @@ def _linear(tokens: ov.Node, linear: Linear, name: str) -> ov.Node:
 def _norm(tokens: ov.Node, norm: Norm, eps: float, name: str) -> ov.Node:
     if not norm.scale.size:
         return tokens
+    if not norm.shift.size:
+        square = ops.reduce_mean(ops.power(tokens, np.float32(2)), np.array([-1]), keep_dims=True)
+        one = ops.divide(np.float32(1), ops.sqrt(ops.add(square, np.float32(eps))))
+        return ops.multiply(ops.multiply(tokens, one), _constant(norm.scale, f"{name}.scale"))
     centred = ops.mvn(tokens, [-1], True, eps, "inside_sqrt")
     scaled = ops.multiply(centred, _constant(norm.scale, f"{name}.scale"))
     return ops.add(scaled, _constant(norm.shift, f"{name}.shift"))

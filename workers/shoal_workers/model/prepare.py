@@ -220,7 +220,8 @@ def _reference(graph: ov.Model, model: Model, path: Path) -> NDArray[np.float32]
         length = ids.shape[1]
         positions = np.arange(length, dtype=np.int32) + np.int32(model.type_offset) * types
         tokens = compiled((ids, positions, np.zeros((1, 1, length, length), np.float32)))[0][0]
-        vector = tokens[0] if model.pooling == "cls" else getattr(tokens, model.pooling)(axis=0)
+        one = {"cls": 0, "lasttoken": -1}.get(model.pooling)
+        vector = getattr(tokens, model.pooling)(axis=0) if one is None else tokens[one]
         vectors.append(vector if model.is_reranker else vector / max(np.linalg.norm(vector), 1e-12))
     return np.array(vectors, np.float32)
 

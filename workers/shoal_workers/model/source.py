@@ -204,11 +204,11 @@ def _layers(source: Path) -> dict[str, str]:
 
 
 def _pooling(name: str, config: dict[str, Any]) -> str:
-    names = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max"}
+    names = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max", "lasttoken": "lasttoken"}
     modes = [names.get(k[13:], k[13:]) for k, on in config.items() if k.startswith("pooling_mode_") and on]
     modes = modes or [config.get("pooling_mode", "mean")]
     if len(modes) != 1 or modes[0] not in names.values():
-        raise ModelMismatch(f"{name} pools by {' and '.join(modes)}: use a model that pools by mean, max or cls")
+        raise ModelMismatch(f"{name} pools by {' and '.join(modes)}: use one that pools by mean, max, cls or lasttoken")
     return str(modes[0])
 
 

@@ -15,8 +15,8 @@ from shoal_workers.model.attention import Attention, read_attention
 
 Array = NDArray[np.float32]
 
-#: Most rotary positions, of which the angles are stored. Each takes 256 bytes where heads have 64 numbers.
-MAX_ROTARY = 32_768
+#: Most rotary positions, as the longest text takes 2 GB: attention has several numbers for each pair of its tokens.
+MAX_ROTARY = 8_192
 
 
 class Linear(NamedTuple):
@@ -27,7 +27,10 @@ class Linear(NamedTuple):
 
 
 class Norm(NamedTuple):
-    """The scale and shift of a layer norm, `[width]` each; without numbers there is no such norm."""
+    """The scale and shift of a layer norm, `[width]` each; without numbers there is no such norm.
+
+    Without a shift it is an RMS norm, which leaves the mean.
+    """
 
     scale: Array
     shift: Array
@@ -40,6 +43,7 @@ class Layer(NamedTuple):
     """One layer. `qkv` makes the scaled query, the key and the value of each token, each `[heads x size]`.
 
     `up` and `down` are the two linear layers after attention. `output_norm` is the second norm; see `Blocks`.
+    Keys and values may have fewer heads than queries, each for several.
     """
 
     qkv: Linear
@@ -49,6 +53,8 @@ class Layer(NamedTuple):
     down: Linear
     output_norm: Norm
     attention: Attention = Attention()
+    query_norm: Norm = NO_NORM
+    key_norm: Norm = NO_NORM
 
 
 class ScoreHead(NamedTuple):
@@ -95,6 +101,16 @@ class Transformer:
         return sum(array.size for part in parts for array in part)
 
     @property
+    def head_size(self) -> int:
+        """The numbers of a head."""
+        return int(self.layers[0].attention_out.weights.shape[1]) // self.num_heads
+
+    @property
+    def num_key_heads(self) -> int:
+        """The heads of keys and of values."""
+        return (len(self.layers[0].qkv.bias) // self.head_size - self.num_heads) // 2
+
+    @property
     def other_blocks(self) -> str:
         """What the layers have that BERT's have not, in words; empty if there is nothing."""
         words = {
@@ -106,7 +122,7 @@ class Transformer:
 
     def angles(self, theta: float) -> tuple[Array, Array]:
         """Return cosine and sine of the angles of each position, `[num_positions, size of a head]` each (RoFormer)."""
-        size = self.layers[0].attention_out.weights.shape[1] // self.num_heads
+        size = self.head_size
         speeds = 1 / np.float32(theta) ** (np.arange(0, size, 2, dtype=np.float32) / np.float32(size))
         found = np.arange(self.num_positions, dtype=np.float32)[:, None] * np.tile(speeds, 2)
         return np.cos(found), np.sin(found)
@@ -134,11 +150,15 @@ class _Reader:
         settings = self.architecture.settings
         self.width, self.inner = self._size(settings.width), self._size(settings.inner)
         self.num_layers, self.num_heads = self._size(settings.num_layers), self._size(settings.num_heads)
-        if self.width % self.num_heads:
+        self.num_key_heads = self._size(settings.num_key_heads) if settings.num_key_heads else self.num_heads
+        if self.num_heads % self.num_key_heads:
+            raise ModelMismatch(f"{self.num_heads} heads of queries are no multiple of {self.num_key_heads} of keys")
+        self.head_size = self._size(settings.head_size) if settings.head_size else self.width // self.num_heads
+        if self.width % self.num_heads and not settings.head_size:
             raise ModelMismatch(f"{settings.width} is {self.width}, no multiple of its {self.num_heads} heads")
-        if self.architecture.attention and self.width // self.num_heads % 2:
+        if self.architecture.attention and self.head_size % 2:
             raise ModelMismatch(
-                f"heads have {self.width // self.num_heads} numbers, and rotary positions turn pairs: use another model"
+                f"heads have {self.head_size} numbers, and rotary positions turn pairs: use another model"
             )
 
     def transformer(self) -> Transformer:
@@ -148,7 +168,7 @@ class _Reader:
             words=self._words(),
             positions=positions,
             num_positions=num_positions,
-            norm=self._norm(self.prefix + names.norm),
+            norm=self._norm(self.prefix, names.norm),
             layers=tuple(self._layer(n) for n in range(self.num_layers)),
             num_heads=self.num_heads,
             eps=self._eps(),
@@ -156,7 +176,7 @@ class _Reader:
             relative_bias=self._relative_bias(num_positions) if names.relative_bias else None,
             head=self._head() if self.has_head else None,
             blocks=self.architecture.blocks,
-            final_norm=self._norm(self.prefix + names.final_norm) if names.final_norm else NO_NORM,
+            final_norm=self._norm(self.prefix, names.final_norm),
         )
         self._refuse_unknown()
         return found
@@ -189,18 +209,24 @@ class _Reader:
     def _layer(self, n: int) -> Layer:
         names, width, blocks = self.names, self.width, self.architecture.blocks
         prefix = self.prefix + names.layer.format(n)
-        qkv = self._joined(prefix, names.qkv, 3 * width)
+        queries, keys = self.num_heads * self.head_size, self.num_key_heads * self.head_size
+        qkv = self._joined(prefix, names.qkv, (queries, keys, keys))
         has_norm, how = n > 0 or self.architecture.has_first_norm, self.architecture.attention
-        scale = np.ones(3 * width, np.float32)
-        scale[:width] = (width // self.num_heads) ** -0.5  # the scaling of attention scores, done once
+        scaling = np.float32(self.head_size**-0.5)  # of attention scores, done once, after the norm of queries if any
+        query_norm = self._norm(prefix, names.query_norm, self.head_size)
+        query_norm = query_norm._replace(scale=query_norm.scale * scaling)
+        scale = np.ones(len(qkv.bias), np.float32)
+        scale[:queries] = 1 if names.query_norm else scaling
         return Layer(
             qkv=Linear(qkv.weights * scale[:, None], qkv.bias * scale),
-            attention_out=self._linear(prefix + names.attention_out, width, width),
-            attention_norm=self._norm(prefix + names.attention_norm) if has_norm else NO_NORM,
-            up=self._joined(prefix, names.up, self.inner * (2 if blocks.is_gated else 1)),
+            attention_out=self._linear(prefix + names.attention_out, width, queries),
+            attention_norm=self._norm(prefix, names.attention_norm) if has_norm else NO_NORM,
+            up=self._joined(prefix, names.up, (self.inner,) * (2 if blocks.is_gated else 1)),
             down=self._linear(prefix + names.down, width, self.inner),
-            output_norm=self._norm(prefix + names.output_norm),
+            output_norm=self._norm(prefix, names.output_norm),
             attention=read_attention(self.config, how, n, self.num_layers) if how else Attention(),
+            query_norm=query_norm,
+            key_norm=self._norm(prefix, names.key_norm, self.head_size),
         )
 
     def _relative_bias(self, num_positions: int) -> Array:
@@ -222,22 +248,27 @@ class _Reader:
             self._linear(head.dense, self.width, self.width),
             head.activation,
             self._linear(head.out, num_labels, self.width, has_bias=True),
-            self._norm(head.norm) if head.norm else NO_NORM,
+            self._norm("", head.norm),
             bool(head.pooling) and self.config.get(head.pooling) == "mean",
         )
 
-    def _joined(self, prefix: str, names: Sequence[str], outputs: int) -> Linear:
-        """Return one linear layer in place of several, which have as many outputs each."""
-        parts = [self._linear(prefix + name, outputs // len(names), self.width) for name in names]
+    def _joined(self, prefix: str, names: Sequence[str], outputs: Sequence[int]) -> Linear:
+        """Return one linear layer in place of several; where there is one name, it is stored as one."""
+        sizes = outputs if len(names) > 1 else [sum(outputs)]
+        parts = [self._linear(prefix + name, size, self.width) for name, size in zip(names, sizes, strict=True)]
         return Linear(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
     def _linear(self, name: str, outputs: int, inputs: int, has_bias: bool = False) -> Linear:
         has_bias = has_bias or self.architecture.has_biases
         return Linear(self._take(f"{name}.weight", outputs, inputs), self._bias(name, outputs, has_bias))
 
-    def _norm(self, name: str) -> Norm:
-        shift = self._bias(name, self.width, self.architecture.has_shifts)
-        return Norm(self._take(f"{name}.weight", self.width), shift)
+    def _norm(self, prefix: str, name: str, width: int | None = None) -> Norm:
+        if not name:
+            return NO_NORM
+        width, architecture = width or self.width, self.architecture
+        shift = self._bias(prefix + name, width, architecture.has_shifts)
+        scale = self._take(f"{prefix}{name}.weight", width)
+        return Norm(scale, NO_NORM.shift if architecture.blocks.is_rms else shift)
 
     def _bias(self, name: str, outputs: int, has_bias: bool) -> Array:
         return self._take(f"{name}.bias", outputs) if has_bias else np.zeros(outputs, np.float32)

@@ -95,6 +95,8 @@ def _pool(how: str, tokens: torch.Tensor, starts: torch.Tensor, lengths: torch.T
     """Pool on the device, as `shoal_workers.encoding.packing.pool` does: most token vectors need not leave the GPU."""
     if how == "cls":
         return tokens[starts]
+    if how == "lasttoken":
+        return tokens[starts + lengths - 1]
     owners = torch.repeat_interleave(torch.arange(len(lengths), device=tokens.device), lengths)
     first = torch.cumsum(lengths, 0) - lengths
     packed = tokens[torch.arange(len(owners), device=tokens.device) - first[owners] + starts[owners]]
@@ -152,6 +154,8 @@ class PackedTransformer(torch.nn.Module):
         if attention.window:
             is_far = (positions[:, None, :, None] - positions[:, None, None, :]).abs() > attention.window
             bias = bias.masked_fill(is_far, MASKED)
+        if attention.is_causal:
+            bias = bias.masked_fill(positions[:, None, None, :] > positions[:, None, :, None], MASKED)
         return bias, self.get_buffer(_name(attention.theta))[:, positions, None] if attention.theta else None
 
 
@@ -162,7 +166,9 @@ def _name(theta: float) -> str:
 class _PackedLayer(torch.nn.Module):
     def __init__(self, layer: Layer, transformer: Transformer):
         super().__init__()
-        self.num_heads, self.blocks = transformer.num_heads, transformer.blocks
+        keys = transformer.num_key_heads
+        self.heads, self.blocks = [transformer.num_heads, keys, keys], transformer.blocks
+        self.query_norm, self.key_norm = (_norm(norm, transformer.eps) for norm in (layer.query_norm, layer.key_norm))
         self.activation = _FUNCTIONS[transformer.activation]
         self.qkv, self.attention_out = _linear(layer.qkv), _linear(layer.attention_out)
         self.up, self.down = _linear(layer.up), _linear(layer.down)
@@ -179,14 +185,17 @@ class _PackedLayer(torch.nn.Module):
         return result
 
     def _attended(self, tokens: torch.Tensor, bias: torch.Tensor, angles: torch.Tensor | None) -> torch.Tensor:
-        rows, length, width = tokens.shape
-        heads = self.qkv(tokens).reshape(rows, length, 3, self.num_heads, width // self.num_heads)
+        heads = self.qkv(tokens).unflatten(-1, (sum(self.heads), -1)).split(self.heads, 2)
+        query, key, value = self.query_norm(heads[0]), self.key_norm(heads[1]), heads[2]
         if angles is not None:
-            turned = [_turned(part, *angles) for part in heads[:, :, :2].unbind(2)]
-            heads = torch.stack([*turned, heads[:, :, 2]], 2)
-        query, key, value = heads.permute(2, 0, 3, 1, 4)
+            query, key = _turned(query, *angles), _turned(key, *angles)
+        per_key = self.heads[0] // self.heads[1]
+        query, key, value = (
+            part.repeat_interleave(count, 2).transpose(1, 2)
+            for part, count in ((query, 1), (key, per_key), (value, per_key))
+        )
         attended = torch.softmax(query @ key.transpose(-1, -2) + bias, -1) @ value
-        result: torch.Tensor = self.attention_out(attended.permute(0, 2, 1, 3).reshape(rows, length, width))
+        result: torch.Tensor = self.attention_out(attended.transpose(1, 2).flatten(2))
         return result
 
     def _network(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -227,6 +236,10 @@ def _linear(linear: Linear) -> torch.nn.Linear:
 def _norm(norm: Norm, eps: float) -> torch.nn.Module:
     if not norm.scale.size:
         return torch.nn.Identity()
+    if not norm.shift.size:
+        rms = torch.nn.RMSNorm(norm.scale.size, eps, device="meta")
+        rms.weight = _parameter(norm.scale)
+        return rms
     made = torch.nn.LayerNorm(norm.scale.size, eps, device="meta")
     made.weight, made.bias = _parameter(norm.scale), _parameter(norm.shift)
     return made
