@@ -135,7 +135,8 @@ def _attended(attending: _Attending, layer: Layer, transformer: Transformer, pre
         key, value = (ops.gather(heads, for_query, np.int64(1)) for heads in (key, value))
     scores = ops.add(ops.matmul(query, key, False, True), attending.bias)
     attended = ops.matmul(ops.softmax(scores, -1), value, False, False)
-    attended = ops.reshape(ops.transpose(attended, [0, 2, 1, 3]), [0, 0, -1], special_zero=True)
+    outputs = transformer.num_heads * transformer.head_size
+    attended = ops.reshape(ops.transpose(attended, [0, 2, 1, 3]), [0, 0, outputs], special_zero=True)
     return _linear(attended, layer.attention_out, f"{prefix}attention_out")
 
 
