@@ -74,7 +74,7 @@ def originals(torch_reference: None, reranker_source: Path, tmp_path_factory: py
     shutil.copytree(reranker_source, folder / "bert")
     (folder / "pairs.json").write_text(json.dumps(PAIRS))
     script = TESTS / "shared/models/reranker_reference.py"
-    arguments = [script, folder / "pairs.json", folder / "bert", folder / "roberta"]
+    arguments = [script, *(folder / name for name in ("pairs.json", "bert", "roberta", "modernbert"))]
     command = [sys.executable, "-W", "ignore", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -82,7 +82,7 @@ def originals(torch_reference: None, reranker_source: Path, tmp_path_factory: py
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize("name", ["bert", "roberta"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "modernbert"])
 def test_scores_are_those_of_sentence_transformers(originals: Path, name: str, tmp_path: Path) -> None:
     opened = Reranker.open(prepare_if_needed(tmp_path, str(originals / name)), "openvino", "f32", 2)
     cut_left = [TokenizedText(tokens) for tokens in opened.tokenize(PAIRS, "left")]

@@ -44,6 +44,31 @@ DISTILBERT: dict[str, Any] = {
 }
 ROBERTA = BERT | {"type_vocab_size": 1, "pad_token_id": 1}
 
+MODERNBERT: dict[str, Any] = {
+    "vocab_size": 100,
+    "hidden_size": 32,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 24,
+    "max_position_embeddings": POSITIONS,
+    "norm_eps": 0.01,
+    "local_attention": 20,
+    **dict.fromkeys(("pad_token_id", "bos_token_id", "cls_token_id"), 0),
+    **dict.fromkeys(("eos_token_id", "sep_token_id"), 1),
+}
+
+QWEN3: dict[str, Any] = {
+    "vocab_size": 100,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 12,
+    "intermediate_size": 48,
+    "max_position_embeddings": POSITIONS,
+    "rms_norm_eps": 0.01,
+}
+
 #: The class, its settings, and how it is saved.
 MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "bert": ("BertModel", BERT, {}),
@@ -59,6 +84,18 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "camembert": ("CamembertModel", ROBERTA, {}),
     "mpnet": ("MPNetModel", BERT, {}),
     "mpnet, masked": ("MPNetForMaskedLM", BERT, {}),
+    "nomic_bert": ("NomicBertModel", BERT | {"hidden_act": "silu"}, {}),
+    "nomic_bert, masked": ("NomicBertForMaskedLM", BERT | {"hidden_act": "silu", "num_hidden_layers": 3}, {}),
+    "qwen3": ("Qwen3Model", QWEN3, {}),
+    "qwen3, causal": ("Qwen3ForCausalLM", QWEN3 | {"num_key_value_heads": 4, "rope_theta": 1e6}, {}),
+    "modernbert": ("ModernBertModel", MODERNBERT, {}),
+    "modernbert, masked": ("ModernBertForMaskedLM", MODERNBERT | {"hidden_activation": "silu"}, {}),
+    "modernbert, scores": ("ModernBertForSequenceClassification", MODERNBERT | {"num_labels": 1}, {}),
+    "modernbert, scores of means": (
+        "ModernBertForSequenceClassification",
+        MODERNBERT | {"num_labels": 2, "classifier_pooling": "mean"},
+        {},
+    ),
 }
 
 
@@ -88,7 +125,8 @@ def make(kind: str, settings: dict[str, Any]) -> PreTrainedModel:
 def compute(model: PreTrainedModel) -> dict[str, np.ndarray]:
     """Return the inputs and outputs of a few texts, of which one is as long as the model takes."""
     random = np.random.default_rng(3)
-    most = POSITIONS - (0 if model.config.model_type in ("bert", "distilbert") else 2)
+    has_pad_rows = model.config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet")
+    most = POSITIONS - (2 if has_pad_rows else 0)
     arrays: dict[str, np.ndarray] = {}
     for n, length in enumerate((2, 17, 60, 5, most, 33)):
         ids = random.integers(5, 100, length)

@@ -1,20 +1,22 @@
-"""Scores of pairs by the CrossEncoder of Sentence Transformers, and a tiny RoBERTa that makes such scores.
+"""Scores of pairs by the CrossEncoder of Sentence Transformers, and tiny models that make such scores.
 
-`python reranker_reference.py PAIRS BERT ROBERTA` reads pairs from a JSON file, makes a model in the folder ROBERTA, and
-writes the scores of both models beside them: BERT.npz and ROBERTA.npz, each with `scores`, `raw`, and `left`, the raw
-scores of pairs that lose their beginning.
+`python reranker_reference.py PAIRS BERT ROBERTA MODERNBERT` reads pairs from a JSON file, makes models in the latter
+two folders, and writes the scores of all models beside them: BERT.npz and so on, each with `scores`, `raw`, and `left`,
+the raw scores of pairs that lose their beginning.
 """
 
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from random_models import ROBERTA, make
+from random_models import MODERNBERT, ROBERTA, make
 from sentence_transformers import CrossEncoder
 from tiny_model import word_piece
-from tokenizers.processors import RobertaProcessing
+from tokenizers import Tokenizer
+from tokenizers.processors import RobertaProcessing, TemplateProcessing
 
 #: Most tokens of a pair.
 MAX_TOKENS = 48
@@ -22,16 +24,29 @@ MAX_TOKENS = 48
 
 def make_roberta(folder: Path) -> None:
     """Save a RoBERTa with one label, whose tokenizer puts two tokens between the texts and knows no token types."""
-    torch.manual_seed(5)
     tokenizer = word_piece()
     tokenizer.post_processor = RobertaProcessing(("[SEP]", 3), ("[CLS]", 2))
-    settings = {"vocab_size": tokenizer.get_vocab_size(), "num_labels": 1, "pad_token_id": 0, "layer_norm_eps": 1e-5}
-    model = make("RobertaForSequenceClassification", ROBERTA | settings)
-    model.save_pretrained(folder)
+    save(folder, "RobertaForSequenceClassification", ROBERTA | {"layer_norm_eps": 1e-5}, tokenizer)
+
+
+def make_modernbert(folder: Path) -> None:
+    """Save a ModernBERT with one label, made of the mean of a pair's tokens; its tokenizer knows no token types."""
+    tokenizer = word_piece()
+    pair = "[CLS] $A [SEP] $B:0 [SEP]:0"
+    tokenizer.post_processor = TemplateProcessing("[CLS] $A [SEP]", pair, [("[CLS]", 2), ("[SEP]", 3)])
+    settings = {"classifier_pooling": "mean", "norm_eps": 1e-5}
+    save(folder, "ModernBertForSequenceClassification", MODERNBERT | settings, tokenizer)
+
+
+def save(folder: Path, kind: str, settings: dict[str, Any], tokenizer: Tokenizer) -> None:
+    """Save a random model with one label, and its tokenizer."""
+    torch.manual_seed(5)
+    labels = {"vocab_size": tokenizer.get_vocab_size(), "num_labels": 1, "pad_token_id": 0}
+    make(kind, settings | labels).save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
     names = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    kind = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": ["input_ids", "attention_mask"]}
-    (folder / "tokenizer_config.json").write_text(json.dumps(names | kind | {"model_max_length": MAX_TOKENS}))
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": ["input_ids", "attention_mask"]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(names | about | {"model_max_length": MAX_TOKENS}))
 
 
 def compute(folder: Path, pairs: list[list[str]]) -> None:
@@ -45,5 +60,6 @@ def compute(folder: Path, pairs: list[list[str]]) -> None:
 
 if __name__ == "__main__":
     make_roberta(Path(sys.argv[3]))
+    make_modernbert(Path(sys.argv[4]))
     for argument in sys.argv[2:]:
         compute(Path(argument), json.loads(Path(sys.argv[1]).read_text()))

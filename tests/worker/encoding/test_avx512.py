@@ -32,6 +32,8 @@ from shoal_workers.encoding.encoder import Encoder, TokenizedText
 from shoal_workers.encoding.engines import avx512
 from shoal_workers.encoding.packing import join
 from shoal_workers.encoding.reranker import Reranker
+from shoal_workers.model.architecture import Blocks
+from shoal_workers.model.attention import Attention
 from shoal_workers.model.graph import build, stored_transformer
 from shoal_workers.model.model import GRAPH
 from shoal_workers.model.prepare import prepare
@@ -465,6 +467,10 @@ class TestChoice:
         assert find_unsupported(made) == ""
         biased = replace(made, relative_bias=np.zeros((2 * NUM_POSITIONS - 1, 2), np.float32))
         assert find_unsupported(biased) == "models whose attention depends on distances"
+        assert find_unsupported(replace(made, blocks=Blocks(norms_first=True))) == "norms before attention"
+        assert find_unsupported(replace(made, blocks=Blocks(is_gated=True))) == "gates"
+        turned = replace(made, layers=(made.layers[0]._replace(attention=Attention(theta=10_000.0)), *made.layers[1:]))
+        assert find_unsupported(turned) == "rotary positions"
         assert find_unsupported(replace(made, num_heads=8)) == "heads of 8 numbers"
         assert find_unsupported(transformer(Sizes(96, 3, 80))) == "96 and 80 numbers a token"
 

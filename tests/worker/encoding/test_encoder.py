@@ -278,7 +278,7 @@ def test_an_incomplete_model_folder_is_named(source: Path, name: str) -> None:
     ("name", "change", "words"),
     [
         ("1_Pooling/config.json", {"include_prompt": False}, "leaves its prompt out"),
-        ("1_Pooling/config.json", {"pooling_mode": "lasttoken"}, "pools by lasttoken"),
+        ("1_Pooling/config.json", {"pooling_mode": "weightedmean"}, "pools by weightedmean"),
         ("sentence_bert_config.json", {"do_lower_case": True}, "makes texts lower-case before its tokenizer"),
     ],
 )

@@ -50,6 +50,7 @@ REDUCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "mean": lambda rows: rows.mean(axis=0),
     "max": lambda rows: rows.max(axis=0),
     "cls": lambda rows: rows[0],
+    "lasttoken": lambda rows: rows[-1],
     "tokens": lambda rows: rows,
 }
 

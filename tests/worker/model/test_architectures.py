@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,14 +15,20 @@ from conftest import TESTS
 from expected_outputs import ExpectedOutputs
 from safetensors.numpy import save_file
 
-from shoal.errors import ModelMismatch, ModelNotFound
-from shoal_workers.model import architecture, weights
+from shoal.contract.options import Options
+from shoal.errors import BadSetting, ModelMismatch, ModelNotFound
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.model import architecture, parity, weights
 from shoal_workers.model.graph import build
+from shoal_workers.model.model import Model
+from shoal_workers.model.prepare import prepare_if_needed
 from shoal_workers.model.transformer import Transformer, read_transformer
 
 NAMES = (
     *("bert", "bert, masked", "bert, in parts", "bert, scores", "distilbert", "distilbert, scores"),
     *("roberta", "roberta, scores", "xlm-roberta", "xlm-roberta, scores", "camembert", "mpnet", "mpnet, masked"),
+    *("nomic_bert", "nomic_bert, masked", "modernbert", "modernbert, masked", "modernbert, scores"),
+    *("modernbert, scores of means", "qwen3", "qwen3, causal"),
 )
 
 #: Lowest cosine and largest error of f32 numbers of about 1, computed in another order.
@@ -83,6 +90,150 @@ def test_a_setting_that_changes_the_arithmetic_is_unsupported(tiny_source: Path)
     }.items():
         for value in values:
             assert architecture.find_unsupported(config | {name: value}).startswith(f"{name} is ")
+
+
+#: What config.json of ModernBERT says that matters here.
+MODERNBERT: dict[str, Any] = {
+    "model_type": "modernbert",
+    "architectures": ["ModernBertModel"],
+    "hidden_activation": "gelu",
+    "norm_bias": False,
+    "layer_types": ["full_attention", "sliding_attention"],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[(name, True) for name in ("attention_bias", "mlp_bias", "norm_bias", "classifier_bias")],
+        ("classifier_activation", "relu"),
+        ("classifier_pooling", "max"),
+        ("layer_types", ["full_attention", "chunked_attention"]),
+        ("layer_types", "full_attention"),
+        ("rope_scaling", {"rope_type": "linear", "factor": 2.0}),
+        ("rope_parameters", {"full_attention": {"rope_theta": 1.0}}),
+        ("rope_parameters", {kind: {"factor": 2.0} for kind in ("full_attention", "sliding_attention")}),
+        ("rope_type", "yarn"),
+    ],
+)
+def test_an_odd_setting_of_attention_is_unsupported(name: str, value: object) -> None:
+    assert architecture.find_unsupported(MODERNBERT) == ""
+    changes = {name: value}
+    if name == "rope_type":
+        changes = {"rope_parameters": {kind: changes for kind in ("full_attention", "sliding_attention")}}
+    assert architecture.find_unsupported(MODERNBERT | changes).startswith(f"{name} is ")
+
+
+def test_layers_attend_as_older_files_say_too(models: Path) -> None:
+    newer = read(models / "modernbert")
+    older = {"rope_parameters": None, "layer_types": None, "global_rope_theta": 160_000.0, "local_rope_theta": 10_000}
+    assert [layer.attention[:2] for layer in newer.layers] == [(160_000, 0), (10_000, 10), (10_000, 10), (160_000, 0)]
+    assert read(models / "modernbert", **older).layers[1].attention == newer.layers[1].attention
+    assert read(models / "modernbert", max_position_embeddings=10**9).num_positions == 8_192
+    turned = read(models / "modernbert", **(older | {"global_rope_theta": 80_000, "global_attn_every_n_layers": 2}))
+    assert [layer.attention[:2] for layer in turned.layers] == [(80_000, 0), (10_000, 10)] * 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"layer_types": ["full_attention"]}, "layer_types in config.json names 1 layers, and the model has 4"),
+        ({"rope_parameters": None, "local_rope_theta": "a"}, 'local_rope_theta in config.json is "a": it must be a'),
+        ({"local_attention": True}, "local_attention in config.json is true: it must be a number from 1"),
+        ({"num_hidden_layers": 5, "layer_types": None}, r"the weights lack tensor layers\.4\.attn\.Wqkv\.weight"),
+        (
+            {"intermediate_size": 23},
+            r"tensor layers\.0\.mlp\.Wi\.weight is \[48, 32\], and config\.json says \[46, 32\]",
+        ),
+    ],
+)
+def test_settings_of_attention_that_do_not_fit_are_refused(models: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ModelMismatch, match=words):
+        read(models / "modernbert", **changes)
+
+
+def test_a_config_with_former_names_is_read_as_one_of_now(models: Path) -> None:
+    """As the repositories of nomic-embed-text have it, from knowledge: they were not at hand."""
+    now = json.loads((models / "nomic_bert/config.json").read_text())
+    names = architecture.ARCHITECTURES["nomic_bert"].old_names
+    former = {old: now[new] for old, new in names.items() if new in now}
+    rest = ("model_type", "architectures", "vocab_size", "type_vocab_size")
+    former |= {name: now[name] for name in rest}
+    former |= {"activation_function": "swiglu", "rotary_emb_base": 1_000, "rotary_emb_fraction": 1.0, "causal": False}
+    former |= {"auto_map": {"AutoModel": "nomic-ai/nomic-bert-2048--modeling_hf_nomic_bert.NomicBertModel"}}
+    found = architecture.with_names_of_now(former)
+    assert architecture.find_unsupported(found) == ""
+    one, other = (read_transformer(config, weights.read(models / "nomic_bert")) for config in (found, now))
+    assert (one.layers[1].up.weights == other.layers[1].up.weights).all()
+    assert (one.layers[0].attention, one.activation) == (other.layers[0].attention, "silu")
+    assert one.layers[0].attention == (1_000, 0, False)
+    for name, value, told in (
+        ("auto_map", {"AutoModel": "acme/code.NomicBertModel"}, "auto_map"),
+        ("rotary_scaling_factor", 2.0, "rotary_scaling_factor"),
+        ("activation_function", "geglu", "hidden_act"),
+        ("architectures", ["NomicBertForSequenceClassification"], "architectures"),
+        ("rope_parameters", {"rope_type": "dynamic", "factor": 2.0}, "rope_parameters"),
+    ):
+        changed = architecture.with_names_of_now(former | {name: value})
+        assert architecture.find_unsupported(changed).startswith(f"{told} is ")
+    assert architecture.with_names_of_now(now) == now
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"num_key_value_heads": 3}, "4 heads of queries are no multiple of 3 of keys"),
+        ({"num_key_value_heads": 4}, r"k_proj\.weight is \[24, 32\], and config\.json says \[48, 32\]"),
+        ({"head_dim": None}, "head_dim in config.json is null: it must be a number"),
+        ({"head_dim": 9}, "heads have 9 numbers, and rotary positions turn pairs"),
+        (
+            {"num_hidden_layers": 3, "layer_types": None},
+            r"the weights lack tensor layers\.2\.self_attn\.q_proj",
+        ),
+    ],
+)
+def test_heads_that_do_not_fit_are_refused(models: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ModelMismatch, match=words):
+        read(models / "qwen3", **changes)
+
+
+def test_a_decoder_with_windows_or_scores_is_unsupported(models: Path) -> None:
+    config = json.loads((models / "qwen3/config.json").read_text())
+    for name, value in (
+        ("use_sliding_window", True),
+        ("attention_bias", True),
+        ("layer_types", ["full_attention", "sliding_attention"]),
+        ("architectures", ["Qwen3ForSequenceClassification"]),
+        ("rope_parameters", {"rope_type": "yarn", "factor": 4.0}),
+    ):
+        assert architecture.find_unsupported(config | {name: value}).startswith(f"{name} is ")
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize(("name", "pooling"), [("modernbert", "cls"), ("qwen3", "lasttoken")])
+def test_every_engine_serves_a_model_of_other_blocks_or_refuses_it(
+    models: Path, tiny_source: Path, tmp_path: Path, name: str, pooling: str
+) -> None:
+    """The texts are longer than what a token of the local layers sees."""
+    source = Path(shutil.copytree(tiny_source, tmp_path / "model"))
+    for file in ("config.json", weights.FILE):
+        shutil.copyfile(models / name / file, source / file)
+    (source / "1_Pooling/config.json").write_text(json.dumps({f"pooling_mode_{pooling}": True}))
+    (source / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 150}))
+    folder = prepare_if_needed(tmp_path / "home", str(source))
+    model = Model.open(folder)
+    assert model.pooling == pooling
+    assert (model.shares_rows, model.max_tokens, model.type_offset, model.reference) == (True, 150, 0, "openvino")
+    assert model.other_blocks == "norms before attention and gates and rotary positions"
+    vectors = {}
+    for engine, precision in (("openvino", "f32"), ("auto", "bf16"), ("torch", "f32"), ("auto", "int8")):
+        encoder = Encoder.open(folder, engine, precision, 2)  # which compares its vectors with those in f32
+        assert encoder.engine.name == ("torch" if engine == "torch" else "openvino")
+        vectors[engine, precision] = encoder.embed(parity.TEXTS, Options(), "")
+    cosines = (vectors["torch", "f32"] * vectors["openvino", "f32"]).sum(axis=1)
+    assert cosines.min() > 0.9999  # OpenVINO's weights are stored as fp16
+    with pytest.raises(BadSetting, match=r"norms before attention and gates|needs a processor|is not compiled"):
+        Encoder.open(folder, "avx512", "bf16", 1)
 
 
 @pytest.mark.parametrize(

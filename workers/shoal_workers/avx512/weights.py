@@ -53,6 +53,8 @@ def find_unsupported(transformer: Transformer) -> str:
     """Return in words why the kernel cannot compute the model; empty if it can."""
     width, inner = _sizes(transformer)
     head_width = width // transformer.num_heads
+    if blocks := transformer.other_blocks:
+        return blocks
     if transformer.relative_bias is not None:
         return "models whose attention depends on distances"
     if head_width not in HEAD_WIDTHS:

@@ -149,6 +149,9 @@ def pool(how: str, tokens: NDArray[np.float32], spans: TextSpans, are_joined: bo
     """Pool token vectors `[rows x length, dimension]` to `[texts, dimension]`, or keep those of all `tokens`."""
     if how == "cls":
         return tokens[spans.starts]
+    if how == "lasttoken":
+        last: NDArray[np.float32] = tokens[spans.starts + spans.lengths - 1]
+        return last
     if how == "tokens":
         return np.concatenate([tokens[start : start + length] for start, length in zip(*spans, strict=True)])
     operation = _REDUCTIONS[how]

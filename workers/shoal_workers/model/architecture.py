@@ -1,10 +1,12 @@
-"""The encoders like BERT that Shoal computes itself, as data, by the `model_type` of config.json."""
+"""The encoders that Shoal computes itself, as data, by the `model_type` of config.json."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.contract.excerpt import excerpt
+from shoal_workers.model import attention
+from shoal_workers.model.attention import AttentionSettings
 
 #: Largest size that a model may have in anything.
 MAX_SIZE = 10**9
@@ -33,27 +35,52 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class TensorNames:
-    """The names of the tensors, without `.weight` and `.bias`; those within a layer come after `layer`."""
+    """The names of the tensors, without `.weight` and `.bias`; those within a layer come after `layer`.
+
+    `qkv` names one tensor for each of query, key and value, or one for all; `up` one, or one for each half. An empty
+    name stands for none.
+    """
 
     layer: str
-    query: str
-    key: str
-    value: str
+    qkv: tuple[str, ...]
     attention_out: str
     attention_norm: str
-    up: str
+    up: tuple[str, ...]
     down: str
     output_norm: str
     words: str = "embeddings.word_embeddings"
     positions: str = "embeddings.position_embeddings"
     types: str = "embeddings.token_type_embeddings"
     norm: str = "embeddings.LayerNorm"
+    final_norm: str = ""
+    query_norm: str = ""
+    key_norm: str = ""
     relative_bias: str = ""
 
 
 @dataclass(frozen=True, slots=True)
+class Blocks:
+    """What the layers are made of. All is false in BERT, whose norms stand after attention and after the network.
+
+    With `norms_first` they stand before. With `is_gated` the first half of what `up` makes goes through the function
+    and is multiplied with the second. With `is_rms`, norms are RMS norms.
+    """
+
+    norms_first: bool = False
+    is_gated: bool = False
+    is_rms: bool = False
+
+
+BERT_BLOCKS = Blocks()
+
+
+@dataclass(frozen=True, slots=True)
 class SettingNames:
-    """The keys of config.json. A number in place of a key is the value itself."""
+    """The keys of config.json. A number in place of a key is the value itself.
+
+    Without a key of `num_key_heads`, keys have as many heads as queries; without one of `head_size`, heads share the
+    width.
+    """
 
     width: str = "hidden_size"
     num_layers: str = "num_hidden_layers"
@@ -61,56 +88,69 @@ class SettingNames:
     inner: str = "intermediate_size"
     activation: str = "hidden_act"
     eps: str | float = "layer_norm_eps"
+    num_key_heads: str = ""
+    head_size: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The names of the two linear layers that make scores of a token vector, and the function between them."""
+    """The names of the two linear layers that make scores of a token vector, and of what is between them.
+
+    `pooling` is the key of config.json that says whether scores are of the first token's vector or of the mean.
+    """
 
     dense: str
     activation: str
     out: str
+    norm: str = ""
+    pooling: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """An encoder like BERT.
+    """An encoder.
 
     The names of its classes in transformers begin with `class_prefix`, and in a model with a head the names of tensors
     begin with `tensor_prefix`. The table of positions begins with `pad_rows` rows that no token has; None stands for
     one more than the id of the padding token. Tensors whose names begin with one of `unused` belong to heads that were
-    trained with the model and are not needed.
+    trained with the model and are not needed. Without a `head` it scores nothing. Without `has_biases`, only the last
+    linear layer of a head has a bias, and without `has_shifts` norms have none; without `has_first_norm`, the first
+    layer has no norm before attention. With `attention`, positions are rotary. `neutral` has settings of this
+    architecture with the values that Shoal supports, and `old_names` maps former keys of config.json to those of now.
     """
 
     class_prefix: str
     tensor_prefix: str
     tensors: TensorNames
-    head: Head
+    head: Head | None
     settings: SettingNames = SettingNames()
     pad_rows: int | None = 0
     unused: tuple[str, ...] = ("pooler.", "cls.", "lm_head.", "classifier.")
+    blocks: Blocks = BERT_BLOCKS
+    has_biases: bool = True
+    has_shifts: bool = True
+    has_first_norm: bool = True
+    attention: AttentionSettings | None = None
+    neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    old_names: Mapping[str, str] = field(default_factory=dict)
 
 
 _BERT = TensorNames(
     layer="encoder.layer.{}.",
-    query="attention.self.query",
-    key="attention.self.key",
-    value="attention.self.value",
+    qkv=("attention.self.query", "attention.self.key", "attention.self.value"),
     attention_out="attention.output.dense",
     attention_norm="attention.output.LayerNorm",
-    up="intermediate.dense",
+    up=("intermediate.dense",),
     down="output.dense",
     output_norm="output.LayerNorm",
 )
 
 _DISTILBERT = TensorNames(
     layer="transformer.layer.{}.",
-    query="attention.q_lin",
-    key="attention.k_lin",
-    value="attention.v_lin",
+    qkv=("attention.q_lin", "attention.k_lin", "attention.v_lin"),
     attention_out="attention.out_lin",
     attention_norm="sa_layer_norm",
-    up="ffn.lin1",
+    up=("ffn.lin1",),
     down="ffn.lin2",
     output_norm="output_layer_norm",
     types="",
@@ -118,16 +158,58 @@ _DISTILBERT = TensorNames(
 
 _MPNET = TensorNames(
     layer="encoder.layer.{}.",
-    query="attention.attn.q",
-    key="attention.attn.k",
-    value="attention.attn.v",
+    qkv=("attention.attn.q", "attention.attn.k", "attention.attn.v"),
     attention_out="attention.attn.o",
     attention_norm="attention.LayerNorm",
-    up="intermediate.dense",
+    up=("intermediate.dense",),
     down="output.dense",
     output_norm="output.LayerNorm",
     types="",
     relative_bias="encoder.relative_attention_bias",
+)
+
+_MODERNBERT = TensorNames(
+    layer="layers.{}.",
+    qkv=("attn.Wqkv",),
+    attention_out="attn.Wo",
+    attention_norm="attn_norm",
+    up=("mlp.Wi",),
+    down="mlp.Wo",
+    output_norm="mlp_norm",
+    words="embeddings.tok_embeddings",
+    positions="",
+    types="",
+    norm="embeddings.norm",
+    final_norm="final_norm",
+)
+
+_NOMIC_BERT = TensorNames(
+    layer="encoder.layers.{}.",
+    qkv=("attn.Wqkv",),
+    attention_out="attn.out_proj",
+    attention_norm="norm1",
+    up=("mlp.fc12", "mlp.fc11"),
+    down="mlp.fc2",
+    output_norm="norm2",
+    positions="",
+    norm="emb_ln",
+)
+
+_QWEN3 = TensorNames(
+    layer="layers.{}.",
+    qkv=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    attention_out="self_attn.o_proj",
+    attention_norm="input_layernorm",
+    up=("mlp.gate_proj", "mlp.up_proj"),
+    down="mlp.down_proj",
+    output_norm="post_attention_layernorm",
+    words="embed_tokens",
+    positions="",
+    types="",
+    norm="",
+    final_norm="norm",
+    query_norm="self_attn.q_norm",
+    key_norm="self_attn.k_norm",
 )
 
 _ROBERTA_HEAD = Head("classifier.dense", "tanh", "classifier.out_proj")
@@ -147,7 +229,82 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "xlm-roberta": Architecture("XLMRoberta", "roberta.", _BERT, _ROBERTA_HEAD, pad_rows=None),
     "camembert": Architecture("Camembert", "roberta.", _BERT, _ROBERTA_HEAD, pad_rows=None),
     "mpnet": Architecture("MPNet", "mpnet.", _MPNET, _ROBERTA_HEAD, pad_rows=2),
+    "modernbert": Architecture(
+        "ModernBert",
+        "model.",
+        _MODERNBERT,
+        Head("head.dense", "gelu", "classifier", norm="head.norm", pooling="classifier_pooling"),
+        SettingNames(activation="hidden_activation", eps="norm_eps"),
+        unused=("head.", "decoder.", "classifier."),
+        blocks=Blocks(norms_first=True, is_gated=True),
+        has_biases=False,
+        has_shifts=False,
+        has_first_norm=False,
+        attention=attention.MODERNBERT,
+        neutral={
+            **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), (False, None)),
+            "classifier_activation": ("gelu", None),
+            "classifier_pooling": ("cls", "mean", None),
+        },
+    ),
+    "nomic_bert": Architecture(
+        "NomicBert",
+        "nomic_bert.",
+        _NOMIC_BERT,
+        None,
+        blocks=Blocks(is_gated=True),
+        has_biases=False,
+        attention=attention.NOMIC_BERT,
+        neutral={
+            **dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"), (False, None)),
+            **dict.fromkeys(("prenorm", "parallel_block", "use_rms_norm", "causal"), (False, None)),
+            **dict.fromkeys(("rotary_emb_interleaved", "rotary_emb_scale_base"), (False, None)),
+            "rotary_emb_fraction": (1, None),
+            "rotary_scaling_factor": (None,),
+        },
+        old_names={
+            "n_embd": "hidden_size",
+            "n_layer": "num_hidden_layers",
+            "n_head": "num_attention_heads",
+            "n_inner": "intermediate_size",
+            "n_positions": "max_position_embeddings",
+            "activation_function": "hidden_act",
+            "layer_norm_epsilon": "layer_norm_eps",
+            "rotary_emb_base": "rope_theta",
+        },
+    ),
+    "qwen3": Architecture(
+        "Qwen3",
+        "model.",
+        _QWEN3,
+        None,
+        SettingNames(eps="rms_norm_eps", num_key_heads="num_key_value_heads", head_size="head_dim"),
+        unused=("lm_head.",),
+        blocks=Blocks(norms_first=True, is_gated=True, is_rms=True),
+        has_biases=False,
+        has_shifts=False,
+        attention=attention.QWEN3,
+        neutral=dict.fromkeys(("attention_bias", "use_sliding_window"), (False, None)),
+    ),
 }
+
+
+#: Code beside a model that computes what Shoal does, and what it calls a function of a gated network.
+_KNOWN_CODE, _GATED = "nomic-ai/nomic-bert-2048--", {"swiglu": "silu"}
+
+
+def with_names_of_now(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the contents of config.json, with settings under the names that transformers now gives them."""
+    kind, code = config.get("model_type"), config.get("auto_map")
+    architecture = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
+    if architecture is None or not architecture.old_names.keys() & config.keys():
+        return dict(config)
+    found = {architecture.old_names.get(name, name): value for name, value in config.items()}
+    if isinstance(code, dict) and all(str(name).startswith(_KNOWN_CODE) for name in code.values()):
+        del found["auto_map"]
+    activation = found.get(architecture.settings.activation)
+    found[architecture.settings.activation] = _GATED.get(str(activation), activation)
+    return found
 
 
 def find_unsupported(config: Mapping[str, Any]) -> str:
@@ -157,12 +314,14 @@ def find_unsupported(config: Mapping[str, Any]) -> str:
     if architecture is None:
         return f"model_type is {excerpt(kind)}"
     classes = config.get("architectures") or [architecture.class_prefix]
-    if not isinstance(classes, list) or not str(classes[0]).startswith(architecture.class_prefix):
+    is_scored = isinstance(classes, list) and str(classes[0]).endswith("ForSequenceClassification")
+    is_known = isinstance(classes, list) and str(classes[0]).startswith(architecture.class_prefix)
+    if not is_known or (is_scored and not architecture.head):
         return f"architectures is {excerpt(classes)}"
-    for name, neutral in _NEUTRAL.items():
+    for name, neutral in ({**_NEUTRAL, **architecture.neutral}).items():
         if config.get(name) not in neutral:
             return f"{name} is {excerpt(config[name])}"
     activation = config.get(architecture.settings.activation)
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         return f"{architecture.settings.activation} is {excerpt(activation)}"
-    return ""
+    return attention.find_unsupported(config, architecture.attention) if architecture.attention else ""

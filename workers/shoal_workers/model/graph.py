@@ -1,15 +1,17 @@
 """The forward pass over packed rows as an OpenVINO graph, made of a `Transformer` and read back as one."""
 
 from collections.abc import Callable, Mapping
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
 from shoal.errors import ModelMismatch
-from shoal_workers.model.transformer import Array, Layer, Linear, Norm, Transformer
+from shoal_workers.model.attention import Attention
+from shoal_workers.model.transformer import Array, Layer, Linear, Norm, ScoreHead, Transformer
 
 _FUNCTIONS: dict[str, Callable[[ov.Node], ov.Node]] = {
     "gelu": lambda x: ops.gelu(x, "erf"),
@@ -18,6 +20,9 @@ _FUNCTIONS: dict[str, Callable[[ov.Node], ov.Node]] = {
     "silu": lambda x: ops.swish(x),
     "tanh": ops.tanh,
 }
+
+#: Added to the attention scores of tokens that are too far away.
+MASKED = -1e9
 
 #: Where the graph has numbers that are no weights, and their names.
 _NUMBERS = "transformer"
@@ -29,16 +34,19 @@ def build(transformer: Transformer) -> ov.Model:
     ids = ops.parameter([-1, -1], np.int32, "ids")
     positions = ops.parameter([-1, -1], np.int32, "positions")
     bias = ops.parameter([-1, 1, -1, -1], np.float32, "bias")
-    tokens = ops.add(_rows(transformer.words, ids, "words"), _rows(transformer.positions, positions, "positions"))
+    tokens = _rows(transformer.words, ids, "words")
+    if len(transformer.positions):
+        tokens = ops.add(tokens, _rows(transformer.positions, positions, "positions"))
     tokens = _norm(tokens, transformer.norm, transformer.eps, "norm")
     attention_bias: ov.Node = bias
     if transformer.relative_bias is not None:
         attention_bias = ops.add(bias, _relative(transformer.relative_bias, positions, transformer.num_positions))
+    attend = cache(partial(_attending, transformer, positions, attention_bias))  # layers that are alike share tables
     for n, layer in enumerate(transformer.layers):
-        tokens = _layer(tokens, attention_bias, layer, transformer, f"layers.{n}.")
+        tokens = _layer(tokens, attend(layer.attention), layer, transformer, f"layers.{n}.")
+    tokens = _norm(tokens, transformer.final_norm, transformer.eps, "final_norm")
     if transformer.head is not None:
-        dense, function, out = transformer.head
-        tokens = _linear(_FUNCTIONS[function](_linear(tokens, dense, "head.dense")), out, "head.out")
+        tokens = _scores(tokens, bias, transformer.head, transformer.eps)
     graph = ov.Model([tokens], [ids, positions, bias], "model")
     for name, value in _numbers(transformer).items():
         graph.set_rt_info(value, [_NUMBERS, name])
@@ -60,7 +68,7 @@ def stored_transformer(path: Path) -> Transformer:
 
 
 def _numbers(transformer: Transformer) -> dict[str, str]:
-    head = transformer.head[1] if transformer.head else ""
+    head = transformer.head.activation if transformer.head else ""
     values = (len(transformer.layers), transformer.num_heads, transformer.num_positions, transformer.eps)
     return dict(zip(_NAMES, [*map(repr, values), transformer.activation, head], strict=True))
 
@@ -93,24 +101,97 @@ def _transformer(numbers: Mapping[str, str], arrays: Mapping[str, Any]) -> Trans
         eps=float(numbers["eps"]),
         activation=numbers["activation"],
         relative_bias=arrays.get("relative_bias"),
-        head=(linear("head.dense"), head, linear("head.out")) if head else None,
+        head=ScoreHead(linear("head.dense"), head, linear("head.out")) if head else None,
     )
 
 
-def _layer(tokens: ov.Node, bias: ov.Node, layer: Layer, transformer: Transformer, prefix: str) -> ov.Node:
-    width = layer.attention_out.bias.size
-    shape = [0, 0, 3, transformer.num_heads, width // transformer.num_heads]
-    heads = ops.reshape(_linear(tokens, layer.qkv, f"{prefix}qkv"), shape, special_zero=True)
-    heads = ops.transpose(heads, [2, 0, 3, 1, 4])
-    query, key, value = (ops.gather(heads, np.int64(n), np.int64(0)) for n in range(3))
-    scores = ops.add(ops.matmul(query, key, False, True), bias)
+class _Attending(NamedTuple):
+    """The bias of attention scores, and the cosines and sines that turn queries and keys, if any do."""
+
+    bias: ov.Node
+    angles: tuple[ov.Node, ov.Node] | None
+
+
+def _layer(tokens: ov.Node, attending: _Attending, layer: Layer, transformer: Transformer, prefix: str) -> ov.Node:
+    blocks, eps = transformer.blocks, transformer.eps
+    norms = (layer.attention_norm, f"{prefix}attention_norm"), (layer.output_norm, f"{prefix}output_norm")
+    parts = partial(_attended, attending, layer, transformer, prefix), partial(_network, layer, transformer, prefix)
+    for part, (norm, name) in zip(parts, norms, strict=True):
+        if blocks.norms_first:
+            tokens = ops.add(tokens, part(_norm(tokens, norm, eps, name)))
+        else:
+            tokens = _norm(ops.add(tokens, part(tokens)), norm, eps, name)
+    return tokens
+
+
+def _attended(attending: _Attending, layer: Layer, transformer: Transformer, prefix: str, tokens: ov.Node) -> ov.Node:
+    query, key, value = _heads(_linear(tokens, layer.qkv, f"{prefix}qkv"), transformer)
+    query = _norm(query, layer.query_norm, transformer.eps, f"{prefix}query_norm")
+    key = _norm(key, layer.key_norm, transformer.eps, f"{prefix}key_norm")
+    if attending.angles:
+        query, key = (_turned(heads, *attending.angles) for heads in (query, key))
+    if (keys := transformer.num_key_heads) < transformer.num_heads:
+        for_query = np.repeat(np.arange(keys), transformer.num_heads // keys)
+        key, value = (ops.gather(heads, for_query, np.int64(1)) for heads in (key, value))
+    scores = ops.add(ops.matmul(query, key, False, True), attending.bias)
     attended = ops.matmul(ops.softmax(scores, -1), value, False, False)
-    attended = ops.reshape(ops.transpose(attended, [0, 2, 1, 3]), [0, 0, width], special_zero=True)
-    tokens = ops.add(tokens, _linear(attended, layer.attention_out, f"{prefix}attention_out"))
-    tokens = _norm(tokens, layer.attention_norm, transformer.eps, f"{prefix}attention_norm")
-    inner = _FUNCTIONS[transformer.activation](_linear(tokens, layer.up, f"{prefix}up"))
-    tokens = ops.add(tokens, _linear(inner, layer.down, f"{prefix}down"))
-    return _norm(tokens, layer.output_norm, transformer.eps, f"{prefix}output_norm")
+    outputs = transformer.num_heads * transformer.head_size
+    attended = ops.reshape(ops.transpose(attended, [0, 2, 1, 3]), [0, 0, outputs], special_zero=True)
+    return _linear(attended, layer.attention_out, f"{prefix}attention_out")
+
+
+def _heads(qkv: ov.Node, transformer: Transformer) -> tuple[ov.Node, ...]:
+    """Return query, key and value, `[rows, heads, length, size]` each."""
+    queries, keys, size = transformer.num_heads, transformer.num_key_heads, transformer.head_size
+    if queries == keys:
+        heads = ops.reshape(qkv, [0, 0, 3, queries, size], special_zero=True)
+        heads = ops.transpose(heads, [2, 0, 3, 1, 4])
+        return tuple(ops.gather(heads, np.int64(n), np.int64(0)) for n in range(3))
+    heads = ops.transpose(ops.reshape(qkv, [0, 0, queries + 2 * keys, size], special_zero=True), [0, 2, 1, 3])
+    return tuple(ops.variadic_split(heads, np.int64(1), np.array([queries, keys, keys])).outputs())
+
+
+def _network(layer: Layer, transformer: Transformer, prefix: str, tokens: ov.Node) -> ov.Node:
+    inner, function = _linear(tokens, layer.up, f"{prefix}up"), _FUNCTIONS[transformer.activation]
+    if transformer.blocks.is_gated:
+        passed, gate = ops.split(inner, np.int64(-1), 2).outputs()
+        return _linear(ops.multiply(function(passed), gate), layer.down, f"{prefix}down")
+    return _linear(function(inner), layer.down, f"{prefix}down")
+
+
+def _attending(transformer: Transformer, positions: ov.Node, bias: ov.Node, attention: Attention) -> _Attending:
+    if any(layer.attention.window for layer in transformer.layers):
+        # In all layers, or OpenVINO 2026.4 makes wrong shapes in bf16: it cannot mix a bias made here with the input.
+        window = attention.window or transformer.num_positions
+        distance = ops.abs(ops.subtract(ops.unsqueeze(positions, 1), ops.unsqueeze(positions, 2)))
+        is_far = ops.greater(ops.unsqueeze(distance, 1), np.int32(window))
+        bias = ops.select(is_far, np.float32(MASKED), bias)
+    if attention.is_causal:
+        comes_after = ops.greater(ops.unsqueeze(positions, 1), ops.unsqueeze(positions, 2))
+        bias = ops.select(ops.unsqueeze(comes_after, 1), np.float32(MASKED), bias)
+    if not attention.theta:
+        return _Attending(bias, None)
+    cosines, sines = transformer.angles(attention.theta)
+    names = (f"angles.{attention.theta:g}.{what}" for what in ("cosines", "sines"))
+    tables = (_rows(table, positions, name) for table, name in zip((cosines, sines), names, strict=True))
+    cosine, sine = (ops.unsqueeze(rows, 1) for rows in tables)
+    return _Attending(bias, (cosine, sine))
+
+
+def _turned(heads: ov.Node, cosines: ov.Node, sines: ov.Node) -> ov.Node:
+    """Return queries or keys `[rows, num_heads, length, size]`, turned by the angles of their positions."""
+    half = int(sines.get_output_partial_shape(0)[3].get_length()) // 2
+    # OpenVINO computes these steps as one, where they are written so.
+    first, second = ops.variadic_split(heads, np.int64(3), np.array([half, half])).outputs()
+    crossed = ops.concat([ops.multiply(second, np.float32(-1)), first], -1)
+    return ops.add(ops.multiply(heads, cosines), ops.multiply(crossed, sines))
+
+
+def _scores(tokens: ov.Node, bias: ov.Node, head: ScoreHead, eps: float) -> ov.Node:
+    if head.is_of_mean:  # attention to all tokens of a text alike
+        tokens = ops.matmul(ops.softmax(ops.squeeze(bias, 1), -1), tokens, False, False)
+    inner = _FUNCTIONS[head.activation](_linear(tokens, head.dense, "head.dense"))
+    return _linear(_norm(inner, head.norm, eps, "head.norm"), head.out, "head.out")
 
 
 def _relative(table: Array, positions: ov.Node, num_positions: int) -> ov.Node:
@@ -126,6 +207,12 @@ def _linear(tokens: ov.Node, linear: Linear, name: str) -> ov.Node:
 
 
 def _norm(tokens: ov.Node, norm: Norm, eps: float, name: str) -> ov.Node:
+    if not norm.scale.size:
+        return tokens
+    if not norm.shift.size:
+        square = ops.reduce_mean(ops.power(tokens, np.float32(2)), np.array([-1]), keep_dims=True)
+        one = ops.divide(np.float32(1), ops.sqrt(ops.add(square, np.float32(eps))))
+        return ops.multiply(ops.multiply(tokens, one), _constant(norm.scale, f"{name}.scale"))
     centred = ops.mvn(tokens, [-1], True, eps, "inside_sqrt")
     scaled = ops.multiply(centred, _constant(norm.scale, f"{name}.scale"))
     return ops.add(scaled, _constant(norm.shift, f"{name}.shift"))

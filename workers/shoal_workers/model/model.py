@@ -13,7 +13,7 @@ from shoal_workers.model.architecture import MAX_SIZE
 from shoal_workers.model.source import read_properties, weights_state
 
 #: Version of prepared folders, raised by one whenever their files change, so that old ones are prepared again.
-LAYOUT = 6
+LAYOUT = 7
 
 #: Name of the file in a prepared folder that describes its model.
 DESCRIPTION = "model.json"
@@ -33,7 +33,8 @@ class Model:
 
     `is_reranker` is true for a cross-encoder, which makes one score of a pair of texts. `type_offset` is added to the
     position of a token for each token type, and is 0 where there are no types. `num_weights` counts the numbers in the
-    layers, with each of which a token is multiplied; 0: not known.
+    layers, with each of which a token is multiplied; 0: not known. `other_blocks` says in words what its layers have
+    that BERT's have not.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Model:
     is_reranker: bool = False
     type_offset: int = 0
     num_weights: int = 0
+    other_blocks: str = ""
     layout: int = LAYOUT
 
     @property
@@ -80,7 +82,8 @@ class Model:
 
     def _checked(self) -> Self:
         prompts = self.prompts if isinstance(self.prompts, dict) else {None: None}
-        words = (self.name, self.source, self.digest, self.pooling, self.weights_state, *prompts, *prompts.values())
+        words = [self.name, self.source, self.digest, self.pooling, self.weights_state, self.other_blocks]
+        words += [*prompts, *prompts.values()]
         sizes = (self.dimension, self.max_tokens, self.type_offset + 1, self.num_weights + 1)
         is_size = [type(n) is int and 0 < n <= MAX_SIZE for n in sizes]
         if not all(isinstance(word, str) for word in words) or not all(is_size):

@@ -99,7 +99,8 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
             model,
             shares_rows=True,
             max_tokens=min(model.max_tokens, transformer.num_positions),
-            num_weights=sum(array.size for layer in transformer.layers for part in layer for array in part),
+            num_weights=transformer.num_weights,
+            other_blocks=transformer.other_blocks,
             type_offset=_type_offset(transformer, read_tokenizer_config(source)),
         )
         _check_tokenizer(path, len(transformer.words), model, read_tokenizer_config(source))
@@ -107,7 +108,7 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
     elif model.is_reranker:
         raise ModelMismatch(
             f"{model.name} is of an architecture that Shoal cannot score pairs with ({reason}): use a cross-encoder "
-            f"of one of {', '.join(architecture.ARCHITECTURES)}"
+            f"of one of {', '.join(kind for kind, known in architecture.ARCHITECTURES.items() if known.head)}"
         )
     elif own := own_graph.find(with_own_graph(model.name, source)):
         _check_tokenizer(path, config.get("vocab_size"), model, read_tokenizer_config(source))
@@ -219,7 +220,8 @@ def _reference(graph: ov.Model, model: Model, path: Path) -> NDArray[np.float32]
         length = ids.shape[1]
         positions = np.arange(length, dtype=np.int32) + np.int32(model.type_offset) * types
         tokens = compiled((ids, positions, np.zeros((1, 1, length, length), np.float32)))[0][0]
-        vector = tokens[0] if model.pooling == "cls" else getattr(tokens, model.pooling)(axis=0)
+        one = {"cls": 0, "lasttoken": -1}.get(model.pooling)
+        vector = getattr(tokens, model.pooling)(axis=0) if one is None else tokens[one]
         vectors.append(vector if model.is_reranker else vector / max(np.linalg.norm(vector), 1e-12))
     return np.array(vectors, np.float32)
 

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch, ModelNotFound
 from shoal_workers.model import weights
+from shoal_workers.model.architecture import with_names_of_now
 
 #: The model that comes as a Python package, for machines that cannot reach a model hub, and its weights' SHA-256.
 PACKAGED = "sentence-transformers/all-MiniLM-L6-v2"
@@ -137,8 +138,8 @@ def transformer_folder(source: Path) -> Path:
 
 
 def read_config(source: Path) -> dict[str, Any]:
-    """Return the contents of config.json. Raises ModelNotFound or ModelMismatch."""
-    return _read_json(transformer_folder(source) / "config.json")
+    """Return the contents of config.json, with the names of now. Raises ModelNotFound or ModelMismatch."""
+    return with_names_of_now(_read_json(transformer_folder(source) / "config.json"))
 
 
 def read_tokenizer_config(source: Path) -> dict[str, Any]:
@@ -203,11 +204,11 @@ def _layers(source: Path) -> dict[str, str]:
 
 
 def _pooling(name: str, config: dict[str, Any]) -> str:
-    names = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max"}
+    names = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max", "lasttoken": "lasttoken"}
     modes = [names.get(k[13:], k[13:]) for k, on in config.items() if k.startswith("pooling_mode_") and on]
     modes = modes or [config.get("pooling_mode", "mean")]
     if len(modes) != 1 or modes[0] not in names.values():
-        raise ModelMismatch(f"{name} pools by {' and '.join(modes)}: use a model that pools by mean, max or cls")
+        raise ModelMismatch(f"{name} pools by {' and '.join(modes)}: use one that pools by mean, max, cls or lasttoken")
     return str(modes[0])
 
 

@@ -1,7 +1,7 @@
 """A model's weights in one form for all architectures, of which each engine makes its forward pass."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,9 +10,13 @@ from numpy.typing import NDArray
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch
-from shoal_workers.model.architecture import ACTIVATIONS, ARCHITECTURES, MAX_SIZE, Architecture
+from shoal_workers.model.architecture import ACTIVATIONS, ARCHITECTURES, BERT_BLOCKS, MAX_SIZE, Architecture, Blocks
+from shoal_workers.model.attention import Attention, read_attention
 
 Array = NDArray[np.float32]
+
+#: Most rotary positions, as the longest text takes 2 GB: attention has several numbers for each pair of its tokens.
+MAX_ROTARY = 8_192
 
 
 class Linear(NamedTuple):
@@ -23,16 +27,23 @@ class Linear(NamedTuple):
 
 
 class Norm(NamedTuple):
-    """The scale and shift of a layer norm, `[width]` each."""
+    """The scale and shift of a layer norm, `[width]` each; without numbers there is no such norm.
+
+    Without a shift it is an RMS norm, which leaves the mean.
+    """
 
     scale: Array
     shift: Array
 
 
+NO_NORM = Norm(np.empty(0, np.float32), np.empty(0, np.float32))
+
+
 class Layer(NamedTuple):
     """One layer. `qkv` makes the scaled query, the key and the value of each token, each `[heads x size]`.
 
-    `up` and `down` are the two linear layers after attention.
+    `up` and `down` are the two linear layers after attention. `output_norm` is the second norm; see `Blocks`.
+    Keys and values may have fewer heads than queries, each for several.
     """
 
     qkv: Linear
@@ -41,17 +52,33 @@ class Layer(NamedTuple):
     up: Linear
     down: Linear
     output_norm: Norm
+    attention: Attention = Attention()
+    query_norm: Norm = NO_NORM
+    key_norm: Norm = NO_NORM
+
+
+class ScoreHead(NamedTuple):
+    """Makes scores of every token's vector: a linear layer, a function, a norm, a linear layer.
+
+    With `is_of_mean` the vector of every token is first replaced by the mean of its text.
+    """
+
+    dense: Linear
+    activation: str
+    out: Linear
+    norm: Norm = NO_NORM
+    is_of_mean: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Transformer:
-    """The weights of an encoder like BERT, under the same names for all architectures.
+    """The weights of an encoder, under the same names for all architectures.
 
     `positions` is `[token types x num_positions, width]`: a token of a type at a position gets the vector in row
-    `type x num_positions + position`. Without a head only the first token type is kept. `relative_bias` is
+    `type x num_positions + position`. Without a head only the first token type is kept. A model with rotary positions
+    has no rows. `relative_bias` is
     `[2 x num_positions - 1, num_heads]`: the attention score of a token at position p for one at position q gets the
-    numbers in row `q - p + num_positions - 1`. A `head` makes scores of every token's vector: a linear layer, a
-    function, a linear layer.
+    numbers in row `q - p + num_positions - 1`.
     """
 
     words: Array
@@ -63,7 +90,42 @@ class Transformer:
     eps: float
     activation: str
     relative_bias: Array | None = None
-    head: tuple[Linear, str, Linear] | None = None
+    head: ScoreHead | None = None
+    blocks: Blocks = BERT_BLOCKS
+    final_norm: Norm = NO_NORM
+
+    @property
+    def num_weights(self) -> int:
+        """The numbers in the layers, with each of which a token is multiplied."""
+        parts = (part for layer in self.layers for part in layer if isinstance(part, Linear | Norm))
+        return sum(array.size for part in parts for array in part)
+
+    @property
+    def head_size(self) -> int:
+        """The numbers of a head."""
+        return int(self.layers[0].attention_out.weights.shape[1]) // self.num_heads
+
+    @property
+    def num_key_heads(self) -> int:
+        """The heads of keys and of values."""
+        return (len(self.layers[0].qkv.bias) // self.head_size - self.num_heads) // 2
+
+    @property
+    def other_blocks(self) -> str:
+        """What the layers have that BERT's have not, in words; empty if there is nothing."""
+        words = {
+            "norms before attention": self.blocks.norms_first,
+            "gates": self.blocks.is_gated,
+            "rotary positions": any(layer.attention != Attention() for layer in self.layers),
+        }
+        return " and ".join(word for word, is_so in words.items() if is_so)
+
+    def angles(self, theta: float) -> tuple[Array, Array]:
+        """Return cosine and sine of the angles of each position, `[num_positions, size of a head]` each (RoFormer)."""
+        size = self.head_size
+        speeds = 1 / np.float32(theta) ** (np.arange(0, size, 2, dtype=np.float32) / np.float32(size))
+        found = np.arange(self.num_positions, dtype=np.float32)[:, None] * np.tile(speeds, 2)
+        return np.cos(found), np.sin(found)
 
 
 def read_transformer(config: Mapping[str, Any], tensors: dict[str, Array], has_head: bool = False) -> Transformer:
@@ -87,31 +149,52 @@ class _Reader:
         self.prefix = prefix if any(name.startswith(prefix) for name in self.tensors) else ""
         settings = self.architecture.settings
         self.width, self.inner = self._size(settings.width), self._size(settings.inner)
-        self.num_heads = self._size(settings.num_heads)
-        if self.width % self.num_heads:
+        self.num_layers, self.num_heads = self._size(settings.num_layers), self._size(settings.num_heads)
+        self.num_key_heads = self._size(settings.num_key_heads) if settings.num_key_heads else self.num_heads
+        if self.num_heads % self.num_key_heads:
+            raise ModelMismatch(f"{self.num_heads} heads of queries are no multiple of {self.num_key_heads} of keys")
+        self.head_size = self._size(settings.head_size) if settings.head_size else self.width // self.num_heads
+        if self.width % self.num_heads and not settings.head_size:
             raise ModelMismatch(f"{settings.width} is {self.width}, no multiple of its {self.num_heads} heads")
+        if self.architecture.attention and self.head_size % 2:
+            raise ModelMismatch(
+                f"heads have {self.head_size} numbers, and rotary positions turn pairs: use another model"
+            )
 
     def transformer(self) -> Transformer:
         settings, names = self.architecture.settings, self.names
         positions, num_positions = self._positions()
         found = Transformer(
-            words=self._take(f"{self.prefix}{names.words}.weight", self._size("vocab_size"), self.width),
+            words=self._words(),
             positions=positions,
             num_positions=num_positions,
-            norm=self._norm(self.prefix + names.norm),
-            layers=tuple(self._layer(n) for n in range(self._size(settings.num_layers))),
+            norm=self._norm(self.prefix, names.norm),
+            layers=tuple(self._layer(n) for n in range(self.num_layers)),
             num_heads=self.num_heads,
             eps=self._eps(),
             activation=ACTIVATIONS[self.config[settings.activation]],
             relative_bias=self._relative_bias(num_positions) if names.relative_bias else None,
             head=self._head() if self.has_head else None,
+            blocks=self.architecture.blocks,
+            final_norm=self._norm(self.prefix, names.final_norm),
         )
         self._refuse_unknown()
         return found
 
+    def _words(self) -> Array:
+        """Return the vector of each word; where no position has one, that of the first token type is added."""
+        names = self.names
+        words = self._take(f"{self.prefix}{names.words}.weight", self._size("vocab_size"), self.width)
+        return words + self._types()[0] if names.types and not names.positions else words
+
+    def _types(self) -> Array:
+        return self._take(f"{self.prefix}{self.names.types}.weight", self._size("type_vocab_size"), self.width)
+
     def _positions(self) -> tuple[Array, int]:
         """Return the table of positions and token types, and the number of positions."""
         first, names = self.architecture.pad_rows, self.names
+        if not names.positions:
+            return np.empty((0, self.width), np.float32), min(self._size("max_position_embeddings"), MAX_ROTARY)
         if first is None:
             first = self._size("pad_token_id", at_least=0) + 1
         table = self._take(
@@ -119,24 +202,31 @@ class _Reader:
         )[first:]
         if not names.types:
             return table, len(table)
-        types = self._take(f"{self.prefix}{names.types}.weight", self._size("type_vocab_size"), self.width)
+        types = self._types()
         types = types if self.has_head else types[:1]
         return (types[:, None] + table).reshape(-1, self.width), len(table)
 
     def _layer(self, n: int) -> Layer:
-        names, width = self.names, self.width
+        names, width, blocks = self.names, self.width, self.architecture.blocks
         prefix = self.prefix + names.layer.format(n)
-        parts = [self._linear(prefix + name, width, width) for name in (names.query, names.key, names.value)]
-        scale = np.ones(3 * width, np.float32)
-        scale[:width] = (width // self.num_heads) ** -0.5  # the scaling of attention scores, done once
-        weights, bias = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        queries, keys = self.num_heads * self.head_size, self.num_key_heads * self.head_size
+        qkv = self._joined(prefix, names.qkv, (queries, keys, keys))
+        has_norm, how = n > 0 or self.architecture.has_first_norm, self.architecture.attention
+        scaling = np.float32(self.head_size**-0.5)  # of attention scores, done once, after the norm of queries if any
+        query_norm = self._norm(prefix, names.query_norm, self.head_size)
+        query_norm = query_norm._replace(scale=query_norm.scale * scaling)
+        scale = np.ones(len(qkv.bias), np.float32)
+        scale[:queries] = 1 if names.query_norm else scaling
         return Layer(
-            qkv=Linear(weights * scale[:, None], bias * scale),
-            attention_out=self._linear(prefix + names.attention_out, width, width),
-            attention_norm=self._norm(prefix + names.attention_norm),
-            up=self._linear(prefix + names.up, self.inner, width),
+            qkv=Linear(qkv.weights * scale[:, None], qkv.bias * scale),
+            attention_out=self._linear(prefix + names.attention_out, width, queries),
+            attention_norm=self._norm(prefix, names.attention_norm) if has_norm else NO_NORM,
+            up=self._joined(prefix, names.up, (self.inner,) * (2 if blocks.is_gated else 1)),
             down=self._linear(prefix + names.down, width, self.inner),
-            output_norm=self._norm(prefix + names.output_norm),
+            output_norm=self._norm(prefix, names.output_norm),
+            attention=read_attention(self.config, how, n, self.num_layers) if how else Attention(),
+            query_norm=query_norm,
+            key_norm=self._norm(prefix, names.key_norm, self.head_size),
         )
 
     def _relative_bias(self, num_positions: int) -> Array:
@@ -150,20 +240,38 @@ class _Reader:
         found: Array = table[bucket + half * (distance > 0)]
         return found
 
-    def _head(self) -> tuple[Linear, str, Linear]:
-        head = self.architecture.head
+    def _head(self) -> ScoreHead:
+        if (head := self.architecture.head) is None:
+            raise ModelMismatch(f"a {self.config['model_type']} scores nothing here: use another model")
         num_labels = len(self.config.get("id2label") or (0, 1))
-        return (
+        return ScoreHead(
             self._linear(head.dense, self.width, self.width),
             head.activation,
-            self._linear(head.out, num_labels, self.width),
+            self._linear(head.out, num_labels, self.width, has_bias=True),
+            self._norm("", head.norm),
+            bool(head.pooling) and self.config.get(head.pooling) == "mean",
         )
 
-    def _linear(self, name: str, outputs: int, inputs: int) -> Linear:
-        return Linear(self._take(f"{name}.weight", outputs, inputs), self._take(f"{name}.bias", outputs))
+    def _joined(self, prefix: str, names: Sequence[str], outputs: Sequence[int]) -> Linear:
+        """Return one linear layer in place of several; where there is one name, it is stored as one."""
+        sizes = outputs if len(names) > 1 else [sum(outputs)]
+        parts = [self._linear(prefix + name, size, self.width) for name, size in zip(names, sizes, strict=True)]
+        return Linear(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
-    def _norm(self, name: str) -> Norm:
-        return Norm(self._take(f"{name}.weight", self.width), self._take(f"{name}.bias", self.width))
+    def _linear(self, name: str, outputs: int, inputs: int, has_bias: bool = False) -> Linear:
+        has_bias = has_bias or self.architecture.has_biases
+        return Linear(self._take(f"{name}.weight", outputs, inputs), self._bias(name, outputs, has_bias))
+
+    def _norm(self, prefix: str, name: str, width: int | None = None) -> Norm:
+        if not name:
+            return NO_NORM
+        width, architecture = width or self.width, self.architecture
+        shift = self._bias(prefix + name, width, architecture.has_shifts)
+        scale = self._take(f"{prefix}{name}.weight", width)
+        return Norm(scale, NO_NORM.shift if architecture.blocks.is_rms else shift)
+
+    def _bias(self, name: str, outputs: int, has_bias: bool) -> Array:
+        return self._take(f"{name}.bias", outputs) if has_bias else np.zeros(outputs, np.float32)
 
     def _take(self, name: str, *shape: int) -> Array:
         tensor = self.tensors.pop(name, None)

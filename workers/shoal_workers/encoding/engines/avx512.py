@@ -14,11 +14,9 @@ from shoal_workers.encoding.engines import Pooled
 from shoal_workers.encoding.packing import Packing, TextSpans, pool
 from shoal_workers.model.graph import stored_transformer
 from shoal_workers.model.model import GRAPH, Model
-from shoal_workers.model.transformer import Linear
+from shoal_workers.model.transformer import ScoreHead
 from shoal_workers.process import processors
 from shoal_workers.process.processors import at_low_priority
-
-Head = tuple[Linear, str, Linear]
 
 #: The precisions of the kernel.
 PRECISIONS = ("bf16", "int8")
@@ -39,13 +37,15 @@ class Avx512Engine:
             raise BadSetting(f"avx512 does not compute {model.name}, a static model: openvino does")
         if not model.shares_rows:
             raise BadSetting(f"avx512 does not compute {model.name}, whose graph Shoal did not make: openvino does")
+        if model.other_blocks:
+            raise BadSetting(f"avx512 does not compute {model.other_blocks}, as {model.name} has: openvino does")
         transformer = stored_transformer(folder / GRAPH)
         if reason := find_unsupported(transformer):
             raise BadSetting(f"avx512 does not compute {reason}, as {model.name} has: openvino does")
         weights = arrange(transformer, model.max_tokens, self.precision == "bf16")
         self._open(KernelModel(load(library.path()), weights), transformer.head, threads)
 
-    def _open(self, model: KernelModel, head: Head | None, threads: int) -> None:
+    def _open(self, model: KernelModel, head: ScoreHead | None, threads: int) -> None:
         self._model, self._head = model, head
         self.threads = self.num_streams = threads
         self._usual = KernelThreads(model, threads)
@@ -71,7 +71,7 @@ class Avx512Engine:
 class Avx512Pass:
     """A pass that threads of the kernel compute."""
 
-    def __init__(self, running: KernelPass, head: Head | None):
+    def __init__(self, running: KernelPass, head: ScoreHead | None):
         self._running = running
         self._head = head
 
@@ -106,8 +106,7 @@ _FUNCTIONS: dict[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
 }
 
 
-def _scores(vectors: NDArray[np.float32], head: Head) -> NDArray[np.float32]:
-    dense, function, out = head
-    inner = _FUNCTIONS[function](vectors @ dense.weights.T + dense.bias)
-    scores: NDArray[np.float32] = inner @ out.weights.T + out.bias
+def _scores(vectors: NDArray[np.float32], head: ScoreHead) -> NDArray[np.float32]:
+    inner = _FUNCTIONS[head.activation](vectors @ head.dense.weights.T + head.dense.bias)
+    scores: NDArray[np.float32] = inner @ head.out.weights.T + head.out.bias
     return scores

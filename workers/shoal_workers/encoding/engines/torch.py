@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +14,11 @@ from shoal.errors import BadSetting
 from shoal_workers.encoding.engines import Pooled
 from shoal_workers.encoding.packing import Packing, TextSpans
 from shoal_workers.model import weights
+from shoal_workers.model.attention import Attention
+from shoal_workers.model.graph import MASKED
 from shoal_workers.model.model import Model
 from shoal_workers.model.source import read_config, transformer_folder
-from shoal_workers.model.transformer import Layer, Linear, Norm, Transformer, read_transformer
+from shoal_workers.model.transformer import Layer, Linear, Norm, ScoreHead, Transformer, read_transformer
 
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
@@ -93,6 +95,8 @@ def _pool(how: str, tokens: torch.Tensor, starts: torch.Tensor, lengths: torch.T
     """Pool on the device, as `shoal_workers.encoding.packing.pool` does: most token vectors need not leave the GPU."""
     if how == "cls":
         return tokens[starts]
+    if how == "lasttoken":
+        return tokens[starts + lengths - 1]
     owners = torch.repeat_interleave(torch.arange(len(lengths), device=tokens.device), lengths)
     first = torch.cumsum(lengths, 0) - lengths
     packed = tokens[torch.arange(len(owners), device=tokens.device) - first[owners] + starts[owners]]
@@ -114,58 +118,113 @@ class PackedTransformer(torch.nn.Module):
     def __init__(self, transformer: Transformer):
         super().__init__()
         self.words, self.positions = _parameter(transformer.words), _parameter(transformer.positions)
-        self.norm = _norm(transformer.norm, transformer.eps)
+        self.norm, self.final_norm = (
+            _norm(norm, transformer.eps) for norm in (transformer.norm, transformer.final_norm)
+        )
         self.layers = torch.nn.ModuleList(_PackedLayer(layer, transformer) for layer in transformer.layers)
         bias = transformer.relative_bias
         self.relative_bias = None if bias is None else _parameter(bias)
         self.farthest = transformer.num_positions - 1
-        self.head = torch.nn.ModuleList()
-        if transformer.head is not None:
-            dense, function, out = transformer.head
-            self.head.extend([_linear(dense), _Function(function), _linear(out)])
+        self.attention = [layer.attention for layer in transformer.layers]
+        for theta in {attention.theta for attention in self.attention if attention.theta}:
+            cosines_and_sines = torch.tensor(np.stack(transformer.angles(theta)))
+            self.register_buffer(_name(theta), cosines_and_sines, persistent=False)
+        self.head = None if transformer.head is None else _PackedHead(transformer.head, transformer.eps)
 
     def forward(self, ids: torch.Tensor, positions: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        tokens = functional.embedding(ids, self.words) + functional.embedding(positions, self.positions)
+        tokens = functional.embedding(ids, self.words)
+        if len(self.positions):
+            tokens = tokens + functional.embedding(positions, self.positions)
+        attention_bias = bias
         if self.relative_bias is not None:
             distance = positions[:, None, :] - positions[:, :, None] + self.farthest
-            bias = bias + functional.embedding(distance, self.relative_bias).permute(0, 3, 1, 2)
+            attention_bias = bias + functional.embedding(distance, self.relative_bias).permute(0, 3, 1, 2)
         tokens = self.norm(tokens)
-        for layer in self.layers:
-            tokens = layer(tokens, bias)
-        for step in self.head:
-            tokens = step(tokens)
-        result: torch.Tensor = tokens
+        attend = cache(partial(self._attending, positions, attention_bias))  # layers that are alike share tables
+        for layer, attention in zip(self.layers, self.attention, strict=True):
+            tokens = layer(tokens, *attend(attention))
+        tokens = self.final_norm(tokens)
+        result: torch.Tensor = tokens if self.head is None else self.head(tokens, bias)
         return result
+
+    def _attending(
+        self, positions: torch.Tensor, bias: torch.Tensor, attention: Attention
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the bias of attention scores, and the cosines and sines that turn queries and keys, if any do."""
+        if attention.window:
+            is_far = (positions[:, None, :, None] - positions[:, None, None, :]).abs() > attention.window
+            bias = bias.masked_fill(is_far, MASKED)
+        if attention.is_causal:
+            bias = bias.masked_fill(positions[:, None, None, :] > positions[:, None, :, None], MASKED)
+        return bias, self.get_buffer(_name(attention.theta))[:, positions, None] if attention.theta else None
+
+
+def _name(theta: float) -> str:
+    return f"angles_{round(theta)}"
 
 
 class _PackedLayer(torch.nn.Module):
     def __init__(self, layer: Layer, transformer: Transformer):
         super().__init__()
-        self.num_heads, self.activation = transformer.num_heads, _FUNCTIONS[transformer.activation]
+        keys = transformer.num_key_heads
+        self.heads, self.blocks = [transformer.num_heads, keys, keys], transformer.blocks
+        self.query_norm, self.key_norm = (_norm(norm, transformer.eps) for norm in (layer.query_norm, layer.key_norm))
+        self.activation = _FUNCTIONS[transformer.activation]
         self.qkv, self.attention_out = _linear(layer.qkv), _linear(layer.attention_out)
         self.up, self.down = _linear(layer.up), _linear(layer.down)
         self.attention_norm, self.output_norm = (
             _norm(norm, transformer.eps) for norm in (layer.attention_norm, layer.output_norm)
         )
 
-    def forward(self, tokens: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        rows, length, width = tokens.shape
-        heads = self.qkv(tokens).reshape(rows, length, 3, self.num_heads, width // self.num_heads)
-        query, key, value = heads.permute(2, 0, 3, 1, 4)
+    def forward(self, tokens: torch.Tensor, bias: torch.Tensor, angles: torch.Tensor | None) -> torch.Tensor:
+        if self.blocks.norms_first:
+            tokens = tokens + self._attended(self.attention_norm(tokens), bias, angles)
+            return tokens + self._network(self.output_norm(tokens))
+        tokens = self.attention_norm(tokens + self._attended(tokens, bias, angles))
+        result: torch.Tensor = self.output_norm(tokens + self._network(tokens))
+        return result
+
+    def _attended(self, tokens: torch.Tensor, bias: torch.Tensor, angles: torch.Tensor | None) -> torch.Tensor:
+        heads = self.qkv(tokens).unflatten(-1, (sum(self.heads), -1)).split(self.heads, 2)
+        query, key, value = self.query_norm(heads[0]), self.key_norm(heads[1]), heads[2]
+        if angles is not None:
+            query, key = _turned(query, *angles), _turned(key, *angles)
+        per_key = self.heads[0] // self.heads[1]
+        query, key, value = (
+            part.repeat_interleave(count, 2).transpose(1, 2)
+            for part, count in ((query, 1), (key, per_key), (value, per_key))
+        )
         attended = torch.softmax(query @ key.transpose(-1, -2) + bias, -1) @ value
-        attended = attended.permute(0, 2, 1, 3).reshape(rows, length, width)
-        tokens = self.attention_norm(tokens + self.attention_out(attended))
-        result: torch.Tensor = self.output_norm(tokens + self.down(self.activation(self.up(tokens))))
+        result: torch.Tensor = self.attention_out(attended.transpose(1, 2).flatten(2))
+        return result
+
+    def _network(self, tokens: torch.Tensor) -> torch.Tensor:
+        inner = self.up(tokens)
+        if self.blocks.is_gated:
+            passed, gate = inner.chunk(2, -1)
+            result: torch.Tensor = self.down(self.activation(passed) * gate)
+        else:
+            result = self.down(self.activation(inner))
         return result
 
 
-class _Function(torch.nn.Module):
-    def __init__(self, name: str):
-        super().__init__()
-        self.function = _FUNCTIONS[name]
+def _turned(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
+    """Return queries or keys `[rows, length, num_heads, size]`, turned by the angles of their positions."""
+    first, second = heads.chunk(2, -1)
+    return heads * cosines + torch.cat([-second, first], -1) * sines
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.function(tokens)
+
+class _PackedHead(torch.nn.Module):
+    def __init__(self, head: ScoreHead, eps: float):
+        super().__init__()
+        self.is_of_mean, self.activation = head.is_of_mean, _FUNCTIONS[head.activation]
+        self.dense, self.norm, self.out = _linear(head.dense), _norm(head.norm, eps), _linear(head.out)
+
+    def forward(self, tokens: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        if self.is_of_mean:  # attention to all tokens of a text alike
+            tokens = torch.softmax(bias[:, 0], -1) @ tokens
+        result: torch.Tensor = self.out(self.norm(self.activation(self.dense(tokens))))
+        return result
 
 
 def _linear(linear: Linear) -> torch.nn.Linear:
@@ -174,7 +233,13 @@ def _linear(linear: Linear) -> torch.nn.Linear:
     return made
 
 
-def _norm(norm: Norm, eps: float) -> torch.nn.LayerNorm:
+def _norm(norm: Norm, eps: float) -> torch.nn.Module:
+    if not norm.scale.size:
+        return torch.nn.Identity()
+    if not norm.shift.size:
+        rms = torch.nn.RMSNorm(norm.scale.size, eps, device="meta")
+        rms.weight = _parameter(norm.scale)
+        return rms
     made = torch.nn.LayerNorm(norm.scale.size, eps, device="meta")
     made.weight, made.bias = _parameter(norm.scale), _parameter(norm.shift)
     return made

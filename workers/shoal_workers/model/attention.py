@@ -1,0 +1,88 @@
+"""How the layers of a model with rotary positions attend, as its config.json says."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from shoal.contract.excerpt import excerpt
+from shoal.errors import ModelMismatch
+
+
+class Attention(NamedTuple):
+    """How the tokens of a layer attend.
+
+    Queries and keys are turned by angles of the base `theta`; at 0 they are not. A token attends to those at most
+    `window` positions away; at 0 to all. With `is_causal` it attends to none that comes after it.
+    """
+
+    theta: float = 0.0
+    window: int = 0
+    is_causal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSettings:
+    """The keys of config.json by layer type: of the base of angles, with its default, and of the window's width.
+
+    Without `layer_types` in config.json, the first of every `period` layers is of the first type and all others of the
+    last.
+    """
+
+    thetas: Mapping[str, tuple[str, float]]
+    windows: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    period: tuple[str, int] = ("", 1)
+    is_causal: bool = False
+
+
+MODERNBERT = AttentionSettings(
+    thetas={"full_attention": ("global_rope_theta", 160_000.0), "sliding_attention": ("local_rope_theta", 10_000.0)},
+    windows={"sliding_attention": ("local_attention", 128)},
+    period=("global_attn_every_n_layers", 3),
+)
+
+NOMIC_BERT = AttentionSettings(thetas={"full_attention": ("rope_theta", 1_000.0)})
+
+QWEN3 = AttentionSettings(thetas={"full_attention": ("rope_theta", 10_000.0)}, is_causal=True)
+
+
+def find_unsupported(config: Mapping[str, Any], settings: AttentionSettings) -> str:
+    """Return the setting of attention that Shoal does not support; empty if it supports all."""
+    types, known = config.get("layer_types"), list(settings.thetas)
+    if types is not None and not (isinstance(types, list) and all(kind in known for kind in types)):
+        return f"layer_types is {excerpt(types)}"
+    if (scaling := config.get("rope_scaling")) is not None:
+        return f"rope_scaling is {excerpt(scaling)}"
+    parameters = config.get("rope_parameters")
+    for kind in known if parameters is not None else ():
+        rope = _of_rope(parameters, settings, kind) if isinstance(parameters, dict) else None
+        if not isinstance(rope, dict) or not rope.keys() <= {"rope_type", "rope_theta"}:
+            return f"rope_parameters is {excerpt(parameters)}"
+        if rope.get("rope_type", "default") != "default":
+            return f"rope_type is {excerpt(rope['rope_type'])}"
+    return ""
+
+
+def read_attention(config: Mapping[str, Any], settings: AttentionSettings, layer: int, num_layers: int) -> Attention:
+    """Return how a layer attends, of supported settings. Raises ModelMismatch."""
+    types, known = config.get("layer_types"), list(settings.thetas)
+    if types is not None and len(types) != num_layers:
+        raise ModelMismatch(f"layer_types in config.json names {len(types)} layers, and the model has {num_layers}")
+    key, period = settings.period
+    by_period = known[-1 if layer % int(_number(config, key, period)) else 0]
+    kind = by_period if types is None else types[layer]
+    rope = _of_rope(config.get("rope_parameters") or {}, settings, kind) or {}
+    theta = _number(rope, "rope_theta", _number(config, *settings.thetas[kind]))
+    window = int(_number(config, *settings.windows[kind])) // 2 if kind in settings.windows else 0
+    return Attention(theta, window, settings.is_causal)
+
+
+def _of_rope(parameters: Mapping[str, Any], settings: AttentionSettings, kind: str) -> Any:
+    """Return the settings of a layer type, which has a map of its own where there are several."""
+    return parameters.get(kind) if len(settings.thetas) > 1 else parameters
+
+
+def _number(config: Mapping[str, Any], key: str, default: float) -> float:
+    value = config.get(key, default)
+    if type(value) not in (int, float) or not 1 <= value <= 1e9:
+        raise ModelMismatch(f"{key} in config.json is {excerpt(value)}: it must be a number from 1 to 1000000000")
+    return float(value)
