@@ -12,7 +12,6 @@ from typing import Any
 
 import msgpack
 import numpy as np
-import openvino
 import pytest
 from blocking import DeadLetters
 from click.testing import CliRunner
@@ -45,6 +44,7 @@ from shoal_workers.index.ranked_search import most_diverse
 from shoal_workers.loop.admission import Limits
 from shoal_workers.loop.worker import Worker
 from shoal_workers.model import parity
+from shoal_workers.model.graph import core
 from shoal_workers.model.model import GRAPH, Model
 from shoal_workers.model.prepare import prepare, prepare_if_needed
 from shoal_workers.service import service
@@ -113,7 +113,7 @@ def test_other_precisions_are_near_enough_to_serve(reranker_source: Path, home: 
     folder = prepare_if_needed(home, str(reranker_source))
     for precision in ("bf16", "int8"):
         assert np.isfinite(Reranker.open(folder, "openvino", precision, 1).score(PAIRS)).all()
-    graph = openvino.Core().read_model(folder / GRAPH)
+    graph = core().read_model(folder / GRAPH)
     int8.compress(graph)
     rounded = [tuple(node.shape) for node in graph.get_ops() if node.get_element_type().to_string() == "i8"]
     assert (32, 32) in rounded

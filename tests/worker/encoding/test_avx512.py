@@ -16,7 +16,6 @@ from types import ModuleType, SimpleNamespace
 from typing import NamedTuple, cast
 
 import numpy as np
-import openvino as ov
 import pytest
 import tiny_model
 from conftest import PATIENCE_S
@@ -34,7 +33,7 @@ from shoal_workers.encoding.packing import join
 from shoal_workers.encoding.reranker import Reranker
 from shoal_workers.model.architecture import Blocks
 from shoal_workers.model.attention import Attention
-from shoal_workers.model.graph import build, stored_transformer
+from shoal_workers.model.graph import build, core, stored_transformer
 from shoal_workers.model.model import GRAPH
 from shoal_workers.model.prepare import prepare
 from shoal_workers.model.transformer import Layer, Linear, Norm, Transformer
@@ -141,7 +140,7 @@ def run(threads: KernelThreads, ids: Sequence[Sequence[int]], parts: int = 1, of
 
 def expected(made: Transformer, ids: Sequence[Sequence[int]], offset: int = 0) -> Array:
     """Return what OpenVINO computes in f32, each text in a row of its own."""
-    compiled = ov.Core().compile_model(build(made), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    compiled = core().compile_model(build(made), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     found = []
     for text in ids:
         length = len(text)

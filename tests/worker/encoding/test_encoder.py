@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import PATIENCE_S
 from safetensors.numpy import load_file, save_file
 
 from shoal.contract.options import DOCUMENT_PROMPTS, QUERY_PROMPTS, Options
@@ -288,3 +289,25 @@ def test_a_model_that_makes_other_vectors_is_refused(
     (source / name).write_text(json.dumps(json.loads((source / name).read_text()) | change))
     with pytest.raises(ModelMismatch, match=words):
         Model.read("tiny", source)
+
+
+#: Opens the prepared model in argv[1], drops the encoder on another thread, and sends itself a signal.
+DROPPED = """
+import signal, sys, threading
+from pathlib import Path
+from shoal_workers.encoding.encoder import Encoder
+
+signal.signal(signal.SIGTERM, lambda *_: print("told to stop"))
+encoders = [Encoder.open(Path(sys.argv[1]), "openvino", "f32", 1)]
+dropping = threading.Thread(target=encoders.clear)
+dropping.start()
+dropping.join()
+signal.raise_signal(signal.SIGTERM)
+"""
+
+
+def test_a_signal_is_handled_when_another_thread_has_dropped_the_encoder(tiny_model: Path) -> None:
+    """OpenVINO's core gives the thread that makes it a stack for signals, where the processor has AMX."""
+    command = [sys.executable, "-X", "faulthandler", "-c", DROPPED, str(tiny_model)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stdout) == (0, "told to stop\n"), done.stderr

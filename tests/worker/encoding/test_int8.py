@@ -14,6 +14,7 @@ from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.engines import int8
 from shoal_workers.encoding.engines.int8 import Range, load_ranges
 from shoal_workers.model import parity
+from shoal_workers.model.graph import core
 from shoal_workers.model.model import GRAPH
 from shoal_workers.process import processors
 
@@ -47,7 +48,7 @@ def product(given: Array, found: Range | None) -> Array:
     graph = ov.Model([ops.add(multiplied, ops.constant(np.ones(OUTPUTS, np.float32)))], [inputs], "product")
     if found:
         int8.quantise(graph, [found])
-    compiled = ov.Core().compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    compiled = core().compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     result: Array = compiled([given])[0]
     return result
 
@@ -86,11 +87,10 @@ class TestProduct:
 class TestGraph:
     @needs_vnni
     def test_every_product_with_weights_runs_in_8_bits(self, tiny_model: Path) -> None:
-        core = ov.Core()
-        graph = core.read_model(tiny_model / GRAPH)
+        graph = core().read_model(tiny_model / GRAPH)
         ranges = load_ranges(tiny_model, 1)
         int8.quantise(graph, ranges)
-        compiled = core.compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        compiled = core().compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
         found = [node.get_rt_info() for node in compiled.get_runtime_model().get_ops()]
         products = [info for info in found if str(info["layerType"].astype(str)).startswith("FullyConnected")]
         kinds = [str(info["runtimePrecision"].astype(str)) for info in products]
@@ -150,7 +150,7 @@ class TestRangesThatDoNotServe:
 
 class TestRanges:
     def test_they_hold_what_goes_into_each_product(self, tiny_model: Path) -> None:
-        graph = ov.Core().read_model(tiny_model / GRAPH)
+        graph = core().read_model(tiny_model / GRAPH)
         products = list(int8.find_products(graph))
         ranges = load_ranges(tiny_model, 1)
         assert [found.low.size for found in ranges] == [product.weights.shape[1] for product in products]

@@ -53,9 +53,19 @@ def build(transformer: Transformer) -> ov.Model:
     return graph
 
 
+@cache
+def core() -> ov.Core:
+    """Return OpenVINO's core, which lives as long as the process.
+
+    It gives the thread that makes it a stack for signals. When another thread drops a core, that stack is gone, and the
+    next signal kills the process.
+    """
+    return ov.Core()
+
+
 def stored_transformer(path: Path) -> Transformer:
     """Return the model of a stored graph that `build` made, with weights in f16 or f32. Raises ModelMismatch."""
-    graph = ov.Core().read_model(path)
+    graph = core().read_model(path)
     arrays = {
         node.friendly_name.removesuffix("_compressed"): node.data
         for node in graph.get_ops()

@@ -8,6 +8,7 @@ from openvino import opset13 as ops
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch
+from shoal_workers.model.graph import core
 
 #: The files, in order of preference. Others beside them, such as quantised ones, are not looked at.
 FILES = ("openvino/openvino_model.xml", "onnx/model.onnx")
@@ -55,7 +56,7 @@ def _read(path: Path) -> ov.Model:
     try:
         if path.suffix == ".onnx" and _EXTERNAL in path.read_bytes():
             raise ModelMismatch(f"{path} has numbers in other files, which are not read: use a model in one file")
-        return ov.Core().read_model(path)
+        return core().read_model(path)
     except RuntimeError as error:
         reason = (str(error).strip().splitlines() or ["no reason given"])[-1]
         raise ModelMismatch(f"{path} cannot be read ({reason:.200}): fetch the model again") from error

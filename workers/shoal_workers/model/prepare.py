@@ -27,7 +27,7 @@ from shoal.errors import DiskFull, ModelMismatch, ModelNotFound, ShoalError
 from shoal.process.extra import install_command
 from shoal.process.progress import Progress
 from shoal_workers.model import architecture, own_graph, parity, static, weights
-from shoal_workers.model.graph import build
+from shoal_workers.model.graph import build, core
 from shoal_workers.model.model import GRAPH, Model, is_prepared, prepared_folder
 from shoal_workers.model.source import (
     find_source,
@@ -210,7 +210,7 @@ def _save(model: Model, graph: ov.Model, folder: Path) -> Model:
 
 def _reference(graph: ov.Model, model: Model, path: Path) -> NDArray[np.float32]:
     """Return the parity check's normalised vectors `[texts, dimension]` or, of a reranker, scores `[pairs, 1]`."""
-    compiled = ov.Core().compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    compiled = core().compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     tokenizer = Tokenizer.from_file(str(path))
     tokenizer.no_padding()
     tokenizer.enable_truncation(model.max_tokens)

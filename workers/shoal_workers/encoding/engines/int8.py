@@ -14,6 +14,7 @@ from safetensors.numpy import load, save
 from shoal_workers.encoding.engines import INT8_VERSION
 from shoal_workers.encoding.engines.compile_cache import load_or_make
 from shoal_workers.encoding.tokenizer import Tokenizer
+from shoal_workers.model.graph import core
 from shoal_workers.model.model import GRAPH, Model
 
 Array = NDArray[np.float32]
@@ -158,10 +159,10 @@ def _script(first: int) -> str:
 
 def _measure(folder: Path, threads: int) -> list[Range]:
     """Compute the texts in f32, one after the other, and return the range of what goes into each product."""
-    core, model = ov.Core(), Model.open(folder)
-    graph = core.read_model(folder / GRAPH)
+    model = Model.open(folder)
+    graph = core().read_model(folder / GRAPH)
     measured = ov.Model([product.activations for product in find_products(graph)], graph.get_parameters(), "measured")
-    compiled = core.compile_model(
+    compiled = core().compile_model(
         measured, "CPU", {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads}
     )
     request = compiled.create_infer_request()

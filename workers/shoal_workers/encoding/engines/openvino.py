@@ -16,6 +16,7 @@ from shoal.errors import ModelMismatch
 from shoal_workers.encoding.engines import INT8_VERSION, Pooled, int8
 from shoal_workers.encoding.engines.compile_cache import load_or_make
 from shoal_workers.encoding.packing import Packing, TextSpans, pool
+from shoal_workers.model.graph import core
 from shoal_workers.model.model import GRAPH, Model
 from shoal_workers.process import processors
 from shoal_workers.process.processors import at_low_priority
@@ -105,7 +106,6 @@ class _Graph:
     """The prepared graph, compiled once for all workers, in a file of its folder if that can be used."""
 
     def __init__(self, folder: Path, precision: str, options: dict[str, Any], fixed_steps: bool):
-        self._core = ov.Core()
         self._folder = folder
         self._precision = precision
         self._options = options
@@ -118,16 +118,16 @@ class _Graph:
         if self._compiled:
             try:
                 weights = {"WEIGHTS_PATH": str((self._folder / GRAPH).with_suffix(".bin"))}
-                return self._core.import_model(self._compiled, "CPU", options | weights)
+                return core().import_model(self._compiled, "CPU", options | weights)
             except RuntimeError as error:
                 self._compiled = b""
                 self._warn(error)
-        return self._core.compile_model(self._read(), "CPU", options)
+        return core().compile_model(self._read(), "CPU", options)
 
     def _load(self) -> bytes:
         """Return the compiled graph, or nothing if it can be neither read nor kept."""
         state = (self._folder / GRAPH).stat()
-        processor = self._core.get_property("CPU", "FULL_DEVICE_NAME")
+        processor = core().get_property("CPU", "FULL_DEVICE_NAME")
         computes_in = (self._precision, self._options["INFERENCE_PRECISION_HINT"], self._fixed_steps)
         made_for = (ov.__version__, INT8_VERSION, processor, *computes_in, state.st_size, state.st_mtime_ns)
         name = blake2b(repr(made_for).encode(), digest_size=8).hexdigest()
@@ -138,11 +138,11 @@ class _Graph:
             return b""
 
     def _make(self) -> bytes:
-        contents: bytes = self._core.compile_model(self._read(), "CPU", self._options).export_model().getvalue()
+        contents: bytes = core().compile_model(self._read(), "CPU", self._options).export_model().getvalue()
         return contents
 
     def _read(self) -> Any:
-        graph = self._core.read_model(self._folder / GRAPH)
+        graph = core().read_model(self._folder / GRAPH)
         if self._precision != "int8":
             return graph
         if self._fixed_steps:
