@@ -87,9 +87,17 @@ async def call(job: Job, remedy: str = "split the list", lane: str = "interactiv
     return await shared.client.call(job, lane=lane, timeout_s=settings.request_timeout_s, client=request.client_name)
 
 
+def wanted_fingerprint() -> str | None:
+    """Return the fingerprint that the current request names, if it does. Raises InvalidRequest for an empty one."""
+    fingerprint = json_request().environ.get("HTTP_X_MODEL_FINGERPRINT")
+    if fingerprint == "":  # the server makes it of bytes that are no ASCII, too
+        raise InvalidRequest(f"{FINGERPRINT_HEADER} has no fingerprint: name one, as answers have it, or leave it out")
+    return fingerprint
+
+
 def _of_request(job: Job) -> Job:
     """Return the job, pinned to the fingerprint that the current request names, if it does."""
-    fingerprint = json_request().environ.get("HTTP_X_MODEL_FINGERPRINT")
+    fingerprint = wanted_fingerprint()
     return replace(job, fingerprint=fingerprint) if fingerprint else job
 
 

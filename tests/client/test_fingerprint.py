@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain, cycle, repeat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +14,12 @@ from conftest import running, wait_until
 from queues import Queue
 
 from shoal import Client
+from shoal.contract import wire
 from shoal.contract.jobs import LANES, TEXTS_PER_JOB
 from shoal.contract.replies import Reply
-from shoal.errors import ModelMismatch, NotReady
+from shoal.errors import InvalidRequest, MalformedJob, ModelMismatch, NotReady
 from shoal.operations import Embed, Rerank, unpack
+from shoal.operations.embed import TEXTS_PER_TOKENS_JOB
 from shoal.queue.delivery import Answer
 from shoal.queue.lane import LaneLimits
 from shoal.settings import Settings
@@ -66,7 +69,8 @@ def answering(queue: Queue, fingerprints: Iterator[str], *, is_older: bool = Fal
                 fingerprint = next(fingerprints) if is_older else job.fingerprint or next(fingerprints)
                 asked.append(job.fingerprint)
                 vectors = np.full((len(job.texts), 2), ord(fingerprint) if fingerprint else 0, np.float32)
-                reply = Reply(job.id, vectors=vectors, model="m", fingerprint=fingerprint)
+                facts: dict[str, Any] = {"output": job.options.output, "tokens": [1] * len(job.texts)}
+                reply = Reply(job.id, vectors=vectors, model="m", fingerprint=fingerprint, **facts)
                 queue.reply([Answer(delivery, reply, job.reply_to)])
 
     thread = threading.Thread(target=serve)
@@ -84,6 +88,14 @@ def test_a_job_keeps_its_fingerprint() -> None:
     assert (job.pinned("g").fingerprint, Embed(["a"]).pinned("").fingerprint) == ("f", None)
     assert job.digest() != Embed(["a", "b"]).digest()
     assert Rerank(["a"], query="b").pinned("f").fingerprint is None  # the reranker has another one
+
+
+@pytest.mark.parametrize("wrong", ["é", "a\nb", "\0", "f" * 1_025, 5, ["f"]])
+def test_a_fingerprint_that_no_header_can_hold_is_refused(make_client: MakeClient, wrong: Any) -> None:
+    with pytest.raises(InvalidRequest, match="a fingerprint of replies"):
+        make_client(fingerprint=wrong).embed("storm")
+    with pytest.raises(MalformedJob, match="shape"):
+        Reply.unpack(wire.pack({"id": "a", "fingerprint": wrong}))
 
 
 def test_every_answer_tells_the_fingerprint_of_its_model(
@@ -142,6 +154,20 @@ def test_a_worker_of_an_earlier_release_answers_no_client_that_asks_for_a_finger
         pytest.raises(ModelMismatch, match="worker that tells none"),
     ):
         make_client(fingerprint="f").embed("storm")
+    with answering(queue, repeat(""), is_older=True), pytest.raises(ModelMismatch, match="tells none"):
+        list(make_client(fingerprint="f").embed_stream(["storm"]))
+
+
+def test_workers_of_an_earlier_release_answer_clients_that_ask_for_none(make_client: MakeClient, queue: Queue) -> None:
+    with answering(queue, cycle(["a", ""]), is_older=True):
+        assert len(list(make_client().embed_stream(TEXTS, window=2))) == len(TEXTS)
+
+
+def test_parts_with_vectors_of_tokens_are_of_one_fingerprint(make_client: MakeClient, queue: Queue) -> None:
+    with answering(queue, cycle("abb")):
+        found = np.concatenate(make_client().embed(TEXTS[: 9 * TEXTS_PER_TOKENS_JOB], output="tokens"))
+    assert len(found) == 9 * TEXTS_PER_TOKENS_JOB
+    assert (found == found[0]).all()
 
 
 def test_the_cache_answers_with_vectors_of_the_fingerprint_alone(
@@ -183,8 +209,16 @@ def test_a_stream_goes_on_with_the_fingerprint_of_its_first_vectors(make_client:
 def test_parts_of_two_fingerprints_are_never_joined() -> None:
     parts = [Reply(str(n), hits=[[]], fingerprint=fingerprint) for n, fingerprint in enumerate(["f", "", "f"])]
     assert Reply.join(parts).fingerprint == "f"
-    with pytest.raises(NotReady, match=r'different models, "" \(f\) and "" \(g\): send it again'):
-        Reply.join([*parts, Reply("b", hits=[[]], fingerprint="g")])
+    for some in (parts, parts[1:]):  # the first of which may tell none
+        with pytest.raises(NotReady, match=r'different models, "" \(f\) and "" \(g\): send it again'):
+            Reply.join([*some, Reply("b", hits=[[]], fingerprint="g")])
+
+
+def test_parts_are_computed_again_though_the_last_tells_no_fingerprint(client: Client, queue: Queue) -> None:
+    with answering(queue, chain(["a", "b", "a", "b", ""], repeat("x"))) as asked:
+        found = client.embed(TEXTS)
+    assert asked == [None] * 5 + ["b"] * 2
+    assert np.all(found[:-1] == ord("b"))
 
 
 def test_a_rerank_may_name_the_fingerprint_of_the_reranker(

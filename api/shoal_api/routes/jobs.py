@@ -13,7 +13,7 @@ from flask import Response
 from shoal.bulk.vector_folder import BAD_ROWS
 from shoal.contract.excerpt import excerpt
 from shoal.contract.options import Options
-from shoal.contract.replies import FINGERPRINT_HEADER, Reply
+from shoal.contract.replies import Reply
 from shoal.errors import UnknownFile, UnknownJob
 from shoal.job_folders import owner_name
 from shoal.long_jobs.status import public_text
@@ -22,7 +22,7 @@ from shoal_api.answers.response import FileResponse, rendered, result_fields, se
 from shoal_api.answers.vector_format import VectorFormat, arrays_of
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import Context, context
-from shoal_api.enqueue import FINGERPRINT, IDEMPOTENCY_KEY, submit
+from shoal_api.enqueue import FINGERPRINT, IDEMPOTENCY_KEY, submit, wanted_fingerprint
 from shoal_api.long_jobs.long_job import (
     check_room_for_job,
     describe,
@@ -98,10 +98,14 @@ async def job_events(path: JobPath) -> Response:
     return response
 
 
-@api.get("/v1/jobs/<id>/result", responses={200: AnyJobResult, 202: AnyJobState})
+@api.get(
+    "/v1/jobs/<id>/result",
+    responses={200: AnyJobResult, 202: AnyJobState},
+    openapi_extensions={"parameters": [FINGERPRINT]},
+)
 async def job_result(path: JobPath, query: ResultQuery) -> Response:
     """Fetch the result of a job, after up to `wait` seconds; 202 with the status of the job while there is none."""
-    wanted, client = VectorFormat.of_request(), context().client
+    wanted, pin, client = VectorFormat.of_request(), wanted_fingerprint(), context().client
     try:
         reply = await client.connect().wait_result(path.id, query.wait)
     except UnknownJob:
@@ -113,7 +117,7 @@ async def job_result(path: JobPath, query: ResultQuery) -> Response:
         return rendered(await context().in_thread(state, job_id, job.status), 202)
     if reply is None:
         return rendered({"id": path.id, "status": (await client.queue.status(path.id))[0]}, 202)
-    reply = Reply.join([reply.of_pinned(json_request().headers.get(FINGERPRINT_HEADER))])
+    reply = Reply.join([reply.of_pinned(pin)])
     if reply.scores is not None:
         return rendered({**result_fields(reply), "scores": reply.scores})
     if reply.vectors is None:

@@ -51,7 +51,7 @@ class AsyncFlask(OpenAPI):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.loop = LoopThread(self.close, "shoal-loop")
+        self.loop = LoopThread(self.close, "shoal-loop", NUM_THREADS)  # for bodies, which may come slowly
         self.threads = ThreadPoolExecutor(NUM_THREADS, "shoal-view")
         #: The threads of uploads, which may take minutes each.
         self.upload_threads = ThreadPoolExecutor(MAX_LASTING, "shoal-upload")

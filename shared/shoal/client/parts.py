@@ -68,20 +68,22 @@ def telling_how_many(num: int) -> Iterator[None]:
 
 
 def of_other_versions(
-    parts: Sequence[Job], replies: Sequence[Reply], until: float
+    parts: Sequence[Job], replies: Sequence[Reply], until: float, like: Reply | None = None
 ) -> Iterator[tuple[float, list[int], list[Job]]]:
     """Yield a pause in seconds, the numbers of the replies to compute again then, and their jobs, until all are alike.
 
-    The caller replaces the replies. Computed again are all that are not like the one that was computed last, as workers
-    switch one after the other; jobs are pinned to its fingerprint. It ends at `until` on the monotonic clock, and for
-    an error.
+    The caller replaces the replies. Computed again are all that are not `like` an earlier one, or without it like the
+    one that was computed last, as workers switch one after the other; jobs are pinned to its fingerprint where theirs
+    differs. It ends at `until` on the monotonic clock, and for an error.
     """
-    wanted, pause_s = replies[-1], 0.0
+    wanted, pause_s = like or next((reply for reply in reversed(replies) if reply.fingerprint), replies[-1]), 0.0
     while not any(reply.error for reply in replies) and time.monotonic() + pause_s < until:
         others = [n for n, reply in enumerate(replies) if not reply.is_like(wanted)]
         if not others:
             return
-        yield pause_s, others, [replace(parts[n], id=new_id(), fingerprint=wanted.fingerprint or None) for n in others]
+        pins = [parts[n].fingerprint if replies[n].has_fingerprint(wanted) else wanted.fingerprint for n in others]
+        again = [replace(parts[n], id=new_id(), fingerprint=pin) for n, pin in zip(others, pins, strict=True)]
+        yield pause_s, others, again
         wanted, pause_s = replies[others[-1]], SWITCH_PAUSE_S
 
 

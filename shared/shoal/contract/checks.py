@@ -33,6 +33,11 @@ def check_string(name: str, value: Any, words: str, most: int = MAX_NAME_CHARS) 
         raise InvalidRequest(f"{name} has {len(value):,} characters: it takes {words} of at most {most:,}")
 
 
+def is_header_text(value: str) -> bool:
+    """Return True for printable ASCII, which HTTP headers can hold."""
+    return value.isascii() and value.isprintable()
+
+
 def check_range(name: str, value: Any, least: int, most: int) -> None:
     """Raise InvalidRequest unless the value is a whole number from `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from shoal.contract import traceparent, wire
-from shoal.contract.checks import check_number, check_range, check_string
+from shoal.contract.checks import check_number, check_range, check_string, is_header_text
 from shoal.contract.excerpt import excerpt, kind
 from shoal.contract.keys import NAME, NAME_RULE
 from shoal.contract.options import OPTION_DEFAULTS, Options
@@ -101,7 +101,12 @@ class Job:
         if self.timeout_s is not None:
             check_number("timeout_s", self.timeout_s, 0, MAX_DEADLINE_S)
         check_range("first_text", self.first_text, 0, MAX_TEXT_NUMBER)
-        check_string("fingerprint", "" if self.fingerprint is None else self.fingerprint, "a fingerprint of replies")
+        if self.fingerprint is not None:
+            check_string("fingerprint", self.fingerprint, "a fingerprint of replies")
+            if not is_header_text(self.fingerprint):
+                raise InvalidRequest(
+                    f"fingerprint is {excerpt(self.fingerprint)}: it takes a fingerprint of replies, printable ASCII"
+                )
         self._check()
 
     # What an operation adds

@@ -1,7 +1,7 @@
 """Replies: the vectors, hits or scores with which a worker answers a job, or the error."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from types import NoneType
 from typing import Any, Literal, NamedTuple, Self, TypeVar, get_args
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.contract import wire
+from shoal.contract.checks import MAX_NAME_CHARS, is_header_text
 from shoal.contract.excerpt import excerpt, kind
 from shoal.contract.options import Options
 from shoal.errors import BY_CODE, InvalidText, MalformedJob, ModelMismatch, NotReady, ShoalError
@@ -142,6 +143,7 @@ class Reply:
         first = replies[0]
         if len(replies) == 1:
             return first
+        first = replace(first, fingerprint=next((reply.fingerprint for reply in replies if reply.fingerprint), ""))
         vectors = None if first.vectors is None else [_present(r.vectors) for r in replies]
         for reply in replies:
             _check_alike(first, reply)
@@ -165,13 +167,17 @@ class Reply:
 
     def is_like(self, other: "Reply") -> bool:
         """Return True unless the two tell different fingerprints, or different versions of an index."""
-        fingerprints, versions = {self.fingerprint, other.fingerprint}, {self.index_version, other.index_version}
-        return all("" in told or len(told) == 1 for told in (fingerprints, versions))
+        versions = {self.index_version, other.index_version}
+        return self.has_fingerprint(other) and ("" in versions or len(versions) == 1)
+
+    def has_fingerprint(self, of: "Reply") -> bool:
+        """Return True unless the two tell different fingerprints."""
+        return "" in (self.fingerprint, of.fingerprint) or self.fingerprint == of.fingerprint
 
     def of_pinned(self, fingerprint: str | None) -> "Reply":
         """Return the reply, or the error ModelMismatch if a fingerprint is wanted and it is of another one."""
-        if not fingerprint or self.error or self.scores is not None or self.fingerprint == fingerprint:
-            return self  # scores are of a reranker, which has another one: its worker has compared that
+        if not fingerprint or self.error or self.fingerprint == fingerprint:
+            return self
         return self.failure(self.id, other_fingerprint(fingerprint, self.model, self.fingerprint))
 
     def rows_by_text(self) -> list[NDArray[np.float32]]:
@@ -242,7 +248,7 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "timings": _are_timings,
     "cached": _is(int),
     "model": _is(str),
-    "fingerprint": _is(str),
+    "fingerprint": lambda value: isinstance(value, str) and len(value) <= MAX_NAME_CHARS and is_header_text(value),
     "ignored": _list_of(_is(str)),
 }
 
@@ -256,7 +262,7 @@ def _typed(name: str, value: Any, type_: Any) -> Any:
 def _check_alike(first: Reply, other: Reply) -> None:
     """Raise NotReady if two parts of a reply are of different models, dimensions, or versions of an index."""
     described, another = _describe_model(first), _describe_model(other)
-    if described == another and first.fingerprint != other.fingerprint and not first.is_like(other):
+    if described == another and not other.has_fingerprint(first):
         described, another = f"{described} ({first.fingerprint:.12})", f"{another} ({other.fingerprint:.12})"
     if described != another:
         raise NotReady(
@@ -273,9 +279,11 @@ def _check_alike(first: Reply, other: Reply) -> None:
 
 def other_fingerprint(wanted: str, model: str, fingerprint: str) -> ModelMismatch:
     """Return the error of a job that wants a fingerprint, of a worker with another one or that tells none."""
+    found = f"{excerpt(model) if model else 'the one that answered'} has {fingerprint}"
     return ModelMismatch(
-        f"the answer is to be of the model with fingerprint {excerpt(wanted)}, and {excerpt(model)} has "
-        f"{fingerprint or 'a worker that tells none'}: start workers of the former, or compute all vectors anew"
+        f"the answer is to be of the model with fingerprint {excerpt(wanted)}, and "
+        f"{found if fingerprint else 'it is of a worker that tells none'}: start workers of the former, or compute all "
+        "vectors anew"
     )
 
 

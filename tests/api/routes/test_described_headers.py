@@ -57,5 +57,23 @@ def test_each_header_of_an_answer_is_described(api: FlaskClient) -> None:
     assert {path for path, about in paths.items() if _has_cost(about)} == {path for path, _ in BODIES}
 
 
+@pytest.mark.usefixtures("stub")
+def test_each_answer_is_of_the_fingerprint_that_the_request_names(api: FlaskClient) -> None:
+    for path, body in BODIES:
+        own = api.post(path, json=body).headers["X-Model-Fingerprint"]
+        for name, statuses in ((own, [200]), ("other", [409]), ("", [400, 422]), ("a\tb", [400, 422])):
+            response = api.post(path, json=body, headers={"X-Model-Fingerprint": name})
+            assert response.status_code in statuses, (path, name, response.get_data()[:200])
+
+
+@pytest.mark.usefixtures("stub")
+def test_a_result_is_of_the_fingerprint_that_the_request_names(api: FlaskClient) -> None:
+    for about, own in (({"op": "embed"}, "f"), ({"op": "rerank", "query": "rain"}, "r")):
+        place = api.post("/v1/jobs", json={"inputs": "storm", **about}).headers["Location"]
+        for name, status in ((own, 200), ("other", 409), ("", 422)):
+            response = api.get(f"{place}/result?wait=5", headers={"X-Model-Fingerprint": name})
+            assert response.status_code == status, (about, name, response.get_data()[:200])
+
+
 def _has_cost(about: dict[str, Any]) -> bool:
     return "X-Tokens" in about.get("post", {}).get("responses", {}).get("200", {}).get("headers", {})

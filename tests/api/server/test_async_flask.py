@@ -7,11 +7,13 @@ import pytest
 from api_stub import MakeApp
 from flask import Flask, g, request
 
+from shoal_api.server.async_flask import NUM_THREADS, AsyncFlask
+
 pytest_plugins = ["api_fixtures"]
 
 
 @pytest.fixture
-def app(make_app: MakeApp) -> Flask:
+def app(make_app: MakeApp) -> AsyncFlask:
     """Return an application on which nothing was asked."""
     return make_app()
 
@@ -29,6 +31,15 @@ def test_coroutines_run_in_the_loop_and_other_views_in_threads(app: Flask) -> No
     api = app.test_client()
     assert api.get("/waits?name=a").text == "a in shoal-loop"
     assert api.get("/blocks?name=a").text.startswith("a in shoal-view_")
+
+
+def test_as_many_bodies_are_read_at_the_same_time_as_there_are_threads_for_views(app: AsyncFlask) -> None:
+    all_read = threading.Barrier(NUM_THREADS)
+
+    async def read() -> list[int]:
+        return await asyncio.gather(*(asyncio.to_thread(all_read.wait, 60) for _ in range(NUM_THREADS)))
+
+    assert sorted(app.loop.run(read)) == list(range(NUM_THREADS))
 
 
 def test_uploads_which_take_minutes_have_threads_of_their_own(app: Flask) -> None:

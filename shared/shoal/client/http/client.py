@@ -91,7 +91,8 @@ class HttpClient(Questions):
         check_lane(lane)
         parsed, fingerprint = options_of(options), self.fingerprint
         num_texts = TEXTS_PER_JOB if parsed.is_cacheable else TEXTS_PER_TOKENS_JOB
-        jobs = (part for group in batches(texts, num_texts) for part in self._split(Embed(group, parsed), self.until()))
+        sources = (Embed(group, parsed).pinned(self.fingerprint) for group in batches(texts, num_texts))
+        jobs = (part for job in sources for part in self._split(job, self.until()))
         for job, reply in _in_order(lambda job, pause: self._wait(job, self.until(), pause, lane), jobs, window):
             fingerprint = fingerprint or reply.fingerprint
             if reply.fingerprint not in ("", fingerprint):
@@ -198,7 +199,9 @@ class HttpClient(Questions):
             except Timeout:
                 answer = None
             if answer is not None and answer.status != 202:
-                return Reply.join([reply_of(job_id, answer.values()).of_pinned(self.fingerprint)])
+                reply = reply_of(job_id, answer.values())
+                pin = self.fingerprint if reply.scores is None else ""  # scores are of the reranker, which has another
+                return Reply.join([reply.of_pinned(pin)])
             if time.monotonic() >= until:
                 raise Timeout(f"job {job_id} has no answer after {timeout_s:g} s: it keeps its place, ask again")
 

@@ -274,7 +274,9 @@ class AsyncHandle:
         reply = await self.client.connect().wait_result(self.id, timeout_s)
         if reply is None:
             raise Timeout(f"job {self.id} has no answer after {timeout_s:g} s: it keeps its place, ask again")
-        return Reply.join([reply.of_pinned(self.client.fingerprint)])
+        if reply.scores is None:  # scores are of the reranker, which has a fingerprint of its own
+            reply = reply.of_pinned(self.client.fingerprint)
+        return Reply.join([reply])
 
     async def status(self) -> str:
         """Return one of queued, running, done, failed, cancelled and expired."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from threading import Lock, RLock, Thread, current_thread
 from typing import Any, Generic, TypeVar
 
@@ -45,10 +46,16 @@ class _Steps(Generic[T]):
 
 
 class LoopThread:
-    """An event loop in a daemon thread, from the first call to `close`, where `at_end` is awaited. Thread-safe."""
+    """An event loop in a daemon thread, from the first call to `close`, where `at_end` is awaited. Thread-safe.
 
-    def __init__(self, at_end: Callable[[], Awaitable[object]], name: str = "shoal-client"):
+    `num_threads` is the number of threads for what blocks, by default as asyncio has them.
+    """
+
+    def __init__(
+        self, at_end: Callable[[], Awaitable[object]], name: str = "shoal-client", num_threads: int | None = None
+    ):
         self._at_end = at_end
+        self._num_threads = num_threads
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = Thread(target=self._serve, name=name, daemon=True)
         self._stopping = asyncio.Event()
@@ -81,6 +88,7 @@ class LoopThread:
                 return False
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
+                self._loop.set_default_executor(ThreadPoolExecutor(self._num_threads, "shoal-client-thread"))
                 self._thread.start()
             self._loop.call_soon_threadsafe(callback)
             return True

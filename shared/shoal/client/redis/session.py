@@ -120,18 +120,15 @@ class Call:
         if job.options.output != "vector":
             return await self._run_in_turn(parts)
         put_share(job)  # raises TooLarge
-        replies = await self._send(parts)
-        for pause_s, numbers, again in of_other_versions(parts, replies, self.until):
-            await asyncio.sleep(pause_s)
-            for n, reply in zip(numbers, await self._send(again), strict=True):
-                replies[n] = reply
-        return Reply.join(replies)
+        return Reply.join(await self._send_alike(parts))
 
     async def _run_in_turn(self, parts: Sequence[Job]) -> Reply:
         """Return the reply to parts with several vectors for each text, which are sent a few at a time."""
         replies: list[Reply] = []
         for n in range(0, len(parts), MAX_TOKENS_PARTS):
-            replies += [Reply.join([reply]) for reply in await self._send(parts[n : n + MAX_TOKENS_PARTS])]
+            told = next((reply for reply in replies if reply.fingerprint), None)
+            sent = await self._send_alike(parts[n : n + MAX_TOKENS_PARTS], told)
+            replies += [Reply.join([reply]) for reply in sent]
             num_bytes = sum(reply.vectors.nbytes for reply in replies if reply.vectors is not None)
             if num_bytes > self.max_reply_bytes:
                 raise TooLarge(
@@ -139,6 +136,15 @@ class Call:
                     f"may have {self.max_reply_bytes:,} (SHOAL_MAX_REPLY_MB): split the list"
                 )
         return Reply.join(replies)
+
+    async def _send_alike(self, parts: Sequence[Job], like: Reply | None = None) -> list[Reply]:
+        """Return the replies to the jobs, of one fingerprint and version of an index: as `like` has them, if given."""
+        replies = await self._send(parts)
+        for pause_s, numbers, again in of_other_versions(parts, replies, self.until, like):
+            await asyncio.sleep(pause_s)
+            for n, reply in zip(numbers, await self._send(again), strict=True):
+                replies[n] = reply
+        return replies
 
     async def _send(self, parts: Sequence[Job]) -> list[Reply]:
         """Put the jobs, all or none, and return their replies; what is not answered at an error is withdrawn."""
@@ -181,7 +187,7 @@ class EmbedStream:
         self._client = client
         self._timeout_s = timeout_s
         self._options = options_of(options)
-        self.fingerprint = fingerprint
+        self._pin, self._fingerprint = fingerprint, fingerprint
         #: The number of texts of a job.
         self.num_texts = TEXTS_PER_JOB if self._options.is_cacheable else TEXTS_PER_TOKENS_JOB
         #: The jobs that are not answered yet.
@@ -189,7 +195,7 @@ class EmbedStream:
 
     async def send(self, texts: list[str]) -> None:
         """Send a job of these texts."""
-        job = Embed(texts, self._options).pinned(self.fingerprint)
+        job = Embed(texts, self._options).pinned(self._pin)  # workers of earlier releases answer no pinned one
         self.sent.append((job, self._put(job)))
 
     async def receive(self) -> Any:
@@ -199,10 +205,10 @@ class EmbedStream:
         while True:
             try:
                 reply = Reply.join([await pending.result(self._timeout_s)])
-                self.fingerprint = self.fingerprint or reply.fingerprint
-                if reply.fingerprint in ("", self.fingerprint):
+                self._fingerprint = self._fingerprint or reply.fingerprint
+                if reply.fingerprint in ("", self._fingerprint):
                     break
-                job = replace(job, id=new_id()).pinned(self.fingerprint)
+                job = replace(job, id=new_id()).pinned(self._fingerprint)
             except TimeoutError as error:
                 raise await self._session.timeout(self._timeout_s) from error
             except Overloaded as error:
