@@ -57,6 +57,12 @@ MODERNBERT: dict[str, Any] = {
     **dict.fromkeys(("eos_token_id", "sep_token_id"), 1),
 }
 
+#: Two bases of angles that round to the same number.
+ALIKE = {
+    kind: {"rope_type": "default", "rope_theta": theta}
+    for kind, theta in (("full_attention", 2.4), ("sliding_attention", 1.6))
+}
+
 QWEN3: dict[str, Any] = {
     "vocab_size": 100,
     "hidden_size": 32,
@@ -93,7 +99,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "modernbert, scores": ("ModernBertForSequenceClassification", MODERNBERT | {"num_labels": 1}, {}),
     "modernbert, scores of means": (
         "ModernBertForSequenceClassification",
-        MODERNBERT | {"num_labels": 2, "classifier_pooling": "mean"},
+        MODERNBERT | {"num_labels": 2, "classifier_pooling": "mean", "rope_parameters": ALIKE},
         {},
     ),
 }

@@ -82,6 +82,7 @@ def test_a_setting_that_changes_the_arithmetic_is_unsupported(tiny_source: Path)
         "architectures": (["JinaBertModel"], "Bert"),
         "position_embedding_type": ("relative_key",),
         "is_decoder": (True,),
+        "is_causal": (True,),
         "add_cross_attention": (True,),
         "hidden_act": ("quick_gelu", ["gelu"], None),
         "auto_map": ({"AutoModel": "code.Model"},),
@@ -107,6 +108,7 @@ MODERNBERT: dict[str, Any] = {
         *[(name, True) for name in ("attention_bias", "mlp_bias", "norm_bias", "classifier_bias")],
         ("classifier_activation", "relu"),
         ("classifier_pooling", "max"),
+        ("is_causal", True),
         ("layer_types", ["full_attention", "chunked_attention"]),
         ("layer_types", "full_attention"),
         ("rope_scaling", {"rope_type": "linear", "factor": 2.0}),
@@ -138,7 +140,8 @@ def test_layers_attend_as_older_files_say_too(models: Path) -> None:
     [
         ({"layer_types": ["full_attention"]}, "layer_types in config.json names 1 layers, and the model has 4"),
         ({"rope_parameters": None, "local_rope_theta": "a"}, 'local_rope_theta in config.json is "a": it must be a'),
-        ({"local_attention": True}, "local_attention in config.json is true: it must be a number from 1"),
+        ({"local_attention": True}, "local_attention in config.json is true: it must be a number from 2"),
+        ({"local_attention": 1}, "local_attention in config.json is 1: it must be a number from 2"),
         ({"num_hidden_layers": 5, "layer_types": None}, r"the weights lack tensor layers\.4\.attn\.Wqkv\.weight"),
         (
             {"intermediate_size": 23},
@@ -201,6 +204,7 @@ def test_a_decoder_with_windows_or_scores_is_unsupported(models: Path) -> None:
     for name, value in (
         ("use_sliding_window", True),
         ("attention_bias", True),
+        ("is_causal", False),
         ("layer_types", ["full_attention", "sliding_attention"]),
         ("architectures", ["Qwen3ForSequenceClassification"]),
         ("rope_parameters", {"rope_type": "yarn", "factor": 4.0}),

@@ -147,8 +147,9 @@ HOPELESS = {"type": "Replace", "pattern": {"Regex": r"(a+)+$|(\w+\s?)+[!]{9}|(.*
         ({"model": 1}, r"tokenizer\.json cannot be used"),
         ({"post_processor": NO_ROOM}, "adds 100,000,000 tokens to a text, and the model takes 48"),
         ({"normalizer": HOPELESS}, r"tokenizer\.json cannot be used \(Onig: Regex search error"),
+        ({"post_processor": None}, r"tokenizer\.json makes no token of an empty text"),
     ],
-    ids=["no tokenizer", "no room for a text", "a hopeless pattern"],
+    ids=["no tokenizer", "no room for a text", "a hopeless pattern", "no token of its own"],
 )
 def test_a_tokenizer_that_cannot_be_used_is_refused(
     source: Path, tmp_path: Path, change: dict[str, Any], words: str
@@ -156,6 +157,15 @@ def test_a_tokenizer_that_cannot_be_used_is_refused(
     update(source / "tokenizer.json", change)
     with pytest.raises(ModelMismatch, match=words):
         prepare_if_needed(tmp_path, str(source))
+
+
+def test_a_model_of_too_many_weights_is_refused_before_it_is_stored(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal_workers.model.model.MAX_SIZE", 1_000)
+    with pytest.raises(ModelMismatch, match="a size outside of 1 to 1,000: use another model"):
+        prepare_if_needed(tmp_path, str(source))
+    assert [path.name for path in (tmp_path / "models").iterdir() if not path.name.endswith(".lock")] == []
 
 
 def test_a_tokenizer_of_another_model_is_refused(source: Path, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ ACTIVATIONS = {
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "position_embedding_type": ("absolute", None),
     "is_decoder": (False, None),
+    "is_causal": (False, None),
     "add_cross_attention": (False, None),
     "quantization_config": (None,),
     "auto_map": (None, {}),
@@ -284,7 +285,10 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         has_biases=False,
         has_shifts=False,
         attention=attention.QWEN3,
-        neutral=dict.fromkeys(("attention_bias", "use_sliding_window"), (False, None)),
+        neutral={
+            **dict.fromkeys(("attention_bias", "use_sliding_window"), (False, None)),
+            "is_causal": (True, None),
+        },
     ),
 }
 

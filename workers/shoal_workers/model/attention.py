@@ -72,7 +72,7 @@ def read_attention(config: Mapping[str, Any], settings: AttentionSettings, layer
     kind = by_period if types is None else types[layer]
     rope = _of_rope(config.get("rope_parameters") or {}, settings, kind) or {}
     theta = _number(rope, "rope_theta", _number(config, *settings.thetas[kind]))
-    window = int(_number(config, *settings.windows[kind])) // 2 if kind in settings.windows else 0
+    window = int(_number(config, *settings.windows[kind], at_least=2)) // 2 if kind in settings.windows else 0
     return Attention(theta, window, settings.is_causal)
 
 
@@ -81,8 +81,10 @@ def _of_rope(parameters: Mapping[str, Any], settings: AttentionSettings, kind: s
     return parameters.get(kind) if len(settings.thetas) > 1 else parameters
 
 
-def _number(config: Mapping[str, Any], key: str, default: float) -> float:
+def _number(config: Mapping[str, Any], key: str, default: float, at_least: int = 1) -> float:
     value = config.get(key, default)
-    if type(value) not in (int, float) or not 1 <= value <= 1e9:
-        raise ModelMismatch(f"{key} in config.json is {excerpt(value)}: it must be a number from 1 to 1000000000")
+    if type(value) not in (int, float) or not at_least <= value <= 1e9:
+        raise ModelMismatch(
+            f"{key} in config.json is {excerpt(value)}: it must be a number from {at_least} to 1000000000"
+        )
     return float(value)

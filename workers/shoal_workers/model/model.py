@@ -62,13 +62,13 @@ class Model:
     @classmethod
     def read(cls, name: str, source: Path) -> Self:
         """Read the model in a Sentence Transformers folder. Raises ModelNotFound or ModelMismatch."""
-        return cls(name=name, source=str(source.absolute()), **read_properties(name, source))._checked()
+        return cls(name=name, source=str(source.absolute()), **read_properties(name, source)).checked()
 
     @classmethod
     def open(cls, folder: Path) -> Self:
         """Read the description of the model that was prepared in `folder`. Raises ModelNotFound."""
         try:
-            return cls(**json.loads((folder / DESCRIPTION).read_text("utf-8")))._checked()
+            return cls(**json.loads((folder / DESCRIPTION).read_text("utf-8"))).checked()
         except FileNotFoundError:
             raise ModelNotFound(f"no model is prepared in {folder}: run `shoal model prepare`") from None
         except (OSError, ValueError, TypeError, RecursionError, ModelMismatch) as error:
@@ -80,7 +80,8 @@ class Model:
         """Write the description that `open` reads."""
         (folder / DESCRIPTION).write_text(json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
 
-    def _checked(self) -> Self:
+    def checked(self) -> Self:
+        """Return the same model. Raises ModelMismatch for a property that no model can have."""
         prompts = self.prompts if isinstance(self.prompts, dict) else {None: None}
         words = [self.name, self.source, self.digest, self.pooling, self.weights_state, self.other_blocks]
         words += [*prompts, *prompts.values()]

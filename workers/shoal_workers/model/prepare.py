@@ -102,7 +102,7 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
             num_weights=transformer.num_weights,
             other_blocks=transformer.other_blocks,
             type_offset=_type_offset(transformer, read_tokenizer_config(source)),
-        )
+        ).checked()
         _check_tokenizer(path, len(transformer.words), model, read_tokenizer_config(source))
         model = _save(model, build(transformer), folder)
     elif model.is_reranker:
@@ -167,6 +167,10 @@ def _check_tokenizer(path: Path, num_words: object, model: Model, settings: dict
         raise ModelMismatch(
             f"tokenizer.json adds {num_special:,} tokens to a text, and the model takes {max_tokens:,}: "
             "use another model"
+        )
+    if not all(encoding.ids for encoding in encodings):
+        raise ModelMismatch(
+            "tokenizer.json makes no token of an empty text, which has no vector then: use another model"
         )
     normalizer, lower = tokenizer.normalizer, settings.get("do_lower_case")
     if isinstance(normalizer, BertNormalizer) and lower in (True, False) and lower != normalizer.lowercase:

@@ -160,7 +160,7 @@ class PackedTransformer(torch.nn.Module):
 
 
 def _name(theta: float) -> str:
-    return f"angles_{round(theta)}"
+    return f"angles_{theta}".replace(".", "_")
 
 
 class _PackedLayer(torch.nn.Module):
