@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
 from hashlib import blake2b
@@ -39,7 +40,7 @@ from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.document_encoder import GROUP, SYNC_EVERY, LocalEncoder, ModelInfo, Waiting, no_wait
 from shoal_workers.index.build.scratch import SCRATCH
-from shoal_workers.index.build.vectors import EMBEDDED, SEARCHED_AT_ONCE, check_retrieval
+from shoal_workers.index.build.vectors import EMBEDDED, SEARCHED_AT_ONCE, check_retrieval, texts_of
 from shoal_workers.index.files.array_file import save_array
 from shoal_workers.index.files.manifest import BAD_ROWS, DOCUMENTS, FILES, MANIFEST, OFFSETS, QUANTISED
 from shoal_workers.index.index import Index, current_version
@@ -427,3 +428,15 @@ def test_a_large_version_is_validated_piece_by_piece(tmp_path: Path) -> None:
     quantised, encoder = quantise(vectors), MadeVectors()
     share = check_retrieval(tmp_path, "v1", vectors, quantised, encoder, no_wait, parts.append)
     assert (share, parts) == (1, [0, 0, SEARCHED_AT_ONCE / len(lines)])
+
+
+def test_the_texts_of_many_rows_take_no_memory_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "source.txt").write_text("storm\n")
+    out, rows = tmp_path / "index", np.zeros(10**6, np.int64)
+    build(Source(tmp_path / "source.txt"), out, MadeVectors())
+    tracemalloc.start()
+    try:
+        assert next(texts_of(current_version(out), 1, rows)) == "storm"
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()

@@ -140,6 +140,19 @@ def test_documents_of_a_chunked_index_are_cut_anew(tmp_path: Path, encoder: Enco
     assert len(whole[0].text) == len(text.rstrip())
 
 
+def test_chunks_without_an_overlap_end_at_the_same_paragraphs_again(
+    tmp_path: Path, encoder: Encoder, home: Path
+) -> None:
+    out, settings = tmp_path / "index", Settings(home=str(home))
+    text = "\n\n".join(f"Storm {n} brings {'rain ' * (n % 7)}to the market" for n in range(20))
+    chunker = encoder.chunker(Options(chunk_tokens=20, chunk_overlap=0), "")
+    assert chunker is not None
+    build(source_of(tmp_path, [{"id": "a", "text": text}]), out, MadeVectors(), cutter=Cutter(chunker, 20, 0))
+    before = documents(out)
+    migrate(out, LocalEncoder(encoder), settings=settings)
+    assert documents(out) == before
+
+
 def test_a_damaged_version_and_a_folder_without_one_are_refused(tmp_path: Path) -> None:
     out = tmp_path / "index"
     with pytest.raises(IndexNotFound):

@@ -55,10 +55,14 @@ class VersionDocuments(Source):
 
 
 def _joined(chunks: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Return the document of these chunks, with spaces for the white space around them, which they do not have."""
+    """Return the document of these chunks, with white space between them, which they do not have.
+
+    Several characters of it are taken for the end of a paragraph, so that the cutter finds an end there again.
+    """
     pieces: list[str] = []
     fields, end = {}, 0
     for fields in chunks:
-        pieces += [" " * (fields["start"] - end), fields["text"][max(0, end - fields["start"]) :]]
+        gap = fields["start"] - end
+        pieces += [("\n" if gap > 1 else " ") * gap, fields["text"][max(0, -gap) :]]
         end = fields["stop"]
     return {name: value for name, value in fields.items() if name not in CHUNK_FIELDS} | {"text": "".join(pieces)}

@@ -118,7 +118,7 @@ def embed_texts(folder: Path, state: BuildState, plan: VectorPlan, encoder: Docu
         file.truncate()
         done = state.num_embedded
         progress = replace(state.progress("embedding", done / max(1, len(new_rows))), rows=done)
-        texts = _texts_of(folder, state.count, new_rows[done:])
+        texts = texts_of(folder, state.count, new_rows[done:])
         with closing(encoder.embed(texts, lambda reason: report(replace(progress, step=reason)))) as groups:
             for vectors in groups:
                 if vectors.shape[1] != dimension:
@@ -177,7 +177,7 @@ def check_retrieval(
     num_sampled = min(count, int(np.clip(SHARE * count, LEAST, MOST)))
     seed = int.from_bytes(blake2b(version.encode(), digest_size=8).digest())
     rows = np.sort(np.random.default_rng(seed).choice(count, num_sampled, replace=False))
-    queries = np.concatenate(list(encoder.embed(_texts_of(folder, count, rows), waiting)))
+    queries = np.concatenate(list(encoder.embed(texts_of(folder, count, rows), waiting)))
     try:
         best = np.full(num_sampled, -np.inf, np.float32)
         for start in range(0, count, SEARCHED_AT_ONCE):
@@ -199,7 +199,7 @@ def check_retrieval(
     return num_found / num_sampled
 
 
-def _texts_of(folder: Path, count: int, rows: NDArray[np.int64]) -> Iterator[str]:
+def texts_of(folder: Path, count: int, rows: NDArray[np.int64]) -> Iterator[str]:
     """Return the texts of rows of a version with `count` documents."""
     documents = Documents(folder, count, has_ids=False)
-    return (documents.document(row)["text"] for row in rows.tolist())
+    return (documents.document(int(row))["text"] for row in rows)  # a list of all rows would take much memory
