@@ -61,7 +61,7 @@ class TensorNames:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """What the layers are made of. All is false in BERT, whose norms stand after attention and after the network.
+    """The blocks of a layer. All is false in BERT, whose norms stand after attention and after the network.
 
     With `norms_first` they stand before. With `is_gated` the first half of what `up` makes goes through the function
     and is multiplied with the second. With `is_rms`, norms are RMS norms.

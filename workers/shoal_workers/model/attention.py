@@ -1,4 +1,4 @@
-"""How the layers of a model with rotary positions attend, as its config.json says."""
+"""The attention of each layer of a model with rotary positions, read from its config.json."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from shoal.errors import ModelMismatch
 
 
 class Attention(NamedTuple):
-    """How the tokens of a layer attend.
+    """The attention of a layer.
 
     Queries and keys are turned by angles of the base `theta`; at 0 they are not. A token attends to those at most
     `window` positions away; at 0 to all. With `is_causal` it attends to none that comes after it.

@@ -112,7 +112,7 @@ class Transformer:
 
     @property
     def other_blocks(self) -> str:
-        """What the layers have that BERT's have not, in words; empty if there is nothing."""
+        """The blocks that BERT lacks, in words; empty if there are none."""
         words = {
             "norms before attention": self.blocks.norms_first,
             "gates": self.blocks.is_gated,
