@@ -65,7 +65,7 @@ def answer_unexpected_error(error: Exception) -> Response:
 
 def _rendered(code: str, message: str, status: int, headers: Mapping[str, str]) -> Response:
     context().metrics.errors.labels(code).inc()
-    return rendered(_dialect().told(code, message, status), status, headers)
+    return rendered(_dialect().error_body(code, message, status), status, headers)
 
 
 def _dialect() -> type[ErrorShape]:

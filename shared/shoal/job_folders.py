@@ -12,8 +12,8 @@ from hashlib import blake2b
 from pathlib import Path
 
 from shoal.errors import DiskFull
-from shoal.long_task import Report, TaskProgress
 from shoal.settings import Settings
+from shoal.task_progress import Report, TaskProgress
 
 #: The folder of these folders, below the one for files. Each pool has one in it.
 JOBS = "jobs"

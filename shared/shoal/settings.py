@@ -71,7 +71,7 @@ class Settings:
     max_backlog: int = _setting(
         10_000, "Most unanswered jobs in a lane; more are refused. All limits of lanes are the workers'.", 1
     )
-    max_backlog_texts: int = _setting(100_000, "Most texts in the unanswered jobs of a lane.", 1)
+    max_backlog_texts: int = _setting(100_000, "Most texts in the unanswered jobs of a lane, and in one request.", 1)
     max_backlog_mb: int = _setting(256, "Most memory of Redis for the unanswered jobs of a lane, in MB.", 1)
     max_reply_mb: int = _setting(8, "Largest reply, in MB; token vectors and many hits can be large.", 1, 256)
     max_result_mb: int = _setting(

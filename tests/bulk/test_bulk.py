@@ -40,12 +40,12 @@ from shoal.errors import (
     NotReady,
     Unavailable,
 )
-from shoal.long_task import Report, TaskProgress
 from shoal.operations import Embed
 from shoal.queue.delivery import Answer
 from shoal.queue.lane import LaneLimits
 from shoal.records.document import BadRow, Document
 from shoal.settings import DEFAULTS, Settings
+from shoal.task_progress import Report, TaskProgress
 from shoal_workers.loop.worker import Worker
 from shoal_workers.service.service import announced
 

@@ -21,8 +21,8 @@ from shoal.long_jobs.rq_job import RUN, job_class_of
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.long_jobs.status import public_text
 from shoal.long_jobs.submission import KINDS
-from shoal.long_task import TaskProgress
 from shoal.settings import Settings
+from shoal.task_progress import TaskProgress
 from shoal_workers.long_jobs.maintenance import LOOK_FIRST_S, Maintenance
 from shoal_workers.long_jobs.rq_worker import ALIVE_S, LongJobWorker
 from shoal_workers.long_jobs.runnable_job import TEMPORARY_ERRORS, Meter, ProgressLog, RunnableJob

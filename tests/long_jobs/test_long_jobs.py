@@ -21,10 +21,10 @@ from shoal.long_jobs import long_jobs
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.long_jobs.status import LongJobStatus
-from shoal.long_task import TaskProgress
 from shoal.records.source import Source
 from shoal.settings import Settings
 from shoal.supervisor.supervisor import runs_jobs
+from shoal.task_progress import TaskProgress
 from shoal_api.app import create_app
 from shoal_api.context import Context
 from shoal_workers.index.build.builder import build

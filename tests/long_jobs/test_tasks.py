@@ -15,8 +15,8 @@ from queues import Queue
 from shoal.errors import DiskFull, FileError, InvalidRequest, NotReady, PathNotAllowed, ShoalError, Unavailable
 from shoal.job_folders import JobFolders, owner_name
 from shoal.long_jobs.submission import KINDS
-from shoal.long_task import Report, TaskProgress
 from shoal.settings import Settings
+from shoal.task_progress import Report, TaskProgress
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.long_jobs import tasks
 from shoal_workers.long_jobs.tasks import functions

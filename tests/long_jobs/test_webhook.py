@@ -19,7 +19,7 @@ from test_runner import Place
 from shoal.errors import AddressNotAllowed, Unavailable
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.settings import Settings
-from shoal_workers.long_jobs.tasks import SIGNATURE, send, send_webhook
+from shoal_workers.long_jobs.webhook import SIGNATURE, send, send_webhook
 
 SECRET = "s3cret-of-webhooks"
 

@@ -24,9 +24,10 @@ from shoal.operations.search_fields import parse_boosts
 from shoal.operations.search_options import SearchOptions
 from shoal.records.document import Document
 from shoal_workers.index.index import Index
-from shoal_workers.index.query import ALPHA, NEGATIVE_WEIGHT
+from shoal_workers.index.query import NEGATIVE_WEIGHT
 from shoal_workers.index.ranked_search import MAX_POOL, MIN_POOL, SearchAnswer, most_diverse, pool_size
 from shoal_workers.index.search.boosts import boosts_of
+from shoal_workers.index.search.fusion import ALPHA
 
 Hit = dict[str, Any]
 Numbers = NDArray[np.float32]

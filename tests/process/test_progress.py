@@ -6,8 +6,8 @@ import termios
 
 import pytest
 
-from shoal.long_task import TaskProgress
 from shoal.process.progress import Progress, TaskBar, task_line
+from shoal.task_progress import TaskProgress
 
 
 class Clock:

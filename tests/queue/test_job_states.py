@@ -25,7 +25,7 @@ from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
 from shoal.errors import Overloaded, ShoalError, TooLarge, Unavailable
 from shoal.operations import Embed
-from shoal.queue.blame import DeadLetter
+from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.delivery import Answer, Delivery
 from shoal.queue.lane import LaneLimits, PackedJobs
 

@@ -18,7 +18,7 @@ from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.operations import Embed
-from shoal.queue.blame import DeadLetter
+from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.delivery import Answer
 from shoal.queue.pool import Membership
 from shoal.settings import Settings

@@ -15,25 +15,25 @@ from pdf_files import pdf, pdf_of
 
 from shoal.errors import Paused
 from shoal.extraction.file_formats import extract_markdown
-from shoal.extraction.text_reader import MAX_FILE_BYTES, MAX_TEXT_BYTES, Extracted, TextReader, UnreadableFile
+from shoal.extraction.reader_client import MAX_FILE_BYTES, MAX_TEXT_BYTES, Extracted, ReaderClient, UnreadableFile
 
 needs_html = pytest.mark.skipif(not find_spec("selectolax"), reason="selectolax is not installed")
 needs_pdf = pytest.mark.skipif(not find_spec("pypdf"), reason="pypdf is not installed")
 
 
 @pytest.fixture
-def reader() -> Iterator[TextReader]:
+def reader() -> Iterator[ReaderClient]:
     """A reader of files that may take ten seconds of the processor's time, or one unless they are PDF files."""
-    with TextReader(10, 1) as reader:
+    with ReaderClient(10, 1) as reader:
         yield reader
 
 
-def read(reader: TextReader, kind: str, data: bytes) -> Extracted:
+def read(reader: ReaderClient, kind: str, data: bytes) -> Extracted:
     """Return the text of a file that is given in two pieces."""
     return reader.read(kind, [data[:1_000], data[1_000:]])
 
 
-def fault(reader: TextReader, kind: str, data: bytes) -> str:
+def fault(reader: ReaderClient, kind: str, data: bytes) -> str:
     """Return what is wrong with a file."""
     with pytest.raises(UnreadableFile) as error:
         read(reader, kind, data)
@@ -50,7 +50,7 @@ PAGE = """<!doctype html><html><head><title> News
 
 @needs_html
 class TestWebPages:
-    def test_the_text_has_a_line_for_each_block(self, reader: TextReader) -> None:
+    def test_the_text_has_a_line_for_each_block(self, reader: ReaderClient) -> None:
         found = read(reader, "html", PAGE.encode())
         assert found.title == "News of today"
         assert found.text.split("\n") == [
@@ -58,14 +58,14 @@ class TestWebPages:
             *("  kept", "   as is ", "", "one", "two"),
         ]
 
-    def test_the_text_is_that_of_the_main_part_if_there_is_one(self, reader: TextReader) -> None:
+    def test_the_text_is_that_of_the_main_part_if_there_is_one(self, reader: ReaderClient) -> None:
         page = "<body>Menu<main><p>Storm</main><article>One</article><article>Other</article>"
         assert read(reader, "html", page.encode()).text == "Storm"
         assert read(reader, "html", page.replace("main", "div").encode()).text.split("\n") == [
             *("Menu", "", "Storm", "", "One", "", "Other")
         ]
 
-    def test_the_encoding_is_the_declared_one(self, reader: TextReader) -> None:
+    def test_the_encoding_is_the_declared_one(self, reader: ReaderClient) -> None:
         for declared, encoding in (
             *(("", "utf-8"), ("", "utf-8-sig"), ("", "utf-16"), ("<meta charset=latin1>", "cp1252")),
             ('<meta http-equiv="Content-Type" content="text/html; charset=ISO-8859-15">', "iso8859-15"),
@@ -75,7 +75,7 @@ class TestWebPages:
             text = "暴風雨" if encoding == "shift_jis" else "Zürich"
             assert read(reader, "html", f"{declared}<p>{text}".encode(encoding)).text == text
 
-    def test_a_page_that_cannot_be_read_says_why(self, reader: TextReader) -> None:
+    def test_a_page_that_cannot_be_read_says_why(self, reader: ReaderClient) -> None:
         for data, reason in (
             ("<p>Zürich".encode("cp1252"), "byte 0xfc at 4 is not utf-8, and it declares no other encoding"),
             ("<meta charset=euc-jp><p>Zürich".encode("cp1252"), "is not euc_jp, which it declares"),
@@ -85,7 +85,7 @@ class TestWebPages:
         ):
             assert reason in fault(reader, "html", data)
 
-    def test_a_bomb_ends_neither_this_process_nor_the_reading(self, reader: TextReader) -> None:
+    def test_a_bomb_ends_neither_this_process_nor_the_reading(self, reader: ReaderClient) -> None:
         """The parser takes time that grows with the square of the depth."""
         assert "too much of the processor's time" in fault(reader, "html", b"<div>" * 400_000 + b"x")
         assert read(reader, "html", b"<div>" * 10_000 + b"rain").text == "rain"
@@ -93,17 +93,17 @@ class TestWebPages:
 
 @needs_pdf
 class TestPdfFiles:
-    def test_the_text_is_that_of_all_pages(self, reader: TextReader) -> None:
+    def test_the_text_is_that_of_all_pages(self, reader: ReaderClient) -> None:
         assert read(reader, "pdf", pdf(["Storm in Europe.", "Rain."], "News", packed=True)) == Extracted(
             "Storm in Europe.\n\nRain.", "News"
         )
 
-    def test_divided_words_are_joined(self, reader: TextReader) -> None:
+    def test_divided_words_are_joined(self, reader: ReaderClient) -> None:
         lines = ["a exam-", "ple of X-", "Rays"]
         content = "BT /F1 12 Tf 72 700 Td 14 TL " + " ".join(f"({line}) Tj T*" for line in lines) + " ET"
         assert read(reader, "pdf", pdf_of([content.encode()])).text == "a example of X-\nRays"
 
-    def test_an_encrypted_file_is_read_only_without_a_password(self, reader: TextReader) -> None:
+    def test_an_encrypted_file_is_read_only_without_a_password(self, reader: ReaderClient) -> None:
         from pypdf import PdfReader, PdfWriter
 
         for password, algorithm, is_read in (("", "RC4-128", True), ("secret", "RC4-128", False)):
@@ -116,7 +116,7 @@ class TestPdfFiles:
             else:
                 assert fault(reader, "pdf", file.getvalue()) == "it is encrypted: save it without a password"
 
-    def test_a_file_that_cannot_be_read_says_why(self, reader: TextReader) -> None:
+    def test_a_file_that_cannot_be_read_says_why(self, reader: ReaderClient) -> None:
         for data, reason in (
             (b"no PDF at all", "not readable as pdf (PdfStreamError: "),
             (pdf(["Storm."])[:200], "not readable as pdf ("),
@@ -126,7 +126,7 @@ class TestPdfFiles:
             assert reason in fault(reader, "pdf", data)
 
     @pytest.mark.wide
-    def test_a_bomb_of_packed_pages_is_refused(self, reader: TextReader) -> None:
+    def test_a_bomb_of_packed_pages_is_refused(self, reader: ReaderClient) -> None:
         pages = pdf_of([b"(" + b"a" * 80_000_000 + b") Tj"], packed=True)
         assert len(pages) < 10**6
         assert fault(reader, "pdf", pages)
@@ -134,7 +134,7 @@ class TestPdfFiles:
         assert "characters of text: cut it into several files" in fault(reader, "pdf", pdf_of([text] * 10, packed=True))
         assert read(reader, "pdf", pdf(["Rain."])).text == "Rain."
 
-    def test_damaged_files_are_read_or_refused(self, reader: TextReader) -> None:
+    def test_damaged_files_are_read_or_refused(self, reader: ReaderClient) -> None:
         looped = pdf(["Storm."]).replace(b"/Kids [4 0 R]", b"/Kids [2 0 R]")
         assert fault(reader, "pdf", looped)
         random = Random(7)
@@ -168,7 +168,7 @@ class TestMarkdown:
         assert extract_markdown(b"Storms\n======\ntext").title == "Storms"
         assert extract_markdown(b"text\n").title == ""
 
-    def test_no_text_takes_long(self, reader: TextReader) -> None:
+    def test_no_text_takes_long(self, reader: ReaderClient) -> None:
         """The reader has a second of the processor's time for each."""
         pieces = (b"<!--", b"[", b"**a", b"> ", b"`", b"| - ", b"[a](", b"_a_ ")
         for begin, piece in (
@@ -177,14 +177,14 @@ class TestMarkdown:
         ):
             assert read(reader, "markdown", begin + piece * (10**6 // len(piece)) + b"b\n---\nrain").text
 
-    def test_bytes_that_are_not_utf_8_are_named(self, reader: TextReader) -> None:
+    def test_bytes_that_are_not_utf_8_are_named(self, reader: ReaderClient) -> None:
         assert "byte 0xff at 3 is not utf-8" in fault(reader, "markdown", b"abc\xff")
         assert "byte 0xfc" in fault(reader, "text", "Zürich".encode("cp1252"))
         assert read(reader, "text", "Zürich".encode("utf-16")).text == "Zürich"
 
 
 class TestTheReader:
-    def test_a_file_or_text_that_is_too_large_is_refused(self, reader: TextReader) -> None:
+    def test_a_file_or_text_that_is_too_large_is_refused(self, reader: ReaderClient) -> None:
         pieces = (bytes(2**24) for _ in range(MAX_FILE_BYTES // 2**24 + 1))
         with pytest.raises(UnreadableFile, match=f"it has over {MAX_FILE_BYTES:,} bytes, the most of a file"):
             reader.read("text", pieces)
@@ -192,7 +192,7 @@ class TestTheReader:
         assert read(reader, "text", b"a" * MAX_TEXT_BYTES).text == "a" * MAX_TEXT_BYTES
 
     @needs_html
-    def test_a_caller_can_end_the_reading(self, reader: TextReader) -> None:
+    def test_a_caller_can_end_the_reading(self, reader: ReaderClient) -> None:
         def stop() -> None:
             raise Paused("stop")
 
@@ -200,7 +200,7 @@ class TestTheReader:
             reader.read("html", [b"<div>" * 400_000], stop)
         assert read(reader, "text", b"rain").text == "rain"
 
-    def test_a_process_that_is_killed_fails_the_file_alone(self, reader: TextReader) -> None:
+    def test_a_process_that_is_killed_fails_the_file_alone(self, reader: ReaderClient) -> None:
         assert read(reader, "text", b"rain").text == "rain"
         assert reader._process is not None
 
@@ -218,9 +218,9 @@ class TestTheReader:
     def test_a_limit_of_the_system_is_kept(self) -> None:
         """Only root may raise a hard limit, which the process inherits."""
         program = (
-            "import resource; from shoal.extraction.text_reader import TextReader\n"
+            "import resource; from shoal.extraction.reader_client import ReaderClient\n"
             "resource.setrlimit(resource.RLIMIT_CPU, (50, 60))\n"
-            "with TextReader() as reader: print(reader.read('text', [b'rain']).text)\n"
+            "with ReaderClient() as reader: print(reader.read('text', [b'rain']).text)\n"
             "from shoal.extraction.reader_process import _limit_time\n"
             "_limit_time(100); print(resource.getrlimit(resource.RLIMIT_CPU))"
         )

@@ -14,12 +14,12 @@ from pdf_files import pdf
 from test_builder import MadeVectors
 
 from shoal.errors import BadDocument, InvalidRequest, PathNotAllowed
-from shoal.long_task import TaskProgress
 from shoal.records.document import BadRow, Document
 from shoal.records.folder import SETTLES_S, ReadFiles, list_files
 from shoal.records.source import NO_ROOTS, Source
 from shoal.records.source_file import SourceRules
 from shoal.settings import Settings
+from shoal.task_progress import TaskProgress
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.files.manifest import READ_FILES
 from shoal_workers.index.index import Index

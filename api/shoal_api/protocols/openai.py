@@ -103,7 +103,7 @@ class OpenAIError(ErrorShape):
     statuses = BAD_REQUEST
 
     @classmethod
-    def told(cls, code: str, message: str, status: int) -> dict[str, Any]:
+    def error_body(cls, code: str, message: str, status: int) -> dict[str, Any]:
         """Return the body of an error."""
         kind = "server_error" if status >= 500 else _KINDS.get(status, "invalid_request_error")
         return {"error": {"message": message, "type": kind, "param": None, "code": code}}

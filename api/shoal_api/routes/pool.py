@@ -7,7 +7,7 @@ from typing import Any
 from flask import Response
 
 from shoal.errors import MissingExtra
-from shoal.queue.blame import DeadLetter, DeadLetters
+from shoal.queue.dead_letters import DeadLetter, DeadLetters
 from shoal_api.answers.response import rendered
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import Context, context

@@ -57,7 +57,7 @@ class ErrorShape(BaseModel):
     statuses: ClassVar[Mapping[str, int]] = MappingProxyType({})
 
     @classmethod
-    def told(cls, code: str, message: str, status: int) -> dict[str, Any]:
+    def error_body(cls, code: str, message: str, status: int) -> dict[str, Any]:
         """Return the body of an error."""
         return {name: message for name in cls.model_fields}
 
@@ -93,7 +93,7 @@ class ErrorBody(ErrorShape):
     error: ErrorDetail
 
     @classmethod
-    def told(cls, code: str, message: str, status: int) -> dict[str, Any]:
+    def error_body(cls, code: str, message: str, status: int) -> dict[str, Any]:
         """Return the body of an error."""
         return {"error": {"code": code, "message": message}}
 
@@ -110,7 +110,7 @@ class TeiError(ErrorShape):
     }
 
     @classmethod
-    def told(cls, code: str, message: str, status: int) -> dict[str, Any]:
+    def error_body(cls, code: str, message: str, status: int) -> dict[str, Any]:
         """Return the body of an error."""
         kind = "Empty" if (code, status) == ("invalid_request", 400) else _TEI_KINDS.get(status, "Validation")
         return {"error": message, "error_type": kind}

@@ -15,11 +15,11 @@ from shoal.client.redis.client import Client
 from shoal.contract.excerpt import excerpt
 from shoal.contract.options import OPTION_NAMES, Options
 from shoal.errors import BadDocument, InvalidRequest, Unavailable
-from shoal.long_task import Report, TaskProgress
 from shoal.records.document import BadRow, BadRows, Document
 from shoal.records.source import Source
 from shoal.records.source_file import SourceRules
 from shoal.settings import DEFAULTS, Settings
+from shoal.task_progress import Report, TaskProgress
 
 #: Rows of a part, if no other number is asked for: a run that stops repeats less than one, under a minute of most work.
 PART_ROWS = 8_192

@@ -8,7 +8,7 @@ from typing import Any
 from shoal.bulk.job_stream import WAITING_EVERY_S
 from shoal.client.redis.client import Client
 from shoal.errors import NotReady, Unavailable
-from shoal.long_task import Report, TaskProgress
+from shoal.task_progress import Report, TaskProgress
 
 _START_ALIKE = "start all with the same model and settings"
 

@@ -8,7 +8,7 @@ from shoal.cli.options import REDIS_SETTINGS, settings_options
 from shoal.cli.output import echo, echo_lines, when
 from shoal.client.redis.async_client import AsyncClient
 from shoal.client.redis.client import Client
-from shoal.queue.blame import DeadLetter, DeadLetters
+from shoal.queue.dead_letters import DeadLetter, DeadLetters
 from shoal.settings import Settings
 
 #: Most bytes shown of a job that cannot be read.

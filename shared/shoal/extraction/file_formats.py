@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from shoal.extraction.text_reader import MAX_TEXT_BYTES, Extracted, UnreadableFile
+from shoal.extraction.reader_client import MAX_TEXT_BYTES, Extracted, UnreadableFile
 
 #: Bytes at the beginning of a page in which it may say what its encoding is.
 DECLARED_BYTES = 1_024

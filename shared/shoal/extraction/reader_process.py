@@ -15,7 +15,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 from shoal.extraction.file_formats import decode, extract_html, extract_markdown, extract_pdf
-from shoal.extraction.text_reader import MAX_MEMORY_BYTES, MAX_TEXT_BYTES, OUT_OF_MEMORY, Extracted, UnreadableFile
+from shoal.extraction.reader_client import MAX_MEMORY_BYTES, MAX_TEXT_BYTES, OUT_OF_MEMORY, Extracted, UnreadableFile
 from shoal.process.system_limits import die_with_parent, limit_memory
 
 _EXTRACT: dict[str, Callable[[bytes], Extracted]] = {

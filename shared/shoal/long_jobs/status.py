@@ -7,8 +7,8 @@ from hashlib import blake2b
 from typing import Any, Literal, Self, get_args
 
 from shoal.errors import BY_CODE, Cancelled, Internal, ShoalError
-from shoal.long_task import MAX_SHOWN, TaskProgress
 from shoal.settings import Settings
+from shoal.task_progress import MAX_SHOWN, TaskProgress
 
 #: The states of a long job.
 Status = Literal["queued", "running", "paused", "done", "failed", "cancelled"]

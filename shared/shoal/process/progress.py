@@ -13,7 +13,7 @@ from shoal.errors import NotReady
 from shoal.process.printable import printable
 
 if TYPE_CHECKING:
-    from shoal.long_task import TaskProgress
+    from shoal.task_progress import TaskProgress
 
 T = TypeVar("T")
 

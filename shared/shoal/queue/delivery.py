@@ -9,7 +9,7 @@ from shoal.contract import wire
 from shoal.contract.jobs import Job
 from shoal.contract.replies import Reply
 from shoal.errors import TooLarge
-from shoal.queue.blame import DeadLetter
+from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.lane import MAX_PUT_BYTES
 
 #: All that is read of a job that is too large, in bytes.

@@ -10,9 +10,9 @@ from shoal.broker.broker import Script
 #: The parts of each script beside `lib`, in the order in which they know each other.
 _PARTS = {
     "announce": (),
-    "answer": ("lane", "place", "unread", "finish", "letter"),
-    "cancel": ("arguments", "limits", "lane", "place", "unread", "finish"),
-    "dead": (),
+    "answer": ("lane", "place", "unread", "reply", "letter"),
+    "cancel": ("arguments", "limits", "lane", "place", "unread", "reply"),
+    "dead_letters": (),
     "give_back": ("lane", "place"),
     "put": ("arguments", "limits", "lane", "unread", "room", "once"),
     "read": ("unread",),

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 from shoal.contract import wire
 from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, FileError
-from shoal.long_task import MAX_SHOWN
+from shoal.task_progress import MAX_SHOWN
 
 #: Values by the name of their column.
 Record = dict[str, Any]

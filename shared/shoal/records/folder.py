@@ -16,7 +16,7 @@ from typing import NamedTuple, NoReturn, Self
 from shoal import __version__
 from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, FileError, InvalidRequest, PathNotAllowed
-from shoal.extraction.text_reader import KINDS, TEXTS_VERSION, TextReader, UnreadableFile
+from shoal.extraction.reader_client import KINDS, TEXTS_VERSION, ReaderClient, UnreadableFile
 from shoal.records.document import Record
 from shoal.records.source_file import BLOCK_BYTES, SourceFile, SourceRules, open_file
 
@@ -179,7 +179,7 @@ def kind_of(name: str, kinds: dict[str, str] = KINDS) -> str | None:
 
 
 def read_document(
-    file: SourceFile, document_id: str, path: str, kind: str, reader: TextReader, waiting: Callable[[], object]
+    file: SourceFile, document_id: str, path: str, kind: str, reader: ReaderClient, waiting: Callable[[], object]
 ) -> Record | BadDocument:
     """Return the record of an open file: its text, its title, and its time if it is one of this machine."""
     try:
@@ -205,7 +205,7 @@ def read_folder(
 
     Files that are in `read_files` and have not changed are not read again, and what is read is noted there.
     """
-    with TextReader() as reader:
+    with ReaderClient() as reader:
         for file in files:
             if known := read_files and read_files.find(file):
                 yield known

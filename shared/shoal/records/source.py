@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, InvalidRequest
-from shoal.extraction.text_reader import KINDS, TextReader
+from shoal.extraction.reader_client import KINDS, ReaderClient
 from shoal.records.column_records import read_arrow, read_parquet
 from shoal.records.document import (
     RESERVED_NAMES,
@@ -174,7 +174,7 @@ class Source:
             if self._read:
                 yield from self._read(file, self.label)
             elif self._kind:
-                with TextReader() as reader:
+                with ReaderClient() as reader:
                     found = read_document(file, self.name, self.label.path, self._kind, reader, waiting)
                 yield 1, found
 

@@ -111,7 +111,7 @@ def check(response: TestResponse, about: dict[str, Any] | None = None) -> None:
     if status >= 400 and response.request.method != "HEAD":
         code, message = _told(response.get_json())
         words = (str(code), "invalid_request")  # a body without a code may depend on it
-        dialects = [d for d in KNOWN if response.get_json() in [d.told(word, message, status) for word in words]]
+        dialects = [d for d in KNOWN if response.get_json() in [d.error_body(word, message, status) for word in words]]
         assert dialects
         assert code in (None, "invalid_request") or {**STATUS, **dialects[0].statuses}.get(code) == status
         assert 0 < len(message) < 1_000

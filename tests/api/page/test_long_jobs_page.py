@@ -15,7 +15,7 @@ from shoal.long_jobs.submission import KINDS, WEBHOOK
 from shoal.settings import Settings, variable
 from shoal_workers.index.long_tasks import BuildIndex, ManageIndex
 from shoal_workers.long_jobs import schedules
-from shoal_workers.long_jobs.tasks import sign
+from shoal_workers.long_jobs.webhook import sign
 
 PAGE = "docs/long-jobs.md"
 

@@ -34,8 +34,8 @@ from shoal.errors import (
     Unavailable,
 )
 from shoal.index_folder import CURRENT
-from shoal.long_task import TaskProgress
 from shoal.records.source import Source
+from shoal.task_progress import TaskProgress
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.document_encoder import GROUP, SYNC_EVERY, LocalEncoder, ModelInfo, Waiting, no_wait

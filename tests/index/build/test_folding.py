@@ -21,9 +21,9 @@ from shoal.changes.change import Change
 from shoal.changes.change_log import START
 from shoal.contract.keys import Keys
 from shoal.errors import BadDocument, InvalidRequest, Paused
-from shoal.long_task import Report, TaskProgress
 from shoal.records.document import Document
 from shoal.records.source import Source
+from shoal.task_progress import Report, TaskProgress
 from shoal_workers.index.build.builder import BuildResult, build
 from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.build.scratch import SCRATCH

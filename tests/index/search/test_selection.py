@@ -20,7 +20,7 @@ from shoal_workers.index.search.boosts import boosts_of
 from shoal_workers.index.search.facets import MAX_FACET_VALUES, count_facet
 from shoal_workers.index.search.field_order import FieldOrder
 from shoal_workers.index.search.fields import Fields as IndexFields
-from shoal_workers.index.search.fields import select
+from shoal_workers.index.search.filtering import matching
 
 #: The documents of a version and those that were added to it.
 BOTH = st.tuples(st.lists(DOCUMENTS, min_size=1, max_size=25), st.lists(DOCUMENTS, max_size=12))
@@ -44,7 +44,7 @@ def fields_of(version: list[Fields], added: list[Fields], kinds: dict[str, str] 
 def test_a_filter_leaves_the_documents_that_match(
     both: tuple[list[Fields], list[Fields]], wanted: dict[str, Any]
 ) -> None:
-    found = select(parse_filter(wanted), fields_of(*both))
+    found = matching(parse_filter(wanted), fields_of(*both))
     assert found.tolist() == [matches(wanted, document) for document in [*both[0], *both[1]]]
 
 
@@ -60,7 +60,7 @@ def test_a_range_has_its_own_ends_where_it_is_to_have_them(name: str, values: li
     fields = fields_of(documents, documents)
     for end in (value for value in values if value is not None and not isinstance(value, list)):
         for wanted in ({name: {operator: end}} for operator in RANGE_OPERATORS):
-            found = select(parse_filter(wanted), fields)
+            found = matching(parse_filter(wanted), fields)
             assert found.tolist() == 2 * [matches(wanted, document) for document in documents], wanted
 
 
@@ -195,19 +195,19 @@ VERSION: list[Fields] = [{"tag": "a", "year": 2000, "day": "2001-05", "new": Tru
 def test_a_condition_that_does_not_fit_its_field_is_refused(wanted: dict[str, Any], said: str) -> None:
     for fields in (fields_of(VERSION, [], {}), fields_of([{}], VERSION, {})):
         with pytest.raises(InvalidRequest, match=said):
-            select(parse_filter(wanted), fields)
+            matching(parse_filter(wanted), fields)
 
 
 def test_of_a_stored_field_the_documents_with_a_value_are_found() -> None:
     fields = fields_of([*VERSION, {"tag": "b"}], VERSION, {})
-    assert select(parse_filter({"long": {"exists": True}}), fields).tolist() == [True, False, True]
-    assert select(parse_filter({"long": {"exists": False}}), fields).tolist() == [False, True, False]
+    assert matching(parse_filter({"long": {"exists": True}}), fields).tolist() == [True, False, True]
+    assert matching(parse_filter({"long": {"exists": False}}), fields).tolist() == [False, True, False]
 
 
 def test_values_of_another_kind_in_added_documents_are_none() -> None:
     fields = fields_of([{"year": 2000}], [{"year": "soon"}, {"year": "2000"}, {"year": {"a": 1}}], {})
-    assert select(parse_filter({"year": 2000}), fields).tolist() == [True, False, True, False]
-    assert select(parse_filter({"year": {"exists": True}}), fields).tolist() == [True, False, True, False]
+    assert matching(parse_filter({"year": 2000}), fields).tolist() == [True, False, True, False]
+    assert matching(parse_filter({"year": {"exists": True}}), fields).tolist() == [True, False, True, False]
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from test_builder import MadeVectors
 
 from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound, InvalidRequest, ShoalError
 from shoal.index_folder import CURRENT
-from shoal.long_task import TaskProgress
 from shoal.records.source import Source
 from shoal.settings import Settings
+from shoal.task_progress import TaskProgress
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.scratch import SCRATCH
 from shoal_workers.index.files.manifest import MANIFEST, Manifest

@@ -14,7 +14,7 @@ from shoal.client.redis.loop_thread import LoopThread
 from shoal.contract.jobs import Job
 from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
-from shoal.queue import blame
+from shoal.queue import dead_letters
 from shoal.queue.consumer import Consumer
 from shoal.queue.dispatcher import Dispatcher, Pending
 from shoal.queue.pool import ALIVE_S, AsyncPool
@@ -140,16 +140,16 @@ class DeadLetters:
     """The dead letters of a pool, for threads."""
 
     def __init__(self, producer: BlockingProducer):
-        self.asynchronous = blame.DeadLetters(producer.asynchronous)
+        self.asynchronous = dead_letters.DeadLetters(producer.asynchronous)
         self._producer = producer
 
     def __len__(self) -> int:
         return self._producer.num_dead()
 
-    newest = blocking(blame.DeadLetters.newest)
-    get = blocking(blame.DeadLetters.get)
-    retry = blocking(blame.DeadLetters.retry)
-    drop = blocking(blame.DeadLetters.drop)
+    newest = blocking(dead_letters.DeadLetters.newest)
+    get = blocking(dead_letters.DeadLetters.get)
+    retry = blocking(dead_letters.DeadLetters.retry)
+    drop = blocking(dead_letters.DeadLetters.drop)
 
 
 def read_pool(producer: BlockingProducer) -> PoolSnapshot:

@@ -14,8 +14,8 @@ from shoal.contract.keys import Keys
 from shoal.errors import InvalidRequest, Unavailable
 from shoal.long_jobs.submission import KINDS as SHIPPED
 from shoal.long_jobs.submission import QUEUES, Kind, queue_name
-from shoal.long_task import Report, TaskProgress
 from shoal.settings import Settings
+from shoal.task_progress import Report, TaskProgress
 from shoal_workers.long_jobs.runner import Runner
 from shoal_workers.long_jobs.tasks import functions
 

@@ -13,10 +13,10 @@ from shoal.contract.keys import NAME
 from shoal.contract.languages import LANGUAGES
 from shoal.contract.options import Options
 from shoal.errors import InvalidRequest
-from shoal.long_task import Report
 from shoal.records.source import Source
 from shoal.records.source_file import SourceRules
 from shoal.settings import DEFAULTS, Settings
+from shoal.task_progress import Report
 from shoal_workers.index.build.builder import BuildResult, build
 from shoal_workers.index.build.chunks import Cutter
 from shoal_workers.index.build.document_encoder import DocumentEncoder

@@ -12,16 +12,12 @@ from shoal.errors import InvalidRequest
 from shoal.operations import Search
 from shoal_workers.index.lexical.lexical_index import MAX_QUERY_CHARS, LexicalIndex, QueryTerms
 from shoal_workers.index.search.live_documents import LiveDocuments
-from shoal_workers.index.vectors.search import Prior
 
 if TYPE_CHECKING:
     from shoal_workers.index.index import Index
 
 #: Weight of the texts that hits must not be like, against 1 for the query.
 NEGATIVE_WEIGHT = 0.5
-
-#: Part of the cosine in a hybrid score where none is asked for: docs/search.md has the measurements.
-ALPHA = 0.7
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,15 +89,6 @@ class QueryWords:
         """Return the best BM25 score among some documents; 0 without words."""
         # A maximum of all is many times as quick.
         return float(self.scores.max(initial=0) if among.all() else self.scores.max(initial=0, where=among))
-
-    def hybrid_prior(self, alpha: float, best: float) -> Prior:
-        """Return the prior of the score `alpha` * cosine + (1 - `alpha`) * BM25 / `best`.
-
-        Where no document has a word of the query, `best` is 0, and the score is the cosine.
-        """
-        if not best:
-            return Prior(1.0, np.zeros_like(self.scores))
-        return Prior(alpha, np.float32((1 - alpha) / np.float32(best)) * self.scores)
 
     def explain(self, row: int) -> dict[str, Any]:
         """Return the BM25 score of a document, and the part of it that each word of the query has."""

@@ -19,8 +19,8 @@ from shoal_workers.index.query import Query, queries_of
 from shoal_workers.index.ranker import Ranker
 from shoal_workers.index.search.facets import count_facet
 from shoal_workers.index.search.fields import HIT_NAMES, Fields
+from shoal_workers.index.search.hit_list import GroupKeys, Place, Ranking, leads_of, members_of
 from shoal_workers.index.search.pages import Pages
-from shoal_workers.index.search.ranking import GroupKeys, Place, Ranking, leads_of, members_of
 from shoal_workers.index.vectors.upper_bounds import SharedProducts
 
 if TYPE_CHECKING:

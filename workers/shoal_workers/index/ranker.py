@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 from shoal.operations.search_fields import parse_boosts, parse_sort
 from shoal.operations.search_filter import parse_filter
 from shoal.operations.search_options import SearchOptions
-from shoal_workers.index.query import ALPHA, Query, QueryWords
+from shoal_workers.index.query import Query, QueryWords
 from shoal_workers.index.search.boosts import boosts_of
 from shoal_workers.index.search.field_order import FieldOrder
-from shoal_workers.index.search.fields import select
+from shoal_workers.index.search.filtering import matching
+from shoal_workers.index.search.fusion import ALPHA, Prior, hybrid_prior
+from shoal_workers.index.search.hit_list import Ranked
 from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.search.pages import Pages
-from shoal_workers.index.search.ranking import Ranked
-from shoal_workers.index.vectors.search import Prior, merged
+from shoal_workers.index.vectors.search import merged
 from shoal_workers.index.vectors.upper_bounds import SharedProducts
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Ranker:
         if self._options.filter is None:
             found = np.ones(self._index.manifest.count + len(self._live.ids), bool)
         else:
-            found = select(parse_filter(self._options.filter), self._index.fields_at(self._live))
+            found = matching(parse_filter(self._options.filter), self._index.fields_at(self._live))
         found[self._live.hidden_rows] = False
         return found
 
@@ -107,7 +108,7 @@ class Ranker:
             prior = Prior(0.0, self.words(query).scores)
         elif self._options.mode == "hybrid" and query.texts:
             alpha = ALPHA if self._options.alpha is None else self._options.alpha
-            prior = self.words(query).hybrid_prior(alpha, self.best_bm25(query))
+            prior = hybrid_prior(self.words(query).scores, alpha, self.best_bm25(query))
         if self._options.boost is not None:
             prior = Prior(prior.weight, prior.known + self.boosts) if prior else Prior(1.0, self.boosts)
         self._last = query, prior

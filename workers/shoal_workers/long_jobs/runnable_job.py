@@ -27,7 +27,7 @@ from shoal.errors import (
 )
 from shoal.long_jobs.rq_job import CANCEL, PAUSE, RUN, LongJob
 from shoal.long_jobs.status import Progress
-from shoal.long_task import Report, TaskProgress
+from shoal.task_progress import Report, TaskProgress
 
 if TYPE_CHECKING:
     from redis.client import Pipeline

@@ -1,14 +1,9 @@
 """The functions of the kinds of long jobs. Nothing else can be done by a job."""
 
-import hmac
-import json
 import os
-import time
-from collections.abc import Collection, Mapping
-from contextlib import closing
+from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,19 +11,18 @@ from shoal.bulk import embed_file as bulk
 from shoal.bulk.embed_file import BulkRequest
 from shoal.client.redis.client import Client
 from shoal.contract.excerpt import excerpt
-from shoal.errors import FileError, InvalidRequest, Unavailable, UnknownJob
+from shoal.errors import FileError, InvalidRequest
 from shoal.job_folders import JobFolders
-from shoal.long_jobs.long_jobs import LongJobs
-from shoal.long_jobs.status import public_map, public_values
-from shoal.long_task import Report, TaskProgress
+from shoal.long_jobs.status import public_values
 from shoal.process.allowed_path import allowed_path
-from shoal.process.private_network import send_request, without_query
 from shoal.settings import Settings
+from shoal.task_progress import Report, TaskProgress
 from shoal_workers.index import long_tasks
 from shoal_workers.index.build.document_encoder import PoolEncoder, served_digest
 from shoal_workers.index.long_tasks import BuildIndex, ManageIndex, changes_of, where_is
 from shoal_workers.index.store.store_process import upload_index
 from shoal_workers.long_jobs.runnable_job import Task
+from shoal_workers.long_jobs.webhook import send_webhook
 
 #: The arguments of each kind that may be submitted.
 REQUESTS: Mapping[str, type[BulkRequest | BuildIndex | ManageIndex]] = {
@@ -36,12 +30,6 @@ REQUESTS: Mapping[str, type[BulkRequest | BuildIndex | ManageIndex]] = {
     "build_index": BuildIndex,
     "manage_index": ManageIndex,
 }
-
-#: Header of the time and the signature.
-SIGNATURE = "Shoal-Signature"
-
-#: Longest wait for the receiver to connect and to answer, in seconds.
-WEBHOOK_TIMEOUT_S = 5.0
 
 _Request = TypeVar("_Request", bound=BulkRequest | BuildIndex | ManageIndex)
 
@@ -100,45 +88,6 @@ def manage_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, 
                 changes.forget_folded(folder)
     shown: dict[str, Any] = public_values(result, settings)
     return shown
-
-
-def send_webhook(settings: Settings, arguments: Mapping[str, Any], job_id: str, report: Report) -> dict[str, Any]:
-    """Tell the `url` of the end of the job `id`, unless that was deleted, or was retried meanwhile."""
-    url, of = (arguments.get(name) for name in ("url", "id"))
-    if not isinstance(url, str) or not isinstance(of, str):
-        raise InvalidRequest("a webhook takes url and id, two strings")
-    try:
-        with LongJobs(settings) as jobs:
-            job = jobs.status(of)
-    except UnknownJob:
-        return {"status": None}
-    if not job.has_ended:
-        return {"status": None}
-    values = public_map(job, settings)
-    del values["webhook"]
-    return {"status": send(url, values, settings.webhook_secret, settings.private_host_names())}
-
-
-def sign(secret: str, body: bytes, at_s: int) -> str:
-    """Return the value of the header: the time, and the HMAC-SHA-256 in hex of the time, a dot and the body."""
-    digest = hmac.new(secret.encode(), f"{at_s}.".encode() + body, sha256).hexdigest()
-    return f"t={at_s},v1={digest}"
-
-
-def send(url: str, values: Mapping[str, Any], secret: str, private_hosts: Collection[str]) -> int:
-    """Send the values as JSON, signed if there is a secret, and return the status. Raises Unavailable."""
-    body = json.dumps(values, separators=(",", ":")).encode()
-    headers = {"Content-Type": "application/json", "User-Agent": "shoal"}
-    if secret:
-        headers[SIGNATURE] = sign(secret, body, int(time.time()))
-    try:
-        with closing(send_request(url, private_hosts, "POST", body, headers, WEBHOOK_TIMEOUT_S)) as response:
-            status = int(response.status)
-    except FileError as error:
-        raise Unavailable(error.message) from error
-    if not 200 <= status < 300:
-        raise Unavailable(f"{without_query(url)} answered {status}: a webhook takes an answer of 200 to 299")
-    return status
 
 
 def _check_writable(name: str, folder: Path) -> None:

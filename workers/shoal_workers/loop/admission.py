@@ -17,8 +17,8 @@ from shoal.contract.replies import Reply
 from shoal.errors import Expired, Internal, InvalidRequest, ModelMismatch, Poisoned, ShoalError, UnknownIndex
 from shoal.operations import Rerank, Search
 from shoal.process import logs
-from shoal.queue.blame import DeadLetter
 from shoal.queue.consumer import Consumer
+from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.delivery import Answer, Delivery
 from shoal.queue.pool import ALIVE_S, Pool
 from shoal_workers.operations.served import Served

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import DiskFull, IndexCorrupt, IndexNotFound
-from shoal.long_task import Report
 from shoal.records.source import Source
+from shoal.task_progress import Report
 from shoal_workers.index.build.chunks import Cutter
 from shoal_workers.index.build.document_encoder import DocumentEncoder
 from shoal_workers.index.build.folding import IndexChanges, collect_changes

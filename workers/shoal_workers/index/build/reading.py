@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from shoal.changes.change import is_position
 from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, InvalidRequest
-from shoal.long_task import Report, TaskProgress
 from shoal.records.document import BadRow, BadRows, Document
 from shoal.records.folder import ReadFiles
 from shoal.records.source import Source
+from shoal.task_progress import Report, TaskProgress
 from shoal_workers.index.build.chunks import Cutter
 from shoal_workers.index.build.scratch import BuildState
 from shoal_workers.index.files.array_file import save_array

@@ -25,7 +25,7 @@ from shoal.errors import (
     ModelMismatch,
     TooLarge,
 )
-from shoal.long_task import TaskProgress
+from shoal.task_progress import TaskProgress
 from shoal_workers.index.files.durable_file import replace_file
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import IndexCorrupt, IndexMismatch
-from shoal.long_task import Report
+from shoal.task_progress import Report
 from shoal_workers.index.build.document_encoder import SYNC_EVERY, DocumentEncoder, ModelInfo, Waiting
 from shoal_workers.index.build.scratch import BuildState
 from shoal_workers.index.files.array_file import open_array, write_header

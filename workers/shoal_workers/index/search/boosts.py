@@ -11,7 +11,8 @@ from shoal.errors import InvalidRequest
 from shoal.operations.search_fields import Boost
 from shoal_workers.index.files.columns import Column
 from shoal_workers.index.files.field_kinds import SECOND_US, to_date, to_number
-from shoal_workers.index.search.fields import Fields, span_of
+from shoal_workers.index.search.fields import Fields
+from shoal_workers.index.search.filtering import span_of
 
 
 def boosts_of(boosts: Sequence[Boost], fields: Fields, now: float) -> NDArray[np.float32]:

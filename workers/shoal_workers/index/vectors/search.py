@@ -66,16 +66,6 @@ class TopK(NamedTuple):
     scores: NDArray[np.float32]
 
 
-class Prior(NamedTuple):
-    """The part of scores that is `known` before vectors are read: a score is `weight` times the cosine plus this part.
-
-    `known` is float32 `[count + added]`: documents that were added since the build follow those of the version.
-    """
-
-    weight: float
-    known: NDArray[np.float32]
-
-
 class ExactSearch:
     """A search of `vectors`, float32 `[count, dimension]`, with their quantised copy. Thread-safe.
 

@@ -24,7 +24,7 @@ _ID = re.compile(r"\d{1,19}-\d{1,19}")
 
 _NAMES = ("job", "reason", "traceback", "worker", "lane", "deliveries")
 
-_LIST = scripts.load("dead")
+_LIST = scripts.load("dead_letters")
 
 
 @dataclass(frozen=True, slots=True)

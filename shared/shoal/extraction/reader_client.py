@@ -60,7 +60,7 @@ class Extracted:
     title: str = ""
 
 
-class TextReader:
+class ReaderClient:
     """A process that reads files, one at a time, and is started when there is one. Closed at the end of a `with`.
 
     A PDF file takes at most `pdf_s` of the processor's time, and any other `other_s`, in seconds.
