@@ -1,4 +1,4 @@
-"""The commands of the workers: `shoal worker`, `shoal jobs`, `shoal index` and `shoal model`."""
+"""The commands of the workers: `shoal worker`, `shoal host`, `shoal jobs`, `shoal index` and `shoal model`."""
 
 import json
 from dataclasses import asdict
@@ -11,7 +11,7 @@ from shoal.settings import Settings
 from shoal_workers.index_commands import index
 from shoal_workers.watch_command import watch
 
-__all__ = ["index", "jobs", "model", "worker"]
+__all__ = ["host", "index", "jobs", "model", "worker"]
 
 index.add_command(watch)
 
@@ -39,6 +39,29 @@ def worker(settings: Settings) -> None:
 
     logs.configure(settings)
     serve(settings)
+
+
+@click.command()
+@click.argument("models", nargs=-1, required=True, metavar="POOL=MODEL...")
+@click.option("--memory-gb", type=click.FloatRange(min=0, min_open=True), required=True, help="Most memory of all.")
+@click.option(
+    "--idle-s",
+    type=click.FloatRange(min=0),
+    default=300,
+    show_default=True,
+    help="Time after its last job at which a model is sent to sleep, in seconds.",
+)
+@settings_options(*REDIS_SETTINGS, "engine", "precision", "threads", *INDEX_SETTINGS, "cache_mb", *LOG_SETTINGS)
+def host(settings: Settings, models: tuple[str, ...], memory_gb: float, idle_s: float) -> None:
+    """Run workers of several models, each while jobs come for its pool, within a budget of memory.
+
+    Each POOL is a pool of the API (SHOAL_POOLS), and MODEL is what `shoal worker --model` takes. Each model runs once
+    at the start; from then on, the first job for a model starts it, and the rest of the jobs wait in Redis meanwhile.
+    """
+    from shoal_workers.service.model_host import run_host
+
+    logs.configure(settings)
+    run_host(settings, models, int(memory_gb * 2**30), idle_s)
 
 
 @click.command()

@@ -9,6 +9,7 @@ from typing import Any
 
 from shoal.client.redis.async_client import AsyncClient
 from shoal.errors import ShoalError
+from shoal.queue.pool import ANSWERING
 from shoal.viewers.pool_meter import WINDOW_S, PoolMeter, PoolSnapshot
 
 Heartbeats = Mapping[str, Mapping[str, Any]]
@@ -30,8 +31,8 @@ class PoolState:
 
     @property
     def ready(self) -> Heartbeats:
-        """The workers that take jobs."""
-        return {worker_id: about for worker_id, about in self.workers.items() if about.get("state") == "ready"}
+        """The workers that answer jobs, and those that start for one."""
+        return {worker_id: about for worker_id, about in self.workers.items() if about.get("state") in ANSWERING}
 
     @property
     def indexes(self) -> dict[str, dict[str, Any]]:

@@ -16,6 +16,9 @@ from shoal.queue import scripts
 #: Time for which a worker counts as alive after its last heartbeat.
 ALIVE_S = 3.0
 
+#: States of workers whose pool answers jobs. A worker that is asleep is started by the first job: `shoal host` does it.
+ANSWERING = ("ready", "asleep")
+
 #: Redis keeps the contents of a heartbeat for this many times `ALIVE_S`: they are written less often than the sign that
 #: the worker is alive.
 _KEPT_FOR = 5
@@ -135,8 +138,8 @@ class Pool:
         self.broker.pipeline(*commands)
 
     def ready(self) -> dict[str, dict[str, Any]]:
-        """Return the heartbeats of the living workers that have their model and indexes open."""
-        return {worker_id: about for worker_id, about in self.workers().items() if about.get("state") == "ready"}
+        """Return the heartbeats of the living workers that answer jobs, or start for one."""
+        return {worker_id: about for worker_id, about in self.workers().items() if about.get("state") in ANSWERING}
 
     def own_ready(self, pids: Collection[int]) -> dict[str, dict[str, Any]]:
         """Return the workers of `ready` that are these processes of this machine."""

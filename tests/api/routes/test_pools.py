@@ -105,6 +105,15 @@ def test_metrics_of_a_further_pool_are_its_own_alone(api: FlaskClient) -> None:
         assert ("shoal_http_request_seconds" in text) == is_there
 
 
+def test_a_sleeping_model_is_served(api: FlaskClient, workers: dict[str, StubWorker]) -> None:
+    workers[OTHER].announce(state="asleep", model="org/large-en")
+    assert api.get("/pools/large/ready").status_code == 200
+    assert "org/large-en" in [about["id"] for about in api.get("/v1/models").get_json()["data"]]
+    answer = api.post("/v1/embeddings", json={"input": "a", "model": "org/large-en"})
+    assert answer.get_json()["model"] == "org/large-en"
+    assert "shoal_workers_ready 1" in api.get("/pools/large/metrics").text
+
+
 def test_while_a_pool_cannot_tell_its_model_no_other_answers_for_it(
     make_app: MakeApp, workers: dict[str, StubWorker], keys: Keys
 ) -> None:

@@ -1,0 +1,236 @@
+"""The host of several models on one machine: each model runs while its jobs come, within a budget of memory."""
+
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from threading import Event
+from typing import Any
+
+import click
+
+from shoal.broker.broker import Broker
+from shoal.contract.excerpt import excerpt
+from shoal.contract.jobs import LANES
+from shoal.errors import BadSetting, NotReady, ShoalError
+from shoal.queue.pool import Pool
+from shoal.settings import Settings
+from shoal.supervisor.process import Service
+from shoal_workers.process.heartbeat import Heartbeat
+
+log = logging.getLogger(__name__)
+
+#: Interval at which the host looks for jobs of sleeping models, in seconds.
+LOOK_EVERY_S = 0.1
+
+#: Interval at which the host reads the heartbeats of its ready workers, in seconds.
+READ_EVERY_S = 1.0
+
+#: Time that a busy model keeps its memory, in seconds, before another model with jobs may take its place.
+TURN_S = 5.0
+
+#: Pause before a worker that ended by itself is started again, in seconds. It doubles with each such end.
+RESTART_AFTER_S, MAX_RESTART_AFTER_S = 1.0, 60.0
+
+#: What a heartbeat says about work, and not about the model.
+_MEASURED = ("counters", "waits", "batches", "recent", "longest_waits", "written_at", "memory_bytes")
+
+
+def run_host(settings: Settings, models: Sequence[str], budget_bytes: int, idle_s: float) -> None:
+    """Host models, each written as `POOL=MODEL`, until SIGTERM or SIGINT. Raises BadSetting, NotReady."""
+    stopping = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    with closing(Broker.connect(settings.redis_address)) as broker:
+        hosted = [HostedModel(broker, each) for each in settings_of_models(settings, models)]
+        names = ", ".join(model.name for model in hosted)
+        ModelHost(hosted, budget_bytes, idle_s).run(stopping, lambda: click.echo(f"ready for the pools {names}"))
+
+
+def settings_of_models(settings: Settings, models: Sequence[str]) -> list[Settings]:
+    """Return the settings of the worker of each model, which is written as `POOL=MODEL`. Raises BadSetting.
+
+    The indexes of `settings` belong to the pool of `settings`; each other pool has a folder of indexes of its own.
+    """
+    settings = replace(settings, redis_url=settings.redis_address, model_aliases="", workers=1)
+    found: dict[str, Settings] = {}
+    for text in models:
+        pool, equals, model = text.partition("=")
+        if not (pool and equals and model) or pool in found:
+            raise BadSetting(f"{excerpt(text)} is no POOL=MODEL with a pool of its own, such as e5=./models/e5")
+        found[pool] = replace(settings, pool=pool, model=model)
+        if pool != settings.pool:
+            found[pool] = replace(found[pool], indexes="", index_home=str(settings.home_folder / "pools" / pool))
+    return list(found.values())
+
+
+class HostedModel:
+    """One model: its pool, and the worker that runs it at times.
+
+    `state` is "asleep", "starting", "ready" or "stopping". While no worker is ready, the host announces what the last
+    one served, so that the API knows the model's name, prompts and indexes.
+    """
+
+    def __init__(self, broker: Broker, settings: Settings):
+        self.name = settings.pool
+        self.state = "asleep"
+        self.num_jobs = 0
+        self.memory_bytes = 0
+        self.is_known = False
+        self.used_at = self.ready_at = self.restart_at = time.monotonic()
+        command = [sys.executable, "-m", "shoal", "worker"]
+        self._worker = Service(f"the worker of {self.name}", command, settings.to_environment())
+        self._pool = Pool(broker, settings.keys)
+        self._pause_s = RESTART_AFTER_S
+        self._read_at = 0.0
+        self._num_answered = 0
+        self._served: dict[str, Any] = {}
+        self._asleep: Heartbeat | None = None
+
+    def start(self) -> None:
+        """Start the worker."""
+        self._worker.start()
+        self.state = "starting"
+
+    def send_to_sleep(self) -> None:
+        """Ask the worker to stop; it first answers the jobs that it has taken, and all others stay in Redis."""
+        self._announce_sleep()
+        assert self._worker.process
+        self._worker.process.terminate()
+        self.state = "stopping"
+
+    def stop(self) -> None:
+        """Stop the worker and the announcement, and wait for both."""
+        self._worker.stop()
+        self._end_sleep()
+
+    def look(self, now: float) -> None:
+        """Note how many jobs of the pool are unanswered, and what became of the worker. Raises Unavailable."""
+        keys = self._pool.keys
+        pushed = [("LLEN", keys.lane(lane)) for lane in LANES]
+        self.num_jobs = sum(self._pool.broker.pipeline(*pushed, *(("ZCARD", keys.of_lane(n, "jobs")) for n in LANES)))
+        if self.num_jobs:
+            self.used_at = now
+        if self.state != "asleep" and self._worker.exit_code() is not None:
+            self._note_end(now)
+        elif self.state == "starting" or (self.state == "ready" and now - self._read_at >= READ_EVERY_S):
+            self._read_heartbeat(now)
+
+    def _note_end(self, now: float) -> None:
+        if self.state != "stopping":
+            reason = f"{self._worker.name} ended with exit code {self._worker.exit_code()}: {self._worker.last_error()}"
+            if not self.is_known:
+                raise NotReady(reason)
+            log.warning("%s; it is not started again for %g s", reason, self._pause_s)
+            self.restart_at = now + self._pause_s
+            self._pause_s = min(2 * self._pause_s, MAX_RESTART_AFTER_S)
+            self._announce_sleep()
+        self.state = "asleep"
+
+    def _read_heartbeat(self, now: float) -> None:
+        assert self._worker.process
+        self._read_at = now
+        for about in self._pool.own_ready([self._worker.process.pid]).values():
+            self._served = about
+            self.memory_bytes = max(self.memory_bytes, int(about.get("memory_bytes", 0)))
+            num_answered = about.get("counters", {}).get("jobs", 0)
+            if self.state == "starting":
+                self._end_sleep()
+                self.state, self.is_known, self.used_at, self.ready_at = "ready", True, now, now
+                self._pause_s = RESTART_AFTER_S
+            elif num_answered != self._num_answered:
+                self.used_at = now
+            self._num_answered = num_answered
+
+    def _announce_sleep(self) -> None:
+        if self._asleep is None:
+            about = {name: value for name, value in self._served.items() if name not in _MEASURED}
+            about |= {"state": "asleep", "pid": os.getpid(), "texts_per_s": 0.0}
+            self._asleep = Heartbeat(self._pool, f"{about['host']}-{os.getpid()}-asleep", lambda: about)
+            self._asleep.start()
+
+    def _end_sleep(self) -> None:
+        if self._asleep is not None:
+            self._asleep.stop()
+            self._asleep = None
+
+
+class ModelHost:
+    """Runs models while their jobs come. `idle_s` after its last job, a model is sent to sleep.
+
+    A model with jobs starts when the budget has room. If it has none, the models that were not used for the longest
+    time are sent to sleep: idle ones at once, busy ones after their turn of `TURN_S`.
+    """
+
+    def __init__(self, models: Sequence[HostedModel], budget_bytes: int, idle_s: float):
+        self.models = models
+        self.budget_bytes = budget_bytes
+        self.idle_s = idle_s
+
+    @property
+    def is_known(self) -> bool:
+        """Return True once each model has run, so that its memory, its prompts and its indexes are known."""
+        return all(model.is_known for model in self.models)
+
+    def run(self, stopping: Event, when_known: Callable[[], object]) -> None:
+        """Run each model once, call `when_known`, and serve until `stopping` is set. Raises NotReady, BadSetting."""
+        was_known = False
+        try:
+            while not stopping.wait(LOOK_EVERY_S):
+                try:
+                    self.step(time.monotonic())
+                except (NotReady, BadSetting):
+                    raise
+                except ShoalError as error:  # Redis is away: workers wait for it too
+                    log.debug("the host cannot look for jobs: %s", error)
+                if self.is_known and not was_known:
+                    was_known = True
+                    when_known()
+        finally:
+            for model in self.models:
+                with suppress(ShoalError):
+                    model.stop()
+
+    def step(self, now: float) -> None:
+        """Look at all models, then start and stop what their jobs and the budget ask for."""
+        for model in self.models:
+            model.look(now)
+            if model.memory_bytes > self.budget_bytes:
+                raise BadSetting(
+                    f"the model of the pool {model.name} takes {model.memory_bytes / 2**30:.2f} GB, and all models may "
+                    f"take {self.budget_bytes / 2**30:.2f} GB: raise --memory-gb, or leave the model out"
+                )
+        ready = sorted((model for model in self.models if model.state == "ready"), key=lambda model: model.used_at)
+        for model in ready:
+            if now - model.used_at >= self.idle_s:
+                model.send_to_sleep()
+        if any(model.state == "starting" for model in self.models):
+            return  # one starts at a time: its memory is known once it is ready
+        wanted = self._next_wanted(now)
+        if wanted and self._num_bytes() + wanted.memory_bytes <= self.budget_bytes:
+            wanted.start()
+        elif wanted or self._num_bytes() > self.budget_bytes:
+            self._send_one_to_sleep(now)
+
+    def _next_wanted(self, now: float) -> HostedModel | None:
+        """Return the sleeping model that starts next: one that never ran, or the one with jobs that slept longest."""
+        asleep = [model for model in self.models if model.state == "asleep" and model.restart_at <= now]
+        wanted = [model for model in asleep if model.num_jobs or not model.is_known]
+        return min(wanted, key=lambda model: (model.is_known, model.ready_at), default=None)
+
+    def _num_bytes(self) -> int:
+        """Return the memory of the models that run."""
+        return sum(model.memory_bytes for model in self.models if model.state != "asleep")
+
+    def _send_one_to_sleep(self, now: float) -> None:
+        if any(model.state == "stopping" for model in self.models):
+            return  # its memory is free soon
+        over = self._num_bytes() > self.budget_bytes
+        ready = [model for model in self.models if model.state == "ready"]
+        may_stop = [model for model in ready if over or not model.num_jobs or now - model.ready_at >= TURN_S]
+        if may_stop:
+            min(may_stop, key=lambda model: (model.num_jobs > 0, model.used_at)).send_to_sleep()
