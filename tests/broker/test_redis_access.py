@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -30,6 +31,13 @@ def use(url: str) -> str:
         with pytest.raises(Timeout):
             job.result(timeout_s=0.01)
         return job.status()
+
+
+def answers(client: Client) -> bool:
+    with suppress(Unavailable):
+        queue_of(client).ping()
+        return True
+    return False
 
 
 def check_refused(url: str, words: str) -> None:
@@ -182,6 +190,26 @@ class TestTls:
         assert use(server.url) == "queued"
         done = run("status", redis_url=server.url)
         assert "1 unanswered jobs" in done.stdout
+
+    def test_sentinels_are_asked_with_the_same_certificates(self, server: RedisServer, files: Path) -> None:
+        port = free_port()
+        lines = [
+            *("port 0", f"tls-port {port}", "tls-replication yes", "tls-auth-clients yes"),
+            *(f"tls-cert-file {files}/server.pem", f"tls-key-file {files}/server.key"),
+            *(f"tls-ca-cert-file {files}/ca.pem", f"sentinel monitor main 127.0.0.1 {server.port} 1"),
+        ]
+        (files / "sentinel.conf").write_text("\n".join(lines))
+        command = [server.program, str(files / "sentinel.conf"), "--sentinel"]
+        with subprocess.Popen(command, cwd=files, stdout=subprocess.DEVNULL) as sentinel:
+            try:
+                options = server.url.partition("?")[2]
+                url = f"rediss+sentinel://127.0.0.1:{port}/main/0?{options}"
+                with Client(url) as client:
+                    wait_until(lambda: answers(client))
+                assert use(url) == "queued"
+                check_refused(url.replace("client.", "stranger."), "Redis does not answer")
+            finally:
+                sentinel.terminate()
 
     def test_a_client_without_one_or_with_a_strangers_is_not_let_in(self, server: RedisServer, files: Path) -> None:
         alone = f"rediss://127.0.0.1:{server.port}/0?ssl_ca_certs={files}/ca.pem"
