@@ -16,18 +16,13 @@ from queues import Queue
 from test_cli import fail, succeed
 
 from shoal import Client
+from shoal.bulk.served_model import served_model
 from shoal.cli.main import main
 from shoal.contract.excerpt import excerpt
 from shoal.errors import ModelMismatch, NotReady, Paused
 from shoal.queue.lane import LaneLimits
 from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.index.build.document_encoder import (
-    LocalEncoder,
-    ModelInfo,
-    PoolEncoder,
-    served_digest,
-    served_model_info,
-)
+from shoal_workers.index.build.document_encoder import LocalEncoder, PoolEncoder, info_of, served_digest
 from shoal_workers.index.build.vectors import model_of
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.versions import list_versions
@@ -119,7 +114,7 @@ class TestThroughAPool:
         index = Index.open(tmp_path / "news")
         assert index.vectors == pytest.approx(vectors, abs=1e-5)
         assert index.manifest.prompt == "document"
-        assert model_of(index.manifest) == ModelInfo.of(encoder.model, encoder.fingerprint)
+        assert model_of(index.manifest) == info_of(encoder.model, encoder.fingerprint)
 
     def test_changes_of_the_index_are_folded_in(
         self, shoal: CliRunner, source: Path, tmp_path: Path, queue: Queue
@@ -169,7 +164,7 @@ class TestThroughAPool:
         assert "the model is other, but the pool serves" in said
 
     def test_a_pool_that_comes_to_serve_another_model(self, client: Client, encoder: Encoder) -> None:
-        here = ModelInfo.of(encoder.model, encoder.fingerprint)
+        here = info_of(encoder.model, encoder.fingerprint)
         with pytest.raises(ModelMismatch, match=f"and {excerpt(here.name)} has {here.fingerprint}"):
             list(PoolEncoder(client, replace(here, fingerprint="f" * 32)).embed(["storm"]))
 
@@ -210,8 +205,8 @@ def test_workers_of_different_models_or_of_one_with_other_settings(client: Clien
         about = {"state": "ready", "model": "m", "digest": "d", "dimension": 8, "precision": name}
         client.pool.announce(name, about | {"fingerprint": name})
     with pytest.raises(NotReady, match=r"make different vectors of a text, .* different precision \(bf16; f32\)"):
-        served_model_info(client)
+        served_model(client.pool.ready().values())
     assert served_digest(client) == "d"  # versions are published and rolled back all the same
     client.pool.announce("two", {"state": "ready", "model": "two", "digest": "two" * 8, "dimension": 8})
     with pytest.raises(NotReady, match=r"serve different models, m \(d.*, two \("):
-        served_model_info(client)
+        served_model(client.pool.ready().values())

@@ -223,7 +223,7 @@ class _Run:
         """Raise InvalidRequest or ModelMismatch for another source or model, NotReady if some workers have another."""
         now = replace(self.manifest, source=self.source.fingerprint())
         with suppress(Unavailable):
-            if model := served_model(self.client):
+            if model := served_model(self.client.pool.workers().values()):
                 now = replace(now, model=model.name, digest=model.digest, fingerprint=model.fingerprint)
         self.manifest.check_same(now, self.folder.path)
 
