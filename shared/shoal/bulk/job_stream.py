@@ -150,7 +150,7 @@ class JobStream:
         group.vectors = np.concatenate(vectors) if vectors else None
 
     def _outcome(self, first: _SentJob, sent: Sequence[_SentJob]) -> NDArray[np.float32] | ShoalError:
-        """Return the vectors of the first job, or its error. Raises Internal once `MAX_INTERNAL` texts in a row fail."""
+        """Return the vectors of the first job, or its error. Raises Internal if `MAX_INTERNAL` texts fail in a row."""
         try:
             reply = self._reply(first, sent)
         except _ERRORS_OF_A_TEXT as error:
