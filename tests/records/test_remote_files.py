@@ -46,16 +46,22 @@ class TestStores:
         store.pipe("/bucket/a.parquet", parquet_bytes)
         assert texts("memory://bucket/a.parquet") == ["one", "two"]
 
-    def test_one_over_sftp_tells_its_position_and_not_where_it_went(
-        self, store: Any, monkeypatch: pytest.MonkeyPatch
+    def test_one_is_read_though_the_seek_of_the_store_returns_none(
+        self, store: Any, monkeypatch: pytest.MonkeyPatch, parquet_bytes: bytes
     ) -> None:
         store.pipe("/bucket/a.csv", b"text\none\ntwo\n")
-        opened = store.open("/bucket/a.csv")
-        go_to = opened.seek
-        monkeypatch.setattr(type(opened), "seek", lambda self, *place: go_to(*place) and None)
+        store.pipe("/bucket/a.parquet", parquet_bytes)
+        kind = type(store.open("/bucket/a.csv"))
+        go_to = kind.seek
+
+        def seek(self: Any, *place: int) -> None:
+            go_to(self, *place)
+
+        monkeypatch.setattr(kind, "seek", seek)
         source = Source("memory://bucket/a.csv")
         assert len(list(source)) == 2
         assert source.fraction == 1
+        assert texts("memory://bucket/a.parquet") == ["one", "two"]
 
     @pytest.mark.parametrize(
         ("url", "message"),

@@ -170,11 +170,12 @@ class _StoredFile(io.RawIOBase):
         return bool(self._file.seekable())
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a position."""
-        return int(self._file.seek(offset, whence))
+        """Go to a position and return it."""
+        self._file.seek(offset, whence)
+        return self.tell()  # over SFTP, the `seek` of the store returns None
 
     def tell(self) -> int:
-        """Return the position. It is asked of the store, because `seek` over SFTP returns none."""
+        """Return the position."""
         return int(self._file.tell())
 
     def readinto(self, buffer: Any) -> int:
