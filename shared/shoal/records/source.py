@@ -106,7 +106,7 @@ class Source:
 
     def __iter__(self) -> Iterator[Document]:
         """Yield the documents. Raises BadDocument at the first bad row."""
-        with closing(self.rows()) as rows:  # without it, an error that keeps this frame would keep the file open
+        with closing(self.rows()) as rows:  # otherwise an error that keeps this frame keeps the file open
             for row in rows:
                 if isinstance(row, BadRow):
                     raise BadDocument(row.reason)

@@ -179,7 +179,7 @@ class _StoredFile(io.RawIOBase):
         return int(self._file.tell())
 
     def readinto(self, buffer: Any) -> int:
-        """Read into the buffer and return the number of bytes; 0 at the end of the file."""
+        """Read into the buffer and return the number of bytes, which is 0 at the end of the file."""
         try:
             data = self._file.read(len(buffer))
         except Exception as error:
