@@ -1,4 +1,4 @@
-"""The command `shoal dead`: list, show, retry and drop dead letters."""
+"""The commands `shoal dead`: list, show, retry and drop dead letters."""
 
 import json
 
@@ -11,7 +11,7 @@ from shoal.client.redis.client import Client
 from shoal.queue.dead_letters import DeadLetter, DeadLetters
 from shoal.settings import Settings
 
-#: Most bytes shown of a job that cannot be read.
+#: Most bytes that `shoal dead show` prints of a job that cannot be read.
 MAX_SHOWN_BYTES = 1_000
 
 

@@ -1,4 +1,4 @@
-"""The command `shoal embed`: vectors of texts from the command line, a file or standard input."""
+"""The command `shoal embed`: embed texts from the command line, a file or standard input."""
 
 import json
 import sys
@@ -25,7 +25,7 @@ from shoal.errors import Cancelled, InvalidRequest
 from shoal.process.progress import Progress, TaskBar
 from shoal.settings import Settings
 
-#: Endings of the files of vectors.
+#: Endings of the names of files of vectors.
 ENDINGS = (".safetensors", ".npy", ".jsonl")
 
 
@@ -114,7 +114,7 @@ def _embed_into_folder(settings: Settings, request: BulkRequest) -> None:
 
 
 def _checked(path: Path) -> Path:
-    """Return the path of a file of vectors; raise InvalidRequest unless its format is known and its folder exists."""
+    """Return the path of a file of vectors. Raises InvalidRequest for an unknown format or a missing folder."""
     if path.suffix not in ENDINGS:
         raise InvalidRequest(
             f"{path} ends with {excerpt(path.suffix)}: name a file that ends with {', '.join(ENDINGS)}, or a "
@@ -126,7 +126,7 @@ def _checked(path: Path) -> Path:
 
 
 def _save(path: Path, vectors: Iterable[NDArray[np.float32]]) -> int:
-    """Write the vectors as rows of `[texts, dimension]`, in the format that the name ends with; return their number."""
+    """Write the vectors as rows `[texts, dimension]`, in the format of the name's ending, and return their number."""
     if path.suffix == ".jsonl":
         count = 0
         with path.open("w", encoding="utf-8") as file:
@@ -134,7 +134,7 @@ def _save(path: Path, vectors: Iterable[NDArray[np.float32]]) -> int:
                 file.write(json.dumps(vector.tolist()) + "\n")
         return count
     if path.suffix == ".safetensors":
-        from safetensors.numpy import save_file  # missing, it is told before anything is computed
+        from safetensors.numpy import save_file  # if the package is missing, the command ends before it computes
 
     rows = list(vectors)
     matrix = np.stack(rows) if rows else np.empty((0, 0), np.float32)

@@ -25,13 +25,13 @@ from shoal.process.progress import wait_until
 from shoal.records.source_file import SourceRules
 from shoal.settings import Settings
 
-#: Time within which workers serve an index that was built, in seconds.
+#: Longest time until workers serve a new index, in seconds.
 SERVED_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The collection and the service that a command line names, and the ranks that count."""
+    """The arguments of `shoal eval` that name the collection, the service and the ranks."""
 
     folder: str | None
     corpus: str | None
@@ -126,7 +126,7 @@ def _is_served(client: Questions, index: str) -> bool:
 
 
 def _build(settings: Settings, asked: Asked, corpus: str | None) -> None:
-    """Build an index of the corpus by `shoal index build`. Raises UnknownIndex without a corpus, and over HTTP."""
+    """Build an index of the corpus with `shoal index build`. Raises UnknownIndex over HTTP or without a corpus."""
     from shoal.cli.main import main
 
     if asked.url:

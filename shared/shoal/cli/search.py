@@ -1,4 +1,4 @@
-"""The commands `shoal search` and `shoal rerank`."""
+"""The commands `shoal search` and `shoal rerank`: find documents, and score texts for a query."""
 
 import json
 import sys
@@ -17,14 +17,14 @@ from shoal.settings import Settings
 
 
 def json_value(text: str) -> Any:
-    """Return the value that a flag has as JSON; end the command with a message if it is no JSON."""
+    """Return the value of a flag in JSON. End the command with a message if the flag is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         raise click.BadParameter(f"{text[:80]!r} is no JSON") from None
 
 
-#: The flags of the options of a search, by their names, and the arguments with which `click` makes them.
+#: The options of a search that are flags, and the arguments with which `click` makes each flag.
 _FLAGS: dict[str, dict[str, Any]] = {
     "mode": {"type": click.Choice(MODES), "help": "Rank by meaning, by words, or by both."},
     "alpha": {"type": click.FloatRange(0, 1), "help": "Share of the meaning in a hybrid search."},
@@ -81,7 +81,7 @@ def search(settings: Settings, queries: tuple[str, ...], k: int, index: str, as_
 
 
 def _print(reply: Reply, as_json: bool, fields: Sequence[str]) -> None:
-    """Print the lists of hits, with the fields that were asked for, and what else the reply has for each list."""
+    """Print each list of hits, with the named fields, and the facets and cursor that the reply has for the list."""
     columns = {"hits": reply.hits, "cursor": reply.cursors, "total": reply.totals, "facets": reply.facets}
     asked = {name: column for name, column in columns.items() if column is not None}
     for row in zip(*asked.values(), strict=True):

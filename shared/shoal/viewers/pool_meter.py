@@ -205,7 +205,7 @@ class PoolMeter:
         self._cached.append((pool.time_s, self._num_cached()))
 
     def _rates(self, alive: Sequence[WorkerMeter], minute: Sequence[Work]) -> dict[str, float | None]:
-        """Return the rates of all workers together, from their last two heartbeats. `cache_hit_rate` covers a minute."""
+        """Return the rates of all workers together, from the last two heartbeats. `cache_hit_rate` covers a minute."""
         last = [meter.last for meter in alive if meter.last]
         is_known = bool(last) or not alive
         rates = {name: _rate(last, counter) if is_known else None for name, counter in _RATES.items()}
