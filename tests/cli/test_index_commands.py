@@ -19,7 +19,7 @@ from shoal import Client
 from shoal.bulk.served_model import served_model
 from shoal.cli.main import main
 from shoal.contract.excerpt import excerpt
-from shoal.errors import ModelMismatch, NotReady, Paused
+from shoal.errors import ModelMismatch, NotReady
 from shoal.queue.lane import LaneLimits
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.document_encoder import LocalEncoder, PoolEncoder, info_of, served_digest
@@ -192,12 +192,6 @@ def test_a_name_goes_before_a_folder_here(
 def test_no_worker_is_ready(client: Client) -> None:
     with pytest.raises(NotReady, match="no worker of the pool is ready"):
         PoolEncoder.find(client)
-
-    def stop(reason: str) -> None:
-        raise Paused(reason)
-
-    with pytest.raises(Paused, match="waiting for a worker"):
-        PoolEncoder.find(client, stop)
 
 
 def test_workers_of_different_models_or_of_one_with_other_settings(client: Client) -> None:

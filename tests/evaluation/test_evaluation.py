@@ -52,7 +52,7 @@ def evaluation_of(*ranks: int, times: Sequence[Times | None] = (), num_queries: 
     collection = collection_of(num_queries)
     settings = [Setting(f"rank={rank}") for rank in ranks]
     rankings = [ranking(collection, rank) for rank in ranks]
-    return Evaluation.of(collection, settings, rankings, times or [None] * len(ranks))
+    return Evaluation.of(collection, settings, rankings, times or [None] * len(ranks), 10, 100)
 
 
 class TestSettings:

@@ -84,8 +84,8 @@ class Evaluation:
         settings: Sequence[Setting],
         rankings: Sequence[Rankings],
         times: Sequence[Times | None],
-        k: int = 10,
-        depth: int = 100,
+        k: int,
+        depth: int,
     ) -> Self:
         """Compute the figures of the settings. `rankings` and `times` have an entry for each, in the same order."""
         judged, found = collection.judgements, []

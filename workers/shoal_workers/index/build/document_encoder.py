@@ -1,6 +1,5 @@
 """The encoder of a build: it makes the vectors of documents, in this process or in a pool."""
 
-import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from itertools import islice
@@ -27,9 +26,6 @@ GROUP = 512
 #: Vectors after which a build makes their file safe: a build that is started again embeds at most so many again. It is
 #: a multiple of the texts that encoders take at a time, so that these are the same ones after an interruption.
 SYNC_EVERY = 4_096
-
-#: Pause before the pool is looked at again for a worker, in seconds.
-RETRY_S = 0.5
 
 #: A function that is called with the reason while the encoder waits.
 Waiting = Callable[[str], None]
@@ -85,17 +81,14 @@ class PoolEncoder:
         self._client = client
 
     @classmethod
-    def find(cls, client: Client, waiting: Waiting | None = None) -> Self:
-        """Return the encoder of the client's pool; with `waiting`, once a worker is ready.
+    def find(cls, client: Client) -> Self:
+        """Return the encoder of the client's pool.
 
-        Raises NotReady without a ready worker or if workers serve different models, and Unavailable without Redis.
+        Raises NotReady without a ready worker or if workers make different vectors, and Unavailable without Redis.
         """
-        while (model := served_model(client.pool.ready().values())) is None:
-            if waiting is None:
-                raise NotReady("no worker of the pool is ready: start one, or build in this process (--local)")
-            waiting("waiting for a worker")
-            time.sleep(RETRY_S)
-        return cls(client, model)
+        if model := served_model(client.pool.ready().values()):
+            return cls(client, model)
+        raise NotReady("no worker of the pool is ready: start one, or build in this process (--local)")
 
     def embed(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[NDArray[np.float32]]:
         """Yield the vectors of the texts, job by job, through the bulk lane.
