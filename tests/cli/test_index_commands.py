@@ -1,4 +1,4 @@
-"""The command `shoal index`: builds through a pool, and versions that are listed, published and deleted."""
+"""The commands `shoal index`: build through a pool, and list, publish and delete versions."""
 
 import json
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ pytest_plugins = ["cli_fixtures"]
 
 @pytest.fixture
 def pool(worker: Worker) -> Iterator[Worker]:
-    """A worker that announces itself, run by a thread."""
+    """A worker that announces itself and runs in a thread."""
     with announced(worker, LaneLimits()), running(worker):
         yield worker
 
@@ -49,7 +49,7 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.mark.usefixtures("pool")
 class TestThroughAPool:
-    def test_a_build_tells_the_kinds_of_fields_and_what_made_keywords_of_one(
+    def test_a_build_prints_the_kinds_of_fields_and_why_one_has_keywords(
         self, shoal: CliRunner, tmp_path: Path
     ) -> None:
         source = tmp_path / "source.csv"
@@ -106,7 +106,7 @@ class TestThroughAPool:
         elsewhere = shoal.invoke(main, ["index", "build", str(source), "--out", str(tmp_path / "a" / "b"), *store])
         assert "up to date" not in elsewhere.stderr
 
-    def test_vectors_are_those_of_this_process(
+    def test_the_pool_makes_the_same_vectors_as_this_process(
         self, shoal: CliRunner, source: Path, tmp_path: Path, encoder: Encoder
     ) -> None:
         succeed(shoal.invoke(main, ["index", "build", str(source), "--out", str(tmp_path / "news")]))
@@ -137,7 +137,7 @@ class TestThroughAPool:
         assert result.exit_code == 2
         assert '"yesterday" is no time: write it like 2026-11-22T03:00, or in Unix seconds' in result.stderr
 
-    def test_an_index_gets_the_vectors_of_other_settings_in_this_process_and_then_those_of_the_pool(
+    def test_an_index_migrates_to_other_settings_in_this_process_and_back_to_the_pool(
         self, shoal: CliRunner, source: Path, tmp_path: Path, queue: Queue, tiny_source: Path, home: Path, pool: Worker
     ) -> None:
         succeed(shoal.invoke(main, ["index", "build", str(source), "--name", "news"]))
@@ -200,7 +200,7 @@ def test_workers_of_different_models_or_of_one_with_other_settings(client: Clien
         client.pool.announce(name, about | {"fingerprint": name})
     with pytest.raises(NotReady, match=r"make different vectors of a text, .* different precision \(bf16; f32\)"):
         served_model(client.pool.ready().values())
-    assert served_digest(client) == "d"  # versions are published and rolled back all the same
+    assert served_digest(client) == "d"  # versions can still be published and rolled back
     client.pool.announce("two", {"state": "ready", "model": "two", "digest": "two" * 8, "dimension": 8})
     with pytest.raises(NotReady, match=r"serve different models, m \(d.*, two \("):
         served_model(client.pool.ready().values())
