@@ -33,10 +33,10 @@ from shoal.records.document import BadRow, Document
 #: Most rows of a group, and the number of characters at which a group ends.
 MAX_GROUP_ROWS, MAX_GROUP_CHARS = 64, 2**18
 
-#: Numbers of unanswered rows and characters at which no more are sent: enough to keep sixteen workers busy.
+#: Most unanswered rows and characters of a stream: enough to keep sixteen workers busy.
 MAX_WINDOW_ROWS, MAX_WINDOW_CHARS = 4_096, 2**22
 
-#: If so many texts one after the other fail by an internal error, the workers are at fault, and not the texts.
+#: If so many consecutive texts fail by an internal error, the workers are at fault, and not the texts.
 MAX_INTERNAL = 32
 
 #: Seconds between two calls of `waiting`, and before a full lane or Redis is tried again.
@@ -110,7 +110,7 @@ class JobStream:
         self._dimension = dimension
         self._waiting = waiting
         self._send_again_s = send_again_s
-        self._num_internal = 0  # texts one after the other, up to the last one, that failed by Internal
+        self._num_internal = 0  # consecutive texts, up to the last one, that failed by Internal
 
     def embed(self, source: Iterator[Group]) -> Generator[Group, None, None]:
         """Yield the groups in order, each once its job is answered.
@@ -181,7 +181,7 @@ class JobStream:
                 self._waiting(f"waiting for {reason}")
                 time.sleep(WAITING_EVERY_S)
                 for each in sent:
-                    if isinstance(each.pending.error(), Overloaded | Unavailable):  # others are raised in their turn
+                    if isinstance(each.pending.error(), Overloaded | Unavailable):  # others are raised later
                         each.pending = self._call(each.job)
 
     def _has_worker(self) -> bool:
@@ -195,7 +195,7 @@ class JobStream:
         return has_worker
 
     def _send_lost(self, sent: Sequence[_SentJob]) -> None:
-        """Send the jobs again, under new ids, that no lane and no worker has. Other unanswered jobs are only slow."""
+        """Give new ids to jobs that no lane and no worker has, and send them again. Other jobs are only slow."""
         placed = [(each, put_id) for each in sent if not each.pending.done() and (put_id := each.pending.put_id)]
         try:
             held = self._client.run(lambda client: client.queue.holds([put_id for _, put_id in placed]))
@@ -218,7 +218,7 @@ class JobStream:
         return self._client.run(call)
 
     def _forget(self, sent: Iterable[_SentJob]) -> None:
-        """Withdraw jobs whose replies nobody needs."""
+        """Withdraw jobs whose replies are no longer needed."""
         jobs = [each.job for each in sent]
 
         async def forget(client: AsyncClient) -> None:

@@ -40,7 +40,7 @@ _STATE_STYLES = {
     "paused": "yellow",
 }
 
-#: The keys by which workers are sorted, by the names of the orders. Numbers are negative, so the largest comes first.
+#: The sort key of a worker in each order, by the order's name. Numbers are negative, so the largest comes first.
 ORDERS: Mapping[str, Callable[[_Values], Any]] = {
     "id": lambda worker: str(worker.get("id")),
     "texts": lambda worker: -_number(worker.get("texts_per_s")),

@@ -90,7 +90,7 @@ class Collection:
 
 
 def lines_of(path: str, rules: SourceRules) -> Generator[tuple[str, str]]:
-    """Yield for each line of a UTF-8 file that is not blank its place, as messages name it, and its text.
+    """Yield the place, as messages name it, and the text of each line of a UTF-8 file that is not blank.
 
     Raises InvalidRequest if there is no such file, BadDocument for a line that is not UTF-8 or too long, and the errors
     of `open_file`.
@@ -110,7 +110,7 @@ def lines_of(path: str, rules: SourceRules) -> Generator[tuple[str, str]]:
 def read_queries(path: str, rules: SourceRules, topic_field: str | None = None) -> dict[str, str]:
     """Return the texts of the queries in a file by their ids.
 
-    The first character shows the format. After `{`, each line is a JSON object with `_id` and `text`. After `<`, the
+    The first character shows the format. With `{`, each line is a JSON object with `_id` and `text`. With `<`, the
     file has TREC topics, whose query is the `topic_field` (default `title`, else `query`). Otherwise, each line has an
     id, a tab and a text. Raises BadDocument for a bad query or a second query with the same id, and the errors of
     `lines_of`.
@@ -142,7 +142,7 @@ def read_queries(path: str, rules: SourceRules, topic_field: str | None = None) 
 
 
 def read_judgements(path: str, rules: SourceRules) -> dict[str, dict[str, int]]:
-    """Return for the id of each query in a file of BEIR or TREC the gains of its judged documents by their ids.
+    """Return the gains of judged documents in a file of BEIR or TREC, by the ids of the query and the document.
 
     Raises BadDocument for a line that is no judgement or contradicts an earlier line, and the errors of `lines_of`.
     """
@@ -174,7 +174,7 @@ def read_judgements(path: str, rules: SourceRules) -> dict[str, dict[str, int]]:
 def write_source(corpus: str, source: Path, rules: SourceRules) -> None:
     """Write the documents of a BEIR corpus into a file for `shoal index build`.
 
-    The text of a document becomes its title and its text, as the models of BEIR read it. Documents without title and
+    The new text of a document is its title and its text, as the models of BEIR read them. Documents without title and
     text are left out. Raises BadDocument for a line that is no document, and the errors of `lines_of`.
     """
     with source.open("w", encoding="utf-8") as file, closing(lines_of(corpus, rules)) as lines:

@@ -38,7 +38,7 @@ _LINE, _PARAGRAPH, *_KEPT = map(chr, range(0xFDD0, 0xFDD5))
 _KEEP = str.maketrans(" \t\n", "".join(_KEPT))
 _GIVE_BACK = str.maketrans("".join(_KEPT), " \t\n")
 
-#: The marks before and after elements: of a line, of a paragraph, or a blank.
+#: The mark before and after an element: a line, a paragraph, or a blank for a cell of a table.
 _MARKS = {
     **dict.fromkeys(("address", "aside", "body", "br", "caption", "center", "dd", "details", "div", "dt"), _LINE),
     **dict.fromkeys(("fieldset", "figcaption", "form", "header", "hr", "legend", "li", "main", "option"), _LINE),
@@ -65,8 +65,8 @@ _TAG = re.compile(r"</?[A-Za-z][^<>\n]{0,500}>")
 _EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|_{1,3}|`{1,2})(?=\S)([^*_`\n]{1,500}?)(?<=\S)\1(?!\w)")
 _TITLE = re.compile(r"^title:(.*)", re.MULTILINE)
 
-#: The hyphen in a word of a PDF file that is divided at the end of a line. Before a capital letter or a digit, the
-#: hyphen belongs to a compound.
+#: The hyphen where a PDF file divides a word at the end of a line. Before a capital letter or a digit, the hyphen
+#: belongs to a compound.
 _DIVIDED = re.compile(r"(?<=[^\W\d_])-\n(?=[^\W\d_A-Z])")
 
 
@@ -122,7 +122,7 @@ def _element_text(root: Any) -> str:
 
 
 def _marked(root: Any) -> str:
-    """Return the texts of an element with marks between them. No recursion: elements may be nested very deep."""
+    """Return the texts of an element with marks between them. It never recurses: elements may be very deep."""
     parts: list[str] = []
     node, is_done, num_pre, root_id = root, False, 0, root.mem_id
     while True:

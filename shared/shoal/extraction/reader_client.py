@@ -49,7 +49,7 @@ MAX_ERROR_CHARS = 1_000
 
 
 class UnreadableFile(Exception):
-    """A file cannot be read. The message says why, and the remedy."""
+    """A file cannot be read. The message names the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)

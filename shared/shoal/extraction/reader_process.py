@@ -48,7 +48,7 @@ def _answer(kind: str, data: bytes) -> tuple[bytes, bytes, bytes]:
         return str(error).encode(errors="replace"), b"", b""
     except MemoryError:
         raise
-    except Exception as error:  # libraries raise any, for files that are damaged in any way
+    except Exception as error:  # libraries may raise any error for a damaged file
         reason = f"not readable as {kind} ({type(error).__name__}: {error!s:.200}): is it complete?"
         return reason.encode(errors="replace"), b"", b""
     # PDF files may have any code point, even half of a surrogate pair.

@@ -22,7 +22,7 @@ _ARROW_FILE = b"ARROW1"
 #: The logical types of byte arrays in .parquet that pyarrow can read as a dictionary of values and their numbers.
 _REPEATABLE = {"STRING", "JSON", "ENUM", "NONE"}
 
-#: Types that may repeat values so that the size of the rows is unknown before they are made.
+#: Types whose values may be repeated. The size of such rows is unknown until they are made.
 _REFUSED = re.compile(
     r"run_end_encoded<|union<|list_view<|dictionary<values=(fixed_size_binary|\w+_view|\w*list|struct|map|extension)"
 )
@@ -92,7 +92,7 @@ def _is_valid(batch: Any) -> bool:
 
 
 def _record(row: Any, is_valid: bool, file: SourceFile, where: str) -> Record | BadDocument:
-    """Return the record of a batch of one row, or its error. Without `is_valid`, check and count the row first."""
+    """Return the record of a batch of one row, or its error. Check and count the row first if the batch is invalid."""
     try:
         if not is_valid:
             row.validate(full=True)

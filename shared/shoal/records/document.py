@@ -17,8 +17,8 @@ from shoal.task_progress import MAX_SHOWN
 #: The values of a row by the names of their columns.
 Record = dict[str, Any]
 
-#: Pairs of a number and a record, or the error of a bad row. The number counts lines from 1, and is the first line of
-#: the record. In a .parquet or Arrow file it counts rows from 1.
+#: Pairs of a number and a record or its error. The number is the first line of the record, counted from 1. In a
+#: .parquet or Arrow file it is the row, counted from 1.
 Records = Iterator[tuple[int, Record | BadDocument]]
 
 #: Most bytes of a record. A longer record becomes a bad row.

@@ -60,7 +60,7 @@ class Source:
 
     `path` is a file or folder on this machine, an http or https URL, or a URL that fsspec opens. The ending of a name
     says the format. Without `text_column` the text is the column "text", else the only column beside the id, else the
-    only column with one of the `USUAL_TEXT_COLUMNS`. Without `id_column` the id is the column "id", else the position
+    only column whose name is in `USUAL_TEXT_COLUMNS`. Without `id_column` the id is the column "id", else the position
     of the record, counted from 0. No other column may have one of the `reserved` names. The `rules` say which places
     are allowed. The default rules refuse all private networks.
 
@@ -147,8 +147,8 @@ class Source:
     def fingerprint(self) -> dict[str, int | str]:
         """Return the `name`, `size_bytes` (-1 if unknown), `modified` and `sha256`, which show a change of the source.
 
-        For a file on this machine, `modified` is in nanoseconds. For other files it is a word of the server, or "" if
-        the server gives none. The hash covers the first `FINGERPRINT_BYTES`. Raises the errors of an iteration.
+        For a file on this machine, `modified` is in nanoseconds. For other files it is a string from the server, or
+        "" if there is none. The hash covers the first `FINGERPRINT_BYTES`. Raises the errors of an iteration.
         """
         if self.is_folder:
             return folder_fingerprint(Path(self.path), self._rules)

@@ -54,7 +54,7 @@ class SourceRules:
 class SourceFile:
     """An open file, with its bytes as they are stored.
 
-    `size_bytes` is None if the size is unknown. `modified` is nanoseconds, a word of the server, or "" if unknown.
+    `size_bytes` is None if the size is unknown. `modified` is a time in nanoseconds, a string from the server, or "".
     `fraction` returns the part that was read. A reader that does not read from beginning to end replaces it.
     """
 

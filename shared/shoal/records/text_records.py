@@ -53,7 +53,7 @@ _Rows = Generator[tuple[int, list[str] | BadDocument], None, None]
 
 
 class Line(NamedTuple):
-    """A line with its number, its text and its error. The text has the end of the line, and is "" if it is too long."""
+    """A line with its number, its text and its error. The text includes the line's end, or is "" if it is too long."""
 
     number: int
     text: str

@@ -18,10 +18,10 @@ WINDOW_S = 60.0
 #: Most characters of a string from a heartbeat.
 MAX_CHARS = 256
 
-#: Seconds for which a worker stays in the figures after it was alive last.
+#: Seconds for which a dead worker stays in the figures.
 GONE_S = 600.0
 
-#: Most workers in the figures that are no longer alive.
+#: Most dead workers in the figures.
 MAX_GONE = 20
 
 _Number = int | float
@@ -138,7 +138,7 @@ class WorkerMeter:
         self._beats.clear()
 
     def update(self, about: Mapping[str, Any]) -> None:
-        """Add a heartbeat, which may be the same as the last one.
+        """Add a heartbeat, which may be the last one again.
 
         A heartbeat without its time measures nothing. If an earlier heartbeat has a later time, Redis's clock was set
         back, and the earlier heartbeat is dropped.
