@@ -4,7 +4,6 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 import redis
 from conftest import PATIENCE_S, RedisServer, free_port, wait_until
 from page import BadInput
-from process import environment, run
+from process import run, run_on_small_disk
 from queues import queue_of
 from service import Service, service
 
@@ -311,23 +310,13 @@ def test_the_api_says_that_its_port_is_in_use(running: Service) -> None:
     assert_ended("Port in use", run("api", "--port", running.port))
 
 
-#: A program that runs `shoal` while no file can grow over 20,000 bytes, like on a full disk.
-SMALL_DISK = """
-import resource, sys
-from shoal.cli.main import main
-resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-main(sys.argv[1:])
-"""
-
-
 def test_on_a_full_disk_the_old_index_stays(
     usual: dict[str, Any], index_folder: Path, tmp_path: Path, index: Index
 ) -> None:
     folder, source = tmp_path / "my-index", tmp_path / "source.txt"
     shutil.copytree(index_folder, folder)
     source.write_text("storm\n" * 1_000)
-    command = [sys.executable, "-c", SMALL_DISK, "index", "build", str(source), "--out", str(folder)]
-    done = subprocess.run(command, env=environment(**usual), capture_output=True, text=True, timeout=PATIENCE_S)
+    done = run_on_small_disk(20_000, "index", "build", source, "--out", folder, **usual)
     assert_ended("Full disk while an index is built", done)
     left = {path.name for path in folder.iterdir()} - {SCRATCH}  # the next build continues from this folder
     assert left == {path.name for path in index_folder.iterdir()}

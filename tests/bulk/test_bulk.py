@@ -4,19 +4,17 @@ import hashlib
 import json
 import shutil
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
-from subprocess import run as run_process
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import PATIENCE_S, RedisServer, running, wait_until
+from conftest import RedisServer, running, wait_until
 from numpy.typing import NDArray
-from process import Process, environment
+from process import Process, run_on_small_disk
 from queues import Queue, set_limits
 from safetensors.numpy import load_file
 from steady_worker import BROKEN, DIMENSION, FINGERPRINT, MODEL, TOO_LONG, SteadyWorker, steady_reply, vectors_of
@@ -48,6 +46,8 @@ from shoal.settings import DEFAULTS, Settings
 from shoal.task_progress import Report, TaskProgress
 from shoal_workers.loop.worker import Worker
 from shoal_workers.service.service import announced
+
+pytest_plugins = ["cli_fixtures"]
 
 NUM_ROWS, PART_ROWS = 100, 16
 
@@ -265,17 +265,17 @@ class TestContinuing:
 
     @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
     def test_a_process_that_is_ended_within_a_part_goes_on(
-        self, source: Path, tmp_path: Path, queue: Queue, redis_url: str, keys: Keys, number: signal.Signals
+        self, source: Path, tmp_path: Path, queue: Queue, pool_settings: dict[str, str], number: signal.Signals
     ) -> None:
-        out, settings = tmp_path / "out", {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
+        out = tmp_path / "out"
         words = ("embed", "--file", source, "--out", f"{out}/", "--part-rows", PART_ROWS)
         worker = SteadyWorker(queue, max_jobs=3)
-        with worker.running(), Process(tmp_path / "log", *words, **settings) as first:
+        with worker.running(), Process(tmp_path / "log", *words, **pool_settings) as first:
             wait_until(lambda: (out / "manifest.json").exists() and _num_parts(out) >= 1)
             first.send(number)
             assert first.wait() != 0
             worker.max_jobs = 2**31
-            with Process(tmp_path / "log", *words, **settings) as second:
+            with Process(tmp_path / "log", *words, **pool_settings) as second:
                 assert second.wait() == 0, second.output
         assert "96 vectors in 7 parts" in second.output
         assert ("the same command goes on" in second.output) == (number == signal.SIGINT)
@@ -402,22 +402,12 @@ class TestRefused:
         assert embed().num_vectors == 96
 
 
-FILL_THE_DISK = """
-import resource, sys
-from shoal.cli.main import main
-resource.setrlimit(resource.RLIMIT_FSIZE, (1_800, 1_800))
-main(sys.argv[1:])
-"""
-
-
 def test_on_a_full_disk_finished_parts_stay(
-    embed: EmbedSource, source: Path, tmp_path: Path, undisturbed: Files, redis_url: str, keys: Keys
+    embed: EmbedSource, source: Path, tmp_path: Path, undisturbed: Files, pool_settings: dict[str, str]
 ) -> None:
     out = tmp_path / "out"
-    words = ["embed", "--file", str(source), "--out", str(out), "--part-rows", str(PART_ROWS)]
-    settings = environment(redis_url=redis_url, key_prefix=keys.prefix, pool=keys.pool)
-    command = [sys.executable, "-c", FILL_THE_DISK, *words]
-    done = run_process(command, capture_output=True, text=True, timeout=PATIENCE_S, env=settings)
+    words = ("embed", "--file", source, "--out", out, "--part-rows", PART_ROWS)
+    done = run_on_small_disk(1_800, *words, **pool_settings)
     assert f"no room to write {out}" in done.stderr
     assert "[disk_full]" in done.stderr
     assert 0 < _num_parts(out) < 7

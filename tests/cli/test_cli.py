@@ -192,7 +192,7 @@ def test_search_has_a_flag_for_each_option_of_a_search(shoal: CliRunner, client:
 def test_search_prints_facets_and_titles(capsys: pytest.CaptureFixture[str]) -> None:
     facets = [{"topic": {"values": [{"value": "sun", "count": 1_234}, {"value": "rain", "count": 5}]}}]
     hits = [{"id": "7", "score": 0.5, "title": "Rain", "text": "wet"}, {"id": "8", "score": 0.25}]
-    search._print(Reply("a", hits=[hits], facets=facets), False, ())
+    search._print_reply(Reply("a", hits=[hits], facets=facets), False, ())
     assert capsys.readouterr().out == '0.500  7  Rain  wet\n0.250  8\ntopic: "sun" 1,234, "rain" 5\n'
 
 

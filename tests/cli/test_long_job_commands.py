@@ -15,7 +15,6 @@ from test_cli import fail, succeed
 from shoal import Client
 from shoal.cli import long_job
 from shoal.cli.main import main
-from shoal.contract.keys import Keys
 from shoal.long_jobs.status import LongJobStatus, Progress
 
 pytest_plugins = ["cli_fixtures"]
@@ -70,12 +69,11 @@ def test_a_job_is_paused_resumed_retried_and_deleted(shoal: CliRunner, client: C
 
 @pytest.mark.parametrize(("status", "hint"), [("queued", "no runner is alive"), ("paused", "job resume")])
 def test_ctrl_c_ends_watching_a_job_and_not_the_job(
-    shoal: CliRunner, job_id: str, redis_url: str, keys: Keys, tmp_path: Path, status: str, hint: str
+    shoal: CliRunner, job_id: str, pool_settings: dict[str, str], tmp_path: Path, status: str, hint: str
 ) -> None:
     if status == "paused":
         succeed(shoal.invoke(main, ["job", "pause", job_id]))
-    place = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
-    with Process(tmp_path / "log", "job", "watch", job_id, **place) as watch:
+    with Process(tmp_path / "log", "job", "watch", job_id, **pool_settings) as watch:
         wait_until(lambda: f"{status}: 0 rows" in watch.output)
         watch.send(signal.SIGINT)
         assert watch.wait() == 130

@@ -24,10 +24,9 @@ from process import environment, run
 from rich.console import Console
 
 from shoal.cli.pool_screen import View, pool_tables
-from shoal.contract.keys import Keys
 from shoal_api.access import api_keys
 
-pytest_plugins = ["api_fixtures", "http_fixtures"]
+pytest_plugins = ["api_fixtures", "cli_fixtures", "http_fixtures"]
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07[red]x\n"
 
@@ -159,15 +158,9 @@ def screen(*arguments: str, **settings: Any) -> Iterator[Screen]:
         screen.kill()
 
 
-@pytest.fixture
-def pool(redis_url: str, keys: Keys) -> dict[str, str]:
-    """The settings of the test's pool."""
-    return {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
-
-
 class TestTerminal:
-    def test_top_shows_the_pool_and_obeys_keys_and_sizes(self, pool: dict[str, str], stub: StubWorker) -> None:
-        with screen("top", "--every", "600", **pool) as top:
+    def test_top_shows_the_pool_and_obeys_keys_and_sizes(self, pool_settings: dict[str, str], stub: StubWorker) -> None:
+        with screen("top", "--every", "600", **pool_settings) as top:
             wait_until(lambda: "sort: id" in top.output and "stub" in top.output)
             for key, text in (("s", "sort: texts"), ("p", "paused"), ("\x1b[A", "paused"), ("p", "p pause")):
                 begin = len(top.output)
@@ -179,8 +172,8 @@ class TestTerminal:
             assert top.wait() == 0
         assert "\x1b[?1049l" in top.output  # the terminal again shows its former content
 
-    def test_top_waits_for_an_absent_redis(self, pool: dict[str, str]) -> None:
-        with screen("top", **pool | {"redis_url": "redis://127.0.0.1:1"}) as top:
+    def test_top_waits_for_an_absent_redis(self, pool_settings: dict[str, str]) -> None:
+        with screen("top", **pool_settings | {"redis_url": "redis://127.0.0.1:1"}) as top:
             wait_until(lambda: "[unavailable]" in top.output)
             os.kill(top._process.pid, signal.SIGINT)
             assert top.wait() == 0

@@ -20,17 +20,15 @@ from page import read
 
 from shoal import Client
 from shoal.cli.main import main
-from shoal.contract.keys import Keys
 from shoal.errors import InvalidRequest
 from shoal.evaluation.collection import Collection
 from shoal.evaluation.evaluation import Evaluation
 from shoal.evaluation.report import svg, tables, ticks
 from shoal.evaluation.run import NUM_ROUNDS, Setting, Times, run, times
-from shoal.settings import variable
 from shoal_api.access import api_keys
 from shoal_workers.build_command import build
 
-pytest_plugins = ["api_fixtures", "http_fixtures"]
+pytest_plugins = ["api_fixtures", "cli_fixtures", "http_fixtures"]
 
 #: The texts of the documents in the tests' index. Their ids are their positions here.
 PAIRS = [f"{first} {second}" for first in WORDS for second in WORDS]
@@ -155,13 +153,6 @@ class TestPictures:
         assert ticks(0, 100) == [0, 20, 40, 60, 80, 100]
         assert ticks(37.2, 41.9) == [37, 38, 39, 40, 41, 42]
         assert len(ticks(0, 0)) >= 2  # all settings are equal
-
-
-@pytest.fixture
-def shoal(redis_url: str, keys: Keys) -> CliRunner:
-    """A runner of commands in the test's own pool."""
-    names = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
-    return CliRunner(env={variable(name): value for name, value in names.items()})
 
 
 @pytest.fixture

@@ -77,7 +77,7 @@ def embed(
         return
     if given := given | ({"detach": True} if detach else {}):
         raise InvalidRequest(f"--{next(iter(given)).replace('_', '-')} goes with a folder: name one with --out")
-    _embed_lines(settings, texts, source, None if out is None else _checked(Path(out)), options)
+    _embed_lines(settings, texts, source, None if out is None else _check_path(Path(out)), options)
 
 
 def _embed_lines(
@@ -94,7 +94,7 @@ def _embed_lines(
             for vector in vectors:
                 click.echo(json.dumps(vector.tolist()))
         else:
-            count = _save(out, progress.over(vectors))
+            count = _save_vectors(out, progress.over(vectors))
             click.echo(f"{count:,} vectors in {out}", err=True)
 
 
@@ -113,7 +113,7 @@ def _embed_into_folder(settings: Settings, request: BulkRequest) -> None:
             echo(f"  {reason}", err=True)
 
 
-def _checked(path: Path) -> Path:
+def _check_path(path: Path) -> Path:
     """Return the path of a file of vectors. Raises InvalidRequest for an unknown format or a missing folder."""
     if path.suffix not in ENDINGS:
         raise InvalidRequest(
@@ -125,7 +125,7 @@ def _checked(path: Path) -> Path:
     return path
 
 
-def _save(path: Path, vectors: Iterable[NDArray[np.float32]]) -> int:
+def _save_vectors(path: Path, vectors: Iterable[NDArray[np.float32]]) -> int:
     """Write the vectors as rows `[texts, dimension]`, in the format of the name's ending, and return their number."""
     if path.suffix == ".jsonl":
         count = 0

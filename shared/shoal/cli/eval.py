@@ -30,7 +30,7 @@ SERVED_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class EvalArguments:
     """The arguments of `shoal eval` that name the collection, the service and the ranks."""
 
     folder: str | None
@@ -88,7 +88,7 @@ def eval_(
 
     Each --setting is evaluated, and compared with the first one query by query. Without any, it is that of the service.
     """
-    asked, parsed = Asked(**options), [Setting.parse(each) for each in words or ("",)]
+    asked, parsed = EvalArguments(**options), [Setting.parse(each) for each in words or ("",)]
     if asked.depth < asked.k:
         raise click.UsageError(f"--depth is {asked.depth}, less than -k, {asked.k}: raise it")
     files = Files.of(asked.folder, asked.corpus, asked.queries, asked.qrels, asked.split)
@@ -125,7 +125,7 @@ def _is_served(client: Questions, index: str) -> bool:
     return True
 
 
-def _build(settings: Settings, asked: Asked, corpus: str | None) -> None:
+def _build(settings: Settings, asked: EvalArguments, corpus: str | None) -> None:
     """Build an index of the corpus with `shoal index build`. Raises UnknownIndex over HTTP or without a corpus."""
     from shoal.cli.main import main
 

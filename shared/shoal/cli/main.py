@@ -90,19 +90,19 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except ShoalError as error:
-            told: ShoalError = error
+            shown: ShoalError = error
         except ModuleNotFoundError as error:
             extra = _EXTRAS.get(error.name or "", "all")
-            told = MissingExtra(f"this needs {error.name!r}, which is not installed: {install_command(extra)}")
+            shown = MissingExtra(f"this needs {error.name!r}, which is not installed: {install_command(extra)}")
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise  # click then ends quietly
             place, why = error.filename, error.strerror
             if error.errno in DiskFull.ERRNOS:
-                told = DiskFull(f"no room to write {place or 'the output'} ({why}): make some, try again")
+                shown = DiskFull(f"no room to write {place or 'the output'} ({why}): make some, try again")
             else:
-                told = FileError(f"{place or 'a file'} cannot be used ({why}): check its name and permissions")
-        echo(told.line, err=True)
+                shown = FileError(f"{place or 'a file'} cannot be used ({why}): check its name and permissions")
+        echo(shown.line, err=True)
         ctx.exit(1)
 
 

@@ -77,10 +77,10 @@ def search(settings: Settings, queries: tuple[str, ...], k: int, index: str, as_
             raise UnknownIndex(
                 f"{error.message}; name one with --index, which is served once its build is published"
             ) from error
-    _print(reply, as_json, flags["fields"])
+    _print_reply(reply, as_json, flags["fields"])
 
 
-def _print(reply: Reply, as_json: bool, fields: Sequence[str]) -> None:
+def _print_reply(reply: Reply, as_json: bool, fields: Sequence[str]) -> None:
     """Print each list of hits, with the named fields, and the facets and cursor that the reply has for the list."""
     columns = {"hits": reply.hits, "cursor": reply.cursors, "total": reply.totals, "facets": reply.facets}
     asked = {name: column for name, column in columns.items() if column is not None}

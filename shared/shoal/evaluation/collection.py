@@ -49,9 +49,9 @@ class Files(NamedTuple):
         judgements.
         """
         if folder:
-            corpus = corpus or _file(folder, "corpus.jsonl")
-            queries = queries or _file(folder, "queries.jsonl") or str(Path(folder, "queries.jsonl"))
-            qrels = qrels or _file(folder, f"qrels/{split}.tsv") or str(Path(folder, "qrels", f"{split}.tsv"))
+            corpus = corpus or _find_file(folder, "corpus.jsonl")
+            queries = queries or _find_file(folder, "queries.jsonl") or str(Path(folder, "queries.jsonl"))
+            qrels = qrels or _find_file(folder, f"qrels/{split}.tsv") or str(Path(folder, "qrels", f"{split}.tsv"))
         if not queries or not qrels:
             raise InvalidRequest(
                 f"the {'judgements' if queries else 'queries'} are missing: name a folder of BEIR, or files with "
@@ -122,7 +122,8 @@ def read_queries(path: str, rules: SourceRules, topic_field: str | None = None) 
     elif kind == "{":
         objects = ((where, _object(where, line)) for where, line in lines)
         found = (
-            (where, _first(where, values, _IDS, str | int), _first(where, values, _TEXTS)) for where, values in objects
+            (where, _value_of(where, values, _IDS, str | int), _value_of(where, values, _TEXTS))
+            for where, values in objects
         )
     else:
         found = ((where, query_id, text) for where, line in lines for query_id, _, text in [line.partition("\t")])
@@ -180,8 +181,8 @@ def write_source(corpus: str, source: Path, rules: SourceRules) -> None:
     with source.open("w", encoding="utf-8") as file, closing(lines_of(corpus, rules)) as lines:
         for where, line in lines:
             values = _object(where, line)
-            document = _first(where, values, _IDS, str | int)
-            title, text = (_first(where, values, [name]) for name in ("title", "text"))
+            document = _value_of(where, values, _IDS, str | int)
+            title, text = (_value_of(where, values, [name]) for name in ("title", "text"))
             if not document:
                 raise BadDocument(f"{where}: the document has no id: fill it in")
             if title or text:
@@ -207,15 +208,15 @@ def _topics(path: str, text: str, field: str | None) -> Iterator[tuple[str, str,
         if not found:
             raise BadDocument(f"{where}: it has no {field or 'title or query'}: name another field")
         attribute = _NUMBER.search(attributes)
-        yield where, _plain(attribute[1]) if attribute else _field(body, "num"), found[0]
+        yield where, _plain_text(attribute[1]) if attribute else _field(body, "num"), found[0]
 
 
 def _field(body: str, name: str) -> str:
     found = re.search(rf"<{re.escape(name)}>([^<]*)", body, re.IGNORECASE)
-    return _plain(found[1]) if found else ""
+    return _plain_text(found[1]) if found else ""
 
 
-def _plain(text: str) -> str:
+def _plain_text(text: str) -> str:
     return " ".join(html.unescape(_LABEL.sub("", text)).split())
 
 
@@ -226,7 +227,7 @@ def _object(where: str, line: str) -> dict[str, Any]:
         raise BadDocument(f"{where}: {excerpt(line)} is no JSON object: write one with _id and text") from error
 
 
-def _first(where: str, values: Mapping[str, Any], names: Sequence[str], kind: type | UnionType = str) -> str:
+def _value_of(where: str, values: Mapping[str, Any], names: Sequence[str], kind: type | UnionType = str) -> str:
     """Return the value of the first name that has one, or "". Raises BadDocument for a value of another kind."""
     value = next((values[name] for name in names if values.get(name) is not None), "")
     if not isinstance(value, kind):
@@ -234,6 +235,6 @@ def _first(where: str, values: Mapping[str, Any], names: Sequence[str], kind: ty
     return str(value).strip()
 
 
-def _file(folder: str, name: str) -> str | None:
+def _find_file(folder: str, name: str) -> str | None:
     paths = (Path(folder, name + ending) for ending in ("", ".gz", ".zst"))
     return next((str(path) for path in paths if path.is_file()), None)

@@ -135,7 +135,7 @@ def differences(names: Sequence[str], values: Sequence[Values]) -> list[Differen
     deltas = [each - values[0] for each in values[1:]]
     for each in deltas:
         each[np.abs(each) < 1e-12] = 0.0  # sums in another order differ a little, though the rankings are equal
-    ps = [_p(each) for each in deltas]
+    ps = [_probability(each) for each in deltas]
     # Corrected by Holm: by chance, in at most 5 % of evaluations one of them is below 0.05.
     ps_of_all, largest = list(ps), 0.0
     for rank, place in enumerate(np.argsort(ps, kind="stable").tolist()):
@@ -146,7 +146,7 @@ def differences(names: Sequence[str], values: Sequence[Values]) -> list[Differen
     ]
 
 
-def _p(deltas: Values) -> float:
+def _probability(deltas: Values) -> float:
     """Return `p` by Fisher's paired, two-sided randomisation test, which changes the signs of differences at random."""
     rng, num_as_large = np.random.default_rng(_SEED), 0
     for _ in range(NUM_RESAMPLES // _AT_A_TIME):

@@ -89,7 +89,7 @@ class Source:
         self._reserved = reserved
         self._max_text_chars = max_text_chars
         self._rules = rules
-        self._part: Callable[[], float | None] = lambda: None
+        self._fraction: Callable[[], float | None] = lambda: None
         self.is_folder = not is_url(self.path) and os.path.isdir(self.path)
         if not is_url(self.path) and not self.is_folder and not os.path.isfile(self.path):
             raise InvalidRequest(f"there is no file or folder {self.path}: check its name")
@@ -115,7 +115,7 @@ class Source:
     @property
     def fraction(self) -> float | None:
         """The part of the source that the last iteration has read, from 0 to 1, or None if it is unknown."""
-        return self._part()
+        return self._fraction()
 
     def where(self, number: int, document_id: str | None) -> str:
         """Return the beginning of a message about a row: the source, and the row's number or the document's file."""
@@ -166,12 +166,12 @@ class Source:
         if self.is_folder:
             folder = Path(self.path)
             files, number = list_files(folder, self._rules), 0
-            self._part = lambda: number / len(files) if files else None
+            self._fraction = lambda: number / len(files) if files else None
             for number, record in enumerate(read_folder(folder, files, self._rules, waiting, read_files), 1):
                 yield number, record
             return
         with open_file(self.path, self._rules) as file:
-            self._part = lambda: file.fraction()  # called late, because a reader may replace it
+            self._fraction = lambda: file.fraction()  # called late, because a reader may replace it
             if self._read:
                 yield from self._read(file, self.label)
             elif self._kind:

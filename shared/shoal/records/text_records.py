@@ -83,7 +83,7 @@ def read_lines(file: SourceFile, label: SourceLabel) -> Generator[Line, None, No
                     raise BadDocument(f"{label.at(number)}: {blank}: is the file text?")
                 # Most lines are short, of ASCII and without NUL bytes.
                 is_doubtful = not line.isascii() or len(line) > MAX_ROW_BYTES or "\0" in line
-                yield _checked(text, line, number, label) if is_doubtful else Line(number, line)
+                yield _check_line(text, line, number, label) if is_doubtful else Line(number, line)
         except faults as error:
             kind = name.rpartition(".")[2].replace("gz", "gzip").replace("zst", "zstd")
             raise BadDocument(
@@ -108,7 +108,7 @@ def _unpacked(stream: "io.BufferedReader[Any]", name: str) -> tuple[Any, tuple[t
     return zstd.ZstdFile(stream), (EOFError, zstd.ZstdError)
 
 
-def _checked(text: io.TextIOWrapper, line: str, number: int, label: SourceLabel) -> Line:
+def _check_line(text: io.TextIOWrapper, line: str, number: int, label: SourceLabel) -> Line:
     """Return the line, with an error if it is too long, has a NUL byte, or has bytes that are not UTF-8."""
     if len(line) > MAX_ROW_BYTES or len(line.encode(errors="surrogateescape")) > MAX_ROW_BYTES:
         num_chars = len(line)

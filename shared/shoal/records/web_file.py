@@ -88,13 +88,13 @@ class WebFile(io.RawIOBase):
             return 0
         began_s = time.monotonic()
         if self._response.isclosed():
-            self._go_on()
+            self._reconnect()
         try:
             num_bytes = self._read(buffer)
         except FileError:
             if not self.seekable():
                 raise
-            self._go_on()
+            self._reconnect()
             num_bytes = self._read(buffer)
         self._position += num_bytes
         if self._pace.is_too_slow(num_bytes, time.monotonic() - began_s):
@@ -119,7 +119,7 @@ class WebFile(io.RawIOBase):
                 raise self._failure(f"the server answers {response.status} {response.reason}")
             location = response.headers.get("Location", "")
             try:
-                url = self._next(url, location)
+                url = self._redirect_target(url, location)
             except ValueError as error:  # from urllib
                 raise self._failure(f"the server redirects to {excerpt(location)}, which is no URL") from error
         raise self._failure(f"there are over {MAX_REDIRECTS} redirects")
@@ -133,7 +133,7 @@ class WebFile(io.RawIOBase):
             raise self._failure(f"it ended after {self._position:,} of {self.size_bytes:,} bytes")
         return num_bytes
 
-    def _go_on(self) -> None:
+    def _reconnect(self) -> None:
         """Ask for the part of the file from the position to the end. Raises FileError if the file has changed."""
         self._response.close()
         self._response = self._get(Range=f"bytes={self._position}-")
@@ -141,7 +141,7 @@ class WebFile(io.RawIOBase):
         if not begins or _version(self._response) != self.modified:
             raise self._failure("it has changed since it was opened")
 
-    def _next(self, url: str, location: str) -> str:
+    def _redirect_target(self, url: str, location: str) -> str:
         """Return the address to which a redirect leads. A user may name private hosts, but a server may not."""
         target = urljoin(url, location)
         redirected = f"{without_query(self.url)} is redirected to"

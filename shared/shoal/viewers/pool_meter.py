@@ -169,7 +169,7 @@ class PoolMeter:
 
     def measure(self, pool: PoolSnapshot) -> dict[str, Any]:
         """Return the figures of the pool in the form of `GET /v1/pool` in docs/http.md. Unknown figures are None."""
-        self._note(pool)
+        self._update(pool)
         alive = [self._meters[worker_id] for worker_id in pool.workers]
         minute = [meter.minute for meter in alive if meter.minute]
         return {
@@ -189,7 +189,7 @@ class PoolMeter:
         for meter in self._meters.values():
             meter.forget()
 
-    def _note(self, pool: PoolSnapshot) -> None:
+    def _update(self, pool: PoolSnapshot) -> None:
         """Add the heartbeats of a snapshot, and forget workers that were gone for too long."""
         for worker_id, about in pool.workers.items():
             meter = self._meters.setdefault(worker_id, WorkerMeter())
@@ -244,8 +244,8 @@ def _waits(lane: str, work: Iterable[Work], meters: Iterable[WorkerMeter]) -> di
 
     The quantiles are estimates, and at most the longest wait.
     """
-    told = [longest for meter in meters if (longest := typed(meter.about, "longest_waits", dict))]
-    longest_s = max((s for longest in told if (s := typed(longest, lane, _Number)) is not None), default=None)
+    longest_waits = [longest for meter in meters if (longest := typed(meter.about, "longest_waits", dict))]
+    longest_s = max((s for longest in longest_waits if (s := typed(longest, lane, _Number)) is not None), default=None)
     waits = total(of_worker.waits[lane] for of_worker in work if lane in of_worker.waits)
     found: dict[str, float | None] = {"wait_p50_s": None, "wait_p95_s": None, "wait_max_s": longest_s}
     for name, share in (("wait_p50_s", 0.5), ("wait_p95_s", 0.95)):
