@@ -57,10 +57,10 @@ def embed(
     webhook: str | None,
     **options: Any,
 ) -> None:
-    """Embed TEXTS, the lines of a file, or those of standard input; print or save the vectors in the same order.
+    """Embed TEXTS, the lines of a file, or the lines of standard input. Print or save the vectors in the same order.
 
     With --file and a folder as --out, a file of records of any size (.csv, .tsv, .jsonl, .txt or .parquet, packed or
-    not) is embedded in parts. The same command goes on after any interruption.
+    not) is embedded in parts. After an interruption, the same command continues.
     """
     options = {name: value for name, value in options.items() if value is not None}
     options |= {"normalize": False} if no_normalize else {}

@@ -81,12 +81,13 @@ def eval_(
     runs: Path | None,
     **options: Any,
 ) -> None:
-    """Measure how well a running service finds what people judged to be relevant.
+    """Measure how well a running service finds the documents that people judged to be relevant.
 
-    FOLDER is a test collection in BEIR's format: corpus.jsonl, queries.jsonl and qrels/test.tsv. Options name single
-    files in its place. If no index of the name is served, one is built of the corpus.
+    FOLDER is a test collection in BEIR's format: corpus.jsonl, queries.jsonl and qrels/test.tsv. Options can name
+    single files instead. If no index of the name is served, one is built from the corpus.
 
-    Each --setting is evaluated, and compared with the first one query by query. Without any, it is that of the service.
+    Each --setting is evaluated, and compared with the first one query by query. Without --setting, the service's
+    defaults are evaluated.
     """
     asked, parsed = EvalArguments(**options), [Setting.parse(each) for each in words or ("",)]
     if asked.depth < asked.k:

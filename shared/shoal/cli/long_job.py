@@ -46,7 +46,7 @@ def list_(settings: Settings, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @settings_options(*REDIS_SETTINGS)
 def show(settings: Settings, job_id: str, as_json: bool) -> None:
-    """Show a long job: what it does, how far it is, the first rows that it left out, its result or error."""
+    """Show a long job: its arguments, its progress, the first rows that it left out, its result or error."""
     with long_jobs(settings) as jobs:
         status = jobs.status(job_id)
     if as_json:
@@ -59,7 +59,7 @@ def show(settings: Settings, job_id: str, as_json: bool) -> None:
 @click.argument("job_id")
 @settings_options(*REDIS_SETTINGS)
 def watch(settings: Settings, job_id: str) -> None:
-    """Show the progress of a long job until it ends; Ctrl-C ends the look at it, and not the job.
+    """Show the progress of a long job until it ends. Ctrl-C stops watching, and not the job.
 
     The exit status is 0 if the job is done, and 1 if it failed or was cancelled.
     """

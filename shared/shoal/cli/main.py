@@ -119,7 +119,7 @@ def main() -> None:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print what lets a shell complete commands and options with the Tab key.
+    """Print a script with which a shell completes commands and options with the Tab key.
 
     For bash, add this line to ~/.bashrc; for zsh, the same with zsh to ~/.zshrc:
 

@@ -29,9 +29,9 @@ MAX_LONG_JOBS = 20
 @click.option("--this-worker", is_flag=True, help="End with 1 unless a worker of this machine or container is alive.")
 @settings_options(*REDIS_SETTINGS)
 def status(settings: Settings, this_worker: bool) -> None:
-    """Show the workers alive, their indexes and how many jobs wait.
+    """Show the living workers and how many jobs wait.
 
-    Indexes are shown with what is wrong with them.
+    Each worker is listed with its indexes and their errors.
     """
     from shoal.client.redis.client import Client  # it imports numpy
     from shoal.viewers.pool_meter import PoolSnapshot
@@ -61,8 +61,7 @@ def status(settings: Settings, this_worker: bool) -> None:
 def top(settings: Settings, url: str | None, key: str | None, every_s: float) -> None:
     """Show lanes, rates, workers and long jobs, live.
 
-    The key q quits, p pauses, and s sorts the workers. Without a terminal it prints what there is at this moment, and
-    ends.
+    The key q quits, p pauses, and s sorts the workers. Without a terminal, the command prints the pool once, and ends.
     """
     from shoal.cli.pool_screen import print_pool, watch_pool  # they import rich
 

@@ -39,7 +39,7 @@ _FLAGS: dict[str, dict[str, Any]] = {
     "snippet": {"type": json_value, "metavar": "JSON", "help": "Show the passage of each hit that fits best."},
     "cursor": {"help": "Page to print: empty for the first one, then as printed."},
     "min_score": {"type": float, "help": "Least score of a hit."},
-    "explain": {"is_flag": True, "help": "Tell what each score is made of; with --json."},
+    "explain": {"is_flag": True, "help": "Show the parts of each score; with --json."},
     "like": {"multiple": True, "metavar": "ID", "help": "Document that hits are to be like."},
     "vectors": {"type": json_value, "metavar": "JSON", "help": "Vectors to search for."},
     "negative": {"multiple": True, "metavar": "TEXT", "help": "Text that hits are not to be like."},
@@ -63,7 +63,7 @@ def _search_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @_search_options
 @settings_options(*REDIS_SETTINGS)
 def search(settings: Settings, queries: tuple[str, ...], k: int, index: str, as_json: bool, **flags: Any) -> None:
-    """Find the best documents for each of QUERIES."""
+    """Find the best documents for each query."""
     given = {name: value for name, value in flags.items() if value not in (None, (), SEARCH_DEFAULTS.get(name))}
     options = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
     if not queries and not {"like", "vectors"} & options.keys():
@@ -116,7 +116,7 @@ def _json(value: Any) -> str:
 def rerank(
     settings: Settings, query: str, texts: tuple[str, ...], source: Any, raw_scores: bool, as_json: bool
 ) -> None:
-    """Score TEXTS, the lines of a file, or those of standard input for QUERY; print them, best first."""
+    """Score TEXTS, the lines of a file, or the lines of standard input for QUERY. Print them, best first."""
     lines = list(texts) or [line.rstrip("\r\n") for line in source or sys.stdin]
     with Client.from_settings(settings) as client:
         scores = client.rerank(query, lines, raw_scores=raw_scores).tolist()

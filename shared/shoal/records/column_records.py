@@ -16,7 +16,7 @@ from shoal.records.source_file import BLOCK_BYTES, SourceFile
 #: Most rows of a batch, and about the most bytes of a batch.
 BATCH_ROWS, BATCH_BYTES = 1_024, 16 * 2**20
 
-#: The first bytes of an Arrow file, which ends with a list of its batches. An Arrow stream begins otherwise.
+#: The first bytes of an Arrow file, which ends with a list of its batches. An Arrow stream has other first bytes.
 _ARROW_FILE = b"ARROW1"
 
 #: The logical types of byte arrays in .parquet that pyarrow can read as a dictionary of values and their numbers.
