@@ -23,7 +23,7 @@ from shoal import Client
 from shoal.bulk import job_stream
 from shoal.bulk.embed_file import BulkRequest, BulkResult, embed_file
 from shoal.bulk.job_stream import MAX_GROUP_ROWS, MAX_WINDOW_ROWS, Group, JobStream, Row, groups
-from shoal.bulk.served_model import check_same_vectors
+from shoal.bulk.served_model import ModelInfo, check_same_vectors, served_model
 from shoal.bulk.vector_folder import VectorManifest
 from shoal.contract.keys import Keys
 from shoal.contract.options import Options
@@ -358,6 +358,13 @@ class TestRefused:
         about = {"digest": "d", "precision": "f32", "engine": "openvino", "max_tokens": 256, "prompts": ["query"]}
         with pytest.raises(NotReady, match=words):
             check_same_vectors([about | {"fingerprint": "f1"}, about | {"fingerprint": "f2"} | other])
+
+    def test_heartbeats_describe_a_model_by_their_sound_fields(self) -> None:
+        about = {"model": "m", "digest": "d", "dimension": 8, "pooling": "mean", "fingerprint": "f"}
+        assert served_model([{"state": "ready"}, about | {"dimension": "8"}]) is None
+        found = served_model([{"model": 5}, about | {"prompts": ["query", "document"]}])
+        assert found == ModelInfo("m", "d", "mean", 8, "document", "f")
+        assert served_model([about | {"prompts": 5}]) == ModelInfo("m", "d", "mean", 8, "", "f")
 
     def test_a_folder_that_another_run_writes(self, embed: EmbedSource, steady: SteadyWorker) -> None:
         def run_again(progress: TaskProgress) -> None:
