@@ -359,13 +359,6 @@ class TestRefused:
         with pytest.raises(NotReady, match=words):
             check_same_vectors([about | {"fingerprint": "f1"}, about | {"fingerprint": "f2"} | other])
 
-    def test_heartbeats_describe_a_model_by_their_sound_fields(self) -> None:
-        about = {"model": "m", "digest": "d", "dimension": 8, "pooling": "mean", "fingerprint": "f"}
-        assert served_model([{"state": "ready"}, about | {"dimension": "8"}]) is None
-        found = served_model([{"model": 5}, about | {"prompts": ["query", "document"]}])
-        assert found == ModelInfo("m", "d", "mean", 8, "document", "f")
-        assert served_model([about | {"prompts": 5}]) == ModelInfo("m", "d", "mean", 8, "", "f")
-
     def test_a_folder_that_another_run_writes(self, embed: EmbedSource, steady: SteadyWorker) -> None:
         def run_again(progress: TaskProgress) -> None:
             with pytest.raises(FolderBusy, match="another process writes into"):
@@ -555,6 +548,14 @@ def test_unanswered_rows_need_little_memory(
     (tmp_path / "rows.jsonl").write_text(f"{json.dumps(row)}\n" * 8)
     embed(source=str(tmp_path / "rows.jsonl"))
     assert held <= 2**20 + 2
+
+
+def test_heartbeats_describe_a_model_by_their_sound_fields() -> None:
+    about = {"model": "m", "digest": "d", "dimension": 8, "pooling": "mean", "fingerprint": "f"}
+    assert served_model([{"state": "ready"}, about | {"dimension": "8"}]) is None
+    found = served_model([{"model": 5}, about | {"prompts": ["query", "document"]}])
+    assert found == ModelInfo("m", "d", "mean", 8, "document", "f")
+    assert served_model([about | {"prompts": 5}]) == ModelInfo("m", "d", "mean", 8, "", "f")
 
 
 def test_a_real_worker_gives_the_vectors_of_the_client(tmp_path: Path, client: Client, worker: Worker) -> None:
