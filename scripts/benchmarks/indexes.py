@@ -11,7 +11,7 @@ from stack import HOME, OURS, Checkout, index_of, model
 from benchmarks.plan import Texts, say
 from shoal.records.source import Source
 from shoal_workers.index.build.builder import build
-from shoal_workers.index.build.document_encoder import ModelInfo, Waiting, no_wait
+from shoal_workers.index.build.document_encoder import Waiting, info_of, no_wait
 from shoal_workers.index.index import Index
 
 Vectors = NDArray[np.float32]
@@ -27,7 +27,7 @@ class Maker:
     """
 
     def __init__(self, real: Vectors):
-        self.model = ModelInfo.of(model(), "made")
+        self.model = info_of(model(), "made")
         self._real = real
 
     def embed(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[Vectors]:

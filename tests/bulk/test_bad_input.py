@@ -1,10 +1,9 @@
-"""Bad input gets the answer that bad_input.md says, word for word, and the service goes on as before."""
+"""Bad input gets the answer in bad_input.md, word for word, and the service continues as before."""
 
 import json
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 import redis
 from conftest import PATIENCE_S, RedisServer, free_port, wait_until
 from page import BadInput
-from process import environment, run
+from process import run, run_on_small_disk
 from queues import queue_of
 from service import Service, service
 
@@ -34,7 +33,7 @@ MANY = ["storm"] * 100_000
 LONG = "storm " * 100
 DOCUMENTS, DOCUMENT = "/v1/indexes/default/documents", {"id": "7", "text": "storm"}
 
-#: What HTTP refuses: the row of the page, the path, the body.
+#: Requests that HTTP refuses: the row of the page, the path and the body.
 REFUSED: dict[str, tuple[str, Any]] = {
     "Not JSON": ("/embed", b"storm"),
     "Wrong type": ("/embed", {"inputs": ["storm", 5]}),
@@ -64,14 +63,14 @@ REFUSED: dict[str, tuple[str, Any]] = {
     "More `dimensions` than the model has": ("/embed", {"inputs": "storm", "dimensions": 10_000}),
 }
 
-#: What a program may put into Redis itself and a worker refuses: the row of the page, the fields of the job.
+#: Jobs that a program puts into Redis itself and a worker refuses: the row of the page and the fields of the job.
 FOREIGN: dict[str, dict[str, Any]] = {
     "Msgpack job of the wrong shape: a field is missing": {"v": 1, "op": "embed"},
     "Msgpack job of the wrong shape: a wrong type": {"v": 1, "op": "embed", "texts": "storm"},
     "Job of a future version": {"v": 2, "op": "embed", "texts": ["storm"]},
 }
 
-#: Bytes that say no id to answer to.
+#: Jobs without a readable id, so that no reply is possible.
 UNREADABLE: dict[str, bytes] = {
     "Job whose bytes are not msgpack": b"storm",
     "Msgpack job of the wrong shape: no map": msgpack.packb(["storm"]),
@@ -80,7 +79,7 @@ UNREADABLE: dict[str, bytes] = {
 
 @pytest.fixture(scope="module")
 def usual(tiny_source: Path, tiny_model: Path, home: Path, index_folder: Path) -> dict[str, Any]:
-    """Return settings of a service on the tiny model."""
+    """Return the settings of a service with the tiny model."""
     model = {"model": tiny_source, "home": home, "precision": "f32", "threads": 1}
     return {"key_prefix": "bad", "pool": "input", "indexes": index_folder} | model
 
@@ -97,19 +96,19 @@ def running(
 
 @pytest.fixture
 def producer(redis_url: str) -> Iterator[Client]:
-    """Make a client of that service's queue."""
+    """A client of the service's queue."""
     with Client(redis_url, key_prefix="bad", pool="input", timeout_s=PATIENCE_S) as client:
         yield client
 
 
 @pytest.fixture
 def good_vector(encoder: Encoder) -> np.ndarray[Any, Any]:
-    """Return the right answer to the good request."""
+    """Return the right vector for the good request."""
     return encoder.embed([GOOD["inputs"]], Options(), prompt="")
 
 
 def assert_still_serving(running: Service, good_vector: np.ndarray[Any, Any]) -> None:
-    """Check that a good request is answered as before."""
+    """Check that the service still answers good requests."""
     response = running.ask("POST", "/embed", GOOD)
     assert response.status == 200
     assert np.array(response.body) == pytest.approx(good_vector, abs=1e-5)
@@ -218,7 +217,7 @@ def test_a_redis_that_is_absent_is_waited_for_and_when_it_goes_jobs_are_kept(
         assert_still_serving(running, good_vector)
 
 
-def test_a_key_of_another_type_in_any_lane_is_told_at_once(
+def test_a_key_of_another_type_in_any_lane_is_reported_at_once(
     own_redis: RedisServer, usual: dict[str, Any], tmp_path: Path
 ) -> None:
     keys = Keys(usual["key_prefix"], usual["pool"])
@@ -252,7 +251,7 @@ def _num_unanswered(server: RedisServer, usual: dict[str, Any]) -> int:
 
 
 def assert_ended(name: str, done: "subprocess.CompletedProcess[str]") -> None:
-    """Check that a command ended with the row's exit code, code and message, in one line of its own."""
+    """Check that a command ended with the exit code, the error code and the message of the row, in one line."""
     line, row = done.stderr.splitlines()[-1], BadInput.row(name)
     message, _, code = line.removeprefix("shoal: ").rpartition(" ")
     assert line.startswith("shoal: ")
@@ -311,25 +310,15 @@ def test_the_api_says_that_its_port_is_in_use(running: Service) -> None:
     assert_ended("Port in use", run("api", "--port", running.port))
 
 
-#: Runs `shoal` where no file can grow past 20,000 bytes, as on a full disk.
-SMALL_DISK = """
-import resource, sys
-from shoal.cli.main import main
-resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-main(sys.argv[1:])
-"""
-
-
 def test_on_a_full_disk_the_old_index_stays(
     usual: dict[str, Any], index_folder: Path, tmp_path: Path, index: Index
 ) -> None:
     folder, source = tmp_path / "my-index", tmp_path / "source.txt"
     shutil.copytree(index_folder, folder)
     source.write_text("storm\n" * 1_000)
-    command = [sys.executable, "-c", SMALL_DISK, "index", "build", str(source), "--out", str(folder)]
-    done = subprocess.run(command, env=environment(**usual), capture_output=True, text=True, timeout=PATIENCE_S)
+    done = run_on_small_disk(20_000, "index", "build", source, "--out", folder, **usual)
     assert_ended("Full disk while an index is built", done)
-    left = {path.name for path in folder.iterdir()} - {SCRATCH}  # from which the build goes on
+    left = {path.name for path in folder.iterdir()} - {SCRATCH}  # the next build continues from this folder
     assert left == {path.name for path in index_folder.iterdir()}
     assert Index.open(folder).manifest == index.manifest
 

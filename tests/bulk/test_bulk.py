@@ -1,22 +1,20 @@
-"""Bulk embedding: a file becomes a folder of vectors, the same whatever happens meanwhile."""
+"""Bulk embedding: a file becomes a folder of vectors, which is the same after every interruption."""
 
 import hashlib
 import json
 import shutil
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
-from subprocess import run as run_process
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import PATIENCE_S, RedisServer, running, wait_until
+from conftest import RedisServer, running, wait_until
 from numpy.typing import NDArray
-from process import Process, environment
+from process import Process, run_on_small_disk
 from queues import Queue, set_limits
 from safetensors.numpy import load_file
 from steady_worker import BROKEN, DIMENSION, FINGERPRINT, MODEL, TOO_LONG, SteadyWorker, steady_reply, vectors_of
@@ -25,7 +23,7 @@ from shoal import Client
 from shoal.bulk import job_stream
 from shoal.bulk.embed_file import BulkRequest, BulkResult, embed_file
 from shoal.bulk.job_stream import MAX_GROUP_ROWS, MAX_WINDOW_ROWS, Group, JobStream, Row, groups
-from shoal.bulk.served_model import check_same_vectors
+from shoal.bulk.served_model import ModelInfo, check_same_vectors, served_model
 from shoal.bulk.vector_folder import VectorManifest
 from shoal.contract.keys import Keys
 from shoal.contract.options import Options
@@ -49,18 +47,20 @@ from shoal.task_progress import Report, TaskProgress
 from shoal_workers.loop.worker import Worker
 from shoal_workers.service.service import announced
 
+pytest_plugins = ["cli_fixtures"]
+
 NUM_ROWS, PART_ROWS = 100, 16
 
 #: The contents of files by their names.
 Files = dict[str, bytes]
 
-#: What a worker of another model tells.
+#: The heartbeat of a worker with another model.
 OTHER_MODEL = {"model": "other", "digest": "d2", "dimension": DIMENSION, "fingerprint": "f2"}
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A file of rows with ids, of which three are bad and one too long for the worker."""
+    """A file of rows with ids. Three rows are bad, and the text of one is too long for the worker."""
     lines = [{"id": f"ü{n}", "text": f"storm {n}"} for n in range(NUM_ROWS)]
     lines[3]["text"] = lines[40]["text"] = " "
     lines[50] = {"id": "ü50"}
@@ -75,16 +75,17 @@ GOOD = [n for n in range(NUM_ROWS) if n not in (3, 20, 40, 50)]
 
 @pytest.fixture
 def steady(queue: Queue) -> Iterator[SteadyWorker]:
-    """A running worker of the test's own pool."""
+    """A running worker in the test's own pool."""
     with SteadyWorker(queue).running() as worker:
         yield worker
 
 
 def ignore(progress: TaskProgress) -> None:
-    """Take a report."""
+    """Ignore a report."""
 
 
-#: Embeds the source in small parts into a folder beside it; takes its name, a report, settings, and other arguments.
+#: A function that embeds the source in small parts into a folder beside it. Its arguments are the name of the folder, a
+#: report, settings, and fields of the request.
 EmbedSource = Callable[..., BulkResult]
 
 
@@ -100,12 +101,12 @@ def embed(source: Path, tmp_path: Path, client: Client) -> EmbedSource:
 
 
 def files_in(folder: Path) -> Files:
-    """Return the contents of the folder's files by name."""
+    """Return the contents of a folder's files by name."""
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def read_raw(folder: Path, load: Callable[[Path], NDArray[np.float32]], ending: str) -> tuple[list[str], Any]:
-    """Return the ids and vectors of parts whose ids are in files of their own."""
+    """Return the ids and vectors of parts that have a separate file of ids."""
     parts = sorted(folder.glob(f"*{ending}"))
     lines = [line for part in parts for line in part.with_suffix(".ids.jsonl").read_text().splitlines()]
     return [json.loads(line) for line in lines], np.concatenate([load(part) for part in parts])
@@ -146,7 +147,7 @@ class TestFolder:
         assert np.array_equal(vectors, vectors_of([f"storm {n}" for n in GOOD]))
         assert (result.rows, result.num_vectors, result.num_bad, result.num_parts) == (NUM_ROWS, 96, 4, 7)
 
-    def test_bad_rows_parts_and_progress_are_told(self, embed: EmbedSource, tmp_path: Path) -> None:
+    def test_bad_rows_parts_and_progress_are_reported(self, embed: EmbedSource, tmp_path: Path) -> None:
         out, reports = tmp_path / "out", list[TaskProgress]()
         result = embed(report=reports.append)
         rows = [json.loads(line) for line in (out / "bad-rows.jsonl").read_text().splitlines()]
@@ -168,7 +169,7 @@ class TestFolder:
         assert fractions == sorted(fractions)
         assert all(report.fraction == pytest.approx(report.rows / NUM_ROWS) for report in reports[-8:])
 
-    def test_the_longest_text_is_that_of_the_settings(self, embed: EmbedSource) -> None:
+    def test_the_settings_limit_the_length_of_a_text(self, embed: EmbedSource) -> None:
         result = embed(settings=Settings(max_text_chars=7))
         assert result.num_vectors == 9
         assert "7 (SHOAL_MAX_TEXT_CHARS)" in result.first_bad[-1]
@@ -187,13 +188,15 @@ class TestFolder:
 
 @pytest.fixture
 def undisturbed(embed: EmbedSource, tmp_path: Path, steady: SteadyWorker) -> Files:
-    """The files of a run that nothing interrupts."""
+    """The files after a run without interruption."""
     embed("undisturbed")
     return files_in(tmp_path / "undisturbed")
 
 
-class TestGoingOn:
-    def test_after_whatever_a_killed_process_left(self, embed: EmbedSource, tmp_path: Path, undisturbed: Files) -> None:
+class TestContinuing:
+    def test_after_a_process_was_killed_at_any_moment(
+        self, embed: EmbedSource, tmp_path: Path, undisturbed: Files
+    ) -> None:
         out, states = tmp_path / "out", []
 
         def snapshot(progress: TaskProgress) -> None:
@@ -210,7 +213,7 @@ class TestGoingOn:
                 embed()
                 assert files_in(out) == undisturbed
 
-    def test_under_another_name_of_the_model(
+    def test_with_the_same_model_under_another_name(
         self, embed: EmbedSource, tmp_path: Path, client: Client, queue: Queue
     ) -> None:
         out, renamed = tmp_path / "out", SteadyWorker(queue)
@@ -244,7 +247,9 @@ class TestGoingOn:
         assert embed("undisturbed", part_rows=None).num_parts == 7
         assert files_in(out) == undisturbed
         embed(part_rows=None)
-        assert VectorManifest.read(tmp_path / "out").part_rows == 8_192  # so that a stop repeats under a minute
+        assert (
+            VectorManifest.read(tmp_path / "out").part_rows == 8_192
+        )  # a run that was stopped repeats less than a minute of work
 
     def test_only_a_lost_part_is_made_again(
         self, embed: EmbedSource, tmp_path: Path, undisturbed: Files, steady: SteadyWorker
@@ -260,17 +265,17 @@ class TestGoingOn:
 
     @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
     def test_a_process_that_is_ended_within_a_part_goes_on(
-        self, source: Path, tmp_path: Path, queue: Queue, redis_url: str, keys: Keys, number: signal.Signals
+        self, source: Path, tmp_path: Path, queue: Queue, pool_settings: dict[str, str], number: signal.Signals
     ) -> None:
-        out, settings = tmp_path / "out", {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
+        out = tmp_path / "out"
         words = ("embed", "--file", source, "--out", f"{out}/", "--part-rows", PART_ROWS)
         worker = SteadyWorker(queue, max_jobs=3)
-        with worker.running(), Process(tmp_path / "log", *words, **settings) as first:
+        with worker.running(), Process(tmp_path / "log", *words, **pool_settings) as first:
             wait_until(lambda: (out / "manifest.json").exists() and _num_parts(out) >= 1)
             first.send(number)
             assert first.wait() != 0
             worker.max_jobs = 2**31
-            with Process(tmp_path / "log", *words, **settings) as second:
+            with Process(tmp_path / "log", *words, **pool_settings) as second:
                 assert second.wait() == 0, second.output
         assert "96 vectors in 7 parts" in second.output
         assert ("the same command goes on" in second.output) == (number == signal.SIGINT)
@@ -302,7 +307,7 @@ class TestRefused:
             embed("undisturbed", source=str(other))
         assert files_in(tmp_path / "undisturbed") == undisturbed
 
-    def test_a_source_that_changes_meanwhile(self, embed: EmbedSource, source: Path, steady: SteadyWorker) -> None:
+    def test_a_source_that_changes_during_the_run(self, embed: EmbedSource, source: Path, steady: SteadyWorker) -> None:
         def touch(progress: TaskProgress) -> None:
             if progress.rows == 2 * PART_ROWS:
                 source.touch()
@@ -349,7 +354,7 @@ class TestRefused:
             ({"fingerprint": None}, "update all workers"),
         ],
     )
-    def test_what_makes_vectors_of_workers_differ_is_named(self, other: dict[str, Any], words: str) -> None:
+    def test_the_reason_why_vectors_of_workers_differ_is_named(self, other: dict[str, Any], words: str) -> None:
         about = {"digest": "d", "precision": "f32", "engine": "openvino", "max_tokens": 256, "prompts": ["query"]}
         with pytest.raises(NotReady, match=words):
             check_same_vectors([about | {"fingerprint": "f1"}, about | {"fingerprint": "f2"} | other])
@@ -397,22 +402,12 @@ class TestRefused:
         assert embed().num_vectors == 96
 
 
-FILL_THE_DISK = """
-import resource, sys
-from shoal.cli.main import main
-resource.setrlimit(resource.RLIMIT_FSIZE, (1_800, 1_800))
-main(sys.argv[1:])
-"""
-
-
 def test_on_a_full_disk_finished_parts_stay(
-    embed: EmbedSource, source: Path, tmp_path: Path, undisturbed: Files, redis_url: str, keys: Keys
+    embed: EmbedSource, source: Path, tmp_path: Path, undisturbed: Files, pool_settings: dict[str, str]
 ) -> None:
     out = tmp_path / "out"
-    words = ["embed", "--file", str(source), "--out", str(out), "--part-rows", str(PART_ROWS)]
-    settings = environment(redis_url=redis_url, key_prefix=keys.prefix, pool=keys.pool)
-    command = [sys.executable, "-c", FILL_THE_DISK, *words]
-    done = run_process(command, capture_output=True, text=True, timeout=PATIENCE_S, env=settings)
+    words = ("embed", "--file", source, "--out", out, "--part-rows", PART_ROWS)
+    done = run_on_small_disk(1_800, *words, **pool_settings)
     assert f"no room to write {out}" in done.stderr
     assert "[disk_full]" in done.stderr
     assert 0 < _num_parts(out) < 7
@@ -467,7 +462,9 @@ class TestWaiting:
         assert result.num_vectors == 96
         assert np.array_equal(READERS["safetensors"](tmp_path / "out")[1], vectors_of([f"storm {n}" for n in GOOD]))
 
-    def test_but_not_for_a_redis_that_is_not_there(self, source: Path, tmp_path: Path, own_redis: RedisServer) -> None:
+    def test_but_a_redis_that_is_absent_at_the_start_is_an_error(
+        self, source: Path, tmp_path: Path, own_redis: RedisServer
+    ) -> None:
         own_redis.stop()
         with Client(own_redis.url) as client, pytest.raises(Unavailable):
             embed_file(BulkRequest(str(source), str(tmp_path / "out")), client, ignore)
@@ -497,7 +494,7 @@ class TestWaiting:
         with pytest.raises(Internal):
             embed([BROKEN] * job_stream.MAX_INTERNAL)
 
-    def test_but_not_those_that_a_slow_worker_has(
+    def test_jobs_that_a_slow_worker_has_are_not_sent_again(
         self, client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(job_stream, "WAITING_EVERY_S", 0.01)
@@ -508,7 +505,7 @@ class TestWaiting:
             nonlocal num_calls
             num_calls += 1
             taken.extend(queue.take("steady", ["bulk"], 1))
-            if num_calls % 5 == 0:  # the stream has looked for lost jobs several times by now
+            if num_calls % 5 == 0:  # by now the stream has looked for lost jobs several times
                 delivery = taken.pop(0)
                 job = delivery.job()
                 assert queue.reply([Answer(delivery, steady_reply(job), job.reply_to)]) == 1
@@ -520,7 +517,7 @@ class TestWaiting:
 
 
 @pytest.mark.parametrize("row", [Document("1", "storm", {}), BadRow(1, "bad")])
-def test_however_long_the_source_few_rows_are_read_ahead(client: Client, steady: SteadyWorker, row: Row) -> None:
+def test_few_rows_of_a_long_source_are_read_ahead(client: Client, steady: SteadyWorker, row: Row) -> None:
     num_read = 0
 
     def endless() -> Iterator[Group]:
@@ -536,7 +533,7 @@ def test_however_long_the_source_few_rows_are_read_ahead(client: Client, steady:
 
 
 @pytest.mark.parametrize("row", [{"text": "storm", "page": "x" * 2**20}, {"text": "storm", "id": "x" * 2**20}])
-def test_rows_on_their_way_hold_little(
+def test_unanswered_rows_need_little_memory(
     embed: EmbedSource, tmp_path: Path, steady: SteadyWorker, monkeypatch: pytest.MonkeyPatch, row: dict[str, str]
 ) -> None:
     held = 0
@@ -551,6 +548,14 @@ def test_rows_on_their_way_hold_little(
     (tmp_path / "rows.jsonl").write_text(f"{json.dumps(row)}\n" * 8)
     embed(source=str(tmp_path / "rows.jsonl"))
     assert held <= 2**20 + 2
+
+
+def test_heartbeats_describe_a_model_by_their_sound_fields() -> None:
+    about = {"model": "m", "digest": "d", "dimension": 8, "pooling": "mean", "fingerprint": "f"}
+    assert served_model([{"state": "ready"}, about | {"dimension": "8"}]) is None
+    found = served_model([{"model": 5}, about | {"prompts": ["query", "document"]}])
+    assert found == ModelInfo("m", "d", "mean", 8, "document", "f")
+    assert served_model([about | {"prompts": 5}]) == ModelInfo("m", "d", "mean", 8, "", "f")
 
 
 def test_a_real_worker_gives_the_vectors_of_the_client(tmp_path: Path, client: Client, worker: Worker) -> None:

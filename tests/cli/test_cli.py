@@ -1,4 +1,4 @@
-"""The command line: what it prints and saves, and errors of one line with their code."""
+"""The command line: its output, the files it saves, and errors in one line with their code."""
 
 import json
 import os
@@ -32,7 +32,7 @@ SETTINGS = {item.name for item in fields(Settings)}
 
 
 def commands(group: click.Group = main, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Every command with the words that call it."""
+    """Yield every command with the words that call it."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -69,7 +69,7 @@ def test_a_missing_library_is_named_with_the_extra_that_installs_it(library: str
     assert f"{said}'{ROOT}[{extra}]'" in fail(result, "missing_extra")
 
 
-def test_a_folder_with_a_point_in_its_name_takes_a_slash() -> None:
+def test_a_folder_with_a_dot_in_its_name_needs_a_slash() -> None:
     done = CliRunner().invoke(main, ["embed", "--file", "texts.txt", "--out", "vectors.v2"])
     assert done.exit_code
     assert "a folder with a slash at its end, as vectors.v2/" in f"{done.output}{done.exception}"
@@ -84,7 +84,7 @@ def test_help_names_the_variable_of_every_setting() -> None:
             assert parameter.name not in SETTINGS or variable(parameter.name) in text, (path, parameter.name)
 
 
-def test_help_has_every_command_once_below_what_it_is_for() -> None:
+def test_help_has_every_command_once_below_its_purpose() -> None:
     lines = succeed(CliRunner().invoke(main, ["--help"])).partition("\n\nStart:\n")[2].splitlines()
     names = [line.split()[0] for line in lines if line.startswith("  ")]
     assert names[0] == "serve"
@@ -108,7 +108,7 @@ def test_a_shell_completes_commands_and_options() -> None:
 
 
 @pytest.mark.skipif(not shutil.which("zsh"), reason="there is no zsh")
-def test_zsh_takes_the_script_though_nothing_has_begun_completion(tmp_path: Path) -> None:
+def test_the_script_works_in_a_zsh_that_has_not_loaded_completion(tmp_path: Path) -> None:
     script = succeed(CliRunner().invoke(main, ["completion", "zsh"]))
     command = ["zsh", "-f", "-c", f"{script}\nprint $_comps[shoal]"]
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "ZDOTDIR": str(tmp_path)}
@@ -147,7 +147,7 @@ class TestEmbed:
         assert len(np.load(out)) == 0
 
 
-def test_a_file_that_cannot_be_written_is_said_before_anything_is_embedded(shoal: CliRunner, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_embedded(shoal: CliRunner, tmp_path: Path) -> None:
     assert ".npy" in fail(shoal.invoke(main, ["embed", "a", "--out", str(tmp_path / "x.csv")]), "invalid_request")
     nowhere = tmp_path / "nowhere" / "x.npy"
     assert "nowhere" in fail(shoal.invoke(main, ["embed", "a", "--out", str(nowhere)]), "invalid_request")
@@ -163,7 +163,7 @@ def test_search_prints_scores_and_texts(shoal: CliRunner, client: Client) -> Non
 
 
 @pytest.mark.usefixtures("serving")
-def test_search_takes_the_options_of_a_search(shoal: CliRunner, client: Client) -> None:
+def test_search_has_a_flag_for_each_option_of_a_search(shoal: CliRunner, client: Client) -> None:
     fused = client.search(["storm", "rain"], k=2, fuse=True, negative=["sun"], fields=["text"])
     words = ["search", "storm", "rain", "--fuse", "--negative", "sun", "--fields", "text", "-k", "2", "--json"]
     assert json.loads(succeed(shoal.invoke(main, words))) == fused
@@ -192,7 +192,7 @@ def test_search_takes_the_options_of_a_search(shoal: CliRunner, client: Client) 
 def test_search_prints_facets_and_titles(capsys: pytest.CaptureFixture[str]) -> None:
     facets = [{"topic": {"values": [{"value": "sun", "count": 1_234}, {"value": "rain", "count": 5}]}}]
     hits = [{"id": "7", "score": 0.5, "title": "Rain", "text": "wet"}, {"id": "8", "score": 0.25}]
-    search._print(Reply("a", hits=[hits], facets=facets), False, ())
+    search._print_reply(Reply("a", hits=[hits], facets=facets), False, ())
     assert capsys.readouterr().out == '0.500  7  Rain  wet\n0.250  8\ntopic: "sun" 1,234, "rain" 5\n'
 
 
@@ -213,7 +213,7 @@ def test_status_lists_lanes_and_workers(shoal: CliRunner, client: Client) -> Non
     )
 
 
-def test_status_tells_by_its_exit_code_if_a_worker_of_this_machine_is_alive(shoal: CliRunner, client: Client) -> None:
+def test_the_exit_code_of_status_shows_if_a_worker_of_this_machine_is_alive(shoal: CliRunner, client: Client) -> None:
     pool = Pool(client.broker, client.keys, alive_s=3_600)
     for host, code in (("another", 1), (gethostname(), 0)):
         pool.announce("w1", {"state": "ready", "host": host})
@@ -230,7 +230,7 @@ def test_a_setting_that_cannot_work(shoal: CliRunner) -> None:
     assert 'SHOAL_PORT is "eighty": it takes a whole number' in fail(result, "bad_setting")
 
 
-def test_an_index_is_built_and_looked_at(tiny_source: Path, tiny_model: Path, home: Path, tmp_path: Path) -> None:
+def test_an_index_is_built_and_described(tiny_source: Path, tiny_model: Path, home: Path, tmp_path: Path) -> None:
     source, out = tmp_path / "news.csv", tmp_path / "index"
     source.write_text("headline,topic\nstorm over europe,weather\nmarket falls,money\n")
     usual: dict[str, Any] = {"model": tiny_source, "home": home, "precision": "f32", "threads": 1}

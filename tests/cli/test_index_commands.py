@@ -1,4 +1,4 @@
-"""The command `shoal index`: builds through a pool, and versions that are listed, published and deleted."""
+"""The commands `shoal index`: build through a pool, and list, publish and delete versions."""
 
 import json
 from collections.abc import Iterator
@@ -16,18 +16,13 @@ from queues import Queue
 from test_cli import fail, succeed
 
 from shoal import Client
+from shoal.bulk.served_model import served_model
 from shoal.cli.main import main
 from shoal.contract.excerpt import excerpt
-from shoal.errors import ModelMismatch, NotReady, Paused
+from shoal.errors import ModelMismatch, NotReady
 from shoal.queue.lane import LaneLimits
 from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.index.build.document_encoder import (
-    LocalEncoder,
-    ModelInfo,
-    PoolEncoder,
-    served_digest,
-    served_model_info,
-)
+from shoal_workers.index.build.document_encoder import LocalEncoder, PoolEncoder, info_of, served_digest
 from shoal_workers.index.build.vectors import model_of
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.versions import list_versions
@@ -39,7 +34,7 @@ pytest_plugins = ["cli_fixtures"]
 
 @pytest.fixture
 def pool(worker: Worker) -> Iterator[Worker]:
-    """A worker that announces itself, run by a thread."""
+    """A worker that announces itself and runs in a thread."""
     with announced(worker, LaneLimits()), running(worker):
         yield worker
 
@@ -54,7 +49,7 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.mark.usefixtures("pool")
 class TestThroughAPool:
-    def test_a_build_tells_the_kinds_of_fields_and_what_made_keywords_of_one(
+    def test_a_build_prints_the_kinds_of_fields_and_why_one_has_keywords(
         self, shoal: CliRunner, tmp_path: Path
     ) -> None:
         source = tmp_path / "source.csv"
@@ -111,7 +106,7 @@ class TestThroughAPool:
         elsewhere = shoal.invoke(main, ["index", "build", str(source), "--out", str(tmp_path / "a" / "b"), *store])
         assert "up to date" not in elsewhere.stderr
 
-    def test_vectors_are_those_of_this_process(
+    def test_the_pool_makes_the_same_vectors_as_this_process(
         self, shoal: CliRunner, source: Path, tmp_path: Path, encoder: Encoder
     ) -> None:
         succeed(shoal.invoke(main, ["index", "build", str(source), "--out", str(tmp_path / "news")]))
@@ -119,7 +114,7 @@ class TestThroughAPool:
         index = Index.open(tmp_path / "news")
         assert index.vectors == pytest.approx(vectors, abs=1e-5)
         assert index.manifest.prompt == "document"
-        assert model_of(index.manifest) == ModelInfo.of(encoder.model, encoder.fingerprint)
+        assert model_of(index.manifest) == info_of(encoder.model, encoder.fingerprint)
 
     def test_changes_of_the_index_are_folded_in(
         self, shoal: CliRunner, source: Path, tmp_path: Path, queue: Queue
@@ -142,7 +137,7 @@ class TestThroughAPool:
         assert result.exit_code == 2
         assert '"yesterday" is no time: write it like 2026-11-22T03:00, or in Unix seconds' in result.stderr
 
-    def test_an_index_gets_the_vectors_of_other_settings_in_this_process_and_then_those_of_the_pool(
+    def test_an_index_migrates_to_other_settings_in_this_process_and_back_to_the_pool(
         self, shoal: CliRunner, source: Path, tmp_path: Path, queue: Queue, tiny_source: Path, home: Path, pool: Worker
     ) -> None:
         succeed(shoal.invoke(main, ["index", "build", str(source), "--name", "news"]))
@@ -169,7 +164,7 @@ class TestThroughAPool:
         assert "the model is other, but the pool serves" in said
 
     def test_a_pool_that_comes_to_serve_another_model(self, client: Client, encoder: Encoder) -> None:
-        here = ModelInfo.of(encoder.model, encoder.fingerprint)
+        here = info_of(encoder.model, encoder.fingerprint)
         with pytest.raises(ModelMismatch, match=f"and {excerpt(here.name)} has {here.fingerprint}"):
             list(PoolEncoder(client, replace(here, fingerprint="f" * 32)).embed(["storm"]))
 
@@ -198,20 +193,14 @@ def test_no_worker_is_ready(client: Client) -> None:
     with pytest.raises(NotReady, match="no worker of the pool is ready"):
         PoolEncoder.find(client)
 
-    def stop(reason: str) -> None:
-        raise Paused(reason)
-
-    with pytest.raises(Paused, match="waiting for a worker"):
-        PoolEncoder.find(client, stop)
-
 
 def test_workers_of_different_models_or_of_one_with_other_settings(client: Client) -> None:
     for name in ("bf16", "f32"):
         about = {"state": "ready", "model": "m", "digest": "d", "dimension": 8, "precision": name}
         client.pool.announce(name, about | {"fingerprint": name})
     with pytest.raises(NotReady, match=r"make different vectors of a text, .* different precision \(bf16; f32\)"):
-        served_model_info(client)
-    assert served_digest(client) == "d"  # versions are published and rolled back all the same
+        served_model(client.pool.ready().values())
+    assert served_digest(client) == "d"  # versions can still be published and rolled back
     client.pool.announce("two", {"state": "ready", "model": "two", "digest": "two" * 8, "dimension": 8})
     with pytest.raises(NotReady, match=r"serve different models, m \(d.*, two \("):
-        served_model_info(client)
+        served_model(client.pool.ready().values())

@@ -1,4 +1,4 @@
-"""The commands `shoal job`: what they print of long jobs that no runner has taken yet, and what they change."""
+"""The commands `shoal job`: their output about long jobs without a runner, and their changes."""
 
 import json
 import re
@@ -15,7 +15,6 @@ from test_cli import fail, succeed
 from shoal import Client
 from shoal.cli import long_job
 from shoal.cli.main import main
-from shoal.contract.keys import Keys
 from shoal.long_jobs.status import LongJobStatus, Progress
 
 pytest_plugins = ["cli_fixtures"]
@@ -45,7 +44,7 @@ def test_a_job_is_shown_with_all_that_is_known(shoal: CliRunner, job_id: str, tm
     assert (about["id"], about["arguments"]["text_column"]) == (job_id, "headline")
 
 
-def test_a_failed_job_tells_why_and_what_it_has_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_job_is_shown_with_its_error_and_the_rows_it_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     progress, error = Progress(rows=9, num_bad=7, first_bad=("row 1: empty",), eta_s=60.0), {"code": "file_error"}
     status = LongJobStatus("a", "embed_file", "failed", {}, 0.0, progress=progress, error=error | {"message": "gone"})
     assert long_job._outline(status).endswith("(file_error: gone)")
@@ -69,13 +68,12 @@ def test_a_job_is_paused_resumed_retried_and_deleted(shoal: CliRunner, client: C
 
 
 @pytest.mark.parametrize(("status", "hint"), [("queued", "no runner is alive"), ("paused", "job resume")])
-def test_ctrl_c_ends_the_look_at_a_job_and_not_the_job(
-    shoal: CliRunner, job_id: str, redis_url: str, keys: Keys, tmp_path: Path, status: str, hint: str
+def test_ctrl_c_ends_watching_a_job_and_not_the_job(
+    shoal: CliRunner, job_id: str, pool_settings: dict[str, str], tmp_path: Path, status: str, hint: str
 ) -> None:
     if status == "paused":
         succeed(shoal.invoke(main, ["job", "pause", job_id]))
-    place = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
-    with Process(tmp_path / "log", "job", "watch", job_id, **place) as watch:
+    with Process(tmp_path / "log", "job", "watch", job_id, **pool_settings) as watch:
         wait_until(lambda: f"{status}: 0 rows" in watch.output)
         watch.send(signal.SIGINT)
         assert watch.wait() == 130
@@ -105,7 +103,7 @@ class TestDetach:
         assert "webhook: pending, http://127.0.0.1:1/told" in succeed(shoal.invoke(main, ["job", "show", job_id]))
         succeed(shoal.invoke(main, ["job", "cancel", job_id]))
 
-    def test_it_takes_a_source_and_a_name(self, shoal: CliRunner) -> None:
+    def test_a_source_and_a_name_are_needed(self, shoal: CliRunner) -> None:
         for arguments in ("--name news", "a.csv --out x", "a.csv --name x --local"):
             result = shoal.invoke(main, ["index", "build", *arguments.split(), "--detach"])
             assert (result.exit_code, "--detach takes a SOURCE and --name" in result.stderr) == (2, True)
@@ -119,6 +117,6 @@ class TestDetach:
         assert about.arguments["options"] == {"dimensions": 8}
         client.long_job(job_id).cancel()
 
-    def test_single_files_of_vectors_are_not(self, shoal: CliRunner, tmp_path: Path) -> None:
+    def test_a_single_file_of_vectors_is_not_left_to_a_runner(self, shoal: CliRunner, tmp_path: Path) -> None:
         result = shoal.invoke(main, ["embed", "storm", "--out", str(tmp_path / "vectors.npy"), "--detach"])
         assert "--detach goes with a folder" in fail(result, "invalid_request")

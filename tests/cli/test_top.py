@@ -1,4 +1,4 @@
-"""`shoal top`: what it shows, the keys, other sizes of the terminal, and no terminal."""
+"""`shoal top`: its tables, its keys, other sizes of the terminal, and no terminal."""
 
 import fcntl
 import io
@@ -24,10 +24,9 @@ from process import environment, run
 from rich.console import Console
 
 from shoal.cli.pool_screen import View, pool_tables
-from shoal.contract.keys import Keys
 from shoal_api.access import api_keys
 
-pytest_plugins = ["api_fixtures", "http_fixtures"]
+pytest_plugins = ["api_fixtures", "cli_fixtures", "http_fixtures"]
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07[red]x\n"
 
@@ -59,7 +58,7 @@ def shown(pool: Mapping[str, Any], order: str = "id", width: int = 120) -> str:
 
 
 class TestTables:
-    def test_they_have_lanes_rates_workers_and_long_jobs(self) -> None:
+    def test_tables_show_lanes_rates_workers_and_long_jobs(self) -> None:
         text = shown(POOL | {"long_jobs": [JOB, JOB | {"id": "j-2", "status": "done"}]})
         assert re.search(r"interactive +12,345 +3 +5 +1 min 30 s +250 ms +- +-", text)
         assert re.search(r"^10 +- +100 +- +- +- +4 +▁▄█$", text, re.MULTILINE)
@@ -67,12 +66,12 @@ class TestTables:
         assert re.search(r"j-1 +running +embed_file +embedding", text)
         assert "j-2" not in text
 
-    def test_nothing_that_a_pool_says_speaks_to_the_terminal(self) -> None:
+    def test_no_text_of_a_pool_controls_the_terminal(self) -> None:
         text = shown(POOL | {"lanes": [{"lane": HOSTILE}], "long_jobs": [JOB | {"kind": HOSTILE}]})
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", text)
         assert "[red]x" in text
 
-    def test_what_is_missing_or_odd_is_left_out(self) -> None:
+    def test_missing_and_odd_values_are_left_out(self) -> None:
         for pool in ({}, ODD):
             assert "no worker is alive" in shown(pool)
             assert View(pool).render("pool x")
@@ -93,7 +92,7 @@ class TestTables:
 
 
 class Screen:
-    """A command of `shoal` in a terminal of its own, whose output is kept."""
+    """A `shoal` command in its own terminal. `output` has all that the command has written."""
 
     def __init__(self, *arguments: str, **settings: Any):
         self._main, self._terminal = pty.openpty()
@@ -136,7 +135,7 @@ class Screen:
         os.write(self._main, keys.encode())
 
     def wait(self) -> int:
-        """Wait until the process has ended; return its exit code."""
+        """Wait until the process has ended, and return its exit code."""
         code = self._process.wait(PATIENCE_S)
         self._reader.join()
         os.close(self._main)
@@ -159,15 +158,9 @@ def screen(*arguments: str, **settings: Any) -> Iterator[Screen]:
         screen.kill()
 
 
-@pytest.fixture
-def pool(redis_url: str, keys: Keys) -> dict[str, str]:
-    """The settings of the test's pool."""
-    return {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
-
-
 class TestTerminal:
-    def test_top_shows_the_pool_and_obeys_keys_and_sizes(self, pool: dict[str, str], stub: StubWorker) -> None:
-        with screen("top", "--every", "600", **pool) as top:
+    def test_top_shows_the_pool_and_obeys_keys_and_sizes(self, pool_settings: dict[str, str], stub: StubWorker) -> None:
+        with screen("top", "--every", "600", **pool_settings) as top:
             wait_until(lambda: "sort: id" in top.output and "stub" in top.output)
             for key, text in (("s", "sort: texts"), ("p", "paused"), ("\x1b[A", "paused"), ("p", "p pause")):
                 begin = len(top.output)
@@ -177,10 +170,10 @@ class TestTerminal:
             wait_until(lambda: 50 < longest(last_frame(top.output)) <= 60)
             top.press("q")
             assert top.wait() == 0
-        assert "\x1b[?1049l" in top.output  # what the terminal showed before is back
+        assert "\x1b[?1049l" in top.output  # the terminal again shows its former content
 
-    def test_top_waits_for_a_redis_that_is_away(self, pool: dict[str, str]) -> None:
-        with screen("top", **pool | {"redis_url": "redis://127.0.0.1:1"}) as top:
+    def test_top_waits_for_an_absent_redis(self, pool_settings: dict[str, str]) -> None:
+        with screen("top", **pool_settings | {"redis_url": "redis://127.0.0.1:1"}) as top:
             wait_until(lambda: "[unavailable]" in top.output)
             os.kill(top._process.pid, signal.SIGINT)
             assert top.wait() == 0
@@ -202,7 +195,7 @@ class TestNoTerminal:
 
 
 def last_frame(output: str) -> Sequence[str]:
-    """Return the lines of what was drawn last, without their colours."""
+    """Return the lines of the last screen, without their colours."""
     frame = output.rpartition("\x1b[H")[2]
     return [re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", line).rstrip("\r") for line in frame.splitlines()]
 

@@ -1,4 +1,4 @@
-"""The command `shoal index watch`, and when it builds."""
+"""The command `shoal index watch`: when it builds, and when it ends."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from shoal_workers.watch_command import INTERRUPTED, RETRY_S, Watcher, watch
 
 
 class Scene:
-    """A source that changes as a test says, builds that fail as it says, and a clock of its own."""
+    """A source, builds and a clock under the control of a test."""
 
     def __init__(self) -> None:
         self.state: object | ShoalError = 1
@@ -39,7 +39,7 @@ class Scene:
             raise self.errors.pop()
 
     def after(self, *states: object) -> list[object]:
-        """Look at each of these states, and return those of the builds that began then."""
+        """Let the watcher see each of these states, and return the states in which it began a build."""
         self.built.clear()
         for self.state in states:
             self.watcher.step()
@@ -53,7 +53,7 @@ class TestWhenItBuilds:
         assert scene.after(1, 1) == []
         assert scene.after(2, 3, 4) == []
         assert scene.after(4, 4) == [4]
-        assert scene.after(5, 4, 4) == []  # it is again as it was built
+        assert scene.after(5, 4, 4) == []  # the source is again as it was built
         assert scene.told == []
 
     @pytest.mark.parametrize("error", [Unavailable("away"), IndexBusy("another")])
@@ -75,7 +75,7 @@ class TestWhenItBuilds:
         assert scene.after(2, 2) == [2]
         assert scene.told == ["bad_document"]
 
-    def test_what_is_wrong_with_the_command_ends_it_at_the_first_build(self) -> None:
+    def test_an_error_of_the_command_ends_it_at_the_first_build_only(self) -> None:
         scene = Scene()
         scene.errors = [ModelNotFound("no model")]
         with pytest.raises(ModelNotFound):
@@ -85,7 +85,7 @@ class TestWhenItBuilds:
         scene.errors = [ModelNotFound("no model")]
         assert (scene.after(2, 2), scene.told) == ([2], ["model_not_found"])
 
-    def test_a_source_that_is_away_for_a_while(self) -> None:
+    def test_a_source_that_is_missing_for_a_while(self) -> None:
         scene = Scene()
         assert scene.after(1) == [1]
         assert scene.after(InvalidRequest("there is no file"), InvalidRequest("there is no file")) == []
@@ -132,7 +132,7 @@ def test_the_command_builds_a_folder_again_until_it_is_stopped(tmp_path: Path, t
     assert json.loads((current_version(out) / "manifest.json").read_text())["num_embedded"] == 0
 
 
-def test_what_cannot_be_watched_is_refused(tmp_path: Path) -> None:
+def test_sources_that_cannot_be_watched_are_refused(tmp_path: Path) -> None:
     for every in ("nan", "0"):
         ended = CliRunner().invoke(watch, [".", "--every", every])
         assert (ended.exit_code, "--every" in ended.output) == (2, True)

@@ -1,4 +1,4 @@
-"""Test collections: the formats of BEIR and TREC, and files that are in none of them."""
+"""Test collections: files in the formats of BEIR and TREC, and bad files."""
 
 import gzip
 import json
@@ -58,11 +58,11 @@ class TestJudgements:
             "1\t0\td 1\t2\r\n1\t0\td2\t0\r\nq2\tQ0\td2\t1\r\n",
         ],
     )
-    def test_of_beir_and_of_trec(self, text: str, tmp_path: Path) -> None:
+    def test_both_formats_are_read(self, text: str, tmp_path: Path) -> None:
         expected = {"1": {"d 1": 2, "d2": 0}, "q2": {"d2": 1}}
         assert read_judgements(written(tmp_path, "test.tsv", text), RULES) == expected
 
-    def test_a_line_that_is_none_is_named(self, tmp_path: Path) -> None:
+    def test_a_line_that_is_no_judgement_is_named(self, tmp_path: Path) -> None:
         wrong = {
             "1 0 d1 1\n1 0 d1 2\n": 'line 2: "d1" has the gain 2 for query "1", and had 1 before',
             "1 0 d1 1\nquery-id corpus-id score\n": "line 2: .* is no judgement",
@@ -75,7 +75,7 @@ class TestJudgements:
             with pytest.raises(BadDocument, match=f"qrels.txt, {what}"):
                 read_judgements(written(tmp_path, "qrels.txt", text), RULES)
 
-    def test_an_empty_file_and_one_that_is_not_there(self, tmp_path: Path) -> None:
+    def test_an_empty_file_and_a_missing_file_are_refused(self, tmp_path: Path) -> None:
         with pytest.raises(InvalidRequest, match="no judgements"):
             read_judgements(written(tmp_path, "qrels.txt", "\n \n"), RULES)
         with pytest.raises(InvalidRequest, match="there is no file"):
@@ -83,16 +83,16 @@ class TestJudgements:
 
 
 class TestQueries:
-    def test_of_beir(self, tmp_path: Path) -> None:
+    def test_json_lines_of_beir_are_read(self, tmp_path: Path) -> None:
         text = '{"_id": "q1", "text": "  storm\\neurope ", "metadata": {}}\n\n{"id": 2, "query": "rain"}\n'
         assert read_queries(written(tmp_path, "queries.jsonl", text), RULES) == {"q1": "storm europe", "2": "rain"}
 
-    def test_of_a_table(self, tmp_path: Path) -> None:
+    def test_a_table_is_read(self, tmp_path: Path) -> None:
         text = "\ufeff1048585\twhat is paula deen's brother\n2\ta\tb\n"
         queries = read_queries(written(tmp_path, "queries.tsv.gz", text), RULES)
         assert queries == {"1048585": "what is paula deen's brother", "2": "a b"}
 
-    def test_topics_of_trec(self, tmp_path: Path) -> None:
+    def test_topics_of_trec_are_read(self, tmp_path: Path) -> None:
         path = written(tmp_path, "topics.301-450", TOPICS)
         assert read_queries(path, RULES) == {
             "301": "International Organized Crime",
@@ -103,14 +103,14 @@ class TestQueries:
             "302": "Is the disease under control?",
         }
 
-    def test_topics_with_attributes(self, tmp_path: Path) -> None:
+    def test_topics_with_attributes_are_read(self, tmp_path: Path) -> None:
         path = written(tmp_path, "topics.xml", XML_TOPICS)
         assert read_queries(path, RULES) == {"1": "coronavirus origin"}
         assert read_queries(path, RULES, "question") == {"1": "what is the origin of COVID-19"}
         with pytest.raises(BadDocument, match="topic 1: it has no desc"):
             read_queries(path, RULES, "desc")
 
-    def test_what_is_none_is_named(self, tmp_path: Path) -> None:
+    def test_a_bad_query_is_named(self, tmp_path: Path) -> None:
         wrong = {
             '{"_id": "1", "text": "a"}\n{"_id": "1", "text": "b"}': "line 2: there is another query",
             '{"_id": "1", "text": " "}': "line 1: the query has no text",
@@ -129,7 +129,7 @@ class TestQueries:
 
 
 class TestCollections:
-    def test_a_folder_of_beir(self, tmp_path: Path) -> None:
+    def test_a_folder_of_beir_is_read(self, tmp_path: Path) -> None:
         (tmp_path / "qrels").mkdir()
         written(tmp_path, "corpus.jsonl.gz", "{}")
         written(
@@ -141,25 +141,25 @@ class TestCollections:
         collection = Collection.read(files, RULES)
         assert collection == Collection({"1": "a"}, {"1": {"d": 1}}, num_left_out=2)
 
-    def test_files_that_are_named_go_before_those_of_the_folder(self) -> None:
+    def test_named_files_go_before_files_of_the_folder(self) -> None:
         assert Files.of("folder", "c", "q", "r") == Files("q", "r", "c")
         assert Files.of("folder", None, None, "r") == Files("folder/queries.jsonl", "r", None)
 
-    def test_what_is_missing_is_named(self) -> None:
+    def test_missing_files_are_named(self) -> None:
         with pytest.raises(InvalidRequest, match="the judgements are missing"):
             Files.of(None, None, "q", None)
         with pytest.raises(InvalidRequest, match="the queries are missing"):
             Files.of(None, None, None, "r")
 
     @pytest.mark.parametrize(("qrels", "what"), [("8 0 d 1", "judges none"), ("1 0 d 0", "no document relevant")])
-    def test_files_that_do_not_belong_together(self, qrels: str, what: str, tmp_path: Path) -> None:
+    def test_files_that_do_not_belong_together_are_refused(self, qrels: str, what: str, tmp_path: Path) -> None:
         files = Files(written(tmp_path, "queries", "1\ta"), written(tmp_path, "qrels", qrels))
         with pytest.raises(InvalidRequest, match=what):
             Collection.read(files, RULES)
 
 
 class TestCorpora:
-    def test_become_a_source(self, tmp_path: Path) -> None:
+    def test_a_corpus_becomes_a_source(self, tmp_path: Path) -> None:
         text = (
             '{"_id": "a", "title": "Storm", "text": "in Europe", "metadata": {}}\n{"_id": "b", "text": "rain"}\n'
             '{"_id": "c", "title": "", "text": ""}\n{"_id": 7, "title": "Only a title", "text": null}\n'

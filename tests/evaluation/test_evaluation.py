@@ -1,4 +1,4 @@
-"""Evaluations: settings, runs over a service, tables and pictures, the command `shoal eval`, and the page's tuning."""
+"""Evaluations: settings, runs, tables, pictures, the command `shoal eval`, and the tuning in docs/search.md."""
 
 import json
 import os
@@ -20,43 +20,41 @@ from page import read
 
 from shoal import Client
 from shoal.cli.main import main
-from shoal.contract.keys import Keys
 from shoal.errors import InvalidRequest
 from shoal.evaluation.collection import Collection
 from shoal.evaluation.evaluation import Evaluation
 from shoal.evaluation.report import svg, tables, ticks
 from shoal.evaluation.run import NUM_ROUNDS, Setting, Times, run, times
-from shoal.settings import variable
 from shoal_api.access import api_keys
 from shoal_workers.build_command import build
 
-pytest_plugins = ["api_fixtures", "http_fixtures"]
+pytest_plugins = ["api_fixtures", "cli_fixtures", "http_fixtures"]
 
-#: The documents of the index of the tests are the pairs of words, with their positions as ids.
+#: The texts of the documents in the tests' index. Their ids are their positions here.
 PAIRS = [f"{first} {second}" for first in WORDS for second in WORDS]
 
 
 def collection_of(num_queries: int, num_documents: int = 20) -> Collection:
-    """Return queries of which each has one relevant document of its own."""
+    """Return a collection in which each query has one relevant document."""
     queries = {f"q{n}": f"query {n}" for n in range(num_queries)}
     return Collection(queries, {f"q{n}": {f"d{n % num_documents}": 1} for n in range(num_queries)})
 
 
 def ranking(collection: Collection, rank: int) -> dict[str, list[str]]:
-    """Return hits of which that of a rank is relevant, from 1."""
+    """Return for each query hits that are not relevant, and the relevant hit at the rank, which counts from 1."""
     return {name: [*[f"x{n}" for n in range(rank - 1)], *collection.judgements[name]] for name in collection.queries}
 
 
 def evaluation_of(*ranks: int, times: Sequence[Times | None] = (), num_queries: int = 40) -> Evaluation:
-    """Return the evaluation of settings that find the relevant document at these ranks."""
+    """Return the evaluation of settings that each find the relevant document at one of these ranks."""
     collection = collection_of(num_queries)
     settings = [Setting(f"rank={rank}") for rank in ranks]
     rankings = [ranking(collection, rank) for rank in ranks]
-    return Evaluation.of(collection, settings, rankings, times or [None] * len(ranks))
+    return Evaluation.of(collection, settings, rankings, times or [None] * len(ranks), 10, 100)
 
 
 class TestSettings:
-    def test_are_words(self) -> None:
+    def test_a_setting_is_written_in_words(self) -> None:
         found = {"and": [{"news": "a=b c"}, {"year": {"gte": 2001}}]}
         settings: dict[str, dict[str, Any]] = {
             "mode=hybrid alpha=0.6": {"mode": "hybrid", "alpha": 0.6},
@@ -67,7 +65,7 @@ class TestSettings:
             assert Setting.parse(f" {text.replace(' mode', '   mode')} ") == Setting(text, options)
         assert Setting.parse("") == Setting("defaults", {})
 
-    def test_what_is_wrong_is_named(self) -> None:
+    def test_a_wrong_word_is_named(self) -> None:
         wrong = {
             "hybrid alpha=1": '"hybrid": write NAME=VALUE',
             "k=5": '"k": it takes options of a search',
@@ -83,7 +81,7 @@ class TestSettings:
 
 
 class FakeSearch:
-    """A search that answers each query `query N` with the documents dN, dN+1 …, and notes what it was asked."""
+    """A search that finds the documents dN, dN+1 … for `query N`, and notes its calls."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, int, dict[str, Any]]] = []
@@ -95,14 +93,14 @@ class FakeSearch:
 
 
 class TestRuns:
-    def test_ask_for_several_queries_at_a_time_and_for_few_if_they_are_reranked(self) -> None:
+    def test_a_call_has_several_queries_and_few_with_a_reranker(self) -> None:
         search, collection = FakeSearch(), collection_of(40)
         run(search, collection, Setting.parse("mode=dense"), 100)
         run(search, collection, Setting.parse("rerank.top_n=5"), 10)
         assert search.asked[:2] == [(32, 100, {"mode": "dense"}), (8, 100, {"mode": "dense"})]
-        assert {each[:2] for each in search.asked[2:]} == {(4, 5)}  # a search takes no k over top_n
+        assert {each[:2] for each in search.asked[2:]} == {(4, 5)}  # a search refuses a k over top_n
 
-    def test_hold_each_document_once_and_may_leave_that_of_the_query_out(self) -> None:
+    def test_a_document_appears_once_and_the_own_document_of_a_query_may_be_left_out(self) -> None:
         hits = [{"id": "a"}, {"id": "b"}, {"id": "a"}, {"id": "c"}]  # the chunks of a document have its id
         collection = Collection({"c": "query 0"}, {"c": {"b": 1}})
         assert run(lambda *_: [hits], collection, Setting(""), 10) == {"c": ["a", "b", "c"]}
@@ -110,14 +108,14 @@ class TestRuns:
         assert run(lambda *_: [hits], collection, Setting(""), 10, leave_out_own=True) == {"c": ["a", "b"]}
         assert run(FakeSearch(), Collection({"q": "query 7"}, {"q": {"x7": 1}}), Setting(""), 10, "of") == {"q": ["x7"]}
 
-    def test_of_another_index_are_refused(self) -> None:
+    def test_hits_of_another_index_are_refused(self) -> None:
         collection = Collection({"q": "query 0"}, {"q": {"other": 1}})
         with pytest.raises(InvalidRequest, match=r'no hit of any query is judged \(the first hit is "d0"\)'):
             run(FakeSearch(), collection, Setting(""), 10)
         with pytest.raises(InvalidRequest, match='a hit has no field "pmid"'):
             run(FakeSearch(), collection, Setting(""), 10, "pmid")
 
-    def test_times_are_of_single_searches_in_turns(self) -> None:
+    def test_times_come_from_single_searches_of_settings_in_turns(self) -> None:
         search = FakeSearch()
         settings = [Setting.parse("mode=dense"), Setting.parse("rerank.top_n=5")]
         found = times(search, ["query 0", "query 1"], settings, 10)
@@ -134,7 +132,7 @@ class TestEvaluations:
         assert better.p < 0.001 < equal.p == 1.0
         assert (better.p_of_all, equal.p_of_all) == pytest.approx((2 * better.p, 1.0))
 
-    def test_the_table_has_every_measure_in_hundredths(self) -> None:
+    def test_the_table_has_every_measure_times_100(self) -> None:
         lines = tables(evaluation_of(2, 1, times=[Times(1.25, 2.5), Times(30, 40)])).splitlines()
         assert lines[0] == "40 queries; means x 100, with intervals of 95%:"
         assert lines[2] == "| setting | nDCG@10 | recall@100 | MRR@10 | MAP@100 | p50 ms | p90 ms |"
@@ -145,7 +143,7 @@ class TestEvaluations:
 
 
 class TestPictures:
-    def test_are_svg_with_each_setting_and_its_time(self) -> None:
+    def test_the_picture_has_each_setting_and_its_time(self) -> None:
         root = ElementTree.fromstring(svg(evaluation_of(2, 1, times=[Times(1.25, 2.5), None]), "a <b> & c"))
         texts = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
         assert {"a <b> & c", "rank=1", "rank=2", "nDCG@10 x 100", "1.25"} <= set(texts)
@@ -154,19 +152,12 @@ class TestPictures:
     def test_the_axis_has_round_numbers(self) -> None:
         assert ticks(0, 100) == [0, 20, 40, 60, 80, 100]
         assert ticks(37.2, 41.9) == [37, 38, 39, 40, 41, 42]
-        assert len(ticks(0, 0)) >= 2  # of settings that are equal
-
-
-@pytest.fixture
-def shoal(redis_url: str, keys: Keys) -> CliRunner:
-    """Return a runner of commands in the test's own pool."""
-    names = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
-    return CliRunner(env={variable(name): value for name, value in names.items()})
+        assert len(ticks(0, 0)) >= 2  # all settings are equal
 
 
 @pytest.fixture
 def beir(tmp_path: Path) -> Path:
-    """A folder of BEIR: every document of the tests' index, a query for some, and for one of these another document."""
+    """A BEIR folder with the documents of the tests' index, and three queries. For q3, another document is relevant."""
     (tmp_path / "qrels").mkdir()
     chosen = {"q1": PAIRS[1], "q2": PAIRS[12], "q3": PAIRS[33]}
     lines = {
@@ -219,7 +210,7 @@ class TestCommands:
         other = elsewhere.invoke(main, [*words, str(tmp_path / "no.json"), *asked, "--index", "other"])
         assert "has no index other: name one with --index, or build it there" in other.stderr
 
-    def test_eval_compares_settings_and_takes_topics_of_trec(self, shoal: CliRunner, beir: Path) -> None:
+    def test_eval_compares_settings_and_reads_trec_topics(self, shoal: CliRunner, beir: Path) -> None:
         topics, qrels = beir / "topics", beir / "qrels.txt"
         topics.write_text(f"<top>\n<num> Number: 7\n<title> {PAIRS[1]}\n</top>")
         qrels.write_text("7 0 1 1\n")
@@ -229,7 +220,7 @@ class TestCommands:
         assert "nDCG@10 x 100 against mode=dense:" in done.stdout
         assert "| truncation_side=left | +0.0 (+0.0 to +0.0) | 1.000 | 1.000 | 0 | 0 | 1 |" in done.stdout
 
-    def test_an_index_is_built_with_the_home_that_is_named(
+    def test_an_index_is_built_with_the_given_home(
         self, shoal: CliRunner, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         given: list[str] = []
@@ -246,13 +237,13 @@ class TestCommands:
         done = shoal.invoke(main, ["eval", str(beir), "--index", "other"])
         assert "no worker serves an index other: name one with --index, or documents with --corpus" in done.stderr
 
-    def test_options_that_cannot_be_are_refused_at_once(self, shoal: CliRunner) -> None:
+    def test_options_that_cannot_work_are_refused_at_once(self, shoal: CliRunner) -> None:
         assert "--depth is 5, less than -k, 10" in shoal.invoke(main, ["eval", "x", "--depth", "5"]).stderr
         assert "there is no file x/queries.jsonl" in shoal.invoke(main, ["eval", "x"]).stderr
         assert "no/such is no folder" in shoal.invoke(main, ["eval", "x", "--json", "no/such/a.json"]).stderr
 
     def test_the_page_expects_less_than_the_luckiest_setting_has(self, tmp_path: Path) -> None:
-        """Of many settings that are noise, the best one looks better than it is."""
+        """If many settings are only noise, the best of them looks better than it is."""
         noise = [np.random.default_rng(n).random(100).tolist() for n in range(50)]
         settings = [{"setting": "", "options": {}, "values": {"nDCG@10": dict(enumerate(each))}} for each in noise]
         (tmp_path / "tuning.json").write_text(json.dumps({"settings": settings}))
@@ -263,7 +254,7 @@ class TestCommands:
         assert expected < best - 2
 
     def test_the_page_tunes_a_search(self, shoal: CliRunner, beir: Path) -> None:
-        """Its first command tries the modes, its program says which is best, and its second one reranks that."""
+        """The first command tries the modes, the program names the best one, and the second command reranks it."""
         page = read("docs/search.md").split("### Tune")[1]
         modes, rerank = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
         (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

@@ -1,4 +1,4 @@
-"""Measures of rankings, intervals and tests: against values by hand and against other ways to compute them."""
+"""Measures, intervals and tests, compared with values by hand and with other ways to compute them."""
 
 import math
 from itertools import product
@@ -42,17 +42,17 @@ def test_every_measure_is_between_0_and_1_and_the_best_ranking_has_the_most(
 
 
 def difference(values: Values, others: Values) -> Difference:
-    """Return the difference of a setting with these values to a first one with the others."""
+    """Return the difference of a setting with `values` to a first setting with `others`."""
     (found,) = differences(["first", "second"], [others, values])
     assert found.setting == "second"
     return found
 
 
 class TestIntervals:
-    def test_of_equal_values_is_a_point(self) -> None:
+    def test_the_interval_of_equal_values_is_a_point(self) -> None:
         assert interval(np.full(20, 0.25)) == Interval(0.25, 0.25, 0.25)
 
-    def test_is_about_two_standard_errors_on_each_side(self) -> None:
+    def test_the_interval_has_about_two_standard_errors_on_each_side(self) -> None:
         values = np.random.default_rng(1).random(400)
         error = values.std() / math.sqrt(len(values))
         found = interval(values)
@@ -64,7 +64,7 @@ class TestIntervals:
 
 
 class TestDifferences:
-    def test_p_is_the_share_of_signs_with_a_difference_as_large(self) -> None:
+    def test_p_is_the_share_of_sign_changes_with_a_difference_as_large(self) -> None:
         values, others = np.array([0.5, 0.9, 0.4, 0.8, 0.7, 0.6]), np.array([0.4, 0.5, 0.6, 0.3, 0.4, 0.6])
         deltas = values - others
         sums = [abs(sum(s * d for s, d in zip(signs, deltas, strict=True))) for signs in product((1, -1), repeat=6)]
@@ -74,17 +74,17 @@ class TestDifferences:
         assert (found.num_better, found.num_worse, found.num_equal) == (4, 1, 1)
         assert found.interval.mean == pytest.approx(deltas.mean())
 
-    def test_is_paired(self) -> None:
-        """The queries differ much more than the settings do, and the test sees it all the same."""
+    def test_queries_are_compared_in_pairs(self) -> None:
+        """The test finds a difference of settings, though the queries differ much more."""
         others = np.random.default_rng(3).random(100)
         assert difference(others + 0.01, others).p == 1 / (NUM_RESAMPLES + 1)
 
-    def test_of_a_setting_to_itself_is_none(self) -> None:
+    def test_a_setting_does_not_differ_from_itself(self) -> None:
         values = np.random.default_rng(4).random(50)
         found = difference(values, values.copy())
         assert (found.p, found.num_equal, found.interval) == (1.0, 50, Interval(0.0, 0.0, 0.0))
 
-    def test_several_are_adjusted_by_holm(self) -> None:
+    def test_several_differences_are_adjusted_by_holm(self) -> None:
         rng = np.random.default_rng(6)
         values = [rng.random(30) + shift for shift in (0, 0.12, 0.2, 0.16)]
         found = differences("abcd", values)

@@ -1,4 +1,4 @@
-"""Sources in files of columns: .parquet, and Arrow's."""
+"""Sources in .parquet and Arrow files."""
 
 import datetime
 import decimal
@@ -29,7 +29,7 @@ Save = Callable[[dict[str, Any]], Path]
 
 @pytest.fixture(params=[".parquet", ".arrow", "stream.arrow"])
 def save(tmp_path: Path, request: pytest.FixtureRequest) -> Save:
-    """Return a function that writes a file of each kind."""
+    """Return a function that writes a file of one kind."""
 
     def write_table(columns: dict[str, Any]) -> Path:
         path, table = tmp_path / f"a{request.param}", pyarrow.table(columns)
@@ -45,7 +45,7 @@ def save(tmp_path: Path, request: pytest.FixtureRequest) -> Save:
 
 
 def arrow(path: Path, columns: dict[str, Any], compression: str | None = None) -> Path:
-    """Write a file of Arrow."""
+    """Write an Arrow file and return its path."""
     table = pyarrow.table(columns)
     options = ipc.IpcWriteOptions(compression=compression)
     with path.open("wb") as file, ipc.new_file(file, table.schema, options=options) as writer:
@@ -54,7 +54,7 @@ def arrow(path: Path, columns: dict[str, Any], compression: str | None = None) -
 
 
 def invalid(*values: bytes) -> Any:
-    """Return strings of any bytes."""
+    """Return an array of strings that may have any bytes."""
     array = pyarrow.array(values)
     return pyarrow.Array.from_buffers(pyarrow.string(), len(values), array.buffers())
 
@@ -89,7 +89,7 @@ def test_bad_rows_are_left_out(save: Save) -> None:
     assert refusal(path).startswith(f'{path}, row 1: a hit has its own "score"')
 
 
-def test_a_row_that_points_out_of_the_file_is_left_out(tmp_path: Path) -> None:
+def test_a_row_with_an_offset_outside_of_the_file_is_left_out(tmp_path: Path) -> None:
     texts = ["one", "two", "three"]
     path = arrow(tmp_path / "a.arrow", {"text": texts, "kind": pyarrow.array(texts).dictionary_encode()})
     data, places = path.read_bytes(), struct.pack("<3i", 0, 1, 2)
@@ -98,7 +98,7 @@ def test_a_row_that_points_out_of_the_file_is_left_out(tmp_path: Path) -> None:
     assert rows(path) == ["one", 2, "three"]
 
 
-def test_values_become_what_json_can_hold(save: Save) -> None:
+def test_values_become_values_of_json(save: Save) -> None:
     path = save(
         {
             "id": [10, 11],
@@ -126,7 +126,7 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     assert '"text"' in refusal(tmp_path / "a.parquet")
 
 
-def test_what_is_no_such_file_is_refused(save: Save) -> None:
+def test_a_damaged_file_or_one_of_another_format_is_refused(save: Save) -> None:
     path = save({"text": [f"text {n}" for n in range(5_000)]})
     for content in (b"", b"text\none\n", b"PAR1" + b"\0" * 64 + b"PAR1", path.read_bytes()[:-1_000]):
         path.write_bytes(content)
@@ -144,7 +144,7 @@ def test_without_pyarrow_the_extra_is_named(write: Write, tmp_path: Path) -> Non
     assert "[parquet]'" in child.stderr
 
 
-def test_the_part_of_the_rows_that_was_read_is_known(tmp_path: Path) -> None:
+def test_the_fraction_of_read_rows_is_known(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.table({"text": ["one"] * 3_000}), tmp_path / "a.parquet")
     source = Source(tmp_path / "a.parquet")
     assert {source.fraction for _ in source} == {0.0, 1_024 / 3_000, 2_048 / 3_000}
@@ -159,8 +159,8 @@ class TestMemory:
         assert peak_mb(path) < 180
 
     @pytest.mark.wide
-    def test_a_row_that_nearly_fills_it_ends_in_a_sentence(self, tmp_path: Path) -> None:
-        """In a process of its own, as pyarrow loads parts of itself when they are used first."""
+    def test_a_row_that_nearly_fills_it_gives_a_message(self, tmp_path: Path) -> None:
+        """It runs in a separate process, because pyarrow loads some of its parts at their first use."""
         numbers = pyarrow.ListArray.from_arrays(pyarrow.array([0, 50_000_000], "int32"), pyarrow.repeat(0, 50_000_000))
         parquet.write_table(pyarrow.table({"text": ["one"], "page": numbers}), tmp_path / "a.parquet")
         code = "import sys; from shoal.records.source import Source as S; print(list(S(sys.argv[1]).rows()))"
@@ -169,7 +169,7 @@ class TestMemory:
         assert "it has over 8,388,608 bytes" in ended.stdout or "BadDocument" in ended.stderr, ended.stderr[-500:]
 
     @pytest.mark.parametrize("last", [b"valid", b"\xff"])
-    def test_a_small_file_of_a_terabyte_of_rows_is_refused(self, tmp_path: Path, last: bytes) -> None:
+    def test_a_small_file_with_a_terabyte_of_rows_is_refused(self, tmp_path: Path, last: bytes) -> None:
         numbers = pyarrow.repeat(pyarrow.scalar(0, "int32"), 10**6)
         texts = pyarrow.DictionaryArray.from_arrays(numbers, pyarrow.array(["x" * 10**6]))
         words = invalid(*[b""] * (10**6 - 1), last)
@@ -179,7 +179,7 @@ class TestMemory:
             sum(1 for _ in Source(path).rows())
 
     @pytest.mark.parametrize("kind", ["dictionary", "view", "nulls"])
-    def test_a_row_whose_values_are_small_in_the_file_alone_is_too_long(self, tmp_path: Path, kind: str) -> None:
+    def test_a_row_that_is_small_only_in_the_file_is_too_long(self, tmp_path: Path, kind: str) -> None:
         large = pyarrow.array(["x" * 2**19])
         views = pyarrow.py_buffer(struct.pack("<i4sii", 2**19, b"xxxx", 0, 0) * 32)
         values = {
@@ -193,7 +193,7 @@ class TestMemory:
         assert rows(path) == ["one", 2, "three"]
 
     @pytest.mark.parametrize("kind", ["run_end_encoded", "dense_union", "list_view"])
-    def test_a_type_of_repeated_values_is_refused(self, tmp_path: Path, kind: str) -> None:
+    def test_types_that_may_repeat_values_are_refused(self, tmp_path: Path, kind: str) -> None:
         numbers = pyarrow.array([1, 2], pyarrow.int32())
         values = {
             "run_end_encoded": lambda: pyarrow.RunEndEncodedArray.from_arrays(numbers, numbers),
@@ -205,7 +205,7 @@ class TestMemory:
             rows(path)
 
     @counts_memory
-    def test_a_record_batch_that_unpacks_to_gigabytes(self, tmp_path: Path) -> None:
+    def test_a_record_batch_that_unpacks_to_gigabytes_is_refused(self, tmp_path: Path) -> None:
         path, noise = tmp_path / "a.arrow", random.Random(5).randbytes(2**17)
         arrow(path, {"text": ["one"], "page": pyarrow.array([noise])}, compression="zstd")
         packer, zeros = zstd.ZstdCompressor(), bytes(2**20)

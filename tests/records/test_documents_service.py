@@ -1,4 +1,4 @@
-"""Documents are added to an index and deleted from it at an API with two workers, each a process."""
+"""Documents are added to an index and deleted from it, at an API with two workers in processes."""
 
 import json
 import re
@@ -19,12 +19,12 @@ from service import Service, service
 from shoal import Client
 from shoal.contract.keys import Keys
 
-#: The keys of the service.
+#: The Redis keys of the service.
 KEYS = Keys("live", "documents")
 
 
 class Running:
-    """The service with its index `news`, and settings for commands."""
+    """The service with the index `news`, and the settings for commands."""
 
     def __init__(self, service: Service, settings: dict[str, Any], client: Client):
         self.settings = settings
@@ -38,14 +38,14 @@ class Running:
         return dict(hit)
 
     def wait(self, query: str, text: str | None) -> None:
-        """Return once all workers have all changes, and then check that the best hit has the text, or another one."""
+        """Wait for all changes at both workers. Check that the best hit has the text, or for None another text."""
         position = self._log.positions()["news"]
         wait_until(lambda: self.applied() == {position})
         found = {self.best(query)["text"] for _ in range(8)}
         assert found == {text} if text else query not in found
 
     def applied(self) -> set[Any]:
-        """Return the positions of the changes that the workers have applied."""
+        """Return the positions up to which the two workers have applied changes."""
         ready = self.client.pool.ready().values()
         return {about["indexes"]["news"]["changes_through"] for about in ready} if len(ready) == 2 else set()
 
@@ -59,7 +59,7 @@ def started(
     index_folder: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Service]:
-    """Run an API and two workers, which serve the index `news`."""
+    """An API and two workers, which serve the index `news`."""
     folder = tmp_path_factory.mktemp("live")
     settings: dict[str, Any] = {"redis_url": redis_server.url, "key_prefix": KEYS.prefix, "pool": KEYS.pool}
     settings |= {"model": tiny_source, "home": home, "precision": "f32", "threads": 1, "index_home": folder / "indexes"}
@@ -71,14 +71,14 @@ def started(
 
 @pytest.fixture
 def place(started: Service, redis_url: str) -> Iterator[Running]:
-    """Return the service, with both workers ready."""
+    """The service, once both workers are ready."""
     settings = {"redis_url": redis_url, "key_prefix": KEYS.prefix, "pool": KEYS.pool}
     with Client(redis_url, key_prefix=KEYS.prefix, pool=KEYS.pool, timeout_s=PATIENCE_S) as client:
         wait_until(lambda: len(client.pool.ready()) == 2)
         yield Running(started, settings, client)
 
 
-def test_the_requests_of_the_page_are_answered_as_it_says(place: Running) -> None:
+def test_the_requests_of_the_page_get_the_answers_of_the_page(place: Running) -> None:
     page = read("docs/http.md")
     add, delete = re.findall(r"^curl .*localhost:8080/v1/indexes/news/documents.*$", page, re.MULTILINE)
     (answer,) = re.findall(r'^\{"index":"news".*\}$', page, re.MULTILINE)
@@ -100,14 +100,14 @@ def test_the_program_of_the_page_on_long_jobs_runs(place: Running) -> None:
 
 
 def command(place: Running, *words: str) -> str:
-    """Run `shoal` and return what it prints."""
+    """Run `shoal` and return its output."""
     done = run(*words, **place.settings)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 @pytest.mark.wide
-def test_the_commands_do_the_same(place: Running, tmp_path: Path) -> None:
+def test_commands_add_and_remove_documents(place: Running, tmp_path: Path) -> None:
     (path := tmp_path / "late.jsonl").write_text('{"id": "late", "headline": "falls rises falls", "topic": "sea"}\n')
     said = command(place, "index", "add", "news", str(path), "--text-column", "headline")
     assert said == "documents added to news: 1\n"

@@ -1,4 +1,4 @@
-"""Text of web pages, Markdown and PDF files, which a process of its own reads."""
+"""The text of web pages, Markdown and PDF files, read by a separate process."""
 
 import contextlib
 import io
@@ -23,18 +23,18 @@ needs_pdf = pytest.mark.skipif(not find_spec("pypdf"), reason="pypdf is not inst
 
 @pytest.fixture
 def reader() -> Iterator[ReaderClient]:
-    """A reader of files that may take ten seconds of the processor's time, or one unless they are PDF files."""
+    """A reader with ten seconds of processor time for a PDF file, and one second for any other file."""
     with ReaderClient(10, 1) as reader:
         yield reader
 
 
 def read(reader: ReaderClient, kind: str, data: bytes) -> Extracted:
-    """Return the text of a file that is given in two pieces."""
+    """Read a file in two pieces, and return its text and title."""
     return reader.read(kind, [data[:1_000], data[1_000:]])
 
 
 def fault(reader: ReaderClient, kind: str, data: bytes) -> str:
-    """Return what is wrong with a file."""
+    """Return the error of a file that cannot be read."""
     with pytest.raises(UnreadableFile) as error:
         read(reader, kind, data)
     return str(error.value)
@@ -58,14 +58,14 @@ class TestWebPages:
             *("  kept", "   as is ", "", "one", "two"),
         ]
 
-    def test_the_text_is_that_of_the_main_part_if_there_is_one(self, reader: ReaderClient) -> None:
+    def test_the_text_comes_from_the_main_element_if_there_is_one(self, reader: ReaderClient) -> None:
         page = "<body>Menu<main><p>Storm</main><article>One</article><article>Other</article>"
         assert read(reader, "html", page.encode()).text == "Storm"
         assert read(reader, "html", page.replace("main", "div").encode()).text.split("\n") == [
             *("Menu", "", "Storm", "", "One", "", "Other")
         ]
 
-    def test_the_encoding_is_the_declared_one(self, reader: ReaderClient) -> None:
+    def test_a_page_is_read_in_its_declared_encoding(self, reader: ReaderClient) -> None:
         for declared, encoding in (
             *(("", "utf-8"), ("", "utf-8-sig"), ("", "utf-16"), ("<meta charset=latin1>", "cp1252")),
             ('<meta http-equiv="Content-Type" content="text/html; charset=ISO-8859-15">', "iso8859-15"),
@@ -85,15 +85,15 @@ class TestWebPages:
         ):
             assert reason in fault(reader, "html", data)
 
-    def test_a_bomb_ends_neither_this_process_nor_the_reading(self, reader: ReaderClient) -> None:
-        """The parser takes time that grows with the square of the depth."""
+    def test_a_hostile_page_ends_neither_this_process_nor_its_reader(self, reader: ReaderClient) -> None:
+        """The time of the parser grows with the square of the depth of elements."""
         assert "too much of the processor's time" in fault(reader, "html", b"<div>" * 400_000 + b"x")
         assert read(reader, "html", b"<div>" * 10_000 + b"rain").text == "rain"
 
 
 @needs_pdf
 class TestPdfFiles:
-    def test_the_text_is_that_of_all_pages(self, reader: ReaderClient) -> None:
+    def test_the_text_has_all_pages(self, reader: ReaderClient) -> None:
         assert read(reader, "pdf", pdf(["Storm in Europe.", "Rain."], "News", packed=True)) == Extracted(
             "Storm in Europe.\n\nRain.", "News"
         )
@@ -126,7 +126,7 @@ class TestPdfFiles:
             assert reason in fault(reader, "pdf", data)
 
     @pytest.mark.wide
-    def test_a_bomb_of_packed_pages_is_refused(self, reader: ReaderClient) -> None:
+    def test_packed_pages_with_very_much_text_are_refused(self, reader: ReaderClient) -> None:
         pages = pdf_of([b"(" + b"a" * 80_000_000 + b") Tj"], packed=True)
         assert len(pages) < 10**6
         assert fault(reader, "pdf", pages)
@@ -151,7 +151,7 @@ class TestPdfFiles:
 
 
 class TestMarkdown:
-    def test_the_text_is_without_the_signs_of_its_form(self) -> None:
+    def test_the_text_has_no_signs_of_markdown(self) -> None:
         found = extract_markdown(
             b"---\nlayout: page\ntitle: 'News of today'\n---\n# Storms #\n\nSee [the *report*](https://a.org/a_b) and\n"
             b"![a map](map.png).<!-- not\nthis --> It is **very** `wet`, snake_case stays.\n\nUnder\n-----\n> quoted\n"
@@ -168,8 +168,8 @@ class TestMarkdown:
         assert extract_markdown(b"Storms\n======\ntext").title == "Storms"
         assert extract_markdown(b"text\n").title == ""
 
-    def test_no_text_takes_long(self, reader: ReaderClient) -> None:
-        """The reader has a second of the processor's time for each."""
+    def test_no_text_takes_long_to_read(self, reader: ReaderClient) -> None:
+        """The reader has a second of processor time for each text."""
         pieces = (b"<!--", b"[", b"**a", b"> ", b"`", b"| - ", b"[a](", b"_a_ ")
         for begin, piece in (
             *((b"rain ", piece) for piece in pieces),
@@ -177,14 +177,14 @@ class TestMarkdown:
         ):
             assert read(reader, "markdown", begin + piece * (10**6 // len(piece)) + b"b\n---\nrain").text
 
-    def test_bytes_that_are_not_utf_8_are_named(self, reader: ReaderClient) -> None:
+    def test_a_byte_that_is_not_utf_8_is_named(self, reader: ReaderClient) -> None:
         assert "byte 0xff at 3 is not utf-8" in fault(reader, "markdown", b"abc\xff")
         assert "byte 0xfc" in fault(reader, "text", "Zürich".encode("cp1252"))
         assert read(reader, "text", "Zürich".encode("utf-16")).text == "Zürich"
 
 
 class TestTheReader:
-    def test_a_file_or_text_that_is_too_large_is_refused(self, reader: ReaderClient) -> None:
+    def test_a_file_or_a_text_that_is_too_large_is_refused(self, reader: ReaderClient) -> None:
         pieces = (bytes(2**24) for _ in range(MAX_FILE_BYTES // 2**24 + 1))
         with pytest.raises(UnreadableFile, match=f"it has over {MAX_FILE_BYTES:,} bytes, the most of a file"):
             reader.read("text", pieces)
@@ -192,7 +192,7 @@ class TestTheReader:
         assert read(reader, "text", b"a" * MAX_TEXT_BYTES).text == "a" * MAX_TEXT_BYTES
 
     @needs_html
-    def test_a_caller_can_end_the_reading(self, reader: ReaderClient) -> None:
+    def test_a_caller_can_stop_the_reader(self, reader: ReaderClient) -> None:
         def stop() -> None:
             raise Paused("stop")
 
@@ -200,7 +200,7 @@ class TestTheReader:
             reader.read("html", [b"<div>" * 400_000], stop)
         assert read(reader, "text", b"rain").text == "rain"
 
-    def test_a_process_that_is_killed_fails_the_file_alone(self, reader: ReaderClient) -> None:
+    def test_the_death_of_the_process_fails_one_file_only(self, reader: ReaderClient) -> None:
         assert read(reader, "text", b"rain").text == "rain"
         assert reader._process is not None
 
@@ -215,7 +215,7 @@ class TestTheReader:
             reader.read("text", pieces())
         assert read(reader, "text", b"rain").text == "rain"
 
-    def test_a_limit_of_the_system_is_kept(self) -> None:
+    def test_a_lower_limit_of_the_system_stays(self) -> None:
         """Only root may raise a hard limit, which the process inherits."""
         program = (
             "import resource; from shoal.extraction.reader_client import ReaderClient\n"

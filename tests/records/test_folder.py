@@ -1,4 +1,4 @@
-"""Folders and files that are documents, as sources, and the texts of files that builds keep."""
+"""Sources that are folders or single documents, and the texts of files that builds keep."""
 
 import os
 import sqlite3
@@ -29,7 +29,7 @@ TIME = "2026-11-22T03:00:00Z"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a folder with a Markdown file and a text in a folder of it, and files that are no documents."""
+    """A folder with a Markdown file, a text in a subfolder, and files that are no documents."""
     return filled(
         tmp_path / "docs",
         {
@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def filled(folder: Path, files: dict[str, bytes]) -> Path:
-    """Write files with a fixed time into a folder."""
+    """Write files with a fixed time of change into a folder, and return the folder."""
     for name, data in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ def filled(folder: Path, files: dict[str, bytes]) -> Path:
 
 
 def bad(source: Source) -> list[str]:
-    """Return what is wrong with rows of a source."""
+    """Return the reasons of the bad rows of a source."""
     return [row.reason for row in source.rows() if isinstance(row, BadRow)]
 
 
@@ -69,7 +69,7 @@ def test_each_file_is_a_document_with_its_path_as_id(folder: Path) -> None:
     ]
 
 
-def test_a_file_alone_is_a_source_of_one_document(folder: Path) -> None:
+def test_a_single_file_is_a_source_of_one_document(folder: Path) -> None:
     source = Source(folder / "b.md")
     assert list(source) == [Document("b.md", "Storms\nRain.", {"title": "Storms", "modified": TIME})]
     assert source.where(1, "b.md") == str(folder / "b.md")
@@ -101,12 +101,10 @@ def test_links_out_of_the_roots_are_not_read(folder: Path, tmp_path: Path) -> No
     assert len(bad(Source(folder, rules=rules))) == 1
     with pytest.raises(BadDocument, match="is a link to a file that is below none of the folders"):
         list(Source(folder, rules=rules))
-    with pytest.raises(PathNotAllowed):
-        list(Source(folder / "link.md", rules=rules))
 
 
-def test_the_uploads_of_clients_are_no_part_of_a_folder(tmp_path: Path) -> None:
-    """Their names, which only the client knows that sent them, protect them."""
+def test_a_folder_as_a_source_has_no_uploads_of_clients(tmp_path: Path) -> None:
+    """An upload is protected by its name, which only its client knows."""
     settings = Settings(home=str(tmp_path))
     files = {"a.txt": b"rain", "docs/jobs/b.txt": b"storm", "jobs/1/2f6d-05/secret.txt": b"secret"}
     folder, rules = filled(settings.files_folder, files), SourceRules.from_settings(settings)
@@ -134,7 +132,7 @@ def test_a_change_of_any_file_changes_the_fingerprint(folder: Path) -> None:
     assert all(one != other for one, other in pairwise(found))
 
 
-def test_a_folder_without_documents_and_one_of_too_many_are_refused(tmp_path: Path) -> None:
+def test_a_folder_with_no_documents_or_too_many_is_refused(tmp_path: Path) -> None:
     assert list(Source(tmp_path)) == []
     with pytest.raises(BadDocument, match="there are no documents in it"):
         build(Source(tmp_path), tmp_path / "index", MadeVectors())
@@ -143,7 +141,7 @@ def test_a_folder_without_documents_and_one_of_too_many_are_refused(tmp_path: Pa
         list_files(tmp_path, SourceRules(), 1)
 
 
-def test_a_build_reads_a_folder_and_tells_how_far_it_is(folder: Path, tmp_path: Path) -> None:
+def test_a_build_reads_a_folder_and_reports_its_progress(folder: Path, tmp_path: Path) -> None:
     filled(folder, {"c.md": b"\xff"})
     reports: list[TaskProgress] = []
     result = build(Source(folder), tmp_path / "index", MadeVectors(), reports.append, skips_bad=True)
@@ -154,11 +152,11 @@ def test_a_build_reads_a_folder_and_tells_how_far_it_is(folder: Path, tmp_path: 
 
 
 class TestReadFiles:
-    """The texts of files that a build has read: the next one reads only files that have changed."""
+    """The texts of files that a build has read. The next build reads only files that have changed."""
 
     @pytest.fixture
     def docs(self, tmp_path: Path) -> Path:
-        """A folder of two files, which have just been written."""
+        """A folder with two files that were just written."""
         (folder := tmp_path / "two").mkdir()
         (folder / "a.md").write_text("# Storm")
         (folder / "b.txt").write_text("rain")
@@ -166,7 +164,7 @@ class TestReadFiles:
 
     @pytest.fixture
     def store(self, tmp_path: Path, docs: Path) -> Path:
-        """The texts of these files, each with another one than it has: a file with that text was not read."""
+        """A store with a false text for each file. A document that has the false text was not read again."""
         with ReadFiles(tmp_path / "store", later) as read_files:
             for file in list_files(docs, NO_ROOTS):
                 read_files.keep(file, {"id": file.path, "text": f"noted of {file.path}"})
@@ -213,12 +211,12 @@ class TestReadFiles:
             f"""record = x'{zlib.compress(b'{"id": "z.md", "text": "of another file"}').hex()}'""",
         ],
     )
-    def test_values_that_no_build_wrote_are_not_taken(self, damage: str, docs: Path, store: Path) -> None:
+    def test_values_that_no_build_wrote_are_ignored(self, damage: str, docs: Path, store: Path) -> None:
         with closing(sqlite3.connect(store)) as connection, connection:
             connection.execute(f"UPDATE texts SET {damage}")
         assert texts(docs, store) == {"a.md": "Storm", "b.txt": "rain"}
 
-    def test_a_build_takes_texts_from_the_one_before_unless_all_is_to_be_read(
+    def test_a_build_reuses_the_texts_of_the_last_build_if_it_may(
         self, docs: Path, store: Path, tmp_path: Path
     ) -> None:
         out = tmp_path / "index"
@@ -236,11 +234,11 @@ class TestReadFiles:
 
 
 def later() -> float:
-    """Return a time at which files that were just written have settled."""
+    """Return a time at which a change of a new file shows in its times."""
     return time.time() + 2 * SETTLES_S
 
 
 def texts(folder: Path, store: Path, now_s: Callable[[], float] = later) -> dict[str, str]:
-    """Return the texts of the documents of a folder, some of which may be in a store."""
+    """Return the texts of the documents in a folder by their ids. `store` may have some of them."""
     with ReadFiles(store, now_s) as read_files:
         return {row.id: row.text for row in Source(folder).rows(read_files=read_files) if isinstance(row, Document)}

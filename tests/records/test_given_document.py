@@ -1,4 +1,4 @@
-"""Documents that programs and requests give: each that is wrong is named, with what it takes."""
+"""Documents and ids that programs and requests give: the message names each bad one and the remedy."""
 
 import json
 import math
@@ -18,7 +18,7 @@ from shoal.records.source import Source
 
 GOOD = {"id": "7", "text": "storm"}
 
-#: What is wrong with a document, and the words that say so.
+#: Bad documents, with their error and words of its message.
 WRONG: list[tuple[Any, type[ShoalError], str]] = [
     ("storm", BadDocument, 'document 1 is "storm": it takes a map with an id and a text'),
     ({}, BadDocument, "document 1: the id"),
@@ -42,7 +42,7 @@ WRONG: list[tuple[Any, type[ShoalError], str]] = [
 
 
 class Unread(list[Any]):
-    """A long list that says when it is read."""
+    """A long list that raises an error if it is read."""
 
     def __len__(self) -> int:
         return 1_000_000
@@ -51,7 +51,7 @@ class Unread(list[Any]):
         raise AssertionError("it is read")
 
 
-def test_documents_of_more_values_than_there_may_be_are_refused_before_these_are_read() -> None:
+def test_documents_with_too_many_values_are_refused_before_the_values_are_read() -> None:
     few = {"id": "8", "text": "rain", "numbers": list(range(84))}  # 4 and 3, 4 and 84
     assert len(documents_of([few], 10, 100, 95)) == 1
     long = few | {"numbers": {"of": Unread()}}
@@ -62,7 +62,7 @@ def test_documents_of_more_values_than_there_may_be_are_refused_before_these_are
             documents_of(given, 10, 100, 95)
 
 
-def test_a_document_that_is_wrong_is_named() -> None:
+def test_a_bad_document_is_named() -> None:
     for wrong, error, words in WRONG:
         with pytest.raises(error) as raised:
             documents_of([GOOD, wrong], 10, 100)
@@ -70,14 +70,14 @@ def test_a_document_that_is_wrong_is_named() -> None:
         assert len(raised.value.message) < 400
 
 
-def test_any_values_of_json_are_taken_as_they_are() -> None:
+def test_all_values_of_json_stay_as_they_are() -> None:
     fields = {"a": [1, 2.5, None, True, {"b": "é"}], "": "", "deep": nested(MAX_FIELD_DEPTH), "big": 2**64 - 1}
     (document,) = documents_of([GOOD | fields], 1, 100)
     assert document == Document("7", "storm", fields)
     assert wire.is_json({"id": document.id, "text": document.text, **document.fields})
 
 
-def test_a_row_of_a_source_is_no_deeper_than_a_hit_can_be(tmp_path: Path) -> None:
+def test_a_row_of_a_source_is_at_most_as_deep_as_a_hit_may_be(tmp_path: Path) -> None:
     rows = [GOOD | {"deep": nested(MAX_FIELD_DEPTH + more)} for more in (0, 1)]
     (path := tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     document, bad = Source(path).rows()
@@ -87,14 +87,14 @@ def test_a_row_of_a_source_is_no_deeper_than_a_hit_can_be(tmp_path: Path) -> Non
     assert "nested over 63 levels deep" in bad.reason
 
 
-def test_documents_of_a_source_are_taken_too() -> None:
+def test_documents_of_a_source_can_be_given() -> None:
     given = [Document("7", "storm", {"topic": "sea"}, 17), Document("8", "rain", {})]
     assert documents_of(iter(given), 2, 100) == given
     with pytest.raises(BadDocument, match='a hit has its own "score"'):
         documents_of([Document("7", "storm", {"score": 1})], 1, 100)
 
 
-def test_no_more_are_read_than_are_taken() -> None:
+def test_reading_stops_at_the_first_document_or_id_too_many() -> None:
     read: list[int] = []
 
     def endless() -> Iterator[dict[str, Any]]:
@@ -109,7 +109,7 @@ def test_no_more_are_read_than_are_taken() -> None:
     assert len(read) == 8
 
 
-def test_an_id_that_is_wrong_is_named() -> None:
+def test_a_bad_id_is_named() -> None:
     wrong_ids: list[tuple[Any, type[ShoalError], str]] = [
         (7, InvalidRequest, "id 1 is 7: it takes a string that is not blank"),
         ("", InvalidRequest, 'id 1 is "": it takes'),

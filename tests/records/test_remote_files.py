@@ -1,4 +1,4 @@
-"""Sources that are files of stores, which fsspec opens, and of web servers."""
+"""Sources that are files in stores of fsspec or on web servers."""
 
 import gzip
 from collections.abc import Iterator
@@ -17,19 +17,19 @@ LOOPBACK = frozenset({"127.0.0.1"})
 
 @pytest.fixture
 def parquet_bytes() -> bytes:
-    """Return a .parquet file of two texts."""
+    """Return the bytes of a .parquet file with two texts."""
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     parquet.write_table(pyarrow.table({"text": ["one", "two"]}), sink := pyarrow.BufferOutputStream())
     return bytes(sink.getvalue())
 
 
 def texts(url: str, *roots: str) -> list[str]:
-    """Return the texts of a source."""
+    """Return the texts of a source below these roots, or without roots."""
     return [document.text for document in Source(url, rules=SourceRules(LOOPBACK, roots))]
 
 
 class TestStores:
-    """Files in the store in memory of fsspec."""
+    """Files in a store of fsspec in memory."""
 
     @pytest.fixture(autouse=True)
     def store(self) -> Iterator[Any]:
@@ -37,7 +37,7 @@ class TestStores:
         yield store
         store.store.clear()
 
-    def test_one_is_read_as_a_local_file_is(self, store: Any, parquet_bytes: bytes) -> None:
+    def test_one_is_read_like_a_local_file(self, store: Any, parquet_bytes: bytes) -> None:
         store.pipe("/bucket/a.csv.gz", gzip.compress(b"text\none\ntwo\n"))
         source = Source("memory://bucket/a.csv.gz")
         assert [document.text for document in source] == ["one", "two"]
@@ -46,16 +46,22 @@ class TestStores:
         store.pipe("/bucket/a.parquet", parquet_bytes)
         assert texts("memory://bucket/a.parquet") == ["one", "two"]
 
-    def test_one_over_sftp_tells_its_position_and_not_where_it_went(
-        self, store: Any, monkeypatch: pytest.MonkeyPatch
+    def test_one_is_read_though_the_seek_of_the_store_returns_none(
+        self, store: Any, monkeypatch: pytest.MonkeyPatch, parquet_bytes: bytes
     ) -> None:
         store.pipe("/bucket/a.csv", b"text\none\ntwo\n")
-        opened = store.open("/bucket/a.csv")
-        go_to = opened.seek
-        monkeypatch.setattr(type(opened), "seek", lambda self, *place: go_to(*place) and None)
+        store.pipe("/bucket/a.parquet", parquet_bytes)
+        kind = type(store.open("/bucket/a.csv"))
+        go_to = kind.seek
+
+        def seek(self: Any, *place: int) -> None:
+            go_to(self, *place)
+
+        monkeypatch.setattr(kind, "seek", seek)
         source = Source("memory://bucket/a.csv")
         assert len(list(source)) == 2
         assert source.fraction == 1
+        assert texts("memory://bucket/a.parquet") == ["one", "two"]
 
     @pytest.mark.parametrize(
         ("url", "message"),
@@ -73,7 +79,7 @@ class TestStores:
 
 
 class PartServer(CannedServer):
-    """A server that sends parts of its `content` where it has no other answers."""
+    """A server that sends parts of its `content` once it has no prepared answers."""
 
     content = b""
 
@@ -95,7 +101,7 @@ class PartServer(CannedServer):
 
 
 class TestWeb:
-    """Files of a web server."""
+    """Files on a web server."""
 
     @pytest.fixture
     def server(self) -> Iterator[PartServer]:
@@ -103,7 +109,7 @@ class TestWeb:
         with running(server):
             yield server
 
-    def test_one_is_read_as_a_local_file_is(self, server: PartServer) -> None:
+    def test_one_is_read_like_a_local_file(self, server: PartServer) -> None:
         server.answers = [Canned(200, gzip.compress(b"text\none\ntwo\n"), {"ETag": '"a"'})]
         source = Source(f"{server.url}/x/a.csv.gz?signature=secret", rules=SourceRules(LOOPBACK))
         assert [document.text for document in source] == ["one", "two"]
@@ -111,7 +117,7 @@ class TestWeb:
         assert server.requests[0][0] == "/x/a.csv.gz?signature=secret"
         assert source.name == "a.csv.gz"
 
-    def test_a_size_that_no_file_has_is_not_believed(self, server: PartServer) -> None:
+    def test_a_size_that_no_file_can_have_is_ignored(self, server: PartServer) -> None:
         server.answers = [Canned(200, b"one\n", {"Content-Length": "9" * 5_000})]
         with WebFile(f"{server.url}/a.txt", LOOPBACK) as file:
             assert (file.size_bytes, file.read(4)) == (None, b"one\n")
@@ -123,7 +129,7 @@ class TestWeb:
         assert len(server.requests) == 1
 
     @pytest.mark.parametrize("target", ["/secret/b.txt", "/open/%2e%2e/secret/b.txt", "/open/b.txt"])
-    def test_a_redirect_leads_from_below_a_root_to_no_other_place(self, server: PartServer, target: str) -> None:
+    def test_a_redirect_from_below_a_root_stays_below_it(self, server: PartServer, target: str) -> None:
         redirect, url = Canned(302, headers={"Location": target}), f"{server.url}/open/a.txt"
         server.answers = [redirect, Canned(200, b"one\n")]
         if target == "/open/b.txt":
@@ -133,7 +139,7 @@ class TestWeb:
             texts(url, f"{server.url}/open/")
         assert len(server.requests) == 1
         server.answers = [redirect, Canned(200, b"one\n")]
-        assert texts(url, f"{server.url}/other/") == ["one"]  # it is below no root: the caller has allowed it
+        assert texts(url, f"{server.url}/other/") == ["one"]  # the caller has allowed it, because it is below no root
 
     @pytest.mark.parametrize(
         ("answer", "message"),
@@ -153,7 +159,7 @@ class TestWeb:
             texts(f"{server.url}/a.txt?key=secret")
         assert "secret" not in caught.value.message
 
-    def test_reading_goes_on_where_the_connection_broke_unless_the_file_has_changed(self, server: PartServer) -> None:
+    def test_reading_continues_after_a_broken_connection_if_the_file_is_the_same(self, server: PartServer) -> None:
         server.content = "".join(f"line {n}\n" for n in range(1_000)).encode()
         whole = {"Accept-Ranges": "bytes", "ETag": '"a"', "Content-Length": str(len(server.content))}
         server.first = [Canned(200, server.content[:3_000], whole)]
@@ -163,7 +169,7 @@ class TestWeb:
         with pytest.raises(FileError, match="it has changed since it was opened"):
             texts(f"{server.url}/a.txt")
 
-    def test_a_server_has_to_keep_a_pace(self) -> None:
+    def test_a_server_that_is_too_slow_is_noticed(self) -> None:
         pace = Pace()
         assert not any(pace.is_too_slow(8_192, PACE_S / 8) for _ in range(80))
         assert not any(pace.is_too_slow(1, PACE_S / 8) for _ in range(7))
@@ -171,7 +177,7 @@ class TestWeb:
         assert not pace.is_too_slow(2**20, 10 * PACE_S)
         assert not any(pace.is_too_slow(1, 0.0) for _ in range(1_000))
 
-    def test_parquet_is_read_where_the_server_sends_parts(self, server: PartServer, parquet_bytes: bytes) -> None:
+    def test_parquet_is_read_if_the_server_sends_parts(self, server: PartServer, parquet_bytes: bytes) -> None:
         server.content = parquet_bytes
         assert texts(f"{server.url}/a.parquet") == ["one", "two"]
         server.answers = [Canned(200, server.content)]

@@ -1,4 +1,4 @@
-"""Sources in text files, packed or not: their documents, what is wrong with rows and files, and limits."""
+"""Sources in text files, packed or not: documents, bad rows and files, and limits."""
 
 import csv
 import gzip
@@ -29,10 +29,10 @@ from shoal_workers.build_command import SAMPLE
 
 Write = Callable[[str, str | bytes], Path]
 
-#: Python before 3.14 has it in a package.
+#: Python has it since 3.14. Earlier versions need a package.
 zstd = pytest.importorskip("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
-#: The kernel of Linux counts the most memory of a program from its start on.
+#: Only the kernel of Linux reports the most memory that a program has used since its start.
 counts_memory = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
 
 
@@ -49,7 +49,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def rows(path: Path, **options: Any) -> list[str | int]:
-    """Return the text of each document, and the number of each bad row, whose reason begins with its place."""
+    """Return the text of each document and the number of each bad row. Check that its reason names its place."""
     found: list[str | int] = []
     for row in Source(path, **options).rows():
         found.append(row.text if isinstance(row, Document) else row.number)
@@ -58,14 +58,14 @@ def rows(path: Path, **options: Any) -> list[str | int]:
 
 
 def refusal(path: Path, **options: Any) -> str:
-    """Return what is wrong with a source that has a bad row, or is bad as a whole."""
+    """Return the error of a source with a bad row, or of a source that is bad as a whole."""
     with pytest.raises(BadDocument) as caught:
         list(Source(path, **options))
     return caught.value.message
 
 
 def peak_mb(path: Path, expression: str = "sum(1 for _ in source.rows())") -> float:
-    """Return the most memory that a process needs to evaluate an expression of `source`, in MB."""
+    """Return the most memory in MB that a process needs to evaluate an expression about `source`."""
     script = (
         "import re, sys\nfrom pathlib import Path\nfrom shoal.records.source import Source\n"
         f"source = Source(sys.argv[1])\n{expression}\n"
@@ -94,7 +94,7 @@ class TestFormats:
                 expected = [Document("x", "one, two", {"topic": "sea"}), Document("y", "three", {"topic": "air"})]
                 assert list(source) == expected
 
-    def test_txt_has_one_document_a_line(self, write: Write) -> None:
+    def test_each_line_of_a_txt_file_is_a_document(self, write: Write) -> None:
         path = write("a.txt", '\ufeffone "quoted\r\n\n   \n two, three\tfour \nlast\u2028still last')
         assert rows(path) == ['one "quoted', " two, three\tfour ", "last\u2028still last"]
         assert rows(write("a.txt.zst", zstd.compress(b"one\ntwo\n"))) == ["one", "two"]
@@ -116,7 +116,7 @@ class TestFormats:
         path.unlink()
         with pytest.raises(InvalidRequest, match=r"a\.csv cannot be read"):
             list(source)
-        if Path("/proc/self/mem").exists():  # whose first byte cannot be read
+        if Path("/proc/self/mem").exists():  # its first byte cannot be read
             path.symlink_to("/proc/self/mem")
             with pytest.raises(InvalidRequest, match=r"a\.csv cannot be read \("):
                 list(source)
@@ -135,7 +135,7 @@ class TestColumns:
             *(("topic,date", None), ("id", None), ("Text,Title", None), ("headline,content,id", None)),
         ],
     )
-    def test_the_text_column_is_found_or_has_to_be_named(self, write: Write, header: str, text: int | None) -> None:
+    def test_the_text_column_is_found_or_must_be_named(self, write: Write, header: str, text: int | None) -> None:
         path = write("a.csv", f"{header}\n{header}\n")
         names = header.split(",")
         if text is not None:
@@ -145,7 +145,7 @@ class TestColumns:
             with pytest.raises(InvalidRequest, match=re.escape(f"any of {candidates}; name it with --text-column")):
                 rows(path)
 
-    def test_the_log_tells_which_of_several_columns_is_the_text(
+    def test_the_log_names_the_column_that_was_chosen_as_the_text(
         self, write: Write, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level("INFO")
@@ -170,23 +170,23 @@ class TestColumns:
             ("id,key,text", {"id_column": "key"}, "id"),
         ],
     )
-    def test_one_that_is_named_like_a_part_of_a_hit_is_a_text_an_id_or_refused(
+    def test_a_column_with_a_reserved_name_is_a_text_an_id_or_refused(
         self, write: Write, header: str, columns: dict[str, str], taken: str
     ) -> None:
         path = write("a.csv", f"{header}\n{header}\n")
         assert f'"{taken}"' in refusal(path, **columns)
-        assert len(rows(path, **columns, reserved=frozenset())) == 1  # where there are no hits
+        assert len(rows(path, **columns, reserved=frozenset())) == 1  # allowed if there are no hits
         path = write("b.csv", "id,score\nk,one\n")
         assert list(Source(path, text_column="id", id_column="score")) == [Document("one", "k", {})]
 
-    def test_ids_become_strings_and_are_positions_where_there_are_none(self, write: Write) -> None:
+    def test_ids_become_strings_and_missing_ids_are_positions(self, write: Write) -> None:
         path = write("a.jsonl", '{"id":7,"text":"one"}\n{"id":"x","text":"two"}\n{"id":0,"text":"three"}\n')
         assert [document.id for document in Source(path)] == ["7", "x", "0"]
-        # A bad row that is corrected later changes the ids of no others.
+        # If a bad row is corrected later, the ids of other rows stay.
         found = [row for row in Source(write("a.txt", b"one\n\n\xff\ntwo\n")).rows() if isinstance(row, Document)]
         assert [(row.id, row.text) for row in found] == [("0", "one"), ("2", "two")]
 
-    def test_very_many(self, write: Write) -> None:
+    def test_a_table_with_very_many_columns_is_read(self, write: Write) -> None:
         names = ",".join(f"c{n}" for n in range(200_000))
         assert rows(write("a.csv", f"text,{names}\n"), text_column="text") == []
         assert 'more than one column is called "text"' in refusal(write("a.csv", f"text,{names},text\n"))
@@ -225,7 +225,7 @@ class TestBadRows:
             ),
         ],
     )
-    def test_reading_goes_on_after_one(
+    def test_reading_continues_after_a_bad_row(
         self, write: Write, name: str, content: str | bytes, expected: list[str | int]
     ) -> None:
         path = write(name, content)
@@ -257,7 +257,7 @@ class TestBadRows:
     def test_the_reason_says_what_is_wrong(self, write: Write, name: str, content: str | bytes, part: str) -> None:
         assert part in refusal(write(name, content))
 
-    def test_they_are_counted_shown_and_kept(self, tmp_path: Path) -> None:
+    def test_bad_rows_are_counted_shown_and_saved(self, tmp_path: Path) -> None:
         path, bad_rows = tmp_path / "bad-rows.jsonl", [BadRow(n, f"a.txt, line {n}: it is empty") for n in range(2, 15)]
         with BadRows(path, most=12) as bad:
             for row in bad_rows[:12]:
@@ -295,7 +295,7 @@ class TestLimits:
         assert rows(path) == ["one", 2, "two"]
         assert peak_mb(path) < 110
 
-    def test_what_is_no_text_is_not_read_on(self, write: Write) -> None:
+    def test_reading_of_a_file_that_is_no_text_ends_early(self, write: Write) -> None:
         path = write("a.txt.zst", zstd.compress(b"one\n" + bytes(MAX_LINE_CHARS + 2**24)))
         assert "line 2: it has over 268,435,456 characters" in refusal(path)
         blank = b" " * (MAX_BLANK_CHARS * 2 // 3) + b"\n"
@@ -304,7 +304,7 @@ class TestLimits:
         path = write("a.txt.zst", zstd.compress(b"one\n" + b"\n" * (MAX_BLANK_CHARS + 1)))
         assert "line 1048578: over 1,048,576 characters of blank lines" in refusal(path)
 
-    def test_a_table_with_many_open_quotes_is_not_read_on(self, write: Write) -> None:
+    def test_reading_of_a_table_with_many_open_quotes_ends_early(self, write: Write) -> None:
         source = Source(write("a.csv", "text\n" + 'x","\n' * MAX_OPEN_QUOTES * 1_000))
         found = islice(source.rows(), 3 * MAX_OPEN_QUOTES)
         with pytest.raises(BadDocument, match="over 100 quotes are not closed"):
@@ -317,7 +317,7 @@ class TestLimits:
         assert peak_mb(many) < peak_mb(few) + 3
 
     @counts_memory
-    def test_the_memory_that_something_takes_has_one(self) -> None:
+    def test_the_memory_of_a_step_can_be_limited(self) -> None:
         with limited_memory(2**28), pytest.raises(MemoryError):
             bytearray(2**29)
         with limited_memory(2**30):
@@ -338,7 +338,7 @@ def test_a_damaged_packed_file_is_refused(write: Write, packed: str) -> None:
 
 
 @pytest.mark.parametrize("packed", ["", ".gz", ".zst"])
-def test_the_part_that_was_read_is_known(write: Write, packed: str) -> None:
+def test_the_fraction_of_read_bytes_is_known(write: Write, packed: str) -> None:
     content = random.Random(1).randbytes(500_000).hex("\n", 40).encode()
     pack: Callable[[bytes], bytes] = {"": bytes, ".gz": gzip.compress, ".zst": zstd.compress}[packed]
     source = Source(write(f"a.txt{packed}", pack(content)))
@@ -359,7 +359,7 @@ def test_a_change_of_the_file_changes_its_fingerprint(write: Write) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_a_link_leads_from_below_a_root_to_no_other_place(write: Write, tmp_path: Path) -> None:
+def test_a_link_from_below_a_root_stays_below_it(write: Write, tmp_path: Path) -> None:
     (root := tmp_path / "root").mkdir()
     other, path, rules = write("secret.txt", "secret\n"), root / "a.txt", SourceRules(root_folders=[root])
     path.symlink_to(other)

@@ -198,9 +198,10 @@ def _client(settings: Settings, local: bool) -> Iterator["Client | None"]:
 @contextmanager
 def _encoder(settings: Settings, client: "Client | None") -> Iterator["DocumentEncoder"]:
     """Give the encoder of a build: the pool, if a worker is ready, or a model in this process."""
-    from shoal_workers.index.build.document_encoder import LocalEncoder, PoolEncoder, served_model_info
+    from shoal.bulk.served_model import served_model
+    from shoal_workers.index.build.document_encoder import LocalEncoder, PoolEncoder
 
-    if client and (model := served_model_info(client)):
+    if client and (model := served_model(client.pool.ready().values())):
         if settings.model not in (DEFAULTS.model, model.name):
             raise InvalidRequest(
                 f"the model is {settings.model}, but the pool serves {model.name}: leave --model out, or embed in this "

@@ -1,4 +1,4 @@
-"""Embedding a file into a folder of vectors."""
+"""Embedding a file of records into a folder of vectors."""
 
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, suppress
@@ -21,10 +21,10 @@ from shoal.records.source_file import SourceRules
 from shoal.settings import DEFAULTS, Settings
 from shoal.task_progress import Report, TaskProgress
 
-#: Rows of a part, if no other number is asked for: a run that stops repeats less than one, under a minute of most work.
+#: Default number of rows of a part. A run that was stopped repeats at most one part, usually under a minute of work.
 PART_ROWS = 8_192
 
-#: Rows that are skipped from one report to the next.
+#: Number of skipped rows between two reports.
 _SKIPPED_AT_A_TIME = 1_000
 
 
@@ -32,10 +32,10 @@ _SKIPPED_AT_A_TIME = 1_000
 class BulkRequest:
     """The arguments of a bulk embedding, all plain values.
 
-    `source` is a file of records, by path or URL, and `out` the folder to write. A part has the vectors of `part_rows`
-    rows of the source, without those of bad rows; without a number it has as many as the folder was begun with, and in
-    a new one `PART_ROWS`. `options` are fields of `shoal.Options`. Raises InvalidRequest for an argument that cannot
-    work.
+    `source` is the path or URL of a file of records, and `out` is the folder to write. A part has the vectors of the
+    good rows among `part_rows` rows of the source. Without a number, a new folder has `PART_ROWS` rows in a part, and
+    a folder that was begun keeps its number. `options` are fields of `shoal.Options`. Raises InvalidRequest for an
+    argument that cannot work.
     """
 
     source: str
@@ -72,7 +72,7 @@ class BulkRequest:
 
 @dataclass(frozen=True, slots=True)
 class BulkResult:
-    """The result of a bulk embedding: rows of the source, vectors, bad rows with the first messages, and parts."""
+    """The result of a bulk embedding: its folder, counts, the messages of the first bad rows, and the model."""
 
     out: str
     rows: int
@@ -85,13 +85,13 @@ class BulkResult:
 
 
 def embed_file(request: BulkRequest, client: Client, report: Report, settings: Settings = DEFAULTS) -> BulkResult:
-    """Embed a file into a folder, or go on where an earlier run with the same request has ended.
+    """Embed a file into a folder, or continue an earlier run with the same request.
 
-    Workers, room in the lane and Redis are waited for. `report` is called for every answered job, and about twice a
-    second during a wait; an error that it raises ends the run, and the finished parts stay. Raises Unavailable if Redis
-    does not answer at the start, FolderBusy, InvalidRequest or ModelMismatch for another source, argument or model
-    than in an earlier run, NotReady while workers make different vectors, BadDocument if no row can be embedded, and
-    DiskFull.
+    The call waits for workers, for room in the lane, and for Redis. `report` is called for every answered job, and
+    about twice a second during a wait. If `report` raises an error, the run ends, and the finished parts stay. Raises
+    Unavailable if Redis does not answer at the start, FolderBusy, InvalidRequest or ModelMismatch if the source, an
+    argument or the model differs from the earlier run, NotReady while workers make different vectors, BadDocument if
+    no row can be embedded, and DiskFull.
     """
     if request.format == "parquet":
         load_pyarrow()
@@ -103,7 +103,7 @@ def embed_file(request: BulkRequest, client: Client, report: Report, settings: S
         max_text_chars=settings.max_text_chars,
         rules=SourceRules.from_settings(settings),
     )
-    client.pool.alive()  # raises Unavailable: later, Redis is waited for
+    client.pool.alive()  # raises Unavailable; later, this run waits for Redis
     with VectorFolder.open(Path(request.out)) as folder:
         model = wait_for_model(client, report)
         manifest = VectorManifest(
@@ -132,7 +132,7 @@ def embed_file(request: BulkRequest, client: Client, report: Report, settings: S
 
 @dataclass
 class _Run:
-    """One run of a bulk embedding, of which `num_rows` are written, or known to be bad."""
+    """One run of a bulk embedding. `num_rows` rows of the source are written, or known to be bad."""
 
     client: Client
     report_to: Report
@@ -144,7 +144,7 @@ class _Run:
     num_read: int = 0
 
     def write_parts(self, options: Options) -> None:
-        """Write the parts that are missing."""
+        """Write the missing parts."""
         manifest = self.manifest
         if not manifest.is_complete:
             stream = JobStream(self.client, options, manifest.fingerprint, manifest.dimension, self._report)
@@ -164,7 +164,7 @@ class _Run:
         self._report("done", 1.0)
 
     def result(self, out: str) -> BulkResult:
-        """Return the result of all runs."""
+        """Return the result of this run and of the earlier runs that it continued."""
         manifest, bad = self.manifest, self.bad_rows
         return BulkResult(
             out=out,
@@ -178,11 +178,11 @@ class _Run:
         )
 
     def _rows_left(self) -> Generator[Row, None, None]:
-        """Yield the rows of the source after those of finished parts."""
+        """Yield the rows of the source that follow the rows of finished parts."""
         for row in self.source.rows(self._report_reading):
             self.num_read += 1
             if self.num_read > self.manifest.num_rows:
-                # Without its fields, which no vector needs: a window of rows with large ones would fill the memory.
+                # No vector needs the fields, and a window of rows with large fields would fill the memory.
                 yield Document(row.id, row.text, {}, row.number) if isinstance(row, Document) else row
             elif self.num_read % _SKIPPED_AT_A_TIME == 1:
                 self._report_reading()
@@ -190,7 +190,7 @@ class _Run:
             raise BadDocument(f"{self.source.label.path} has fewer rows than before: write to another folder")
 
     def _write_part(self, answered: Iterator[Group]) -> Part | None:
-        """Write the next part and return it; None if there are no rows left."""
+        """Write the next part and return it, or return None if no rows are left."""
         if (first := next(answered, None)) is None:
             return None
         manifest, first_row, num_bad = self.manifest, self.num_rows, self.bad_rows.num
@@ -220,10 +220,10 @@ class _Run:
         self.num_rows += len(group.rows)
 
     def _check_unchanged(self) -> None:
-        """Raise InvalidRequest or ModelMismatch for another source or model, NotReady if some workers have another."""
+        """Raise InvalidRequest for a changed source, ModelMismatch for a changed model, NotReady if workers differ."""
         now = replace(self.manifest, source=self.source.fingerprint())
         with suppress(Unavailable):
-            if model := served_model(self.client):
+            if model := served_model(self.client.pool.workers().values()):
                 now = replace(now, model=model.name, digest=model.digest, fingerprint=model.fingerprint)
         self.manifest.check_same(now, self.folder.path)
 
@@ -232,11 +232,11 @@ class _Run:
         self.folder.save(self.manifest)
 
     def _report_reading(self) -> None:
-        """Report a step of its own while rows of finished parts are skipped, as they take no time of an embedding."""
+        """Report the step "reading" while the rows of finished parts are skipped, and "embedding" afterwards."""
         self._report("reading" if self.num_read <= self.manifest.num_rows else "embedding")
 
     def _report(self, step: str, fraction: float | None = None) -> None:
         shown, bad = fraction or self.source.fraction, self.bad_rows
-        if shown and self.num_rows < self.num_read:  # read, and not answered yet
+        if shown and self.num_rows < self.num_read:  # some rows were read and are not answered yet
             shown *= self.num_rows / self.num_read
         self.report_to(TaskProgress(self.num_rows, bad.num, bad.first, shown, step))

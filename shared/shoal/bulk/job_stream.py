@@ -1,4 +1,4 @@
-"""Jobs of consecutive rows in the bulk lane: what can pass is waited for, and jobs that were lost are sent again."""
+"""A stream of jobs in the bulk lane: it waits for workers, room and Redis, and sends jobs that were lost again."""
 
 import time
 from collections import deque
@@ -30,22 +30,22 @@ from shoal.operations.embed import TEXTS_PER_TOKENS_JOB
 from shoal.queue.dispatcher import Pending
 from shoal.records.document import BadRow, Document
 
-#: Most rows of a group, and characters at which it takes no more of them.
+#: Most rows of a group, and the number of characters at which a group ends.
 MAX_GROUP_ROWS, MAX_GROUP_CHARS = 64, 2**18
 
-#: Rows and characters on their way at which no more are sent: enough to keep sixteen workers busy.
+#: Most unanswered rows and characters of a stream: enough to keep sixteen workers busy.
 MAX_WINDOW_ROWS, MAX_WINDOW_CHARS = 4_096, 2**22
 
-#: Texts in sequence that fail by an internal error at which the workers are at fault, and not the texts.
+#: If so many consecutive texts fail by an internal error, the workers are at fault, and not the texts.
 MAX_INTERNAL = 32
 
-#: Time between two calls of `waiting`, and before a lane that was full, or Redis, is tried again, in seconds.
+#: Seconds between two calls of `waiting`, and before a full lane or Redis is tried again.
 WAITING_EVERY_S = 0.5
 
-#: Seconds without an answer, though a worker is alive, after which it is looked if Redis has lost jobs.
+#: Seconds without an answer from living workers after which the stream looks whether Redis has lost jobs.
 SEND_AGAIN_S = 60.0
 
-#: Errors of a job that one of its texts may be the cause of. Its texts are then sent one by one.
+#: Errors that one text of a job may cause. The texts of such a job are then sent one by one.
 _ERRORS_OF_A_TEXT = (InvalidText, TextTooLong, TooLarge, Internal, Poisoned)
 
 #: A row of the source.
@@ -56,8 +56,9 @@ Row = Document | BadRow
 class Group:
     """Consecutive rows of the source, whose texts make one job.
 
-    Once it is answered, `errors` has the error of each document that could not be embedded, by its number among the
-    documents, and `vectors` has the vectors of the others, float32 `[documents, dimension]`; it stays None without any.
+    Once the job is answered, `errors` has the error of each document that could not be embedded, by its number among
+    the documents of the group. `vectors` has the vectors of the other documents, float32 `[documents, dimension]`. It
+    stays None if there are none.
     """
 
     rows: list[Row]
@@ -66,7 +67,7 @@ class Group:
 
 
 def groups(rows: Iterator[Row], part_rows: int, options: Options) -> Iterator[Group]:
-    """Cut rows into groups, none of which is of two parts; the first row is the first of a part."""
+    """Cut rows into groups. The first row begins a part, and each group lies within one part of `part_rows` rows."""
     max_rows = MAX_GROUP_ROWS if options.is_cacheable else TEXTS_PER_TOKENS_JOB
     group: list[Row] = []
     num_chars, left = 0, part_rows
@@ -88,10 +89,10 @@ class _SentJob:
 
 
 class JobStream:
-    """The jobs of one bulk embedding, of which at most a window is unanswered. For one thread.
+    """The jobs of one bulk embedding, at most a window of them unanswered. For one thread.
 
-    The vectors to come are of the `fingerprint`, and have the `dimension`. `waiting` is called with the reason at least
-    every `WAITING_EVERY_S` during a wait; it may raise, to stop.
+    Workers with this `fingerprint` make the vectors, which have this `dimension`. `waiting` is called with the reason
+    at least every `WAITING_EVERY_S` during a wait. It may raise an error, which ends the stream.
     """
 
     def __init__(
@@ -109,12 +110,12 @@ class JobStream:
         self._dimension = dimension
         self._waiting = waiting
         self._send_again_s = send_again_s
-        self._num_internal = 0  # one text after the other, up to the last one
+        self._num_internal = 0  # consecutive texts, up to the last one, that failed by Internal
 
     def embed(self, source: Iterator[Group]) -> Generator[Group, None, None]:
-        """Yield the groups, each once it is answered, in order.
+        """Yield the groups in order, each once its job is answered.
 
-        Raises ModelMismatch once no worker has the fingerprint, and the errors of jobs that no text is the cause of.
+        Raises ModelMismatch once no worker has the fingerprint, and every error of a job that no text can cause.
         """
         window: deque[tuple[Group, int, _SentJob | None]] = deque()  # a group without texts has no job
         num_rows = num_chars = 0
@@ -136,7 +137,7 @@ class JobStream:
             self._forget(job for *_, job in window if job)
 
     def _finish(self, group: Group, first: _SentJob, sent: Sequence[_SentJob]) -> None:
-        """Put the vectors of the first job into its group, or the errors of its texts."""
+        """Put the vectors of the first job, or the errors of its texts, into the group."""
         outcomes = [self._outcome(first, sent)]
         if isinstance(outcomes[0], ShoalError) and len(first.job.texts) > 1:
             one_by_one = [self._send([text]) for text in first.job.texts]
@@ -149,7 +150,7 @@ class JobStream:
         group.vectors = np.concatenate(vectors) if vectors else None
 
     def _outcome(self, first: _SentJob, sent: Sequence[_SentJob]) -> NDArray[np.float32] | ShoalError:
-        """Return the first job's vectors or a text's error; raise Internal if one text after the other fails by it."""
+        """Return the vectors of the first job, or its error. Raises Internal if `MAX_INTERNAL` texts fail in a row."""
         try:
             reply = self._reply(first, sent)
         except _ERRORS_OF_A_TEXT as error:
@@ -166,7 +167,7 @@ class JobStream:
         return reply.vectors
 
     def _reply(self, first: _SentJob, sent: Sequence[_SentJob]) -> Reply:
-        """Return the reply to the first of the jobs; wait for workers, room in the lane and Redis, however long."""
+        """Return the reply to the first job. Wait for workers, for room in the lane and for Redis, however long."""
         silent_since = time.monotonic()
         while True:
             try:
@@ -180,11 +181,11 @@ class JobStream:
                 self._waiting(f"waiting for {reason}")
                 time.sleep(WAITING_EVERY_S)
                 for each in sent:
-                    if isinstance(each.pending.error(), Overloaded | Unavailable):  # others are raised in their turn
+                    if isinstance(each.pending.error(), Overloaded | Unavailable):  # others are raised later
                         each.pending = self._call(each.job)
 
     def _has_worker(self) -> bool:
-        """Say what is waited for; return True if it is a living worker."""
+        """Call `waiting` with what the stream waits for. Return True if a worker is alive."""
         try:
             has_worker = bool(self._client.pool.alive())
         except ShoalError:
@@ -194,12 +195,12 @@ class JobStream:
         return has_worker
 
     def _send_lost(self, sent: Sequence[_SentJob]) -> None:
-        """Send again, as new ones, jobs without an answer that no lane and no worker has: the others are only slow."""
+        """Give new ids to jobs that no lane and no worker has, and send them again. Other jobs are only slow."""
         placed = [(each, put_id) for each in sent if not each.pending.done() and (put_id := each.pending.put_id)]
         try:
             held = self._client.run(lambda client: client.queue.holds([put_id for _, put_id in placed]))
         except ShoalError:
-            return  # Redis is away, which the next wait notices
+            return  # Redis does not answer, and the next wait notices it
         lost = [each for (each, _), is_held in zip(placed, held, strict=True) if not is_held]
         self._forget(lost)
         for each in lost:
@@ -217,7 +218,7 @@ class JobStream:
         return self._client.run(call)
 
     def _forget(self, sent: Iterable[_SentJob]) -> None:
-        """Withdraw jobs whose replies are not wanted any more."""
+        """Withdraw jobs whose replies are no longer needed."""
         jobs = [each.job for each in sent]
 
         async def forget(client: AsyncClient) -> None:

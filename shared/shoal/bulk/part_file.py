@@ -1,4 +1,4 @@
-"""The files of one part, in the formats that a folder of vectors may have, written row by row in constant memory."""
+"""The files of one part of a folder of vectors, in each format. They are written in constant memory."""
 
 import json
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from shoal.errors import MissingExtra
 from shoal.process.extra import install_command
 
-#: Bytes before the vectors of a .safetensors or .npy file. It is written last, as it has the number of rows.
+#: Bytes of the header of a .safetensors or .npy file. It is written last because it has the number of rows.
 _HEADER_BYTES = 128
 
-#: Rows of a row group of a .parquet file; they are held in memory until the group is full.
+#: Rows of a row group of a .parquet file. They stay in memory until the group is full.
 _GROUP_ROWS = 2_048
 
-#: The endings of the files of a part, by the name of the format.
+#: The endings of the names of a part's files, by the name of the format.
 SUFFIXES = {
     "safetensors": (".safetensors", ".ids.jsonl"),
     "npy": (".npy", ".ids.jsonl"),
@@ -29,9 +29,9 @@ SUFFIXES = {
 
 
 class PartFile:
-    """A .jsonl file of a part while it is written: an object a line, with `id` and `vector`.
+    """A part in the format .jsonl while it is written: each line is an object with `id` and `vector`.
 
-    `paths` are the files of the format's endings, in order. They are whole after `finish`.
+    `paths` has a file for each ending of the format, in the order of `SUFFIXES`. The files are whole after `finish`.
     """
 
     def __init__(self, paths: Sequence[Path], dimension: int):
@@ -45,7 +45,7 @@ class PartFile:
         self._files[0].writelines(_line({"id": id_, "vector": vector}) for id_, vector in rows)
 
     def finish(self) -> None:
-        """Write what is left."""
+        """Write the rows in memory, the header and the end, if the format has them."""
 
     def close(self) -> None:
         """Close the files."""
@@ -54,7 +54,7 @@ class PartFile:
 
 
 class _RawPart(PartFile):
-    """Vectors of a .safetensors or .npy file, as they are in memory, and a file of their ids."""
+    """A part in the format .safetensors or .npy: a file with the bytes of the vectors, and a file with their ids."""
 
     def __init__(self, paths: Sequence[Path], dimension: int):
         super().__init__(paths, dimension)
@@ -82,7 +82,7 @@ class _RawPart(PartFile):
 
 
 class _ParquetPart(PartFile):
-    """A table with the columns `id` and `vector`, a list of fixed length. Needs pyarrow."""
+    """A part in the format .parquet, with the columns `id` and `vector`, a list of fixed length. Needs pyarrow."""
 
     def __init__(self, paths: Sequence[Path], dimension: int):
         super().__init__(paths, dimension)
@@ -93,21 +93,21 @@ class _ParquetPart(PartFile):
         self._vectors: list[NDArray[np.float32]] = []
 
     def write(self, ids: Sequence[str], vectors: NDArray[np.float32]) -> None:
-        """Hold rows, and write those of a full row group."""
+        """Keep rows in memory, and write them once they fill a row group."""
         self._ids += ids
         self._vectors.append(vectors)
         if len(self._ids) >= _GROUP_ROWS:
             self._write_group()
 
     def finish(self) -> None:
-        """Write the rows that are held, and the end of the table."""
+        """Write the rows in memory and the end of the table."""
         if self._ids:
             self._write_group()
         self._writer.close()
 
     def close(self) -> None:
         """Close the file."""
-        self._writer.is_open = False  # else its end would write to the file of an unfinished part
+        self._writer.is_open = False  # otherwise pyarrow would write the end of the table into an unfinished part
         super().close()
 
     def _write_group(self) -> None:
@@ -118,13 +118,13 @@ class _ParquetPart(PartFile):
 
 
 def open_part(format_name: str, paths: Sequence[Path], dimension: int) -> PartFile:
-    """Open the files of a part. Raises OSError, and MissingExtra where .parquet cannot be written."""
+    """Open the files of a part for writing. Raises OSError, and MissingExtra for .parquet without pyarrow."""
     classes: dict[str, type[PartFile]] = {"jsonl": PartFile, "parquet": _ParquetPart}
     return classes.get(format_name, _RawPart)(paths, dimension)
 
 
 def load_pyarrow() -> Any:
-    """Return the library that writes .parquet. Raises MissingExtra if it is not installed."""
+    """Return pyarrow, which writes .parquet. Raises MissingExtra if it is not installed."""
     try:
         import pyarrow
         import pyarrow.parquet

@@ -1,4 +1,4 @@
-"""The model that the workers of a pool serve, as their heartbeats tell it."""
+"""The model that the workers of a pool serve, as their heartbeats describe it."""
 
 import time
 from collections.abc import Collection, Mapping
@@ -7,12 +7,13 @@ from typing import Any
 
 from shoal.bulk.job_stream import WAITING_EVERY_S
 from shoal.client.redis.client import Client
+from shoal.contract.options import DOCUMENT_PROMPTS
 from shoal.errors import NotReady, Unavailable
 from shoal.task_progress import Report, TaskProgress
 
 _START_ALIKE = "start all with the same model and settings"
 
-#: Fields of a heartbeat on which a worker's vectors depend, and the remedy where workers differ in one.
+#: Fields of a heartbeat on which a worker's vectors depend, and the remedy if workers differ in a field.
 _CAUSES = {
     "precision": "set SHOAL_PRECISION to the same, such as f32, for all",
     "engine": "set SHOAL_ENGINE to the same for all",
@@ -21,34 +22,52 @@ _CAUSES = {
 
 
 @dataclass(frozen=True, slots=True)
-class ServedModel:
-    """A model that workers serve, the dimension of its vectors, and the fingerprint of all that they depend on."""
+class ModelInfo:
+    """The properties of a model on which the vectors of documents depend.
+
+    `prompt` is the name of the prompt before each document, or empty for the model's default. The `fingerprint` changes
+    with everything else that a vector depends on, such as precision and texts of prompts. It is empty if it is unknown.
+    """
 
     name: str
     digest: str
+    pooling: str
     dimension: int
+    prompt: str
     fingerprint: str
 
 
-def served_model(client: Client) -> ServedModel | None:
-    """Return the model of the client's pool, or None without a living worker that tells its model.
+def served_model(workers: Collection[Mapping[str, Any]]) -> ModelInfo | None:
+    """Return the model that all workers with these heartbeats serve, or None if no heartbeat describes a model.
 
-    Raises NotReady if workers make different vectors, and Unavailable without Redis.
+    Raises NotReady if workers make different vectors.
     """
     kinds = {"model": str, "digest": str, "dimension": int}
-    beats = client.pool.workers().values()
-    found = [about for about in beats if all(isinstance(about.get(name), kind) for name, kind in kinds.items())]
-    check_same_vectors(found)
+    found = [about for about in workers if all(isinstance(about.get(name), kind) for name, kind in kinds.items())]
     if not found:
         return None
+    check_same_vectors(found)
     about = found[0]
-    return ServedModel(about["model"], about["digest"], about["dimension"], str(about["fingerprint"]))
+    prompts = about.get("prompts")
+    return ModelInfo(
+        name=about["model"],
+        digest=about["digest"],
+        pooling=str(about.get("pooling")),
+        dimension=about["dimension"],
+        prompt=document_prompt(prompts if isinstance(prompts, list) else []),
+        fingerprint=str(about["fingerprint"]),
+    )
+
+
+def document_prompt(known: Collection[str]) -> str:
+    """Return the name of a model's prompt for documents, or "" if the model has none."""
+    return next((name for name in DOCUMENT_PROMPTS if name in known), "")
 
 
 def check_same_vectors(workers: Collection[Mapping[str, Any]]) -> None:
-    """Raise NotReady if heartbeats do not tell that the workers make the same vectors of a text.
+    """Raise NotReady if heartbeats do not show that the workers make the same vector of the same text.
 
-    Workers make others with another model, engine or precision, with other prompts or another length.
+    Vectors differ if workers have another model, engine, precision, prompt or greatest length of a text.
     """
     check_one_model(workers)
     found = {str(about.get("fingerprint") or "") for about in workers}
@@ -73,15 +92,15 @@ def check_one_model(workers: Collection[Mapping[str, Any]]) -> None:
         raise NotReady(f"workers of the pool serve different models, {names}: wait until all serve one")
 
 
-def wait_for_model(client: Client, report: Report) -> ServedModel:
-    """Return the model of the client's pool, once there is a worker and Redis answers. `report` is called meanwhile.
+def wait_for_model(client: Client, report: Report) -> ModelInfo:
+    """Return the model of the client's pool once Redis answers and a worker is alive. `report` is called meanwhile.
 
     Raises NotReady if workers make different vectors.
     """
     while True:
         reason = "waiting for a worker"
         try:
-            if model := served_model(client):
+            if model := served_model(client.pool.workers().values()):
                 return model
         except Unavailable:
             reason = "waiting for Redis"

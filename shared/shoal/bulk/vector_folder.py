@@ -1,12 +1,12 @@
-"""A folder of vectors: its manifest, and the lock and the renames by which it is whole at any moment.
+"""A folder of vectors and its manifest. A lock and renames keep the folder whole at any moment.
 
 vectors/manifest.json           source, arguments, model, and the rows and checksums of each finished part
-vectors/bad-rows.jsonl          rows that were left out, in order, with the reason of each
+vectors/bad-rows.jsonl          the rows that were left out, in order, each with its reason
 vectors/part-00000.safetensors  the vectors of the first part, float32 `[rows, dimension]`
-vectors/part-00000.ids.jsonl    the ids of its rows, one JSON string a line
+vectors/part-00000.ids.jsonl    the ids of these rows, one JSON string a line
 
-A part of .npy files is alike; one of .parquet or .jsonl is a single file with ids and vectors. The manifest holds no
-time and no place, so that two runs of one task write the same bytes.
+In the format .npy, a part has the same two files. In .parquet or .jsonl, a part is a single file with ids and vectors.
+The manifest has no times and no paths of folders, so two runs with the same arguments write the same bytes.
 """
 
 import fcntl
@@ -25,10 +25,10 @@ from shoal.errors import DiskFull, FileError, FolderBusy, InvalidRequest, ModelM
 
 MANIFEST, BAD_ROWS = "manifest.json", "bad-rows.jsonl"
 
-#: Version of this layout, raised by one whenever the files change in name or content.
+#: Version of this layout. It rises by one whenever the names or contents of the files change.
 LAYOUT = 1
 
-#: Fields of the manifest that must be the same when a run is continued; its model must be the same too.
+#: Fields of the manifest that must be the same if a run is continued, beside its model.
 _ARGUMENTS = ("source", "text_column", "id_column", "format", "part_rows", "options")
 
 
@@ -36,7 +36,7 @@ _ARGUMENTS = ("source", "text_column", "id_column", "format", "part_rows", "opti
 class Part:
     """A finished part: `num_rows` rows of the source from `first_row` on, counted from 0.
 
-    `num_bad` of them were left out. `checksums` has the SHA-256 of each file, and `sizes` their bytes, by their names.
+    `num_bad` of these rows were left out. `checksums` has the SHA-256 of each file by its name, and `sizes` its bytes.
     """
 
     first_row: int
@@ -48,10 +48,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class VectorManifest:
-    """A description of a folder of vectors. It is complete once the whole source is in its parts.
+    """A description of a folder of vectors. `is_complete` is True once the parts have all rows of the source.
 
-    The `fingerprint` stands for all that vectors depend on besides text and options; folders of earlier releases have
-    none.
+    The `fingerprint` changes with everything that vectors depend on, except texts and options. Folders of earlier
+    releases have none.
     """
 
     source: dict[str, Any]
@@ -70,17 +70,17 @@ class VectorManifest:
 
     @property
     def num_rows(self) -> int:
-        """Rows of the source in finished parts, bad ones included."""
+        """Number of rows of the source in finished parts, bad rows included."""
         return sum(part.num_rows for part in self.parts)
 
     @property
     def num_bad(self) -> int:
-        """Bad rows in finished parts."""
+        """Number of bad rows in finished parts."""
         return sum(part.num_bad for part in self.parts)
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read the manifest in a folder. Raises FileError if it cannot be read, or is of another layout."""
+        """Read the manifest in a folder. Raises FileError if it cannot be read, or has another layout."""
         try:
             values = json.loads((folder / MANIFEST).read_text("utf-8"))
             if (layout := values.get("layout")) != LAYOUT:
@@ -99,7 +99,7 @@ class VectorManifest:
         return manifest
 
     def check_same(self, other: "VectorManifest", folder: Path) -> None:
-        """Raise InvalidRequest or ModelMismatch unless a run of `other` may go on with this manifest's folder."""
+        """Raise InvalidRequest or ModelMismatch if a run that would write `other` cannot continue this folder."""
         for name in _ARGUMENTS:
             before, now = getattr(self, name), getattr(other, name)
             if before == now:
@@ -129,7 +129,7 @@ class VectorManifest:
             raise ModelMismatch(f"{folder} cannot be continued, as {reason}: write to another folder")
 
     def without_damaged(self, folder: Path) -> "VectorManifest":
-        """Return the manifest with the parts before the first one that lacks a file, or has one of another size."""
+        """Return the manifest with the parts before the first damaged part: a file is missing or has another size."""
         for number, part in enumerate(self.parts):
             for name in _file_names(number, self.format):
                 path = folder / name
@@ -141,8 +141,9 @@ class VectorManifest:
 class VectorFolder:
     """A folder of vectors that this process alone writes.
 
-    A file is written under a name that begins with a dot and renamed once it is on disk, the manifest after all that
-    it names. So a process that ends at any moment leaves finished parts and what the next run overwrites.
+    Each file is written under a name that begins with a dot, and renamed once it is on disk. The manifest is renamed
+    after the files that it names. So if the process ends at any moment, the manifest names whole parts, and the next
+    run overwrites every other file.
     """
 
     def __init__(self, path: Path):
@@ -153,8 +154,8 @@ class VectorFolder:
     def open(cls, path: Path) -> Iterator[Self]:
         """Make the folder if it is missing, and hold its lock until the end of the `with`.
 
-        Raises InvalidRequest if the folder holds other files, and FolderBusy while another process holds its
-        lock. An OSError in the `with` becomes DiskFull or FileError.
+        Raises InvalidRequest if the folder has other files and no manifest, and FolderBusy while another process holds
+        the lock. An OSError in the `with` becomes DiskFull or FileError.
         """
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -184,11 +185,11 @@ class VectorFolder:
             ) from error
 
     def has_manifest(self) -> bool:
-        """Return True if a run has begun here."""
+        """Return True if a run has begun in this folder."""
         return (self.path / MANIFEST).exists()
 
     def save(self, manifest: VectorManifest) -> None:
-        """Replace the manifest."""
+        """Replace the manifest in the folder."""
         scratch = self.path / f".{MANIFEST}"
         with scratch.open("wb") as file:
             file.write((json.dumps(asdict(manifest), indent=1, ensure_ascii=False) + "\n").encode())
@@ -199,7 +200,7 @@ class VectorFolder:
 
     @contextmanager
     def part(self, number: int, format_name: str, dimension: int) -> Iterator[PartFile]:
-        """Open the files of a part; without `finish_part` before the end of the `with`, nothing is left of them."""
+        """Open the files of a part. At the end of the `with` they are deleted, except after `finish_part`."""
         scratch = [self.path / f".{name}" for name in _file_names(number, format_name)]
         try:
             part = open_part(format_name, scratch, dimension)
@@ -212,7 +213,7 @@ class VectorFolder:
                 path.unlink(missing_ok=True)
 
     def finish_part(self, part: PartFile) -> tuple[dict[str, str], dict[str, int]]:
-        """Give the files of a part their names once they are on disk; return their checksums and sizes by name."""
+        """Wait until the files of a part are on disk, rename them, and return their checksums and sizes by name."""
         part.finish()
         part.close()
         checksums, sizes = {}, {}

@@ -1,4 +1,4 @@
-"""The command `shoal dead`: list, show, retry and drop dead letters."""
+"""The commands `shoal dead`: list, show, retry and drop dead letters."""
 
 import json
 
@@ -11,7 +11,7 @@ from shoal.client.redis.client import Client
 from shoal.queue.dead_letters import DeadLetter, DeadLetters
 from shoal.settings import Settings
 
-#: Most bytes shown of a job that cannot be read.
+#: Most bytes that `shoal dead show` prints of a job that cannot be read.
 MAX_SHOWN_BYTES = 1_000
 
 
@@ -58,7 +58,7 @@ def show(settings: Settings, letter_id: str) -> None:
 @click.argument("letter_ids", nargs=-1, required=True)
 @settings_options(*REDIS_SETTINGS)
 def retry(settings: Settings, letter_ids: tuple[str, ...]) -> None:
-    """Put jobs again, under new ids by which their results can be fetched."""
+    """Put jobs into the queue again, under new ids, by which their results can be fetched."""
 
     async def retry_all(own: AsyncClient) -> None:
         for letter_id in letter_ids:

@@ -1,4 +1,4 @@
-"""The command `shoal embed`: vectors of texts from the command line, a file or standard input."""
+"""The command `shoal embed`: embed texts from the command line, a file or standard input."""
 
 import json
 import sys
@@ -25,7 +25,7 @@ from shoal.errors import Cancelled, InvalidRequest
 from shoal.process.progress import Progress, TaskBar
 from shoal.settings import Settings
 
-#: Endings of the files of vectors.
+#: Endings of the names of files of vectors.
 ENDINGS = (".safetensors", ".npy", ".jsonl")
 
 
@@ -57,10 +57,10 @@ def embed(
     webhook: str | None,
     **options: Any,
 ) -> None:
-    """Embed TEXTS, the lines of a file, or those of standard input; print or save the vectors in the same order.
+    """Embed TEXTS, the lines of a file, or the lines of standard input. Print or save the vectors in the same order.
 
     With --file and a folder as --out, a file of records of any size (.csv, .tsv, .jsonl, .txt or .parquet, packed or
-    not) is embedded in parts. The same command goes on after any interruption.
+    not) is embedded in parts. After an interruption, the same command continues.
     """
     options = {name: value for name, value in options.items() if value is not None}
     options |= {"normalize": False} if no_normalize else {}
@@ -77,7 +77,7 @@ def embed(
         return
     if given := given | ({"detach": True} if detach else {}):
         raise InvalidRequest(f"--{next(iter(given)).replace('_', '-')} goes with a folder: name one with --out")
-    _embed_lines(settings, texts, source, None if out is None else _checked(Path(out)), options)
+    _embed_lines(settings, texts, source, None if out is None else _check_path(Path(out)), options)
 
 
 def _embed_lines(
@@ -94,7 +94,7 @@ def _embed_lines(
             for vector in vectors:
                 click.echo(json.dumps(vector.tolist()))
         else:
-            count = _save(out, progress.over(vectors))
+            count = _save_vectors(out, progress.over(vectors))
             click.echo(f"{count:,} vectors in {out}", err=True)
 
 
@@ -113,8 +113,8 @@ def _embed_into_folder(settings: Settings, request: BulkRequest) -> None:
             echo(f"  {reason}", err=True)
 
 
-def _checked(path: Path) -> Path:
-    """Return the path of a file of vectors; raise InvalidRequest unless its format is known and its folder exists."""
+def _check_path(path: Path) -> Path:
+    """Return the path of a file of vectors. Raises InvalidRequest for an unknown format or a missing folder."""
     if path.suffix not in ENDINGS:
         raise InvalidRequest(
             f"{path} ends with {excerpt(path.suffix)}: name a file that ends with {', '.join(ENDINGS)}, or a "
@@ -125,8 +125,8 @@ def _checked(path: Path) -> Path:
     return path
 
 
-def _save(path: Path, vectors: Iterable[NDArray[np.float32]]) -> int:
-    """Write the vectors as rows of `[texts, dimension]`, in the format that the name ends with; return their number."""
+def _save_vectors(path: Path, vectors: Iterable[NDArray[np.float32]]) -> int:
+    """Write the vectors as rows `[texts, dimension]`, in the format of the name's ending, and return their number."""
     if path.suffix == ".jsonl":
         count = 0
         with path.open("w", encoding="utf-8") as file:
@@ -134,7 +134,7 @@ def _save(path: Path, vectors: Iterable[NDArray[np.float32]]) -> int:
                 file.write(json.dumps(vector.tolist()) + "\n")
         return count
     if path.suffix == ".safetensors":
-        from safetensors.numpy import save_file  # missing, it is told before anything is computed
+        from safetensors.numpy import save_file  # if the package is missing, the command ends before it computes
 
     rows = list(vectors)
     matrix = np.stack(rows) if rows else np.empty((0, 0), np.float32)

@@ -25,13 +25,13 @@ from shoal.process.progress import wait_until
 from shoal.records.source_file import SourceRules
 from shoal.settings import Settings
 
-#: Time within which workers serve an index that was built, in seconds.
+#: Longest time until workers serve a new index, in seconds.
 SERVED_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """The collection and the service that a command line names, and the ranks that count."""
+class EvalArguments:
+    """The arguments of `shoal eval` that name the collection, the service and the ranks."""
 
     folder: str | None
     corpus: str | None
@@ -81,14 +81,15 @@ def eval_(
     runs: Path | None,
     **options: Any,
 ) -> None:
-    """Measure how well a running service finds what people judged to be relevant.
+    """Measure how well a running service finds the documents that people judged to be relevant.
 
-    FOLDER is a test collection in BEIR's format: corpus.jsonl, queries.jsonl and qrels/test.tsv. Options name single
-    files in its place. If no index of the name is served, one is built of the corpus.
+    FOLDER is a test collection in BEIR's format: corpus.jsonl, queries.jsonl and qrels/test.tsv. Options can name
+    single files instead. If no index of the name is served, one is built from the corpus.
 
-    Each --setting is evaluated, and compared with the first one query by query. Without any, it is that of the service.
+    Each --setting is evaluated, and compared with the first one query by query. Without --setting, the service's
+    defaults are evaluated.
     """
-    asked, parsed = Asked(**options), [Setting.parse(each) for each in words or ("",)]
+    asked, parsed = EvalArguments(**options), [Setting.parse(each) for each in words or ("",)]
     if asked.depth < asked.k:
         raise click.UsageError(f"--depth is {asked.depth}, less than -k, {asked.k}: raise it")
     files = Files.of(asked.folder, asked.corpus, asked.queries, asked.qrels, asked.split)
@@ -125,8 +126,8 @@ def _is_served(client: Questions, index: str) -> bool:
     return True
 
 
-def _build(settings: Settings, asked: Asked, corpus: str | None) -> None:
-    """Build an index of the corpus by `shoal index build`. Raises UnknownIndex without a corpus, and over HTTP."""
+def _build(settings: Settings, asked: EvalArguments, corpus: str | None) -> None:
+    """Build an index of the corpus with `shoal index build`. Raises UnknownIndex over HTTP or without a corpus."""
     from shoal.cli.main import main
 
     if asked.url:

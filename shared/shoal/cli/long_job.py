@@ -46,7 +46,7 @@ def list_(settings: Settings, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @settings_options(*REDIS_SETTINGS)
 def show(settings: Settings, job_id: str, as_json: bool) -> None:
-    """Show a long job: what it does, how far it is, the first rows that it left out, its result or error."""
+    """Show a long job: its arguments, its progress, the first rows that it left out, its result or error."""
     with long_jobs(settings) as jobs:
         status = jobs.status(job_id)
     if as_json:
@@ -59,11 +59,11 @@ def show(settings: Settings, job_id: str, as_json: bool) -> None:
 @click.argument("job_id")
 @settings_options(*REDIS_SETTINGS)
 def watch(settings: Settings, job_id: str) -> None:
-    """Show the progress of a long job until it ends; Ctrl-C ends the look at it, and not the job.
+    """Show the progress of a long job until it ends. Ctrl-C stops watching, and not the job.
 
     The exit status is 0 if the job is done, and 1 if it failed or was cancelled.
     """
-    from shoal.client.handles import LongHandle  # which loads msgpack
+    from shoal.client.handles import LongHandle  # it imports msgpack
 
     with long_jobs(settings) as jobs:
         status = jobs.status(job_id).status
@@ -92,7 +92,7 @@ def watch(settings: Settings, job_id: str) -> None:
 
 
 def _change_command(name: str, help_text: str, soon: str = "") -> None:
-    """Add the command that calls the method `name` of the long jobs; one that runs is `soon` a moment later."""
+    """Add the command that calls the method `name` of `LongJobs`. A running job becomes `soon` a moment later."""
 
     @job.command(name, help=help_text)
     @click.argument("job_ids", nargs=-1, required=True)
@@ -113,14 +113,14 @@ _change_command("delete", "Forget long jobs that have ended; the folders that th
 
 def long_jobs(settings: Settings) -> "LongJobs":
     """Return the long jobs of the pool that the settings name."""
-    from shoal.long_jobs.long_jobs import LongJobs  # which loads what Redis takes
+    from shoal.long_jobs.long_jobs import LongJobs  # it imports the client of Redis
 
     return LongJobs(settings)
 
 
 def submit(settings: Settings, kind: str, arguments: dict[str, Any], webhook: str | None) -> None:
-    """Submit a long job, print its id, and say how to look at it. Raises AddressNotAllowed."""
-    from shoal.process.private_network import check_webhook  # which loads ssl
+    """Submit a long job, and print its id and how to watch it. Raises AddressNotAllowed for a private webhook."""
+    from shoal.process.private_network import check_webhook  # it imports ssl
 
     if webhook is not None:
         check_webhook(webhook, settings.private_host_names())
@@ -137,7 +137,7 @@ def _warn_without_runner(jobs: "LongJobs") -> None:
 
 
 def _outline(status: "LongJobStatus") -> str:
-    """Return the line of a job in a list."""
+    """Return the line that describes a job in a list."""
     progress, about = status.progress, status.arguments
     words = [status.id, when(status.submitted_at), f"{status.status:9}", f"{status.kind:12}"]
     names = ("action", "source", "out", "name", "version")
@@ -150,7 +150,7 @@ def _outline(status: "LongJobStatus") -> str:
 
 
 def _print_details(status: "LongJobStatus") -> None:
-    """Print a line for each value that is known of a job."""
+    """Print a line for each known value of a job."""
     progress, webhook = status.progress, status.webhook
     lines: list[tuple[str, object]] = [("id", status.id), ("kind", status.kind), ("status", status.status)]
     lines += [(name, value) for name, value in status.arguments.items() if value not in (None, "", {})]

@@ -1,4 +1,4 @@
-"""The `shoal` command: a group that imports a command's module only when the command is used."""
+"""The `shoal` command: a group of commands that imports the module of a command only when it is used."""
 
 import errno
 from importlib import import_module
@@ -12,13 +12,13 @@ from shoal.cli.output import echo
 from shoal.errors import DiskFull, FileError, MissingExtra, ShoalError
 from shoal.process.extra import install_command
 
-#: The entry points of the commands of other packages.
+#: The group of entry points in which other packages name their commands.
 _GROUP = "shoal.commands"
 
-#: The extra that installs a library; `all` installs every library that is not named here.
+#: The extra that installs a library. `all` installs every library that is not named here.
 _EXTRAS = {"torch": "export", "sentence_transformers": "export", "pyarrow": "parquet", "rich": "top", "rq": "jobs"}
 
-#: The places of the commands of this package.
+#: The module and the name of each command of this package.
 _OWN = {
     "completion": "shoal.cli.main:completion",
     "dead": "shoal.cli.dead_letters:dead",
@@ -32,7 +32,7 @@ _OWN = {
     "top": "shoal.cli.pool:top",
 }
 
-#: The commands in the order of `shoal --help`, by what they are for. Commands that it does not name come last.
+#: The commands in the order of `shoal --help`, by purpose. Commands that are not named here come last.
 _SECTIONS = {
     "Start": ("serve", "status"),
     "Embed and search": ("embed", "search", "rerank"),
@@ -45,13 +45,13 @@ _SECTIONS = {
     "Others": ("completion",),
 }
 
-#: Loads zsh's completion if nothing else has. It follows the first line of the script, `#compdef`, which zsh reads in a
-#: file of `fpath`.
+#: Lines that load the completion of zsh if nothing else has. They follow `#compdef`, which must stay the first line of
+#: the script so that zsh finds it in a file of `fpath`.
 _ZSH_START = "\n(( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }\n"
 
 
 class _Group(click.Group):
-    """A group whose commands are loaded on use, and whose errors are printed as one line."""
+    """A group that loads a command when it is used, and prints its error as one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         from importlib.metadata import entry_points  # slow, and seldom needed
@@ -82,7 +82,7 @@ class _Group(click.Group):
                     )
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the names of commands without their help, for which each command would be loaded."""
+        """Return the names of commands without their help texts, which would load every command."""
         names = [CompletionItem(name) for name in self.list_commands(ctx) if name.startswith(incomplete)]
         return names + click.Command.shell_complete(self, ctx, incomplete)
 
@@ -90,19 +90,19 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except ShoalError as error:
-            told: ShoalError = error
+            shown: ShoalError = error
         except ModuleNotFoundError as error:
             extra = _EXTRAS.get(error.name or "", "all")
-            told = MissingExtra(f"this needs {error.name!r}, which is not installed: {install_command(extra)}")
+            shown = MissingExtra(f"this needs {error.name!r}, which is not installed: {install_command(extra)}")
         except OSError as error:
             if error.errno == errno.EPIPE:
-                raise  # on which click ends quietly
+                raise  # click then ends quietly
             place, why = error.filename, error.strerror
             if error.errno in DiskFull.ERRNOS:
-                told = DiskFull(f"no room to write {place or 'the output'} ({why}): make some, try again")
+                shown = DiskFull(f"no room to write {place or 'the output'} ({why}): make some, try again")
             else:
-                told = FileError(f"{place or 'a file'} cannot be used ({why}): check its name and permissions")
-        echo(told.line, err=True)
+                shown = FileError(f"{place or 'a file'} cannot be used ({why}): check its name and permissions")
+        echo(shown.line, err=True)
         ctx.exit(1)
 
 
@@ -119,7 +119,7 @@ def main() -> None:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print what lets a shell complete commands and options with the Tab key.
+    """Print a script with which a shell completes commands and options with the Tab key.
 
     For bash, add this line to ~/.bashrc; for zsh, the same with zsh to ~/.zshrc:
 

@@ -1,4 +1,4 @@
-"""Command-line flags made from the table of settings."""
+"""Command-line flags for settings."""
 
 import functools
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import click
 
 from shoal.settings import Settings, variable
 
-#: The settings of every command that uses Redis. The home folder says where that is, unless it is named.
+#: The settings of every command that uses Redis. If no URL is given, the home folder says where Redis runs.
 REDIS_SETTINGS = ("redis_url", "redis_port", "key_prefix", "pool", "home")
 
 #: The settings of every command that opens a model.
@@ -17,7 +17,7 @@ MODEL_SETTINGS = ("model", "engine", "precision", "threads", "home")
 
 
 def settings_options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds a flag for each setting, and calls the command with `settings`."""
+    """Return a decorator that adds a flag for each named setting, and calls the command with `settings`."""
     names = tuple(dict.fromkeys(names))
     table = {item.name: item for item in fields(Settings)}
     types = get_type_hints(Settings)

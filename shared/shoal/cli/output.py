@@ -1,4 +1,4 @@
-"""The output of commands. Names, messages and texts come out of Redis and over HTTP: none may speak to the terminal."""
+"""The output of commands. Texts from Redis and HTTP are escaped, so that none of them can control the terminal."""
 
 import os
 from datetime import UTC, datetime
@@ -11,18 +11,18 @@ from shoal.process.printable import printable
 
 
 def echo(line: str, err: bool = False) -> None:
-    """Print one line, with escapes for what would begin another one or be obeyed by the terminal."""
+    """Print one line. Characters that would end the line or control the terminal are escaped."""
     click.echo(printable(line), err=err)
 
 
 def echo_lines(text: str) -> None:
-    """Print each line of a text as `echo` does."""
+    """Print each line of a text with `echo`."""
     for line in text.replace("\r\n", "\n").split("\n"):
         echo(line)
 
 
 def when(time_s: float) -> str:
-    """Return a time in Unix seconds as ISO 8601 has it; as the number where the calendar has no such year."""
+    """Return a time in Unix seconds in ISO 8601, or as the number if the calendar has no such year."""
     try:
         return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="seconds")
     except (ValueError, OverflowError, OSError):
@@ -30,13 +30,13 @@ def when(time_s: float) -> str:
 
 
 class OutputFile(click.Path):
-    """A file that a command writes at its end, or `-`: a command that fails leaves it as it was."""
+    """The path of a file that a command writes at its end, or `-`. A command that fails leaves the file as it was."""
 
     def __init__(self) -> None:
         super().__init__(dir_okay=False, writable=True, allow_dash=True, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return its path; end the command with a message if it could not be written."""
+        """Return the path. End the command with a message if the file cannot be written."""
         path = Path(str(super().convert(value, param, ctx)))
         if not path.exists() and not os.access(path.parent, os.W_OK | os.X_OK):
             self.fail(f"{path.parent} is no folder that can be written to", param, ctx)
@@ -44,7 +44,7 @@ class OutputFile(click.Path):
 
 
 def write_output(path: Path | None, text: str) -> None:
-    """Write the text into the file of an `OutputFile`, if one was named."""
+    """Write the text into the file that an `OutputFile` names, if there is one."""
     if path:
         with click.open_file(path, "w", encoding="utf-8") as file:
             file.write(text)

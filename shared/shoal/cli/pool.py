@@ -1,4 +1,4 @@
-"""The commands `shoal status` and `shoal top`: the pool at this moment, and live."""
+"""The commands `shoal status` and `shoal top`: show the pool once, or live."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,13 +15,13 @@ from shoal.settings import Settings
 if TYPE_CHECKING:
     from shoal.cli.pool_screen import Reader
 
-#: The parts of a heartbeat that say what computes for a worker.
+#: The fields of a heartbeat that say how a worker computes.
 _COMPUTES = ("state", "model", "engine", "precision")
 
-#: Longest that an API may take to answer, in seconds.
+#: Longest wait for an answer of the API, in seconds.
 ANSWER_S = 5.0
 
-#: Most long jobs that are read from Redis.
+#: Most long jobs that `shoal top` reads from Redis.
 MAX_LONG_JOBS = 20
 
 
@@ -29,11 +29,11 @@ MAX_LONG_JOBS = 20
 @click.option("--this-worker", is_flag=True, help="End with 1 unless a worker of this machine or container is alive.")
 @settings_options(*REDIS_SETTINGS)
 def status(settings: Settings, this_worker: bool) -> None:
-    """Show the workers alive, their indexes and how many jobs wait.
+    """Show the living workers and how many jobs wait.
 
-    Indexes are shown with what is wrong with them.
+    Each worker is listed with its indexes and their errors.
     """
-    from shoal.client.redis.client import Client  # which loads numpy
+    from shoal.client.redis.client import Client  # it imports numpy
     from shoal.viewers.pool_meter import PoolSnapshot
 
     with Client.from_settings(settings) as client:
@@ -61,10 +61,9 @@ def status(settings: Settings, this_worker: bool) -> None:
 def top(settings: Settings, url: str | None, key: str | None, every_s: float) -> None:
     """Show lanes, rates, workers and long jobs, live.
 
-    The key q quits, p pauses, and s sorts the workers. Without a terminal it prints what there is at this moment, and
-    ends.
+    The key q quits, p pauses, and s sorts the workers. Without a terminal, the command prints the pool once, and ends.
     """
-    from shoal.cli.pool_screen import print_pool, watch_pool  # which load rich
+    from shoal.cli.pool_screen import print_pool, watch_pool  # they import rich
 
     with _over_http(url, key or "") if url else _over_redis(settings) as read:
         if sys.stdin.isatty() and sys.stdout.isatty():
@@ -76,7 +75,7 @@ def top(settings: Settings, url: str | None, key: str | None, every_s: float) ->
 
 @contextmanager
 def _over_redis(settings: Settings) -> Iterator["Reader"]:
-    from shoal.client.redis.client import Client  # which loads numpy
+    from shoal.client.redis.client import Client  # it imports numpy
     from shoal.viewers.pool_meter import PoolMeter, PoolSnapshot
 
     with Client.from_settings(settings) as client:

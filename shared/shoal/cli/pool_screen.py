@@ -1,4 +1,4 @@
-"""The screen of `shoal top`: the pool as it was read last, as tables, and the keys that are pressed."""
+"""The screen of `shoal top`: tables of the pool, and the keys that a user presses."""
 
 import os
 import select
@@ -23,10 +23,10 @@ from shoal.process.progress import duration
 
 _Values = Mapping[str, Any]
 
-#: Stands for what is not known.
+#: Shown in place of an unknown value.
 UNKNOWN = "-"
 
-#: Colours of the states of workers and of long jobs; others have that of plain text.
+#: Colours of the states of workers and long jobs. Other states have the colour of plain text.
 _STATE_STYLES = {
     "ready": "green",
     "running": "green",
@@ -40,7 +40,7 @@ _STATE_STYLES = {
     "paused": "yellow",
 }
 
-#: The orders of workers by their names: what a worker is sorted by, the largest first but for its id.
+#: The sort key of a worker in each order, by the order's name. Numbers are negative, so the largest comes first.
 ORDERS: Mapping[str, Callable[[_Values], Any]] = {
     "id": lambda worker: str(worker.get("id")),
     "texts": lambda worker: -_number(worker.get("texts_per_s")),
@@ -48,13 +48,13 @@ ORDERS: Mapping[str, Callable[[_Values], Any]] = {
     "memory": lambda worker: -_number(worker.get("memory_bytes")),
 }
 
-#: Heights of bars, the lowest first.
+#: Characters for bars, from the lowest to the highest.
 _BARS = "▁▂▃▄▅▆▇█"
 
-#: Most bars: one for each of the last looks.
+#: Most bars. There is a bar for each of the last reads of the pool.
 NUM_BARS = 20
 
-#: Characters of the bar of a long job.
+#: Characters of the progress bar of a long job.
 _BAR_WIDTH = 20
 
 #: Most keys that are read at a time.
@@ -63,16 +63,16 @@ _MAX_KEYS = 64
 #: Longest time until the screen is drawn again, perhaps in another size of the terminal, in seconds.
 _DRAW_EVERY_S = 0.5
 
-#: Reads the pool: returns its snapshot with its long jobs, or raises a ShoalError.
+#: A function that reads the pool. It returns the figures with the long jobs, or raises a ShoalError.
 Reader = Callable[[], Mapping[str, Any]]
 
 
 @dataclass(slots=True)
 class View:
-    """The state of the pool as it was read last, and how it is looked at."""
+    """The last figures of the pool, and the choices of the user."""
 
     pool: Mapping[str, Any] = field(default_factory=dict)
-    #: The jobs in a second at each of the last looks.
+    #: The jobs per second at each of the last reads.
     jobs_per_s: deque[Any] = field(default_factory=lambda: deque(maxlen=NUM_BARS))
     trouble: str = ""
     order: str = "id"
@@ -80,8 +80,8 @@ class View:
     has_ended: bool = False
 
     def press(self, key: str) -> None:
-        """Do what a key asks for."""
-        if key in ("q", "Q", ""):  # none: the terminal is gone
+        """End, pause or sort, as the key demands."""
+        if key in ("q", "Q", ""):  # no key: the terminal is gone
             self.has_ended = True
         elif key in ("p", "P", " "):
             self.is_paused = not self.is_paused
@@ -90,7 +90,7 @@ class View:
             self.order = names[(names.index(self.order) + 1) % len(names)]
 
     def read(self, read: Reader) -> None:
-        """Read the pool; what was read last stays where that fails."""
+        """Read the pool. If reading fails, the last figures stay."""
         try:
             self.pool, self.trouble = read(), ""
             rates = self.pool.get("rates")
@@ -134,7 +134,7 @@ def watch_pool(name: str, read: Reader, every_s: float) -> None:
 
 
 def pool_tables(pool: _Values, order: str = "id", jobs_per_s: Iterable[object] = ()) -> Group:
-    """Return the tables of a pool as `GET /v1/pool` has it; bars show the rate of jobs at earlier looks."""
+    """Return the tables of a pool whose figures have the form of `GET /v1/pool`. Bars show earlier rates of jobs."""
     parts: list[RenderableType] = [_lanes(pool), Text(), _rates(pool, jobs_per_s), Text(), _workers(pool, order)]
     if found := [job for job in _maps(pool.get("long_jobs")) if job.get("status") in ("queued", "running", "paused")]:
         parts += [Text(), _long_jobs(found)]
@@ -153,7 +153,7 @@ def _lanes(pool: _Values) -> Table:
 
 
 def _rates(pool: _Values, jobs_per_s: Iterable[object]) -> Table:
-    """Return the rates of all workers, with those of jobs at the last looks, and the dead letters."""
+    """Return a table with the rates of all workers, the dead letters, and bars for the last rates of jobs."""
     rates = pool.get("rates")
     last = rates if isinstance(rates, Mapping) else {}
     table = _table("jobs/s", "failed/s", "texts/s", "tokens/s", "busy", "cached", "dead", "jobs/s lately")
@@ -209,7 +209,7 @@ def _long_jobs(jobs: Iterable[_Values]) -> Table:
 
 
 def _table(*names: str, left: int = 1) -> Table:
-    """Return a table as wide as the terminal; its first `left` columns are words, which a narrow one cuts off first."""
+    """Return a table as wide as the terminal. The first `left` columns have words, which a narrow terminal cuts."""
     table = Table(box=None, expand=True, pad_edge=False, header_style="bold")
     for n, name in enumerate(names):
         may_shrink = 0 < n < left and name != "state"
@@ -219,7 +219,7 @@ def _table(*names: str, left: int = 1) -> Table:
 
 
 def _plain(value: object) -> Text:
-    """Return a value as text in which nothing speaks to the terminal."""
+    """Return a value as text that cannot control the terminal."""
     text = UNKNOWN if value is None or value == "" else str(value)
     return Text(printable(text), no_wrap=True, overflow="ellipsis")
 
@@ -235,7 +235,7 @@ def _maps(value: object) -> list[_Values]:
 
 
 def _number(value: object) -> float:
-    """Return the value if it is a number, else 0, so that it can be sorted and added."""
+    """Return the value if it is a number, else 0, so that it can be sorted and summed."""
     return float(value) if isinstance(value, int | float) and abs(value) < 2**63 else 0.0
 
 
@@ -269,7 +269,7 @@ def _seconds(value: object) -> Text:
 
 
 def _sparkline(values: Iterable[object]) -> str:
-    """Return the values as bars, of which the highest is the largest value."""
+    """Return a bar for each value. The largest value has the highest bar."""
     numbers = [_number(value) for value in values]
     most = max([0.0, *numbers])
     return "".join(_BARS[int(number / most * (len(_BARS) - 1))] if most else _BARS[0] for number in numbers)

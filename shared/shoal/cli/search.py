@@ -1,4 +1,4 @@
-"""The commands `shoal search` and `shoal rerank`."""
+"""The commands `shoal search` and `shoal rerank`: find documents, and score texts for a query."""
 
 import json
 import sys
@@ -17,14 +17,14 @@ from shoal.settings import Settings
 
 
 def json_value(text: str) -> Any:
-    """Return the value that a flag has as JSON; end the command with a message if it is no JSON."""
+    """Return the value of a flag in JSON. End the command with a message if the flag is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         raise click.BadParameter(f"{text[:80]!r} is no JSON") from None
 
 
-#: The flags of the options of a search, by their names, and the arguments with which `click` makes them.
+#: The options of a search that are flags, and the arguments with which `click` makes each flag.
 _FLAGS: dict[str, dict[str, Any]] = {
     "mode": {"type": click.Choice(MODES), "help": "Rank by meaning, by words, or by both."},
     "alpha": {"type": click.FloatRange(0, 1), "help": "Share of the meaning in a hybrid search."},
@@ -39,7 +39,7 @@ _FLAGS: dict[str, dict[str, Any]] = {
     "snippet": {"type": json_value, "metavar": "JSON", "help": "Show the passage of each hit that fits best."},
     "cursor": {"help": "Page to print: empty for the first one, then as printed."},
     "min_score": {"type": float, "help": "Least score of a hit."},
-    "explain": {"is_flag": True, "help": "Tell what each score is made of; with --json."},
+    "explain": {"is_flag": True, "help": "Show the parts of each score; with --json."},
     "like": {"multiple": True, "metavar": "ID", "help": "Document that hits are to be like."},
     "vectors": {"type": json_value, "metavar": "JSON", "help": "Vectors to search for."},
     "negative": {"multiple": True, "metavar": "TEXT", "help": "Text that hits are not to be like."},
@@ -63,7 +63,7 @@ def _search_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @_search_options
 @settings_options(*REDIS_SETTINGS)
 def search(settings: Settings, queries: tuple[str, ...], k: int, index: str, as_json: bool, **flags: Any) -> None:
-    """Find the best documents for each of QUERIES."""
+    """Find the best documents for each query."""
     given = {name: value for name, value in flags.items() if value not in (None, (), SEARCH_DEFAULTS.get(name))}
     options = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
     if not queries and not {"like", "vectors"} & options.keys():
@@ -77,11 +77,11 @@ def search(settings: Settings, queries: tuple[str, ...], k: int, index: str, as_
             raise UnknownIndex(
                 f"{error.message}; name one with --index, which is served once its build is published"
             ) from error
-    _print(reply, as_json, flags["fields"])
+    _print_reply(reply, as_json, flags["fields"])
 
 
-def _print(reply: Reply, as_json: bool, fields: Sequence[str]) -> None:
-    """Print the lists of hits, with the fields that were asked for, and what else the reply has for each list."""
+def _print_reply(reply: Reply, as_json: bool, fields: Sequence[str]) -> None:
+    """Print each list of hits, with the named fields, and the facets and cursor that the reply has for the list."""
     columns = {"hits": reply.hits, "cursor": reply.cursors, "total": reply.totals, "facets": reply.facets}
     asked = {name: column for name, column in columns.items() if column is not None}
     for row in zip(*asked.values(), strict=True):
@@ -116,7 +116,7 @@ def _json(value: Any) -> str:
 def rerank(
     settings: Settings, query: str, texts: tuple[str, ...], source: Any, raw_scores: bool, as_json: bool
 ) -> None:
-    """Score TEXTS, the lines of a file, or those of standard input for QUERY; print them, best first."""
+    """Score TEXTS, the lines of a file, or the lines of standard input for QUERY. Print them, best first."""
     lines = list(texts) or [line.rstrip("\r\n") for line in source or sys.stdin]
     with Client.from_settings(settings) as client:
         scores = client.rerank(query, lines, raw_scores=raw_scores).tolist()

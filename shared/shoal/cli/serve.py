@@ -1,4 +1,4 @@
-"""The command `shoal serve`: start everything, or stop it."""
+"""The command `shoal serve`: start Redis, the API and the workers, or stop them."""
 
 from dataclasses import fields, replace
 

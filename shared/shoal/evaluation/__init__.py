@@ -1,1 +1,1 @@
-"""The quality of search: test collections, measures, comparisons of settings. Imports the contract and records."""
+"""The quality of search: test collections, measures and comparisons. Imports the contract and records."""

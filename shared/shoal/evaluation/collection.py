@@ -1,4 +1,4 @@
-"""Test collections: queries, and judgements of documents, in the formats of BEIR and TREC."""
+"""Test collections: queries with judgements of documents, in the formats of BEIR and TREC."""
 
 import html
 import json
@@ -17,23 +17,23 @@ from shoal.records.document import SourceLabel
 from shoal.records.source_file import SourceRules, is_url, open_file, path_of, shown
 from shoal.records.text_records import read_lines
 
-#: Names of the id and of the text of a query in a line of JSON, in order of preference.
+#: Names of the fields with the id and the text of a query in a line of JSON, in order of preference.
 _IDS, _TEXTS = ("_id", "id", "query_id"), ("text", "query", "title")
 
-#: The fields of a topic of TREC that may be its query, in order of preference.
+#: The fields of a TREC topic that may have its query, in order of preference.
 _TOPIC_FIELDS = ("title", "query")
 
 _TOPIC = re.compile(r"<(top|topic)\b([^>]*)>(.*?)</\1>", re.DOTALL | re.IGNORECASE)
 _NUMBER = re.compile(r"""\bnumber\s*=\s*["']([^"']*)["']""")
 
-#: What TREC puts before the content of a field.
+#: The label that TREC puts before the content of a field.
 _LABEL = re.compile(r"^\s*(?:Number|Topic|Description|Narrative)\s*:\s*")
 
 _GAIN = re.compile(r"[-+]?\d{1,9}(\.0*)?")
 
 
 class Files(NamedTuple):
-    """The files of a test collection. `corpus` is None where only an index has the documents."""
+    """The files of a test collection. `corpus` is None if only an index has the documents."""
 
     queries: str
     qrels: str
@@ -43,14 +43,15 @@ class Files(NamedTuple):
     def of(
         cls, folder: str | None, corpus: str | None, queries: str | None, qrels: str | None, split: str = "test"
     ) -> Self:
-        """Return the files that are named, and those of a folder of BEIR, packed or not, for the others.
+        """Return the named files. A file that is not named comes from the BEIR folder, where it may be packed.
 
-        `split` is the part of its judgements. Raises InvalidRequest if one is missing.
+        `split` is the name of the file of judgements in that folder. Raises InvalidRequest without queries or
+        judgements.
         """
         if folder:
-            corpus = corpus or _file(folder, "corpus.jsonl")
-            queries = queries or _file(folder, "queries.jsonl") or str(Path(folder, "queries.jsonl"))
-            qrels = qrels or _file(folder, f"qrels/{split}.tsv") or str(Path(folder, "qrels", f"{split}.tsv"))
+            corpus = corpus or _find_file(folder, "corpus.jsonl")
+            queries = queries or _find_file(folder, "queries.jsonl") or str(Path(folder, "queries.jsonl"))
+            qrels = qrels or _find_file(folder, f"qrels/{split}.tsv") or str(Path(folder, "qrels", f"{split}.tsv"))
         if not queries or not qrels:
             raise InvalidRequest(
                 f"the {'judgements' if queries else 'queries'} are missing: name a folder of BEIR, or files with "
@@ -61,10 +62,10 @@ class Files(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """The queries that have a relevant document, and the gain of each judged document, by the ids of the queries.
+    """The texts of the queries that have a relevant document, and the gains of judged documents, by the queries' ids.
 
-    A gain of 0 or less says that a document is not relevant. The `num_left_out` queries without any relevant document
-    are left out: no order of hits is better than another.
+    A gain of 0 or less means that a document is not relevant. The `num_left_out` queries without a relevant document
+    are left out, because for them all orders of hits are equally good.
     """
 
     queries: Mapping[str, str]
@@ -75,7 +76,7 @@ class Collection:
     def read(cls, files: Files, rules: SourceRules, topic_field: str | None = None) -> Self:
         """Read the queries and the judgements.
 
-        Raises InvalidRequest if they do not belong together, and what reading them raises.
+        Raises InvalidRequest if they do not belong together, and the errors of `read_queries` and `read_judgements`.
         """
         queries, judgements = read_queries(files.queries, rules, topic_field), read_judgements(files.qrels, rules)
         if not judgements.keys() & queries.keys():
@@ -89,10 +90,10 @@ class Collection:
 
 
 def lines_of(path: str, rules: SourceRules) -> Generator[tuple[str, str]]:
-    """Yield each line of a UTF-8 file that is not blank, without its end, behind its place for messages.
+    """Yield the place, as messages name it, and the text of each line of a UTF-8 file that is not blank.
 
-    Raises InvalidRequest if there is no such file, BadDocument for a line that is no UTF-8 or too long, and what
-    `open_file` raises.
+    Raises InvalidRequest if there is no such file, BadDocument for a line that is not UTF-8 or too long, and the errors
+    of `open_file`.
     """
     path = path_of(path)
     if not is_url(path) and not os.path.isfile(path):
@@ -109,9 +110,10 @@ def lines_of(path: str, rules: SourceRules) -> Generator[tuple[str, str]]:
 def read_queries(path: str, rules: SourceRules, topic_field: str | None = None) -> dict[str, str]:
     """Return the texts of the queries in a file by their ids.
 
-    The first character tells the format: `{` for a JSON object a line with `_id` and `text`, `<` for topics of TREC,
-    of which `topic_field` is taken (by default `title`, else `query`), else an id and a text with a tab between them.
-    Raises BadDocument for what is no query or has the id of another one, and what `lines_of` raises.
+    The first character shows the format. With `{`, each line is a JSON object with `_id` and `text`. With `<`, the
+    file has TREC topics, whose query is the `topic_field` (default `title`, else `query`). Otherwise, each line has an
+    id, a tab and a text. Raises BadDocument for a bad query or a second query with the same id, and the errors of
+    `lines_of`.
     """
     lines, queries = [*lines_of(path, rules)], dict[str, str]()
     kind = lines[0][1].lstrip()[0] if lines else ""
@@ -120,7 +122,8 @@ def read_queries(path: str, rules: SourceRules, topic_field: str | None = None) 
     elif kind == "{":
         objects = ((where, _object(where, line)) for where, line in lines)
         found = (
-            (where, _first(where, values, _IDS, str | int), _first(where, values, _TEXTS)) for where, values in objects
+            (where, _value_of(where, values, _IDS, str | int), _value_of(where, values, _TEXTS))
+            for where, values in objects
         )
     else:
         found = ((where, query_id, text) for where, line in lines for query_id, _, text in [line.partition("\t")])
@@ -140,14 +143,14 @@ def read_queries(path: str, rules: SourceRules, topic_field: str | None = None) 
 
 
 def read_judgements(path: str, rules: SourceRules) -> dict[str, dict[str, int]]:
-    """Return the gain of each judged document by its id, by the id of the query, from a file of BEIR or of TREC.
+    """Return the gains of judged documents in a file of BEIR or TREC, by the ids of the query and the document.
 
-    Raises BadDocument for a line that is none, or that contradicts an earlier one, and what `lines_of` raises.
+    Raises BadDocument for a line that is no judgement or contradicts an earlier line, and the errors of `lines_of`.
     """
     judgements: dict[str, dict[str, int]] = {}
     for number, (where, line) in enumerate([*lines_of(path, rules)]):
         cells = [cell.strip() for cell in (line.split("\t") if "\t" in line else line.split())]
-        fault = f"it has {len(cells)} cells" if len(cells) not in (3, 4) else ""  # of BEIR and of TREC
+        fault = f"it has {len(cells)} cells" if len(cells) not in (3, 4) else ""  # BEIR has 3 cells, TREC has 4
         if not fault and not _GAIN.fullmatch(cells[-1]):
             fault = f"its gain {cells[-1]:.30} is no whole number"
         if fault and number == 0 and cells[0].lower().startswith("query"):
@@ -170,16 +173,16 @@ def read_judgements(path: str, rules: SourceRules) -> dict[str, dict[str, int]]:
 
 
 def write_source(corpus: str, source: Path, rules: SourceRules) -> None:
-    """Write the documents of a corpus of BEIR into a file for `shoal index build`.
+    """Write the documents of a BEIR corpus into a file for `shoal index build`.
 
-    The text of a document is its title and its text, as BEIR's own models read it. Documents without either are left
-    out. Raises BadDocument for a line that is none, and what `lines_of` raises.
+    The new text of a document is its title and its text, as the models of BEIR read them. Documents without title and
+    text are left out. Raises BadDocument for a line that is no document, and the errors of `lines_of`.
     """
     with source.open("w", encoding="utf-8") as file, closing(lines_of(corpus, rules)) as lines:
         for where, line in lines:
             values = _object(where, line)
-            document = _first(where, values, _IDS, str | int)
-            title, text = (_first(where, values, [name]) for name in ("title", "text"))
+            document = _value_of(where, values, _IDS, str | int)
+            title, text = (_value_of(where, values, [name]) for name in ("title", "text"))
             if not document:
                 raise BadDocument(f"{where}: the document has no id: fill it in")
             if title or text:
@@ -188,9 +191,9 @@ def write_source(corpus: str, source: Path, rules: SourceRules) -> None:
 
 
 def write_run(path: Path, rankings: Mapping[str, Sequence[str]]) -> None:
-    """Write the documents found for each query as trec_eval reads them: query, Q0, document, rank, score and name.
+    """Write the documents found for each query in the format of trec_eval: query, Q0, document, rank, score, name.
 
-    The score is 1 / rank: trec_eval sorts by it. Ids with white space in them have it replaced by underscores.
+    The score is 1 / rank, because trec_eval sorts by the score. In ids, underscores replace white space.
     """
     with path.open("w", encoding="utf-8") as file:
         for query, ranking in rankings.items():
@@ -205,15 +208,15 @@ def _topics(path: str, text: str, field: str | None) -> Iterator[tuple[str, str,
         if not found:
             raise BadDocument(f"{where}: it has no {field or 'title or query'}: name another field")
         attribute = _NUMBER.search(attributes)
-        yield where, _plain(attribute[1]) if attribute else _field(body, "num"), found[0]
+        yield where, _plain_text(attribute[1]) if attribute else _field(body, "num"), found[0]
 
 
 def _field(body: str, name: str) -> str:
     found = re.search(rf"<{re.escape(name)}>([^<]*)", body, re.IGNORECASE)
-    return _plain(found[1]) if found else ""
+    return _plain_text(found[1]) if found else ""
 
 
-def _plain(text: str) -> str:
+def _plain_text(text: str) -> str:
     return " ".join(html.unescape(_LABEL.sub("", text)).split())
 
 
@@ -224,14 +227,14 @@ def _object(where: str, line: str) -> dict[str, Any]:
         raise BadDocument(f"{where}: {excerpt(line)} is no JSON object: write one with _id and text") from error
 
 
-def _first(where: str, values: Mapping[str, Any], names: Sequence[str], kind: type | UnionType = str) -> str:
-    """Return the first of the named values that there is, "" if there is none. Raises BadDocument for another kind."""
+def _value_of(where: str, values: Mapping[str, Any], names: Sequence[str], kind: type | UnionType = str) -> str:
+    """Return the value of the first name that has one, or "". Raises BadDocument for a value of another kind."""
     value = next((values[name] for name in names if values.get(name) is not None), "")
     if not isinstance(value, kind):
         raise BadDocument(f"{where}: the id or the text is no string: write an object with _id and text")
     return str(value).strip()
 
 
-def _file(folder: str, name: str) -> str | None:
+def _find_file(folder: str, name: str) -> str | None:
     paths = (Path(folder, name + ending) for ending in ("", ".gz", ".zst"))
     return next((str(path) for path in paths if path.is_file()), None)

@@ -1,4 +1,4 @@
-"""An evaluation: measures of each setting as trec_eval computes them, with intervals and tests by resampling queries.
+"""The evaluation of settings: measures as trec_eval computes them, with intervals and tests by resampling queries.
 
 The random numbers come from a fixed seed, so the same values give the same figures.
 """
@@ -14,21 +14,21 @@ from numpy.typing import NDArray
 from shoal.evaluation.collection import Collection
 from shoal.evaluation.run import Rankings, Setting, Times
 
-#: Resamples for an interval, and for a test, and how many of them are in memory at a time.
+#: Number of resamples for an interval and for a test, and how many resamples are in memory at a time.
 NUM_RESAMPLES, _AT_A_TIME = 10_000, 100
 
-#: Part of the resamples whose mean is inside an interval.
+#: Share of the resamples whose mean is inside an interval.
 CONFIDENCE = 0.95
 
 _SEED = 20_261_123
 
-#: Values of one measure, one for each query: float64 `[queries]`.
+#: The value of a measure for each query, float64 `[queries]`.
 Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean over the queries, with the interval that has `CONFIDENCE` of the means of resampled queries."""
+    """A mean over the queries, with an interval that contains `CONFIDENCE` of the means over resampled queries."""
 
     mean: float
     low: float
@@ -37,10 +37,10 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The difference of a setting to the first one over the same queries.
+    """The difference between a setting and the first setting over the same queries.
 
-    `p` is the probability that a difference as large comes by chance, if neither is better; `p_of_all` is corrected for
-    the number of comparisons. `num_better` queries have a higher value than with the first setting.
+    `p` is the probability of a difference at least as large by chance, if neither setting is better. `p_of_all` is `p`,
+    corrected for the number of comparisons. `num_better` queries have a higher value than with the first setting.
     """
 
     setting: str
@@ -54,7 +54,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of a setting: the mean and the values by query of each measure, and the times of a search."""
+    """The figures of a setting: for each measure the mean and the values by query, and the times of a search."""
 
     setting: str
     options: Mapping[str, Any]
@@ -65,9 +65,9 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The figures of settings over one collection, and the differences of all but the first to the first by `measure`.
+    """The figures of settings over one collection. `differences` compare each later setting with the first.
 
-    As a map, it is what `shoal eval --json` writes.
+    `measure` names the compared measure. `shoal eval --json` writes an evaluation as a map.
     """
 
     queries: int
@@ -84,10 +84,10 @@ class Evaluation:
         settings: Sequence[Setting],
         rankings: Sequence[Rankings],
         times: Sequence[Times | None],
-        k: int = 10,
-        depth: int = 100,
+        k: int,
+        depth: int,
     ) -> Self:
-        """Compute the figures of the settings, of which each has its rankings and maybe its times."""
+        """Compute the figures of the settings. `rankings` and `times` have an entry for each, in the same order."""
         judged, found = collection.judgements, []
         for setting, of_setting, its_times in zip(settings, rankings, times, strict=True):
             values: dict[str, dict[str, float]] = {}
@@ -105,8 +105,8 @@ class Evaluation:
 def measures(gains: Sequence[int], judged: Sequence[int], k: int, depth: int) -> dict[str, float]:
     """Return nDCG and the reciprocal rank of the first `k` hits, recall and average precision of the first `depth`.
 
-    `gains` has the gain of each hit of a query, best first; `judged` has the gains of all documents that were judged
-    for it, of which at least one is above 0, which means relevant.
+    `gains` has the gain of each hit of a query, best first. `judged` has the gains of all documents that were judged
+    for the query. At least one gain is above 0, which means relevant.
     """
     num_relevant = sum(gain > 0 for gain in judged)
     ranks = [rank for rank, gain in enumerate(gains[:depth], 1) if gain > 0]
@@ -123,7 +123,7 @@ def measures(gains: Sequence[int], judged: Sequence[int], k: int, depth: int) ->
 
 
 def interval(values: Values) -> Interval:
-    """Return the mean of the values and its interval: percentiles of the bootstrap over queries."""
+    """Return the mean of the values and its interval, from percentiles of a bootstrap over the queries."""
     rng, num = np.random.default_rng(_SEED), len(values)
     means = [values[rng.integers(num, size=(_AT_A_TIME, num))].mean(axis=1) for _ in range(NUM_RESAMPLES // _AT_A_TIME)]
     low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
@@ -131,12 +131,12 @@ def interval(values: Values) -> Interval:
 
 
 def differences(names: Sequence[str], values: Sequence[Values]) -> list[Difference]:
-    """Return the difference of each setting but the first to the first, whose values are in the same order."""
+    """Return the difference of each later setting to the first. All `values` have the queries in the same order."""
     deltas = [each - values[0] for each in values[1:]]
     for each in deltas:
-        each[np.abs(each) < 1e-12] = 0.0  # of equal rankings: sums in another order
-    ps = [_p(each) for each in deltas]
-    # By Holm: one of them is below 0.05 by chance in 5 %.
+        each[np.abs(each) < 1e-12] = 0.0  # sums in another order differ a little, though the rankings are equal
+    ps = [_probability(each) for each in deltas]
+    # Corrected by Holm: by chance, in at most 5 % of evaluations one of them is below 0.05.
     ps_of_all, largest = list(ps), 0.0
     for rank, place in enumerate(np.argsort(ps, kind="stable").tolist()):
         ps_of_all[place] = largest = max(largest, min(1.0, (len(ps) - rank) * ps[place]))
@@ -146,8 +146,8 @@ def differences(names: Sequence[str], values: Sequence[Values]) -> list[Differen
     ]
 
 
-def _p(deltas: Values) -> float:
-    """Return Fisher's probability, paired and two-sided: the signs of the differences are changed at random."""
+def _probability(deltas: Values) -> float:
+    """Return `p` by Fisher's paired, two-sided randomisation test, which changes the signs of differences at random."""
     rng, num_as_large = np.random.default_rng(_SEED), 0
     for _ in range(NUM_RESAMPLES // _AT_A_TIME):
         signs = rng.integers(2, size=(_AT_A_TIME, len(deltas)), dtype=np.int8) * 2 - 1

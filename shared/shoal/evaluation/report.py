@@ -1,4 +1,4 @@
-"""The figures of an evaluation: Markdown tables in hundredths, and a picture as SVG."""
+"""The report of an evaluation: Markdown tables with measures times 100, and a picture as SVG."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -6,20 +6,20 @@ from html import escape
 
 from shoal.evaluation.evaluation import CONFIDENCE, Evaluation, Interval
 
-#: Sizes in pixels: of a row, of the margins, of a character of a name, and of the two panels.
+#: Sizes in pixels: a row, the upper and lower margin, a character of a name, and the two panels.
 _ROW, _TOP, _BOTTOM, _CHARACTER, _PANEL, _TIMES = 26, 44, 44, 6.7, 420, 130
 
-#: Most characters of a name that are drawn.
+#: Most characters of a name in the picture.
 _MAX_NAME = 60
 
 _INK, _GREY, _FIRST, _OTHERS = "#222222", "#d0d0d0", "#8a8a8a", "#0b3c5d"
 
-#: About as many ticks an axis has.
+#: About the number of ticks of an axis.
 _NUM_TICKS = 6
 
 
 def tables(evaluation: Evaluation) -> str:
-    """Return a table of all measures and, with several settings, one of the differences to the first setting."""
+    """Return a table of all measures. For several settings, add a table of the differences to the first setting."""
     left_out = f" ({evaluation.left_out:,} without a relevant document left out)" if evaluation.left_out else ""
     rows = [
         [each.setting, *map(_mean, each.measures.values())]
@@ -60,7 +60,7 @@ def _probability(p: float) -> str:
 
 
 def svg(evaluation: Evaluation, title: str) -> str:
-    """Return the first measure of each setting with its interval, beside the median time of a search.
+    """Return a picture with the compared measure of each setting, its interval, and the median time of a search.
 
     A line marks the mean of the first setting.
     """
@@ -102,7 +102,7 @@ def svg(evaluation: Evaluation, title: str) -> str:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Return round numbers that reach from `low` or below to `high` or above."""
+    """Return round numbers at equal distances. The first is at most `low`, and the last at least `high`."""
     rough = max(high - low, 1e-9) / _NUM_TICKS
     power = 10 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
@@ -111,11 +111,11 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, colour: str, style: str = "") -> str:
-    """Return a line in the colour; `style` has further attributes of SVG."""
+    """Return the SVG of a line. `style` has further attributes."""
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}" {style}/>'
 
 
 def _text(x: float, y: float, words: str, anchor: str = "start", weight: str = "normal") -> str:
-    """Return the words at their place, or "" without any."""
+    """Return the SVG of the words, or "" without words."""
     tag = f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}">'
     return f"{tag}{escape(words)}</text>" if words else ""

@@ -1,4 +1,4 @@
-"""Runs: the documents that a setting finds for each query of a collection, and the times of single searches."""
+"""A run of a test collection: the documents that a setting finds for each query, and the times of searches."""
 
 import json
 import re
@@ -16,19 +16,19 @@ from shoal.evaluation.collection import Collection
 from shoal.operations.search_options import SEARCH_NAMES
 from shoal.process.progress import Progress
 
-#: Queries of a call, and of a call whose hits a reranker reads, which takes long.
+#: Number of queries in a call, and in a call with a reranker, which is slower.
 QUERIES_PER_CALL, QUERIES_PER_RERANK = 32, 4
 
-#: Queries that are timed, spread over the collection, and how many times each.
+#: Number of queries that are timed, spread over the collection, and how often each is timed.
 NUM_TIMED, NUM_ROUNDS = 50, 3
 
-#: The ids of the documents that were found for each query, best first, by the id of the query.
+#: The ids of the documents found for each query, best first, by the id of the query.
 Rankings = Mapping[str, Sequence[str]]
 
-#: A search of a service: it takes queries, `k` and options, and returns a list of hits for each query.
+#: A function that searches a service. Its arguments are queries, `k` and options, and it returns hits for each query.
 Search = Callable[..., list[list[dict[str, Any]]]]
 
-#: The options of a search that leave one list of hits for each query.
+#: The options of a search with which each query has its own list of hits.
 _ALLOWED = {*OPTION_NAMES, *SEARCH_NAMES} - {"cursor", "fuse", "like", "num_negative", "vectors"}
 
 _WORD = re.compile(r"([\w.]+)=(.*?)(?=\s+[\w.]+=|\s*$)", re.DOTALL)
@@ -36,16 +36,17 @@ _WORD = re.compile(r"([\w.]+)=(.*?)(?=\s+[\w.]+=|\s*$)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The options of a search, with the name under which they stand in tables."""
+    """The options of a search, with their name in tables."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the setting in words such as `mode=hybrid alpha=0.6 rerank.top_n=50`; none are the service's defaults.
+        """Return the setting that words such as `mode=hybrid alpha=0.6 rerank.top_n=50` describe.
 
-        A value is JSON, or else a string; a dot in a name leads into a map. Raises InvalidRequest.
+        An empty text is the service's defaults. A value is JSON, or else a string. A dot in a name leads into a map.
+        Raises InvalidRequest.
         """
         options: dict[str, Any] = {}
         if rest := _WORD.sub("", text).strip():
@@ -71,7 +72,7 @@ class Setting:
         return cls(" ".join(text.split()) or "defaults", options)
 
     def num_hits(self, most: int) -> int:
-        """Return how many hits to ask for: at most as many as a reranker reads, as a search refuses more."""
+        """Return how many hits to ask for: `most`, but no more than a reranker reads. A search refuses more."""
         rerank = self.options.get("rerank")
         top_n = rerank.get("top_n") if isinstance(rerank, dict) else None
         return min(most, top_n) if isinstance(top_n, int) and top_n > 0 else most
@@ -93,10 +94,10 @@ def run(
     id_field: str = "id",
     leave_out_own: bool = False,
 ) -> Rankings:
-    """Search for all queries with the setting, and return the first `depth` documents of each.
+    """Search for all queries with the setting, and return the first `depth` documents of each query.
 
-    The chunks of a document count as one. With `leave_out_own`, the document of the query's own id does not count.
-    Raises InvalidRequest if no hit of any query is judged, or one has no `id_field`, and what the search raises.
+    The chunks of a document count as one document. With `leave_out_own`, a document with the id of the query is left
+    out. Raises InvalidRequest if no hit of any query is judged or a hit has no `id_field`, and the search's errors.
     """
     names, rankings = list(collection.queries), dict[str, list[str]]()
     step = QUERIES_PER_RERANK if "rerank" in setting.options else QUERIES_PER_CALL
@@ -123,7 +124,7 @@ def run(
 
 
 def times(search: Search, queries: Sequence[str], settings: Sequence[Setting], k: int) -> list[Times]:
-    """Return the times of the settings, in their order: one query a search, on one connection, the settings in turns.
+    """Return the times of each setting. Each search has one query, and the settings take turns query by query.
 
     Each query was embedded before, so its vector comes from the cache if the service has one.
     """

@@ -1,1 +1,1 @@
-"""Text of web pages, Markdown and PDF files, which a process of its own reads. Imports the contract alone."""
+"""The text of web pages, Markdown and PDF files, read by a separate process. Imports the contract alone."""

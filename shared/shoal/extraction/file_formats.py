@@ -9,7 +9,7 @@ from typing import Any
 
 from shoal.extraction.reader_client import MAX_TEXT_BYTES, Extracted, UnreadableFile
 
-#: Bytes at the beginning of a page in which it may say what its encoding is.
+#: A page can declare its encoding in so many bytes at its beginning.
 DECLARED_BYTES = 1_024
 
 #: Most characters of a title.
@@ -21,24 +21,24 @@ _DECLARED = re.compile(
     rb"""<(?:meta\b[^>]{0,200}?\bcharset|\?xml\b[^>]{0,100}?\bencoding)\s*=\s*["']?\s*([\w:.-]{1,40})""", re.IGNORECASE
 )
 
-#: The encodings that browsers know, by the names that Python has for them, beside those of the next table.
+#: Python's names of the encodings that browsers know, except the encodings in `_READ_AS`.
 _KNOWN = re.compile(
     r"utf-8|cp866|koi8-[ru]|mac-roman|cp874|gbk|gb18030|big5|big5hkscs|euc_jp|iso2022_jp|shift_jis|cp932|euc_kr|cp949|"
     r"johab|iso8859-([2-8]|10|1[3-6])|cp125[0-8]"
 )
 
-#: Encodings that browsers read as another one. A declaration in ASCII is in no page of UTF-16.
+#: Encodings that browsers read as another encoding. A page in UTF-16 has no declaration in ASCII.
 _READ_AS = {
     **{"iso8859-1": "cp1252", "ascii": "cp1252", "iso8859-9": "cp1254", "iso8859-11": "cp874", "gb2312": "gbk"},
     **dict.fromkeys(("utf-16", "utf-16-le", "utf-16-be"), "utf-8"),
 }
 
-#: Marks that no text has, while one is made: the ends of lines and paragraphs, and the white space of `pre` elements.
+#: Characters that no text has. They mark the ends of lines and paragraphs, and replace white space in `pre` elements.
 _LINE, _PARAGRAPH, *_KEPT = map(chr, range(0xFDD0, 0xFDD5))
 _KEEP = str.maketrans(" \t\n", "".join(_KEPT))
 _GIVE_BACK = str.maketrans("".join(_KEPT), " \t\n")
 
-#: The marks of elements that begin and end a line or a paragraph, or have a blank before them.
+#: The mark before and after an element: a line, a paragraph, or a blank for a cell of a table.
 _MARKS = {
     **dict.fromkeys(("address", "aside", "body", "br", "caption", "center", "dd", "details", "div", "dt"), _LINE),
     **dict.fromkeys(("fieldset", "figcaption", "form", "header", "hr", "legend", "li", "main", "option"), _LINE),
@@ -48,7 +48,7 @@ _MARKS = {
     **dict.fromkeys(("td", "th"), " "),
 }
 
-#: Elements without a text of the page: programs, pictures, and what leads to other pages.
+#: Elements that have no text of the page, such as programs, pictures, forms and navigation.
 _LEFT_OUT = {
     *("audio", "button", "canvas", "datalist", "dialog", "embed", "footer", "head", "iframe", "input", "math", "nav"),
     *("noscript", "object", "script", "select", "style", "svg", "template", "textarea", "title", "video"),
@@ -65,15 +65,15 @@ _TAG = re.compile(r"</?[A-Za-z][^<>\n]{0,500}>")
 _EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|_{1,3}|`{1,2})(?=\S)([^*_`\n]{1,500}?)(?<=\S)\1(?!\w)")
 _TITLE = re.compile(r"^title:(.*)", re.MULTILINE)
 
-#: A word of a PDF file that is divided at the end of a line. A capital letter or a digit after the hyphen tells of a
-#: compound.
+#: The hyphen where a PDF file divides a word at the end of a line. Before a capital letter or a digit, the hyphen
+#: belongs to a compound.
 _DIVIDED = re.compile(r"(?<=[^\W\d_])-\n(?=[^\W\d_A-Z])")
 
 
 def decode(data: bytes, may_declare: bool = False) -> str:
-    """Return the text of a file: by its byte order mark, by what a page declares, else as UTF-8.
+    """Return the text of a file. The encoding comes from its byte order mark, else its declaration, else it is UTF-8.
 
-    Raises UnreadableFile for an unknown encoding, and for bytes that are not of it.
+    Raises UnreadableFile for an unknown encoding, for bytes that the encoding does not have, and for NUL.
     """
     mark = next(filter(data.startswith, _BYTE_ORDER_MARKS), b"")
     encoding = _BYTE_ORDER_MARKS.get(mark, "utf-8")
@@ -98,10 +98,10 @@ def decode(data: bytes, may_declare: bool = False) -> str:
 
 
 def extract_html(data: bytes) -> Extracted:
-    """Return the text of a page, a line for each block, with empty lines between paragraphs.
+    """Return the title and the text of a page, with a line for each block and empty lines between paragraphs.
 
-    Only the text of the `main` or `article` element is taken, if there is exactly one. Navigation and footers are left
-    out. Raises UnreadableFile.
+    If the page has a single `main` element, or else a single `article` element, only its text is returned. Navigation
+    and footers are left out. Raises UnreadableFile.
     """
     from selectolax.lexbor import LexborHTMLParser
 
@@ -122,7 +122,7 @@ def _element_text(root: Any) -> str:
 
 
 def _marked(root: Any) -> str:
-    """Return the texts and marks of an element. No step depends on how deep elements are nested."""
+    """Return the texts of an element with marks between them. It never recurses: elements may be very deep."""
     parts: list[str] = []
     node, is_done, num_pre, root_id = root, False, 0, root.mem_id
     while True:
@@ -145,7 +145,7 @@ def _marked(root: Any) -> str:
 
 
 def extract_markdown(data: bytes) -> Extracted:
-    """Return the words of a file without the signs of its form, and the title of its front matter or first heading.
+    """Return the text of a file without the signs of Markdown, and the title in its front matter or first heading.
 
     Raises UnreadableFile.
     """
@@ -164,7 +164,7 @@ def extract_markdown(data: bytes) -> Extracted:
 
 
 def _markdown_lines(lines: list[str]) -> Iterator[tuple[str, bool]]:
-    """Yield the text of each line, and whether it is a heading; code stays as it is."""
+    """Yield the text of each line, and True if it is a heading. Code stays as it is."""
     fence = ""
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
         found = _FENCE.match(line)
@@ -187,14 +187,14 @@ def _without_signs(line: str) -> str:
 
 
 def extract_pdf(data: bytes) -> Extracted:
-    """Return the text of the pages, with an empty line between two of them. Raises UnreadableFile."""
+    """Return the title of a PDF file, and its pages' text with empty lines between them. Raises UnreadableFile."""
     from pypdf import PdfReader
     from pypdf.errors import DependencyError
 
     reader = PdfReader(io.BytesIO(data))
     try:
         is_locked = reader.is_encrypted and not reader.decrypt("")
-    except DependencyError:  # the package that decrypts is not one of Shoal's
+    except DependencyError:  # Shoal does not install the package that decrypts
         is_locked = True
     if is_locked:
         raise UnreadableFile("it is encrypted: save it without a password")
@@ -202,7 +202,7 @@ def extract_pdf(data: bytes) -> Extracted:
     for page in reader.pages:
         pages.append(page.extract_text().strip())
         size += len(pages[-1])
-        if size > MAX_TEXT_BYTES:  # the rest would only take time
+        if size > MAX_TEXT_BYTES:  # the caller refuses so much text, so the rest is not read
             raise UnreadableFile(f"it has over {MAX_TEXT_BYTES:,} characters of text: cut it into several files")
     text = "\n\n".join(pages).strip()
     if pages and not text:

@@ -1,4 +1,4 @@
-"""Files that are documents: their kinds, limits, and the process that reads them, as its caller sees it."""
+"""The client of the process that reads documents, with the kinds of files and their limits."""
 
 import os
 import signal
@@ -23,47 +23,48 @@ KINDS = {
     ".pdf": "pdf",
 }
 
-#: Version of the texts that are taken out of files, raised by one whenever a file gets another one.
+#: Version of the code that takes texts out of files. It rises by one whenever a file gets another text.
 TEXTS_VERSION = 2
 
-#: Most bytes of a file, and of the text that is taken out of it.
+#: Most bytes of a file, and of its text.
 MAX_FILE_BYTES, MAX_TEXT_BYTES = 256 * 2**20, 8 * 2**20
 
-#: Most memory that reading a file takes, in bytes, and the exit code of a reader that needs more.
+#: Most memory for reading a file, in bytes, and the exit code of a process that needs more.
 MAX_MEMORY_BYTES, OUT_OF_MEMORY = 2**30, 12
 
-#: The packages that kinds need, which the extra `documents` has.
+#: The package that a kind of file needs. The extra `documents` installs all of them.
 PACKAGES = {"html": "selectolax", "pdf": "pypdf"}
 
-#: Most seconds of processor time for reading a PDF file, which may have thousands of pages, and for any other file.
+#: Most seconds of processor time for a PDF file, which may have thousands of pages, and for any other file.
 MAX_PDF_S, MAX_OTHER_S = 120, 10
 
-#: Interval at which a caller hears that a file is still being read, in seconds.
+#: Seconds between two calls of `waiting` while a file is read.
 WAITING_EVERY_S = 0.5
 
-#: Time for an answer that has begun, in seconds; then its process is killed, which a hostile file may have taken over.
+#: Seconds for an answer that has begun. Then the process is killed, because a hostile file may control it.
 ANSWER_S = 10.0
 
-#: Most characters of the fault of a file.
+#: Most characters of a message about a file.
 MAX_ERROR_CHARS = 1_000
 
 
 class UnreadableFile(Exception):
-    """A fault of a file, with its remedy."""
+    """A file cannot be read. The message names the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extracted:
-    """The text of a file, and its title if it has one."""
+    """The text of a file, and its title, which is "" if it has none."""
 
     text: str
     title: str = ""
 
 
 class ReaderClient:
-    """A process that reads files, one at a time, and is started when there is one. Closed at the end of a `with`.
+    """The client of a process that reads files one at a time. It starts the process for the first file.
 
-    A PDF file takes at most `pdf_s` of the processor's time, and any other `other_s`, in seconds.
+    The end of the `with` ends the process. Reading may use `pdf_s` seconds of processor time for a PDF file, and
+    `other_s` for any other file.
     """
 
     def __init__(self, pdf_s: int = MAX_PDF_S, other_s: int = MAX_OTHER_S) -> None:
@@ -72,7 +73,7 @@ class ReaderClient:
         self._connection: Connection  # to the process
 
     def read(self, kind: str, pieces: Iterable[bytes], waiting: Callable[[], object] = lambda: None) -> Extracted:
-        """Return the text of a file of a kind, given in pieces. `waiting` is called often, and may raise to end this.
+        """Return the text of a file, which is given in pieces. `waiting` is called often, and may raise to stop.
 
         Raises UnreadableFile, and MissingExtra if the package for the kind is not installed.
         """
@@ -104,7 +105,7 @@ class ReaderClient:
         return Extracted(text, title)
 
     def close(self) -> int:
-        """End the process, and return its exit code, or minus the signal that ended it; 0 if there is none."""
+        """End the process. Return its exit code, or minus the signal that ended it, or 0 if there is no process."""
         process, self._process = self._process, None
         if process is None:
             return 0
@@ -122,7 +123,7 @@ class ReaderClient:
                 stdout=subprocess.DEVNULL,  # libraries print and log what they find in files
                 stderr=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                process_group=0,  # Ctrl-C is for its parent, which ends it
+                process_group=0,  # Ctrl-C goes to the parent alone, which ends this process
             )
 
     def _send(self, kind: str, pieces: Iterable[bytes]) -> None:
@@ -130,11 +131,11 @@ class ReaderClient:
         for piece in chain([kind.encode()], filter(None, pieces), [b""]):
             if (size := size + len(piece)) > MAX_FILE_BYTES + len(kind):
                 raise UnreadableFile(f"it has over {MAX_FILE_BYTES:,} bytes, the most of a file: cut it into several")
-            with suppress(ConnectionError):  # of a process that has ended, as its answer will tell
+            with suppress(ConnectionError):  # the process has ended, and `_receive` will notice it
                 self._connection.send_bytes(piece)
 
     def _receive(self) -> list[str] | None:
-        """Return the fault of the file, its text and its title; None if the process has ended meanwhile."""
+        """Return the error of the file, its text and its title, or None if the process has ended."""
         limit = Timer(ANSWER_S, self._process.kill if self._process else bool)
         limit.start()
         try:

@@ -1,9 +1,9 @@
-"""The process that reads files: one that hangs, or fills the memory, ends this process and nothing else.
+"""The process that reads files. A file that hangs or fills the memory ends this process and nothing else.
 
 `python -m shoal.extraction.reader_process DESCRIPTOR PARENT PDF_S OTHER_S` reads one file after the other from a
-connection: a message with the kind, then pieces of the file, up to an empty one. It answers each with three messages:
-the fault of the file, or else its text, and its title. A PDF file may take `PDF_S` seconds of the processor's time, and
-any other `OTHER_S`.
+connection. A file is a message with its kind, messages with its pieces, and an empty message. The answer is three
+messages: the error of the file, its text and its title. Reading may use `PDF_S` seconds of processor time for a PDF
+file, and `OTHER_S` for any other file.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _EXTRACT: dict[str, Callable[[bytes], Extracted]] = {
 
 
 def main(descriptor: str, parent: str, pdf_s: str, other_s: str) -> None:
-    """Answer files until there are no more. Raises EOFError then, and MemoryError for one that takes too much."""
+    """Answer every file. Raises EOFError once the connection is closed, and MemoryError if a file needs too much."""
     die_with_parent(signal.SIGKILL, int(parent))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     connection = Connection(int(descriptor))
@@ -41,17 +41,17 @@ def main(descriptor: str, parent: str, pdf_s: str, other_s: str) -> None:
 
 
 def _answer(kind: str, data: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return the fault of a file, or else its text, and its title."""
+    """Return the error of a file, its text and its title. The error is empty if the file was read."""
     try:
         found = _EXTRACT[kind](data)
     except UnreadableFile as error:
         return str(error).encode(errors="replace"), b"", b""
     except MemoryError:
         raise
-    except Exception as error:  # libraries raise any, for files that are damaged in any way
+    except Exception as error:  # libraries may raise any error for a damaged file
         reason = f"not readable as {kind} ({type(error).__name__}: {error!s:.200}): is it complete?"
         return reason.encode(errors="replace"), b"", b""
-    # PDF files have any code points, also halves of surrogate pairs.
+    # PDF files may have any code point, even half of a surrogate pair.
     text, title = (part.replace("\0", "").encode(errors="replace") for part in (found.text, found.title))
     if not text.strip():
         return b"there is no text in it: leave it out", b"", b""
@@ -61,7 +61,7 @@ def _answer(kind: str, data: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def _limit_time(seconds: int) -> None:
-    """Let the system end this process after `seconds` more of processor time."""
+    """Let the system end this process after `seconds` more seconds of processor time."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     wanted, (_, hard) = int(used.ru_utime + used.ru_stime) + 1 + seconds, resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))

@@ -1,1 +1,1 @@
-"""Files of records, read as a stream in constant memory. Imports the contract and `extraction`."""
+"""Sources of documents, read as a stream in constant memory. Imports the contract and `extraction`."""

@@ -1,4 +1,4 @@
-"""Records of files of columns: .parquet, and Arrow's .arrow and .feather. Needs pyarrow, from the `parquet` extra."""
+"""Records of files in columns: .parquet, .arrow and .feather. Needs pyarrow, which the extra `parquet` installs."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -13,34 +13,34 @@ from shoal.process.system_limits import limited_memory
 from shoal.records.document import MAX_ROW_BYTES, Record, Records, SourceLabel, refuse_duplicate_columns, too_long
 from shoal.records.source_file import BLOCK_BYTES, SourceFile
 
-#: Most rows that are taken at a time, and about the most bytes of them.
+#: Most rows of a batch, and about the most bytes of a batch.
 BATCH_ROWS, BATCH_BYTES = 1_024, 16 * 2**20
 
-#: The first bytes of an Arrow file, which has its list of batches at its end; an Arrow stream has none.
+#: The first bytes of an Arrow file, which ends with a list of its batches. An Arrow stream has other first bytes.
 _ARROW_FILE = b"ARROW1"
 
-#: The types of .parquet's byte arrays that may be read as the numbers of repeated values.
+#: The logical types of byte arrays in .parquet that pyarrow can read as a dictionary of values and their numbers.
 _REPEATABLE = {"STRING", "JSON", "ENUM", "NONE"}
 
-#: Types whose values may be repeated in ways of which the size is not known.
+#: Types whose values may be repeated. The size of such rows is unknown until they are made.
 _REFUSED = re.compile(
     r"run_end_encoded<|union<|list_view<|dictionary<values=(fixed_size_binary|\w+_view|\w*list|struct|map|extension)"
 )
 
-#: Most memory that reading takes, in bytes. A small file may hold a page or a record batch of any size.
+#: Most memory for reading, in bytes. A small file may have a page or a record batch of any size.
 MAX_MEMORY_BYTES = 2**30
 
 
 def _rows(
     batches: Callable[[SourceFile, SourceLabel], Iterator[Any]], kind: str, file: SourceFile, label: SourceLabel
 ) -> Records:
-    """Yield the rows of batches. Raises BadDocument, or MissingExtra without pyarrow."""
+    """Yield the rows of the batches, with their numbers. Raises BadDocument, or MissingExtra without pyarrow."""
     try:
         import pyarrow
-        import pyarrow.compute  # which cannot be loaded when the memory is nearly used up
+        import pyarrow.compute  # loaded here, because it cannot be loaded when memory is short
     except ImportError as error:
         raise MissingExtra(f"reading {kind} needs pyarrow; run: {install_command('parquet')}") from error
-    pyarrow.allocate_buffer(1)  # at first the pool sets a GiB aside, which counts as taken
+    pyarrow.allocate_buffer(1)  # the first allocation reserves a GiB, which would count as used below
     number, pieces = 0, _pieces(batches(file, label), file, label, kind)
     try:
         while True:
@@ -63,7 +63,7 @@ def _rows(
 def _pieces(
     batches: Iterator[Any], file: SourceFile, label: SourceLabel, kind: str
 ) -> Iterator[list[Record | BadDocument]]:
-    """Yield the rows of the batches, a few at a time: at once where none is large or bad, else one by one."""
+    """Yield the rows of the batches, `BATCH_ROWS` at a time, or one by one if they are large or one is bad."""
     first = 1
     for batch in batches:
         is_valid = kind == "parquet" or _is_valid(batch)
@@ -82,7 +82,7 @@ def _pieces(
 
 
 def _is_valid(batch: Any) -> bool:
-    """Return False if some rows of a batch are invalid: Arrow takes the places of values from the file as they are."""
+    """Return False if a row of a batch is invalid. Arrow reads the offsets of values without checking them."""
     batch.validate()
     try:
         batch.validate(full=True)
@@ -92,7 +92,7 @@ def _is_valid(batch: Any) -> bool:
 
 
 def _record(row: Any, is_valid: bool, file: SourceFile, where: str) -> Record | BadDocument:
-    """Return the only row of a batch; one of a batch that is not valid is checked and counted by itself."""
+    """Return the record of a batch of one row, or its error. Check and count the row first if the batch is invalid."""
     try:
         if not is_valid:
             row.validate(full=True)
@@ -108,7 +108,7 @@ def _record(row: Any, is_valid: bool, file: SourceFile, where: str) -> Record | 
 
 
 def _num_bytes(array: Any) -> int:
-    """Return about the bytes that the values of an array take when repeated ones are written out."""
+    """Return about how many bytes the values of an array need once repeated values are copied."""
     from pyarrow import binary, compute, large_binary, large_string, string, types
 
     kind, least = array.type, 8 * len(array)
@@ -125,14 +125,14 @@ def _num_bytes(array: Any) -> int:
     if types.is_nested(kind):
         return least + _num_bytes(array.flatten())
     if types.is_string_view(kind) or types.is_binary_view(kind):
-        # A view of a text is 16 bytes, of which the first 4 are its length.
+        # A view is 16 bytes, and begins with 4 bytes for the length of its text.
         views = memoryview(array.buffers()[1]).cast("i")
         return least + sum(views[4 * array.offset : 4 * (array.offset + len(array)) : 4])
     return max(least, int(array.nbytes))
 
 
 def _check_columns(schema: Any, label: SourceLabel) -> None:
-    """Raise BadDocument for two columns of one name, and for values that may be repeated by numbers alone."""
+    """Raise BadDocument for two columns with one name, and for a column with one of the types in `_REFUSED`."""
     refuse_duplicate_columns(label.at(1), schema.names)
     for field in schema:
         if _REFUSED.search(str(field.type)):
@@ -147,7 +147,7 @@ def _parquet(file: SourceFile, label: SourceLabel) -> Iterator[Any]:
 
     _need_positions(file, label)
     columns = parquet.ParquetFile(file.stream).schema
-    # Were the repeated values of a column written out, a small file could fill the memory.
+    # If repeated values were copied, a small file could fill the memory.
     repeatable = [
         column.path
         for column in (columns.column(n) for n in range(len(columns)))
@@ -162,7 +162,7 @@ def _parquet(file: SourceFile, label: SourceLabel) -> Iterator[Any]:
     num_rows, num_done = found.metadata.num_rows, 0
     file.fraction = lambda: num_done / num_rows if num_rows else None
     batch_rows = max(1, min(BATCH_ROWS, BATCH_BYTES // max(row_bytes, 1)))
-    # Without threads: one that gets no memory would end the process.
+    # A thread of pyarrow that gets no memory would end the process.
     for batch in found.iter_batches(batch_size=batch_rows, use_threads=False):
         yield batch
         num_done += batch.num_rows
@@ -183,13 +183,13 @@ def _arrow(file: SourceFile, label: SourceLabel) -> Iterator[Any]:
 
 
 def _need_positions(file: SourceFile, label: SourceLabel) -> None:
-    """Raise FileError for a file that can only be read from its beginning to its end."""
+    """Raise FileError for a file that can be read only from beginning to end."""
     if not file.stream.seekable():
         raise FileError(f"{label.path} is sent as a whole only: download it, and name the file on this machine")
 
 
-#: Yields the rows, in memory for a page of each column and the rows that are taken at a time.
+#: Yields the rows of a .parquet file. It needs memory for a page of each column and a batch of rows.
 read_parquet = partial(_rows, _parquet, "parquet")
 
-#: Yields the rows of an Arrow file or stream, in memory for one of its record batches.
+#: Yields the rows of an Arrow file or stream. It needs memory for one record batch.
 read_arrow = partial(_rows, _arrow, "Arrow")

@@ -1,4 +1,4 @@
-"""Records of a source, the documents that are made of them, and the rows that are left out."""
+"""Records of a source, the documents that are made from records, and the rows that give no document."""
 
 import json
 import os
@@ -14,45 +14,45 @@ from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, FileError
 from shoal.task_progress import MAX_SHOWN
 
-#: Values by the name of their column.
+#: The values of a row by the names of their columns.
 Record = dict[str, Any]
 
-#: Records, or what is wrong with them, each with the number of the line it starts on, or of its row in a .parquet or
-#: Arrow file; both count from 1.
+#: Pairs of a number and a record or its error. The number is the first line of the record, counted from 1. In a
+#: .parquet or Arrow file it is the row, counted from 1.
 Records = Iterator[tuple[int, Record | BadDocument]]
 
-#: Most bytes of a record. A longer one is skipped while it is read.
+#: Most bytes of a record. A longer record becomes a bad row.
 MAX_ROW_BYTES = 8 * 2**20
 
-#: Most bad rows of a source. A packed file may have a thousand times as many as it has bytes, and each takes a line.
+#: Most bad rows of a source. A packed file may have a thousand of them a byte, and each takes a line on disk.
 MAX_BAD_ROWS = 10_000_000
 
 #: Most names of columns that a message lists.
 MAX_LISTED = 10
 
-#: Names that a hit of a search has of its own.
+#: Names of the fields that every hit of a search has.
 RESERVED_NAMES = frozenset({"id", "text", "score"})
 
-#: Most levels of a field: the document that holds it is one more.
+#: Most levels of a field. The document around the field is one more level.
 MAX_FIELD_DEPTH = wire.MAX_DEPTH - 1
 
 
 class SourceLabel(NamedTuple):
-    """A source as messages name it: its path, and the word for the number of a record in it."""
+    """The name of a source in messages: its path, and the unit in which its records are numbered, such as "line"."""
 
     path: str
     unit: str
 
     def at(self, number: int) -> str:
-        """Return the beginning of a message about the record of that number."""
+        """Return the beginning of a message about the record with that number."""
         return f"{self.path}, {self.unit} {number}"
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text to embed or to index, with the record's other columns as values that JSON can hold.
+    """A text to embed or to index. `fields` has the other columns of its record, as values that JSON can represent.
 
-    `number` is that of its line or row in the source, from 1.
+    `number` is the number of its line or row in the source, from 1.
     """
 
     id: str
@@ -63,17 +63,17 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that gives no document: the number of its line or row, from 1, and the reason, as "file, line 17: …"."""
+    """A row that gives no document: the number of its line or row, from 1, and a reason such as "file, line 17: …"."""
 
     number: int
     reason: str
 
 
 class BadRows:
-    """The bad rows of a source: their number `num`, the messages of the `first` ones, and a file that has all of them.
+    """The bad rows of a source: their number `num`, the messages of the `first` ones, and a file with all of them.
 
-    The file has one JSON object `{"row", "reason"}` a line. The first `num_kept` lines, which an earlier run wrote,
-    stay. Raises FileError if it has fewer lines.
+    Each line of the file is a JSON object `{"row", "reason"}`. The first `num_kept` lines, which an earlier run wrote,
+    stay. Raises FileError if the file has fewer lines.
     """
 
     def __init__(self, path: Path, num_kept: int = 0, most: int = MAX_BAD_ROWS):
@@ -92,7 +92,7 @@ class BadRows:
         self._file = path.open("a", encoding="utf-8")
 
     def add(self, row: BadRow) -> None:
-        """Keep one bad row. Raises BadDocument if there are over `most`."""
+        """Write a bad row into the file. Raises BadDocument if there are more than `most`."""
         if self.num == self._most:
             raise BadDocument(
                 f"over {self._most:,} rows cannot be used, at which reading ends; the first: {self.first[0]}"
@@ -119,7 +119,7 @@ class BadRows:
 
 @dataclass(frozen=True, slots=True)
 class DocumentColumns:
-    """The columns of a record that are the text and the id, and the `reserved` names that it may not have.
+    """The columns of a record with its text and its id, and the `reserved` names that no other column may have.
 
     Without `id_column` the id is the position of the record. Texts have at most `max_text_chars` characters.
     """
@@ -130,9 +130,9 @@ class DocumentColumns:
     max_text_chars: int
 
     def document(self, record: Record, number: int, position: int) -> Document:
-        """Return the document of the record with that number and position.
+        """Return the document of a record. `number` counts from 1 in the source, and `position` counts records from 0.
 
-        Raises BadDocument, whose message does not say where.
+        Raises BadDocument. Its message does not name the source or the number.
         """
         others = {name: value for name, value in record.items() if name not in (self.text_column, self.id_column)}
         if taken := self.reserved & others.keys():
@@ -164,14 +164,14 @@ class DocumentColumns:
 
 
 def _json_value(value: Any) -> Any:
-    """Return the value as JSON can hold it: dates and the like as strings, NaN and infinity as null."""
+    """Return the value as JSON can represent it: dates and the like as strings, NaN and infinity as None."""
     if value is None or isinstance(value, str | int):
         return value
     return json.loads(json.dumps(value, default=str), parse_constant=lambda _: None)
 
 
 def listed(names: Collection[str]) -> str:
-    """Return the first names of columns for a message, each cut if it is long."""
+    """Return the first `MAX_LISTED` names of columns for a message. Long names are cut."""
     shown = [excerpt(name) for name in islice(names, MAX_LISTED)]
     return ", ".join([*shown, "…"] if len(names) > MAX_LISTED else shown) or "(none)"
 
@@ -183,5 +183,5 @@ def refuse_duplicate_columns(where: str, columns: list[str]) -> None:
 
 
 def too_long(where: str) -> BadDocument:
-    """Return the error of a record that is over the limit."""
+    """Return the error of a record that has more than `MAX_ROW_BYTES`."""
     return BadDocument(f"{where}: it has over {MAX_ROW_BYTES:,} bytes, the most of a row; cut it into passages")

@@ -1,4 +1,4 @@
-"""Files that are one document each, alone or in a folder, and the texts that a build keeps for the next one."""
+"""Files that are one document each, alone or in a folder, and the records that a build keeps for the next build."""
 
 import hashlib
 import json
@@ -20,28 +20,29 @@ from shoal.extraction.reader_client import KINDS, TEXTS_VERSION, ReaderClient, U
 from shoal.records.document import Record
 from shoal.records.source_file import BLOCK_BYTES, SourceFile, SourceRules, open_file
 
-#: The kind of each file of a folder that is read, by the ending of its name. A .txt file is one document there.
+#: The kind of a file in a folder, by the ending of its name. In a folder, a .txt file is one document.
 FOLDER_KINDS = {**KINDS, ".txt": "text"}
 
 #: Most files of a folder.
 MAX_FILES = 1_000_000
 
-#: Seconds after the last change of a file in which it may be changed again without a later time of change.
+#: If a file changes again within so many seconds, its time of change may stay the same.
 SETTLES_S = 2.0
 
-#: Files from one commit to the next: a build that is killed reads at most so many again.
+#: Number of files between two commits. After a build was killed, the next one reads at most so many files again.
 COMMIT_EVERY = 256
 
-#: What a damaged file of SQLite raises: values in it may be of any type.
+#: The errors that a damaged file of SQLite raises. Its values may have any type.
 _DAMAGES = (sqlite3.Error, zlib.error, ValueError, TypeError, LookupError, OverflowError, RecursionError)
 
 _TABLE = "CREATE TABLE IF NOT EXISTS texts (mark BLOB PRIMARY KEY, record BLOB, build INTEGER) WITHOUT ROWID"
 
 
 class FoundFile(NamedTuple):
-    """A file of a folder: its path below it, with slashes; its kind and its size.
+    """A file in a folder: its path below the folder, with slashes, its kind and its size.
 
-    `modified_ns` and `changed_ns` are when its content was changed last, and when anything about it was.
+    `modified_ns` is the time of the last change of its content, and `changed_ns` the time of the last change of its
+    content, name or permissions.
     """
 
     path: str
@@ -53,10 +54,10 @@ class FoundFile(NamedTuple):
 
 
 class ReadFiles:
-    """The records of files in a file of SQLite, each under a mark of the file that it was read from. For one thread.
+    """A file of SQLite with the records that were read from files, each under a mark of its file. For one thread.
 
-    A mark is a hash of the path, the size, the inode, the two times of change and the way in which texts are made of
-    files. If the file of SQLite is damaged or cannot be written, all files are read.
+    A mark is a hash of the path, the size, the inode, the two times of change and the version of the code that reads
+    files. If the file of SQLite is damaged or cannot be written, no record is found, and a build reads all files.
     """
 
     def __init__(self, path: Path, now_s: Callable[[], float] = time.time):
@@ -71,7 +72,7 @@ class ReadFiles:
             self.forget()
 
     def find(self, file: FoundFile) -> Record | None:
-        """Return what was read from a file; None if it has changed since, or was not read."""
+        """Return the record of a file, or None if the file was not read or has changed since."""
         with suppress(*_DAMAGES):
             if self._connection is None:
                 return None
@@ -83,7 +84,7 @@ class ReadFiles:
         return None
 
     def keep(self, file: FoundFile, record: Record) -> None:
-        """Note what was read from a file, if a later change of it would be noticed."""
+        """Save the record of a file, if a later change of the file would show in its times."""
         if self._connection is None or self._now_s() - max(file.modified_ns, file.changed_ns) / 1e9 < SETTLES_S:
             return
         values = (_mark(file), zlib.compress(json.dumps(record).encode(), 1), self._build)
@@ -94,20 +95,20 @@ class ReadFiles:
                 self._connection.commit()
 
     def forget(self) -> None:
-        """Forget all files."""
+        """Delete all records."""
         self.close()
         with suppress(OSError, sqlite3.Error):
             self._path.unlink(missing_ok=True)
             self._open()
 
     def end(self) -> None:
-        """Forget the files that were not asked for: they have changed, or are gone."""
+        """Delete the records that this build did not use, because their files have changed or are gone."""
         if self._connection is not None:
             with suppress(sqlite3.Error):
                 self._connection.execute("DELETE FROM texts WHERE build < ?", (self._build,))
 
     def close(self) -> None:
-        """Save what was noted, and close the file."""
+        """Commit the records, and close the file of SQLite."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(sqlite3.Error):
@@ -125,14 +126,14 @@ class ReadFiles:
         self._connection.execute(_TABLE)
         ((last,),) = self._connection.execute("SELECT coalesce(max(build), 0) FROM texts")
         self._build = last + 1
-        self._connection.execute("SELECT ?", (self._build,))  # raises OverflowError for what SQLite cannot count
+        self._connection.execute("SELECT ?", (self._build,))  # raises OverflowError for a number beyond 64 bits
 
 
 def list_files(folder: Path, rules: SourceRules, most: int = MAX_FILES) -> list[FoundFile]:
-    """Return the files below a folder that are of a known kind, ordered by their paths.
+    """Return the files of known kinds below a folder, ordered by their paths.
 
-    Hidden ones are left out, and links to folders are not followed. Raises PathNotAllowed for a folder of uploads, and
-    InvalidRequest for a folder that cannot be read, or that has too many files.
+    Hidden files are left out, and links to folders are not followed. Raises PathNotAllowed for a folder of uploads, and
+    InvalidRequest for a folder that cannot be read or has more than `most` files.
     """
     if rules.is_closed(folder):
         raise PathNotAllowed(f"{folder} is a folder of files that clients have sent: name one file, or another folder")
@@ -151,7 +152,7 @@ def list_files(folder: Path, rules: SourceRules, most: int = MAX_FILES) -> list[
             kind, path = kind_of(name, FOLDER_KINDS), os.path.join(here, name)
             if kind is None or name.startswith(".") or not os.path.isfile(path):
                 continue
-            with suppress(OSError):  # removed meanwhile
+            with suppress(OSError):  # the file was removed meanwhile
                 about = os.stat(path)
                 times = about.st_mtime_ns, about.st_ctime_ns
                 found.append(FoundFile(os.path.relpath(path, folder), kind, about.st_size, *times, about.st_ino))
@@ -161,7 +162,7 @@ def list_files(folder: Path, rules: SourceRules, most: int = MAX_FILES) -> list[
 
 
 def folder_fingerprint(folder: Path, rules: SourceRules) -> dict[str, int | str]:
-    """Return the values by which a change of any file is noticed, in the shape of `Source.fingerprint`."""
+    """Return the fingerprint of a folder, which changes with any of its files, in the form of `Source.fingerprint`."""
     files, digest = list_files(folder, rules), hashlib.sha256()
     for file in files:
         digest.update(f"{file.path}\0{file.size_bytes}\0{file.modified_ns}\n".encode(errors="surrogateescape"))
@@ -174,14 +175,14 @@ def folder_fingerprint(folder: Path, rules: SourceRules) -> dict[str, int | str]
 
 
 def kind_of(name: str, kinds: dict[str, str] = KINDS) -> str | None:
-    """Return the kind of a file by the ending of its name; None if it is of none of them."""
+    """Return the kind of a file by the ending of its name, or None if no kind has this ending."""
     return kinds.get(os.path.splitext(name.lower())[1])
 
 
 def read_document(
     file: SourceFile, document_id: str, path: str, kind: str, reader: ReaderClient, waiting: Callable[[], object]
 ) -> Record | BadDocument:
-    """Return the record of an open file: its text, its title, and its time if it is one of this machine."""
+    """Return the record of an open file: its text, its title, and its time of change if the file is on this machine."""
     try:
         found = reader.read(kind, iter(lambda: file.stream.read(BLOCK_BYTES), b""), waiting)
     except UnreadableFile as error:
@@ -201,9 +202,9 @@ def read_folder(
     waiting: Callable[[], object],
     read_files: ReadFiles | None = None,
 ) -> Iterator[Record | BadDocument]:
-    """Yield a document for each file, whose id is its path below the folder, or what is wrong with it.
+    """Yield a record for each file, or its error. The id is the path below the folder.
 
-    Files that are in `read_files` and have not changed are not read again, and what is read is noted there.
+    Files that are in `read_files` and have not changed are not read again. New records are saved there.
     """
     with ReaderClient() as reader:
         for file in files:
@@ -217,7 +218,7 @@ def read_folder(
                     found = read_document(opened, file.path, path, file.kind, reader, waiting)
             except UnicodeEncodeError:
                 found = BadDocument(f"{path!a}: its name is not UTF-8: rename it")
-            except (InvalidRequest, FileError, PathNotAllowed) as error:  # it was removed, or may not be read
+            except (InvalidRequest, FileError, PathNotAllowed) as error:  # the file was removed, or must not be read
                 found = BadDocument(error.message)
             if read_files and not isinstance(found, BadDocument):
                 read_files.keep(file, found)

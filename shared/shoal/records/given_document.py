@@ -1,4 +1,4 @@
-"""Documents that a program or a request gives, held to the rules for the rows of a source."""
+"""Documents and ids that a program or a request gives. Documents follow the rules for rows of a source."""
 
 import json
 import math
@@ -10,17 +10,18 @@ from shoal.contract.excerpt import excerpt
 from shoal.errors import BadDocument, InvalidRequest, InvalidText, TooLarge
 from shoal.records.document import MAX_FIELD_DEPTH, RESERVED_NAMES, Document, DocumentColumns
 
-#: A document, or a map with its `id`, its `text` and any other fields that JSON can hold.
+#: A document, or a map with its `id`, its `text` and other fields that JSON can represent.
 Given = Document | Mapping[str, Any]
 
 
 def documents_of(
     given: Iterable[Given], most: int, max_text_chars: int, max_values: float = math.inf
 ) -> list[Document]:
-    """Return the documents that are given, in their order.
+    """Return the given documents in their order.
 
-    Raises BadDocument or InvalidText, whose message names the document by its number from 0 and its id; TooLarge for
-    more than `most` documents, or more than `max_values` values in their lists and maps, before these are looked at.
+    Raises BadDocument or InvalidText, whose message names the document by its number from 0 and its id. Raises TooLarge
+    for more than `most` documents, or if their lists and maps have more than `max_values` values. A document is checked
+    only after its values were counted.
     """
     num_values = 0
     columns = DocumentColumns("text", "id", RESERVED_NAMES, max_text_chars)
@@ -41,9 +42,10 @@ def documents_of(
 
 
 def ids_of(given: Iterable[str], most: int) -> list[str]:
-    """Return the ids that are given, in their order.
+    """Return the given ids in their order.
 
-    Raises InvalidRequest or InvalidText, whose message names the id by its number; TooLarge for more than `most`.
+    Raises InvalidRequest or InvalidText, whose message names the id by its number from 0, and TooLarge for more than
+    `most` ids.
     """
     found: dict[str, None] = {}
     for number, one in enumerate(given):

@@ -1,4 +1,4 @@
-"""Sources of documents: files of records, read as a stream, whose bad rows are named by their line."""
+"""Sources of documents: files of records and folders of documents, read as a stream of good and bad rows."""
 
 import hashlib
 import logging
@@ -28,21 +28,21 @@ from shoal.settings import DEFAULTS
 
 log = logging.getLogger(__name__)
 
-#: The names of columns that are taken for the text if none is called "text" and there are several.
+#: If no column is called "text" and several columns remain, a column with one of these names is the text.
 USUAL_TEXT_COLUMNS = ("headline", "title", "content", "body", "sentence")
 
-#: The rules of a source without any: no host of a private network, and no roots.
+#: Default rules of a source: no host of a private network is allowed, and there are no roots.
 NO_ROOTS = SourceRules()
 
-#: Bytes from the beginning of a file by which a change of it is noticed.
+#: Bytes at the beginning of a file whose hash is part of its fingerprint.
 FINGERPRINT_BYTES = 2**20
 
-#: A function that yields the records of an open file. It raises BadDocument for what is wrong with the file as a whole.
+#: A function that yields the records of an open file. It raises BadDocument if the file as a whole cannot be read.
 Reader = Callable[[SourceFile, SourceLabel], Records]
 
 _TEXT_READERS: dict[str, Reader] = {".csv": read_csv, ".tsv": read_tsv, ".jsonl": read_jsonl, ".txt": read_txt}
 
-#: The reader of each format, and the word for the number of a record in it, by the ending of the file's name.
+#: The reader of each format and the unit in which it numbers records, by the ending of the file's name.
 _READERS: dict[str, tuple[Reader, str]] = {
     **{
         f"{ending}{packed}": (read, "line")
@@ -56,16 +56,17 @@ _READERS: dict[str, tuple[Reader, str]] = {
 
 
 class Source:
-    """A file of records or a document, or a folder of documents, read anew by each iteration in constant memory.
+    """A file of records, a file that is one document, or a folder of documents. Each iteration reads it anew.
 
-    `path` is a file or folder on this machine, an http or https URL, or a URL that fsspec opens; the ending of a name
-    says the format. Without `text_column` the text is "text", else the only column that is not the id, else the only
-    one of `USUAL_TEXT_COLUMNS`. Without `id_column` the id is "id", else the position counted from 0. No other column
-    may have one of the `reserved` names. It is opened by the `rules`; without any, all private networks are refused.
+    `path` is a file or folder on this machine, an http or https URL, or a URL that fsspec opens. The ending of a name
+    says the format. Without `text_column` the text is the column "text", else the only column beside the id, else the
+    only column whose name is in `USUAL_TEXT_COLUMNS`. Without `id_column` the id is the column "id", else the position
+    of the record, counted from 0. No other column may have one of the `reserved` names. The `rules` say which places
+    are allowed. The default rules refuse all private networks.
 
-    Once a row was read, `ids_are_positions` says whether the ids are such positions.
+    Once a row was read, `ids_are_positions` is True if the ids are positions.
 
-    The constructor raises InvalidRequest for a file that is not there or of no known kind. Iterating raises
+    The constructor raises InvalidRequest if the file does not exist or its format is unknown. Iterating raises
     InvalidRequest for a column that cannot be used, BadDocument, InvalidRequest or FileError for a file that cannot be
     read, AddressNotAllowed, PathNotAllowed, and MissingExtra.
     """
@@ -88,7 +89,7 @@ class Source:
         self._reserved = reserved
         self._max_text_chars = max_text_chars
         self._rules = rules
-        self._part: Callable[[], float | None] = lambda: None
+        self._fraction: Callable[[], float | None] = lambda: None
         self.is_folder = not is_url(self.path) and os.path.isdir(self.path)
         if not is_url(self.path) and not self.is_folder and not os.path.isfile(self.path):
             raise InvalidRequest(f"there is no file or folder {self.path}: check its name")
@@ -104,8 +105,8 @@ class Source:
         self.label = SourceLabel(shown(self.path), unit)
 
     def __iter__(self) -> Iterator[Document]:
-        """Yield the documents; raise BadDocument at the first bad row."""
-        with closing(self.rows()) as rows:  # an error holds the frames, and so would hold the file open
+        """Yield the documents. Raises BadDocument at the first bad row."""
+        with closing(self.rows()) as rows:  # otherwise an error that keeps this frame keeps the file open
             for row in rows:
                 if isinstance(row, BadRow):
                     raise BadDocument(row.reason)
@@ -113,11 +114,11 @@ class Source:
 
     @property
     def fraction(self) -> float | None:
-        """The part of the file that the last iteration has read, from 0 to 1; None if it is not known."""
-        return self._part()
+        """The part of the source that the last iteration has read, from 0 to 1, or None if it is unknown."""
+        return self._fraction()
 
     def where(self, number: int, document_id: str | None) -> str:
-        """Return the beginning of a message about the row of that number, and of this document if it is known."""
+        """Return the beginning of a message about a row: the source, and the row's number or the document's file."""
         if self._read or (self.is_folder and document_id is None):
             return self.label.at(number)
         return f"{self.label.path}/{document_id}" if self.is_folder else self.label.path
@@ -125,10 +126,10 @@ class Source:
     def rows(
         self, waiting: Callable[[], object] = lambda: None, read_files: ReadFiles | None = None
     ) -> Generator[Document | BadRow]:
-        """Yield each row that is not blank, in order: as a document, or as a bad row.
+        """Yield a document or a bad row for each row that is not blank, in order.
 
-        `waiting` is called often while a row takes long, and may raise. Files of a folder that are in `read_files` and
-        have not changed are not read again.
+        `waiting` is called often while a row takes long, and may raise an error, which ends the iteration. Files of a
+        folder that are in `read_files` and have not changed are not read again.
         """
         columns: DocumentColumns | None = None
         with closing(self._records(waiting, read_files)) as records:
@@ -144,10 +145,10 @@ class Source:
                 yield row
 
     def fingerprint(self) -> dict[str, int | str]:
-        """Return the `name`, `size_bytes` (-1 if not known), `modified` and `sha256` by which a change is noticed.
+        """Return the `name`, `size_bytes` (-1 if unknown), `modified` and `sha256`, which show a change of the source.
 
-        `modified` is in nanoseconds for a file of this machine, else a word of the server, "" if there is none. The
-        digest is of the first MiB. Raises as iterating does.
+        For a file on this machine, `modified` is in nanoseconds. For other files it is a string from the server, or
+        "" if there is none. The hash covers the first `FINGERPRINT_BYTES`. Raises the errors of an iteration.
         """
         if self.is_folder:
             return folder_fingerprint(Path(self.path), self._rules)
@@ -165,12 +166,12 @@ class Source:
         if self.is_folder:
             folder = Path(self.path)
             files, number = list_files(folder, self._rules), 0
-            self._part = lambda: number / len(files) if files else None
+            self._fraction = lambda: number / len(files) if files else None
             for number, record in enumerate(read_folder(folder, files, self._rules, waiting, read_files), 1):
                 yield number, record
             return
         with open_file(self.path, self._rules) as file:
-            self._part = lambda: file.fraction()  # which a reader may replace
+            self._fraction = lambda: file.fraction()  # called late, because a reader may replace it
             if self._read:
                 yield from self._read(file, self.label)
             elif self._kind:
@@ -179,7 +180,7 @@ class Source:
                 yield 1, found
 
     def _columns(self, found: list[str]) -> DocumentColumns:
-        """Return the columns to use, of those that the first record has."""
+        """Return the text and id columns among the columns `found` in the first record."""
         for named in (self.text_column, self.id_column):
             if named is not None and named not in found:
                 raise InvalidRequest(
@@ -197,6 +198,6 @@ class Source:
                 named = f"the text could be any of {listed(names)}; name it with --text-column"
                 raise InvalidRequest(f"{self.label.path}: {named}")
             text_column = choice[0]
-            if choice is usual:  # any other name may be a text, of a file without a header
+            if choice is usual:  # any other name may itself be a text, if the file has no header
                 log.info("%s: the texts are those of its column %s", self.label.path, text_column)
         return DocumentColumns(text_column, id_column, self._reserved, self._max_text_chars)

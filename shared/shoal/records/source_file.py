@@ -1,4 +1,4 @@
-"""The file of a source: on this machine, at a web address, or in a store that fsspec opens; and rules for its place."""
+"""The file of a source, on this machine, on a web server or in a store of fsspec, and rules for its place."""
 
 import io
 import os
@@ -21,17 +21,18 @@ from shoal.settings import Settings
 #: Bytes that are read at a time.
 BLOCK_BYTES = 256 * 1024
 
-#: Most bytes that a file gives for each of its own, after the first `FREE_BYTES`. A KiB of Arrow can give a TiB.
-#: A row counts as `ROW_BYTES` by itself.
+#: Most bytes of rows that each byte of a file may give, after the first `FREE_BYTES` of rows. A KiB of Arrow can give
+#: a TiB. Each row counts `ROW_BYTES` more than its values.
 MAX_EXPANSION, FREE_BYTES, ROW_BYTES = 250, 2**30, 150
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRules:
-    """Rules for the place of a source, by the settings of the process that opens it.
+    """Rules for the place of a source, from the settings of the process that opens it.
 
-    Refused are web addresses in private networks unless their host is one of `private_hosts`, redirects that lead from
-    below the `root_urls` elsewhere, links from below the `root_folders`, and folders of the `uploads` of clients.
+    A web address in a private network is refused if its host is not one of `private_hosts`. A redirect from a URL below
+    the `root_urls` must lead below one of them, and a link below the `root_folders` must lead below one of these. The
+    folder of `uploads` and all folders below it are refused.
     """
 
     private_hosts: Collection[str] = ()
@@ -41,19 +42,20 @@ class SourceRules:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """Return the rules of the settings. Raises BadSetting for `roots` that are none."""
+        """Return the rules that the settings describe. Raises BadSetting if `roots` are neither folders nor URLs."""
         uploads = settings.files_folder / JOBS
         return cls(settings.private_host_names(), settings.root_urls(), settings.root_folders(), uploads.resolve())
 
     def is_closed(self, folder: Path | str) -> bool:
-        """Return True for the folder of uploads, and any below it."""
+        """Return True for the folder of uploads, and for any folder below it."""
         return self.uploads is not None and Path(folder).resolve().is_relative_to(self.uploads)
 
 
 class SourceFile:
-    """An open file, as its bytes are stored. `size_bytes` is None if it is not known; `modified` is "" then.
+    """An open file, with its bytes as they are stored.
 
-    `fraction` returns the part that was read; a reader that does not go from the beginning to the end replaces it.
+    `size_bytes` is None if the size is unknown. `modified` is a time in nanoseconds, a string from the server, or "".
+    `fraction` returns the part that was read. A reader that does not read from beginning to end replaces it.
     """
 
     def __init__(self, stream: "io.BufferedReader[Any]", size_bytes: int | None, modified: int | str):
@@ -64,7 +66,7 @@ class SourceFile:
         self._num_unpacked = 0
 
     def count_unpacked(self, num_rows: int, num_bytes: int, where: str) -> None:
-        """Count rows that the file has given. Raises BadDocument if they are too many for its size."""
+        """Count rows that a reader unpacked. Raises BadDocument if its rows are too large for the size of the file."""
         self._num_unpacked += num_rows * ROW_BYTES + num_bytes
         if self._num_unpacked > FREE_BYTES:
             size_bytes = self.size_bytes or self.stream.tell()
@@ -81,12 +83,12 @@ class SourceFile:
 
 
 def is_url(path: str) -> bool:
-    """Return True for a URL of any kind but file://."""
+    """Return True for any URL except file://."""
     return "://" in path and not path.startswith("file://")
 
 
 def path_of(name: str) -> str:
-    """Return the path of a file:// URL, and any other name as it is."""
+    """Return the path in a file:// URL, or the unchanged name if it is no such URL."""
     return unquote(name.removeprefix("file://")) if name.startswith("file://") else name
 
 
@@ -96,7 +98,7 @@ def name_of(path: str) -> str:
 
 
 def shown(path: str) -> str:
-    """Return a path for a message: a URL without its query."""
+    """Return a path as a message shows it: a URL without its query, which may have secrets."""
     return without_query(path) if is_url(path) else path
 
 
@@ -104,9 +106,9 @@ def shown(path: str) -> str:
 def open_file(path: str, rules: SourceRules) -> Iterator[SourceFile]:
     """Open a file for reading.
 
-    Raises InvalidRequest or FileError if it cannot be read, AddressNotAllowed for a web address in a private network
-    that the rules do not name, PathNotAllowed if a redirect or a link leads from below a root out of the roots, and
-    MissingExtra for a URL that needs a package which is not installed.
+    Raises InvalidRequest or FileError if it cannot be read, AddressNotAllowed if the web address is in a private
+    network and the rules do not name its host, PathNotAllowed if a redirect or a link leads from below a root out of
+    the roots, and MissingExtra for a URL that needs a package which is not installed.
     """
     if is_url(path) and path.partition("://")[0].lower() in ("http", "https"):
         with closing(WebFile(path, rules.private_hosts, rules.root_urls)) as web:
@@ -119,7 +121,7 @@ def open_file(path: str, rules: SourceRules) -> Iterator[SourceFile]:
     try:
         with io.BufferedReader(io.FileIO(path), BLOCK_BYTES) as stream:
             named, roots = Path(os.path.abspath(path)), [folder.resolve() for folder in rules.root_folders]
-            # A link may be put there at any time. Only Linux tells the place of an open file.
+            # Someone may put a link there at any time. Only Linux shows the place of an open file.
             if sys.platform == "linux" and any(named.is_relative_to(root) for root in roots):
                 found = Path(os.readlink(f"/proc/self/fd/{stream.fileno()}"))
                 if not any(found.is_relative_to(root) for root in roots):
@@ -136,7 +138,7 @@ def open_file(path: str, rules: SourceRules) -> Iterator[SourceFile]:
 
 
 class _StoredFile(io.RawIOBase):
-    """A file in a store that fsspec opens, whose errors are of any kind: here they become FileError."""
+    """A file in a store that fsspec opens. The store may raise any error, and this class turns it into FileError."""
 
     def __init__(self, url: str):
         self._name = excerpt(shown(url))
@@ -168,15 +170,16 @@ class _StoredFile(io.RawIOBase):
         return bool(self._file.seekable())
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a position."""
-        return int(self._file.seek(offset, whence))
+        """Go to a position and return it."""
+        self._file.seek(offset, whence)
+        return self.tell()  # over SFTP, the `seek` of the store returns None
 
     def tell(self) -> int:
-        """Return the position, which `seek` does not for a file over SFTP."""
+        """Return the position."""
         return int(self._file.tell())
 
     def readinto(self, buffer: Any) -> int:
-        """Read into the buffer and return the number of bytes; 0 at the end of the file."""
+        """Read into the buffer and return the number of bytes, which is 0 at the end of the file."""
         try:
             data = self._file.read(len(buffer))
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Records of text files: .csv and .tsv, .jsonl and .txt, packed or not, line by line in constant memory."""
+"""Records of .csv, .tsv, .jsonl and .txt files, packed or not. They are read line by line in constant memory."""
 
 import csv
 import gzip
@@ -19,16 +19,16 @@ from shoal.process.extra import install_command
 from shoal.records.document import MAX_ROW_BYTES, Record, Records, SourceLabel, refuse_duplicate_columns, too_long
 from shoal.records.source_file import SourceFile, name_of
 
-#: The endings of the names of packed files. Python has zstd from 3.14 on; before, it comes from the extra `zstd`.
+#: The endings of the names of packed files. Python has zstd since 3.14; for earlier versions, the extra `zstd` has it.
 PACKED_ENDINGS = (".gz", ".zst")
 
-#: The first bytes of UTF-16, as they come through the decoder.
+#: The byte order marks of UTF-16, as the decoder of UTF-8 returns them.
 _UTF_16 = ("\udcff\udcfe", "\udcfe\udcff")
 
-#: Most characters of a line that is skipped. A file with a longer one is not read on.
+#: Most characters of a line that is skipped. At a longer line, reading of the file ends.
 MAX_LINE_CHARS = 2**28
 
-#: Most characters of blank lines one after another. While a reader skips them, its caller can neither report nor stop.
+#: Most characters of consecutive blank lines. While a reader skips them, its caller can neither report nor stop.
 MAX_BLANK_CHARS = 2**20
 
 #: The encoding of all text files, with or without a byte order mark.
@@ -36,24 +36,24 @@ ENCODING = "utf-8-sig"
 
 _CONVERT = "save it as such, or convert it with iconv -f ENCODING -t UTF-8"
 
-#: Quotes that are not closed at which a table is not read on: the lines after each are read twice.
+#: Most unclosed quotes in a table. For each of them, the lines after it are read twice.
 MAX_OPEN_QUOTES = 100
 
 #: Most characters of a whole number in JSON, its sign included.
 MAX_INT_DIGITS = 20
 
-#: Most lists and objects in a line of JSON, or brackets in its texts. An empty list takes twenty times its two bytes.
+#: Most brackets in a line of JSON, brackets in its texts included. An empty list needs over 50 bytes of memory.
 MAX_BRACKETS = 100_000
 
-#: Memory that a line of a row takes beside its characters, in bytes.
+#: Bytes of memory for a line of a row, in addition to its characters.
 LINE_BYTES = 150
 
-#: The cells of each row that is not blank, or what is wrong with it, each with the number of its first line.
+#: Pairs of the number of a row's first line and its cells, or its error. Blank rows are left out.
 _Rows = Generator[tuple[int, list[str] | BadDocument], None, None]
 
 
 class Line(NamedTuple):
-    """A line with its end, its number, and what is wrong with it; the text of one that is too long is left out."""
+    """A line with its number, its text and its error. The text includes the line's end, or is "" if it is too long."""
 
     number: int
     text: str
@@ -63,12 +63,12 @@ class Line(NamedTuple):
 def read_lines(file: SourceFile, label: SourceLabel) -> Generator[Line, None, None]:
     """Yield the lines of a UTF-8 file.
 
-    Raises BadDocument if a packed file is damaged, for UTF-16, and for over `MAX_BLANK_CHARS` of blank lines, and
-    MissingExtra.
+    Raises BadDocument if a packed file is damaged, for UTF-16, and for over `MAX_BLANK_CHARS` of blank lines. Raises
+    MissingExtra for zstd without its package.
     """
     number, num_blank, name = 0, 0, name_of(label.path).lower()
     packed, faults = _unpacked(file.stream, name)
-    # Invalid bytes come through as surrogates, so that the number of their line is known.
+    # The decoder turns invalid bytes into surrogates, so that a message can name their line.
     with packed, io.TextIOWrapper(packed, ENCODING, "surrogateescape", newline="") as text:
         try:
             while line := text.readline(MAX_ROW_BYTES + 1):
@@ -83,7 +83,7 @@ def read_lines(file: SourceFile, label: SourceLabel) -> Generator[Line, None, No
                     raise BadDocument(f"{label.at(number)}: {blank}: is the file text?")
                 # Most lines are short, of ASCII and without NUL bytes.
                 is_doubtful = not line.isascii() or len(line) > MAX_ROW_BYTES or "\0" in line
-                yield _checked(text, line, number, label) if is_doubtful else Line(number, line)
+                yield _check_line(text, line, number, label) if is_doubtful else Line(number, line)
         except faults as error:
             kind = name.rpartition(".")[2].replace("gz", "gzip").replace("zst", "zstd")
             raise BadDocument(
@@ -93,7 +93,7 @@ def read_lines(file: SourceFile, label: SourceLabel) -> Generator[Line, None, No
 
 
 def _unpacked(stream: "io.BufferedReader[Any]", name: str) -> tuple[Any, tuple[type[Exception], ...]]:
-    """Return a stream that unpacks a file as the ending of its name says, and what it raises for damaged data."""
+    """Return a stream that unpacks the file, by the ending of its name, and the errors it raises for damaged data."""
     if name.endswith(".gz"):
         return gzip.GzipFile(fileobj=stream), (EOFError, gzip.BadGzipFile, zlib.error)
     if not name.endswith(".zst"):
@@ -108,8 +108,8 @@ def _unpacked(stream: "io.BufferedReader[Any]", name: str) -> tuple[Any, tuple[t
     return zstd.ZstdFile(stream), (EOFError, zstd.ZstdError)
 
 
-def _checked(text: io.TextIOWrapper, line: str, number: int, label: SourceLabel) -> Line:
-    """Return the line, with an error if it is too long, has a NUL byte or has bytes that are not UTF-8."""
+def _check_line(text: io.TextIOWrapper, line: str, number: int, label: SourceLabel) -> Line:
+    """Return the line, with an error if it is too long, has a NUL byte, or has bytes that are not UTF-8."""
     if len(line) > MAX_ROW_BYTES or len(line.encode(errors="surrogateescape")) > MAX_ROW_BYTES:
         num_chars = len(line)
         while not line.endswith(("\n", "\r")) and (line := text.readline(MAX_ROW_BYTES)):
@@ -129,8 +129,8 @@ def _checked(text: io.TextIOWrapper, line: str, number: int, label: SourceLabel)
 
 
 def read_txt(file: SourceFile, label: SourceLabel) -> Records:
-    """Yield each line that is not blank as a record of one column, `text`."""
-    with closing(read_lines(file, label)) as lines:  # an error holds the frames, and so would hold the file open
+    """Yield each line that is not blank as a record with one column, `text`."""
+    with closing(read_lines(file, label)) as lines:  # otherwise an error that keeps this frame keeps the file open
         for number, line, error in lines:
             if error or line.strip():
                 yield number, error or {"text": line.rstrip("\r\n")}
@@ -183,15 +183,16 @@ def _table(found: _Rows, label: SourceLabel) -> Records:
 
 
 class _OpenQuote(csv.Error):
-    """Error of a row that does not end."""
+    """A row that does not end within its limit or the file, because a quote is not closed."""
 
 
 def _rows(file: SourceFile, label: SourceLabel) -> _Rows:
-    """Yield the rows that may be quoted.
+    """Yield the rows of a table whose cells may be quoted.
 
-    A quote that is not closed makes a row of all lines after it: but for the first, they are read again.
+    If a quote is not closed, the reader takes all lines after it into one row. Then the row's first line becomes a bad
+    row, and the other lines are read again.
     """
-    csv.field_size_limit(MAX_ROW_BYTES)  # of the whole process, which has no lower limit to keep
+    csv.field_size_limit(MAX_ROW_BYTES)  # it applies to the whole process, where nothing needs a lower limit
     with closing(read_lines(file, label)) as lines:
         again: deque[Line] = deque()
         num_open_quotes = 0
@@ -222,7 +223,7 @@ def _rows(file: SourceFile, label: SourceLabel) -> _Rows:
 
 
 def _lines_of_row(row: list[Line], again: deque[Line], lines: Iterator[Line]) -> Iterator[str]:
-    """Yield the lines that a reader asks for until its row is whole, and add them to `row`."""
+    """Yield the lines that a CSV reader needs for one row, and add them to `row`. Lines in `again` come first."""
     num_bytes = 0
     while line := again.popleft() if again else next(lines, None):
         row.append(line)
@@ -243,7 +244,7 @@ def _json_object(where: str, line: str) -> Record | BadDocument:
     try:
         record = _DECODER.decode(line)
         if "\\u" in line or num_brackets > MAX_DEPTH:
-            # Half of a surrogate pair, or too deep to be written again.
+            # It raises an error for half of a surrogate pair, and for a value too deep to be written.
             json.dumps(record, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         reason = f"{error.msg} at character {error.colno}" if isinstance(error, json.JSONDecodeError) else error

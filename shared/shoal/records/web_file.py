@@ -1,4 +1,4 @@
-"""Files at http and https addresses, read as a stream, from any position where the server allows it."""
+"""Files at http and https addresses, read as a stream. If the server allows it, reading can start anywhere."""
 
 import io
 import time
@@ -12,27 +12,27 @@ from shoal.errors import AddressNotAllowed, FileError, PathNotAllowed
 from shoal.process.allowed_path import is_below
 from shoal.process.private_network import check_address, send_request, without_query
 
-#: Most redirects that are followed to a file; each address is checked.
+#: Most redirects on the way to a file. Each address is checked.
 MAX_REDIRECTS = 5
 
-#: Time of waiting for a server in which at least so many bytes must come, so that no server holds up a job for days.
+#: In so many seconds of waiting, a server must send at least so many bytes. A slow server could hold up a job for days.
 PACE_S, PACE_BYTES = 60.0, 64 * 2**10
 
-#: Most digits of a size that a server tells; with more, the size is not known.
+#: Most digits of a size from a server. A longer size counts as unknown.
 MAX_LENGTH_DIGITS = 18
 
 _REDIRECTS = frozenset((301, 302, 303, 307, 308))
 
 
 class Pace:
-    """The pace at which a server sends a file, measured over `PACE_S` of waiting for it at a time."""
+    """The pace at which a server sends a file, measured in periods of `PACE_S` seconds of waiting."""
 
     def __init__(self) -> None:
         self._num_bytes = 0
         self._waited_s = 0.0
 
     def is_too_slow(self, num_bytes: int, waited_s: float) -> bool:
-        """Count bytes and the time for which they were waited for; return True if fewer than `PACE_BYTES` came."""
+        """Count bytes and the wait for them. Return True if fewer than `PACE_BYTES` came in a period that has ended."""
         self._num_bytes += num_bytes
         self._waited_s += waited_s
         if self._waited_s < PACE_S:
@@ -44,10 +44,10 @@ class Pace:
 class WebFile(io.RawIOBase):
     """A file that a web server sends.
 
-    `size_bytes` and `modified` (its ETag, else its date) are what the server says of it. A redirect is followed to
-    another path of the server, and to a public host. Raises AddressNotAllowed, InvalidRequest for a URL that cannot be
-    used, FileError where the file cannot be read or has changed meanwhile, and PathNotAllowed where a file below one of
-    the `root_urls` is redirected out of them.
+    The server says `size_bytes`, or None if it does not, and `modified`, which is the ETag, else the date. A redirect
+    may lead to another path of the server, or to a public host. Raises AddressNotAllowed, InvalidRequest for a URL that
+    cannot be used, FileError if the file cannot be read or has changed meanwhile, and PathNotAllowed if a redirect
+    leads from below the `root_urls` out of them.
     """
 
     def __init__(self, url: str, private_hosts: Collection[str], root_urls: Collection[str] = ()):
@@ -67,11 +67,11 @@ class WebFile(io.RawIOBase):
         return True
 
     def seekable(self) -> bool:
-        """Return True if the server says how large the file is, and sends parts of it."""
+        """Return True if the server says the size of the file and sends parts of it."""
         return self.size_bytes is not None and self._sends_parts
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a position; the next read asks the server for the part that begins there."""
+        """Go to a position and return it. The next read asks the server for the part that begins there."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size_bytes or 0}[whence] + offset
         if start != self._position:
             self._response.close()
@@ -79,22 +79,22 @@ class WebFile(io.RawIOBase):
         return start
 
     def readinto(self, buffer: Any) -> int:
-        """Read into the buffer and return the number of bytes; 0 at the end of the file.
+        """Read into the buffer and return the number of bytes, which is 0 at the end of the file.
 
-        Where the connection breaks, the server is asked once more for the part that begins there.
+        If the connection breaks, the server is asked once more, for the part that begins at the position.
         """
         is_at_end = self._response.isclosed() if self.size_bytes is None else self._position >= self.size_bytes
         if is_at_end:
             return 0
         began_s = time.monotonic()
         if self._response.isclosed():
-            self._go_on()
+            self._reconnect()
         try:
             num_bytes = self._read(buffer)
         except FileError:
             if not self.seekable():
                 raise
-            self._go_on()
+            self._reconnect()
             num_bytes = self._read(buffer)
         self._position += num_bytes
         if self._pace.is_too_slow(num_bytes, time.monotonic() - began_s):
@@ -108,7 +108,7 @@ class WebFile(io.RawIOBase):
         super().close()
 
     def _get(self, **headers: str) -> HTTPResponse:
-        """Return the response with the file, or with the part of it that the headers ask for."""
+        """Return the response with the file, or with the part that the headers ask for."""
         url, status = self.url, 206 if headers else 200
         for _ in range(MAX_REDIRECTS + 1):
             response = send_request(url, self._private_hosts, headers={"Accept-Encoding": "identity"} | headers)
@@ -119,8 +119,8 @@ class WebFile(io.RawIOBase):
                 raise self._failure(f"the server answers {response.status} {response.reason}")
             location = response.headers.get("Location", "")
             try:
-                url = self._next(url, location)
-            except ValueError as error:  # of urllib
+                url = self._redirect_target(url, location)
+            except ValueError as error:  # from urllib
                 raise self._failure(f"the server redirects to {excerpt(location)}, which is no URL") from error
         raise self._failure(f"there are over {MAX_REDIRECTS} redirects")
 
@@ -133,16 +133,16 @@ class WebFile(io.RawIOBase):
             raise self._failure(f"it ended after {self._position:,} of {self.size_bytes:,} bytes")
         return num_bytes
 
-    def _go_on(self) -> None:
-        """Ask for the file from the position on."""
+    def _reconnect(self) -> None:
+        """Ask for the part of the file from the position to the end. Raises FileError if the file has changed."""
         self._response.close()
         self._response = self._get(Range=f"bytes={self._position}-")
         begins = self._response.headers.get("Content-Range", "").startswith(f"bytes {self._position}-")
         if not begins or _version(self._response) != self.modified:
             raise self._failure("it has changed since it was opened")
 
-    def _next(self, url: str, location: str) -> str:
-        """Return the address to which a redirect leads. Users may name private hosts; servers may not."""
+    def _redirect_target(self, url: str, location: str) -> str:
+        """Return the address to which a redirect leads. A user may name private hosts, but a server may not."""
         target = urljoin(url, location)
         redirected = f"{without_query(self.url)} is redirected to"
         if urlsplit(url).scheme == "https" and urlsplit(target).scheme != "https":

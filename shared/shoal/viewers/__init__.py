@@ -1,1 +1,1 @@
-"""The figures for viewers of a pool: a snapshot, and what workers and jobs do. Imports the contract and the queue."""
+"""The figures of a pool that viewers show: a snapshot, rates and waits. Imports the contract and the queue."""

@@ -1,4 +1,4 @@
-"""The figures of a pool for its viewers: a snapshot, and the rates and waits between snapshots."""
+"""The figures of a pool that viewers show: a snapshot, and the rates and waits between snapshots."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,21 +12,21 @@ from shoal.contract.replies import STATUSES, TIMINGS
 from shoal.queue.lane import LaneLimits, LaneLoad, UnreadLoad
 from shoal.queue.producer import Producer
 
-#: Time over which the longer of the two measurements goes, in seconds.
+#: Seconds of the longer of the two measurements. The shorter one lies between two heartbeats.
 WINDOW_S = 60.0
 
-#: Most characters of a word of a heartbeat that are shown.
+#: Most characters of a string from a heartbeat.
 MAX_CHARS = 256
 
-#: Time for which a worker is shown that is not alive any more, in seconds.
+#: Seconds for which a dead worker stays in the figures.
 GONE_S = 600.0
 
-#: Most workers that are shown though they are not alive any more.
+#: Most dead workers in the figures.
 MAX_GONE = 20
 
 _Number = int | float
 
-#: What is shown of a heartbeat as it is, with the types of the values.
+#: The fields that a viewer shows as the heartbeat has them, with the types of their values.
 _WORKER_FIELDS: dict[str, Any] = {
     "model": str,
     "engine": str,
@@ -38,7 +38,7 @@ _WORKER_FIELDS: dict[str, Any] = {
     "memory_bytes": int,
 }
 
-#: The rates of a pool, and the counter in heartbeats of which each is the rise in a second.
+#: The counter in heartbeats for each rate of a pool. The rate is how much the counter rises in a second.
 _RATES = {
     "jobs_per_s": "jobs",
     "failed_per_s": "failed",
@@ -47,7 +47,7 @@ _RATES = {
     "tokens_per_s": "tokens",
 }
 
-#: The fields of a recent job and their types. The id, the operation and the numbers of a job may be unknown.
+#: The fields of a recent job and their types. A field may be None if its value can be unknown.
 _JOB_FIELDS: dict[str, Any] = {
     "id": str | None,
     "op": str | None,
@@ -62,16 +62,16 @@ _JOB_FIELDS: dict[str, Any] = {
     "total_s": int | float,
 }
 
-#: Most jobs that are taken from one heartbeat: workers write fewer.
+#: Most recent jobs from one heartbeat. Workers write fewer.
 _MAX_JOBS = 64
 
-#: The fields of a heartbeat of which work is the difference.
+#: The fields of a heartbeat whose differences are the work of a worker.
 _MEASURED = ("written_at", "counters", "waits", "batches")
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSnapshot:
-    """The state of a pool at a time by Redis's clock, in Unix seconds; `workers` has the heartbeats by worker id."""
+    """The state of a pool at `time_s` by Redis's clock, in Unix seconds. `workers` has the heartbeats by worker id."""
 
     time_s: float
     loads: Mapping[str, LaneLoad]
@@ -82,7 +82,7 @@ class PoolSnapshot:
 
     @classmethod
     async def take(cls, queue: Producer) -> Self:
-        """Read the pool in seven round trips, whatever the number of workers.
+        """Read the pool in seven round trips, for any number of workers.
 
         Raises Unavailable if Redis does not answer.
         """
@@ -100,7 +100,8 @@ class PoolSnapshot:
 class Work:
     """The work of a worker in the `seconds` between two heartbeats.
 
-    `waits` are of the seconds that jobs waited, by lane, and `fill` is of the shares of a pass's tokens that were used.
+    `waits` has a histogram of the seconds that jobs waited, by lane. `fill` is a histogram of the share of its possible
+    tokens that each forward pass used.
     """
 
     seconds: float
@@ -110,7 +111,7 @@ class Work:
 
     @classmethod
     def between(cls, before: Mapping[str, Any], now: Mapping[str, Any]) -> "Work":
-        """Return the work between two heartbeats that say when they were written."""
+        """Return the work between two heartbeats. Both have `written_at`."""
         earlier, later = (about.get("counters", {}) for about in (before, now))
         return cls(
             now["written_at"] - before["written_at"],
@@ -122,25 +123,25 @@ class Work:
 
 @dataclass(slots=True)
 class WorkerMeter:
-    """The meter of one worker: its last heartbeat, and its work since the one before and in the last minute."""
+    """The meter of one worker: its last heartbeat, its work since the heartbeat before, and in the last minute."""
 
     about: Mapping[str, Any] = field(default_factory=dict)
     last: Work | None = None
     minute: Work | None = None
-    #: When the worker was alive last, in Unix seconds.
+    #: The last time at which the worker was alive, in Unix seconds.
     seen_at: float = 0.0
     _beats: list[Mapping[str, Any]] = field(default_factory=list)
 
     def forget(self) -> None:
-        """Forget the heartbeats; what the last one told stays."""
+        """Forget the earlier heartbeats and the work, but keep `about`."""
         self.last = self.minute = None
         self._beats.clear()
 
     def update(self, about: Mapping[str, Any]) -> None:
-        """Take over a heartbeat, which may be one that was read before.
+        """Add a heartbeat, which may be the last one again.
 
-        One that does not say its time measures nothing. Earlier ones with later times were written before Redis's clock
-        was set back.
+        A heartbeat without its time measures nothing. If an earlier heartbeat has a later time, Redis's clock was set
+        back, and the earlier heartbeat is dropped.
         """
         self.about = about
         now_s = written_at(about)
@@ -158,17 +159,17 @@ class WorkerMeter:
 class PoolMeter:
     """The meter of one pool, which measures from one snapshot to the next. For one thread.
 
-    `num_cached` returns how many texts the caller has found in the cache: workers know only of their own.
+    `num_cached` returns how many texts the caller itself has found in the cache. Workers do not know these texts.
     """
 
     def __init__(self, num_cached: Callable[[], float] = lambda: 0):
         self._num_cached = num_cached
         self._meters: dict[str, WorkerMeter] = {}
-        self._cached: deque[tuple[float, float]] = deque()  # times, and the texts that the caller had found by then
+        self._cached: deque[tuple[float, float]] = deque()  # times, and `num_cached` at these times
 
     def measure(self, pool: PoolSnapshot) -> dict[str, Any]:
-        """Return what the pool is and does, as docs/http.md has it; what is not known is None."""
-        self._note(pool)
+        """Return the figures of the pool in the form of `GET /v1/pool` in docs/http.md. Unknown figures are None."""
+        self._update(pool)
         alive = [self._meters[worker_id] for worker_id in pool.workers]
         minute = [meter.minute for meter in alive if meter.minute]
         return {
@@ -183,13 +184,13 @@ class PoolMeter:
         }
 
     def forget_rates(self) -> None:
-        """Measure anew from the next snapshot on; workers that are gone stay."""
+        """Begin new measurements with the next snapshot. Workers that are gone stay in the figures."""
         self._cached.clear()
         for meter in self._meters.values():
             meter.forget()
 
-    def _note(self, pool: PoolSnapshot) -> None:
-        """Take over the heartbeats, and forget workers that are gone for long."""
+    def _update(self, pool: PoolSnapshot) -> None:
+        """Add the heartbeats of a snapshot, and forget workers that were gone for too long."""
         for worker_id, about in pool.workers.items():
             meter = self._meters.setdefault(worker_id, WorkerMeter())
             meter.update(about)
@@ -198,14 +199,13 @@ class PoolMeter:
         for n, (seen_at, worker_id) in enumerate(reversed(gone)):
             if n >= MAX_GONE or seen_at <= pool.time_s - GONE_S:
                 del self._meters[worker_id]
-        while (
-            self._cached and not pool.time_s - WINDOW_S < self._cached[0][0] < pool.time_s
-        ):  # Redis's clock may be set
+        # Redis's clock may be set back, so a later time goes too.
+        while self._cached and not pool.time_s - WINDOW_S < self._cached[0][0] < pool.time_s:
             self._cached.popleft()
         self._cached.append((pool.time_s, self._num_cached()))
 
     def _rates(self, alive: Sequence[WorkerMeter], minute: Sequence[Work]) -> dict[str, float | None]:
-        """Return what the workers do together: of their last two heartbeats, and of the last minute for the cache."""
+        """Return the rates of all workers together, from the last two heartbeats. `cache_hit_rate` covers a minute."""
         last = [meter.last for meter in alive if meter.last]
         is_known = bool(last) or not alive
         rates = {name: _rate(last, counter) if is_known else None for name, counter in _RATES.items()}
@@ -223,7 +223,7 @@ class PoolMeter:
 
 
 def _describe_worker(worker_id: str, meter: WorkerMeter, is_alive: bool) -> dict[str, Any]:
-    """Return what a worker is and does; one that is not alive any more is `gone`, and does nothing."""
+    """Return the figures of a worker. A worker that is no longer alive has the state `gone` and no rates."""
     last = [meter.last] if is_alive and meter.last else []
     fill = meter.minute.fill if is_alive and meter.minute else None
     return {
@@ -240,12 +240,12 @@ def _describe_worker(worker_id: str, meter: WorkerMeter, is_alive: bool) -> dict
 
 
 def _waits(lane: str, work: Iterable[Work], meters: Iterable[WorkerMeter]) -> dict[str, float | None]:
-    """Return quantiles of the waits of the lane's jobs in seconds, and the longest wait of the last minute.
+    """Return quantiles of the waits of the lane's jobs in the last minute, and the longest wait, in seconds.
 
-    The quantiles are estimates, of which none exceeds the longest wait.
+    The quantiles are estimates, and at most the longest wait.
     """
-    told = [longest for meter in meters if (longest := typed(meter.about, "longest_waits", dict))]
-    longest_s = max((s for longest in told if (s := typed(longest, lane, _Number)) is not None), default=None)
+    longest_waits = [longest for meter in meters if (longest := typed(meter.about, "longest_waits", dict))]
+    longest_s = max((s for longest in longest_waits if (s := typed(longest, lane, _Number)) is not None), default=None)
     waits = total(of_worker.waits[lane] for of_worker in work if lane in of_worker.waits)
     found: dict[str, float | None] = {"wait_p50_s": None, "wait_p95_s": None, "wait_max_s": longest_s}
     for name, share in (("wait_p50_s", 0.5), ("wait_p95_s", 0.95)):
@@ -259,14 +259,15 @@ def _sum(work: Iterable[Work], counter: str) -> float:
 
 
 def _rate(work: Iterable[Work], counter: str) -> float:
-    """Return by how much a counter rose in a second, in workers that did so side by side."""
+    """Return how much a counter rose in a second, summed over workers."""
     return sum(of_worker.counters.get(counter, 0.0) / of_worker.seconds for of_worker in work)
 
 
 def _busy(work: Iterable[Work]) -> float | None:
     """Return the mean share of the time in which engines computed.
 
-    A forward pass counts between the heartbeats where it ends, and may have begun before: a share is at most 1.
+    A forward pass counts wholly between the two heartbeats where it ends, though it may have begun before. So each
+    share is limited to 1.
     """
     shares = [min(1.0, of_worker.counters.get("busy_s", 0.0) / of_worker.seconds) for of_worker in work]
     return _ratio(sum(shares), len(shares))
@@ -279,7 +280,7 @@ def _ratio(part: float, whole: float) -> float | None:
 def _recent_jobs(abouts: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the jobs that the workers with these heartbeats answered last, newest first, each with its `worker`.
 
-    Those that are not of the documented shape are left out.
+    Jobs without the documented fields and types are left out.
     """
     jobs = []
     for worker_id, about in abouts.items():
@@ -298,13 +299,13 @@ def _is_sound(job: Mapping[str, Any]) -> bool:
 
 
 def _since(before: Mapping[str, Any], now: Mapping[str, Any], field: str, name: str) -> Histogram:
-    """Return what a histogram has measured between two heartbeats."""
+    """Return the histogram of the values that were measured between two heartbeats."""
     later, earlier = Histogram.from_map(now[field][name]), before.get(field, {}).get(name)
     return later.minus(Histogram.from_map(earlier)) if earlier else later
 
 
 def typed(values: Mapping[str, Any], name: str, type_: Any) -> Any:
-    """Return a value of a heartbeat, of a string its beginning; None if it is of another type."""
+    """Return a value of a heartbeat, or None if it has another type. A long string is cut."""
     value = values.get(name)
     if isinstance(value, str):
         value = value[:MAX_CHARS]
@@ -312,6 +313,6 @@ def typed(values: Mapping[str, Any], name: str, type_: Any) -> Any:
 
 
 def written_at(about: Mapping[str, Any]) -> float | None:
-    """Return when a heartbeat was written, by Redis's clock in Unix seconds; None for one that does not say it."""
+    """Return the time at which a heartbeat was written, by Redis's clock in Unix seconds, or None if it is unknown."""
     time_s = about.get("written_at")
     return float(time_s) if isinstance(time_s, int | float) and 0 < time_s < 2**40 else None

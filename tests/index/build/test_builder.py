@@ -20,6 +20,7 @@ from conftest import TESTS
 from index_versions import quantise
 from numpy.typing import NDArray
 
+from shoal.bulk.served_model import ModelInfo
 from shoal.contract.options import Options
 from shoal.errors import (
     BadDocument,
@@ -38,7 +39,7 @@ from shoal.records.source import Source
 from shoal.task_progress import TaskProgress
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import build
-from shoal_workers.index.build.document_encoder import GROUP, SYNC_EVERY, LocalEncoder, ModelInfo, Waiting, no_wait
+from shoal_workers.index.build.document_encoder import GROUP, SYNC_EVERY, LocalEncoder, Waiting, no_wait
 from shoal_workers.index.build.scratch import SCRATCH
 from shoal_workers.index.build.vectors import EMBEDDED, SEARCHED_AT_ONCE, check_retrieval, texts_of
 from shoal_workers.index.files.array_file import save_array

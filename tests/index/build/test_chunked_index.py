@@ -23,7 +23,7 @@ from shoal.settings import Settings
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import BuildResult, build
 from shoal_workers.index.build.chunks import Cutter
-from shoal_workers.index.build.document_encoder import LocalEncoder, ModelInfo
+from shoal_workers.index.build.document_encoder import LocalEncoder, info_of
 from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.files.manifest import BAD_ROWS
 from shoal_workers.index.index import Index, current_version
@@ -145,7 +145,7 @@ def test_a_long_job_cuts_with_the_tokenizer_of_the_model(tmp_path: Path, encoder
 
 
 def test_the_tokenizer_is_of_the_original_of_a_model_where_none_is_prepared(encoder: Encoder, tmp_path: Path) -> None:
-    model = ModelInfo.of(encoder.model, encoder.fingerprint)
+    model = info_of(encoder.model, encoder.fingerprint)
     cutter = Cutter.open(tmp_path, model, Options(chunk_tokens=10))
     assert cutter is not None
     assert [part.text for part in cutter.cut(Document("a", "Storm. Rain.", {}))] == ["Storm. Rain."]

@@ -1,4 +1,4 @@
-"""A worker whose vectors depend on the text alone: a real one's differ by rounding with the other texts of a pass."""
+"""A worker whose vectors depend on the text alone. A real worker rounds differently beside other texts of a pass."""
 
 import threading
 from collections.abc import Iterator
@@ -17,10 +17,10 @@ from shoal.queue.delivery import Answer
 
 MODEL, DIMENSION, FINGERPRINT = "steady", 8, "f1"
 
-#: A text with this in it is too long for the model.
+#: A text that contains these words is too long for the model.
 TOO_LONG = "too long"
 
-#: A text with this in it makes the worker fail.
+#: A text that contains this word makes the worker fail.
 BROKEN = "broken"
 
 
@@ -31,7 +31,7 @@ def vectors_of(texts: list[str]) -> NDArray[np.float32]:
 
 
 class SteadyWorker:
-    """The worker, stepped by hand or run by a thread. It answers at most `max_jobs`; others stay in their lane."""
+    """A worker that a test steps by hand or runs in a thread. After `max_jobs` answers, jobs stay in their lane."""
 
     def __init__(self, queue: Queue, max_jobs: int = 2**31, digest: str = "d1"):
         self.queue = queue
@@ -45,7 +45,7 @@ class SteadyWorker:
         self.queue.pool.announce("steady", self.about)
 
     def step(self) -> None:
-        """Announce the worker, and answer jobs that wait."""
+        """Announce the worker, and answer waiting jobs."""
         self.announce()
         if self.num_answered >= self.max_jobs:
             return
@@ -57,7 +57,7 @@ class SteadyWorker:
 
     @contextmanager
     def running(self) -> Iterator["SteadyWorker"]:
-        """Step in a thread until the end of the `with`, also while Redis is away."""
+        """Run the worker in a thread until the end of the `with`, even while Redis does not answer."""
         stopped = threading.Event()
 
         def serve() -> None:
@@ -76,7 +76,7 @@ class SteadyWorker:
 
 
 def steady_reply(job: Job, model: str = MODEL) -> Reply:
-    """Return the worker's reply to the job."""
+    """Return the reply of a steady worker to the job."""
     if any(BROKEN in text for text in job.texts):
         return Reply.failure(job.id, Internal("a worker has failed"))
     if any(TOO_LONG in text for text in job.texts):

@@ -35,6 +35,21 @@ def run(
     )
 
 
+#: Runs `shoal` with its arguments after the first one, which is the most bytes of a file.
+_SMALL_DISK = """
+import resource, sys
+from shoal.cli.main import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
+main(sys.argv[2:])
+"""
+
+
+def run_on_small_disk(max_file_bytes: int, *arguments: Any, **settings: Any) -> "subprocess.CompletedProcess[str]":
+    """Run `shoal` while no file can grow over `max_file_bytes`, like on a full disk, and return its output."""
+    command = [sys.executable, "-c", _SMALL_DISK, str(max_file_bytes), *map(str, arguments)]
+    return subprocess.run(command, env=environment(**settings), capture_output=True, text=True, timeout=PATIENCE_S)
+
+
 class Process:
     """A running `shoal …`, which the end of the `with` kills if it has not ended by then."""
 

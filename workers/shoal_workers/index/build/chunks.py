@@ -7,13 +7,13 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from shoal.bulk.served_model import ModelInfo
 from shoal.contract.excerpt import excerpt
 from shoal.contract.options import DOCUMENT_PROMPTS, Options
 from shoal.errors import BadDocument, ModelMismatch, ModelNotFound
 from shoal.records.document import Document
 from shoal_workers.encoding.chunking import Chunker, open_chunker
 from shoal_workers.encoding.tokenizer import Tokenizer
-from shoal_workers.index.build.document_encoder import ModelInfo
 from shoal_workers.index.files.documents import to_line
 from shoal_workers.model.model import Model, prepared_folder
 from shoal_workers.model.source import find_source, transformer_folder

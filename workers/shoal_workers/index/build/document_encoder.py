@@ -1,17 +1,15 @@
 """The encoder of a build: it makes the vectors of documents, in this process or in a pool."""
 
-import time
-from collections.abc import Callable, Collection, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
-from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.bulk.job_stream import JobStream, groups
-from shoal.bulk.served_model import check_one_model, check_same_vectors
+from shoal.bulk.served_model import ModelInfo, check_one_model, document_prompt, served_model
 from shoal.client.redis.client import Client
 from shoal.contract.options import DOCUMENT_PROMPTS, Options
 from shoal.errors import NotReady
@@ -29,9 +27,6 @@ GROUP = 512
 #: a multiple of the texts that encoders take at a time, so that these are the same ones after an interruption.
 SYNC_EVERY = 4_096
 
-#: Pause before the pool is looked at again for a worker, in seconds.
-RETRY_S = 0.5
-
 #: A function that is called with the reason while the encoder waits.
 Waiting = Callable[[str], None]
 
@@ -40,26 +35,10 @@ def no_wait(reason: str) -> None:
     """Ignore the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelInfo:
-    """The properties of a model that the vectors of an index depend on.
-
-    `prompt` is the name of the prompt before each document, or empty for the model's default. The `fingerprint` stands
-    for all else that a vector depends on, such as precision and texts of prompts; it is empty where it is not known.
-    """
-
-    name: str
-    digest: str
-    pooling: str
-    dimension: int
-    prompt: str
-    fingerprint: str
-
-    @classmethod
-    def of(cls, model: Model, fingerprint: str) -> Self:
-        """Return the properties of a prepared model, and the fingerprint of its encoder."""
-        prompt = _document_prompt(model.prompts)
-        return cls(model.name, model.digest, model.pooling, model.dimension, prompt, fingerprint)
+def info_of(model: Model, fingerprint: str) -> ModelInfo:
+    """Return the properties of a prepared model whose encoder has the fingerprint."""
+    prompt = document_prompt(model.prompts)
+    return ModelInfo(model.name, model.digest, model.pooling, model.dimension, prompt, fingerprint)
 
 
 class DocumentEncoder(Protocol):
@@ -82,7 +61,7 @@ class LocalEncoder:
     """An opened model as the encoder of a build, in the process that builds."""
 
     def __init__(self, encoder: "Encoder"):
-        self.model = ModelInfo.of(encoder.model, encoder.fingerprint)
+        self.model = info_of(encoder.model, encoder.fingerprint)
         self._encoder = encoder
 
     def embed(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[NDArray[np.float32]]:
@@ -102,17 +81,14 @@ class PoolEncoder:
         self._client = client
 
     @classmethod
-    def find(cls, client: Client, waiting: Waiting | None = None) -> Self:
-        """Return the encoder of the client's pool; with `waiting`, once a worker is ready.
+    def find(cls, client: Client) -> Self:
+        """Return the encoder of the client's pool.
 
-        Raises NotReady without a ready worker or if workers serve different models, and Unavailable without Redis.
+        Raises NotReady without a ready worker or if workers make different vectors, and Unavailable without Redis.
         """
-        while (model := served_model_info(client)) is None:
-            if waiting is None:
-                raise NotReady("no worker of the pool is ready: start one, or build in this process (--local)")
-            waiting("waiting for a worker")
-            time.sleep(RETRY_S)
-        return cls(client, model)
+        if model := served_model(client.pool.ready().values()):
+            return cls(client, model)
+        raise NotReady("no worker of the pool is ready: start one, or build in this process (--local)")
 
     def embed(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[NDArray[np.float32]]:
         """Yield the vectors of the texts, job by job, through the bulk lane.
@@ -131,26 +107,6 @@ class PoolEncoder:
                     yield job.vectors
 
 
-def served_model_info(client: Client) -> ModelInfo | None:
-    """Return the model that all ready workers of the client's pool serve, or None if no worker is ready.
-
-    Raises NotReady if their vectors differ, by the model or by settings, and Unavailable without Redis.
-    """
-    workers = client.pool.ready().values()
-    check_same_vectors(workers)
-    about: dict[str, Any]
-    for about in workers:
-        return ModelInfo(
-            name=str(about.get("model")),
-            digest=str(about.get("digest")),
-            pooling=str(about.get("pooling")),
-            dimension=dimension if isinstance(dimension := about.get("dimension"), int) else 0,
-            prompt=_document_prompt(about.get("prompts", [])),
-            fingerprint=str(about.get("fingerprint")),
-        )
-    return None
-
-
 def served_digest(client: Client) -> str | None:
     """Return the digest of the model that the pool serves, or None if no worker is ready.
 
@@ -159,8 +115,3 @@ def served_digest(client: Client) -> str | None:
     workers = client.pool.ready().values()
     check_one_model(workers)
     return next((str(about.get("digest")) for about in workers), None)
-
-
-def _document_prompt(known: Collection[str]) -> str:
-    """Return the name of a model's prompt for documents; empty if it has none."""
-    return next((name for name in DOCUMENT_PROMPTS if name in known), "")

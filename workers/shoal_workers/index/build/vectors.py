@@ -12,9 +12,10 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.bulk.served_model import ModelInfo
 from shoal.errors import IndexCorrupt, IndexMismatch
 from shoal.task_progress import Report
-from shoal_workers.index.build.document_encoder import SYNC_EVERY, DocumentEncoder, ModelInfo, Waiting
+from shoal_workers.index.build.document_encoder import SYNC_EVERY, DocumentEncoder, Waiting
 from shoal_workers.index.build.scratch import BuildState
 from shoal_workers.index.files.array_file import open_array, write_header
 from shoal_workers.index.files.documents import Documents, HashTable
