@@ -1,18 +1,18 @@
-"""Fusion: a hit's score by its vector and by its words together, in one pass over the vectors."""
+"""Fusion: scores from vectors and words together, in one pass over the vectors."""
 
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-#: Weight of the cosine in a hybrid score if the search names none: docs/search.md has the measurements.
+#: Weight of the cosine in a hybrid score if the search names none. docs/search.md has the measurements.
 ALPHA = 0.7
 
 
 class Prior(NamedTuple):
-    """The part of the scores that is known before vectors are compared, float32 `[count + added]`.
+    """The part of the scores that is known before vectors are compared.
 
-    A score is `weight` times the cosine plus the number in `known`.
+    A score is `weight` times the cosine plus the document's number in `known`, float32 `[count + added]`.
     """
 
     weight: float
