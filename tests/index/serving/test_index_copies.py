@@ -1,4 +1,4 @@
-"""Indexes on their way through a store: workers elsewhere see whole versions alone, whatever fails and whenever."""
+"""Indexes on their way through a store: workers elsewhere only see whole versions, whatever fails and whenever."""
 
 import itertools
 import json
@@ -35,7 +35,7 @@ from shoal_workers.index.versions import delete, make_current
 
 
 class Scene:
-    """The index `news` on the machine that builds, in a store, and on a machine that serves."""
+    """The index `news` on the machine that builds it, in a store, and on a machine that serves it."""
 
     def __init__(self, folder: Path, template: Path):
         self.template = template
@@ -52,27 +52,27 @@ class Scene:
         return publish_version(self.news, self.template, version)
 
     def send(self, **options: bool) -> None:
-        """Upload the index, as after a publish where the options do not say otherwise."""
+        """Upload the index; if the options do not say otherwise, a version was published just now."""
         upload(self.news, self.store, **{"is_published": True} | options)
 
     def look(self, now: float = 0) -> None:
-        """Bring the copies to what the store has."""
+        """Make the copies equal to the store."""
         self.copies.look(now)
 
     @property
     def stored_version(self) -> str:
-        """The version that the store says to serve, after a check of all of its files."""
+        """The version that the store says to serve, after a check of all its files."""
         return Index.open(self.stored).folder.name
 
     @property
     def served(self) -> str:
-        """The version of the copy, as its documents say, after a check of all of its files; empty without one."""
+        """The version of the copy according to its documents, after a check of all its files; empty without a copy."""
         folder = self.copied / "news"
         return str(Index.open(folder).documents.document(0)["version"]) if (folder / CURRENT).exists() else ""
 
     @property
     def error(self) -> str:
-        """The reason why the copy is not as the store has it."""
+        """The reason why the copy differs from the store."""
         return read_errors(self.copied).get("news", "")
 
     @property
@@ -83,13 +83,13 @@ class Scene:
 
 @pytest.fixture
 def scene(tmp_path: Path, index_folder: Path) -> Scene:
-    """A version v1 that is built."""
+    """Return a scene with a built version v1."""
     return Scene(tmp_path, index_folder)
 
 
 @pytest.fixture
 def broken(scene: Scene) -> Path:
-    """The version v2 in the store, which is to be served next; a copy has v1."""
+    """Return a scene with a version v2 in the store, to be served next, and a copy of v1."""
     scene.send()
     scene.look()
     scene.publish("v2")
@@ -98,12 +98,12 @@ def broken(scene: Scene) -> Path:
 
 
 def versions_in(folder: Path) -> set[str]:
-    """Return the names of what is in a folder of an index, beside the files of its own."""
+    """Return the names in the folder of an index, except the names of its own files."""
     return {path.name for path in folder.iterdir() if path.is_dir()}
 
 
 def damage(path: Path) -> bytes:
-    """Change the last byte of a file; return what it was."""
+    """Change the last byte of a file; return the byte before the change."""
     right = path.read_bytes()
     path.write_bytes(right[:-1] + bytes([right[-1] ^ 1]))
     return right
@@ -120,7 +120,7 @@ class TestUpload:
         assert written.index("news/current") < min(written.index(f"{other}/{VECTORS}") for other in ("v1", "v3"))
         scene.store.heal()
         scene.send()
-        assert scene.store.faults.paths("wb") == ["news/current"]  # what the store has is not sent again
+        assert scene.store.faults.paths("wb") == ["news/current"]  # files that the store has are not sent again
 
     def test_an_interrupted_upload_goes_on_with_the_files_that_are_not_whole(self, scene: Scene) -> None:
         scene.send()
@@ -135,7 +135,7 @@ class TestUpload:
         scene.send(is_published=False)
         assert scene.stored_version == "v1"
         scene.publish("v2")
-        scene.send(is_published=False)  # as after an upload that failed
+        scene.send(is_published=False)  # as if an upload had failed
         assert scene.stored_version == "v2"
         publish_version(tmp_path / "other" / "news", scene.template, "w1")
         upload(tmp_path / "other" / "news", scene.store, is_published=True)
@@ -147,7 +147,7 @@ class TestUpload:
         scene.send()
         assert scene.stored_version == "v2"
 
-    def test_an_upload_anew_mends_the_store(self, scene: Scene) -> None:
+    def test_an_upload_anew_repairs_the_store(self, scene: Scene) -> None:
         scene.send()
         damage(scene.stored / "v1" / VECTORS)
         (scene.stored / "v1" / DOCUMENTS).unlink()
@@ -255,9 +255,9 @@ class TestCopies:
         scene.store.heal()
         for _ in range(2):
             scene.look()
-            assert (scene.served, scene.downloaded, scene.error) == ("v2", [], "")  # it is there
+            assert (scene.served, scene.downloaded, scene.error) == ("v2", [], "")  # the version is there
 
-    def test_what_is_no_index_is_left_alone(self, scene: Scene) -> None:
+    def test_other_files_than_indexes_are_left_alone(self, scene: Scene) -> None:
         scene.send()
         (scene.store.folder / "notes.txt").write_text("no index")
         for name in ("unpublished", ".hidden", "with space"):
@@ -458,7 +458,7 @@ class TestFaults:
 
     @pytest.mark.usefixtures("broken")
     @pytest.mark.parametrize("error", [PermissionError, KeyError])
-    def test_a_store_that_is_away_changes_nothing_and_tells_no_secret(
+    def test_a_store_that_is_away_changes_nothing_and_shows_no_secret(
         self, scene: Scene, error: type[Exception]
     ) -> None:
         def fail(operation: str, path: str) -> None:
@@ -493,11 +493,11 @@ class TestFaults:
 
 
 class TestDamagedCopy:
-    """A worker that finds the copy damaged has it mended from the store."""
+    """If a worker finds a copy damaged, the copy is repaired from the store."""
 
     @pytest.fixture
     def indexes(self, scene: Scene, encoder: Encoder) -> Iterator[OpenIndexes]:
-        """The copies as a worker serves them, before it has looked at the first."""
+        """Return the copies as a worker serves them, before its first look at them."""
         scene.send()
         scene.look()
         scene.store.heal()
@@ -543,7 +543,7 @@ class TestDamagedCopy:
         assert (indexes["news"].vectors.tobytes(), indexes.errors) == (mended.tobytes(), {})
 
     @pytest.mark.usefixtures("indexes")
-    def test_one_that_is_as_in_the_store_is_not_compared_without_end(self, scene: Scene) -> None:
+    def test_that_equals_the_store_is_not_compared_without_end(self, scene: Scene) -> None:
         for now in (1, 2):
             tell_damage(scene.copied, "news")
             scene.look(now)

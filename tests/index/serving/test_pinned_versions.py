@@ -1,4 +1,4 @@
-"""Pages of a search are of one version of an index, also if another one is published in between."""
+"""All pages of a search come from one version of an index, even if another version is published in between."""
 
 import os
 import shutil
@@ -30,14 +30,14 @@ from shoal_workers.loop.worker import Worker
 
 @pytest.fixture
 def news(tmp_path: Path, index_folder: Path) -> Path:
-    """An index with the version v1."""
+    """Return an index with the version v1."""
     publish_version(folder := tmp_path / "indexes" / "news", index_folder, "v1")
     return folder
 
 
 @pytest.fixture
 def indexes(news: Path, encoder: Encoder) -> Iterator[OpenIndexes]:
-    """The indexes that are served."""
+    """Return the served indexes."""
     (indexes := OpenIndexes({}, news.parent, encoder.model)).look(0)
     yield indexes
     shutil.rmtree(news.parent, ignore_errors=True)
@@ -51,12 +51,12 @@ def cursor_of(version: str) -> str:
 
 
 def replies(queue: Queue) -> dict[str, Reply]:
-    """Return the replies that have come, by the id of their job."""
+    """Return the replies so far, by the ids of their jobs."""
     return {reply.id: reply for reply in queue.inbox("me").wait()}
 
 
 def find_version(indexes: OpenIndexes, version: str) -> Index:
-    """Return a version, as a cursor of it asks for it, once it is open."""
+    """Return the version that a cursor names, once it is open."""
     return find_index(indexes, "news", cursor_of(version)).result()
 
 
@@ -125,7 +125,7 @@ def test_few_versions_are_open_at_a_time_and_none_again_and_again(
     assert find_version(indexes, names[MAX_PINNED]).manifest.version == names[MAX_PINNED]
 
 
-def test_a_cursor_of_another_index_is_called_so(indexes: OpenIndexes) -> None:
+def test_a_cursor_of_another_index_is_refused(indexes: OpenIndexes) -> None:
     cursor = Cursor("d", "v1", 10, 0.5, 7, "", index="faq").pack()
     with pytest.raises(InvalidRequest, match='cursor is of the index "faq", and index is "news": name that index'):
         find_index(indexes, "news", cursor)

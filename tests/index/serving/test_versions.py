@@ -1,4 +1,4 @@
-"""The versions of an index: published, rolled back, deleted, and kept as many as are asked for."""
+"""The versions of an index are published, rolled back and deleted, and the given number of them is kept."""
 
 import fcntl
 import json
@@ -165,7 +165,7 @@ def test_a_list_leaves_out_what_is_removed_meanwhile(
     def read_and_remove(folder: Path) -> Manifest:
         manifest = read(folder)
         if folder.name == removed:
-            for name in gone or [path.name for path in folder.iterdir()]:  # a removal may not be through yet
+            for name in gone or [path.name for path in folder.iterdir()]:  # as if a removal had not ended yet
                 (folder / name).unlink()
             if not gone:
                 folder.rmdir()

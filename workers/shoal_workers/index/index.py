@@ -129,7 +129,7 @@ class Index:
         try:
             return LexicalIndex.open(self.folder, self.manifest.count)
         except (IndexMismatch, NotReady) as error:
-            return type(error)(error.message)  # a copy: the frames of the first one would keep files open
+            return type(error)(error.message)  # a copy, because the frames of the error itself would keep files open
 
     def search(self, queries: NDArray[np.float32], k: int) -> list[list[dict[str, Any]]]:
         """Return the `k` documents of highest cosine for each of `[queries, dimension]` normalised vectors, best first.
@@ -163,7 +163,7 @@ class Index:
         going_on: Callable[[], object] = lambda: None,
         shared: SharedProducts | None = None,
     ) -> RankedSearch:
-        """Run a search with options. The arguments and errors are the arguments and errors of `RankedSearch`."""
+        """Run a search with options. `RankedSearch` describes the arguments and the errors."""
         with self._telling_corruption():
             return RankedSearch(self, job, vectors, going_on, shared)
 

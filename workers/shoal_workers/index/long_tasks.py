@@ -202,8 +202,8 @@ def manage_index(request: ManageIndex, folder: Path, pool_digest: str | None, ke
     """Do the action on the index in `folder`, and return its versions afterwards, the newest first.
 
     `pool_digest` is the digest of the model that the pool serves, or None if it serves none. Two rollbacks with the
-    same `key` count as one; an empty key counts for nothing. Raises IndexNotFound, InvalidRequest for a delete of the
-    current version or a rollback from the first one, IndexMismatch for a version of another model than the pool's, and
+    same `key` count as one; an empty key is ignored. Raises IndexNotFound, InvalidRequest for a delete of the current
+    version or a rollback from the first one, IndexMismatch for a version of another model than the pool's, and
     IndexCorrupt.
     """
     if request.action == "rollback":

@@ -105,7 +105,7 @@ def open_scratch(out: Path, arguments: dict[str, Any]) -> Iterator[tuple[Path, B
     except _FINAL:
         if lock is not None and _is_at(lock, folder):
             shutil.rmtree(folder, ignore_errors=True)
-            with suppress(OSError):  # it has other files
+            with suppress(OSError):  # the folder has other files
                 out.rmdir()
         raise
     finally:
@@ -126,7 +126,7 @@ def remove_interrupted(out: Path, is_unwanted: Callable[[str], bool]) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
         finally:
             os.close(lock)
-    with suppress(OSError):  # it has other files
+    with suppress(OSError):  # the folder has other files
         out.rmdir()
 
 
