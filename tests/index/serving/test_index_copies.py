@@ -89,7 +89,7 @@ def scene(tmp_path: Path, index_folder: Path) -> Scene:
 
 @pytest.fixture
 def broken(scene: Scene) -> Path:
-    """Return a scene with a version v2 in the store, to be served next, and a copy of v1."""
+    """Return the folder of v2 in the store, which is to be served next; the copy has v1."""
     scene.send()
     scene.look()
     scene.publish("v2")
@@ -98,12 +98,12 @@ def broken(scene: Scene) -> Path:
 
 
 def versions_in(folder: Path) -> set[str]:
-    """Return the names in the folder of an index, except the names of its own files."""
+    """Return the names of the folders in a folder."""
     return {path.name for path in folder.iterdir() if path.is_dir()}
 
 
 def damage(path: Path) -> bytes:
-    """Change the last byte of a file; return the byte before the change."""
+    """Change the last byte of a file; return the right contents."""
     right = path.read_bytes()
     path.write_bytes(right[:-1] + bytes([right[-1] ^ 1]))
     return right
@@ -135,7 +135,7 @@ class TestUpload:
         scene.send(is_published=False)
         assert scene.stored_version == "v1"
         scene.publish("v2")
-        scene.send(is_published=False)  # as if an upload had failed
+        scene.send(is_published=False)  # like the upload after one that failed
         assert scene.stored_version == "v2"
         publish_version(tmp_path / "other" / "news", scene.template, "w1")
         upload(tmp_path / "other" / "news", scene.store, is_published=True)

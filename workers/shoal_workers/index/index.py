@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -151,10 +151,6 @@ class Index:
                 hits.append({"id": document.pop("id"), "score": score, **document})
             answers.append(hits)
         return answers
-
-    def shared(self, queries: NDArray[np.float32]) -> AbstractContextManager[SharedProducts]:
-        """Give the products that `find` may share among several jobs, for these vectors of the jobs' texts."""
-        return self.exact_search.shared(queries)
 
     def find(
         self,
