@@ -1,6 +1,5 @@
 """Served indexes follow their changes in Redis: over a switch of versions, while Redis is away, past bad entries."""
 
-import shutil
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 from blocking import ChangeLog
 from conftest import wait_until
-from index_versions import publish_version
+from index_versions import publish_version, served_in
 from queues import Queue, drive
 
 from shoal.changes.change import Change
@@ -69,13 +68,10 @@ def index_home(tmp_path: Path, index_folder: Path) -> Path:
 @pytest.fixture
 def indexes(index_home: Path, encoder: Encoder, log: Log) -> Iterator[OpenIndexes]:
     """Return the indexes in that folder, opened."""
-    indexes = OpenIndexes({}, index_home, encoder.model, 1, log)
-    indexes.look(0)
-    assert indexes["news"].count
-    yield indexes
-    shutil.rmtree(index_home, ignore_errors=True)
-    for now in range(2):
-        indexes.look(now)
+    with served_in(index_home, encoder.model, change_log=log) as indexes:
+        indexes.look(0)
+        assert indexes["news"].count
+        yield indexes
 
 
 def change(index: Index, added: str = "", deleted: str = "", **others: Any) -> Change:
@@ -143,23 +139,20 @@ def test_an_index_that_is_not_open_is_opened_for_its_changes(
 def test_an_index_that_was_closed_has_its_changes_when_it_is_opened_again(
     index_home: Path, encoder: Encoder, log: Log
 ) -> None:
-    indexes = OpenIndexes({}, index_home, encoder.model, 1, log, idle_s=60)
-    indexes.look(0)
-    log.append("news", change(indexes["news"], "a", "0"))
-    indexes.follow()
-    told = indexes.describe()
-    for close_after_s in (61, 122):
-        indexes.look(time.monotonic() + close_after_s)
-        indexes.follow()  # no change before has opened it
-        assert (indexes.num_open, indexes.describe()) == (0, told)
-        assert {"a", "0"} & ids(indexes["news"]) == {"a"}
-    later = change(indexes["news"], "b")
-    indexes.look(time.monotonic() + 183)
-    log.append("news", later)
-    assert "b" in ids(indexes["news"])
-    shutil.rmtree(index_home)
-    indexes.look(0)
-    indexes.look(0)
+    with served_in(index_home, encoder.model, change_log=log, idle_s=60) as indexes:
+        indexes.look(0)
+        log.append("news", change(indexes["news"], "a", "0"))
+        indexes.follow()
+        described = indexes.describe()
+        for close_after_s in (61, 122):
+            indexes.look(time.monotonic() + close_after_s)
+            indexes.follow()  # no change before has opened it
+            assert (indexes.num_open, indexes.describe()) == (0, described)
+            assert {"a", "0"} & ids(indexes["news"]) == {"a"}
+        later = change(indexes["news"], "b")
+        indexes.look(time.monotonic() + 183)
+        log.append("news", later)
+        assert "b" in ids(indexes["news"])
 
 
 def test_a_new_version_has_all_changes_before_it_is_served(

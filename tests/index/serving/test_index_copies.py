@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from faulty_store import SECRET, FaultyStore, Killed
-from index_versions import add_version, publish_version
+from index_versions import add_version, publish_version, served_in
 
 from shoal.errors import FileError, IndexCorrupt, Unavailable
 from shoal.index_folder import CURRENT
@@ -501,11 +501,8 @@ class TestDamagedCopy:
         scene.send()
         scene.look()
         scene.store.heal()
-        indexes = OpenIndexes({}, scene.copied, encoder.model, are_copies=True)
-        yield indexes
-        shutil.rmtree(scene.copied)
-        for now in range(2):
-            indexes.look(now)
+        with served_in(scene.copied, encoder.model, are_copies=True) as indexes:
+            yield indexes
 
     def test_what_is_damaged_or_missing_is_downloaded_again(self, indexes: OpenIndexes, scene: Scene) -> None:
         version = scene.copied / "news" / "v1"

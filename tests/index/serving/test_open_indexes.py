@@ -13,7 +13,7 @@ from threading import Barrier
 import numpy as np
 import pytest
 from conftest import PATIENCE_S, wait_until
-from index_versions import add_version, maps_of, publish_version, write_version
+from index_versions import add_version, maps_of, publish_version, served_in, write_version
 from queues import Queue, drive
 
 import shoal_workers.index.files.manifest
@@ -50,10 +50,8 @@ def news(index_home: Path, index_folder: Path) -> Path:
 @pytest.fixture
 def indexes(index_home: Path, encoder: Encoder) -> Iterator[OpenIndexes]:
     """Return the indexes in that folder."""
-    yield (indexes := OpenIndexes({}, index_home, encoder.model))
-    shutil.rmtree(index_home, ignore_errors=True)
-    for now in range(2):
-        indexes.look(now)
+    with served_in(index_home, encoder.model) as indexes:
+        yield indexes
 
 
 def versions(indexes: OpenIndexes) -> dict[str, str]:
@@ -398,10 +396,8 @@ class TestOpening:
     @pytest.fixture
     def indexes(self, index_home: Path, encoder: Encoder) -> Iterator[OpenIndexes]:
         """Return the indexes in the folder, which are closed after a minute."""
-        yield (indexes := OpenIndexes({}, index_home, encoder.model, idle_s=60))
-        shutil.rmtree(index_home, ignore_errors=True)
-        for now in range(2):
-            indexes.look(now)
+        with served_in(index_home, encoder.model, idle_s=60) as indexes:
+            yield indexes
 
     def test_a_hundred_are_listed_and_none_is_open(
         self, news: Path, index_home: Path, indexes: OpenIndexes, queue: Queue, encoder: Encoder

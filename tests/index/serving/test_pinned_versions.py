@@ -1,7 +1,6 @@
 """All pages of a search come from one version of an index, even if another version is published in between."""
 
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from blocking import ChangeLog
-from index_versions import maps_of, publish_version
+from index_versions import maps_of, publish_version, served_in
 from queues import Queue, drive
 
 from shoal.changes.change import Change
@@ -38,11 +37,9 @@ def news(tmp_path: Path, index_folder: Path) -> Path:
 @pytest.fixture
 def indexes(news: Path, encoder: Encoder) -> Iterator[OpenIndexes]:
     """Return the served indexes."""
-    (indexes := OpenIndexes({}, news.parent, encoder.model)).look(0)
-    yield indexes
-    shutil.rmtree(news.parent, ignore_errors=True)
-    for now in range(2):
-        indexes.look(10**9 + now)
+    with served_in(news.parent, encoder.model) as indexes:
+        indexes.look(0)
+        yield indexes
 
 
 def cursor_of(version: str) -> str:
@@ -164,18 +161,13 @@ def test_changes_are_found_in_the_version_of_a_cursor(
     news: Path, index_folder: Path, encoder: Encoder, queue: Queue
 ) -> None:
     log = ChangeLog(queue.broker, queue.keys)
-    indexes = OpenIndexes({}, news.parent, encoder.model, change_log=log)
-    indexes.look(0)
-    publish_version(news, index_folder, "v2")
-    indexes.look(1)
-    vector = np.array(indexes["news"].vectors[:1])
-    for position in ("before", "after"):
-        document = Document(position, "new", {})
-        log.append("news", Change((document,), vector, (), encoder.model.digest, 0.0))
-        indexes.follow()
-        found = find_version(indexes, "v1")
-        assert position in found.live.ids
-    del found
-    shutil.rmtree(news.parent)
-    for now in range(2):
-        indexes.look(10**9 + now)
+    with served_in(news.parent, encoder.model, change_log=log) as indexes:
+        indexes.look(0)
+        publish_version(news, index_folder, "v2")
+        indexes.look(1)
+        vector = np.array(indexes["news"].vectors[:1])
+        for position in ("before", "after"):
+            document = Document(position, "new", {})
+            log.append("news", Change((document,), vector, (), encoder.model.digest, 0.0))
+            indexes.follow()
+            assert position in find_version(indexes, "v1").live.ids

@@ -2,7 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,10 @@ from shoal_workers.index.files.manifest import (
 )
 from shoal_workers.index.index import current_version
 from shoal_workers.index.lexical.lexical_file import write_lexical
+from shoal_workers.index.serving.open_indexes import OpenIndexes
 from shoal_workers.index.vectors.quantisation import QuantisationBasis, QuantisedVectors
 from shoal_workers.index.versions import make_current
+from shoal_workers.model.model import Model
 
 
 def add_version(folder: Path, template: Path, name: str, **manifest: Any) -> Path:
@@ -56,6 +59,15 @@ def publish_version(folder: Path, template: Path, name: str, **manifest: Any) ->
     version = add_version(folder, template, name, **manifest)
     make_current(folder, name)
     return version
+
+
+@contextmanager
+def served_in(home: Path, model: Model, **options: Any) -> Iterator[OpenIndexes]:
+    """Give the indexes in a folder as a worker serves them; afterwards, remove the folder and close them."""
+    yield (indexes := OpenIndexes({}, home, model, **options))
+    shutil.rmtree(home, ignore_errors=True)
+    for _ in range(2):
+        indexes.look(10**9)
 
 
 def maps_of(pid: int, version: Path) -> list[str]:
