@@ -99,7 +99,7 @@ def test_a_field_has_the_kind_that_all_its_values_have() -> None:
 
 
 def test_the_value_that_made_a_field_one_of_keywords_is_reported() -> None:
-    told: list[tuple[list[Any], dict[str, Any]]] = [
+    expected: list[tuple[list[Any], dict[str, Any]]] = [
         (["1", "2.5", "20x5", "x", "7"], {"document": 3, "odd": "20x5", "others": "number"}),
         ([None, ["1", "2"], ["3", "n/a"]], {"document": 3, "odd": "n/a", "others": "number"}),
         ([7, "unknown", "none"], {"document": 2, "odd": "unknown", "others": "number"}),
@@ -108,7 +108,7 @@ def test_the_value_that_made_a_field_one_of_keywords_is_reported() -> None:
         (["a", "b", "1984"], {}),
         ([True, "a"], {}),
     ]
-    for values, odd in told:
+    for values, odd in expected:
         fields = DocumentFields({})
         for value in values:
             fields.add({} if value is None else {"f": value})

@@ -28,7 +28,7 @@ from shoal_workers.index.store.copies import (
     RETRY_AFTER_S,
     Copies,
     read_errors,
-    tell_damage,
+    report_damage,
 )
 from shoal_workers.index.store.store import UPLOADED, upload, upload_missing
 from shoal_workers.index.versions import delete, make_current
@@ -395,14 +395,15 @@ class TestFaults:
         assert scene.served == "v2"
 
     @pytest.mark.parametrize(
-        ("missing", "told"), [("", "v2 in the store of indexes is to be served"), (DOCUMENTS, "is missing: run `shoal")]
+        ("missing", "reason"),
+        [("", "v2 in the store of indexes is to be served"), (DOCUMENTS, "is missing: run `shoal")],
     )
-    def test_a_missing_version_or_file(self, broken: Path, scene: Scene, missing: str, told: str) -> None:
+    def test_a_missing_version_or_file(self, broken: Path, scene: Scene, missing: str, reason: str) -> None:
         elsewhere = scene.store.folder / "elsewhere"
         shutil.move(broken / missing, elsewhere)
         scene.look()
         assert scene.served == "v1"
-        assert told in scene.error
+        assert reason in scene.error
         shutil.move(elsewhere, broken / missing)
         scene.look(RETRY_AFTER_S)
         assert (scene.served, scene.error) == ("v2", "")
@@ -542,7 +543,7 @@ class TestDamagedCopy:
     @pytest.mark.usefixtures("indexes")
     def test_that_equals_the_store_is_not_compared_without_end(self, scene: Scene) -> None:
         for now in (1, 2):
-            tell_damage(scene.copied, "news")
+            report_damage(scene.copied, "news")
             scene.look(now)
             assert "is as the store of indexes has it" in scene.error
         scene.look(MAX_RETRY_AFTER_S)

@@ -241,8 +241,8 @@ def test_clients_see_the_name_of_an_index_and_the_log_its_folder(
     assert fault is not None
     assert fault.message.startswith("news/v2/documents.jsonl is not what was built")
     assert indexes.errors["news"] == fault.message
-    for told in (fault.message, of_page.value.message):
-        assert str(news.parent) not in told
+    for message in (fault.message, of_page.value.message):
+        assert str(news.parent) not in message
     assert f"{news}/v2/documents.jsonl is not what was built" in caplog.text
     assert f"{news}/v1/manifest.json cannot be read" in caplog.text
 
@@ -383,11 +383,11 @@ def test_the_kinds_of_fields_are_described(index_home: Path, encoder: Encoder, i
         write_version(index_home / name / "v1", [Document("1", "storm", values)], vectors, digest=digest)
         make_current(index_home / name, "v1")
     indexes.look(0)
-    told = indexes.describe()
+    described = indexes.describe()
     kinds = {"year": "number", "tags": "keyword", "published": "date", "is_new": "boolean", "more": "stored"}
-    assert told["news"]["fields"] == kinds
-    assert list(told["many"]["fields"]) == [f"field{n:03}" for n in range(100)]
-    assert (indexes["news"].kinds, indexes.describe()) == (kinds, told)
+    assert described["news"]["fields"] == kinds
+    assert list(described["many"]["fields"]) == [f"field{n:03}" for n in range(100)]
+    assert (indexes["news"].kinds, indexes.describe()) == (kinds, described)
 
 
 class TestOpening:
@@ -420,12 +420,12 @@ class TestOpening:
         self, news: Path, indexes: OpenIndexes
     ) -> None:
         indexes.look(0)
-        told, now_s = indexes.describe(), time.monotonic()
+        described, now_s = indexes.describe(), time.monotonic()
         indexes["news"].search(indexes["news"].vectors[:1], 3)
         indexes.look(now_s + 59)
         assert indexes.num_open == 1
         indexes.look(time.monotonic() + 60)
-        assert (indexes.num_open, indexes.describe(), indexes.errors) == (0, told, {})
+        assert (indexes.num_open, indexes.describe(), indexes.errors) == (0, described, {})
         assert maps_of(os.getpid(), news / "v1") == []
         assert versions(indexes) == {"news": "v1"}
 

@@ -139,7 +139,7 @@ class Index:
         IndexCorrupt for numbers or documents that no build wrote.
         """
         live = self.live
-        with self._telling_corruption():
+        with self._naming_corruption():
             found = self.exact_search.top_k(queries, k, live.hidden_rows)
         if live.ids:
             found = merged(found, live.top_k(queries, k), self.manifest.count, k)
@@ -160,7 +160,7 @@ class Index:
         shared: SharedProducts | None = None,
     ) -> RankedSearch:
         """Run a search with options. `RankedSearch` describes the arguments and the errors."""
-        with self._telling_corruption():
+        with self._naming_corruption():
             return RankedSearch(self, job, vectors, going_on, shared)
 
     def fields_at(self, live: LiveDocuments) -> Fields:
@@ -179,7 +179,7 @@ class Index:
         return fields
 
     @contextmanager
-    def _telling_corruption(self) -> Iterator[None]:
+    def _naming_corruption(self) -> Iterator[None]:
         try:
             yield
         except IndexError as error:  # fewer than k upper bounds reach the k-th score, so they belong to other vectors

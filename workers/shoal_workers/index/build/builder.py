@@ -61,8 +61,8 @@ class BuildResult:
     an earlier row. `num_bad` rows of the source were left out. Changes of `num_changed` ids are folded in; `num_lost`
     others cannot be read or are lost from Redis. `found_share` is the part of a sample of rows that were found by their
     own texts. It is None if the version `is_unchanged`: then it is the current version, which a build would repeat.
-    `fields` has the `kind` of each field. If most values of a keyword field are of another kind, the field also has
-    that kind as `others`, the first value of no such kind as `odd`, and the number of that value's `document`.
+    `fields` has the `kind` of each field. If most values of a keyword field are of another kind, the field has this
+    kind as `others`, the first value that is not of this kind as `odd`, and the number of that value's `document`.
     """
 
     version: str
@@ -202,7 +202,7 @@ class _Version:
             if not is_alike:
                 return None
             for name in manifest.files:
-                self._tell("comparing")
+                self._report_step("comparing")
                 if checksum(version / name) != manifest.checksums[name]:
                     return None
             result = self._result(0, state.count)
@@ -212,7 +212,7 @@ class _Version:
     def fill(self, former: FormerVersion | None, fields: dict[str, dict[str, Any]]) -> BuildResult:
         """Write the files of the version beside its documents, or the rest of them after an interruption."""
         folder, state, encoder, dimension = self.folder, self.state, self.encoder, self.encoder.model.dimension
-        write_lexical(folder, state.count, state.arguments["language"], partial(self._tell, "indexing words"))
+        write_lexical(folder, state.count, state.arguments["language"], partial(self._report_step, "indexing words"))
         plan = VectorPlan.make(HashTable.open(folder, HASHES, state.count), former)
         num_new = len(plan.new_rows)
         needed = 4 * dimension * (state.count + (num_new if num_new < state.count else 0))
@@ -222,11 +222,11 @@ class _Version:
                 "free: free some space; an index there is unchanged"
             )
         embed_texts(folder, state, plan, encoder, self.report)
-        vectors = write_vectors(folder, plan, dimension, partial(self._tell, "copying"))
-        width = QuantisedVectors.write(folder, vectors, partial(self._tell, "quantising"))
+        vectors = write_vectors(folder, plan, dimension, partial(self._report_step, "copying"))
+        width = QuantisedVectors.write(folder, vectors, partial(self._report_step, "quantising"))
         quantised = QuantisedVectors.open(folder, state.count, dimension, width)
-        telling = partial(self._tell, "validating")
-        found_share = check_retrieval(folder, state.version, vectors, quantised, encoder, self._tell, telling)
+        report = partial(self._report_step, "validating")
+        found_share = check_retrieval(folder, state.version, vectors, quantised, encoder, self._report_step, report)
         self._write_manifest(width, num_new)
         result = self._result(num_new, int((plan.taken_from >= 0).sum()))
         result = replace(result, found_share=found_share, fields=fields)
@@ -235,7 +235,7 @@ class _Version:
         (folder / EMBEDDED).unlink(missing_ok=True)
         return result
 
-    def _tell(self, step: str, fraction: float = 1.0) -> None:
+    def _report_step(self, step: str, fraction: float = 1.0) -> None:
         self.report(self.state.progress(step, fraction))
 
     def _result(self, num_embedded: int, num_reused: int) -> BuildResult:
@@ -254,7 +254,7 @@ class _Version:
         """Write the manifest, and make all files of the version safe on the disk."""
         state, checksums = self.state, {}
         for name in FILES:
-            self._tell("publishing")
+            self._report_step("publishing")
             checksums[name] = checksum(self.folder / name)
         model = asdict(self.encoder.model)
         chunk_tokens, chunk_overlap = state.arguments["chunks"] or (0, 0)

@@ -99,7 +99,7 @@ class _Reading:
     def copy(self, read_files: ReadFiles | None) -> None:
         """Write the documents into a file. Raises BadDocument if there are none."""
         num_chars = 0
-        found = self._source.rows(self._tell, read_files)
+        found = self._source.rows(self._report_progress, read_files)
         with (self._folder / DOCUMENTS).open("wb") as file, closing(found) as rows:
             for number, row in enumerate(rows, 1):
                 self._state.num_rows = number
@@ -112,7 +112,7 @@ class _Reading:
                     except BadDocument as error:
                         self._leave_out(BadRow(row.number, f"{self._source.where(row.number, row.id)}: {error}"))
                 if number % REPORT_EVERY == 0 or self._source.is_folder or num_chars >= REPORT_CHARS:
-                    self._tell()
+                    self._report_progress()
                     num_chars = 0
         if not self.sizes:
             raise BadDocument(f"{self._source.label.path}: there are no documents in it; at least one is needed")
@@ -180,7 +180,7 @@ class _Reading:
             raise BadDocument(row.reason)
         self._bad.add(row)
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         num_bad, first_bad = (self._bad.num, self._bad.first) if self._bad else (0, ())
         self._report(TaskProgress(self._state.num_rows, num_bad, first_bad, self._source.fraction, "reading"))
 

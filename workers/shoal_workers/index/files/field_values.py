@@ -78,8 +78,8 @@ class DocumentFields:
     def kinds_found(self) -> dict[str, dict[str, Any]]:
         """Return the `kind` of each field, by its name, with the value that may have made it a keyword by mistake.
 
-        If most of the field's values are of a kind `others`, `odd` is its first value of no such kind, in document
-        number `document`.
+        If most values of the field are of a kind `others`, `odd` is the first value that is not, and `document` is the
+        number of its document.
         """
         return {name: self._fields[name].kind_found() for name in sorted(self._fields)}
 

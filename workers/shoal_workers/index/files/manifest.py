@@ -1,12 +1,12 @@
 """The manifest of a version of an index, the names of the version's files, and their checksums.
 
 my-index/current                     the name of the version to serve
-my-index/history                     the versions that were published before it and it, one a line: see `versions`
-my-index/.rollback                   the last rollback of a long job: see `versions`
-my-index/.read-files                 the texts of the files of a folder, in SQLite: see `shoal.records.folder`
-my-index/.building/                  the version that is being built, or was when its build was interrupted
+my-index/history                     the versions that were published, one a line: see `versions`
+my-index/.rollback                   the last rollback with a key: see `versions`
+my-index/.read-files                 the texts of a source's files, in SQLite: see `shoal.records.folder`
+my-index/.building/                  the version of a running or interrupted build
 my-index/<version>/manifest.json     model, digest, dimension, count, checksums, when built
-my-index/<version>/build.json        the long job that built the version, and its result: see `builder`
+my-index/<version>/build.json        the key and the result of the build: see `builder`
 my-index/<version>/bad-rows.jsonl    the rows of the source that were left out, each with the reason
 my-index/<version>/vectors.npy       float32 [count, dimension], normalised
 my-index/<version>/quantised.npy     int8 [count, quantised_width], the codes of the vectors: see `quantisation`
@@ -23,7 +23,7 @@ my-index/<version>/terms.npy         uint64 [terms], the hashes of the words' st
 my-index/<version>/term-starts.npy   int64 [terms + 1], where the postings of each begin, and the end of the last
 my-index/<version>/postings.npy      int32 [postings], the rows that have the term
 my-index/<version>/impacts.npy       uint8 [postings], the impact of the term in each: see `lexical.lexical_index`
-my-index/<version>/changes.jsonl     one line for each change that the source does not have: see `folding`
+my-index/<version>/changes.jsonl     the changes of documents that are not in the source: see `folding`
 """
 
 import hashlib

@@ -24,7 +24,7 @@ from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.search.pages import Cursor
 from shoal_workers.index.serving.served_version import Failure, PinnedVersions, ServedVersion, description_of
 from shoal_workers.index.serving.version_opener import VersionOpener
-from shoal_workers.index.store.copies import read_errors, tell_damage
+from shoal_workers.index.store.copies import read_errors, report_damage
 from shoal_workers.index.store.store import is_index_name
 from shoal_workers.index.vectors.search import SearchThreads
 from shoal_workers.model.model import Model
@@ -240,8 +240,8 @@ class OpenIndexes(Mapping[str, Index]):
     def _switch(self, name: str, folder: Path, now: float) -> Failure | None:
         """Serve the current version of an index; if that fails, return the reason and keep the served version.
 
-        A version that replaces another one, or whose index the settings name, is opened first. It waits while Redis,
-        which has its changes, is away.
+        A version that replaces another one, or whose index the settings name, is opened first. While Redis, which has
+        its changes, is away, the version waits.
         """
         former, failure, version = self._served.get(name), self._failures.get(name), None
         found = self._waiting.pop(name, None)
@@ -277,7 +277,7 @@ class OpenIndexes(Mapping[str, Index]):
         if not former or former.error.message != error.message:
             log.warning("index %s: %s", name, error.message)
         if self._are_copies and name not in self._folders and isinstance(error, IndexCorrupt | IndexNotFound):
-            tell_damage(self._home, name)
+            report_damage(self._home, name)
         # A copy of the error, because the frames of the error itself would keep files of the version open.
         return Failure(type(error)(error.message), name, folder, version, now + RETRY_AFTER_S)
 

@@ -14,7 +14,7 @@ from shoal_workers.index.index import FOLDER_NAME, Index, check_model
 from shoal_workers.model.model import Model
 
 #: Fields of the manifest that a description contains.
-_TOLD = ("version", "built_at", "model", "digest", "fingerprint", "dimension", "prompt", "ids_are_positions")
+_DESCRIBED = ("version", "built_at", "model", "digest", "fingerprint", "dimension", "prompt", "ids_are_positions")
 
 #: Most fields of documents in a description, and most characters of their names together.
 MAX_FIELDS, MAX_NAME_CHARS = 100, 4_096
@@ -112,7 +112,7 @@ def _described(
         if len(fields) == MAX_FIELDS or num_chars > MAX_NAME_CHARS:
             break
         fields[name] = kind
-    named = {name: getattr(manifest, name) for name in _TOLD}
+    named = {name: getattr(manifest, name) for name in _DESCRIBED}
     changes = {"num_changes": num_changes, "changes_through": changes_through}
     return {"count": count, **named, **changes, "fields": fields}
 

@@ -1,9 +1,9 @@
 """This machine's copies of the indexes in a store, which its workers serve.
 
 index-copies/<name>/                      an index as a build leaves it, with the current version and the one before
-index-copies/<name>/.download-<version>/  a version that is not whole yet
-index-copies/<name>/.damaged              made by a worker that found the copy damaged, so that it is compared anew
-index-copies/.errors.json                 by the name of each index that is not as the store has it, the reason
+index-copies/<name>/.download-<version>/  a version that is not complete yet
+index-copies/<name>/.damaged              made by a worker that found the copy damaged: it is compared again
+index-copies/.errors.json                 the reasons why copies differ from the store, by the names of indexes
 """
 
 import hashlib
@@ -250,7 +250,7 @@ def save_errors(folder: Path, errors: Mapping[str, str]) -> None:
             replace_file(folder / ERRORS, json.dumps(errors))
 
 
-def tell_damage(folder: Path, name: str) -> None:
+def report_damage(folder: Path, name: str) -> None:
     """Let the files of a copy in the folder of copies be compared with the store again. Without a copy, do nothing."""
     with suppress(OSError):
         (folder / name / DAMAGED).touch()

@@ -1,9 +1,10 @@
 """The store of indexes, a folder at a URL that fsspec opens, as in S3: versions are uploaded to it.
 
-<name>/<version>/…       the files of a version that have a checksum, and after them its manifest
-<name>/current           the name of the version to serve, and a line feed, written after all files of the version
+<name>/<version>/…       the files of a version that have a checksum, then its manifest
+<name>/current           the name of the version to serve, and a line feed, written after the version
 
-Versions never change. The folder of an index has a file of the names that it has uploaded: only these are removed.
+Versions never change. The folder of an index has a file with the names of its uploaded versions. Only these versions
+are removed from the store.
 """
 
 import fcntl

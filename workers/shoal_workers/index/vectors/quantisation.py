@@ -176,7 +176,7 @@ class QuantisedVectors:
 
 
 def _main_directions(sample: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:
-    """Return an orthonormal basis `[dimension, kept]` with at least `MIN_SHARE` of the vectors, and the width of codes.
+    """Return an orthonormal basis `[dimension, kept]` with enough of the vectors' length, and the width of codes.
 
     The basis is the first right singular vectors, rotated at random within the space that they span. So the numbers of
     a vector are of similar size, and one step suits all of them.
