@@ -161,6 +161,12 @@ def test_a_change_that_could_not_be_read_is_never_packed(wrong: Change, error: t
         wrong.pack()
 
 
+def fill(log: ChangeLog) -> list[str]:
+    """Append as many changes to the log as may be in no build; return their positions."""
+    ids = list(map(str, range(MAX_CHANGE_IDS)))
+    return [log.append("news", change(deleted=ids)) for _ in range(MAX_CHANGES // MAX_CHANGE_IDS)]
+
+
 def test_a_log_has_the_changes_in_their_order(log: ChangeLog) -> None:
     sent = [change(["1", "2"]), change(deleted=["1"]), change(["3"], ["2"])]
     positions = [log.append("news", one) for one in sent]
@@ -184,14 +190,13 @@ def test_a_long_log_is_read_in_several_steps(log: ChangeLog, monkeypatch: pytest
 
 
 def test_the_changes_that_no_build_has_are_limited_in_number(log: ChangeLog) -> None:
-    ids = list(map(str, range(MAX_CHANGE_IDS)))
-    positions = [log.append("news", change(deleted=ids)) for _ in range(MAX_CHANGES // MAX_CHANGE_IDS)]
+    positions = fill(log)
     with pytest.raises(TooManyChanges, match=r"index news has 10,000 changes .* that no build has folded in"):
         log.append("news", change(deleted=["1"]))
     assert log.positions() == {"news": positions[-1]}
     log.append("other", change(deleted=["1"]))
     log.fold("news", positions[0], [START])
-    positions.append(log.append("news", change(deleted=ids)))
+    positions.append(log.append("news", change(deleted=map(str, range(MAX_CHANGE_IDS)))))
     with pytest.raises(TooManyChanges):
         log.append("news", change(deleted=["1"]))
     assert positions_of(log) == positions
@@ -300,17 +305,14 @@ def test_a_position_of_another_log_is_before_all_changes(log: ChangeLog, queue: 
 def test_a_version_of_another_log_has_none_of_the_changes(log: ChangeLog, queue: Queue) -> None:
     others = [log.append("news", change([str(n)])) for n in range(3)]
     queue.redis.delete(queue.keys.changes("news"), queue.keys.changed)
-    for _ in range(MAX_CHANGES // MAX_CHANGE_IDS):
-        log.append("news", change(deleted=map(str, range(MAX_CHANGE_IDS))))
+    fill(log)
     log.fold("news", others[2], others)
     with pytest.raises(TooManyChanges):
         log.append("news", change(deleted=["1"]))
 
 
 def test_an_index_whose_log_is_gone_takes_changes_after_a_build(log: ChangeLog, queue: Queue) -> None:
-    ids = list(map(str, range(MAX_CHANGE_IDS)))
-    for _ in range(MAX_CHANGES // MAX_CHANGE_IDS):
-        position = log.append("news", change(deleted=ids))
+    position = fill(log)[-1]
     queue.redis.delete(queue.keys.changes("news"))
     with pytest.raises(TooManyChanges):
         log.append("news", change(deleted=["1"]))
@@ -331,8 +333,7 @@ def test_a_log_goes_on_after_an_entry_of_another_program(log: ChangeLog, queue: 
 
 
 def test_a_rollback_counts_the_changes_again(log: ChangeLog) -> None:
-    ids = list(map(str, range(MAX_CHANGE_IDS)))
-    positions = [log.append("news", change(deleted=ids)) for _ in range(MAX_CHANGES // MAX_CHANGE_IDS)]
+    positions = fill(log)
     log.fold("news", positions[-1], [positions[0]])
     log.append("news", change(deleted=["1"]))
     log.fold("news", positions[0], [positions[0]])

@@ -91,6 +91,8 @@ def test_the_next_page_is_of_the_version_of_the_page_before(
 def test_a_version_is_closed_once_no_page_of_it_was_asked_for_for_a_while(
     news: Path, indexes: OpenIndexes, index_folder: Path
 ) -> None:
+    assert indexes["news"].count
+    assert maps_of(os.getpid(), news / "v1")
     for name in ("v2", "v3"):
         publish_version(news, index_folder, name)
         indexes.look(1)
@@ -128,14 +130,9 @@ def test_a_cursor_of_another_index_is_refused(indexes: OpenIndexes) -> None:
         find_index(indexes, "news", cursor)
 
 
-@pytest.mark.parametrize("version", ["../news/v1", ".building", "", "x" * 200])
-def test_a_version_that_is_not_there_is_refused(indexes: OpenIndexes, version: str) -> None:
-    assert "kept no more" in refusal(indexes, version)
-
-
-def test_versions_that_are_gone_take_no_place(indexes: OpenIndexes) -> None:
-    for n in range(2 * MAX_PINNED):
-        assert "kept no more" in refusal(indexes, f"gone{n}")
+def test_versions_that_are_not_there_are_refused_and_take_no_place(indexes: OpenIndexes) -> None:
+    for version in ("../news/v1", ".building", "", "x" * 200, *(f"gone{n}" for n in range(2 * MAX_PINNED))):
+        assert "kept no more" in refusal(indexes, version), version
 
 
 def test_a_version_that_cannot_be_opened_fails_its_own_search_alone(
