@@ -29,7 +29,7 @@ def hash_of(text: str) -> bytes:
 
 
 class HashTable:
-    """The hashes of the rows' texts: first halves, in order, second halves, and rows, uint64 `[3, count]`."""
+    """Hashes of the rows' texts, sorted by first half: first halves, second halves and rows, uint64 `[3, count]`."""
 
     def __init__(self, table: NDArray[np.uint64]):
         self._table = table

@@ -47,7 +47,7 @@ def to_number(value: str | float) -> float:
 
 
 def to_boolean(value: str | float) -> int:
-    """Return 1 for true and 0 for false, or for these words. Raises ValueError."""
+    """Return 1 for true and 0 for false, and for these words in any case. Raises ValueError."""
     word = str(value).lower() if isinstance(value, bool | str) else ""
     if word not in ("true", "false"):
         raise ValueError("it is neither true nor false")

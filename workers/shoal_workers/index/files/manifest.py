@@ -10,7 +10,7 @@ my-index/<version>/build.json        the key and the result of the build: see `b
 my-index/<version>/bad-rows.jsonl    the rows of the source that were left out, each with the reason
 my-index/<version>/vectors.npy       float32 [count, dimension], normalised
 my-index/<version>/quantised.npy     int8 [count, quantised_width], the codes of the vectors: see `quantisation`
-my-index/<version>/basis.npy         float32 [dimension, kept], the directions that the codes are for
+my-index/<version>/basis.npy         float32 [dimension, kept], the directions of the basis
 my-index/<version>/scales.npy        float64 [3], the units of the codes and the length of the longest vector
 my-index/<version>/documents.jsonl   one document a line
 my-index/<version>/offsets.npy       int64 [count + 1], where each document begins, and the end of the last

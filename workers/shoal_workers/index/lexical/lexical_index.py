@@ -32,7 +32,7 @@ IMPACT_STEP = (K1 + 1) / 255
 #: Version of terms and impacts. It is raised by one whenever a text gets other terms or impacts.
 VERSION = 1
 
-#: Most characters of a query whose words are searched, as many as of a text that is embedded.
+#: Most characters of a query that are searched for words. The texts that are embedded have the same limit.
 MAX_QUERY_CHARS = 8_192
 
 #: Most postings that are read for a query: this many for each document, or the second number if that is more. If a

@@ -16,9 +16,10 @@ from shoal_workers.index.search.filtering import span_of
 
 
 def boosts_of(boosts: Sequence[Boost], fields: Fields, now: float) -> NDArray[np.float32]:
-    """Return the sum of each document's boosts, float32 `[count + added]`; `now` is the time of the search.
+    """Return the sum of each document's boosts, float32 `[count + added]`.
 
-    Raises InvalidRequest for an unknown field, and for a field whose kind does not fit the boost.
+    `now` is the time of the search in Unix seconds. Raises InvalidRequest for an unknown field, and for a field whose
+    kind does not fit the boost.
     """
     for boost in boosts:
         _check(boost, fields)

@@ -79,9 +79,10 @@ class LiveDocuments:
     def top_fused(
         self, query: NDArray[np.float32], k: int, weight: float, prior: NDArray[np.float32], eligible: NDArray[np.bool_]
     ) -> TopK:
-        """Find the `k` eligible documents of highest `weight` times cosine plus `prior`, both `[added]`, for one query.
+        """Find the `k` eligible documents of highest score for one query.
 
-        A row is the place among the added documents. Of equal scores, the document that was added first comes first.
+        A score is `weight` times the cosine plus `prior`; `prior` and `eligible` are `[added]`. A row is the place
+        among the added documents. Of equal scores, the document that was added first comes first.
         """
         rows = np.flatnonzero(eligible)
         return best_fused(rows, fused_scores(self.vectors, rows, query, weight, prior[rows]), k)

@@ -323,7 +323,7 @@ def describe(indexes: Mapping[str, Index]) -> dict[str, dict[str, Any]]:
 
 
 def _is_index(folder: Path) -> bool:
-    """Return True for the folder of an index whose name it can be served under."""
+    """Return True if a folder has an index, and a name under which an index can be served."""
     if not is_index_name(folder.name):
         return False
     try:

@@ -186,9 +186,9 @@ def upload(folder: Path, store: IndexStore, *, is_published: bool, is_anew: bool
 
 
 def upload_missing(home: Path, store: IndexStore) -> None:
-    """Upload each index in a folder that the store lacks, such as an index that was built before there was a store.
+    """Upload the indexes in the folder `home` that the store lacks, such as indexes built before there was a store.
 
-    An index that cannot be uploaded is logged, and the other indexes go on.
+    A failed upload is logged, and the other indexes go on.
     """
     for folder in sorted(path.parent for path in home.glob(f"*/{CURRENT}")):
         try:

@@ -66,7 +66,7 @@ class QuantisedQueries:
         return QuantisedQueries(self.codes[part], self.units[part], self.slacks[part])
 
     def thresholds(self, scores: NDArray[np.float32]) -> NDArray[np.int32]:
-        """Return for each query the least product of codes that a vector with at least its score can have."""
+        """Return for each query the least product of codes of a vector that scores at least the query's `scores`."""
         products = np.floor((scores - self.slacks) / self.units)
         limits = np.iinfo(np.int32)
         return np.clip(products, limits.min + 1, limits.max).astype(np.int32)

@@ -1,6 +1,6 @@
 """Exact search: upper bounds exclude most vectors from the k of highest score, and only the remaining ones are scored.
 
-A score is the cosine, or a weighted cosine plus a number that is known of each document before, such as its BM25 score.
+A score is the cosine, or a weighted cosine plus a number that is known for each document, such as its BM25 score.
 """
 
 import mmap
@@ -131,9 +131,9 @@ class ExactSearch:
         eligible: NDArray[np.bool_],
         shared: SharedProducts | None = None,
     ) -> TopK:
-        """Find the `k` eligible rows of highest `weight` times cosine plus `prior`, both `[count]`, for one query.
+        """Find the `k` eligible rows of highest score for one query. Of equal scores, the lower row comes first.
 
-        Of equal scores, the lower row comes first.
+        A score is `weight` times the cosine plus `prior`; `prior` and `eligible` are `[count]`.
         """
         rows = np.arange(len(eligible)) if eligible.all() else np.flatnonzero(eligible)
         k = min(k, len(rows))
@@ -253,7 +253,7 @@ def fused_scores(
     weight: float,
     prior: NDArray[np.float32],
 ) -> NDArray[np.float32]:
-    """Return `weight` times the cosine plus `prior` for some rows; `prior` has their numbers, float32 `[rows]`."""
+    """Return the scores of some rows: `weight` times the cosine plus `prior`, float32 `[rows]`."""
     if not weight:  # no vector counts
         return prior
     parts = [rows[start : start + MAX_SCORED] for start in range(0, len(rows), MAX_SCORED)]
@@ -278,7 +278,10 @@ def best_of(vectors: NDArray[np.float32], candidates: Candidates, queries: NDArr
 
 
 def merged(found: TopK, added: TopK, count: int, k: int) -> TopK:
-    """Return the best `k` of the rows found in a version and the added documents found, moved up by `count`."""
+    """Return the best `k` of the rows found in a version and of the added documents found.
+
+    The rows of the added documents are raised by `count`, the number of rows in the version.
+    """
     rows = np.concatenate([found.rows, added.rows + count], axis=1)
     scores = np.concatenate([found.scores, added.scores], axis=1)
     best = np.argsort(-scores, axis=1, kind="stable")[:, :k]

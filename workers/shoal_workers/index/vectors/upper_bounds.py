@@ -43,7 +43,7 @@ class Candidates(NamedTuple):
 
 
 class Buffer:
-    """Memory for a matrix that searches use again, because new memory costs a page fault every 4 KiB."""
+    """Memory for a matrix that searches use in turn, because new memory costs a page fault every 4 KiB."""
 
     def __init__(self) -> None:
         self._memory: Any = numkong.empty(0, dtype="int32")
