@@ -144,7 +144,7 @@ def test_a_long_job_cuts_with_the_tokenizer_of_the_model(tmp_path: Path, encoder
             Cutter.open(folder, replace(model.model, name=name, digest="f" * 64), request.options())
 
 
-def test_without_a_prepared_model_the_tokenizer_comes_from_its_original(encoder: Encoder, tmp_path: Path) -> None:
+def test_the_tokenizer_is_of_the_original_of_a_model_where_none_is_prepared(encoder: Encoder, tmp_path: Path) -> None:
     model = ModelInfo.of(encoder.model, encoder.fingerprint)
     cutter = Cutter.open(tmp_path, model, Options(chunk_tokens=10))
     assert cutter is not None

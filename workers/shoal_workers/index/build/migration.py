@@ -1,4 +1,4 @@
-"""Migration: the documents of a version of an index are the source of the next version, for another model."""
+"""Migration to another model: the documents of the current version are the source of the next version."""
 
 import json
 from collections.abc import Callable, Generator, Iterable

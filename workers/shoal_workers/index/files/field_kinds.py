@@ -112,7 +112,7 @@ def is_of(kind: str, value: Any) -> bool:
 
 
 def by_kind(kind: str, value: Any) -> Any:
-    """Return a string, or each string of a list, as a value of the kind in its shown form; others stay as they are."""
+    """Convert a string, or each string in a list, to a value of the kind as `shown` returns it; others stay."""
     if isinstance(value, list):
         return [by_kind(kind, one) for one in value]
     return shown(kind, CONVERTERS[kind](value)) if isinstance(value, str) and is_of(kind, value) else value

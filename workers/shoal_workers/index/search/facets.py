@@ -16,8 +16,8 @@ MAX_FACET_VALUES = 100
 def count_facet(name: str, fields: Fields, selected: NDArray[np.bool_]) -> dict[str, Any]:
     """Return the number of selected documents with each value of a field, and with any value, as plain values.
 
-    `selected` is bool `[count + added]`. Values with equal numbers are in ascending order. Raises InvalidRequest for an
-    unknown field, and for a field whose values are not known.
+    `selected` is bool `[count + added]`. The most frequent values come first; values with equal counts are in ascending
+    order. Raises InvalidRequest for an unknown field, and for a field whose values are not known.
     """
     fields.check_values(name, "facets")
     counts: dict[Any, int] = {}

@@ -90,7 +90,7 @@ class OpenIndexes(Mapping[str, Index]):
         change_log: ChangeLog | None = None,
         stopping: Event | None = None,
     ) -> Self:
-        """Serve the indexes that the settings name, and those in their `index_home`, or the copies of their store.
+        """Serve the indexes that the settings name, and the indexes in `index_home`, or copies from the store.
 
         While Redis, which has the `change_log`, is away, wait for it until `stopping` is set. Raises IndexNotFound,
         IndexCorrupt or IndexMismatch if none of the indexes that the settings name can be served.
