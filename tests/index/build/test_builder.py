@@ -113,7 +113,7 @@ def contents(out: Path) -> dict[str, bytes]:
 
 
 def stop_at(step: str) -> Callable[[TaskProgress], None]:
-    """Return a report that pauses a build at a step."""
+    """Return a report that stops a build at a step."""
 
     def report(progress: TaskProgress) -> None:
         if progress.step == step:
@@ -260,7 +260,7 @@ class TestAnInterruptedBuild:
         build(source(["snow", "rain"]), out, MadeVectors(), drop_changes_before=5.0)
         assert Index.open(out).documents.document(0)["text"] == "snow"
 
-    def test_begins_anew_after_what_it_left_was_damaged(self, source: Write, out: Path) -> None:
+    def test_begins_anew_if_its_files_were_damaged(self, source: Write, out: Path) -> None:
         documents = source(f"text {n}" for n in range(100))
         with pytest.raises(Paused):
             build(documents, out, MadeVectors(breaks=Paused("stop")))

@@ -29,7 +29,7 @@ def whole(save_as: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-def test_it_writes_what_numpy_writes_and_maps_it_read_only(tmp_path: Path) -> None:
+def test_an_array_is_written_as_by_numpy_and_mapped_read_only(tmp_path: Path) -> None:
     save_array(tmp_path / "a.npy", ARRAY)
     assert (tmp_path / "a.npy").read_bytes() == whole(ARRAY)
     array = open_array(tmp_path / "a.npy", np.float32, (3, 4))

@@ -100,7 +100,7 @@ def test_vectors_outside_of_the_basis_are_bounded_by_their_tails() -> None:
 
 
 @pytest.mark.parametrize(("extent", "width"), [(0.9, 64), (0.985, 128), (1, 384)], ids=["narrow", "usual", "even"])
-def test_its_width_fits_the_vectors(extent: float, width: int) -> None:
+def test_the_width_of_codes_fits_the_vectors(extent: float, width: int) -> None:
     generator = np.random.default_rng(2)
     vectors = generator.standard_normal((8_000, 384), np.float32) * extent ** np.arange(384, dtype=np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -120,7 +120,7 @@ def test_all_dimensions_of_short_vectors_are_kept() -> None:
     assert (bounds(quantised, vectors) - exact(vectors, vectors)).max() < 0.05
 
 
-def test_what_was_written_is_mapped(tmp_path: Path) -> None:
+def test_written_files_are_mapped(tmp_path: Path) -> None:
     vectors = np.random.default_rng(1).standard_normal((20_000, 40), np.float32)
     made = quantise(vectors)
     parts: list[float] = []
@@ -161,7 +161,7 @@ def products_of(codes: Codes, queries: Codes) -> NDArray[np.int32]:
 
 
 @given(CODES, st.integers(1, 300), st.data())
-def test_rows_that_reach_the_threshold(codes: Codes, num_queries: int, data: st.DataObject) -> None:
+def test_rows_that_reach_the_threshold_are_found(codes: Codes, num_queries: int, data: st.DataObject) -> None:
     queries = codes[:num_queries]
     expected = products_of(codes, queries)
     threshold = data.draw(nps.arrays(np.int32, len(queries), elements=st.sampled_from(expected[:, 0].tolist())))

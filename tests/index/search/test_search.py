@@ -60,7 +60,7 @@ def assert_same(found: TopK, expected: TopK) -> None:
 
 
 @given(st.data())
-def test_it_finds_what_scoring_all_finds(data: st.DataObject) -> None:
+def test_a_search_finds_what_scoring_all_vectors_finds(data: st.DataObject) -> None:
     dimension = data.draw(st.sampled_from([1, 3, 32, 60, 61, 130]))
     elements = FEW | st.floats(-1, 1, width=16)
     vectors, queries = (
@@ -88,7 +88,7 @@ def test_rows_that_are_hidden_or_not_eligible_are_never_found(
 
 
 @pytest.mark.parametrize("num_eligible", [0, 1, 10, 749, 751, 5_999, 6_000])
-def test_few_or_many_rows_are_eligible(num_eligible: int) -> None:
+def test_few_or_many_eligible_rows_are_searched(num_eligible: int) -> None:
     vectors = grouped(6_000, 96)
     vectors[1_000:4_000] = vectors[5]
     vectors[5_999] = vectors[17]

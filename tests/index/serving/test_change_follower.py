@@ -89,7 +89,7 @@ def ids(index: Index) -> set[str]:
     return {str(hit["id"]) for hit in hits}
 
 
-def test_what_is_added_is_found_and_what_is_deleted_is_not(indexes: OpenIndexes, log: Log) -> None:
+def test_added_documents_are_found_and_deleted_ones_are_not(indexes: OpenIndexes, log: Log) -> None:
     before = ids(index := indexes["news"])
     log.append("news", change(index, "a b", "0 1"))
     position = log.append("news", change(index, "c 2", "a"))
@@ -146,7 +146,7 @@ def test_an_index_that_was_closed_has_its_changes_when_it_is_opened_again(
         described = indexes.describe()
         for close_after_s in (61, 122):
             indexes.look(time.monotonic() + close_after_s)
-            indexes.follow()  # no change before has opened it
+            indexes.follow()  # there is no new change to open it for
             assert (indexes.num_open, indexes.describe()) == (0, described)
             assert {"a", "0"} & ids(indexes["news"]) == {"a"}
         later = change(indexes["news"], "b")

@@ -223,7 +223,7 @@ class TestUpload:
         scene.send()
         assert scene.stored_version == served
 
-    def test_what_the_store_lacks_is_uploaded_and_nothing_else(
+    def test_only_indexes_that_the_store_lacks_are_uploaded(
         self, scene: Scene, caplog: pytest.LogCaptureFixture
     ) -> None:
         upload_missing(scene.home / "none", scene.store)
@@ -305,7 +305,7 @@ class TestCopies:
         assert set(first) | set(scene.downloaded) == {f"v1/{name}" for name in FILES}
         assert scene.served == "v1"
 
-    def test_what_interruptions_left_is_no_version(self, scene: Scene) -> None:
+    def test_remains_of_interruptions_are_no_versions(self, scene: Scene) -> None:
         (scene.copied / "news" / ".download-v0").mkdir(parents=True)
         (scene.copied / "news" / "v1").mkdir()
         (scene.copied / "news" / "v1" / VECTORS).write_bytes(b"")
@@ -366,7 +366,9 @@ class TestFaults:
         assert (scene.served, scene.error) == ("v2", "")
         assert [scene.downloaded.count(f"v2/{name}") for name in (DOCUMENTS, VECTORS)] == [1, 2]
 
-    def test_it_is_tried_less_and_less_often_until_another_version_comes(self, broken: Path, scene: Scene) -> None:
+    def test_a_failed_version_is_tried_less_and_less_often_until_another_comes(
+        self, broken: Path, scene: Scene
+    ) -> None:
         (broken / VECTORS).write_bytes(b"")
         times: list[float] = []
         now = 0.0
@@ -505,7 +507,7 @@ class TestDamagedCopy:
         with served_in(scene.copied, encoder.model, are_copies=True) as indexes:
             yield indexes
 
-    def test_what_is_damaged_or_missing_is_downloaded_again(self, indexes: OpenIndexes, scene: Scene) -> None:
+    def test_damaged_and_missing_files_are_downloaded_again(self, indexes: OpenIndexes, scene: Scene) -> None:
         version = scene.copied / "news" / "v1"
         damage(version / VECTORS)
         (version / DOCUMENTS).unlink()

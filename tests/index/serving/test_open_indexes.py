@@ -122,7 +122,7 @@ def test_an_index_that_the_settings_name_stays_when_its_folder_is_gone(
     assert "holds no index" in indexes.errors["default"]
 
 
-def test_a_worker_starts_with_those_of_its_indexes_that_can_be_served_and_not_without_any(
+def test_a_worker_starts_if_any_of_its_indexes_can_be_served(
     index_folder: Path, index_home: Path, tmp_path: Path, encoder: Encoder
 ) -> None:
     for name, values, error in (("a", {"digest": "f" * 64}, IndexMismatch), ("b", {"count": 65}, IndexCorrupt)):
