@@ -101,9 +101,7 @@ def test_a_score_is_explained_by_its_parts(tmp_path: Path) -> None:
     assert [hit["explain"]["rerank"] for hit in hits] == [0.3, 0.2]
 
 
-def test_more_lists_than_words_are_kept_for_are_explained_and_each_is_announced(
-    tmp_path: Path,
-) -> None:
+def test_more_lists_than_words_are_kept_for_are_explained_and_each_is_announced(tmp_path: Path) -> None:
     scene, marks = scene_of(tmp_path, 300), list[None]()
     texts = [f"w{n}" for n in range(MAX_KEPT_WORDS + 5)]
     vectors = near_ties(len(texts), 4)

@@ -36,7 +36,7 @@ SCRATCH, STATE = ".building", "state.json"
 #: Errors after which a build leaves nothing: it was cancelled, its source or its arguments are wrong, or files of an
 #: interrupted build are damaged, which raises Python's own errors. After any other error, and after being killed, a
 #: build goes on when it is started again.
-_FINAL = (
+_FINAL_ERRORS = (
     *(Cancelled, BadDocument, IndexMismatch, ModelMismatch, IndexCorrupt, InvalidRequest, TooLarge),
     *(ValueError, LookupError, TypeError),
 )
@@ -102,7 +102,7 @@ def open_scratch(out: Path, arguments: dict[str, Any]) -> Iterator[tuple[Path, B
             f"no room to build an index in {out} ({error.strerror}): free some space and start the build again, which "
             "then goes on; an index there is unchanged"
         ) from error
-    except _FINAL:
+    except _FINAL_ERRORS:
         if lock is not None and _is_at(lock, folder):
             shutil.rmtree(folder, ignore_errors=True)
             with suppress(OSError):  # the folder has other files

@@ -30,10 +30,10 @@ EMBEDDED = "embedded.npy"
 
 #: Vectors copied at a time, and vectors searched at a time. The codes of the latter stay in the processor's cache for
 #: all queries.
-CHUNK, SEARCHED_AT_ONCE = 8_192, 2**16
+COPIED_AT_ONCE, SEARCHED_AT_ONCE = 8_192, 2**16
 
 #: Part of the rows that a new version is checked by, least and most rows, and the least part that must be found.
-SHARE, LEAST, MOST, MIN_FOUND = 0.005, 20, 1_000, 0.99
+SAMPLED_SHARE, MIN_SAMPLED, MAX_SAMPLED, MIN_FOUND = 0.005, 20, 1_000, 0.99
 
 #: Scores that differ by no more than this count as equal. The vectors of one text in different batches differ by less,
 #: and the vectors of two documents with nearly the same text by little more.
@@ -148,9 +148,9 @@ def write_vectors(
         embedded = open_array(folder / plan.file, np.float32, (len(plan.new_rows), dimension))
         with (folder / VECTORS).open("wb") as file:
             write_header(file, np.float32, (count, dimension))
-            for start in range(0, count, CHUNK):
+            for start in range(0, count, COPIED_AT_ONCE):
                 report(start / count)
-                places = plan.taken_from[start : start + CHUNK]
+                places = plan.taken_from[start : start + COPIED_AT_ONCE]
                 is_new = places < 0
                 vectors = np.empty((len(places), dimension), np.float32)
                 vectors[is_new] = embedded[-1 - places[is_new]]
@@ -176,7 +176,7 @@ def check_retrieval(
     """
     report(0)
     count = len(vectors)
-    num_sampled = min(count, int(np.clip(SHARE * count, LEAST, MOST)))
+    num_sampled = min(count, int(np.clip(SAMPLED_SHARE * count, MIN_SAMPLED, MAX_SAMPLED)))
     seed = int.from_bytes(blake2b(version.encode(), digest_size=8).digest())
     rows = np.sort(np.random.default_rng(seed).choice(count, num_sampled, replace=False))
     queries = np.concatenate(list(encoder.embed(texts_of(folder, count, rows), waiting)))

@@ -31,7 +31,7 @@ TERM_TYPES: Mapping[str, DTypeLike] = {
 }
 
 #: The entries of a column in the file of fields.
-_ABOUT = {"name", "kind", "is_list", "num_terms", "num_postings", "num_bytes"}
+_ENTRIES = {"name", "kind", "is_list", "num_terms", "num_postings", "num_bytes"}
 
 
 class Keywords:
@@ -191,7 +191,7 @@ def _read_fields(folder: Path) -> tuple[list[dict[str, Any]], int]:
         found = json.loads((folder / FIELDS).read_text("utf-8"))
         fields, num_left_out = found["fields"], found["num_left_out"]
         for about in fields:
-            if about.keys() != _ABOUT or type(about["name"]) is not str or about["kind"] not in KINDS:
+            if about.keys() != _ENTRIES or type(about["name"]) is not str or about["kind"] not in KINDS:
                 raise ValueError("a field has other entries than a build writes, no name, or an unknown kind")
             about["name"].encode()  # a heartbeat contains it, and no lone surrogate fits there
             numbers = (about["num_terms"], about["num_postings"], about["num_bytes"])

@@ -160,15 +160,15 @@ class ServedVersion(LazyVersion):
         self.failure: Failure | None = None
         self.check_at = 0.0
         self.check: FileCheck | None = None
-        self._seen = self.manifest.changes_through
+        self._seen_position = self.manifest.changes_through
         kinds = read_kinds(folder) if FIELDS in self.manifest.files else {}
-        self._closed = _described(self.manifest, kinds, self.manifest.count, 0, self._seen)
+        self._last_description = _described(self.manifest, kinds, self.manifest.count, 0, self._seen_position)
 
     @property
     def description(self) -> dict[str, Any]:
         """The description of the version in the worker's heartbeat."""
         index = self.opened
-        return description_of(index) if index else self._closed
+        return description_of(index) if index else self._last_description
 
     @property
     def fault(self) -> str:
@@ -182,8 +182,8 @@ class ServedVersion(LazyVersion):
         An open version only notes the position, because its changes are applied anyway.
         """
         if not self.is_used:
-            return position != self._seen and not self.failure
-        self._seen = position
+            return position != self._seen_position and not self.failure
+        self._seen_position = position
         return False
 
     def withdraw(self, failure: Failure) -> None:
@@ -198,7 +198,7 @@ class ServedVersion(LazyVersion):
             return False
         if not (self.folder / MANIFEST).exists():  # its files were removed, and can be searched only while it is open
             return False
-        self._closed = description_of(index)
+        self._last_description = description_of(index)
         self.close()
         return True
 
