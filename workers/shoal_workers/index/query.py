@@ -45,7 +45,7 @@ def queries_of(job: Search, vectors: NDArray[np.float32], index: "Index", live: 
                 f"vectors[{number}] has {len(values):,} numbers: the vectors of this index have {dimension:,}"
             )
         vector = np.array(values, np.float64)
-        # scaled first, because squares of small numbers may be 0
+        # The vector is scaled first, because squares of small numbers may be 0.
         queries.append(Query(normalised(vector / np.abs(vector).max())))
     for number, document_id in enumerate(search.like or ()):
         rows = np.setdiff1d(index.documents.rows_of([document_id]), live.hidden_rows)

@@ -104,7 +104,7 @@ class RankedSearch:
                 f"group_size is {options.group_size}, without group_by: name the field whose values make groups, or "
                 "leave group_size out"
             )
-        # checked before hits are scored, because a field may be missing
+        # Facets are checked before hits are scored, because a field may be missing.
         for number, name in enumerate(options.facets or ()):
             self._index.fields_at(self._live).check_values(name, f"facets[{number}]")
         if options.group_by:

@@ -50,7 +50,7 @@ class Version:
         except IndexCorrupt as error:
             reason = str(error)
         size_bytes = sum(path.lstat().st_size for path in folder.iterdir())
-        # The manifest is looked at last, and a removal removes it first. If it is still there, missing files are really
+        # A removal removes the manifest first. If it is still there now, files that were missing before are really
         # missing.
         return cls(folder, is_current, manifest, reason, size_bytes, (folder / MANIFEST).lstat().st_mtime_ns)
 

@@ -66,7 +66,7 @@ def read_source(
     ids = HashTable.of(reading.id_hashes)
     ids.save(folder, IDS)
     state.num_documents = int((ids.first_rows() == np.arange(state.count)).sum())
-    # a saved state with a count promises that the documents are on the disk, even after a power failure
+    # A saved state with a count promises that the documents are on the disk, even after a power failure.
     sync_files(folder)
     state.save(folder)
 

@@ -129,8 +129,7 @@ class VersionOpener:
             for group in _groups(tail.entries):
                 changes = (change for entry in group if (change := _usable(name, index, entry)))
                 live = live.after(changes, group[-1].position, index.documents.rows_of)
-                # If changes are applied anew, documents that are found now would be missing until all changes are read
-                # again.
+                # If changes are applied anew, documents that are found now would be missing until all changes are read.
                 if not is_anew:
                     index.live = live
             index.live = live

@@ -100,7 +100,7 @@ def run_store_process(
         stdout=subprocess.PIPE,
         env=os.environ | settings.to_environment(),
         pass_fds=keeps_open,
-        process_group=0,  # Ctrl-C reaches its parent alone, which ends it
+        process_group=0,  # Ctrl-C reaches the parent process alone, which ends this one
     )
     assert process.stdout is not None
     with process.stdout as output, selectors.DefaultSelector() as selector:
@@ -221,4 +221,4 @@ if __name__ == "__main__":
     exit_code = main(*sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(exit_code)  # some threads of a library may still wait for the store, and nothing waits for them
+    os._exit(exit_code)  # threads of a library may still wait for the store, and nothing waits for them

@@ -147,8 +147,8 @@ class ExactSearch:
 
         highest = upper
         if GROUP * 2 * k <= len(upper):
-            # Each group has a row that reaches its highest bound, so at least k rows reach the k-th highest bound of a
-            # group.
+            # Each group has a row that reaches its highest bound, so at least k rows reach the k-th highest of these
+            # bounds.
             highest = upper[: len(upper) - len(upper) % GROUP].reshape(GROUP, -1).max(axis=0)
         reached_by_k = float(np.partition(highest, len(highest) - k)[len(highest) - k])
         least = np.sort(score(_at_least(upper, reached_by_k)))[-k]
