@@ -49,7 +49,7 @@ class SearchAnswer:
     facets: list[dict[str, Any]] | None = None
 
 
-class HitList(NamedTuple):
+class RankedList(NamedTuple):
     """One list of hits before its documents are read: the query, the places of the hits in groups, and the ranking.
 
     `cursor` leads to the next page.
@@ -87,7 +87,7 @@ class RankedSearch:
         self._group_field = index.group_field if job.search.group_by is None else job.search.group_by
         self._lists = self._find(vectors)
 
-    def _find(self, vectors: NDArray[np.float32]) -> list[HitList]:
+    def _find(self, vectors: NDArray[np.float32]) -> list[RankedList]:
         """Return the lists of hits that the job asks for, or longer lists if its hits are chosen from them later."""
         self._job.check_rows(int(np.count_nonzero(self._ranker.eligible)))
         self._check_options()
@@ -145,7 +145,7 @@ class RankedSearch:
 
     # Facets
 
-    def _facets(self, found: HitList) -> dict[str, Any]:
+    def _facets(self, found: RankedList) -> dict[str, Any]:
         """Return the facets of a list: of its best documents if the job asks for that, else of all that may be in it.
 
         Pages, groups, reranking and diversity make no difference.
@@ -167,7 +167,7 @@ class RankedSearch:
 
     # Page
 
-    def _page(self, query: Query) -> HitList:
+    def _page(self, query: Query) -> RankedList:
         """Return the list of hits on the page that the job asks for."""
         num, before, options = self._job.k, self._pages.before, self._options
         if options.rerank:
@@ -183,13 +183,13 @@ class RankedSearch:
         if before is not None and next(leads, None) is not None:
             end = self._pages.end(shown[-1].place, num_before + len(shown), self._ranker.best_bm25(query))
         if not self._group_field or options.group_size == 1:
-            return HitList(query, [[lead.place] for lead in shown], ranking, end)
+            return RankedList(query, [[lead.place] for lead in shown], ranking, end)
         keys, size = [lead.key for lead in shown], options.group_size
         if (members := self._group_keys.members(keys)) is not None:
             of_groups = Ranking(self._ranker.find(query, self._ranker.selection(query) & members), num * size)
         else:
             of_groups = ranking
-        return HitList(query, members_of(self._places(of_groups), self._group_keys.key, keys, size), ranking, end)
+        return RankedList(query, members_of(self._places(of_groups), self._group_keys.key, keys, size), ranking, end)
 
     def _places(self, ranking: Ranking) -> Iterable[Place]:
         """Return the ranked documents that reach `min_score`."""
@@ -221,7 +221,7 @@ class RankedSearch:
         chosen = most_diverse(scores, vectors, self._job.k, self._options.diversity)
         return [place for n in chosen for place in groups[n]]
 
-    def _reranked(self, scores: Iterator[float]) -> list[HitList]:
+    def _reranked(self, scores: Iterator[float]) -> list[RankedList]:
         """Return the lists by the reranker's scores: the groups, and the hits in each group, in descending order."""
         lists = []
         for found in self._lists:

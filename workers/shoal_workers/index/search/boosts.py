@@ -35,14 +35,14 @@ def _check(boost: Boost, fields: Fields) -> None:
     fields.check_values(boost.field, boost.place)
     if boost.values is not None:
         return
-    kind = fields.kind(boost.field, boost.place)
-    kinds = ("number", "date", "boolean") if boost.half_life is None else ("date",) if boost.is_in_days else ("number",)
-    if kind not in kinds:
-        shape = "value" if boost.half_life is None else "half_life_days" if boost.is_in_days else "half_life"
-        ways = {"value": "without a value, a boost", "half_life_days": "half_life_days", "half_life": "half_life"}
+    if boost.half_life is None:
+        way, kinds = "without a value, a boost", ["number", "date", "boolean"]
+    else:
+        way, kinds = ("half_life_days", ["date"]) if boost.is_in_days else ("half_life", ["number"])
+    if (kind := fields.kind(boost.field, boost.place)) not in kinds:
         raise InvalidRequest(
-            f"{boost.place}: {excerpt(boost.field)} has values of the kind {kind}: {ways[shape]} takes a field of the "
-            f"kind {' or '.join(kinds)}"
+            f"{boost.place}: {excerpt(boost.field)} has values of the kind {kind}: {way} takes a field of the kind "
+            f"{' or '.join(kinds)}"
         )
 
 
