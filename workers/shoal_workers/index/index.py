@@ -65,12 +65,12 @@ class Index:
         self._fields: tuple[LiveDocuments, Fields | None] = (self.live, None)
 
     @classmethod
-    def open(cls, folder: Path, threads: SearchThreads = ONE_THREAD) -> Self:
+    def open(cls, folder: Path) -> Self:
         """Open the current version of the index in `folder`, after comparing its files with their checksums.
 
         Raises IndexNotFound or IndexCorrupt.
         """
-        index = cls.open_version(current_version(folder), threads)
+        index = cls.open_version(current_version(folder))
         try:
             index.files.check_rest()
         except OSError as error:

@@ -89,7 +89,7 @@ class BuildIndex:
             kinds[name] = kind
         return kinds
 
-    def open_source(self, settings: Settings = DEFAULTS) -> Source:
+    def open_source(self, settings: Settings) -> Source:
         """Return the source of the documents. Raises InvalidRequest if it cannot be a source."""
         return Source(
             self.source,
@@ -111,7 +111,7 @@ class MigrateIndex(BuildIndex):
         version = current_version(folder)
         return cls(name, str(version), publish=publish, **VersionDocuments(version).build_arguments())
 
-    def open_source(self, settings: Settings = DEFAULTS) -> Source:
+    def open_source(self, settings: Settings) -> Source:
         """Return the documents of the current version as a source."""
         return VersionDocuments(Path(self.source))
 

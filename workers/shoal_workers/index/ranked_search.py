@@ -74,8 +74,8 @@ class RankedSearch:
         index: "Index",
         job: Search,
         vectors: NDArray[np.float32],
-        going_on: Callable[[], object] = lambda: None,
-        shared: SharedProducts | None = None,
+        going_on: Callable[[], object],
+        shared: SharedProducts | None,
     ):
         self._index = index
         self._live = index.live

@@ -73,7 +73,7 @@ class BuildState:
         names = ("version", "count", "num_documents", "num_bad", "num_changed", "num_lost")
         return {name: getattr(self, name) for name in names}
 
-    def progress(self, step: str, fraction: float | None = 1.0) -> TaskProgress:
+    def progress(self, step: str, fraction: float) -> TaskProgress:
         """Return the progress of a build: its counts, the `step`, and the `fraction` of the step that is done."""
         return TaskProgress(self.num_rows, self.num_bad, self.first_bad, fraction, step)
 

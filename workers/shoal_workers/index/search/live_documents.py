@@ -32,10 +32,10 @@ class LiveDocuments:
     packed: tuple[bytes, ...]
     hidden_rows: NDArray[np.int64]
     changed: frozenset[str]
-    terms: LexicalIndex | None = None
+    terms: LexicalIndex | None
 
     @classmethod
-    def none(cls, position: str, dimension: int, lexical: LexicalIndex | None = None) -> Self:
+    def none(cls, position: str, dimension: int, lexical: LexicalIndex | None) -> Self:
         """Return the object of a version that was built with all changes up to a position."""
         terms = lexical.emptied() if lexical else None
         return cls(position, np.empty((0, dimension), np.float32), (), (), NO_ROWS, frozenset(), terms)

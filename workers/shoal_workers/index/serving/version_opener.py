@@ -31,7 +31,7 @@ class VersionOpener:
     One thread at a time applies changes: the thread that holds the lock `following`.
     """
 
-    def __init__(self, model: Model, threads: SearchThreads, change_log: ChangeLog | None = None):
+    def __init__(self, model: Model, threads: SearchThreads, change_log: ChangeLog | None):
         self.model = model
         self.following = threading.Lock()
         self._threads = threads
