@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -73,6 +74,18 @@ def test_a_new_version_takes_the_place_of_the_old_one(
     assert [hit["version"] for hit in first.search(query, 3)[0]] == ["v1"] * 3
     assert [hit["version"] for hit in indexes["news"].search(query, 3)[0]] == ["v2"] * 3
     assert indexes.errors == {}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_the_memory_of_the_old_version_is_given_back(news: Path, indexes: OpenIndexes, index_folder: Path) -> None:
+    indexes.look(0)
+    indexes["news"].search(indexes["news"].vectors[:1], 3)
+    assert maps_of(os.getpid(), news / "v1")
+    publish_version(news, index_folder, "v2")
+    indexes.look(1)
+    indexes.look(2)
+    assert not maps_of(os.getpid(), news / "v1")
+    assert maps_of(os.getpid(), news / "v2")
 
 
 def test_indexes_come_and_go(index_home: Path, indexes: OpenIndexes, index_folder: Path) -> None:
