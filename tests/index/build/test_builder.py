@@ -1,4 +1,4 @@
-"""Building an index: a new version is complete or absent, and until then the old one stays."""
+"""Building an index: a new version appears complete or not at all, and until then the old one stays."""
 
 import json
 import os
@@ -51,7 +51,7 @@ DIMENSION = 8
 
 
 class MadeVectors:
-    """An encoder that makes vectors of the letters of texts, counts the texts, and can break off."""
+    """An encoder that computes vectors from the letters of texts, counts the texts, and can stop with an error."""
 
     def __init__(
         self,
@@ -101,12 +101,12 @@ Write = Callable[[Iterable[str]], Source]
 
 
 def names(out: Path) -> set[str]:
-    """List the folder of the index."""
+    """Return the names in the folder of the index."""
     return {path.name for path in out.iterdir()}
 
 
 def contents(out: Path) -> dict[str, bytes]:
-    """Return what the files of the current version hold, and of its manifest what is not of this build alone."""
+    """Return the contents of the current version's files; of its manifest, without the entries of this build alone."""
     folder = current_version(out)
     found = {name: (folder / name).read_bytes() for name in FILES}
     manifest = json.loads((folder / MANIFEST).read_text())
@@ -114,7 +114,7 @@ def contents(out: Path) -> dict[str, bytes]:
 
 
 def stop_at(step: str) -> Callable[[TaskProgress], None]:
-    """Return a report that pauses a build at a step."""
+    """Return a report that stops a build at a step."""
 
     def report(progress: TaskProgress) -> None:
         if progress.step == step:
@@ -123,7 +123,7 @@ def stop_at(step: str) -> Callable[[TaskProgress], None]:
     return report
 
 
-#: The program of a process that builds, and ends at its 4,500th text or writes no file of over `sys.argv[3]` bytes.
+#: The program of a process that builds. It ends at its 4,500th text, or writes no file of over `sys.argv[3]` bytes.
 PROGRAM = """
 import os, resource, signal, sys
 from shoal.errors import DiskFull
@@ -142,7 +142,7 @@ except DiskFull as error:
 
 
 def build_elsewhere(source: Source, out: Path, max_bytes: int = 2**30) -> subprocess.CompletedProcess[str]:
-    """Build in a process of its own."""
+    """Run a build in another process."""
     command = [sys.executable, "-c", PROGRAM, source.path, str(out), str(max_bytes)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
     return subprocess.run(command, capture_output=True, text=True, env=environment)
@@ -176,21 +176,21 @@ def test_documents_have_the_prompt_for_documents(encoder: Encoder) -> None:
 class TestAnIncrementalBuild:
     TEXTS = tuple(f"text {n}" for n in range(200))
 
-    def test_embeds_new_and_changed_texts_alone_and_is_the_full_one(
+    def test_embeds_only_new_and_changed_texts_and_equals_a_full_one(
         self, source: Write, out: Path, tmp_path: Path
     ) -> None:
         build(source(["storm"]), out, MadeVectors())
-        build(source(self.TEXTS), out, MadeVectors(), publishes=False)  # whose vectors are taken all the same
+        build(source(self.TEXTS), out, MadeVectors(), publishes=False)  # its vectors are reused all the same
         changed = ["new first", *self.TEXTS[50:], "new last", "new first"]
         encoder = MadeVectors()
         result = build(source(changed), out, encoder)
         assert (result.num_embedded, result.num_reused, result.num_repeated) == (2, 150, 1)
-        assert encoder.num_texts == 2 + 20  # those of the validation
+        assert encoder.num_texts == 2 + 20  # the texts of the validation
         assert build(source(changed), tmp_path / "full", MadeVectors()).num_embedded == 152
         assert {name for name in FILES if contents(out)[name] != contents(tmp_path / "full")[name]} == set()
 
     @pytest.mark.parametrize("why", ["asked", "model", "settings", "unknown settings", "damage", "layout"])
-    def test_is_a_full_one_where_the_former_version_cannot_be_used(
+    def test_embeds_all_texts_if_the_former_version_cannot_be_used(
         self, source: Write, out: Path, why: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         build(source(self.TEXTS), out, MadeVectors())
@@ -261,7 +261,7 @@ class TestAnInterruptedBuild:
         build(source(["snow", "rain"]), out, MadeVectors(), drop_changes_before=5.0)
         assert Index.open(out).documents.document(0)["text"] == "snow"
 
-    def test_begins_anew_after_what_it_left_was_damaged(self, source: Write, out: Path) -> None:
+    def test_begins_anew_if_its_files_were_damaged(self, source: Write, out: Path) -> None:
         documents = source(f"text {n}" for n in range(100))
         with pytest.raises(Paused):
             build(documents, out, MadeVectors(breaks=Paused("stop")))
@@ -296,7 +296,7 @@ class TestWhatCannotBeBuilt:
             build(Source(tmp_path / "bad.jsonl"), out, MadeVectors())
         assert names(out) == {before.version, CURRENT, HISTORY}
 
-    def test_bad_rows_are_left_out_where_that_is_asked_for(self, out: Path, tmp_path: Path) -> None:
+    def test_bad_rows_are_left_out_if_that_is_asked_for(self, out: Path, tmp_path: Path) -> None:
         path = tmp_path / "bad.jsonl"
         rows = [("a", "one"), ("b", ""), ("a", "two"), ("c", "six")]
         path.write_text("".join(f'{{"id": "{name}", "text": "{text}"}}\n' for name, text in rows) + "{bad\n")
@@ -345,7 +345,7 @@ class TestWhatCannotBeBuilt:
         assert not (out / CURRENT).exists()
 
     def test_vectors_that_do_not_belong_to_their_texts(self, source: Write, out: Path) -> None:
-        """As when workers were started with other weights of the same digest, or with a prompt of another text."""
+        """Workers may have been started with other weights of the same digest, or with another text of a prompt."""
         before = build(source([f"text {n}" for n in range(100)]), out, MadeVectors())
 
         class Others(MadeVectors):
@@ -357,7 +357,7 @@ class TestWhatCannotBeBuilt:
         assert names(out) == {before.version, CURRENT, HISTORY}
         assert current_version(out).name == before.version
 
-    def test_there_is_certainly_no_room(self, source: Write, out: Path) -> None:
+    def test_without_room_for_the_vectors_nothing_is_embedded(self, source: Write, out: Path) -> None:
         encoder = MadeVectors()
         encoder.model = replace(encoder.model, dimension=2**60)
         with pytest.raises(DiskFull, match=r"the vectors of 1 documents take 4,611,.* free: free some space"):

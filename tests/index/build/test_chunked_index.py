@@ -33,7 +33,7 @@ LONG = " ".join(f"Storm {n} brings rain. The market falls in Europe." for n in r
 
 
 class Chunked:
-    """An index of chunks with 20 tokens, of which 4 overlap, where a build does not say otherwise."""
+    """An index of chunks with 20 tokens, of which neighbours share 4, if a build does not say otherwise."""
 
     def __init__(self, folder: Path, encoder: Encoder):
         self.out = folder / "index"
@@ -70,7 +70,7 @@ def test_each_chunk_is_a_row_with_the_fields_of_its_document_and_its_place(chunk
     assert all(row["text"] == LONG[row["start"] : row["stop"]] for row in of_a)
     assert all(row["id"] == "a" and row["year"] == 2001 for row in of_a)
     assert (of_a[0]["start"], of_a[-1]["stop"]) == (0, len(LONG))
-    assert any(one["stop"] > other["start"] for one, other in pairwise(of_a))  # they overlap
+    assert any(one["stop"] > other["start"] for one, other in pairwise(of_a))  # the chunks overlap
     assert found[-1] == {"id": "b", "text": "rain", "document": "b", "start": 0, "stop": 4}
     index = Index.open(chunked.out)
     assert index.vectors == pytest.approx(encoder.embed([row["text"] for row in found], Options(), ""), abs=1e-5)
@@ -154,7 +154,7 @@ def test_the_tokenizer_is_of_the_original_of_a_model_where_none_is_prepared(enco
 
 
 class TestSearches:
-    """Searches of a chunked index, of which each document is one hit."""
+    """Searches of a chunked index, in which each document is one hit."""
 
     def index(self, chunked: Chunked, encoder: Encoder) -> Index:
         """Return an index of three long documents and a short one."""

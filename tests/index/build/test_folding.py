@@ -1,4 +1,4 @@
-"""Builds fold in the documents that were added to an index, and deleted from it, while it was served."""
+"""Builds fold in the changes of an index: documents that were added to it or deleted while it was served."""
 
 import json
 import random
@@ -44,11 +44,11 @@ class News:
         self.source = source_of(folder, range(10))
 
     def build(self, report: Report = lambda _: None, **options: Any) -> BuildResult:
-        """Build a version with the changes, or as the options say."""
+        """Build a version, with the changes if the options do not say otherwise."""
         return build(self.source, self.out, MadeVectors(), report, **{"changes": self.changes} | options)
 
     def append(self, added: Mapping[str, str], deleted: Iterable[str] = (), made_at: float = 100.0) -> str:
-        """Change the index: add documents, by id their texts, and delete others; return the position."""
+        """Change the index: add documents, given as texts by their ids, and delete others; return the position."""
         documents = tuple(Document(one, text, {"by": "hand"}) for one, text in added.items())
         vectors = np.zeros((len(documents), 8), np.float32)
         change = Change(documents, vectors, tuple(deleted), "d" * 64, made_at)
@@ -74,7 +74,7 @@ class News:
         return [one for one, _ in self.documents]
 
     def positions(self, after: str = START) -> list[str]:
-        """Return the positions of the changes that Redis has after one."""
+        """Return the positions of the changes in Redis after a position."""
         return [entry.position for entry in self.changes.log.since(INDEX, after).entries]
 
 
@@ -161,7 +161,7 @@ class TestAChange:
         assert Manifest.read(news.version).changes_through == last
         assert f"index {INDEX}: changes are left out, for good: entry " in caplog.text
 
-    def test_of_a_position_is_refused_where_a_source_has_no_ids(self, news: News, tmp_path: Path) -> None:
+    def test_of_a_position_is_refused_if_a_source_has_no_ids(self, news: News, tmp_path: Path) -> None:
         news.append({}, ["late-1", "1"])
         (tmp_path / "source.txt").write_text("storm\nrain\n")
         news.source = Source(tmp_path / "source.txt")
@@ -202,7 +202,7 @@ class TestAVersion:
         assert "the changes of a former version are not folded in: " in caplog.text
 
     def test_with_the_same_key_is_the_one_that_was_built(self, news: News) -> None:
-        """As when the process of a job is killed between the end of its build and its own."""
+        """The process of a job may be killed after its build has ended and before the job has."""
         first = news.build(key="other")
         left = news.build(key="job", publishes=False, reuses=False)
         encoder = MadeVectors()
@@ -229,7 +229,7 @@ class TestRedis:
     def test_that_does_not_have_all_changes_any_more(
         self, news: News, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """As for an index that is built on another machine, whose folder was restored, or that is new."""
+        """The index may be built on another machine, its folder may be restored, or it may be new."""
         news.build()
         shutil.copytree(news.out, tmp_path / "other")
         for n in range(2):
@@ -248,7 +248,7 @@ class TestRedis:
             caplog.clear()
 
     def test_counts_the_changes_again_that_a_rollback_took_back(self, news: News, queue: Queue) -> None:
-        """Only so many may be in no version that is served: the newest version need not be the current one."""
+        """Changes that no served version has are limited in number, and the newest version may not be served."""
         news.build()
         news.append({"new": "storm"}, ["d5"])
         news.build()
@@ -280,7 +280,7 @@ def test_an_interrupted_build_goes_on_with_the_changes_that_it_began_with(news: 
 
 
 def test_every_version_shows_all_changes(news: News) -> None:
-    """With the changes that Redis has since, each version has the documents that the changes so far leave."""
+    """Each version, with the changes since it in Redis, has the documents that all changes so far leave."""
     drawn = random.Random(0)
     wanted = {f"d{n}": f"text {n}" for n in range(10)}
     news.build()

@@ -1,4 +1,4 @@
-"""A migration: the documents of the current version get the vectors of another model, beside it."""
+"""A migration: the documents of the current version get the vectors of another model, while the version is served."""
 
 import json
 from dataclasses import replace
@@ -29,7 +29,7 @@ from shoal_workers.index.versions import current_name, list_versions, rollback
 
 
 class OtherVectors(MadeVectors):
-    """The made vectors of another model."""
+    """Vectors made of letters, under the name of another model."""
 
     def __init__(self, **options: Any):
         super().__init__(**options)
@@ -56,11 +56,11 @@ def documents(out: Path) -> list[dict[str, Any]]:
 
 ROWS = [{"id": str(n), "text": f"storm {n}", "code": "1.10", "on": 20030219 + n, "note": "n" * 300} for n in range(30)]
 
-#: Kinds that the values of the fields alone would not have.
+#: Kinds that do not follow from the values of the fields.
 KINDS = {"code": "keyword", "on": "date", "note": "keyword"}
 
 
-def test_documents_kinds_and_language_stay_and_the_vectors_are_of_the_other_model(tmp_path: Path) -> None:
+def test_documents_kinds_and_language_stay_and_the_vectors_come_from_the_other_model(tmp_path: Path) -> None:
     out = tmp_path / "index"
     first = build(source_of(tmp_path, ROWS), out, MadeVectors(), kinds=KINDS, language="english")
     before, bytes_before = Index.open(out), (out / first.version / DOCUMENTS).read_bytes()
@@ -84,7 +84,7 @@ def test_changes_since_are_kept_and_another_migration_takes_later_ones(queue: Qu
     log.append("news", change(["two"], ["4"], made_at=1.0))
     assert migrate(out, changes=changes).num_changed == 4
     assert {row["id"] for row in documents(out)} == {row["id"] for row in ROWS} - {"3", "4"} | {"one", "two"}
-    log.append("news", change(["three"], made_at=2.0))  # with the vectors of the model before
+    log.append("news", change(["three"], made_at=2.0))  # with the vectors of the former model
     again = migrate(out, changes=changes)
     assert (again.num_embedded, again.num_reused) == (1, 30)
     assert documents(out)[-1]["id"] == "three"

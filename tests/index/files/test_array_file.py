@@ -14,7 +14,7 @@ ARRAY = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 
 def npy(header: str, data: bytes = ARRAY.tobytes(), version: bytes = b"\1\0") -> bytes:
-    """Make a file with this text as its header."""
+    """Return a file with this text as its header."""
     return b"\x93NUMPY" + version + struct.pack("<H", len(header)) + header.encode() + data
 
 
@@ -23,13 +23,13 @@ HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }\n"
 
 
 def whole(save_as: np.ndarray) -> bytes:
-    """Return what numpy itself writes for an array."""
+    """Return the bytes that numpy itself writes for an array."""
     file = io.BytesIO()
     np.save(file, save_as)
     return file.getvalue()
 
 
-def test_it_writes_what_numpy_writes_and_maps_it_read_only(tmp_path: Path) -> None:
+def test_an_array_is_written_as_by_numpy_and_mapped_read_only(tmp_path: Path) -> None:
     save_array(tmp_path / "a.npy", ARRAY)
     assert (tmp_path / "a.npy").read_bytes() == whole(ARRAY)
     array = open_array(tmp_path / "a.npy", np.float32, (3, 4))

@@ -1,4 +1,4 @@
-"""Columns of documents' fields: their kinds are found, and they hold exactly the values of the documents."""
+"""Columns of documents' fields: their kinds are found, and they have exactly the values of the documents."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ from shoal_workers.index.files.manifest import COLUMNS, FIELDS
 from shoal_workers.index.index import Index
 from shoal_workers.index.long_tasks import BuildIndex
 
-#: Values of each kind, some of them equal as values and not as texts.
+#: Values of each kind. Some are equal as values but not as texts.
 NUMBERS = st.integers(-3, 3) | st.sampled_from([0.5, -0.0, 1.0, 2.5, "1", "2.50", 2**53, 1e300])
 DATES = st.sampled_from(
     ["2001-05-03", "2001-05", "2001", "2001-05-03T00:00:00Z", "2001-05-03T02:00+02:00", "1969-12-31"]
@@ -35,14 +35,14 @@ BOOLEANS = st.sampled_from([True, False, "true", "FALSE"])
 
 
 def columns_of(values: Sequence[Any], kinds: Mapping[str, str] | None = None, *, is_lenient: bool = False) -> Columns:
-    """Return the columns of documents with one field `f`; a document for which it is None has none."""
+    """Return the columns of documents with one field `f`; None stands for a document without the field."""
     fields = DocumentFields(kinds or {}, is_lenient)
     for value in values:
         fields.add({"id": "1", "text": "storm"} | ({} if value is None else {"f": value}))
     return Columns({column.name: column for column in fields.columns()}, fields.num_left_out)
 
 
-#: By kind, values and the term that each is.
+#: By kind, values, and the function that returns the term of a value.
 KINDS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], Any]]] = {
     "number": (NUMBERS, float),
     "date": (DATES, lambda value: date_span(value)[0]),
@@ -69,7 +69,7 @@ def test_a_column_has_the_values_of_the_documents(kind: str, data: st.DataObject
     assert column.is_list == any(len(found) > 1 for found in expected)
 
 
-def test_the_kind_is_that_of_all_values() -> None:
+def test_a_field_has_the_kind_that_all_its_values_have() -> None:
     fields: list[tuple[list[Any], str]] = [
         ([1, 2.5, None], "number"),
         (["1", "2.5", ""], "number"),
@@ -98,8 +98,8 @@ def test_the_kind_is_that_of_all_values() -> None:
             assert columns_of(order)["f"].kind == kind, values
 
 
-def test_the_value_that_made_keywords_of_a_field_is_told() -> None:
-    told: list[tuple[list[Any], dict[str, Any]]] = [
+def test_the_value_that_made_a_field_one_of_keywords_is_reported() -> None:
+    expected: list[tuple[list[Any], dict[str, Any]]] = [
         (["1", "2.5", "20x5", "x", "7"], {"document": 3, "odd": "20x5", "others": "number"}),
         ([None, ["1", "2"], ["3", "n/a"]], {"document": 3, "odd": "n/a", "others": "number"}),
         ([7, "unknown", "none"], {"document": 2, "odd": "unknown", "others": "number"}),
@@ -108,7 +108,7 @@ def test_the_value_that_made_keywords_of_a_field_is_told() -> None:
         (["a", "b", "1984"], {}),
         ([True, "a"], {}),
     ]
-    for values, odd in told:
+    for values, odd in expected:
         fields = DocumentFields({})
         for value in values:
             fields.add({} if value is None else {"f": value})
@@ -139,7 +139,7 @@ def test_of_a_stored_field_the_documents_with_a_value_are_known() -> None:
     assert column.lowest.tolist() == [0, 0, -1, 0, -1, 0, -1, 0, 0]
 
 
-def test_a_date_stands_for_all_of_its_time() -> None:
+def test_a_date_spans_all_of_its_time() -> None:
     dates: list[tuple[Any, str, int]] = [
         ("1970-01-01", "1970-01-01T00:00:00", DAY_US),
         ("1970-02", "1970-02-01T00:00:00", 28 * DAY_US),
@@ -174,7 +174,7 @@ def test_a_value_of_another_kind_than_the_one_given_is_refused_and_none_in_added
         assert (column.kind, column.rows.tolist()) == (kind, [0, 2])
 
 
-def test_a_kind_that_is_given_counts() -> None:
+def test_a_given_kind_goes_before_the_kind_of_the_values() -> None:
     assert columns_of(["1.10", "1.1"], {"f": "keyword"})["f"].terms[1] == b"1.10"
     assert columns_of(["20030219", 1_045_612_800], {"f": "date"})["f"].terms.tolist() == [1_045_612_800 * SECOND_US]
     assert columns_of([], {"f": "date"})["f"].rows.tolist() == []
@@ -194,7 +194,7 @@ def test_fields_whose_texts_would_fill_the_memory_are_stored(monkeypatch: pytest
         list(map(fields.add, documents))
 
 
-def test_more_fields_than_there_are_columns() -> None:
+def test_fields_for_which_there_is_no_column_are_counted() -> None:
     fields = DocumentFields({})
     for n in range(3):
         fields.add({f"f{m}": 1 for m in range(n, MAX_COLUMNS + n)})

@@ -1,6 +1,6 @@
-"""A file with any content is read as what it should be, or refused with an error of Shoal's own.
+"""A file with any content is read as a valid one, or refused with one of Shoal's own errors.
 
-The checksums of a damaged index are made to fit its files, as an attacker would make them fit.
+The checksums of a damaged index are made to fit its files, as an attacker would do.
 """
 
 import ast
@@ -56,7 +56,7 @@ JSON_CLAIMS = (
     b"\0",
     b"[]",
 )
-#: Values of all JSON's types.
+#: Values of all types in JSON.
 JSON_VALUES = st.recursive(
     st.none()
     | st.booleans()
@@ -90,7 +90,7 @@ def rewritten(path: Path, data: bytes, check: Callable[[], None]) -> None:
 def use(folder: Path, *, is_signed: bool = False) -> None:
     """Open the index and search it; assert that it has as many hits as asked for, or is refused.
 
-    Where it `is_signed`, the checksums that the files have are in the manifest.
+    If `is_signed`, the manifest gets the checksums of the files as they are.
     """
     if is_signed:
         version = current_version(folder)

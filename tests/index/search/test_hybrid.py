@@ -24,19 +24,18 @@ from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
 from shoal_workers.index.lexical.analyzer import Analyzer
 from shoal_workers.index.lexical.snippet import snippet
-from shoal_workers.index.ranker import MAX_KEPT_WORDS
-from shoal_workers.index.search.fusion import ALPHA
+from shoal_workers.index.ranker import ALPHA, MAX_KEPT_WORDS
 from shoal_workers.loop.worker import Worker
 
 
 def random_texts(num: int, seed: int) -> list[str]:
-    """Return texts of a few words, of which low numbers are frequent."""
+    """Return texts of a few words each; the words are numbers, and low numbers are frequent."""
     draw = random.Random(seed)
     return [" ".join(f"w{min(int(draw.expovariate(0.1)), 59)}" for _ in range(draw.randint(1, 12))) for _ in range(num)]
 
 
 def scene_of(folder: Path, count: int) -> Scene:
-    """Return an index of so many documents, of which some were deleted, replaced or added since it was built."""
+    """Return an index with this number of documents, some of them deleted, replaced or added since it was built."""
     ids = [*range(count - 10), *range(count - 20, count - 10)]
     texts = random_texts(len(ids), count)
     documents = [Document(str(n), text, {}) for n, text in zip(ids, texts, strict=True)]
@@ -47,7 +46,7 @@ def scene_of(folder: Path, count: int) -> Scene:
 @pytest.mark.parametrize(
     "options", [{"mode": "lexical"}, *({"mode": "hybrid", "alpha": alpha} for alpha in (None, 0.0, 1.0))]
 )
-def test_hits_of_many_documents_are_those_of_scoring_all(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_hits_of_many_documents_are_as_by_scoring_all(tmp_path: Path, options: dict[str, Any]) -> None:
     scene = scene_of(tmp_path, 3_000)
     texts = [*random_texts(12, 1), "unknown", "w59"]
     vectors = np.concatenate([near_ties(7, 1), unit_vectors(7, DIMENSION, 3)])
@@ -102,9 +101,7 @@ def test_a_score_is_explained_by_its_parts(tmp_path: Path) -> None:
     assert [hit["explain"]["rerank"] for hit in hits] == [0.3, 0.2]
 
 
-def test_more_lists_than_words_are_kept_for_are_explained_and_each_tells_that_the_search_goes_on(
-    tmp_path: Path,
-) -> None:
+def test_more_lists_than_words_are_kept_for_are_explained_and_each_is_announced(tmp_path: Path) -> None:
     scene, marks = scene_of(tmp_path, 300), list[None]()
     texts = [f"w{n}" for n in range(MAX_KEPT_WORDS + 5)]
     vectors = near_ties(len(texts), 4)
@@ -116,7 +113,7 @@ def test_more_lists_than_words_are_kept_for_are_explained_and_each_tells_that_th
     assert len(marks) >= 2 * len(texts)
 
 
-#: Words, and what stands after them in a text.
+#: Words, and the texts between them.
 MADE_WORDS = st.sampled_from(["storm", "rain", "wind", "snow", "sunshine"])
 WORD_ENDS = st.sampled_from([" ", ". ", "\n", ", ", "  "])
 

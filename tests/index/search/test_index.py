@@ -1,4 +1,4 @@
-"""An index as a worker opens and searches it: exact, checked, and refused if a file is not what was built."""
+"""An index as a worker opens and searches it: exact, checked, and refused if a file is not as it was built."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.files.manifest import CHANGES, FILES, MANIFEST
 from shoal_workers.index.index import Index, check_model, current_version
 
-#: The files of an index that no change was made to; another one is empty.
+#: The files of an index without changes, except the file of changes, which is empty.
 NOT_EMPTY = [name for name in FILES if name != CHANGES]
 
 Damage = Callable[[bytes], bytes]
@@ -29,12 +29,12 @@ def copy(index_folder: Path, tmp_path: Path) -> Path:
 
 
 def damage(folder: Path, name: str, how: Damage) -> None:
-    """Change a file of the version to serve."""
+    """Change a file of the current version."""
     path = current_version(folder) / name
     path.write_bytes(how(path.read_bytes()))
 
 
-def test_it_says_what_it_holds(index: Index, encoder: Encoder) -> None:
+def test_an_opened_index_has_what_its_build_wrote(index: Index, encoder: Encoder) -> None:
     manifest = index.manifest
     assert (manifest.count, manifest.dimension, manifest.pooling) == (64, 32, "mean")
     assert (manifest.model, manifest.digest) == (encoder.model.name, encoder.model.digest)
@@ -116,7 +116,7 @@ def test_a_flipped_bit_never_passes_for_another_index(
         check_model(folder, opened.manifest, encoder.model)
     except (IndexCorrupt, IndexMismatch):
         return
-    assert name == MANIFEST  # in a word that only people read
+    assert name == MANIFEST  # in a value that only people read
     assert (opened.vectors == index.vectors).all()
 
 

@@ -1,4 +1,4 @@
-"""The lexical index: words of any writing, BM25 scores against a plain computation, and files that no build wrote."""
+"""The lexical index: words in any script, BM25 scores against a plain computation, and files that no build wrote."""
 
 import json
 import math
@@ -35,7 +35,7 @@ GERMAN = [
 
 
 def built(folder: Path, texts: Sequence[str], language: str | None = NO_LANGUAGE) -> LexicalIndex:
-    """Return the opened lexical index of texts."""
+    """Return the opened lexical index of these texts."""
     (folder / DOCUMENTS).write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     write_lexical(folder, len(texts), language, lambda _: None)
     return LexicalIndex.open(folder, len(texts))
@@ -48,7 +48,7 @@ def scores(index: LexicalIndex, query: str) -> list[float]:
 
 
 def plain_scores(texts: Sequence[str], query: str) -> list[float]:
-    """Return BM25 as its formula says, with impacts in steps, of texts whose words have spaces between them."""
+    """Return BM25 by its formula, with impacts in steps, for texts with spaces between their words."""
     documents = [Counter(text.split()) for text in texts]
     average = max(1.0, sum(document.total() for document in documents) / len(documents))
     found = [0.0] * len(texts)
@@ -72,7 +72,7 @@ class TestWords:
             ("🐟 -- \x00", []),
         ],
     )
-    def test_of_any_writing(self, text: str, words: list[str]) -> None:
+    def test_in_any_script(self, text: str, words: list[str]) -> None:
         assert split_words(text) == words
 
     def test_have_their_places(self) -> None:
@@ -107,7 +107,7 @@ class TestWords:
             assert len(Analyzer(language).terms("xylophones книги 東京")) == 5
 
     @needs_stemmer
-    def test_tell_the_language(self) -> None:
+    def test_show_the_language(self) -> None:
         assert find_language(iter(ENGLISH)) == "english"
         assert find_language(iter(GERMAN)) == "german"
         assert find_language(iter([*ENGLISH, *GERMAN])) == NO_LANGUAGE
@@ -115,12 +115,12 @@ class TestWords:
     @pytest.mark.parametrize(
         "texts", [[], ["the of and"], ["Lorem ipsum dolor sit amet consectetur " * 20], ["東京タワー" * 50]]
     )
-    def test_of_no_known_language_tell_none(self, texts: list[str]) -> None:
+    def test_in_no_known_language_show_none(self, texts: list[str]) -> None:
         assert find_language(iter(texts)) == NO_LANGUAGE
 
 
 class TestScores:
-    def test_are_those_of_the_formula(self, tmp_path: Path) -> None:
+    def test_equal_the_formula(self, tmp_path: Path) -> None:
         draw = random.Random(15)
         words = [f"w{n}" for n in range(40)]
         texts = [" ".join(draw.choices(words, k=draw.randint(0, 30))) for _ in range(200)]
@@ -129,7 +129,7 @@ class TestScores:
             query = " ".join(draw.choices([*words, "unknown"], k=draw.randint(1, 12)))
             np.testing.assert_allclose(scores(index, query), plain_scores(texts, query), rtol=1e-4, atol=1e-6)
 
-    def test_are_those_of_the_formula_for_documents_of_several_runs(self, tmp_path: Path) -> None:
+    def test_equal_the_formula_for_documents_of_several_runs(self, tmp_path: Path) -> None:
         texts = [f"w{row % 7} w{row % 11} w{row}" for row in range(40_000)]
         index = built(tmp_path, texts)
         np.testing.assert_allclose(scores(index, "w3 w39999"), plain_scores(texts, "w3 w39999"), rtol=1e-4)
@@ -155,7 +155,7 @@ class TestScores:
         assert scores(index, "") == [0, 0, 0, 0]
         assert scores(index, "fish " * (MAX_QUERY_CHARS // 5) + " bird " * 2**18)[1] == 0
 
-    def test_leave_out_terms_of_most_documents_where_there_are_too_many(self) -> None:
+    def test_leave_out_terms_of_most_documents_if_there_are_too_many_postings(self) -> None:
         count, num_common = 140_000, 10
         analyzer = Analyzer(NO_LANGUAGE)
         words = [f"common{n}" for n in range(num_common)] + ["rare"]
@@ -169,7 +169,7 @@ class TestScores:
         assert len(query.terms) == 8
         assert analyzer.terms("rare")[0] in query.terms
 
-    def test_of_documents_that_were_added_are_those_of_the_version(self, tmp_path: Path) -> None:
+    def test_of_added_documents_use_the_statistics_of_the_version(self, tmp_path: Path) -> None:
         texts = ["a b c", "a a d", "e", "", "b e e f"]
         index = built(tmp_path, texts)
         live = index.emptied().after(texts, range(5))
@@ -182,26 +182,14 @@ class TestScores:
         assert found[1] > 0
 
 
-@pytest.mark.parametrize("change", [{"language": "klingon"}, {"num_terms": 10**12}, {"average_length": math.nan}])
-def test_numbers_that_no_build_wrote_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_a_description_that_no_build_of_this_release_wrote_is_refused(tmp_path: Path) -> None:
     built(tmp_path, ["fish", "bird"])
     about = json.loads((tmp_path / LEXICAL).read_text())
-    (tmp_path / LEXICAL).write_text(json.dumps(about | change))
-    with pytest.raises(IndexCorrupt, match="build the index again"):
-        LexicalIndex.open(tmp_path, 2)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "[" * 100_000])
-def test_a_description_that_no_build_wrote_is_refused(tmp_path: Path, text: str) -> None:
-    built(tmp_path, ["fish", "bird"])
-    (tmp_path / LEXICAL).write_text(text)
-    with pytest.raises(IndexCorrupt, match="build the index again"):
-        LexicalIndex.open(tmp_path, 2)
-
-
-def test_words_of_another_version_say_so(tmp_path: Path) -> None:
-    built(tmp_path, ["fish", "bird"])
-    about = json.loads((tmp_path / LEXICAL).read_text())
+    changes: list[dict[str, Any]] = [{"language": "klingon"}, {"num_terms": 10**12}, {"average_length": math.nan}]
+    for text in ("", "[]", "[" * 100_000, *(json.dumps(about | change) for change in changes)):
+        (tmp_path / LEXICAL).write_text(text)
+        with pytest.raises(IndexCorrupt, match="build the index again"):
+            LexicalIndex.open(tmp_path, 2)
     (tmp_path / LEXICAL).write_text(json.dumps(about | {"version": 99}))
     with pytest.raises(IndexMismatch, match=r"version 99, and this worker reads version 1.*build"):
         LexicalIndex.open(tmp_path, 2)

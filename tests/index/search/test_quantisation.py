@@ -1,4 +1,4 @@
-"""No score is higher than its upper bound, all rows that reach a threshold are found, and what is written is read."""
+"""No score is over its upper bound, all rows that reach a threshold are found, and files are read as written."""
 
 from pathlib import Path
 
@@ -23,18 +23,18 @@ ELEMENTS = st.sampled_from([0.0, 1.0, -1.0]) | st.floats(-1, 1, width=16)
 
 
 def products(quantised: QuantisedVectors, queries: Vectors) -> NDArray[np.int32]:
-    """Multiply the codes of every vector with those of every query: `[vectors, queries]`."""
+    """Multiply the codes of each vector with the codes of each query: `[vectors, queries]`."""
     return quantised.codes.astype(np.int32) @ quantised.basis.encode_queries(queries).codes.astype(np.int32).T
 
 
 def bounds(quantised: QuantisedVectors, queries: Vectors) -> NDArray[np.float64]:
-    """Return the upper bound of every vector's score for every query: `[vectors, queries]`."""
+    """Return the upper bound of each vector's score for each query: `[vectors, queries]`."""
     encoded = quantised.basis.encode_queries(queries)
     return products(quantised, queries) * encoded.units + encoded.slacks
 
 
 def exact(vectors: Vectors, queries: Vectors) -> NDArray[np.float64]:
-    """Return the scores without the rounding of float32."""
+    """Return the scores without rounding to float32."""
     return vectors.astype(np.float64) @ queries.astype(np.float64).T
 
 
@@ -50,25 +50,25 @@ def test_of_many_scores_none_is_over_its_bound(dimension: int) -> None:
 
 @pytest.fixture(params=[1e-6, 1, 1e6])
 def basis(request: pytest.FixtureRequest) -> QuantisationBasis:
-    """A basis for vectors of these lengths that has as many directions as they have dimensions."""
+    """Return a basis for vectors of these lengths, with all of their dimensions as directions."""
     vectors = np.random.default_rng(8).standard_normal((2_000, 60), np.float32) * np.float32(request.param)
     return QuantisationBasis.fit(vectors)
 
 
 def of_codes(basis: QuantisationBasis, codes: NDArray[np.float64], unit: float) -> Vectors:
-    """Make the vectors `[count, dimension]` that have these numbers of units, whole or not, in the basis."""
+    """Return the vectors `[count, dimension]` that have these numbers of units, whole or not, in the basis."""
     return (codes * unit @ basis.directions.T.astype(np.float64)).astype(np.float32)
 
 
 def encoded(basis: QuantisationBasis, vectors: Vectors) -> QuantisedVectors:
-    """Encode vectors with a basis that was found for others."""
+    """Encode vectors with a basis that was computed for other vectors."""
     return QuantisedVectors(np.concatenate(list(basis.encode(vectors))), basis)
 
 
 def test_vectors_that_rounding_takes_farthest_from_a_query_are_bounded(basis: QuantisationBasis) -> None:
     generator = np.random.default_rng(1)
     signs = generator.choice([-1.0, 1.0], (20, 60))
-    # Every code is rounded towards zero by nearly half a step, and the query lies along what is lost.
+    # Every code is rounded towards zero by nearly half a step, and the query has the direction of the loss.
     vectors = of_codes(basis, signs * (generator.integers(0, 40, (20, 60)) + 0.49), basis.step)
     queries = of_codes(basis, signs, 1.0)
     assert (bounds(encoded(basis, vectors), queries) >= exact(vectors, queries)).all()
@@ -76,7 +76,8 @@ def test_vectors_that_rounding_takes_farthest_from_a_query_are_bounded(basis: Qu
 
 def test_queries_that_rounding_takes_farthest_from_a_vector_are_bounded(basis: QuantisationBasis) -> None:
     signs = np.random.default_rng(2).choice([-1.0, 1.0], (20, 60))
-    # One large number makes the query's unit large: all others are rounded to zero, and vectors lie along these.
+    # One large number makes the query's unit large. Its other numbers are rounded to zero, and the vectors have their
+    # direction.
     numbers = 0.49 * signs
     numbers[:, 0] = 127
     vectors = of_codes(basis, signs * 36, basis.step)
@@ -99,7 +100,7 @@ def test_vectors_outside_of_the_basis_are_bounded_by_their_tails() -> None:
 
 
 @pytest.mark.parametrize(("extent", "width"), [(0.9, 64), (0.985, 128), (1, 384)], ids=["narrow", "usual", "even"])
-def test_its_width_fits_the_vectors(extent: float, width: int) -> None:
+def test_the_width_of_codes_fits_the_vectors(extent: float, width: int) -> None:
     generator = np.random.default_rng(2)
     vectors = generator.standard_normal((8_000, 384), np.float32) * extent ** np.arange(384, dtype=np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -119,7 +120,7 @@ def test_all_dimensions_of_short_vectors_are_kept() -> None:
     assert (bounds(quantised, vectors) - exact(vectors, vectors)).max() < 0.05
 
 
-def test_what_was_written_is_mapped(tmp_path: Path) -> None:
+def test_written_files_are_mapped(tmp_path: Path) -> None:
     vectors = np.random.default_rng(1).standard_normal((20_000, 40), np.float32)
     made = quantise(vectors)
     parts: list[float] = []
@@ -136,19 +137,15 @@ def test_what_was_written_is_mapped(tmp_path: Path) -> None:
     assert not opened.codes.flags.writeable
 
 
-@pytest.mark.parametrize("shape", [(19, 40, 64), (20, 41, 64), (20, 40, 128), (20, 40, 4)])
-def test_files_of_another_shape_are_refused(tmp_path: Path, shape: tuple[int, int, int]) -> None:
+def test_files_of_another_shape_and_scales_that_are_no_positive_numbers_are_refused(tmp_path: Path) -> None:
     QuantisedVectors.write(tmp_path, np.ones((20, 40), np.float32))
-    with pytest.raises(IndexCorrupt, match="build the index again"):
-        QuantisedVectors.open(tmp_path, *shape)
-
-
-@pytest.mark.parametrize("values", [[0, 1, 1], [1, 1, np.nan], [np.inf, 1, 1]])
-def test_scales_that_are_no_positive_numbers_are_refused(tmp_path: Path, values: list[float]) -> None:
-    QuantisedVectors.write(tmp_path, np.ones((20, 40), np.float32))
-    np.save(tmp_path / SCALES, np.array(values, np.float64))
-    with pytest.raises(IndexCorrupt, match="in units of"):
-        QuantisedVectors.open(tmp_path, 20, 40, 64)
+    for shape in ((19, 40, 64), (20, 41, 64), (20, 40, 128), (20, 40, 4)):
+        with pytest.raises(IndexCorrupt, match="build the index again"):
+            QuantisedVectors.open(tmp_path, *shape)
+    for scales in ([0, 1, 1], [1, 1, np.nan], [np.inf, 1, 1]):
+        np.save(tmp_path / SCALES, np.array(scales, np.float64))
+        with pytest.raises(IndexCorrupt, match="in units of"):
+            QuantisedVectors.open(tmp_path, 20, 40, 64)
 
 
 # Rows that reach a threshold
@@ -164,7 +161,7 @@ def products_of(codes: Codes, queries: Codes) -> NDArray[np.int32]:
 
 
 @given(CODES, st.integers(1, 300), st.data())
-def test_rows_that_reach_the_threshold(codes: Codes, num_queries: int, data: st.DataObject) -> None:
+def test_rows_that_reach_the_threshold_are_found(codes: Codes, num_queries: int, data: st.DataObject) -> None:
     queries = codes[:num_queries]
     expected = products_of(codes, queries)
     threshold = data.draw(nps.arrays(np.int32, len(queries), elements=st.sampled_from(expected[:, 0].tolist())))

@@ -1,4 +1,4 @@
-"""Exact search finds exactly what scoring all vectors finds, whatever the vectors are like."""
+"""Exact search finds exactly the rows that scoring all vectors finds, for any vectors."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,17 +21,17 @@ FEW = st.sampled_from([-1.0, -0.5, 0.0, 0.25, 1.0])
 
 
 def normalised(vectors: Vectors) -> Vectors:
-    """Scale each vector to length one; a vector of zeros stays as it is."""
+    """Scale each vector to length 1; a vector of zeros stays as it is."""
     return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12), np.float32)
 
 
 def random(count: int, dimension: int, seed: int = 0) -> Vectors:
-    """Make vectors that extend equally in all directions, so that a basis leaves none out."""
+    """Return vectors that extend equally in all directions, so that no basis leaves a direction out."""
     return normalised(np.random.default_rng(seed).standard_normal((count, dimension), np.float32))
 
 
 def grouped(count: int, dimension: int, seed: int = 0) -> Vectors:
-    """Make vectors like those of texts: near each other in groups, extending mostly in few directions."""
+    """Return vectors like the vectors of texts: near each other in groups, and extending mostly in few directions."""
     generator = np.random.default_rng(seed)
     shape = 0.98 ** np.arange(dimension, dtype=np.float32)
     centres = generator.standard_normal((1 + count // 50, dimension), np.float32) * shape
@@ -48,7 +48,7 @@ def by_scoring_all(vectors: Vectors, queries: Vectors, k: int, eligible: NDArray
 
 
 def check(vectors: Vectors, queries: Vectors, k: int, threads: int = 1) -> None:
-    """Assert that rows and scores are those of scoring all vectors, to the last bit."""
+    """Assert that rows and scores are as by scoring all vectors, to the last bit."""
     search = ExactSearch(vectors, quantise(vectors), SearchThreads(threads))
     assert_same(search.top_k(queries, k), by_scoring_all(vectors, queries, k))
 
@@ -60,7 +60,7 @@ def assert_same(found: TopK, expected: TopK) -> None:
 
 
 @given(st.data())
-def test_it_finds_what_scoring_all_finds(data: st.DataObject) -> None:
+def test_a_search_finds_what_scoring_all_vectors_finds(data: st.DataObject) -> None:
     dimension = data.draw(st.sampled_from([1, 3, 32, 60, 61, 130]))
     elements = FEW | st.floats(-1, 1, width=16)
     vectors, queries = (
@@ -88,7 +88,7 @@ def test_rows_that_are_hidden_or_not_eligible_are_never_found(
 
 
 @pytest.mark.parametrize("num_eligible", [0, 1, 10, 749, 751, 5_999, 6_000])
-def test_few_or_many_rows_are_eligible(num_eligible: int) -> None:
+def test_few_or_many_eligible_rows_are_searched(num_eligible: int) -> None:
     vectors = grouped(6_000, 96)
     vectors[1_000:4_000] = vectors[5]
     vectors[5_999] = vectors[17]
@@ -140,7 +140,7 @@ def test_several_threads_may_search_at_a_time() -> None:
 
 
 def near_ties(dimension: int, generator: np.random.Generator) -> tuple[Vectors, Vectors]:
-    """Make vectors whose scores for the queries differ by less than the rounding of their codes."""
+    """Return vectors whose scores for the queries differ by less than the rounding of their codes."""
     queries = normalised(generator.standard_normal((8, dimension), np.float32))
     noise = generator.standard_normal((8, 400, dimension), np.float32)
     noise -= np.vecdot(noise, queries[:, None])[:, :, None] * queries[:, None]
@@ -151,7 +151,7 @@ def near_ties(dimension: int, generator: np.random.Generator) -> tuple[Vectors, 
 
 
 def in_the_tail(dimension: int, generator: np.random.Generator) -> tuple[Vectors, Vectors]:
-    """Make a few groups of vectors outside of the space that the others span, and queries near these groups."""
+    """Return groups of vectors outside of the space that the other vectors span, and queries near these groups."""
     main = dimension // 4
     vectors = np.zeros((6_000, dimension), np.float32)
     vectors[:, :main] = random(6_000, main, int(generator.integers(2**32)))
@@ -163,8 +163,8 @@ def in_the_tail(dimension: int, generator: np.random.Generator) -> tuple[Vectors
 
 
 def in_a_tail_that_rounding_hides(dimension: int, generator: np.random.Generator) -> tuple[Vectors, Vectors]:
-    """Make vectors with a tail so short that their squared length hides it in float32, and queries along that tail."""
-    main = min(CACHE_LINE - NUM_TAIL_CODES, dimension - 1)  # as many as a basis of the least width has
+    """Return vectors with a tail so short that float32 hides it in squared lengths, and queries along that tail."""
+    main = min(CACHE_LINE - NUM_TAIL_CODES, dimension - 1)  # the number of directions in a basis of the least width
     vectors = np.zeros((3_000, dimension), np.float32)
     vectors[:, :main] = random(3_000, main, int(generator.integers(2**32)))
     vectors[:, -1] = generator.uniform(0, 2e-4, 3_000)
@@ -172,7 +172,7 @@ def in_a_tail_that_rounding_hides(dimension: int, generator: np.random.Generator
 
 
 def of_all_lengths(dimension: int, generator: np.random.Generator) -> tuple[Vectors, Vectors]:
-    """Make vectors and queries with lengths from 1e-6 to 1e6, zeros and duplicates among them."""
+    """Return vectors and queries with lengths from 1e-6 to 1e6, including zeros and duplicates."""
     vectors, queries = (random(count, dimension, int(generator.integers(2**32))) for count in (3_000, 8))
     vectors *= 10 ** generator.uniform(-6, 6, (3_000, 1)).astype(np.float32)
     queries *= 10 ** generator.uniform(-6, 6, (8, 1)).astype(np.float32)
@@ -189,7 +189,7 @@ def test_vectors_chosen_to_mislead_the_bounds(kind: Callable[..., tuple[Vectors,
 
 
 def misleading(seed: int, dimension: int, count: int, num_queries: int) -> tuple[Vectors, Vectors]:
-    """Make vectors of few directions or many, with near ties, duplicates, tails, opposites, zeros and all lengths."""
+    """Return vectors of few directions or many, with near ties, duplicates, tails, opposites, zeros and all lengths."""
     generator = np.random.default_rng(seed)
     directions = generator.standard_normal((generator.integers(1, dimension + 1), dimension))
     vectors = generator.standard_normal((count, len(directions))) @ directions
@@ -218,7 +218,7 @@ def misleading(seed: int, dimension: int, count: int, num_queries: int) -> tuple
 def test_no_vector_that_is_left_out_scores_more(
     seed: int, dimension: int, count: int, num_queries: int, k: int
 ) -> None:
-    """Scores in float64 differ from those in float32 by their rounding, and by no more."""
+    """Scores in float64 differ from scores in float32 by their rounding, and by no more."""
     vectors, queries = misleading(seed, dimension, count, num_queries)
     check(vectors, queries, k)
     rows, _ = ExactSearch(vectors, quantise(vectors)).top_k(queries, k)
@@ -236,7 +236,7 @@ def test_near_ties_that_rounding_puts_in_another_order() -> None:
     generator = np.random.default_rng(0)
     signs = generator.choice([-1.0, 1.0], (8, 1, 60))
     codes = np.repeat(generator.integers(5, 40, (8, 1, 60)).astype(np.float64), 40, axis=1)
-    # The first twenty vectors of each query lose nearly half a step in every code, the others win as much.
+    # The first twenty vectors of each query lose nearly half a step in every code, and the other vectors gain as much.
     codes[:, :20] += 0.49
     codes[:, 20:] += 0.51
     codes[:, :20, 0] += np.arange(20)

@@ -1,4 +1,4 @@
-"""Filters, orders, boosts and facets of fields are exactly what looking at each document gives."""
+"""Filters, orders, boosts and facets by columns give exactly the results of looking at each document."""
 
 from collections import Counter
 from typing import Any
@@ -22,12 +22,12 @@ from shoal_workers.index.search.field_order import FieldOrder
 from shoal_workers.index.search.fields import Fields as IndexFields
 from shoal_workers.index.search.filtering import matching
 
-#: The documents of a version and those that were added to it.
+#: The documents of a version, and the documents that were added to it.
 BOTH = st.tuples(st.lists(DOCUMENTS, min_size=1, max_size=25), st.lists(DOCUMENTS, max_size=12))
 
 
 def columns_of(documents: list[Fields], kinds: dict[str, str]) -> Columns:
-    """Return the columns of documents, whose values of other kinds are none."""
+    """Return the columns of documents, in which values of other kinds are ignored."""
     fields = DocumentFields(kinds, is_lenient=True)
     for document in documents:
         fields.add(document)
@@ -35,7 +35,7 @@ def columns_of(documents: list[Fields], kinds: dict[str, str]) -> Columns:
 
 
 def fields_of(version: list[Fields], added: list[Fields], kinds: dict[str, str] | None = None) -> IndexFields:
-    """Return the fields of an index of a version and of documents that were added to it."""
+    """Return the fields of a version and of the documents that were added to it."""
     columns = columns_of(version, KINDS if kinds is None else kinds)
     return IndexFields(columns, columns_of(added, columns.kinds), len(version), len(added))
 
@@ -55,7 +55,7 @@ def test_a_filter_leaves_the_documents_that_match(
         ("day", ["2001-05-03", "2001-05-03T10:00", "2001-06", ["2002", "1969-12-31"], "2001-05", "2001"]),
     ],
 )
-def test_a_range_has_its_own_ends_where_it_is_to_have_them(name: str, values: list[Any]) -> None:
+def test_a_range_includes_its_ends_if_its_operators_say_so(name: str, values: list[Any]) -> None:
     documents: list[Fields] = [{name: value} for value in values]
     fields = fields_of(documents, documents)
     for end in (value for value in values if value is not None and not isinstance(value, list)):
@@ -101,7 +101,7 @@ def test_facets_count_the_selected_documents(
         assert shown == [value for value, _ in expected]
 
 
-def test_of_many_values_the_most_frequent_are_told() -> None:
+def test_of_many_values_the_most_frequent_are_listed() -> None:
     version = [{"n": n // 2 if n < 400 else 1_000 + n} for n in range(3_000)]
     added = [{"n": 250}, {"n": 5_000}, {"n": 5_000}, {"n": 5_000}, {"n": 3_999}, {"n": 3}, {"n": -1}, {"n": -1}]
     fields = fields_of(version, added, {"n": "number"})
@@ -155,7 +155,7 @@ def test_boosts_are_sums_of_shares(both: tuple[list[Fields], list[Fields]], give
     boosts = parse_boosts(given)
     found = boosts_of(boosts, fields, NOW)
     for n, document in enumerate(documents):
-        # The range of a field is that of the version, unless it has no values of it.
+        # The range of a field comes from the version, unless the version has no values of it.
         known = both[0] if any(values_of(other, name) for other in both[0] for name in KINDS) else documents
         expected = 0.0
         for boost in boosts:

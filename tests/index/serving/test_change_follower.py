@@ -1,6 +1,5 @@
 """Served indexes follow their changes in Redis: over a switch of versions, while Redis is away, past bad entries."""
 
-import shutil
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 from blocking import ChangeLog
 from conftest import wait_until
-from index_versions import publish_version
+from index_versions import publish_version, served_in
 from queues import Queue, drive
 
 from shoal.changes.change import Change
@@ -31,7 +30,7 @@ from shoal_workers.loop.worker import Worker
 
 
 class Log(ChangeLog):
-    """The logs of a pool, whose Redis can be away, and which counts the commands that it is asked for."""
+    """The logs of a pool whose Redis can be away. The object counts the commands to Redis."""
 
     is_away = False
     fault: type[ShoalError] = Unavailable
@@ -61,39 +60,36 @@ def log(queue: Queue) -> Log:
 
 @pytest.fixture
 def index_home(tmp_path: Path, index_folder: Path) -> Path:
-    """A folder with the index news, of which v1 is published."""
+    """Return a folder with the index news and its published version v1."""
     publish_version(tmp_path / "indexes" / "news", index_folder, "v1")
     return tmp_path / "indexes"
 
 
 @pytest.fixture
 def indexes(index_home: Path, encoder: Encoder, log: Log) -> Iterator[OpenIndexes]:
-    """The indexes in that folder, opened."""
-    indexes = OpenIndexes({}, index_home, encoder.model, 1, log)
-    indexes.look(0)
-    assert indexes["news"].count
-    yield indexes
-    shutil.rmtree(index_home, ignore_errors=True)
-    for now in range(2):
-        indexes.look(now)
+    """Return the indexes in that folder, opened."""
+    with served_in(index_home, encoder.model, change_log=log) as indexes:
+        indexes.look(0)
+        assert indexes["news"].count
+        yield indexes
 
 
 def change(index: Index, added: str = "", deleted: str = "", **others: Any) -> Change:
-    """Return a change that adds documents, with the vectors of the first ones of the index, and deletes others."""
+    """Return a change that adds documents, with the vectors of the index's first documents, and deletes others."""
     documents = tuple(Document(one, f"text {one}", {}) for one in added.split())
     vectors = np.array(index.vectors[: len(documents)])
     return replace(Change(documents, vectors, tuple(deleted.split()), index.manifest.digest, 0.0), **others)
 
 
 def ids(index: Index) -> set[str]:
-    """Return the ids of all documents that are found."""
+    """Return the ids of all documents that can be found."""
     before = index.count
     (hits,) = index.search(np.array(index.vectors[:1]), 1_000)
     assert len(hits) in (before, index.count)  # a thread may add documents meanwhile
     return {str(hit["id"]) for hit in hits}
 
 
-def test_what_is_added_is_found_and_what_is_deleted_is_not(indexes: OpenIndexes, log: Log) -> None:
+def test_added_documents_are_found_and_deleted_ones_are_not(indexes: OpenIndexes, log: Log) -> None:
     before = ids(index := indexes["news"])
     log.append("news", change(index, "a b", "0 1"))
     position = log.append("news", change(index, "c 2", "a"))
@@ -115,7 +111,7 @@ def test_without_changes_one_command_is_enough_for_all_indexes(
     log.append("news", change(indexes["news"], "a"))
     indexes.look(1)
     assert len([index.count for index in indexes.values()]) == indexes.num_open == 10
-    for expected in (2, 1, 1):  # the first one has to read the change as well
+    for expected in (2, 1, 1):  # the first time, the change is read as well
         log.num_commands = 0
         indexes.follow()
         assert log.num_commands == expected
@@ -143,23 +139,20 @@ def test_an_index_that_is_not_open_is_opened_for_its_changes(
 def test_an_index_that_was_closed_has_its_changes_when_it_is_opened_again(
     index_home: Path, encoder: Encoder, log: Log
 ) -> None:
-    indexes = OpenIndexes({}, index_home, encoder.model, 1, log, idle_s=60)
-    indexes.look(0)
-    log.append("news", change(indexes["news"], "a", "0"))
-    indexes.follow()
-    told = indexes.describe()
-    for close_after_s in (61, 122):
-        indexes.look(time.monotonic() + close_after_s)
-        indexes.follow()  # it was opened for none of these changes before
-        assert (indexes.num_open, indexes.describe()) == (0, told)
-        assert {"a", "0"} & ids(indexes["news"]) == {"a"}
-    later = change(indexes["news"], "b")
-    indexes.look(time.monotonic() + 183)
-    log.append("news", later)
-    assert "b" in ids(indexes["news"])
-    shutil.rmtree(index_home)
-    indexes.look(0)
-    indexes.look(0)
+    with served_in(index_home, encoder.model, change_log=log, idle_s=60) as indexes:
+        indexes.look(0)
+        log.append("news", change(indexes["news"], "a", "0"))
+        indexes.follow()
+        described = indexes.describe()
+        for close_after_s in (61, 122):
+            indexes.look(time.monotonic() + close_after_s)
+            indexes.follow()  # there is no new change to open it for
+            assert (indexes.num_open, indexes.describe()) == (0, described)
+            assert {"a", "0"} & ids(indexes["news"]) == {"a"}
+        later = change(indexes["news"], "b")
+        indexes.look(time.monotonic() + 183)
+        log.append("news", later)
+        assert "b" in ids(indexes["news"])
 
 
 def test_a_new_version_has_all_changes_before_it_is_served(
@@ -196,7 +189,7 @@ def test_while_redis_is_away_the_former_version_stays(
     assert indexes.errors == {"news": "Redis does not answer"}
     with pytest.raises(Unavailable):
         indexes["faq"]
-    assert len(caplog.messages) <= 4  # one for each index, and one of following; the next ones are not repeated
+    assert len(caplog.messages) <= 4  # one warning for each index, and one of following; later ones are not repeated
     log.is_away = False
     indexes.look(3)
     assert (indexes["news"].folder.name, indexes.errors) == ("v2", {})
@@ -212,7 +205,7 @@ def test_a_search_waits_for_an_index_that_cannot_be_opened_while_redis_is_away(
     worker = Worker(queue.consumer(), encoder, indexes, Bucketing(4_096))
     queue.put("interactive", [Search(["storm"], index="faq", reply_to="me")])
     log.is_away, log.num_commands = True, 0
-    while log.num_commands < 3:  # it is tried again and again
+    while log.num_commands < 3:  # the changes are read again and again
         assert not worker.step(block_s=0)
     log.is_away = False
     drive(worker)
@@ -225,7 +218,7 @@ def test_a_worker_waits_for_redis_before_it_serves(
     index_folder: Path, encoder: Encoder, log: Log, tmp_path: Path, fault: type[ShoalError]
 ) -> None:
     class Returning(Event):
-        """An event that is waited for while Redis comes back."""
+        """An event; while a caller waits for it, Redis comes back."""
 
         num_waits = 0
 
@@ -244,7 +237,7 @@ def test_a_worker_waits_for_redis_before_it_serves(
 
 
 @pytest.mark.parametrize("wrong", [{"digest": "0" * 64}, {"vectors": np.full((1, 32), np.nan, np.float32)}])
-def test_a_change_that_does_not_fit_is_told_and_harms_nothing(
+def test_a_change_that_does_not_fit_is_reported_and_harms_nothing(
     indexes: OpenIndexes, log: Log, queue: Queue, wrong: dict[str, Any]
 ) -> None:
     index = indexes["news"]
@@ -286,10 +279,10 @@ def test_changes_that_redis_has_lost_are_found_no_more(indexes: OpenIndexes, log
     assert ids(index) == before | {"b"}
 
 
-def test_changes_that_redis_has_no_more_are_told(
+def test_changes_that_redis_has_no_more_are_reported(
     indexes: OpenIndexes, log: Log, index_home: Path, index_folder: Path
 ) -> None:
-    """As for a worker that serves an old copy of an index, or a folder that was restored."""
+    """A worker may serve an old copy of an index, or a folder that was restored."""
     index = indexes["news"]
     positions = [log.append("news", change(index, one)) for one in "abc"]
     log.fold("news", positions[1], [positions[1]])
@@ -302,7 +295,7 @@ def test_changes_that_redis_has_no_more_are_told(
     assert indexes.errors == {}
 
 
-def test_a_fault_that_has_gone_is_told_no_more(indexes: OpenIndexes, log: Log, queue: Queue) -> None:
+def test_a_fault_that_has_gone_is_no_longer_reported(indexes: OpenIndexes, log: Log, queue: Queue) -> None:
     queue.redis.set(queue.keys.changes("news"), "x")
     queue.redis.hset(queue.keys.changed, "news", "1-1 1 1 0 0")
     indexes.follow()
@@ -355,7 +348,7 @@ def test_workers_that_are_started_together_read_at_different_moments(
     waits: list[float | None] = []
 
     class Noting(Event):
-        """An event that is set at the third time that it is waited for."""
+        """An event that is set when a caller waits for it the third time."""
 
         def wait(self, timeout: float | None = None) -> bool:
             waits.append(timeout)

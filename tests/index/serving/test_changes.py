@@ -1,4 +1,4 @@
-"""Changes of indexes: what is packed is read again, and the log in Redis keeps order, sums and limits."""
+"""Changes of indexes: packed changes are read as they were, and the log in Redis keeps order, sums and limits."""
 
 import asyncio
 import json
@@ -50,7 +50,7 @@ DOCUMENTS = st.builds(Document, WORDS, WORDS, st.dictionaries(NAMES, VALUES, max
 
 @st.composite
 def changes(draw: st.DrawFn) -> Change:
-    """Draw a change of at least one id."""
+    """Draw a change that concerns at least one id."""
     added = draw(st.lists(DOCUMENTS, max_size=4))
     deleted = draw(st.lists(WORDS, min_size=not added, max_size=4))
     vectors = draw(nps.arrays(np.float32, (len(added), 3), elements=st.floats(-0.5, 0.5, width=32)))
@@ -74,7 +74,7 @@ def same(one: Change, other: Change | MalformedJob) -> bool:
 
 
 def positions_of(log: ChangeLog, position: str = START) -> list[str]:
-    """Return the positions of the changes after one."""
+    """Return the positions of the changes after a position."""
     return [entry.position for entry in log.since("news", position).entries]
 
 
@@ -156,9 +156,15 @@ def test_a_change_that_would_take_much_memory_is_refused(wrong: dict[str, Any]) 
         (replace(change(["1"]), vectors=2 * unit_vectors(1)), InvalidRequest, "not normalised"),
     ],
 )
-def test_what_could_not_be_read_is_never_packed(wrong: Change, error: type[ShoalError], message: str) -> None:
+def test_a_change_that_could_not_be_read_is_never_packed(wrong: Change, error: type[ShoalError], message: str) -> None:
     with pytest.raises(error, match=message):
         wrong.pack()
+
+
+def fill(log: ChangeLog) -> list[str]:
+    """Append as many changes to the log as may be in no build; return their positions."""
+    ids = list(map(str, range(MAX_CHANGE_IDS)))
+    return [log.append("news", change(deleted=ids)) for _ in range(MAX_CHANGES // MAX_CHANGE_IDS)]
 
 
 def test_a_log_has_the_changes_in_their_order(log: ChangeLog) -> None:
@@ -184,14 +190,13 @@ def test_a_long_log_is_read_in_several_steps(log: ChangeLog, monkeypatch: pytest
 
 
 def test_the_changes_that_no_build_has_are_limited_in_number(log: ChangeLog) -> None:
-    ids = list(map(str, range(MAX_CHANGE_IDS)))
-    positions = [log.append("news", change(deleted=ids)) for _ in range(MAX_CHANGES // MAX_CHANGE_IDS)]
+    positions = fill(log)
     with pytest.raises(TooManyChanges, match=r"index news has 10,000 changes .* that no build has folded in"):
         log.append("news", change(deleted=["1"]))
     assert log.positions() == {"news": positions[-1]}
     log.append("other", change(deleted=["1"]))
     log.fold("news", positions[0], [START])
-    positions.append(log.append("news", change(deleted=ids)))
+    positions.append(log.append("news", change(deleted=map(str, range(MAX_CHANGE_IDS)))))
     with pytest.raises(TooManyChanges):
         log.append("news", change(deleted=["1"]))
     assert positions_of(log) == positions
@@ -215,7 +220,7 @@ def test_a_value_of_a_byte_counts_as_the_memory_and_time_that_it_takes(log: Chan
     assert entry.size == BYTES_OF_A_VALUE * one.num_values > 10 * len(one.pack())
 
 
-def test_what_no_version_needs_is_removed(log: ChangeLog) -> None:
+def test_changes_that_no_version_needs_are_removed(log: ChangeLog) -> None:
     positions = [log.append("news", change([str(n)])) for n in range(6)]
     log.fold("news", positions[4], [positions[4], positions[2]])
     assert positions_of(log, positions[2]) == positions[3:]
@@ -238,7 +243,7 @@ def test_positions_are_numbered_without_gaps(log: ChangeLog) -> None:
 
 
 @pytest.mark.parametrize("through", [2, 3])
-def test_changes_that_were_removed_are_told_to_one_who_needs_them(log: ChangeLog, through: int) -> None:
+def test_removed_changes_are_reported_to_a_reader_that_needs_them(log: ChangeLog, through: int) -> None:
     positions = [START, *(log.append("news", change([str(n)])) for n in range(4))]
     log.fold("news", positions[3], [positions[3]])
     tail = log.since("news", positions[through])
@@ -251,7 +256,7 @@ def test_changes_that_were_removed_are_told_to_one_who_needs_them(log: ChangeLog
     assert [entry.position for entry in tail.entries] == positions[4:]
 
 
-def test_a_log_whose_entries_are_gone_tells_it(log: ChangeLog, queue: Queue) -> None:
+def test_a_log_reports_that_its_entries_are_gone(log: ChangeLog, queue: Queue) -> None:
     positions = [log.append("news", change([str(n)])) for n in range(3)]
     queue.redis.delete(queue.keys.changes("news"))
     assert log.since("news", positions[2]).has_position
@@ -261,7 +266,7 @@ def test_a_log_whose_entries_are_gone_tells_it(log: ChangeLog, queue: Queue) -> 
     assert positions_of(log, positions[2]) == positions[3:]
 
 
-def test_a_hole_in_a_log_is_told(log: ChangeLog, queue: Queue) -> None:
+def test_a_hole_in_a_log_is_reported(log: ChangeLog, queue: Queue) -> None:
     positions = [log.append("news", change([str(n)])) for n in range(4)]
     queue.redis.xdel(queue.keys.changes("news"), positions[2])
     found = list(log.since("news", START).entries)
@@ -269,8 +274,8 @@ def test_a_hole_in_a_log_is_told(log: ChangeLog, queue: Queue) -> None:
     assert [type(entry.change) for entry in found] == [Change, Change, MalformedJob, Change]
 
 
-def test_a_position_that_redis_has_lost_is_not_that_of_another_change(log: ChangeLog, queue: Queue) -> None:
-    """As after a failover to a server that does not have the last change, while a client goes on."""
+def test_a_position_that_redis_has_lost_is_not_given_to_another_change(log: ChangeLog, queue: Queue) -> None:
+    """After a failover, the server may lack the last change while a client goes on."""
     kept = log.append("news", change(["kept"]))
     saved = {key: queue.redis.dump(key) for key in (queue.keys.changes("news"), queue.keys.changed)}
     lost = [log.append("news", change([f"lost {n}"])) for n in range(2)]
@@ -300,17 +305,14 @@ def test_a_position_of_another_log_is_before_all_changes(log: ChangeLog, queue: 
 def test_a_version_of_another_log_has_none_of_the_changes(log: ChangeLog, queue: Queue) -> None:
     others = [log.append("news", change([str(n)])) for n in range(3)]
     queue.redis.delete(queue.keys.changes("news"), queue.keys.changed)
-    for _ in range(MAX_CHANGES // MAX_CHANGE_IDS):
-        log.append("news", change(deleted=map(str, range(MAX_CHANGE_IDS))))
+    fill(log)
     log.fold("news", others[2], others)
     with pytest.raises(TooManyChanges):
         log.append("news", change(deleted=["1"]))
 
 
 def test_an_index_whose_log_is_gone_takes_changes_after_a_build(log: ChangeLog, queue: Queue) -> None:
-    ids = list(map(str, range(MAX_CHANGE_IDS)))
-    for _ in range(MAX_CHANGES // MAX_CHANGE_IDS):
-        position = log.append("news", change(deleted=ids))
+    position = fill(log)[-1]
     queue.redis.delete(queue.keys.changes("news"))
     with pytest.raises(TooManyChanges):
         log.append("news", change(deleted=["1"]))
@@ -331,8 +333,7 @@ def test_a_log_goes_on_after_an_entry_of_another_program(log: ChangeLog, queue: 
 
 
 def test_a_rollback_counts_the_changes_again(log: ChangeLog) -> None:
-    ids = list(map(str, range(MAX_CHANGE_IDS)))
-    positions = [log.append("news", change(deleted=ids)) for _ in range(MAX_CHANGES // MAX_CHANGE_IDS)]
+    positions = fill(log)
     log.fold("news", positions[-1], [positions[0]])
     log.append("news", change(deleted=["1"]))
     log.fold("news", positions[0], [positions[0]])
@@ -366,7 +367,9 @@ def test_a_line_that_is_lost_or_damaged_is_made_anew(log: ChangeLog, queue: Queu
         {"change": msgpack.packb({"documents": 1}), "num": "\u0663", "size": b"\xff"},
     ],
 )
-def test_an_entry_that_no_client_wrote_is_told_apart(log: ChangeLog, queue: Queue, fields: dict[str, Any]) -> None:
+def test_an_entry_that_no_client_wrote_is_reported_by_itself(
+    log: ChangeLog, queue: Queue, fields: dict[str, Any]
+) -> None:
     first = log.append("news", change(["1"]))
     queue.redis.xadd(queue.keys.changes("news"), fields)
     last = log.append("news", change(["2"]))
@@ -384,7 +387,7 @@ def test_a_line_that_no_script_wrote_names_no_position(log: ChangeLog, queue: Qu
     assert log.positions() == {"\ufffd": "1-1"}
 
 
-def test_keys_of_another_type_are_told(log: ChangeLog, queue: Queue) -> None:
+def test_keys_of_another_type_are_reported(log: ChangeLog, queue: Queue) -> None:
     queue.redis.set(queue.keys.changes("news"), "x")
     with pytest.raises(MalformedJob, match="holds something else"):
         list(log.since("news", START).entries)
@@ -398,12 +401,12 @@ def test_keys_of_another_type_are_told(log: ChangeLog, queue: Queue) -> None:
     assert log.positions() == {}
 
 
-def test_a_name_that_is_none_of_an_index_is_refused(log: ChangeLog) -> None:
+def test_a_name_that_no_index_can_have_is_refused(log: ChangeLog) -> None:
     with pytest.raises(InvalidRequest, match="is no name of an index"):
         log.append("a b", change(["1"]))
 
 
-def test_a_change_of_another_model_is_told_apart() -> None:
+def test_a_change_of_another_model_is_refused() -> None:
     entry = LoggedChange("1-1", 1, 1, change(["1"], ["2"]))
     assert entry.change_for("d", 8) is entry.change
     with pytest.raises(IndexMismatch, match="another model"):

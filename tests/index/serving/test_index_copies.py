@@ -1,4 +1,4 @@
-"""Indexes on their way through a store: workers elsewhere see whole versions alone, whatever fails and whenever."""
+"""Indexes on their way through a store: workers elsewhere only see whole versions, whatever fails and whenever."""
 
 import itertools
 import json
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from faulty_store import SECRET, FaultyStore, Killed
-from index_versions import add_version, publish_version
+from index_versions import add_version, publish_version, served_in
 
 from shoal.errors import FileError, IndexCorrupt, Unavailable
 from shoal.index_folder import CURRENT
@@ -28,14 +28,14 @@ from shoal_workers.index.store.copies import (
     RETRY_AFTER_S,
     Copies,
     read_errors,
-    tell_damage,
+    report_damage,
 )
 from shoal_workers.index.store.store import UPLOADED, upload, upload_missing
 from shoal_workers.index.versions import delete, make_current
 
 
 class Scene:
-    """The index `news` on the machine that builds, in a store, and on a machine that serves."""
+    """The index `news` on the machine that builds it, in a store, and on a machine that serves it."""
 
     def __init__(self, folder: Path, template: Path):
         self.template = template
@@ -52,27 +52,27 @@ class Scene:
         return publish_version(self.news, self.template, version)
 
     def send(self, **options: bool) -> None:
-        """Upload the index, as after a publish where the options do not say otherwise."""
+        """Upload the index; if the options do not say otherwise, a version was published just now."""
         upload(self.news, self.store, **{"is_published": True} | options)
 
     def look(self, now: float = 0) -> None:
-        """Bring the copies to what the store has."""
+        """Make the copies equal to the store."""
         self.copies.look(now)
 
     @property
     def stored_version(self) -> str:
-        """The version that the store says to serve, after a check of all of its files."""
+        """The version that the store says to serve, after a check of all its files."""
         return Index.open(self.stored).folder.name
 
     @property
     def served(self) -> str:
-        """The version of the copy, as its documents say, after a check of all of its files; empty without one."""
+        """The version of the copy according to its documents, after a check of all its files; empty without a copy."""
         folder = self.copied / "news"
         return str(Index.open(folder).documents.document(0)["version"]) if (folder / CURRENT).exists() else ""
 
     @property
     def error(self) -> str:
-        """The reason why the copy is not as the store has it."""
+        """The reason why the copy differs from the store."""
         return read_errors(self.copied).get("news", "")
 
     @property
@@ -83,13 +83,13 @@ class Scene:
 
 @pytest.fixture
 def scene(tmp_path: Path, index_folder: Path) -> Scene:
-    """A version v1 that is built."""
+    """Return a scene with a built version v1."""
     return Scene(tmp_path, index_folder)
 
 
 @pytest.fixture
 def broken(scene: Scene) -> Path:
-    """The version v2 in the store, which is to be served next; a copy has v1."""
+    """Return the folder of v2 in the store, which is to be served next; the copy has v1."""
     scene.send()
     scene.look()
     scene.publish("v2")
@@ -98,12 +98,12 @@ def broken(scene: Scene) -> Path:
 
 
 def versions_in(folder: Path) -> set[str]:
-    """Return the names of what is in a folder of an index, beside the files of its own."""
+    """Return the names of the folders in a folder."""
     return {path.name for path in folder.iterdir() if path.is_dir()}
 
 
 def damage(path: Path) -> bytes:
-    """Change the last byte of a file; return what it was."""
+    """Change the last byte of a file; return the right contents."""
     right = path.read_bytes()
     path.write_bytes(right[:-1] + bytes([right[-1] ^ 1]))
     return right
@@ -120,7 +120,7 @@ class TestUpload:
         assert written.index("news/current") < min(written.index(f"{other}/{VECTORS}") for other in ("v1", "v3"))
         scene.store.heal()
         scene.send()
-        assert scene.store.faults.paths("wb") == ["news/current"]  # what the store has is not sent again
+        assert scene.store.faults.paths("wb") == ["news/current"]  # files that the store has are not sent again
 
     def test_an_interrupted_upload_goes_on_with_the_files_that_are_not_whole(self, scene: Scene) -> None:
         scene.send()
@@ -135,7 +135,7 @@ class TestUpload:
         scene.send(is_published=False)
         assert scene.stored_version == "v1"
         scene.publish("v2")
-        scene.send(is_published=False)  # as after an upload that failed
+        scene.send(is_published=False)  # like the upload after one that failed
         assert scene.stored_version == "v2"
         publish_version(tmp_path / "other" / "news", scene.template, "w1")
         upload(tmp_path / "other" / "news", scene.store, is_published=True)
@@ -147,7 +147,7 @@ class TestUpload:
         scene.send()
         assert scene.stored_version == "v2"
 
-    def test_an_upload_anew_mends_the_store(self, scene: Scene) -> None:
+    def test_an_upload_anew_repairs_the_store(self, scene: Scene) -> None:
         scene.send()
         damage(scene.stored / "v1" / VECTORS)
         (scene.stored / "v1" / DOCUMENTS).unlink()
@@ -223,7 +223,7 @@ class TestUpload:
         scene.send()
         assert scene.stored_version == served
 
-    def test_what_the_store_lacks_is_uploaded_and_nothing_else(
+    def test_only_indexes_that_the_store_lacks_are_uploaded(
         self, scene: Scene, caplog: pytest.LogCaptureFixture
     ) -> None:
         upload_missing(scene.home / "none", scene.store)
@@ -255,9 +255,9 @@ class TestCopies:
         scene.store.heal()
         for _ in range(2):
             scene.look()
-            assert (scene.served, scene.downloaded, scene.error) == ("v2", [], "")  # it is there
+            assert (scene.served, scene.downloaded, scene.error) == ("v2", [], "")  # the version is there
 
-    def test_what_is_no_index_is_left_alone(self, scene: Scene) -> None:
+    def test_other_files_than_indexes_are_left_alone(self, scene: Scene) -> None:
         scene.send()
         (scene.store.folder / "notes.txt").write_text("no index")
         for name in ("unpublished", ".hidden", "with space"):
@@ -305,7 +305,7 @@ class TestCopies:
         assert set(first) | set(scene.downloaded) == {f"v1/{name}" for name in FILES}
         assert scene.served == "v1"
 
-    def test_what_interruptions_left_is_no_version(self, scene: Scene) -> None:
+    def test_remains_of_interruptions_are_no_versions(self, scene: Scene) -> None:
         (scene.copied / "news" / ".download-v0").mkdir(parents=True)
         (scene.copied / "news" / "v1").mkdir()
         (scene.copied / "news" / "v1" / VECTORS).write_bytes(b"")
@@ -366,7 +366,9 @@ class TestFaults:
         assert (scene.served, scene.error) == ("v2", "")
         assert [scene.downloaded.count(f"v2/{name}") for name in (DOCUMENTS, VECTORS)] == [1, 2]
 
-    def test_it_is_tried_less_and_less_often_until_another_version_comes(self, broken: Path, scene: Scene) -> None:
+    def test_a_failed_version_is_tried_less_and_less_often_until_another_comes(
+        self, broken: Path, scene: Scene
+    ) -> None:
         (broken / VECTORS).write_bytes(b"")
         times: list[float] = []
         now = 0.0
@@ -395,14 +397,15 @@ class TestFaults:
         assert scene.served == "v2"
 
     @pytest.mark.parametrize(
-        ("missing", "told"), [("", "v2 in the store of indexes is to be served"), (DOCUMENTS, "is missing: run `shoal")]
+        ("missing", "reason"),
+        [("", "v2 in the store of indexes is to be served"), (DOCUMENTS, "is missing: run `shoal")],
     )
-    def test_a_missing_version_or_file(self, broken: Path, scene: Scene, missing: str, told: str) -> None:
+    def test_a_missing_version_or_file(self, broken: Path, scene: Scene, missing: str, reason: str) -> None:
         elsewhere = scene.store.folder / "elsewhere"
         shutil.move(broken / missing, elsewhere)
         scene.look()
         assert scene.served == "v1"
-        assert told in scene.error
+        assert reason in scene.error
         shutil.move(elsewhere, broken / missing)
         scene.look(RETRY_AFTER_S)
         assert (scene.served, scene.error) == ("v2", "")
@@ -458,7 +461,7 @@ class TestFaults:
 
     @pytest.mark.usefixtures("broken")
     @pytest.mark.parametrize("error", [PermissionError, KeyError])
-    def test_a_store_that_is_away_changes_nothing_and_tells_no_secret(
+    def test_a_store_that_is_away_changes_nothing_and_shows_no_secret(
         self, scene: Scene, error: type[Exception]
     ) -> None:
         def fail(operation: str, path: str) -> None:
@@ -493,21 +496,18 @@ class TestFaults:
 
 
 class TestDamagedCopy:
-    """A worker that finds the copy damaged has it mended from the store."""
+    """If a worker finds a copy damaged, the copy is repaired from the store."""
 
     @pytest.fixture
     def indexes(self, scene: Scene, encoder: Encoder) -> Iterator[OpenIndexes]:
-        """The copies as a worker serves them, before it has looked at the first."""
+        """Return the copies as a worker serves them, before its first look at them."""
         scene.send()
         scene.look()
         scene.store.heal()
-        indexes = OpenIndexes({}, scene.copied, encoder.model, are_copies=True)
-        yield indexes
-        shutil.rmtree(scene.copied)
-        for now in range(2):
-            indexes.look(now)
+        with served_in(scene.copied, encoder.model, are_copies=True) as indexes:
+            yield indexes
 
-    def test_what_is_damaged_or_missing_is_downloaded_again(self, indexes: OpenIndexes, scene: Scene) -> None:
+    def test_damaged_and_missing_files_are_downloaded_again(self, indexes: OpenIndexes, scene: Scene) -> None:
         version = scene.copied / "news" / "v1"
         damage(version / VECTORS)
         (version / DOCUMENTS).unlink()
@@ -543,9 +543,9 @@ class TestDamagedCopy:
         assert (indexes["news"].vectors.tobytes(), indexes.errors) == (mended.tobytes(), {})
 
     @pytest.mark.usefixtures("indexes")
-    def test_one_that_is_as_in_the_store_is_not_compared_without_end(self, scene: Scene) -> None:
+    def test_that_equals_the_store_is_not_compared_without_end(self, scene: Scene) -> None:
         for now in (1, 2):
-            tell_damage(scene.copied, "news")
+            report_damage(scene.copied, "news")
             scene.look(now)
             assert "is as the store of indexes has it" in scene.error
         scene.look(MAX_RETRY_AFTER_S)

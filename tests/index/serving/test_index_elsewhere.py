@@ -17,7 +17,7 @@ from shoal.contract.jobs import LANES
 from shoal.contract.keys import Keys
 from shoal.operations import Search
 
-#: Requests, and clients that send them at a time.
+#: Number of requests, and of clients that send them at the same time.
 NUM_ASKED, NUM_CLIENTS = 300, 8
 
 
@@ -56,7 +56,7 @@ def test_a_job_that_is_given_back_comes_to_the_next_worker_as_it_was(queue: Queu
     assert queue.status(job.id)[0] == "queued"
     (again,) = queue.take("c", LANES, 64)
     assert replace(again, worker=taken.worker) == taken
-    queue.consumer(taken.worker).give_back([taken])  # it has it no more
+    queue.consumer(taken.worker).give_back([taken])  # the worker no longer has the job
     assert queue.cancel(job.id) == "cancelled"
     assert queue.consumer("c").lost([again]) == [again]
 

@@ -1,4 +1,4 @@
-"""Worker processes switch versions of an index under load: no request fails, and none is answered from two versions."""
+"""Workers switch versions of an index under load: no request fails, and each answer comes from one version."""
 
 import sys
 import threading
@@ -19,12 +19,12 @@ from shoal.errors import UnknownIndex
 from shoal_workers.index.files.manifest import VECTORS
 from shoal_workers.index.versions import make_current
 
-#: Searches of one job, and of two.
+#: Searches of one job, and of two jobs.
 SIZES = (1, TEXTS_PER_JOB + 1)
 
 
 class Searches:
-    """Threads that search one after the other, and note the versions that their answers are from."""
+    """Threads that search again and again, and note the versions in their answers."""
 
     def __init__(self, client: Client):
         self.answers: list[set[str]] = []
@@ -46,7 +46,7 @@ class Searches:
                 thread.join()
 
     def wait_for_more(self, number: int = 20) -> None:
-        """Return once so many more searches are answered."""
+        """Return when this many more searches have been answered."""
         until = len(self.answers) + len(self.failures) + number
         wait_until(lambda: len(self.answers) + len(self.failures) >= until)
 
@@ -55,17 +55,17 @@ class Searches:
             try:
                 results = self._client.search(["storm"] * size, k=3, index="news")
                 self.answers.append({hit["version"] for hits in results for hit in hits})
-            except Exception as error:  # the test shows it
+            except Exception as error:  # the test raises it
                 self.failures.append(error)
 
 
 def served(client: Client) -> list[Any]:
-    """Return the version of the index that each worker tells."""
+    """Return the version of the index in each worker's heartbeat."""
     return [about["indexes"].get("news", {}).get("version") for about in client.pool.ready().values()]
 
 
 def errors(client: Client) -> list[str]:
-    """Return the reason that each worker tells for not serving the current version."""
+    """Return the error in each worker's heartbeat about the current version."""
     return [about["index_errors"].get("news", "") for about in client.pool.ready().values()]
 
 

@@ -1,4 +1,4 @@
-"""Changes of an index: a search finds what it would find in an index that was built of the documents after them."""
+"""Changes of an index: a search finds the hits that it would find in an index built of the resulting documents."""
 
 import json
 import tempfile
@@ -85,7 +85,7 @@ def test_all_but_one_of_many_are_deleted(tmp_path: Path) -> None:
     assert [[hit["id"] for hit in hits] for hits in index.search(pool[:2], 10)] == [["new"], ["new"]]
 
 
-def test_many_changes_at_once_are_those_one_by_one(tmp_path: Path) -> None:
+def test_many_changes_at_once_equal_changes_one_by_one(tmp_path: Path) -> None:
     pool = unit_vectors(300, DIMENSION)
     index, made = open_made(tmp_path / "v1", made_of(50, pool)), made_of(50, pool)
     generator = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""The indexes of a worker: it switches to what is published, forgets the rest, and keeps what it has after an error."""
+"""The indexes of a worker: it serves what is published, forgets other versions, and keeps one after an error."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from threading import Barrier
 import numpy as np
 import pytest
 from conftest import PATIENCE_S, wait_until
-from index_versions import add_version, maps_of, publish_version, write_version
+from index_versions import add_version, maps_of, publish_version, served_in, write_version
 from queues import Queue, drive
 
 import shoal_workers.index.files.manifest
@@ -35,29 +35,27 @@ from shoal_workers.service.service import about
 
 @pytest.fixture
 def index_home(tmp_path: Path) -> Path:
-    """A folder in which indexes appear."""
+    """Return a folder in which indexes appear."""
     (home := tmp_path / "indexes").mkdir()
     return home
 
 
 @pytest.fixture
 def news(index_home: Path, index_folder: Path) -> Path:
-    """An index in that folder, with the version v1."""
+    """Return an index in that folder, with the version v1."""
     publish_version(index_home / "news", index_folder, "v1")
     return index_home / "news"
 
 
 @pytest.fixture
 def indexes(index_home: Path, encoder: Encoder) -> Iterator[OpenIndexes]:
-    """The indexes in that folder."""
-    yield (indexes := OpenIndexes({}, index_home, encoder.model))
-    shutil.rmtree(index_home, ignore_errors=True)
-    for now in range(2):
-        indexes.look(now)
+    """Return the indexes in that folder."""
+    with served_in(index_home, encoder.model) as indexes:
+        yield indexes
 
 
 def versions(indexes: OpenIndexes) -> dict[str, str]:
-    """Return the version of each index that is served, as its documents say."""
+    """Return the served version of each index, according to its documents."""
     return {name: index.documents.document(0)["version"] for name, index in indexes.items()}
 
 
@@ -137,7 +135,7 @@ def test_an_index_that_the_settings_name_stays_when_its_folder_is_gone(
     assert "holds no index" in indexes.errors["default"]
 
 
-def test_a_worker_starts_with_those_of_its_indexes_that_can_be_served_and_not_without_any(
+def test_a_worker_starts_if_any_of_its_indexes_can_be_served(
     index_folder: Path, index_home: Path, tmp_path: Path, encoder: Encoder
 ) -> None:
     for name, values, error in (("a", {"digest": "f" * 64}, IndexMismatch), ("b", {"count": 65}, IndexCorrupt)):
@@ -163,13 +161,13 @@ def cut(version: Path) -> None:
 
 
 def of_another_model(version: Path) -> None:
-    """Make the manifest that of another model."""
+    """Give the manifest the digest of another model."""
     values = json.loads((version / MANIFEST).read_bytes()) | {"digest": "f" * 64}
     (version / MANIFEST).write_text(json.dumps(values))
 
 
 def without_manifest(version: Path) -> None:
-    """Remove what is copied last."""
+    """Remove the manifest, which is copied last."""
     (version / MANIFEST).unlink()
 
 
@@ -209,19 +207,19 @@ def test_a_version_that_cannot_be_served_changes_nothing(
 
 @pytest.fixture
 def all_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every file of an index counts as large."""
+    """Make every file of an index count as large."""
     monkeypatch.setattr(shoal_workers.index.files.manifest, "LARGE_BYTES", 1)
 
 
 def overwrite(path: Path) -> None:
-    """Overwrite some bytes of a file where they lie."""
+    """Overwrite some bytes of a file in place."""
     with path.open("r+b") as file:
         file.seek(-9, os.SEEK_END)
         file.write(b"?" * 9)
 
 
 @pytest.mark.usefixtures("all_large")
-def test_clients_are_told_the_name_of_an_index_and_the_log_its_folder(
+def test_clients_see_the_name_of_an_index_and_the_log_its_folder(
     news: Path,
     indexes: OpenIndexes,
     index_folder: Path,
@@ -243,8 +241,8 @@ def test_clients_are_told_the_name_of_an_index_and_the_log_its_folder(
     assert fault is not None
     assert fault.message.startswith("news/v2/documents.jsonl is not what was built")
     assert indexes.errors["news"] == fault.message
-    for told in (fault.message, of_page.value.message):
-        assert str(news.parent) not in told
+    for message in (fault.message, of_page.value.message):
+        assert str(news.parent) not in message
     assert f"{news}/v2/documents.jsonl is not what was built" in caplog.text
     assert f"{news}/v1/manifest.json cannot be read" in caplog.text
 
@@ -260,7 +258,7 @@ def test_a_version_that_was_withdrawn_is_served_when_its_files_are_right_again(
     assert indexes["news"].count
     indexes.check_files(0)
     indexes.check_files(RETRY_AFTER_S)
-    assert caplog.text.count("opened version") == 1  # while the wrong file is wrong, no other one is read again
+    assert caplog.text.count("opened version") == 1  # while the wrong file stays wrong, no other file is read again
     indexes.look(RETRY_AFTER_S)
     assert "is not what was built" in indexes.errors["news"]
     (news / "copy").write_bytes(right)
@@ -300,7 +298,7 @@ def test_a_large_file_of_another_size_is_noticed_at_once(index_folder: Path, tmp
         Index.open_version(version)
 
 
-def test_what_is_published_while_it_watches_is_served(
+def test_a_version_published_while_it_watches_is_served(
     index_home: Path, indexes: OpenIndexes, index_folder: Path
 ) -> None:
     with watched(indexes):
@@ -310,7 +308,7 @@ def test_what_is_published_while_it_watches_is_served(
         wait_until(lambda: versions(indexes) == {"news": "v2"})
 
 
-def test_an_unknown_name_is_told_with_those_that_are_known(news: Path, indexes: OpenIndexes) -> None:
+def test_an_unknown_name_is_refused_with_a_list_of_the_known_names(news: Path, indexes: OpenIndexes) -> None:
     with pytest.raises(UnknownIndex, match='no index "news": this worker serves none'):
         find_index(indexes, "news")
     indexes.look(0)
@@ -320,7 +318,7 @@ def test_an_unknown_name_is_told_with_those_that_are_known(news: Path, indexes: 
 
 
 def reply_after(queue: Queue, encoder: Encoder, indexes: OpenIndexes, happens: Callable[[], object]) -> Reply:
-    """Return the reply to a search, where something happens between its admission and the search in the index."""
+    """Return the reply to a search, with an event between its admission and the search in the index."""
     worker = Worker(queue.consumer(), encoder, indexes, Bucketing(4_096))
     job = Search(["storm", "rain"], index="news", reply_to=f"me-{happens.__name__}")
     queue.put("interactive", [job])
@@ -362,7 +360,7 @@ def test_a_job_whose_index_goes_meanwhile_gets_an_error(
 
 
 @pytest.mark.usefixtures("all_large")
-def test_the_heartbeat_tells_what_is_served_and_what_is_not(
+def test_the_heartbeat_says_what_is_served_and_what_is_not(
     news: Path, index_home: Path, index_folder: Path, indexes: OpenIndexes, queue: Queue, encoder: Encoder
 ) -> None:
     publish_version(index_home / "other", index_folder, "v1", digest="f" * 64)
@@ -377,7 +375,7 @@ def test_the_heartbeat_tells_what_is_served_and_what_is_not(
     assert "is not what was built" in beat["index_errors"]["spoilt"]
 
 
-def test_the_kinds_of_fields_are_told(index_home: Path, encoder: Encoder, indexes: OpenIndexes) -> None:
+def test_the_kinds_of_fields_are_described(index_home: Path, encoder: Encoder, indexes: OpenIndexes) -> None:
     fields = {"year": 2001, "tags": ["a"], "published": "2001-05-03", "is_new": True, "more": {"a": 1}}
     vectors = np.eye(1, encoder.model.dimension, dtype=np.float32)
     for name, values in (("news", fields), ("many", {f"field{n:03}": n for n in range(200)})):
@@ -385,23 +383,21 @@ def test_the_kinds_of_fields_are_told(index_home: Path, encoder: Encoder, indexe
         write_version(index_home / name / "v1", [Document("1", "storm", values)], vectors, digest=digest)
         make_current(index_home / name, "v1")
     indexes.look(0)
-    told = indexes.describe()
+    described = indexes.describe()
     kinds = {"year": "number", "tags": "keyword", "published": "date", "is_new": "boolean", "more": "stored"}
-    assert told["news"]["fields"] == kinds
-    assert list(told["many"]["fields"]) == [f"field{n:03}" for n in range(100)]
-    assert (indexes["news"].kinds, indexes.describe()) == (kinds, told)
+    assert described["news"]["fields"] == kinds
+    assert list(described["many"]["fields"]) == [f"field{n:03}" for n in range(100)]
+    assert (indexes["news"].kinds, indexes.describe()) == (kinds, described)
 
 
 class TestOpening:
-    """An index is opened when it is searched, and closed when it was not for a while."""
+    """An index is opened when it is searched, and closed after a while without a search."""
 
     @pytest.fixture
     def indexes(self, index_home: Path, encoder: Encoder) -> Iterator[OpenIndexes]:
-        """The indexes in the folder, which are closed after a minute."""
-        yield (indexes := OpenIndexes({}, index_home, encoder.model, idle_s=60))
-        shutil.rmtree(index_home, ignore_errors=True)
-        for now in range(2):
-            indexes.look(now)
+        """Return the indexes in the folder, which are closed after a minute."""
+        with served_in(index_home, encoder.model, idle_s=60) as indexes:
+            yield indexes
 
     def test_a_hundred_are_listed_and_none_is_open(
         self, news: Path, index_home: Path, indexes: OpenIndexes, queue: Queue, encoder: Encoder
@@ -420,18 +416,22 @@ class TestOpening:
         assert [len(hits) for reply in replies for hits in reply.hits or ()] == [5, 5, 5]
         assert (indexes.num_open, about(worker)["indexes"]) == (2, beat["indexes"])
 
-    def test_what_was_not_searched_for_a_while_is_closed_until_it_is(self, news: Path, indexes: OpenIndexes) -> None:
+    def test_an_index_that_was_not_searched_for_a_while_is_closed_until_it_is(
+        self, news: Path, indexes: OpenIndexes
+    ) -> None:
         indexes.look(0)
-        told, now_s = indexes.describe(), time.monotonic()
+        described, now_s = indexes.describe(), time.monotonic()
         indexes["news"].search(indexes["news"].vectors[:1], 3)
         indexes.look(now_s + 59)
         assert indexes.num_open == 1
         indexes.look(time.monotonic() + 60)
-        assert (indexes.num_open, indexes.describe(), indexes.errors) == (0, told, {})
+        assert (indexes.num_open, indexes.describe(), indexes.errors) == (0, described, {})
         assert maps_of(os.getpid(), news / "v1") == []
         assert versions(indexes) == {"news": "v1"}
 
-    def test_one_whose_files_are_gone_stays_open(self, index_folder: Path, tmp_path: Path, encoder: Encoder) -> None:
+    def test_an_index_whose_files_are_gone_stays_open(
+        self, index_folder: Path, tmp_path: Path, encoder: Encoder
+    ) -> None:
         publish_version(tmp_path / "own", index_folder, "v1")
         indexes = OpenIndexes({"own": tmp_path / "own"}, tmp_path / "home", encoder.model, idle_s=60)
         indexes.look(0)
@@ -439,7 +439,7 @@ class TestOpening:
         indexes.look(time.monotonic() + 61)
         assert versions(indexes) == {"own": "v1"}
 
-    def test_one_that_cannot_be_opened_is_told_and_tried_again(
+    def test_an_index_that_cannot_be_opened_is_reported_and_tried_again(
         self, news: Path, indexes: OpenIndexes, queue: Queue, encoder: Encoder
     ) -> None:
         right = (news / "v1" / VECTORS).read_bytes()
@@ -454,20 +454,20 @@ class TestOpening:
         indexes.check_files(time.monotonic() + RETRY_AFTER_S)
         assert (versions(indexes), indexes.errors) == ({"news": "v1"}, {})
 
-    def test_a_file_that_is_missing_is_told_at_once(self, news: Path, indexes: OpenIndexes) -> None:
+    def test_a_missing_file_is_reported_at_once(self, news: Path, indexes: OpenIndexes) -> None:
         (news / "v1" / VECTORS).unlink()
         indexes.look(0)
         assert not indexes
         assert "vectors.npy cannot be read (there is no such file)" in indexes.errors["news"]
 
-    def test_other_jobs_do_not_wait_while_one_is_opened(
+    def test_other_jobs_do_not_wait_while_an_index_is_opened(
         self, news: Path, index_home: Path, index_folder: Path, indexes: OpenIndexes, queue: Queue, encoder: Encoder
     ) -> None:
         publish_version(index_home / "slow", index_folder, "v1")
         indexes.look(0)
         path = index_home / "slow" / "v1" / DOCUMENTS
         path.rename(whole := path.with_suffix(".away"))
-        os.mkfifo(path)  # whoever reads it waits for what is written
+        os.mkfifo(path)  # a reader of this pipe waits until it is written
         worker = Worker(queue.consumer(), encoder, indexes, Bucketing(4_096))
         jobs = [Search(["storm"], id=name, index=name, reply_to=name) for name in ("slow", "news")]
         queue.put("interactive", jobs)
@@ -484,7 +484,7 @@ class TestOpening:
         (reply,) = queue.inbox("slow").wait()
         assert [len(hits) for hits in reply.hits or ()] == [5]
 
-    def test_a_job_that_expires_while_its_index_is_opened_is_told(
+    def test_a_job_that_expires_while_its_index_is_opened_gets_an_error(
         self, news: Path, indexes: OpenIndexes, queue: Queue, encoder: Encoder
     ) -> None:
         indexes.look(0)

@@ -1,7 +1,6 @@
-"""Pages of a search are of one version of an index, also if another one is published in between."""
+"""All pages of a search come from one version of an index, even if another version is published in between."""
 
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from blocking import ChangeLog
-from index_versions import maps_of, publish_version
+from index_versions import maps_of, publish_version, served_in
 from queues import Queue, drive
 
 from shoal.changes.change import Change
@@ -30,19 +29,17 @@ from shoal_workers.loop.worker import Worker
 
 @pytest.fixture
 def news(tmp_path: Path, index_folder: Path) -> Path:
-    """An index with the version v1."""
+    """Return an index with the version v1."""
     publish_version(folder := tmp_path / "indexes" / "news", index_folder, "v1")
     return folder
 
 
 @pytest.fixture
 def indexes(news: Path, encoder: Encoder) -> Iterator[OpenIndexes]:
-    """The indexes that are served."""
-    (indexes := OpenIndexes({}, news.parent, encoder.model)).look(0)
-    yield indexes
-    shutil.rmtree(news.parent, ignore_errors=True)
-    for now in range(2):
-        indexes.look(10**9 + now)
+    """Return the served indexes."""
+    with served_in(news.parent, encoder.model) as indexes:
+        indexes.look(0)
+        yield indexes
 
 
 def cursor_of(version: str) -> str:
@@ -51,12 +48,12 @@ def cursor_of(version: str) -> str:
 
 
 def replies(queue: Queue) -> dict[str, Reply]:
-    """Return the replies that have come, by the id of their job."""
+    """Return the replies so far, by the ids of their jobs."""
     return {reply.id: reply for reply in queue.inbox("me").wait()}
 
 
 def find_version(indexes: OpenIndexes, version: str) -> Index:
-    """Return a version, as a cursor of it asks for it, once it is open."""
+    """Return the version that a cursor names, once it is open."""
     return find_index(indexes, "news", cursor_of(version)).result()
 
 
@@ -125,20 +122,15 @@ def test_few_versions_are_open_at_a_time_and_none_again_and_again(
     assert find_version(indexes, names[MAX_PINNED]).manifest.version == names[MAX_PINNED]
 
 
-def test_a_cursor_of_another_index_is_called_so(indexes: OpenIndexes) -> None:
+def test_a_cursor_of_another_index_is_refused(indexes: OpenIndexes) -> None:
     cursor = Cursor("d", "v1", 10, 0.5, 7, "", index="faq").pack()
     with pytest.raises(InvalidRequest, match='cursor is of the index "faq", and index is "news": name that index'):
         find_index(indexes, "news", cursor)
 
 
-@pytest.mark.parametrize("version", ["../news/v1", ".building", "", "x" * 200])
-def test_a_version_that_is_not_there_is_refused(indexes: OpenIndexes, version: str) -> None:
-    assert "kept no more" in refusal(indexes, version)
-
-
-def test_versions_that_are_gone_take_no_place(indexes: OpenIndexes) -> None:
-    for n in range(2 * MAX_PINNED):
-        assert "kept no more" in refusal(indexes, f"gone{n}")
+def test_versions_that_are_not_there_are_refused_and_take_no_place(indexes: OpenIndexes) -> None:
+    for version in ("../news/v1", ".building", "", "x" * 200, *(f"gone{n}" for n in range(2 * MAX_PINNED))):
+        assert "kept no more" in refusal(indexes, version), version
 
 
 def test_a_version_that_cannot_be_opened_fails_its_own_search_alone(
@@ -164,18 +156,13 @@ def test_changes_are_found_in_the_version_of_a_cursor(
     news: Path, index_folder: Path, encoder: Encoder, queue: Queue
 ) -> None:
     log = ChangeLog(queue.broker, queue.keys)
-    indexes = OpenIndexes({}, news.parent, encoder.model, change_log=log)
-    indexes.look(0)
-    publish_version(news, index_folder, "v2")
-    indexes.look(1)
-    vector = np.array(indexes["news"].vectors[:1])
-    for position in ("before", "after"):
-        document = Document(position, "new", {})
-        log.append("news", Change((document,), vector, (), encoder.model.digest, 0.0))
-        indexes.follow()
-        found = find_version(indexes, "v1")
-        assert position in found.live.ids
-    del found
-    shutil.rmtree(news.parent)
-    for now in range(2):
-        indexes.look(10**9 + now)
+    with served_in(news.parent, encoder.model, change_log=log) as indexes:
+        indexes.look(0)
+        publish_version(news, index_folder, "v2")
+        indexes.look(1)
+        vector = np.array(indexes["news"].vectors[:1])
+        for position in ("before", "after"):
+            document = Document(position, "new", {})
+            log.append("news", Change((document,), vector, (), encoder.model.digest, 0.0))
+            indexes.follow()
+            assert position in find_version(indexes, "v1").live.ids

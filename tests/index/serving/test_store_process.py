@@ -1,4 +1,4 @@
-"""The process that uses the store of indexes: what it cannot use is said at the start, and no hang stops a worker."""
+"""The process that uses the store of indexes: bad settings are reported at the start, and no hang stops a worker."""
 
 import sys
 from dataclasses import replace
@@ -23,34 +23,34 @@ from shoal_workers.index.store.store_process import check_store, kept_copies, ru
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Settings of one machine, with a store in a folder."""
+    """Return the settings of one machine, with a store in a folder."""
     (tmp_path / "store").mkdir()
     return Settings(home=str(tmp_path / "home"), index_store=f"file://{tmp_path}/store")
 
 
 @pytest.fixture
 def news(settings: Settings, index_folder: Path) -> Path:
-    """The folder of an index, with the version v1."""
+    """Return the folder of an index with the version v1."""
     publish_version(settings.index_home_folder / "news", index_folder, "v1")
     return settings.index_home_folder / "news"
 
 
 @pytest.fixture
 def hanging(tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """Settings with a store that hangs."""
+    """Return settings with a store that hangs."""
     for name, value in install_hanging_store(tmp_path).items():
         monkeypatch.setenv(name, value)
     return replace(settings, index_store="hanging://host/indexes")
 
 
 def copied_version(settings: Settings) -> str | None:
-    """Return the version of the copy, as its documents say."""
+    """Return the version of the copy, according to its documents."""
     folder = settings.index_copies_folder / "news"
     return str(Index.open(folder).documents.document(0)["version"]) if (folder / "current").exists() else None
 
 
 def children() -> list[psutil.Process]:
-    """Return the processes that this one has started and that use a store."""
+    """Return the child processes that use a store."""
     found = []
     for process in psutil.Process().children():
         try:
@@ -78,14 +78,14 @@ class TestSettings:
         assert replace(settings, index_store="").served_folder == settings.home_folder / "indexes"
 
     @pytest.mark.parametrize("url", ["/srv/store", f"https://user:{SECRET}@host/", "a::s3://b/c"])
-    def test_what_is_no_url_of_a_store_is_refused_and_not_shown(self, url: str) -> None:
+    def test_a_text_that_is_no_url_of_a_store_is_refused_and_not_shown(self, url: str) -> None:
         with pytest.raises(BadSetting, match="index_store is not the URL") as caught:
             Settings(index_store=url)
         assert SECRET not in str(caught.value)
 
 
 class TestUpload:
-    def test_a_command_mends_the_store(self, settings: Settings, news: Path, tmp_path: Path) -> None:
+    def test_a_command_repairs_the_store(self, settings: Settings, news: Path, tmp_path: Path) -> None:
         def command(*store: str) -> Result:
             home = str(settings.index_home_folder)
             return CliRunner().invoke(main, ["index", "upload", "news", "--index-home", home, *store])
@@ -96,13 +96,15 @@ class TestUpload:
         assert Index.open(tmp_path / "store" / "news").manifest.version == "v1"
         assert "goes to no store" in command("--index-store", "").output
 
-    def test_one_in_another_folder_does_not(self, settings: Settings, index_folder: Path, tmp_path: Path) -> None:
+    def test_of_an_index_in_another_folder_does_nothing(
+        self, settings: Settings, index_folder: Path, tmp_path: Path
+    ) -> None:
         assert not upload_index(settings, index_folder, is_published=True)
         at_home, no_store = settings.index_home_folder / "news", replace(settings, index_store="")
         assert not upload_index(no_store, at_home, is_published=True)
         assert list((tmp_path / "store").iterdir()) == []
 
-    def test_an_error_says_what_is_done(self, settings: Settings, news: Path, tmp_path: Path) -> None:
+    def test_an_error_says_what_has_been_done(self, settings: Settings, news: Path, tmp_path: Path) -> None:
         (tmp_path / "store").rmdir()
         with pytest.raises(FileError, match=rf"no such file.*what was done is done in {news}, and not yet in the"):
             upload_index(settings, news, is_published=True)
@@ -123,7 +125,7 @@ class TestUpload:
 
 
 class TestKeptCopies:
-    def test_what_was_there_before_the_store_is_served(
+    def test_an_index_that_was_there_before_the_store_is_served(
         self, settings: Settings, news: Path, index_folder: Path
     ) -> None:
         publish_version(settings.index_home_folder / "with space", index_folder, "v1")
@@ -148,7 +150,7 @@ class TestKeptCopies:
         with kept_copies(settings):
             wait_until(lambda: copied_version(settings) == "v2")
 
-    def test_a_store_that_fails_is_told_with_each_copy(
+    def test_a_store_that_fails_is_reported_with_each_copy(
         self, settings: Settings, news: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         (settings.index_copies_folder / "news").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The versions of an index: published, rolled back, deleted, and kept as many as are asked for."""
+"""The versions of an index are published, rolled back and deleted, and the given number of them is kept."""
 
 import fcntl
 import json
@@ -106,7 +106,7 @@ class TestRollback:
         publish(out, names[1])
         assert current(out) == names[1]
 
-    def test_goes_by_the_order_of_publishing_without_what_was_deleted(self, out: Path, built: Build) -> None:
+    def test_goes_by_the_order_of_publishing_without_deleted_versions(self, out: Path, built: Build) -> None:
         first, second, third, deleted = (built(num_kept=9) for _ in range(4))
         publish(out, first)
         delete(out, deleted)
@@ -144,7 +144,7 @@ class TestDelete:
         assert [version.name for version in list_versions(out)] == [second]
         assert not (out / "link").exists()
 
-    def test_neither_the_published_one_nor_what_is_no_version(self, out: Path, built: Build) -> None:
+    def test_of_the_published_version_or_of_no_version_is_refused(self, out: Path, built: Build) -> None:
         name = built()
         (out.parent / "other").mkdir()
         with pytest.raises(InvalidRequest, match=f"{name} is the published version of .*: publish another one first"):
@@ -157,7 +157,7 @@ class TestDelete:
 
 
 @pytest.mark.parametrize("gone", [(), (MANIFEST,), (MANIFEST, "documents.jsonl")])
-def test_a_list_leaves_out_what_is_removed_meanwhile(
+def test_a_list_leaves_out_versions_that_are_removed_meanwhile(
     out: Path, built: Build, monkeypatch: pytest.MonkeyPatch, gone: tuple[str, ...]
 ) -> None:
     removed, kept = built(), built()
@@ -165,7 +165,7 @@ def test_a_list_leaves_out_what_is_removed_meanwhile(
     def read_and_remove(folder: Path) -> Manifest:
         manifest = read(folder)
         if folder.name == removed:
-            for name in gone or [path.name for path in folder.iterdir()]:  # a removal may not be through yet
+            for name in gone or [path.name for path in folder.iterdir()]:  # as if a removal had not ended yet
                 (folder / name).unlink()
             if not gone:
                 folder.rmdir()
@@ -177,13 +177,13 @@ def test_a_list_leaves_out_what_is_removed_meanwhile(
 
 
 class TestKeptVersions:
-    def test_the_one_to_roll_back_to_outlives_one_that_was_rolled_back(self, out: Path, built: Build) -> None:
+    def test_the_version_to_roll_back_to_outlives_one_that_was_rolled_back(self, out: Path, built: Build) -> None:
         first, bad = built(num_kept=2), built(num_kept=2)
         rollback(out)
         third = built(num_kept=2)
         assert {version.name for version in list_versions(out)} == {first, third} - {bad}
 
-    def test_the_current_one_and_the_new_one_always(self, out: Path, built: Build) -> None:
+    def test_the_current_version_and_the_new_one_always_stay(self, out: Path, built: Build) -> None:
         first = built(num_kept=1)
         second = built(num_kept=1, publishes=False)
         assert {version.name for version in list_versions(out)} == {first, second}
@@ -231,13 +231,13 @@ class TestLongTasks:
             with pytest.raises(InvalidRequest, match=said):
                 kind(**{"name": "news"} | ({"source": "a.csv"} if kind is BuildIndex else {}) | arguments)
 
-    def test_nothing_is_there(self, out: Path) -> None:
+    def test_without_an_index_are_refused(self, out: Path) -> None:
         for action in ("list", "rollback"):
             with pytest.raises(IndexNotFound):
                 manage_index(ManageIndex("news", action), out, None)
 
 
-def test_one_process_at_a_time_changes_them(out: Path, built: Build) -> None:
+def test_one_process_at_a_time_changes_versions(out: Path, built: Build) -> None:
     built()
     other = os.open(out, os.O_RDONLY)
     with changing(out), pytest.raises(BlockingIOError):

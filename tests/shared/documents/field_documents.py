@@ -1,6 +1,6 @@
-"""Documents with fields of all kinds for tests, and what filters, orders, boosts and facets make of them, by looking.
+"""Documents with fields of all kinds, and the expected results of filters, orders, boosts and facets.
 
-Nothing here knows columns: each document is looked at by itself.
+Expected results come from looking at each document by itself, and not from columns.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
     "and": st.sampled_from(["x", "or"]),
 }
 
-#: Values to filter by: those of the documents and others.
+#: Values to filter by: values of the documents, and other values.
 _WANTED = _VALUES | {
     "tag": _VALUES["tag"] | st.just("c"),
     "year": _VALUES["year"] | st.sampled_from([2000.25, "2000", 1e9]),
@@ -36,7 +36,7 @@ _WANTED = _VALUES | {
 
 NAMES = st.sampled_from(sorted(KINDS))
 
-#: Documents of which each has some of the fields, with one value or several.
+#: Documents that each have some of the fields, with one value or several.
 DOCUMENTS = st.fixed_dictionaries(
     {}, optional={name: values | st.lists(values, max_size=3) | st.none() for name, values in _VALUES.items()}
 )
@@ -90,14 +90,14 @@ BOOSTS = st.lists(
 
 
 def values_of(document: Fields, name: str) -> list[Any]:
-    """Return the values of a field of a document, as they compare."""
+    """Return the values of a document's field in a form that compares."""
     value = document.get(name)
     values = value if isinstance(value, list) else [] if value is None else [value]
     return [span(name, one)[0] for one in values]
 
 
 def span(name: str, value: Any) -> tuple[Any, Any]:
-    """Return the least value that is equal to one, and the largest."""
+    """Return the least and the largest value that count as equal to a value."""
     if KINDS[name] == "number":
         return float(value), float(value)
     if KINDS[name] == "date":

@@ -1,8 +1,9 @@
-"""Versions of an index for tests: copies of a version whose documents say which version they are of."""
+"""Versions of an index: copies of one version whose documents say which version they belong to."""
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,15 +31,17 @@ from shoal_workers.index.files.manifest import (
 )
 from shoal_workers.index.index import current_version
 from shoal_workers.index.lexical.lexical_file import write_lexical
+from shoal_workers.index.serving.open_indexes import OpenIndexes
 from shoal_workers.index.vectors.quantisation import QuantisationBasis, QuantisedVectors
 from shoal_workers.index.versions import make_current
+from shoal_workers.model.model import Model
 
 
 def add_version(folder: Path, template: Path, name: str, **manifest: Any) -> Path:
-    """Add a version to the index in `folder`, and return its folder; it is not published.
+    """Add an unpublished version to the index in `folder`, and return the version's folder.
 
-    It is a copy of the current version of the index `template`, with the field `version` in each document, and with
-    other values in its manifest where they are given.
+    It is a copy of the current version of the index `template`, with the field `version` in each document. Other values
+    in its manifest can be given.
     """
     version = Path(shutil.copytree(current_version(template), folder / name))
     documents = [json.loads(line) | {"version": name} for line in (version / DOCUMENTS).read_bytes().splitlines()]
@@ -58,8 +61,17 @@ def publish_version(folder: Path, template: Path, name: str, **manifest: Any) ->
     return version
 
 
+@contextmanager
+def served_in(home: Path, model: Model, **options: Any) -> Iterator[OpenIndexes]:
+    """Give the indexes in a folder as a worker serves them; afterwards, remove the folder and close them."""
+    yield (indexes := OpenIndexes({}, home, model, **options))
+    shutil.rmtree(home, ignore_errors=True)
+    for _ in range(2):
+        indexes.look(10**9)
+
+
 def maps_of(pid: int, version: Path) -> list[str]:
-    """Return the lines of a process's memory map that are of files of a version."""
+    """Return the lines of a process's memory map that belong to files of a version."""
     lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     return [line for line in lines if f"{version}/" in line]
 
@@ -71,7 +83,7 @@ def write_version(
     kinds: Mapping[str, str] | None = None,
     **manifest: Any,
 ) -> None:
-    """Write a version of these documents and their normalised vectors, as a build does without a model."""
+    """Write a version of these documents and their normalised vectors, like a build but without a model."""
     version.mkdir(parents=True)
     save_array(version / VECTORS, vectors)
     width = QuantisedVectors.write(version, vectors)
@@ -99,7 +111,7 @@ def quantise(vectors: NDArray[np.float32]) -> QuantisedVectors:
 
 
 def make_older(version: Path, layout: int) -> None:
-    """Make a version one of an older layout."""
+    """Turn a version into one of an older layout."""
     values = json.loads((version / MANIFEST).read_text())
     for name in set(FILES) - set(FILES_OF[layout]):
         (version / name).unlink()

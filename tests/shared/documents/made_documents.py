@@ -1,4 +1,4 @@
-"""Documents with their vectors, as tests of searches make and change them, and versions of an index that hold them."""
+"""Documents with their vectors, as tests of searches make and change them, and versions of an index with them."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ DIMENSION = 12
 
 
 def fields_of(n: int) -> dict[str, Any]:
-    """Return the fields of a document: the number, and for most of them the group that it is in."""
+    """Return the fields of a document: its number, and for most documents a group."""
     return {"n": n} | ({"group": n % 5} if n % 3 else {}) | ({"group": None} if n % 21 == 0 else {})
 
 
@@ -30,7 +30,7 @@ class Made(NamedTuple):
     vectors: list[Vectors]
 
     def add(self, document: Document, vector: Vectors) -> None:
-        """Add a document at the end, in place of all with its id."""
+        """Add a document at the end, in place of all documents with its id."""
         self.delete(document.id)
         self.documents.append(document)
         self.vectors.append(vector)
@@ -68,7 +68,7 @@ def made_of(count: int, vectors: Vectors, num_ids: int | None = None) -> Made:
 
 
 def near_ties(count: int, seed: int) -> Vectors:
-    """Return vectors of which many are equal or differ in their last bits."""
+    """Return vectors that are often equal, or differ in their last bits."""
     few = unit_vectors(4, DIMENSION, seed)
     vectors = few[np.random.default_rng(seed).integers(len(few), size=count)]
     vectors[::3, 0] = np.nextafter(vectors[::3, 0], np.float32(2))

@@ -1,7 +1,7 @@
-"""An index of documents and its versions: opened, searched, served and changed, and the long jobs that do more.
+"""Indexes of documents and their versions: building, opening, searching, serving and changing them.
 
-`files` has the parts of a version, `lexical` its words; `vectors` finds rows, and `search` does what
-a search asks beside. `build` makes all, and `store` copies it. The index imports `files`, `lexical`, `vectors`,
-`search` and `model`. On top stand `serving`, with the store, which knows no build, and `long_tasks`, which imports the
-build and knows no store.
+`files` reads and writes the files of a version, `lexical` indexes words, `vectors` finds rows by their vectors, and
+`search` has the other parts of a search, such as filters. `build` makes versions, and `store` copies them. The index
+itself imports `files`, `lexical`, `vectors`, `search` and `model`. `serving` and `long_tasks` are built on all this:
+`serving` uses the store and knows no build, and `long_tasks` imports the build and knows no store.
 """

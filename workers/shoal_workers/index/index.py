@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,17 +35,17 @@ from shoal_workers.index.vectors.search import ONE_THREAD, ExactSearch, SearchTh
 from shoal_workers.index.vectors.upper_bounds import SharedProducts
 from shoal_workers.model.model import Model
 
-#: Names that indexes in a folder of them, and versions, may have: none leads to another folder.
+#: Allowed names of versions, and of indexes inside a folder of indexes. No such name leads out of its folder.
 FOLDER_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 
 
 class Index:
     """One opened version of an index. Reading is thread-safe; large searches are divided among `threads`.
 
-    `vectors` is float32 `[count, dimension]`, normalised and read-only. `files` is the check of its files. `live` is
-    what was changed since the version was built: each search reads it once, and it is replaced as a whole.
-    `change_fault` says why some of the changes are not in it. `columns` hold the fields of the `documents`; versions of
-    older layouts have none.
+    `vectors` is float32 `[count, dimension]`, normalised and read-only. `files` compares the version's files with their
+    checksums. `live` has the changes since the version was built. Each search reads `live` once, and it is replaced as
+    a whole. `change_fault` says why some changes are missing from `live`; it is empty if none are. `columns` hold the
+    fields of the `documents`; versions of older layouts have no columns.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, files: FileCheck, threads: SearchThreads = ONE_THREAD):
@@ -65,12 +65,12 @@ class Index:
         self._fields: tuple[LiveDocuments, Fields | None] = (self.live, None)
 
     @classmethod
-    def open(cls, folder: Path, threads: SearchThreads = ONE_THREAD) -> Self:
+    def open(cls, folder: Path) -> Self:
         """Open the current version of the index in `folder`, after comparing its files with their checksums.
 
         Raises IndexNotFound or IndexCorrupt.
         """
-        index = cls.open_version(current_version(folder), threads)
+        index = cls.open_version(current_version(folder))
         try:
             index.files.check_rest()
         except OSError as error:
@@ -79,7 +79,7 @@ class Index:
 
     @classmethod
     def open_version(cls, version: Path, threads: SearchThreads = ONE_THREAD) -> Self:
-        """Open the version in a folder; its `files` that are large have yet to be compared with their checksums.
+        """Open the version in a folder. The caller has yet to compare its large files with their checksums, by `files`.
 
         Raises IndexCorrupt.
         """
@@ -99,28 +99,28 @@ class Index:
 
     @property
     def kinds(self) -> dict[str, str]:
-        """The kind of each field of its documents that has one."""
+        """The kind of each field that has a column, by the field's name."""
         return self.columns.kinds if self.columns is not None else {}
 
     @property
     def group_field(self) -> str:
-        """The field by which hits are grouped where a search does not say it; empty for none."""
+        """The field that groups hits if a search does not name one; empty for none."""
         return "document" if self.manifest.chunk_tokens else ""
 
     def unchanged(self) -> LiveDocuments:
-        """Return the changes of the version as it was built."""
+        """Return the `live` documents of a version without changes since its build."""
         lexical = None if isinstance(self._lexical, ShoalError) else self._lexical
         return LiveDocuments.none(self.manifest.changes_through, self.manifest.dimension, lexical)
 
     @property
     def lexical(self) -> LexicalIndex:
-        """The words of its documents. Raises IndexMismatch or NotReady where there are none that can be searched."""
+        """The lexical index of its documents. Raises IndexMismatch or NotReady if none can be searched."""
         if isinstance(self._lexical, ShoalError):
             raise type(self._lexical)(self._lexical.message)
         return self._lexical
 
     def _open_lexical(self) -> LexicalIndex | ShoalError:
-        """Return the lexical index, or the reason why there is none."""
+        """Return the lexical index, or the error that says why there is none."""
         if LEXICAL not in self.manifest.files:
             reason = (
                 "was built before Shoal knew the words of documents: build the index again, or search with mode dense"
@@ -129,17 +129,17 @@ class Index:
         try:
             return LexicalIndex.open(self.folder, self.manifest.count)
         except (IndexMismatch, NotReady) as error:
-            return type(error)(error.message)  # a copy: the frames of the first one would keep files open
+            return type(error)(error.message)  # a copy, because the frames of the error itself would keep files open
 
     def search(self, queries: NDArray[np.float32], k: int) -> list[list[dict[str, Any]]]:
         """Return the `k` documents of highest cosine for each of `[queries, dimension]` normalised vectors, best first.
 
-        The search is exact for any number of documents. Of equal scores, the document that
-        came first in the source comes first, and those that were added since come last, in their order. Raises
+        The search is exact for any number of documents. Documents of equal score are in the order of the source;
+        documents that were added since the build come after them, in the order in which they were added. Raises
         IndexCorrupt for numbers or documents that no build wrote.
         """
         live = self.live
-        with self._telling_corruption():
+        with self._naming_corruption():
             found = self.exact_search.top_k(queries, k, live.hidden_rows)
         if live.ids:
             found = merged(found, live.top_k(queries, k), self.manifest.count, k)
@@ -152,10 +152,6 @@ class Index:
             answers.append(hits)
         return answers
 
-    def shared(self, queries: NDArray[np.float32]) -> AbstractContextManager[SharedProducts]:
-        """Give what `find` may use for the texts of several jobs, whose vectors these are."""
-        return self.exact_search.shared(queries)
-
     def find(
         self,
         job: Search,
@@ -163,12 +159,12 @@ class Index:
         going_on: Callable[[], object] = lambda: None,
         shared: SharedProducts | None = None,
     ) -> RankedSearch:
-        """Return what is found for a search with options; takes and raises what `RankedSearch` does."""
-        with self._telling_corruption():
+        """Run a search with options. `RankedSearch` describes the arguments and the errors."""
+        with self._naming_corruption():
             return RankedSearch(self, job, vectors, going_on, shared)
 
     def fields_at(self, live: LiveDocuments) -> Fields:
-        """Return the fields of the documents with some changes.
+        """Return the fields of the version's documents and of the added documents in `live`.
 
         Raises InvalidRequest for a version of a layout that has no columns.
         """
@@ -177,16 +173,16 @@ class Index:
                 f"version {self.manifest.version} was built before searches could look at fields: build the index again"
             )
         known, fields = self._fields
-        if fields is None or known is not live:  # another thread may make them too
+        if fields is None or known is not live:  # two threads may do this at once, with equal results
             fields = Fields.of(self.columns, self.manifest.count, live)
             self._fields = live, fields
         return fields
 
     @contextmanager
-    def _telling_corruption(self) -> Iterator[None]:
+    def _naming_corruption(self) -> Iterator[None]:
         try:
             yield
-        except IndexError as error:  # fewer than k upper bounds reach the k-th score: they are not of these vectors
+        except IndexError as error:  # fewer than k upper bounds reach the k-th score, so they belong to other vectors
             raise IndexCorrupt(
                 f"{self.folder / QUANTISED} does not belong to {VECTORS}: build the index again"
             ) from error
@@ -217,7 +213,7 @@ def check_model(version: Path, manifest: Manifest, model: Model) -> None:
 
 
 def current_version(folder: Path) -> Path:
-    """Return the folder of the version to serve. Raises IndexNotFound or IndexCorrupt."""
+    """Return the folder of the version that `current` names. Raises IndexNotFound or IndexCorrupt."""
     try:
         version = read_current(folder).decode().strip()
         if not FOLDER_NAME.fullmatch(version):

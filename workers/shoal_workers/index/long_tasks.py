@@ -1,4 +1,4 @@
-"""The long jobs of indexes, from their arguments to their results, which are plain values."""
+"""The long jobs of indexes: their arguments, and the functions that run them and return results as plain values."""
 
 import math
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from shoal_workers.index.files.field_values import MAX_COLUMNS, OTHER_FIELDS
 from shoal_workers.index.index import FOLDER_NAME, current_version
 from shoal_workers.index.versions import delete, list_versions, publish, rollback
 
-#: What can be done with the versions of an index.
+#: The actions of `ManageIndex`.
 ACTIONS = ("list", "publish", "rollback", "delete")
 
 
@@ -37,9 +37,9 @@ class BuildIndex:
 
     With `on_bad` "skip", bad rows of the source are left out. `full` embeds all texts anew. Changes of the index that
     were made before `drop_changes_before`, in Unix seconds, are forgotten. With `chunk_tokens`, each row is a chunk of
-    at most so many tokens, of which neighbours share at most `chunk_overlap`. `field_kinds` are the kinds of some
-    fields, as "year=number". Without the `language` of the documents' words, it is found.
-    Raises InvalidRequest for a value that a field does not take.
+    at most that many tokens, and neighbouring chunks share at most `chunk_overlap` tokens. `field_kinds` give the kinds
+    of fields, as in "year=number". Without a `language`, the build detects the language of the documents' words. Raises
+    InvalidRequest for a value that a field does not accept.
     """
 
     name: str
@@ -76,7 +76,7 @@ class BuildIndex:
         return Options(chunk_tokens=self.chunk_tokens, chunk_overlap=self.chunk_overlap)
 
     def kinds(self) -> dict[str, str]:
-        """Return the kinds that fields are given, by their names."""
+        """Return the kinds in `field_kinds`, by the names of the fields."""
         if not isinstance(self.field_kinds, list | tuple) or len(self.field_kinds) > MAX_COLUMNS:
             raise InvalidRequest(f"field_kinds is {excerpt(self.field_kinds)}: it takes a list such as year=number")
         kinds = {}
@@ -89,8 +89,8 @@ class BuildIndex:
             kinds[name] = kind
         return kinds
 
-    def open_source(self, settings: Settings = DEFAULTS) -> Source:
-        """Return the source of the documents. Raises InvalidRequest if it cannot be one."""
+    def open_source(self, settings: Settings) -> Source:
+        """Return the source of the documents. Raises InvalidRequest if it cannot be a source."""
         return Source(
             self.source,
             self.text_column,
@@ -101,7 +101,7 @@ class BuildIndex:
 
 
 class MigrateIndex(BuildIndex):
-    """A build of a version from the documents of the current one, whose folder is the source."""
+    """A build of a version from the documents of the current version, whose folder is the source."""
 
     is_migration: ClassVar[bool] = True
 
@@ -111,16 +111,16 @@ class MigrateIndex(BuildIndex):
         version = current_version(folder)
         return cls(name, str(version), publish=publish, **VersionDocuments(version).build_arguments())
 
-    def open_source(self, settings: Settings = DEFAULTS) -> Source:
-        """Return the documents of the version."""
+    def open_source(self, settings: Settings) -> Source:
+        """Return the documents of the current version as a source."""
         return VersionDocuments(Path(self.source))
 
 
 @dataclass(frozen=True, slots=True)
 class ManageIndex:
-    """An action on the versions of the index `name`; `version` is the one to publish or to delete.
+    """An action on the versions of the index `name`; `version` is the version to publish or to delete.
 
-    Raises InvalidRequest for a value that a field does not take.
+    Raises InvalidRequest for a value that a field does not accept.
     """
 
     name: str
@@ -137,9 +137,9 @@ class ManageIndex:
 
 
 def where_is(settings: Settings, name: str) -> Path:
-    """Return the folder of an index: the one that the settings name, else the one in their folder of indexes.
+    """Return the folder of an index: from the settings that name it, or else in the settings' folder of indexes.
 
-    Raises InvalidRequest for what is no name.
+    Raises InvalidRequest for a name that no index can have.
     """
     if folder := settings.index_folders().get(name):
         return folder
@@ -152,7 +152,7 @@ def where_is(settings: Settings, name: str) -> Path:
 
 
 def name_of(settings: Settings, folder: Path) -> str | None:
-    """Return the name of the index in a folder, as `where_is` has it; None if it has none."""
+    """Return the name of the index in a folder, for which `where_is` returns the folder; None if there is none."""
     folder, named = folder.resolve(), settings.index_folders()
     for name, other in named.items():
         if other.resolve() == folder:
@@ -162,7 +162,7 @@ def name_of(settings: Settings, folder: Path) -> str | None:
 
 
 def changes_of(name: str | None, client: Client) -> IndexChanges | None:
-    """Return the changes of the index of that name in the Redis of a client; None if it is served by no name."""
+    """Return the changes that Redis has of the index of that name; None if no worker can serve it by a name."""
     if name is None or not NAME.fullmatch(name):
         return None
     return IndexChanges(ChangeLog(client.broker, client.keys), name)
@@ -178,7 +178,7 @@ def build_index(
     resume_key: str = "",
     changes: IndexChanges | None = None,
 ) -> BuildResult:
-    """Build a version of the index in `folder`; `builder.build` says how, and what it raises."""
+    """Build a version of the index in `folder`. `builder.build` describes the steps and the errors."""
     return build(
         request.open_source(settings),
         folder,
@@ -199,11 +199,12 @@ def build_index(
 
 
 def manage_index(request: ManageIndex, folder: Path, pool_digest: str | None, key: str = "") -> dict[str, Any]:
-    """Do the action on the index in `folder`, and return its versions afterwards, the one that was built last first.
+    """Do the action on the index in `folder`, and return its versions afterwards, the newest first.
 
-    `pool_digest` is the digest of the model that the pool serves, or None if it serves none. A rollback with the same
-    `key`, unless that is empty, is done once. Raises IndexNotFound, InvalidRequest for a delete of the current version
-    and a rollback from the first one, IndexMismatch for a version of another model than the pool's, and IndexCorrupt.
+    `pool_digest` is the digest of the model that the pool serves, or None if it serves none. Two rollbacks with the
+    same `key` count as one; an empty key is ignored. Raises IndexNotFound, InvalidRequest for a delete of the current
+    version or a rollback from the first one, IndexMismatch for a version of another model than the pool's, and
+    IndexCorrupt.
     """
     if request.action == "rollback":
         rollback(folder, pool_digest, key)

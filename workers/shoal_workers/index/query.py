@@ -16,15 +16,15 @@ from shoal_workers.index.search.live_documents import LiveDocuments
 if TYPE_CHECKING:
     from shoal_workers.index.index import Index
 
-#: Weight of the texts that hits must not be like, against 1 for the query.
+#: Weight of the negative texts, which hits must not be like. The query has the weight 1.
 NEGATIVE_WEIGHT = 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Query:
-    """The question of one list of hits: a vector of length 1, float32 `[dimension]`, or of zeros, and its texts.
+    """The query of one list of hits: a float32 vector `[dimension]` of length 1 or of zeros, and the query's texts.
 
-    Documents whose ids are `excluded_ids` are no hits of it.
+    Documents with an id in `excluded_ids` are not found.
     """
 
     vector: NDArray[np.float32]
@@ -33,7 +33,7 @@ class Query:
 
 
 def queries_of(job: Search, vectors: NDArray[np.float32], index: "Index", live: LiveDocuments) -> list[Query]:
-    """Return a query for each list of hits of a job, by the `vectors` of its texts, float32 `[texts, dimension]`.
+    """Return a query for each list of hits of a job. `vectors` are its texts' vectors, float32 `[texts, dimension]`.
 
     Raises InvalidRequest for a vector or an id that does not fit the index.
     """
@@ -45,7 +45,8 @@ def queries_of(job: Search, vectors: NDArray[np.float32], index: "Index", live: 
                 f"vectors[{number}] has {len(values):,} numbers: the vectors of this index have {dimension:,}"
             )
         vector = np.array(values, np.float64)
-        queries.append(Query(normalised(vector / np.abs(vector).max())))  # the square of a small number may be 0
+        # The vector is scaled first, because squares of small numbers may be 0.
+        queries.append(Query(normalised(vector / np.abs(vector).max())))
     for number, document_id in enumerate(search.like or ()):
         rows = np.setdiff1d(index.documents.rows_of([document_id]), live.hidden_rows)
         added = [place for place, added_id in enumerate(live.ids) if added_id == document_id]
@@ -53,7 +54,7 @@ def queries_of(job: Search, vectors: NDArray[np.float32], index: "Index", live: 
         if not len(alike):
             raise InvalidRequest(f"like[{number}] is {excerpt(document_id)}: the index has no document with this id")
         queries.append(Query(normalised(alike.mean(axis=0)), excluded_ids=(document_id,)))
-    if search.fuse:  # hits are near to the mean
+    if search.fuse:  # one list of hits that are near to the mean
         texts = tuple(text for query in queries for text in query.texts)
         excluded_ids = tuple(excluded for query in queries for excluded in query.excluded_ids)
         queries = [Query(normalised(np.mean([query.vector for query in queries], axis=0)), texts, excluded_ids)]
@@ -64,7 +65,7 @@ def queries_of(job: Search, vectors: NDArray[np.float32], index: "Index", live: 
 
 
 def normalised(vector: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
-    """Return the vector with length 1; one of zeros stays as it is."""
+    """Return the vector scaled to length 1; a vector of zeros stays as it is."""
     exact = vector.astype(np.float64)
     return (exact / max(float(np.linalg.norm(exact)), 1e-12)).astype(np.float32)
 
@@ -86,12 +87,12 @@ class QueryWords:
         return cls(texts, lexical, live.terms, terms, lexical.scores(terms, live.terms))
 
     def best(self, among: NDArray[np.bool_]) -> float:
-        """Return the best BM25 score among some documents; 0 without words."""
-        # A maximum of all is many times as quick.
+        """Return the best BM25 score among the documents of a mask; 0 if none has a word of the query."""
+        # The maximum of a whole array is many times faster than a maximum under a mask.
         return float(self.scores.max(initial=0) if among.all() else self.scores.max(initial=0, where=among))
 
     def explain(self, row: int) -> dict[str, Any]:
-        """Return the BM25 score of a document, and the part of it that each word of the query has."""
+        """Return the BM25 score of a document, and the share of each word of the query in that score."""
         if self.live is None or row < self.lexical.count:
             impacts = self.lexical.impacts_in(row, self.terms.terms)
         else:
@@ -104,12 +105,12 @@ class QueryWords:
 
     @cached_property
     def weights(self) -> dict[int, float]:
-        """The weights of the terms."""
+        """The weight of each term, by the term."""
         return dict(zip(self.terms.terms.tolist(), self.terms.weights.tolist(), strict=True))
 
     @cached_property
     def _words(self) -> dict[int, str]:
-        """The words of the terms, as the query has them."""
+        """A word of the query for each term, as the query spells it."""
         found: dict[int, str] = {}
         for text in reversed(self.texts):
             found |= self.lexical.analyzer.words(text[:MAX_QUERY_CHARS])

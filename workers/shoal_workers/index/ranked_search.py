@@ -1,4 +1,4 @@
-"""A search with options: the queries of a job, the ranking of each, and the hits that are answered of it."""
+"""A search with options: a job's queries, the ranking of each query, and the hits in the answer."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
-#: The options with which pairs are read: the options of the job are about its queries.
+#: Options with which the reranker reads pairs. The job's own options apply to its queries.
 PAIR_OPTIONS = Options()
 
-#: Hits from which a diverse list is chosen: so many for each hit that is asked for, but at least the second number, and
-#: at most the third.
+#: Hits from which a diverse list is chosen: the first number times the hits that are asked for, but at least the second
+#: number and at most the third.
 POOL_FACTOR, MIN_POOL, MAX_POOL = 4, 50, 1_000
 
-#: Least and most characters of a document in which a passage for its snippet is looked for, and most of all together.
+#: Least and most characters of one document that are searched for its snippet, and most for all hits together.
 LEAST_READ, MOST_READ, MOST_READ_TOGETHER = 1_024, 2**16, 2**22
 
 
 @dataclass(frozen=True, slots=True)
 class SearchAnswer:
-    """The answer to one job: an item for each list of hits, and None for what was not asked for."""
+    """The answer to one job: an item for each list of hits, or None for parts that the job did not ask for."""
 
     hits: list[list[dict[str, Any]]]
     cursors: list[str | None] | None = None
@@ -49,8 +49,8 @@ class SearchAnswer:
     facets: list[dict[str, Any]] | None = None
 
 
-class HitList(NamedTuple):
-    """One list of hits before their documents are read: its query, the places in groups, and their ranking.
+class RankedList(NamedTuple):
+    """One list of hits before its documents are read: the query, the places of the hits in groups, and the ranking.
 
     `cursor` leads to the next page.
     """
@@ -62,7 +62,7 @@ class HitList(NamedTuple):
 
 
 class RankedSearch:
-    """The search of one job in one version of an index, with the changes that it has at this moment.
+    """The search of one job in one version of an index, with the changes of this moment.
 
     `vectors` belong to the job's texts, float32 `[texts, dimension]`. `going_on` is called for each list of hits.
     `shared` has the products for the texts of several jobs. Raises InvalidRequest for an option that does not fit this
@@ -74,8 +74,8 @@ class RankedSearch:
         index: "Index",
         job: Search,
         vectors: NDArray[np.float32],
-        going_on: Callable[[], object] = lambda: None,
-        shared: SharedProducts | None = None,
+        going_on: Callable[[], object],
+        shared: SharedProducts | None,
     ):
         self._index = index
         self._live = index.live
@@ -87,8 +87,8 @@ class RankedSearch:
         self._group_field = index.group_field if job.search.group_by is None else job.search.group_by
         self._lists = self._find(vectors)
 
-    def _find(self, vectors: NDArray[np.float32]) -> list[HitList]:
-        """Return the lists of hits that the job asks for, or those from which its hits are to be chosen."""
+    def _find(self, vectors: NDArray[np.float32]) -> list[RankedList]:
+        """Return the lists of hits that the job asks for, or longer lists if its hits are chosen from them later."""
         self._job.check_rows(int(np.count_nonzero(self._ranker.eligible)))
         self._check_options()
         queries = queries_of(self._job, vectors, self._index, self._live)
@@ -97,14 +97,15 @@ class RankedSearch:
         return [self._page(query) for query in self._each(queries)]
 
     def _check_options(self) -> None:
-        """Raise InvalidRequest for an option that does not fit this index, or that nothing would come of."""
+        """Raise InvalidRequest for an option that does not fit this index, or that would have no effect."""
         options = self._options
         if options.group_size > 1 and not self._group_field:
             raise InvalidRequest(
                 f"group_size is {options.group_size}, without group_by: name the field whose values make groups, or "
                 "leave group_size out"
             )
-        for number, name in enumerate(options.facets or ()):  # before hits are scored: a field may not be there
+        # Facets are checked before hits are scored, because a field may be missing.
+        for number, name in enumerate(options.facets or ()):
             self._index.fields_at(self._live).check_values(name, f"facets[{number}]")
         if options.group_by:
             self._known_fields.check_known(options.group_by, "group_by")
@@ -113,7 +114,7 @@ class RankedSearch:
                 self._known_fields.check_known(name, f"fields[{number}]")
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Return what the reranker is to score, list by list: a query and the text of each document that is found."""
+        """Return the pairs that the reranker is to score, list by list: a query, and the text of a document found."""
         asked, found = (self._options.rerank or {}).get("query"), []
         for hits in self._lists:
             query = asked or "\n".join(hits.query.texts)
@@ -122,7 +123,7 @@ class RankedSearch:
         return found
 
     def answer(self, scores: Sequence[float] | None = None) -> SearchAnswer:
-        """Return the answer that has the best hits, by the reranker's scores of all pairs if there are any."""
+        """Return the answer with the best hits; `scores` are the reranker's scores of all `pairs`, if it was asked."""
         lists = self._lists if scores is None else self._reranked(iter(scores))
         hits = [[self._hit(found.query, place) for place in self._best(found.groups)] for found in self._each(lists)]
         has_pages, has_facets = self._options.cursor is not None, bool(self._options.facets)
@@ -137,15 +138,15 @@ class RankedSearch:
         )
 
     def _each(self, lists: Iterable[Item]) -> Iterator[Item]:
-        """Yield the items of lists of hits, and tell before each that the search goes on."""
+        """Yield the items, and call `going_on` before each."""
         for one in lists:
             self._going_on()
             yield one
 
     # Facets
 
-    def _facets(self, found: HitList) -> dict[str, Any]:
-        """Return how many of the best documents, or of all that may be in the list, have each value of some fields.
+    def _facets(self, found: RankedList) -> dict[str, Any]:
+        """Return the facets of a list: of its best documents if the job asks for that, else of all that may be in it.
 
         Pages, groups, reranking and diversity make no difference.
         """
@@ -166,8 +167,8 @@ class RankedSearch:
 
     # Page
 
-    def _page(self, query: Query) -> HitList:
-        """Return the documents on the page that the job asks for."""
+    def _page(self, query: Query) -> RankedList:
+        """Return the list of hits on the page that the job asks for."""
         num, before, options = self._job.k, self._pages.before, self._options
         if options.rerank:
             num = int(options.rerank["top_n"])
@@ -182,28 +183,28 @@ class RankedSearch:
         if before is not None and next(leads, None) is not None:
             end = self._pages.end(shown[-1].place, num_before + len(shown), self._ranker.best_bm25(query))
         if not self._group_field or options.group_size == 1:
-            return HitList(query, [[lead.place] for lead in shown], ranking, end)
+            return RankedList(query, [[lead.place] for lead in shown], ranking, end)
         keys, size = [lead.key for lead in shown], options.group_size
         if (members := self._group_keys.members(keys)) is not None:
             of_groups = Ranking(self._ranker.find(query, self._ranker.selection(query) & members), num * size)
         else:
             of_groups = ranking
-        return HitList(query, members_of(self._places(of_groups), self._group_keys.key, keys, size), ranking, end)
+        return RankedList(query, members_of(self._places(of_groups), self._group_keys.key, keys, size), ranking, end)
 
     def _places(self, ranking: Ranking) -> Iterable[Place]:
-        """Return the ranked documents that reach the least score."""
+        """Return the ranked documents that reach `min_score`."""
         if (least := self._options.min_score) is None or self._options.sort is not None:
             return ranking
         return takewhile(lambda place: place.score >= least, ranking)
 
     @cached_property
     def _group_keys(self) -> GroupKeys:
-        """The keys of the groups that documents are in."""
+        """The keys of the groups of documents."""
         return GroupKeys(self._group_field, self._known_fields, partial(self._index.document_of, live=self._live))
 
     @property
     def _known_fields(self) -> Fields:
-        """The fields of the documents; none are known of a version that has no columns."""
+        """The fields of the documents. A version without columns knows none of its fields."""
         if self._index.columns is None:
             return Fields.unknown(self._index.manifest.count, self._live)
         return self._index.fields_at(self._live)
@@ -211,7 +212,7 @@ class RankedSearch:
     # Choose and answer
 
     def _best(self, groups: list[list[Place]]) -> list[Place]:
-        """Return the documents of the groups that are answered: the first ones, or those that are unlike each other."""
+        """Return the documents that become hits: of the first groups, or of groups that are unlike each other."""
         if not self._options.diversity:
             return list(chain.from_iterable(groups[: self._job.k]))
         leads = [group[0] for group in groups]
@@ -220,8 +221,8 @@ class RankedSearch:
         chosen = most_diverse(scores, vectors, self._job.k, self._options.diversity)
         return [place for n in chosen for place in groups[n]]
 
-    def _reranked(self, scores: Iterator[float]) -> list[HitList]:
-        """Return the lists by the scores of their documents: groups, and the hits of each, best first."""
+    def _reranked(self, scores: Iterator[float]) -> list[RankedList]:
+        """Return the lists by the reranker's scores: the groups, and the hits in each group, in descending order."""
         lists = []
         for found in self._lists:
             groups = [[Place(place.row, next(scores), place.score) for place in group] for group in found.groups]
@@ -231,7 +232,7 @@ class RankedSearch:
         return lists
 
     def _hit(self, query: Query, place: Place) -> dict[str, Any]:
-        """Return what is answered of a document in the list of a query."""
+        """Return the hit of a document in the list of a query, with the parts that the search asks for."""
         document, options = self._index.document_of(place.row, self._live), self._options
         text = document["text"]
         hit = {"id": document.pop("id"), "score": place.score}
@@ -247,7 +248,7 @@ class RankedSearch:
         return hit
 
     def _explain(self, query: Query, place: Place) -> dict[str, Any]:
-        """Return the parts of a score."""
+        """Return the parts that a score is made of."""
         (vector,) = self._index.vectors_at([place.row], self._live)
         explained: dict[str, Any] = {"mode": self._options.mode, "cosine": float(np.vecdot(vector, query.vector))}
         if self._options.mode != "dense" and query.texts:
@@ -269,11 +270,11 @@ def most_diverse(
 ) -> NDArray[np.intp]:
     """Return the places of `k` hits, or of all if there are fewer, in the order in which they are chosen.
 
-    Hits are given by their `scores`, `[hits]`, the best first, and their `vectors`, `[hits, dimension]`, of length one.
-    The best is chosen first. The next is always the one with the highest `(1 - diversity) * relevance - diversity *
-    similarity`, where its relevance is its score divided by the best score, if that is positive, and its similarity is
-    its highest cosine with a hit that was chosen; of equal ones, the one of higher score. This is maximal marginal
-    relevance (Carbonell and Goldstein, SIGIR 1998).
+    `scores`, `[hits]`, are in descending order, and `vectors`, `[hits, dimension]`, have length 1. The best hit is
+    chosen first, and after it always the hit with the highest `(1 - diversity) * relevance - diversity * similarity`.
+    Relevance is the score divided by the best score, if that is positive. Similarity is the highest cosine with a hit
+    that was chosen. Of equal values, the hit of higher score goes first. This is maximal marginal relevance (Carbonell
+    and Goldstein, SIGIR 1998).
     """
     if not len(scores):
         return np.empty(0, np.intp)

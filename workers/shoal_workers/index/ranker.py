@@ -1,9 +1,9 @@
-"""The documents that may be in a list of hits, their scores, and their ranking: by score, or by fields."""
+"""The ranking of a list of hits: which documents may be in it, their scores, and their order by score or by fields."""
 
 import time
 from collections.abc import Callable
 from functools import cached_property, lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,6 @@ from shoal_workers.index.query import Query, QueryWords
 from shoal_workers.index.search.boosts import boosts_of
 from shoal_workers.index.search.field_order import FieldOrder
 from shoal_workers.index.search.filtering import matching
-from shoal_workers.index.search.fusion import ALPHA, Prior, hybrid_prior
 from shoal_workers.index.search.hit_list import Ranked
 from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.search.pages import Pages
@@ -25,12 +24,25 @@ from shoal_workers.index.vectors.upper_bounds import SharedProducts
 if TYPE_CHECKING:
     from shoal_workers.index.index import Index
 
-#: Most queries whose words are kept while a job is searched for: each has a number for each document.
+#: Most queries of a job whose BM25 scores are kept: they take a number for each document.
 MAX_KEPT_WORDS = 32
+
+#: Weight of the cosine in a hybrid score if the search names none. docs/search.md has the measurements.
+ALPHA = 0.7
+
+
+class Prior(NamedTuple):
+    """The part of the scores that is known before vectors are compared.
+
+    A score is `weight` times the cosine plus the document's number in `known`, float32 `[count + added]`.
+    """
+
+    weight: float
+    known: NDArray[np.float32]
 
 
 class Ranker:
-    """Ranks the documents of one job's lists, in a version with the changes of one moment.
+    """Ranks documents for the lists of hits of one job, in a version with the changes of one moment.
 
     `shared` has the products for the texts of several jobs.
     """
@@ -48,7 +60,7 @@ class Ranker:
         self._options = options
         self._pages = pages
         self._shared = shared
-        #: Returns the words of the texts of a query, and raises IndexMismatch if the index knows no words.
+        #: Returns the `QueryWords` of a query, and raises IndexMismatch if the index knows no words.
         self.words = lru_cache(MAX_KEPT_WORDS)(lambda query: QueryWords.of(query.texts, index.lexical, live))
         self._last: tuple[Query | None, Prior | None] = (None, None)
 
@@ -56,7 +68,7 @@ class Ranker:
 
     @cached_property
     def eligible(self) -> NDArray[np.bool_]:
-        """The documents that match the filter, without those that are hidden: bool `[count + added]`."""
+        """The documents that match the filter and are not hidden: bool `[count + added]`."""
         if self._options.filter is None:
             found = np.ones(self._index.manifest.count + len(self._live.ids), bool)
         else:
@@ -80,14 +92,14 @@ class Ranker:
 
     @cached_property
     def boosts(self) -> NDArray[np.float32]:
-        """The numbers that boosts add to the scores, float32 `[count + added]`."""
+        """The sum of the boosts of each document, float32 `[count + added]`."""
         before, fields = self._pages.before, self._index.fields_at(self._live)
         return boosts_of(parse_boosts(self._options.boost), fields, before.now if before else time.time())
 
     def best_bm25(self, query: Query) -> float:
-        """Return the BM25 score that hybrid scores divide by; 0 where there is none.
+        """Return the BM25 score that hybrid scores are divided by; 0 if hybrid scores have no BM25.
 
-        It is the best one of the list; later pages keep the one of the first page, else the order could change.
+        It is the best score in the list. Later pages use the best score of the first page, or the order could change.
         """
         before = self._pages.before
         if before and before.num_shown:
@@ -97,7 +109,7 @@ class Ranker:
         return self.words(query).best(self.selection(query))
 
     def _prior(self, query: Query) -> Prior | None:
-        """Return the part of the scores that words and boosts have; None where cosines are the scores.
+        """Return the prior of the scores, made of words and boosts; None if the scores are cosines alone.
 
         The prior of the last query is kept.
         """
@@ -108,7 +120,11 @@ class Ranker:
             prior = Prior(0.0, self.words(query).scores)
         elif self._options.mode == "hybrid" and query.texts:
             alpha = ALPHA if self._options.alpha is None else self._options.alpha
-            prior = hybrid_prior(self.words(query).scores, alpha, self.best_bm25(query))
+            bm25, best = self.words(query).scores, self.best_bm25(query)
+            if best:
+                prior = Prior(alpha, np.float32((1 - alpha) / np.float32(best)) * bm25)
+            else:  # no document has a word of the query, and the score is the cosine
+                prior = Prior(1.0, np.zeros_like(bm25))
         if self._options.boost is not None:
             prior = Prior(prior.weight, prior.known + self.boosts) if prior else Prior(1.0, self.boosts)
         self._last = query, prior
@@ -117,7 +133,7 @@ class Ranker:
     # Ranking
 
     def find(self, query: Query, selected: NDArray[np.bool_]) -> Callable[[int], Ranked]:
-        """Return the function that finds the best documents: by score, or by fields where the search sorts by these."""
+        """Return a function that finds the given number of best documents, by score or by the fields to sort by."""
         if self._options.sort is None:
             return partial(self._best, query, selected)
         ordered = self._with_last(self._may_reach(query, selected))
@@ -144,7 +160,7 @@ class Ranker:
         return Ranked(found.rows[0], found.scores[0])
 
     def _may_reach(self, query: Query, selected: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return which selected documents may reach the least score: all that do, and some more."""
+        """Return the selected documents that may reach `min_score`: all that do reach it, and some more."""
         if (least := self._options.min_score) is None:
             return selected
         found, of_version = selected.copy(), slice(self._index.manifest.count)
@@ -155,19 +171,19 @@ class Ranker:
         return found
 
     def _reaching(self, query: Query, selected: NDArray[np.bool_], num: int) -> Ranked:
-        """Return the documents of highest score that reach the least score, and the last one of the page before."""
+        """Return the best documents that reach `min_score`, and the last document of the page before."""
         rows, scores = self._best(query, selected, num)
         if (least := self._options.min_score) is None:
             return Ranked(rows, scores)
-        reaches = scores >= np.float64(least)  # compared as it is, and not rounded to float32
+        reaches = scores >= np.float64(least)  # `min_score` is compared as it is, and not rounded to float32
         if (before := self._pages.before) and before.num_shown and not before.added:
             reaches |= rows == before.row
         return Ranked(rows[reaches], scores[reaches])
 
     def _with_last(self, selected: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return the selected documents with the last one of the page before, after which this page begins.
+        """Return the selected documents with the last document of the page before, which may have been deleted since.
 
-        It may have been deleted since.
+        This page begins after that document.
         """
         before = self._pages.before
         if before is None or not before.num_shown or before.added or before.row >= self._index.manifest.count:

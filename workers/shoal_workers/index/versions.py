@@ -1,4 +1,4 @@
-"""The versions of an index: which there are, which is published, and which was before."""
+"""The versions of an index in its folder: listing, publishing, rolling back and deleting them."""
 
 import fcntl
 import os
@@ -17,11 +17,11 @@ from shoal_workers.index.files.durable_file import replace_file
 from shoal_workers.index.files.manifest import MANIFEST, Manifest
 from shoal_workers.index.index import current_version
 
-#: The file with a line for each version that was published before the current one, and for it: its name and the time.
-#: Versions after the current one were published too, and rolled back.
+#: A file with a line for each version that was published, in order: its name, and the time it was published. Versions
+#: after the current one were published too, and then rolled back.
 HISTORY = "history"
 
-#: The file with the last rollback that has a key: the key, the version before it, and the one after it.
+#: A file about the last rollback with a key: the key, the version before the rollback, and the version after it.
 ROLLBACK = ".rollback"
 
 
@@ -29,7 +29,7 @@ ROLLBACK = ".rollback"
 class Version:
     """A version of an index. `manifest` is None if it cannot be read, and `error` then says why.
 
-    `built_ns` is the time at which its manifest was written.
+    `built_ns` is the time of the last change of its manifest's file.
     """
 
     folder: Path
@@ -50,7 +50,8 @@ class Version:
         except IndexCorrupt as error:
             reason = str(error)
         size_bytes = sum(path.lstat().st_size for path in folder.iterdir())
-        # The last look is at the file that a removal takes first: what was missing before is missing for good.
+        # A removal removes the manifest first. If it is still there now, files that were missing before are really
+        # missing.
         return cls(folder, is_current, manifest, reason, size_bytes, (folder / MANIFEST).lstat().st_mtime_ns)
 
     @property
@@ -59,7 +60,7 @@ class Version:
         return self.folder.name
 
     def to_map(self) -> dict[str, Any]:
-        """Return what people want to know of the version, as plain values; sizes are in bytes."""
+        """Return the properties of the version that people want to know, as plain values; sizes are in bytes."""
         about = self.manifest
         names = ("built_at", "source", "model", "digest", "num_embedded", "num_bad")
         return {
@@ -74,14 +75,14 @@ class Version:
 
 
 def list_versions(folder: Path) -> list[Version]:
-    """Return the versions that `find_versions` returns. Raises IndexNotFound if there are none."""
+    """Return the versions in `folder`, the newest first. Raises IndexNotFound if there are none."""
     if not (versions := find_versions(folder)):
         raise IndexNotFound(f"{folder} holds no index: build one with `shoal index build SOURCE --out {folder}`")
     return versions
 
 
 def find_versions(folder: Path) -> list[Version]:
-    """Return the versions in `folder`, the one that was built last first; one that is removed meanwhile is left out."""
+    """Return the versions in `folder`, the newest first; a version that is removed meanwhile is left out."""
     current = current_name(folder)
     versions = []
     for path in folder.glob(f"[!.]*/{MANIFEST}"):
@@ -93,8 +94,8 @@ def find_versions(folder: Path) -> list[Version]:
 def publish(folder: Path, name: str, digest: str | None = None) -> None:
     """Make a version the current one; workers that serve the index open it and switch to it.
 
-    Raises IndexNotFound for an unknown version, IndexCorrupt for one that cannot be read, and IndexMismatch for a
-    version of a model with another `digest`, if one is given.
+    Raises IndexNotFound for an unknown version, IndexCorrupt for one that cannot be read, and IndexMismatch if a
+    `digest` is given and the version's model has another one.
     """
     with changing(folder):
         _check_usable(folder, name, digest)
@@ -104,8 +105,8 @@ def publish(folder: Path, name: str, digest: str | None = None) -> None:
 def rollback(folder: Path, digest: str | None = None, key: str = "") -> str:
     """Make the version current that was published before the current one, and return its name.
 
-    Called again with the same `key`, a word without spaces, the index goes back once. Raises InvalidRequest if there is
-    no such version, and the errors of `publish`.
+    `key` is a word without spaces: called twice with the same key, the index goes back only once. Raises InvalidRequest
+    if there is no earlier version, and the errors of `publish`.
     """
     with changing(folder):
         current, there = current_name(folder), {version.name for version in list_versions(folder)}
@@ -149,12 +150,12 @@ def make_current(folder: Path, name: str) -> None:
 
 
 def was_published(folder: Path, name: str) -> bool:
-    """Return True if a version was published, and no other one since it was rolled back."""
+    """Return True for a published version, but False if it was rolled back and another one was published since."""
     return name in _published(folder)
 
 
 def remove_old(folder: Path, built: str, num_kept: int) -> None:
-    """Remove all but `num_kept` versions; `built`, the current one and those before it are the last to go.
+    """Remove all versions except `num_kept`; `built`, the current version and the published ones before it go last.
 
     The caller holds the lock of `changing`.
     """
@@ -209,7 +210,7 @@ def _check_usable(folder: Path, name: str, digest: str | None) -> None:
 
 
 def _history(folder: Path, current: str | None) -> list[str]:
-    """Return the versions that were published, in their order, up to the current one."""
+    """Return the names of the versions that were published, in order, up to the current one."""
     names = list(_published(folder))
     if current in names:
         return names[: names.index(current) + 1]
@@ -217,7 +218,7 @@ def _history(folder: Path, current: str | None) -> list[str]:
 
 
 def _published(folder: Path) -> dict[str, str]:
-    """Return the times at which versions were published, by their names."""
+    """Return the times at which versions were published, by the versions' names."""
     return dict(line.split(" ", 1) for line in _read(folder / HISTORY).splitlines() if " " in line)
 
 
@@ -229,7 +230,7 @@ def _read(path: Path) -> str:
 
 
 def _remove(version: Path) -> None:
-    """Remove a version, or a link to one; its manifest first, so that it is never a version that lacks files."""
+    """Remove a version, or a link to one. Its manifest goes first, so it is never a version that lacks files."""
     if version.is_symlink():
         version.unlink()
         return

@@ -180,7 +180,7 @@ class Searcher:
         """Find the answers to jobs with options, or what the reranker is to score."""
         try:
             vectors = [work.vectors() for work in works]
-            with index.shared(np.concatenate(vectors)) as shared:
+            with index.exact_search.shared(np.concatenate(vectors)) as shared:
                 for work, of_work in zip(works, vectors, strict=True):
                     with self._searching([work]):
                         work.find(index, of_work, self._go_on, shared)

@@ -1,5 +1,5 @@
-"""Building a version: from a source and the changes since, by documents and their vectors, to its publication.
+"""Builds of versions: a source and the changes since are read, embedded, indexed, checked and published.
 
-Imports `files`, `lexical`, `vectors` and versions of the `index`, `changes`, `records`, `model` and `encoding`. A
-build through a pool imports `client` and `bulk`; nothing else in the index knows the queue.
+Imports `files`, `lexical`, `vectors` and versions of the `index`, `changes`, `records`, `model` and `encoding`. A build
+through a pool imports `client` and `bulk`; no other part of the index knows the queue.
 """

@@ -1,4 +1,4 @@
-"""Building a version of an index: its source is read, texts are embedded, and the version is checked and published."""
+"""A build of a version: its source is read, its texts are embedded, and the version is checked and published."""
 
 import json
 import shutil
@@ -48,7 +48,7 @@ from shoal_workers.index.lexical.lexical_file import language_of, write_lexical
 from shoal_workers.index.vectors.quantisation import QuantisedVectors
 from shoal_workers.index.versions import changing, current_name, make_current, remove_old, was_published
 
-#: The file in the folder of a version with the key of its build, if it had one, and the result.
+#: A file in the folder of a version with the result of its build, and the build's key if there was one.
 BUILD = "build.json"
 
 
@@ -56,13 +56,13 @@ BUILD = "build.json"
 class BuildResult:
     """The result of a build, in plain values.
 
-    The version has `count` rows, which are `num_documents` documents or their chunks. `num_embedded` texts of rows were
-    embedded, `num_reused` rows have a vector of the version built last before, and `num_repeated` the text of an
-    earlier row. `num_bad` rows of the source were left out. Changes of `num_changed` ids are folded in; if `num_lost`
-    is not 0, others cannot be read or are in Redis no more. `found_share` is the part of a sample of rows that were
-    found by their own texts, and None if the version `is_unchanged`: the current one, which a build would repeat.
-    `fields` has the `kind` of each field, and where one value made keywords of a field, that value as `odd`, its
-    `document` and the kind of the `others`.
+    The version has `count` rows, which are `num_documents` documents or their chunks. `num_embedded` rows were
+    embedded, `num_reused` rows have a vector of the version built last before, and `num_repeated` rows have the text of
+    an earlier row. `num_bad` rows of the source were left out. Changes of `num_changed` ids are folded in; `num_lost`
+    others cannot be read or are lost from Redis. `found_share` is the part of a sample of rows that were found by their
+    own texts. It is None if the version `is_unchanged`: then it is the current version, which a build would repeat.
+    `fields` has the `kind` of each field. If most values of a keyword field are of another kind, the field has this
+    kind as `others`, the first value that is not of this kind as `odd`, and the number of that value's `document`.
     """
 
     version: str
@@ -102,11 +102,11 @@ def build(
 ) -> BuildResult:
     """Build a version of the index in `out`, and make it the current one if it `publishes`.
 
-    It is not published if another version than `began_from` became the current one meanwhile. Where it `reuses`, texts
-    that the version built last has are not embedded again, and a build that would repeat the current version leaves it.
-    An interrupted build goes on when it is started again with the same arguments; a version that was built with the
+    It is not published if another version than `began_from` became the current one meanwhile. If it `reuses`, texts of
+    the version built last are not embedded again, and a build that would repeat the current version makes no new one.
+    An interrupted build goes on when it is started again with the same arguments. A version that was built with the
     same `key`, unless that is empty, is not built again. `num_kept` versions stay. With `skips_bad`, bad rows are left
-    out; with a `cutter`, rows are chunks. The current version's changes and the `changes` since are folded in, but for
+    out; with a `cutter`, rows are chunks. The current version's changes and the `changes` since are folded in, except
     changes made before `drop_changes_before`. Raises BadDocument, DiskFull, IndexBusy while another build of the index
     runs, IndexCorrupt for a version that fails its validation, what `report` raises, and the errors of the encoder.
     """
@@ -125,7 +125,7 @@ def build(
             read_source(folder, state, source, skips_bad, report, cutter, reuses)
         fields = write_columns(folder, state, kinds or {}, report)
         if reuses and (unchanged := version.find_unchanged(out)):
-            (folder / STATE).unlink()  # first, so that no other build goes on
+            (folder / STATE).unlink()  # removed first, so that no other build goes on with this one
             shutil.rmtree(folder, ignore_errors=True)
             return replace(unchanged, fields=fields)
         result = version.fill(former, fields)
@@ -133,15 +133,15 @@ def build(
 
 
 def _built_before(out: Path, key: str) -> BuildResult | None:
-    """Return the result of the build with the key, if it has ended and its version is still there.
+    """Return the result of the build with the key, if it has ended and its version still exists.
 
-    A long job is tried again after its build if its process is killed before it has told the result.
+    A long job is tried again after its build if its process is killed before the result is written.
     """
     for path in out.glob(f"[!.]*/{BUILD}") if key else ():
         with suppress(OSError, ValueError, LookupError, TypeError):
             values = json.loads(path.read_text("utf-8"))
             if values["key"] == key and (path.parent / MANIFEST).is_file():
-                known = {item.name for item in fields(BuildResult)}  # earlier releases counted duplicates too
+                known = {item.name for item in fields(BuildResult)}  # earlier releases also counted duplicates
                 result = {name: value for name, value in values["result"].items() if name in known}
                 return BuildResult(**{**result, "first_bad": tuple(result["first_bad"])})
     return None
@@ -150,7 +150,8 @@ def _built_before(out: Path, key: str) -> BuildResult | None:
 def _publish(out: Path, version: str, publishes: bool, num_kept: int, began_from: str | None) -> bool:
     """Move a version out of the folder of its build, and publish it; return False if it is not published.
 
-    It is not if `began_from` is the current version no more: who published or rolled back meanwhile has the last word.
+    It is not published if `began_from` is no longer the current version: a publication or rollback meanwhile takes
+    precedence.
     """
     with changing(out):
         if not (out / version).exists():
@@ -166,7 +167,7 @@ def _publish(out: Path, version: str, publishes: bool, num_kept: int, began_from
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """The version that is built in `folder`."""
+    """The version that a build makes in `folder`."""
 
     folder: Path
     state: BuildState
@@ -177,7 +178,7 @@ class _Version:
     def find_unchanged(self, out: Path) -> BuildResult | None:
         """Return the current version as the result of a build that would only repeat it; None for any other build.
 
-        A version with a damaged file is not returned: it has to be built again.
+        A version with a damaged file is not returned, because it has to be built again.
         """
         folder, state, model = self.folder, self.state, self.encoder.model
         with suppress(IndexNotFound, IndexCorrupt, OSError, ValueError, LookupError):
@@ -191,7 +192,7 @@ class _Version:
                 and manifest.changes_through == state.changes_through
                 and manifest.ids_are_positions == state.ids_are_positions
                 and checksum(folder / BAD_ROWS) == checksum(version / BAD_ROWS)
-                # All other files are made of these.
+                # All other files follow from these.
                 and all(
                     checksum(folder / name) == manifest.checksums[name] for name in (DOCUMENTS, IDS, CHANGES, FIELDS)
                 )
@@ -201,7 +202,7 @@ class _Version:
             if not is_alike:
                 return None
             for name in manifest.files:
-                self._tell("comparing")
+                self._report_step("comparing")
                 if checksum(version / name) != manifest.checksums[name]:
                     return None
             result = self._result(0, state.count)
@@ -209,9 +210,9 @@ class _Version:
         return None
 
     def fill(self, former: FormerVersion | None, fields: dict[str, dict[str, Any]]) -> BuildResult:
-        """Write the files of the version beside its documents, from where an interrupted build has come to."""
+        """Write the files of the version beside its documents, or the rest of them after an interruption."""
         folder, state, encoder, dimension = self.folder, self.state, self.encoder, self.encoder.model.dimension
-        write_lexical(folder, state.count, state.arguments["language"], partial(self._tell, "indexing words"))
+        write_lexical(folder, state.count, state.arguments["language"], partial(self._report_step, "indexing words"))
         plan = VectorPlan.make(HashTable.open(folder, HASHES, state.count), former)
         num_new = len(plan.new_rows)
         needed = 4 * dimension * (state.count + (num_new if num_new < state.count else 0))
@@ -221,11 +222,11 @@ class _Version:
                 "free: free some space; an index there is unchanged"
             )
         embed_texts(folder, state, plan, encoder, self.report)
-        vectors = write_vectors(folder, plan, dimension, partial(self._tell, "copying"))
-        width = QuantisedVectors.write(folder, vectors, partial(self._tell, "quantising"))
+        vectors = write_vectors(folder, plan, dimension, partial(self._report_step, "copying"))
+        width = QuantisedVectors.write(folder, vectors, partial(self._report_step, "quantising"))
         quantised = QuantisedVectors.open(folder, state.count, dimension, width)
-        telling = partial(self._tell, "validating")
-        found_share = check_retrieval(folder, state.version, vectors, quantised, encoder, self._tell, telling)
+        report = partial(self._report_step, "validating")
+        found_share = check_retrieval(folder, state.version, vectors, quantised, encoder, self._report_step, report)
         self._write_manifest(width, num_new)
         result = self._result(num_new, int((plan.taken_from >= 0).sum()))
         result = replace(result, found_share=found_share, fields=fields)
@@ -234,7 +235,7 @@ class _Version:
         (folder / EMBEDDED).unlink(missing_ok=True)
         return result
 
-    def _tell(self, step: str, fraction: float = 1.0) -> None:
+    def _report_step(self, step: str, fraction: float = 1.0) -> None:
         self.report(self.state.progress(step, fraction))
 
     def _result(self, num_embedded: int, num_reused: int) -> BuildResult:
@@ -250,10 +251,10 @@ class _Version:
         )
 
     def _write_manifest(self, quantised_width: int, num_embedded: int) -> None:
-        """Write the manifest and make all files of the version safe on the disk."""
+        """Write the manifest, and make all files of the version safe on the disk."""
         state, checksums = self.state, {}
         for name in FILES:
-            self._tell("publishing")
+            self._report_step("publishing")
             checksums[name] = checksum(self.folder / name)
         model = asdict(self.encoder.model)
         chunk_tokens, chunk_overlap = state.arguments["chunks"] or (0, 0)

@@ -1,4 +1,4 @@
-"""Cutting the documents of a build into chunks, each of which is a row of the index.
+"""Cutting the documents of a build into chunks. Each chunk is a row of the index.
 
 A row has the id and the fields of its document, and the part `start` to `stop` of the document's text, in characters.
 """
@@ -18,13 +18,13 @@ from shoal_workers.index.files.documents import to_line
 from shoal_workers.model.model import Model, prepared_folder
 from shoal_workers.model.source import find_source, transformer_folder
 
-#: The field with the id of a chunk's document, and those with its place.
+#: The field with the id of a chunk's document, and the fields with the chunk's place in it.
 DOCUMENT, START, STOP = CHUNK_FIELDS = ("document", "start", "stop")
 
 #: The file of a model's tokenizer.
 TOKENIZER = "tokenizer.json"
 
-#: Most bytes that the fields of a document take in all of its chunks.
+#: Most bytes that the fields of one document take in all of its chunks.
 MAX_FIELD_BYTES = 64 * 2**20
 
 
@@ -38,17 +38,18 @@ class Cutter:
 
     @classmethod
     def open(cls, home: Path, model: ModelInfo, options: Options) -> "Cutter | None":
-        """Return the cutter that the options ask for, with the tokenizer of a model; None if they ask for none.
+        """Return the cutter that the options ask for, with the tokenizer of a model; None if they ask for no chunks.
 
-        The model is the one that is prepared in `home`, or its original. Raises ModelNotFound if neither is on this
-        machine, ModelMismatch for another digest, and InvalidRequest for chunks that it cannot take.
+        The model is read from its prepared folder in `home`, or from its source. Raises ModelNotFound if it is on this
+        machine in neither form, ModelMismatch for another digest, and InvalidRequest for sizes of chunks that the model
+        cannot embed.
         """
         if options.chunk_tokens is None:
             return None
         found, path = _find_tokenizer(home, model)
         try:
             tokenizer = Tokenizer(path, found.max_tokens)
-        except Exception as error:  # the tokenizers library has no others
+        except Exception as error:  # the tokenizers library raises plain exceptions alone
             raise ModelMismatch(f"{path} cannot be read ({error!s:.200}): fetch the model again") from error
         prompt = found.prompt_for(model.prompt or None, DOCUMENT_PROMPTS)
         return cls(open_chunker(tokenizer, found.name, options, prompt), options.chunk_tokens, options.chunk_overlap)
@@ -56,14 +57,14 @@ class Cutter:
     def cut(self, document: Document) -> list[Document]:
         """Return the chunks of a document.
 
-        Raises BadDocument for a field that has the name of a chunk's, and for fields that would take too much room.
+        Raises BadDocument if a field has the name of a chunk's own field, or if the fields would take too much room.
         """
         if taken := [name for name in CHUNK_FIELDS if name in document.fields]:
             raise BadDocument(f"a chunk has its own {', '.join(taken)}; rename the column of that name")
         return self.recut(document)
 
     def recut(self, document: Document) -> list[Document]:
-        """Return the chunks of a changed document, whose own fields give way to the chunks' fields."""
+        """Return the chunks of a changed document. Fields of a chunk's own names are replaced."""
         places: list[dict[str, int]] = []
         start: int | None = 0
         stop = 0

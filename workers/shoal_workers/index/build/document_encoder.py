@@ -20,11 +20,12 @@ from shoal_workers.model.model import Model
 if TYPE_CHECKING:
     from shoal_workers.encoding.encoder import Encoder, TokenizedText
 
-#: Texts that this process embeds at a time: enough to sort by length, few enough to show progress.
+#: Texts that this process embeds at a time: enough to sort them by length, and few enough to show progress.
 GROUP = 512
 
-#: Vectors after which a build makes their file safe: a build that is started again embeds at most so many again. It is
-#: a multiple of the texts that encoders take at a time, so that these are the same ones after an interruption.
+#: Vectors after which a build makes their file safe on the disk. A build that is started again embeds at most this many
+#: again. The number is a multiple of the texts that encoders embed at a time, so that these are the same after an
+#: interruption.
 SYNC_EVERY = 4_096
 
 #: A function that is called with the reason while the encoder waits.
@@ -52,7 +53,7 @@ class DocumentEncoder(Protocol):
     def embed(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[NDArray[np.float32]]:
         """Yield the normalised vectors of the texts in their order, `[some texts, dimension]` at a time.
 
-        `waiting` is called with the reason, again and again, while the encoder waits for something.
+        While the encoder waits, `waiting` is called with the reason again and again.
         """
         ...
 
@@ -74,7 +75,7 @@ class LocalEncoder:
 
 
 class PoolEncoder:
-    """The model of a pool as the encoder of a build; the process that builds holds no model."""
+    """The model of a pool as the encoder of a build. The process that builds loads no model."""
 
     def __init__(self, client: Client, model: ModelInfo):
         self.model = model
@@ -93,8 +94,8 @@ class PoolEncoder:
     def embed(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[NDArray[np.float32]]:
         """Yield the vectors of the texts, job by job, through the bulk lane.
 
-        Workers, Redis and room in the lane are waited for. Raises ModelMismatch if the pool comes to serve another
-        model, or this one with other settings, and the error of a text that cannot be embedded.
+        Waits for workers, for Redis and for room in the lane. Raises ModelMismatch if the pool switches to another
+        model or to other settings, and the error of a text that cannot be embedded.
         """
         options = Options(prompt_name=self.model.prompt or None)
         stream = JobStream(self._client, options, self.model.fingerprint, self.model.dimension, waiting)

@@ -1,8 +1,9 @@
-"""The changes of an index that a build folds in: documents that were added to it, and ids that were deleted.
+"""The changes of an index that a build folds in: documents that were added to the index, and ids that were deleted.
 
-A version has the documents of its source, changed by the changes that the current version was built with, and by those
-that Redis has since. It keeps them in a file, so that they outlive any number of builds. A line is the last change of
-an id: `id`, `made_at` in Unix seconds, and `document`, which is null if the id was deleted; in the order of changes.
+A version has the documents of its source, changed by the changes in the current version and by newer changes in Redis.
+The version keeps all of these in a file, so that they outlive any number of builds. A line has the last change of an
+id: `id`, `made_at` in Unix seconds, and `document`, which is null if the id was deleted. Lines are in the order of the
+changes.
 """
 
 import logging
@@ -27,15 +28,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class IndexChanges:
-    """The changes of one index that Redis has; `index` is the name by which workers serve it."""
+    """The changes of one index that Redis has; `index` is the name under which workers serve it."""
 
     log: ChangeLog
     index: str
 
     def since(self, position: str) -> Iterator[tuple[str, list[dict[str, Any]] | None]]:
-        """Yield each change after a position: its own position, and the lines that it becomes.
+        """Yield each change after a position: the change's own position, and its lines in the file of changes.
 
-        None stands for changes that cannot be read or that Redis has lost, which is logged. Raises Unavailable.
+        The lines are None for changes that cannot be read or that Redis has lost, which is logged. Raises Unavailable.
         """
         for entry in self.log.since(self.index, position).entries:
             if isinstance(change := entry.change, Change):
@@ -50,9 +51,9 @@ class IndexChanges:
                 yield entry.position, None
 
     def forget_folded(self, out: Path) -> None:
-        """Let Redis forget the changes that all versions of the index in `out` have; it may do so later as well."""
+        """Let Redis forget the changes that all versions of the index in `out` have. A failure is only logged."""
         versions = find_versions(out)
-        # One that cannot be read now may be readable again, and needs any of them.
+        # A version that cannot be read now may be readable again, and then need any of the changes.
         kept = [version.manifest.changes_through if version.manifest else START for version in versions]
         current = next((version.manifest for version in versions if version.is_current), None)
         if current is None:
@@ -70,10 +71,10 @@ class IndexChanges:
 def collect_changes(
     folder: Path, state: BuildState, out: Path, changes: IndexChanges | None, made_since: float | None
 ) -> None:
-    """Write the changes that a build folds in into its folder, and note in its state up to which position they are.
+    """Write the changes that a build folds in into its folder, and note their last position in the state of the build.
 
-    An interrupted build keeps the changes that it has. Changes that were made before `made_since`, in Unix seconds, are
-    left out. Memory grows by some 30 bytes a change. Raises Unavailable.
+    An interrupted build keeps the changes that it has. Changes made before `made_since`, in Unix seconds, are left out.
+    Memory grows by some 30 bytes a change. Raises Unavailable.
     """
     if state.changes_through:
         return
@@ -97,7 +98,7 @@ def collect_changes(
 
 
 def _all_changes(out: Path, changes: IndexChanges | None) -> Iterator[tuple[str, Iterable[dict[str, Any]] | None]]:
-    """Yield the changes that the current version has, then those since; each with the position up to which they are."""
+    """Yield the changes that the current version has, then the newer ones, each with the position that it reaches."""
     position = START
     former = _former(out)
     if former:
@@ -115,9 +116,9 @@ def _all_changes(out: Path, changes: IndexChanges | None) -> Iterator[tuple[str,
 
 
 def _former(out: Path) -> tuple[Path, Manifest] | None:
-    """Return the current version, or the newest one with readable changes if those of the current one are damaged.
+    """Return the current version, or the newest one with readable changes if the current version's are damaged.
 
-    Any version will do, as Redis has the changes since for each.
+    Any version will do, because Redis has the later changes for each.
     """
     for version in sorted(find_versions(out), key=lambda version: not version.is_current):
         try:

@@ -1,4 +1,4 @@
-"""Migration: the documents of a version of an index are the source of the next, with another model."""
+"""Migration to another model: the documents of the current version are the source of the next version."""
 
 import json
 from collections.abc import Callable, Generator, Iterable
@@ -19,7 +19,7 @@ from shoal_workers.index.files.manifest import DOCUMENTS, FIELDS, LEXICAL, Manif
 
 
 class VersionDocuments(Source):
-    """The documents of the version in `folder`, put together from their chunks. Raises IndexCorrupt."""
+    """The documents of the version in `folder`, joined from their chunks. Raises IndexCorrupt."""
 
     def __init__(self, folder: Path):
         self._manifest = Manifest.read(folder)
@@ -41,9 +41,9 @@ class VersionDocuments(Source):
             yield Document(fields.pop("id", document_id), fields.pop("text"), fields, number)
 
     def build_arguments(self) -> dict[str, Any]:
-        """Return the arguments of a build of these documents as they are; fields keep kinds that were given to them."""
+        """Return the arguments that repeat this version's build: its chunks, its language and the given kinds."""
         chunks = {"chunk_tokens": self._manifest.chunk_tokens or None, "chunk_overlap": self._manifest.chunk_overlap}
-        if FIELDS not in self._manifest.files:  # a version of an earlier release, which knows neither fields nor words
+        if FIELDS not in self._manifest.files:  # a version of an earlier release, without fields and words
             return chunks
         found, folder = DocumentFields({}), self._file.parent
         for document in read_lines(self._file):
@@ -55,9 +55,9 @@ class VersionDocuments(Source):
 
 
 def _joined(chunks: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Return the document of these chunks, with white space between them, which they do not have.
+    """Return the document of these chunks. The white space between chunks is lost, so other white space replaces it.
 
-    Several characters of it are taken for the end of a paragraph, so that the cutter finds an end there again.
+    Several characters of white space become line feeds: the cutter then sees the end of a paragraph there again.
     """
     pieces: list[str] = []
     fields, end = {}, 0

@@ -1,4 +1,4 @@
-"""The first step of a build: documents are copied from the source, and changed documents take their places."""
+"""The reading of a build: documents are copied from the source, changes are folded in, and columns are written."""
 
 import json
 from array import array
@@ -26,7 +26,7 @@ from shoal_workers.index.files.durable_file import sync_files
 from shoal_workers.index.files.field_values import DocumentFields
 from shoal_workers.index.files.manifest import BAD_ROWS, CHANGES, DOCUMENTS, HASHES, IDS, OFFSETS, READ_FILES
 
-#: Rows read from one report of progress to the next, and most characters that are cut into chunks meanwhile.
+#: Progress is reported after this many rows, or after cutting this many characters into chunks.
 REPORT_EVERY, REPORT_CHARS = 4_096, 2**19
 
 
@@ -39,12 +39,12 @@ def read_source(
     cutter: Cutter | None,
     reuses: bool,
 ) -> None:
-    """Copy the documents of the source into the folder of a build, fold in the changes that are there, and count them.
+    """Copy the documents of the source into the folder of a build, fold in the changes, and count rows and documents.
 
-    Where it `reuses`, files of a folder that have not changed since the build before are not read again. With
-    `skips_bad`, bad rows and documents with the id of an earlier one are left out and listed in a file. Memory grows by
-    some 70 bytes a row of the index. Raises BadDocument for the first bad row otherwise, and if no document is left,
-    and InvalidRequest for a change of an id that is a position.
+    If it `reuses`, files of a folder that have not changed since the last build are not read again. With `skips_bad`,
+    bad rows and documents with the id of an earlier one are left out and listed in a file; without it, the first of
+    them raises BadDocument. Memory grows by some 70 bytes a row of the index. Raises BadDocument too if no document is
+    left, and InvalidRequest for a change of an id that is a position.
     """
     read_files = ReadFiles(folder.parent / READ_FILES) if source.is_folder else None
     with BadRows(folder / BAD_ROWS) as bad, read_files or nullcontext():
@@ -66,12 +66,13 @@ def read_source(
     ids = HashTable.of(reading.id_hashes)
     ids.save(folder, IDS)
     state.num_documents = int((ids.first_rows() == np.arange(state.count)).sum())
-    sync_files(folder)  # a state that counts documents is a promise that they are there, also after a power failure
+    # A saved state with a count promises that the documents are on the disk, even after a power failure.
+    sync_files(folder)
     state.save(folder)
 
 
 class _Reading:
-    """The copying of a source's documents. Bad rows are noted in `bad`; without it, the first of them is raised.
+    """The copying of a source's documents. Bad rows are noted in `bad`; without it, the first bad row is raised.
 
     Each row has the size of its line, the number of its document in the source, and the hashes of its text and of its
     id. The rows of a document follow each other.
@@ -98,7 +99,7 @@ class _Reading:
     def copy(self, read_files: ReadFiles | None) -> None:
         """Write the documents into a file. Raises BadDocument if there are none."""
         num_chars = 0
-        found = self._source.rows(self._tell, read_files)
+        found = self._source.rows(self._report_progress, read_files)
         with (self._folder / DOCUMENTS).open("wb") as file, closing(found) as rows:
             for number, row in enumerate(rows, 1):
                 self._state.num_rows = number
@@ -111,13 +112,13 @@ class _Reading:
                     except BadDocument as error:
                         self._leave_out(BadRow(row.number, f"{self._source.where(row.number, row.id)}: {error}"))
                 if number % REPORT_EVERY == 0 or self._source.is_folder or num_chars >= REPORT_CHARS:
-                    self._tell()
+                    self._report_progress()
                     num_chars = 0
         if not self.sizes:
             raise BadDocument(f"{self._source.label.path}: there are no documents in it; at least one is needed")
 
     def leave_repeated_out(self) -> NDArray[np.bool_]:
-        """Leave out documents with the id of an earlier one; return the rows that are kept, as bool `[rows]`."""
+        """Leave out documents with the id of an earlier one; return the rows that are kept, bool `[rows]`."""
         numbers, offsets, at = np.array(self.numbers), self.offsets(), self._source.label.at
         is_kept = np.ones(len(numbers), bool)
         first_numbers = numbers[HashTable.of(self.id_hashes).first_rows()]
@@ -133,12 +134,13 @@ class _Reading:
         return is_kept
 
     def fold(self, is_kept: NDArray[np.bool_]) -> None:
-        """Take out rows that are not kept and rows of documents that were changed since, and add the changed ones."""
+        """Remove rows that are not kept and rows of documents that were changed since, and add changed documents."""
         state, path = self._state, self._folder / CHANGES
         state.ids_are_positions = self._source.ids_are_positions
         changed = bytearray()
         for change in read_lines(path):
-            if state.ids_are_positions and is_position(change["id"]):  # another document may have it in each source
+            # Another document may have this id in each source.
+            if state.ids_are_positions and is_position(change["id"]):
                 raise InvalidRequest(
                     f"{self._source.label.path} has no column of ids, so that documents are numbered, and the index "
                     f"has a change of id {excerpt(change['id'])}, which may be that of another document now: name a "
@@ -161,11 +163,11 @@ class _Reading:
                     self._write(file, self._cutter.recut(document) if self._cutter else [document])
 
     def offsets(self) -> NDArray[np.int64]:
-        """Return where each line begins, and the end of the last; int64 `[count + 1]`."""
+        """Return the place where each line begins, and the end of the last line; int64 `[count + 1]`."""
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.sizes, dtype=np.int64)])
 
     def _write(self, file: Any, parts: list[Document]) -> None:
-        """Write a document, or its chunks, as a line each."""
+        """Write a document, or its chunks, with a line for each part."""
         for part in parts:
             file.write(line := to_line({"id": part.id, "text": part.text, **part.fields}))
             self.sizes.append(len(line))
@@ -178,7 +180,7 @@ class _Reading:
             raise BadDocument(row.reason)
         self._bad.add(row)
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         num_bad, first_bad = (self._bad.num, self._bad.first) if self._bad else (0, ())
         self._report(TaskProgress(self._state.num_rows, num_bad, first_bad, self._source.fraction, "reading"))
 
@@ -186,10 +188,10 @@ class _Reading:
 def write_columns(
     folder: Path, state: BuildState, kinds: Mapping[str, str], report: Report
 ) -> dict[str, dict[str, Any]]:
-    """Write the columns of the documents in the folder of a build; return the kinds of the fields as they were found.
+    """Write the columns of the documents in the folder of a build; return what `DocumentFields.kinds_found` returns.
 
     Fields that `kinds` does not name get the kind that all their values have. Memory grows by the distinct strings of
-    all fields, and by 8 to 12 bytes a value. Raises BadDocument for a value of another kind than the one given.
+    all fields, and by 8 to 12 bytes a value. Raises BadDocument for a value that is not of the given kind.
     """
     fields = DocumentFields(kinds)
     for number, document in enumerate(read_lines(folder / DOCUMENTS), 1):

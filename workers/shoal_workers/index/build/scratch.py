@@ -1,4 +1,4 @@
-"""The folder of the version that is being built: one build at a time has it, and it outlives a build that is killed."""
+"""The folder in which a version is built. One build at a time has it, and it outlives a build that is killed."""
 
 import fcntl
 import json
@@ -30,13 +30,13 @@ from shoal_workers.index.files.durable_file import replace_file
 
 log = logging.getLogger(__name__)
 
-#: The folder, in that of the index, and the file in it with the state of the build.
+#: The folder inside the folder of the index, and the file in it with the state of the build.
 SCRATCH, STATE = ".building", "state.json"
 
-#: Errors after which a build leaves nothing: it is unwanted, its source or its arguments are wrong, or what an
-#: interrupted build left is damaged, which shows in Python's own errors. After all others a build goes on when it is
-#: started again, as it does when it is killed.
-_FINAL = (
+#: Errors after which a build leaves nothing: it was cancelled, its source or its arguments are wrong, or files of an
+#: interrupted build are damaged, which raises Python's own errors. After any other error, and after being killed, a
+#: build goes on when it is started again.
+_FINAL_ERRORS = (
     *(Cancelled, BadDocument, IndexMismatch, ModelMismatch, IndexCorrupt, InvalidRequest, TooLarge),
     *(ValueError, LookupError, TypeError),
 )
@@ -44,13 +44,13 @@ _FINAL = (
 
 @dataclass(slots=True)
 class BuildState:
-    """The state of a build, as its folder keeps it.
+    """The state of a build, saved in its folder.
 
-    A build goes on with what another has done if both have the same `arguments`, which are plain values. `num_rows`
-    counts the rows of the source, and `count` the rows of the index, which are `num_documents` documents or their
-    chunks: 0 until all are written. Changes of the index are folded in up to `changes_through`, empty until they are
-    written; `num_lost` counts gaps and unreadable entries of their log. `num_embedded` vectors are safe on the disk. If
-    `ids_are_positions`, the source has no column of ids.
+    A build goes on with the work of an earlier one if both have the same `arguments`, which are plain values.
+    `num_rows` counts the rows of the source, and `count` the rows of the index, which are `num_documents` documents or
+    their chunks; `count` is 0 until all rows are written. Changes of the index are folded in up to `changes_through`,
+    which is empty until they are written; `num_lost` counts gaps and unreadable entries of their log. `num_embedded`
+    vectors are safe on the disk. If `ids_are_positions`, the source has no column of ids.
     """
 
     arguments: dict[str, Any]
@@ -69,12 +69,12 @@ class BuildState:
     ids_are_positions: bool = False
 
     def counts(self) -> dict[str, Any]:
-        """Return the version and the numbers that its manifest and the result of the build have too."""
+        """Return the version and the numbers that the manifest and the result of the build share with the state."""
         names = ("version", "count", "num_documents", "num_bad", "num_changed", "num_lost")
         return {name: getattr(self, name) for name in names}
 
-    def progress(self, step: str, fraction: float | None = 1.0) -> TaskProgress:
-        """Return the progress of a build with the part of a step that is done."""
+    def progress(self, step: str, fraction: float) -> TaskProgress:
+        """Return the progress of a build: its counts, the `step`, and the `fraction` of the step that is done."""
         return TaskProgress(self.num_rows, self.num_bad, self.first_bad, fraction, step)
 
     def save(self, folder: Path) -> None:
@@ -86,8 +86,8 @@ class BuildState:
 def open_scratch(out: Path, arguments: dict[str, Any]) -> Iterator[tuple[Path, BuildState]]:
     """Give the folder for the next version of the index in `out`, locked, and the state of the build in it.
 
-    The folder is removed after an error that ends the build for good. Raises IndexBusy while another build has it, and
-    DiskFull where the build has no room.
+    The folder is removed after an error that ends the build for good. Raises IndexBusy while another build holds the
+    folder, and DiskFull if there is no room for the build.
     """
     lock = None
     folder = out / SCRATCH
@@ -102,10 +102,10 @@ def open_scratch(out: Path, arguments: dict[str, Any]) -> Iterator[tuple[Path, B
             f"no room to build an index in {out} ({error.strerror}): free some space and start the build again, which "
             "then goes on; an index there is unchanged"
         ) from error
-    except _FINAL:
+    except _FINAL_ERRORS:
         if lock is not None and _is_at(lock, folder):
             shutil.rmtree(folder, ignore_errors=True)
-            with suppress(OSError):  # it has other files
+            with suppress(OSError):  # the folder has other files
                 out.rmdir()
         raise
     finally:
@@ -114,7 +114,7 @@ def open_scratch(out: Path, arguments: dict[str, Any]) -> Iterator[tuple[Path, B
 
 
 def remove_interrupted(out: Path, is_unwanted: Callable[[str], bool]) -> None:
-    """Remove what an interrupted build of the index in `out` has left, if it has a key, and that is unwanted."""
+    """Remove the folder of an interrupted build of the index in `out`, if the build has a key that `is_unwanted`."""
     folder = out / SCRATCH
     key = _key_in(folder)
     if not key or not is_unwanted(key):
@@ -126,18 +126,18 @@ def remove_interrupted(out: Path, is_unwanted: Callable[[str], bool]) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
         finally:
             os.close(lock)
-    with suppress(OSError):  # it has other files
+    with suppress(OSError):  # the folder has other files
         out.rmdir()
 
 
 def _lock(folder: Path) -> int:
-    """Return a descriptor of the folder that holds its lock; the system lets go of it when the process ends."""
+    """Return a descriptor of the folder that holds a lock on it; the system releases the lock when the process ends."""
     while True:
         with suppress(FileExistsError):
             folder.mkdir()
         try:
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        except FileNotFoundError:  # the build before has ended in this moment
+        except FileNotFoundError:  # another build has ended at this moment and moved the folder
             continue
         except OSError as error:
             if folder.is_symlink():
@@ -159,7 +159,7 @@ def _lock(folder: Path) -> int:
 
 
 def _is_at(lock: int, folder: Path) -> bool:
-    """Return True if the folder that was opened is still the one of that name."""
+    """Return True if the opened folder still has this name."""
     try:
         return os.path.samestat(os.fstat(lock), folder.lstat())
     except FileNotFoundError:
@@ -167,7 +167,7 @@ def _is_at(lock: int, folder: Path) -> bool:
 
 
 def _begin(folder: Path, arguments: dict[str, Any]) -> BuildState:
-    """Return the state of the interrupted build in the folder if it goes on, else a new one for the emptied folder."""
+    """Return the state of the interrupted build in the folder if it goes on, else a new one for an emptied folder."""
     now = datetime.now(UTC)
     state = _read_state(folder)
     if state is None or state.arguments != arguments:

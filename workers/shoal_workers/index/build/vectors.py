@@ -1,4 +1,4 @@
-"""The vectors of a version: taken from the version built last or embedded, and checked before they are published."""
+"""The vectors of a version: reused from the version built last or embedded, and checked before they are published."""
 
 import logging
 import os
@@ -26,23 +26,24 @@ from shoal_workers.index.versions import find_versions
 
 log = logging.getLogger(__name__)
 
-#: The file with the vectors of the texts that are embedded, if others are reused; in the folder of a build.
+#: The file with the vectors of the embedded texts if other vectors are reused; in the folder of a build.
 EMBEDDED = "embedded.npy"
 
-#: Vectors copied at a time, and vectors searched at a time, whose codes stay in the processor's cache for all queries.
-CHUNK, SEARCHED_AT_ONCE = 8_192, 2**16
+#: Vectors copied at a time, and vectors searched at a time. The codes of the latter stay in the processor's cache for
+#: all queries.
+COPIED_AT_ONCE, SEARCHED_AT_ONCE = 8_192, 2**16
 
-#: Part of the documents that are searched for in a new version, and least and most documents; and least part found.
-SHARE, LEAST, MOST, MIN_FOUND = 0.005, 20, 1_000, 0.99
+#: Part of the rows that a new version is checked by, least and most rows, and the least part that must be found.
+SAMPLED_SHARE, MIN_SAMPLED, MAX_SAMPLED, MIN_FOUND = 0.005, 20, 1_000, 0.99
 
-#: Scores that differ by no more than this count as equal. The vectors of a text in different batches differ by less,
+#: Scores that differ by no more than this count as equal. The vectors of one text in different batches differ by less,
 #: and the vectors of two documents with nearly the same text by little more.
 TOLERANCE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class FormerVersion:
-    """A version of an index as a source of vectors; `vectors` is float32 `[count, dimension]`."""
+    """A version of an index that vectors are reused from; `vectors` is float32 `[count, dimension]`."""
 
     name: str
     vectors: NDArray[np.float32]
@@ -50,9 +51,9 @@ class FormerVersion:
 
     @classmethod
     def find(cls, out: Path, model: ModelInfo) -> Self | None:
-        """Return the version of the index in `out` that was built last with the model, or None if there is none.
+        """Return the version of the index in `out` that was built last with this model, or None if there is none.
 
-        Versions of layout 2, which have no hashes, and damaged versions are left out.
+        Damaged versions, and versions of layout 2, which have no hashes, are left out.
         """
         for version in find_versions(out):
             if not (manifest := version.manifest) or HASHES not in manifest.files:
@@ -84,11 +85,11 @@ def model_of(manifest: Manifest) -> ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class VectorPlan:
-    """The place from which each vector is taken.
+    """The source of each vector of a version.
 
     `taken_from` has for each row a row of the `former` version, or -1 - n for the n-th vector that is embedded; int64
     `[count]`. `new_rows` are the rows whose texts are embedded; of equal texts, the first. Their vectors go into
-    `file`: the file of all vectors, if all are embedded.
+    `file`, which is the file of all vectors if all rows are embedded.
     """
 
     former: FormerVersion | None
@@ -98,7 +99,7 @@ class VectorPlan:
 
     @classmethod
     def make(cls, hashes: HashTable, former: FormerVersion | None) -> Self:
-        """Find the place from which the vector of each text is taken."""
+        """Decide which vectors are taken from the former version, and which texts are embedded."""
         first_rows = hashes.first_rows()
         former_rows = hashes.find_in(former.hashes) if former else np.full(len(first_rows), -1)
         new_rows = np.flatnonzero((former_rows < 0) & (first_rows == np.arange(len(first_rows))))
@@ -109,7 +110,7 @@ class VectorPlan:
 
 
 def embed_texts(folder: Path, state: BuildState, plan: VectorPlan, encoder: DocumentEncoder, report: Report) -> None:
-    """Embed the new texts into a file in the folder of a build, from where an interrupted build has come to."""
+    """Embed the new texts into a file in the folder of a build, or the rest of them after an interruption."""
     dimension, new_rows, path = encoder.model.dimension, plan.new_rows, folder / plan.file
     if not path.exists():
         state.num_embedded = 0
@@ -138,18 +139,19 @@ def embed_texts(folder: Path, state: BuildState, plan: VectorPlan, encoder: Docu
 def write_vectors(
     folder: Path, plan: VectorPlan, dimension: int, report: Callable[[float], object]
 ) -> NDArray[np.float32]:
-    """Write the vectors of all rows, from where the plan says, and return them as they are mapped into memory.
+    """Write the vectors of all rows as planned, and return them mapped into memory.
 
-    If they are not written already, `report` is called before each chunk with the part that is done.
+    If embedding wrote them already, nothing is written; else `report` is called before each chunk with the part that is
+    done.
     """
     count = len(plan.taken_from)
     if plan.file != VECTORS:
         embedded = open_array(folder / plan.file, np.float32, (len(plan.new_rows), dimension))
         with (folder / VECTORS).open("wb") as file:
             write_header(file, np.float32, (count, dimension))
-            for start in range(0, count, CHUNK):
+            for start in range(0, count, COPIED_AT_ONCE):
                 report(start / count)
-                places = plan.taken_from[start : start + CHUNK]
+                places = plan.taken_from[start : start + COPIED_AT_ONCE]
                 is_new = places < 0
                 vectors = np.empty((len(places), dimension), np.float32)
                 vectors[is_new] = embedded[-1 - places[is_new]]
@@ -170,12 +172,12 @@ def check_retrieval(
 ) -> float:
     """Embed the texts of a sample again, search for them, and return the part of the documents that were found.
 
-    A document is found if the best score that the search returns is its own. The name of the version is the seed of the
-    sample. Raises IndexCorrupt if less than `MIN_FOUND` are found, or if no search is possible.
+    A document is found if the search's best score is the document's own. The name of the version is the seed of the
+    sample. Raises IndexCorrupt if a smaller part than `MIN_FOUND` is found, or if no search is possible.
     """
     report(0)
     count = len(vectors)
-    num_sampled = min(count, int(np.clip(SHARE * count, LEAST, MOST)))
+    num_sampled = min(count, int(np.clip(SAMPLED_SHARE * count, MIN_SAMPLED, MAX_SAMPLED)))
     seed = int.from_bytes(blake2b(version.encode(), digest_size=8).digest())
     rows = np.sort(np.random.default_rng(seed).choice(count, num_sampled, replace=False))
     queries = np.concatenate(list(encoder.embed(texts_of(folder, count, rows), waiting)))
@@ -190,7 +192,7 @@ def check_retrieval(
         raise IndexCorrupt(
             "the new version is not published: its quantised vectors do not belong to its vectors. Build again"
         ) from error
-    # A lower best score is a document that the search missed.
+    # If the best score is lower than the document's own, the search missed the document.
     num_found = int((np.abs(np.vecdot(queries, vectors[rows]) - best) <= TOLERANCE).sum())
     if num_found < MIN_FOUND * num_sampled:
         raise IndexCorrupt(
@@ -203,4 +205,5 @@ def check_retrieval(
 def texts_of(folder: Path, count: int, rows: NDArray[np.int64]) -> Iterator[str]:
     """Return the texts of rows of a version with `count` documents."""
     documents = Documents(folder, count, has_ids=False)
-    return (documents.document(int(row))["text"] for row in rows)  # a list of all rows would take much memory
+    # A generator, because a list of all texts would take much memory.
+    return (documents.document(int(row))["text"] for row in rows)

@@ -1,1 +1,1 @@
-"""The files of a version of an index, and how they are written safely. Imports the contract and `changes`."""
+"""The files of a version of an index: reading them, and writing them safely. Imports the contract and `changes`."""

@@ -1,4 +1,4 @@
-"""Arrays in `.npy` files: written piece by piece, read through a memory map."""
+"""Arrays in `.npy` files: written piece by piece, and read through a memory map."""
 
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -9,14 +9,14 @@ from numpy.typing import DTypeLike, NDArray
 
 from shoal.errors import IndexCorrupt
 
-#: Longest header that is parsed; the ones that a build writes have about 60 bytes.
+#: Longest header that is parsed; headers that a build writes have about 60 bytes.
 MAX_HEADER_BYTES = 1_000
 
 
 def write_header(file: BinaryIO, dtype: DTypeLike, shape: tuple[int, ...]) -> None:
-    """Write the `.npy` header of an array; its numbers follow in C order, in writes of any size.
+    """Write the `.npy` header of an array. The caller then writes its numbers in C order, in pieces of any size.
 
-    A build writes to files and not to a memory map: on a full disk a write raises OSError, but a map ends the process
+    A build writes to files and not to a memory map: on a full disk, a write raises OSError, but a map ends the process
     with SIGBUS.
     """
     description = {"descr": npy.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
@@ -33,7 +33,7 @@ def save_array(path: Path, array: NDArray[Any]) -> None:
 def open_array(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
     """Map the array in a file into memory, read-only.
 
-    Raises IndexCorrupt unless the file holds exactly one array of that type and shape in C order.
+    Raises IndexCorrupt unless the file contains exactly one array of this type and shape in C order.
     """
     try:
         with path.open("rb") as file:
@@ -42,12 +42,12 @@ def open_array(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[
             found = npy.read_array_header_1_0(file, max_header_size=MAX_HEADER_BYTES)
             if found != (shape, False, np.dtype(dtype)):
                 raise ValueError(f"it holds {_described(*found)}, not {_described(shape, False, np.dtype(dtype))}")
-            # The shape is the expected one, and so small enough to compute with.
+            # The shape is the expected one, so computing with it is safe.
             array = np.memmap(file, dtype=dtype, mode="r", offset=file.tell(), shape=shape)
             if (extra_bytes := path.stat().st_size - array.offset - array.nbytes) > 0:
                 raise ValueError(f"it has {extra_bytes:,} bytes after its array")
             return np.asarray(array)
-    except Exception as error:  # numpy's parser of headers raises all errors of Python's own parser
+    except Exception as error:  # numpy's parser of headers raises any error of Python's own parser
         raise IndexCorrupt(f"{path} cannot be read ({error!s:.200}): build the index again") from error
 
 

@@ -1,6 +1,6 @@
-"""The values of documents' fields, in columns: by them a search filters, sorts, boosts and counts.
+"""The values of documents' fields, in columns, for filtering, sorting, boosting and counting.
 
-A column has the distinct values of a field, its terms, in their order; a code is the place of a term.
+A column has the distinct values of a field, called terms, in ascending order; a code is the position of a term.
 """
 
 import json
@@ -22,7 +22,7 @@ from shoal_workers.index.files.manifest import COLUMNS, FIELDS
 #: Each array begins at a multiple of this many bytes.
 ALIGNMENT = 64
 
-#: How the terms of each kind but keywords are stored.
+#: The stored type of terms, by kind. Keywords are stored as bytes.
 TERM_TYPES: Mapping[str, DTypeLike] = {
     "number": np.dtype("<f8"),
     "date": np.dtype("<i8"),
@@ -30,12 +30,12 @@ TERM_TYPES: Mapping[str, DTypeLike] = {
     "stored": np.dtype("u1"),
 }
 
-#: What the file of fields has of each column.
-_ABOUT = {"name", "kind", "is_list", "num_terms", "num_postings", "num_bytes"}
+#: The entries of a column in the file of fields.
+_ENTRIES = {"name", "kind", "is_list", "num_terms", "num_postings", "num_bytes"}
 
 
 class Keywords:
-    """Distinct strings in the order of their bytes: one after the other, with the place where each begins.
+    """Distinct strings in the order of their bytes, one after the other, and the place where each begins.
 
     `bytes_` is uint8 `[size]` and `starts` int64 `[count + 1]`.
     """
@@ -46,7 +46,7 @@ class Keywords:
 
     @classmethod
     def of(cls, terms: Sequence[bytes]) -> Self:
-        """Return the terms, which are in order already."""
+        """Return the keywords of terms that are in order already."""
         return cls(np.frombuffer(b"".join(terms), np.uint8), np.cumsum([0, *map(len, terms)], dtype=np.int64))
 
     def __len__(self) -> int:
@@ -58,7 +58,7 @@ class Keywords:
         return self.bytes_[self.starts[code] : self.starts[code + 1]].tobytes()
 
     def find(self, term: bytes) -> tuple[int, int]:
-        """Return the code of a term and the one after it, or twice the code that it would have."""
+        """Return the code of a term and the code after it; or, if no row has it, the code of its place, twice."""
         code = bisect_left(range(len(self)), term, key=self.__getitem__)
         return code, code + (code < len(self) and self[code] == term)
 
@@ -67,9 +67,9 @@ class Keywords:
 class Column:
     """The values of one field, in the documents of `count` rows.
 
-    `terms` are of the type that `TERM_TYPES` has for the `kind`, in ascending order. The rows with term n are
+    `terms` have the type of their `kind` in `TERM_TYPES`, in ascending order. The rows with term n are
     `rows[starts[n]:starts[n + 1]]`, int32 in ascending order. `codes`, int32 `[1 or 2, count]`, has the lowest code of
-    each row, and the highest if a row has several; -1 stands for none.
+    each row, and the highest too if some row has several. The code -1 means no value.
     """
 
     name: str
@@ -81,40 +81,40 @@ class Column:
 
     @property
     def is_list(self) -> bool:
-        """True if a document has several values."""
+        """True if some document has several values."""
         return len(self.codes) == 2
 
     @property
     def lowest(self) -> NDArray[np.int32]:
-        """The lowest code of each row, or -1."""
+        """The lowest code of each row; -1 for a row without a value."""
         return np.asarray(self.codes[0])
 
     @property
     def highest(self) -> NDArray[np.int32]:
-        """The highest code of each row, or -1."""
+        """The highest code of each row; -1 for a row without a value."""
         return np.asarray(self.codes[-1])
 
     def value(self, code: int) -> Any:
-        """Return a term as a value that is equal to the same term of another column."""
+        """Return the term of a code, as a value that equals the same term in another column."""
         return self.terms[code] if isinstance(self.terms, Keywords) else self.terms[code].item()
 
     def span(self, value: Any) -> tuple[int, int]:
-        """Return the code of a value of the kind and the one after it, or twice the code that it would have."""
+        """Return the code of a value and the code after it; or, if no row has it, the code of its place, twice."""
         if isinstance(self.terms, Keywords):
             return self.terms.find(value)
         return int(self.terms.searchsorted(value)), int(self.terms.searchsorted(value, "right"))
 
     def code(self, value: Any) -> int | None:
-        """Return the code of a value of the column's kind; None if no row has it."""
+        """Return the code of a value; None if no row has it."""
         code, end = self.span(value)
         return code if end > code else None
 
     def rows_between(self, first: int, last: int) -> NDArray[np.int32]:
-        """Return the rows with each term from code `first` to before code `last`, one term after the other."""
+        """Return the rows of the terms from code `first` to before code `last`, one term after the other."""
         return self.rows[self.starts[first] : self.starts[last]]
 
     def arrays(self) -> list[NDArray[Any]]:
-        """Return the arrays of the column, in the order of the file."""
+        """Return the arrays of the column in the order of the file."""
         others: list[NDArray[Any]] = [self.starts, self.rows, self.codes]
         if isinstance(self.terms, Keywords):
             return [self.terms.starts, self.terms.bytes_, *others]
@@ -122,9 +122,9 @@ class Column:
 
 
 class Columns(dict[str, Column]):
-    """The columns of an index by the names of the fields.
+    """The columns of an index by the names of their fields.
 
-    `num_left_out` fields have no column, because there are too many.
+    `num_left_out` fields have no column because there are too many fields.
     """
 
     def __init__(self, columns: Mapping[str, Column], num_left_out: int = 0):
@@ -166,7 +166,7 @@ def read_kinds(folder: Path) -> dict[str, str]:
 
 
 def save_columns(folder: Path, columns: Iterable[Column], num_left_out: int) -> None:
-    """Write columns, one after the other, so that one is in memory at a time, and the file that says which they are."""
+    """Write columns, one at a time in memory, and the file of fields that describes them."""
     fields = []
     with (folder / COLUMNS).open("wb") as file:
         write_header(file, np.uint8, (0,))
@@ -181,19 +181,19 @@ def save_columns(folder: Path, columns: Iterable[Column], num_left_out: int) -> 
                 file.write(bytes(_aligned(array.dtype, array.shape) - array.nbytes))
         size = file.tell() - start
         file.seek(0)
-        write_header(file, np.uint8, (size,))  # as long as the first one: numpy leaves room for the digits
+        write_header(file, np.uint8, (size,))  # as long as the first header, because numpy leaves room for the digits
     (folder / FIELDS).write_text(json.dumps({"fields": fields, "num_left_out": num_left_out}, indent=1) + "\n", "utf-8")
 
 
 def _read_fields(folder: Path) -> tuple[list[dict[str, Any]], int]:
-    """Return what the file of fields has of each column, and the number of fields without one. Raises IndexCorrupt."""
+    """Return the entries of the file of fields, and the number of fields without a column. Raises IndexCorrupt."""
     try:
         found = json.loads((folder / FIELDS).read_text("utf-8"))
         fields, num_left_out = found["fields"], found["num_left_out"]
         for about in fields:
-            if about.keys() != _ABOUT or type(about["name"]) is not str or about["kind"] not in KINDS:
+            if about.keys() != _ENTRIES or type(about["name"]) is not str or about["kind"] not in KINDS:
                 raise ValueError("a field has other entries than a build writes, no name, or an unknown kind")
-            about["name"].encode()  # a heartbeat tells it, and cannot hold a lone surrogate
+            about["name"].encode()  # a heartbeat contains it, and no lone surrogate fits there
             numbers = (about["num_terms"], about["num_postings"], about["num_bytes"])
             if type(about["is_list"]) is not bool or any(
                 type(number) is not int or not 0 <= number < 2**48 for number in numbers
@@ -217,5 +217,5 @@ def _shapes(about: Mapping[str, Any], count: int) -> list[tuple["np.dtype[Any]",
 
 
 def _aligned(dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> int:
-    """Return the bytes that an array takes in the file."""
+    """Return the number of bytes that an array takes in the file."""
     return -(-dtype.itemsize * math.prod(shape) // ALIGNMENT) * ALIGNMENT

@@ -1,4 +1,4 @@
-"""The documents of a version: a line of JSON each, where it begins, and tables of hashes of their ids and texts."""
+"""The documents of a version: a line of JSON for each, the place where it begins, and hashes of ids and texts."""
 
 import json
 import mmap
@@ -16,20 +16,20 @@ from shoal.errors import IndexCorrupt, InvalidText
 from shoal_workers.index.files.array_file import open_array, save_array
 from shoal_workers.index.files.manifest import DOCUMENTS, IDS, OFFSETS
 
-#: Size of a hash: at this size, no two different texts have ever been found with the same one.
+#: Size of a hash in bytes. No two different texts with the same hash of this size have ever been found.
 HASH_BYTES = 16
 
-#: `json.dumps` would make an encoder for each object, which takes as long as reading it.
+#: `json.dumps` would make an encoder for each object, which takes as long as reading the object.
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def hash_of(text: str) -> bytes:
-    """Return the hash of a text, of `HASH_BYTES`."""
+    """Return the hash of a text, of `HASH_BYTES` bytes."""
     return blake2b(text.encode(), digest_size=HASH_BYTES).digest()
 
 
 class HashTable:
-    """The two halves of the hash of each row's text, and the row, ordered by the first half; uint64 `[count]` each."""
+    """Hashes of the rows' texts, sorted by first half: first halves, second halves and rows, uint64 `[3, count]`."""
 
     def __init__(self, table: NDArray[np.uint64]):
         self._table = table
@@ -37,7 +37,7 @@ class HashTable:
 
     @classmethod
     def of(cls, hashes: bytes | bytearray) -> Self:
-        """Sort the hashes of the rows, given one after the other."""
+        """Return the table of hashes that follow each other in the order of their rows."""
         halves = np.frombuffer(hashes, "<u8").reshape(-1, 2)
         order = np.argsort(halves[:, 0], kind="stable")
         return cls(np.stack([halves[order, 0], halves[order, 1], order.astype(np.uint64)]))
@@ -52,7 +52,7 @@ class HashTable:
         save_array(folder / name, self._table)
 
     def first_rows(self) -> NDArray[np.int64]:
-        """Return for each row the first row that has the same text, int64 `[count]`."""
+        """Return for each row the first row with the same text, int64 `[count]`."""
         is_first = np.ones(len(self.rows), bool)
         is_first[1:] = (self.firsts[1:] != self.firsts[:-1]) | (self.seconds[1:] != self.seconds[:-1])
         positions = np.maximum.accumulate(np.where(is_first, np.arange(len(self.rows)), 0))
@@ -61,7 +61,7 @@ class HashTable:
         return found
 
     def find_in(self, other: "HashTable") -> NDArray[np.int64]:
-        """Return for each row a row of the other table with the same text, or -1; int64 `[count]`."""
+        """Return for each row some row of the other table with the same text, or -1; int64 `[count]`."""
         positions = np.searchsorted(other.firsts, self.firsts)
         positions[positions == len(other.rows)] = 0
         is_equal = (other.firsts[positions] == self.firsts) & (other.seconds[positions] == self.seconds)
@@ -70,7 +70,7 @@ class HashTable:
         return found
 
     def rows_of(self, hashes: bytes) -> NDArray[np.int64]:
-        """Return all rows with one of these hashes, which are given one after the other, in ascending order."""
+        """Return all rows with one of these hashes in ascending order; `hashes` follow each other."""
         halves = np.frombuffer(hashes, "<u8").reshape(-1, 2)
         starts, ends = (np.searchsorted(self.firsts, halves[:, 0], side) for side in ("left", "right"))
         counts = ends - starts
@@ -83,8 +83,8 @@ class HashTable:
 class Documents:
     """The documents of the `count` rows of a version, mapped into memory. Reading is thread-safe.
 
-    Versions of older layouts have no file of ids (`has_ids`): their documents are read for that. Raises IndexCorrupt
-    for files that no build wrote.
+    Versions of older layouts have no file of ids: without `has_ids`, ids are read from the documents. Raises
+    IndexCorrupt for files that no build wrote.
     """
 
     def __init__(self, folder: Path, count: int, has_ids: bool):
@@ -107,7 +107,7 @@ class Documents:
     def document(self, row: int) -> dict[str, Any]:
         """Return the document of a row: its `id`, `text` and other fields.
 
-        Raises IndexCorrupt for a document that no build wrote, and that could not be sent.
+        Raises IndexCorrupt for a document that no build wrote, or that could not be sent to a client.
         """
         line = self._lines[self._offsets[row] : self._offsets[row + 1]]
         try:
@@ -145,18 +145,18 @@ class Documents:
 
 
 def to_line(values: dict[str, Any]) -> bytes:
-    """Return an object as a line."""
+    """Return an object as a line of JSON."""
     return f"{_to_json(values)}\n".encode()
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a file. Raises ValueError for a line that is no JSON."""
+    """Yield the objects of a file, one a line. Raises ValueError for a line that is no JSON."""
     with path.open("rb") as file:
         yield from map(json.loads, file)
 
 
 def keep_lines(path: Path, is_kept: NDArray[np.bool_]) -> None:
-    """Remove the other lines from a file, in one step; `is_kept` is `[lines]`."""
+    """Replace a file, in one step, by its lines that are kept; `is_kept` is `[lines]`."""
     scratch = path.with_name(f"{path.name}.kept")
     with path.open("rb") as old, scratch.open("wb") as new:
         new.writelines(line for line, kept in zip(old, is_kept, strict=True) if kept)

@@ -1,11 +1,11 @@
-"""Files and folders that are safe on the disk, also after a power failure."""
+"""Writing files and folders so that they survive a power failure."""
 
 import os
 from pathlib import Path
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a small file in one step: readers see the old text or the new one, also after a power failure."""
+    """Write a small file in one step: readers see the old text or the new one, even after a power failure."""
     scratch = path.with_name(f".{path.name}-{os.getpid()}")
     with scratch.open("w", encoding="utf-8") as file:
         file.write(text)
@@ -16,7 +16,7 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def sync_files(folder: Path) -> None:
-    """Make the files in a folder safe on the disk, and their names."""
+    """Make the files in a folder, and their names, safe on the disk."""
     for path in folder.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())

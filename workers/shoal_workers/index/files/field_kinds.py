@@ -1,4 +1,4 @@
-"""The kinds of fields, and their values: keywords, numbers, dates and booleans."""
+"""The kinds of fields, and the values of each kind: keywords, numbers, dates and booleans."""
 
 import re
 from calendar import isleap, monthrange
@@ -6,27 +6,27 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-#: The kinds that a field may have. One that is `stored` is only known to have a value or none: it has maps, lists of
-#: lists, or long texts.
+#: The kinds that a field may have. Of a `stored` field, an index only knows which documents have a value: its values
+#: are maps, lists of lists, or long texts.
 KINDS = ("keyword", "number", "date", "boolean", "stored")
 
-#: Microseconds of a second and of a day: dates are microseconds since 1970 in UTC.
+#: Microseconds in a second and in a day. A date is stored as microseconds since 1970 in UTC.
 SECOND_US, DAY_US = 10**6, 86_400 * 10**6
 
-#: Largest distance of a date from 1970 in seconds, some 9,999 years.
+#: Largest distance of a date from 1970 in seconds, some 10,000 years.
 MAX_DATE_S = 3.2e11
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = _EPOCH.toordinal()
 
-#: A number as JSON writes it: "007" is none, and "1_000" neither.
+#: A number as JSON writes it: "007" is none, nor is "1_000".
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,30})(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,4})?")
 _DATE = re.compile(r"([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2}))?)?")
 _WEEK = re.compile(r"([0-9]{4})-?W([0-9]{2})(?:-?([1-7]))?")
 
 
 def to_keyword(value: str | float) -> bytes:
-    """Return the bytes of a keyword; a number or a boolean is written as JSON does. Raises ValueError."""
+    """Return the bytes of a keyword; numbers and booleans are written as in JSON. Raises ValueError."""
     if isinstance(value, bool):
         return b"true" if value else b"false"
     if not isinstance(value, str):
@@ -35,7 +35,7 @@ def to_keyword(value: str | float) -> bytes:
 
 
 def to_number(value: str | float) -> float:
-    """Return a number, also of its text. Raises ValueError for one that float64 does not hold exactly or at all."""
+    """Return a number, or the number in a text. Raises ValueError for a number that float64 does not hold."""
     if isinstance(value, str):
         if not _NUMBER.fullmatch(value):
             raise ValueError("it is no number")
@@ -47,7 +47,7 @@ def to_number(value: str | float) -> float:
 
 
 def to_boolean(value: str | float) -> int:
-    """Return 1 for true and 0 for false, also of their texts. Raises ValueError."""
+    """Return 1 for true and 0 for false, and for these words in any case. Raises ValueError."""
     word = str(value).lower() if isinstance(value, bool | str) else ""
     if word not in ("true", "false"):
         raise ValueError("it is neither true nor false")
@@ -55,14 +55,14 @@ def to_boolean(value: str | float) -> int:
 
 
 def to_date(value: str | float) -> int:
-    """Return the first moment of a date. Raises ValueError."""
+    """Return the first microsecond of a date. Raises ValueError."""
     return date_span(value)[0]
 
 
 def date_span(value: str | float) -> tuple[int, int]:
-    """Return the first moment of a date and the first one after it, in microseconds since 1970.
+    """Return the first microsecond of a date and the first one after the date, in microseconds since 1970.
 
-    A date without a time is a whole day, week, month or year. One with a time is in ISO 8601, in UTC unless it names
+    A date without a time is a whole day, week, month or year. A date with a time is in ISO 8601, in UTC unless it names
     its zone; a number is in Unix seconds. Raises ValueError.
     """
     if isinstance(value, bool):
@@ -87,7 +87,7 @@ def date_span(value: str | float) -> tuple[int, int]:
     return start, start + num_days * DAY_US
 
 
-#: How a value of each kind is stored.
+#: The function that returns the stored value, by kind.
 CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
     "boolean": to_boolean,
     "number": to_number,
@@ -97,13 +97,13 @@ CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def kind_of(values: Iterable[str]) -> str:
-    """Return the kind that all these values have, each a string."""
+    """Return the first kind in `CONVERTERS` that fits all of these strings; "stored" if none does."""
     values = list(values)
     return next((kind for kind in CONVERTERS if all(is_of(kind, value) for value in values)), "stored")
 
 
 def is_of(kind: str, value: Any) -> bool:
-    """Return True for a value of the kind."""
+    """Return True if a value can be of the kind."""
     try:
         CONVERTERS[kind](value)
     except ValueError:
@@ -112,14 +112,14 @@ def is_of(kind: str, value: Any) -> bool:
 
 
 def by_kind(kind: str, value: Any) -> Any:
-    """Return the value of a document as `shown` has it, or each of a list; one of another kind stays as it is."""
+    """Convert a string, or each string in a list, to a value of the kind as `shown` returns it; others stay."""
     if isinstance(value, list):
         return [by_kind(kind, one) for one in value]
     return shown(kind, CONVERTERS[kind](value)) if isinstance(value, str) and is_of(kind, value) else value
 
 
 def shown(kind: str, term: Any) -> str | float | bool:
-    """Return a stored value as people write it: a date as ISO 8601 in UTC, without its time if that is midnight."""
+    """Return a stored value as people write it. A date is in ISO 8601 and UTC, without its time if that is midnight."""
     if kind == "keyword":
         return bytes(term).decode()
     if kind == "boolean":

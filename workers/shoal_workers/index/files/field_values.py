@@ -1,4 +1,4 @@
-"""The values of documents' fields, as they are read one document after the other, until columns are made of them."""
+"""The values of documents' fields while documents are read, before they become columns."""
 
 from array import array
 from collections.abc import Iterator, Mapping
@@ -13,19 +13,19 @@ from shoal.errors import BadDocument
 from shoal_workers.index.files.columns import TERM_TYPES, Column, Keywords
 from shoal_workers.index.files.field_kinds import CONVERTERS, MAX_DATE_S, SECOND_US, is_of, kind_of, to_keyword
 
-#: Fields of a document that have no column: the text, and the id, by which documents are found otherwise.
+#: Parts of a document that have no column: its text, and its id, which has its own file.
 OTHER_FIELDS = ("id", "text")
 
-#: Most fields that have a column: those that documents have first.
+#: Most fields that have a column: the first ones that documents have.
 MAX_COLUMNS = 256
 
-#: Longest keyword in characters. A field with longer strings is stored only, unless its kind is given.
+#: Longest keyword in characters. A field with a longer string is stored only, unless its kind is given.
 MAX_KEYWORD_CHARS = 256
 
-#: Distinct texts of a field, the first ones, of which most are of the kind that was probably meant.
+#: Distinct values of a keyword field, the first ones, that are looked at to guess the kind that was meant.
 NUM_COMPARED = 100
 
-#: Most bytes of memory of the distinct strings of all fields, and about how many a string takes beside its characters.
+#: Most bytes of memory for the distinct strings of all fields, and the bytes of a string beside its characters, about.
 #: A field for which there is no room is stored only.
 MAX_TERMS_BYTES, STRING_BYTES = 2**31, 150
 
@@ -33,8 +33,8 @@ MAX_TERMS_BYTES, STRING_BYTES = 2**31, 150
 class DocumentFields:
     """The fields of documents, which are added in the order of their rows.
 
-    `kinds` are those of some fields; values of another kind are refused, or, if it `is_lenient`, are none.
-    `num_left_out` fields, counted up to `MAX_COLUMNS`, have no column because there are too many.
+    `kinds` are the given kinds of fields. A value of another kind raises BadDocument, or is ignored if `is_lenient`.
+    `num_left_out` fields, counted up to `MAX_COLUMNS`, have no column because there are too many fields.
     """
 
     def __init__(self, kinds: Mapping[str, str], is_lenient: bool = False):
@@ -64,7 +64,8 @@ class DocumentFields:
             self._num_bytes -= field.num_bytes
             field.add(self._count, value)
             self._num_bytes += field.num_bytes
-            if self._num_bytes > MAX_TERMS_BYTES and not self._is_lenient:  # of lenient ones Redis bounds the size
+            # Lenient fields are small, because Redis bounds their size.
+            if self._num_bytes > MAX_TERMS_BYTES and not self._is_lenient:
                 if name in self._kinds:
                     raise BadDocument(
                         f"document {self._count + 1}: the distinct values of all fields take over {MAX_TERMS_BYTES:,} "
@@ -75,25 +76,26 @@ class DocumentFields:
         self._count += 1
 
     def kinds_found(self) -> dict[str, dict[str, Any]]:
-        """Return the `kind` of each field, and the first `odd` value of keywords most of which are of a kind `others`.
+        """Return the `kind` of each field, by its name, with the value that may have made it a keyword by mistake.
 
-        Document number `document` has that value.
+        If most values of the field are of a kind `others`, `odd` is the first value that is not, and `document` is the
+        number of its document.
         """
         return {name: self._fields[name].kind_found() for name in sorted(self._fields)}
 
     def columns(self) -> Iterator[Column]:
-        """Yield the column of each field, in the order of their names; its values are forgotten.
+        """Yield the column of each field, in the order of their names, and forget its values.
 
-        Raises BadDocument for a value that is not of the kind that was given.
+        Raises BadDocument for a value that is not of the given kind.
         """
         for name in sorted(self._fields):
             yield self._fields.pop(name).column(name, self._count, self._is_lenient)
 
 
 class _FieldValues:
-    """The values of one field: each number with its row, and each string as its number among the distinct ones.
+    """The values of one field: each number with its row, and each string as its number among the distinct strings.
 
-    A field that becomes stored keeps the rows of its values alone. `num_bytes` is about the memory of its strings.
+    A field that becomes stored only keeps the rows that have a value. `num_bytes` is about the memory of its strings.
     """
 
     def __init__(self, given: str | None = None):
@@ -106,7 +108,7 @@ class _FieldValues:
         self._bad: tuple[int, Any] | None = None
 
     def add(self, row: int, value: Any) -> None:
-        """Add a value of a row, or a list of values."""
+        """Add a value of a row, or each value of a list."""
         for one in value if isinstance(value, list) else (value,):
             if isinstance(one, bool):
                 self._add_string(row, "true" if one else "false")
@@ -139,7 +141,7 @@ class _FieldValues:
         self._string_rows.append(row)
 
     def become_stored(self) -> None:
-        """Forget the values: the rows that have one stay."""
+        """Forget the values, and keep the rows that have one."""
         self._is_stored, self.num_bytes = True, 0
         self._strings, self._string_codes = {}, array("i")
 
@@ -150,7 +152,7 @@ class _FieldValues:
         return "keyword" if len(self._numbers) and kind in ("boolean", "date") else kind
 
     def kind_found(self) -> dict[str, Any]:
-        """Return the kind, and the first keyword of a field that else has numbers, dates or booleans."""
+        """Return the kind, and the first odd value of a keyword field that has mostly numbers, dates or booleans."""
         if (kind := self._kind()) != "keyword" or self._given:
             return {"kind": kind}
         first = list(islice(self._strings, NUM_COMPARED))
@@ -165,7 +167,7 @@ class _FieldValues:
     def column(self, name: str, count: int, is_lenient: bool) -> Column:
         """Return the column of the values in the documents of `count` rows.
 
-        Raises BadDocument for a value that is not of the kind that is given, unless it `is_lenient`.
+        Raises BadDocument for a value that is not of the given kind, unless `is_lenient`.
         """
         if (kind := self._kind()) == "stored":
             rows = np.concatenate([_ints(self._string_rows), _ints(self._number_rows)])
@@ -219,14 +221,14 @@ class _FieldValues:
 def _column(
     name: str, kind: str, terms: Any, rows: NDArray[np.integer[Any]], codes: NDArray[np.integer[Any]], count: int
 ) -> Column:
-    """Return a column of rows and the code that each has, in any order and with repetitions."""
+    """Return a column of pairs of a row and a code, in any order and with repetitions."""
     order = np.lexsort((rows, codes))
     is_new = np.ones(len(rows), bool)
     is_new[1:] = (np.diff(rows[order]) != 0) | (np.diff(codes[order]) != 0)
     distinct_rows, distinct_codes = rows[order][is_new].astype(np.int32), codes[order][is_new].astype(np.int32)
     starts = np.searchsorted(distinct_codes, np.arange(len(terms) + 1)).astype(np.int64)
     ends = np.full((2, count), -1, np.int32)
-    ends[0, distinct_rows[::-1]] = distinct_codes[::-1]  # of the codes of a row, numpy keeps the last one given
+    ends[0, distinct_rows[::-1]] = distinct_codes[::-1]  # of several codes of a row, numpy keeps the last one
     ends[1, distinct_rows] = distinct_codes
     return Column(name, kind, terms, starts, distinct_rows, ends if (ends[0] != ends[1]).any() else ends[:1])
 

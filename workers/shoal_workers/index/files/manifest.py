@@ -1,16 +1,16 @@
 """The manifest of a version of an index, the names of the version's files, and their checksums.
 
 my-index/current                     the name of the version to serve
-my-index/history                     the versions that were published before it and it, one a line: see `versions`
-my-index/.rollback                   the last rollback of a long job: see `versions`
-my-index/.read-files                 the texts of the files of a folder, in SQLite: see `shoal.records.folder`
-my-index/.building/                  the version that is being built, or was when its build was interrupted
+my-index/history                     the versions that were published, one a line: see `versions`
+my-index/.rollback                   the last rollback with a key: see `versions`
+my-index/.read-files                 the texts of a source's files, in SQLite: see `shoal.records.folder`
+my-index/.building/                  the version of a running or interrupted build
 my-index/<version>/manifest.json     model, digest, dimension, count, checksums, when built
-my-index/<version>/build.json        the long job that built the version, and its result: see `builder`
+my-index/<version>/build.json        the key and the result of the build: see `builder`
 my-index/<version>/bad-rows.jsonl    the rows of the source that were left out, each with the reason
 my-index/<version>/vectors.npy       float32 [count, dimension], normalised
 my-index/<version>/quantised.npy     int8 [count, quantised_width], the codes of the vectors: see `quantisation`
-my-index/<version>/basis.npy         float32 [dimension, kept], the directions that the codes are for
+my-index/<version>/basis.npy         float32 [dimension, kept], the directions of the basis
 my-index/<version>/scales.npy        float64 [3], the units of the codes and the length of the longest vector
 my-index/<version>/documents.jsonl   one document a line
 my-index/<version>/offsets.npy       int64 [count + 1], where each document begins, and the end of the last
@@ -22,8 +22,8 @@ my-index/<version>/lexical.json      language, and numbers of terms and postings
 my-index/<version>/terms.npy         uint64 [terms], the hashes of the words' stems in ascending order
 my-index/<version>/term-starts.npy   int64 [terms + 1], where the postings of each begin, and the end of the last
 my-index/<version>/postings.npy      int32 [postings], the rows that have the term
-my-index/<version>/impacts.npy       uint8 [postings], the impact of the term in each: see `lexical.bm25`
-my-index/<version>/changes.jsonl     one line for each change that the source does not have: see `folding`
+my-index/<version>/impacts.npy       uint8 [postings], the impact of the term in each: see `lexical.lexical_index`
+my-index/<version>/changes.jsonl     the changes of documents that are not in the source: see `folding`
 """
 
 import hashlib
@@ -46,49 +46,50 @@ LEXICAL, TERMS, STARTS = "lexical.json", "terms.npy", "term-starts.npy"
 POSTINGS, IMPACTS = "postings.npy", "impacts.npy"
 MANIFEST = "manifest.json"
 
-#: The file, beside the versions of an index, with the texts of files that were read for the last build.
+#: The file, beside the versions of an index, with the texts that the last build read from files.
 READ_FILES = ".read-files"
 
-#: The file of a version with the rows that were left out. It has no checksum: only people read it.
+#: The file of a version with the rows that were left out. It has no checksum, because only people read it.
 BAD_ROWS = "bad-rows.jsonl"
 
-#: Files of a version beside its manifest that have a checksum.
+#: Files of a version that have a checksum. The manifest has none.
 FILES = (
     *(VECTORS, QUANTISED, BASIS, SCALES, DOCUMENTS, OFFSETS, HASHES, IDS, CHANGES, FIELDS, COLUMNS),
     *(LEXICAL, TERMS, STARTS, POSTINGS, IMPACTS),
 )
 
-#: Size from which a file is large: its checksum is not compared when a version is opened, as that would take seconds.
+#: Size in bytes from which a file counts as large. Opening a version does not compare the checksums of large files,
+#: because that would take seconds.
 LARGE_BYTES = 2**24
 
-#: Bytes of a file that are read and added to its checksum at a time.
+#: Bytes of a file that are read and hashed at a time.
 _PIECE_BYTES = 2**20
 
 #: The layout that builds write.
 LAYOUT = 5
 
-#: The files that are read of each layout. Versions of layout 2 have no hashes, so no build takes vectors from them.
-#: Versions before layout 5 cannot be filtered, and know no words. Versions of layout 6 have further files.
+#: The files of a version, by layout. Layout 2 has no hashes, so no build reuses its vectors. Layouts before 5 have no
+#: fields and no words to search by. Layout 6 has further files, which are not read.
 FILES_OF = {2: FILES[:6], 3: FILES[:7], 4: FILES[:9], LAYOUT: FILES, 6: FILES}
 
-#: Fields of manifests of earlier releases, about approximate search.
+#: Fields of manifests of earlier releases. They are about approximate search, and are ignored.
 _FORMER_FIELDS = ("num_candidates", "num_cells", "cell_margin", "candidate_share", "bit_margin")
 
-#: Largest number in a manifest, which fits into msgpack and the columns of numpy.
+#: Largest number in a manifest: it fits into msgpack and into numpy's integers.
 MAX_NUMBER = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A description of an index: its origin, its model, its size and the checksums of its files.
+    """The description of a version: its origin, its model, its size and the checksums of its files.
 
     `quantised_width` is the size of a quantised vector in bytes. `prompt` is the name of the prompt before each text,
-    or empty for the model's default. `num_embedded` texts were embedded for this version; the other vectors are taken
-    from equal texts. `num_bad` rows of the source were left out. Changes of `num_changed` ids are folded in, from Redis
+    or empty for the model's default. `num_embedded` texts were embedded for this version; the other vectors were made
+    for equal texts. `num_bad` rows of the source were left out. Changes of `num_changed` ids are folded in, from Redis
     up to the position `changes_through`; `num_lost` changes, or gaps between them, could not be read. The `fingerprint`
-    stands for all that vectors depend on; it is empty in versions of earlier releases. If `ids_are_positions`, the
-    source has no column of ids. If `chunk_tokens` is not 0, each row is a chunk of at most so many tokens: `count`
-    counts chunks, `num_documents` their documents, and neighbours share at most `chunk_overlap` tokens.
+    changes with everything that vectors depend on; it is empty in versions of earlier releases. If `ids_are_positions`,
+    the source has no column of ids. If `chunk_tokens` is not 0, each row is a chunk of at most that many tokens:
+    `count` counts chunks, `num_documents` counts their documents, and neighbours share at most `chunk_overlap` tokens.
     """
 
     version: str
@@ -118,7 +119,7 @@ class Manifest:
     def read(cls, folder: Path) -> Self:
         """Read the manifest of the version in `folder`; fields and files of earlier releases are ignored.
 
-        Raises IndexCorrupt if it cannot be read, contradicts itself, or is of another layout.
+        Raises IndexCorrupt if the manifest cannot be read, contradicts itself, or has another layout.
         """
         try:
             found = dict(json.loads((folder / MANIFEST).read_text("utf-8")))
@@ -147,7 +148,7 @@ class Manifest:
             if isinstance(value, int) and not 0 <= value <= MAX_NUMBER:
                 raise ValueError(f"{name} is {value}")
             if isinstance(value, str):
-                value.encode()  # a heartbeat tells it, and cannot hold a lone surrogate
+                value.encode()  # a heartbeat contains it, and no lone surrogate fits there
         if min(self.count, self.dimension, self.quantised_width) < 1:
             raise ValueError(
                 f"count is {self.count}, dimension {self.dimension} and quantised_width {self.quantised_width}; "
@@ -174,7 +175,7 @@ class FileCheck:
         return not self._unchecked
 
     def check_small(self) -> None:
-        """Compare the files that are not large. Raises IndexCorrupt for a wrong one, or one that cannot be read."""
+        """Compare the files that are not large. Raises IndexCorrupt for a wrong or unreadable file."""
         for path in [self._version / name for name in self._unchecked]:
             try:
                 if path.stat().st_size < LARGE_BYTES:
@@ -183,9 +184,9 @@ class FileCheck:
                 raise _unreadable(path, error) from error
 
     def check_rest(self, is_wanted: Callable[[], bool] = lambda: True) -> None:
-        """Compare the files that are left, unless `is_wanted`, which is called often, returns False.
+        """Compare the remaining files until `is_wanted`, which is called often, returns False.
 
-        Raises IndexCorrupt for a wrong one, and OSError for a file that cannot be read now.
+        Raises IndexCorrupt for a wrong file, and OSError for a file that cannot be read now.
         """
 
         def tick() -> None:

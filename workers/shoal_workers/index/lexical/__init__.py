@@ -1,4 +1,4 @@
-"""The words of documents: terms, the lexical index of a version with BM25, and snippets. Knows no vectors.
+"""The words of documents: terms of texts, the lexical index of a version with BM25 scores, and snippets.
 
-Imports the contract and `files`.
+Knows no vectors. Imports the contract and `files`.
 """

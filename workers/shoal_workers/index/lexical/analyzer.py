@@ -1,4 +1,4 @@
-"""From texts to terms: words in any writing, in lower case, by their stems, without stop words and accents."""
+"""Turning texts into terms: words in any script, in lower case, by their stems, without stop words and accents."""
 
 import re
 import unicodedata
@@ -16,14 +16,15 @@ from shoal.errors import NotReady
 from shoal.process.extra import install_command
 from shoal_workers.index.lexical.stop_words import STOP_WORDS
 
-#: Writings that put no spaces between words, or join what others separate: Thai, Lao, Burmese, Khmer, Japanese,
-#: Chinese and Korean.
+#: Characters of scripts that put no spaces between words, or that write several words as one: Thai, Lao, Burmese,
+#: Khmer, Japanese, Chinese and Korean.
 _UNSPACED = (
     "\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ece\u1000-\u103f\u1780-\u17d3\u3041-\u3096\u3099-\u309f\u30a1-\u30fa\u30fc-\u30ff"
     "\u3105-\u312f\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 )
 
-#: Marks that follow a letter, such as accents and the vowels of Indic writings: Python counts none of them to a word.
+#: Marks that follow a letter, such as accents and the vowels of Indic scripts. For Python's `\w` none of them is part
+#: of a word.
 _MARKS = "".join(
     chr(code)
     for code in chain(range(0x300, 0x870), range(0x900, 0xE00))
@@ -35,21 +36,21 @@ _RUN = re.compile(rf"[{_UNSPACED}]+")
 _WORD = re.compile(rf"[{_UNSPACED}]+|{_LETTERS}+(?:[{_MARKS}]+{_LETTERS}*)*")
 _ASCII_WORD = re.compile("[A-Za-z0-9]+")
 
-#: Most characters of a word that count.
+#: Most characters of a word that its term depends on.
 MAX_CHARS = 64
 
-#: Most words whose terms are kept in memory, and the longest one.
+#: Most words whose terms are kept in memory, and most characters of such a word.
 _MAX_KEPT, _MAX_KEPT_CHARS = 2**18, 32
 
-#: Texts from which a language is found, the least share of their words that are its stop words, and how many times the
-#: share of any other language that is.
+#: Texts that a language is detected from. Its stop words must have at least this share of all words, and this many
+#: times the share of any other language's.
 NUM_SAMPLED, MIN_SHARE, MIN_LEAD = 1_000, 0.15, 1.5
 
-#: Least words that tell a language.
+#: Least words from which a language is detected.
 _MIN_WORDS = 50
 
-#: A piece of text that is brought into one form at a time. CPython orders the marks of a letter in a time that grows
-#: with the square of their number, so it is given no whole text. Pieces end at white space where they have some.
+#: A piece of text that is normalised at a time. CPython's time to order the marks of a letter grows with the square of
+#: their number, so it never gets a whole text. Pieces end at white space where possible.
 _PIECE = re.compile(r".{0,511}\s|.{1,512}", re.DOTALL)
 
 
@@ -61,7 +62,7 @@ def split_words(text: str) -> list[str]:
 def find_words(text: str) -> Iterator[tuple[int, int, str]]:
     """Yield each word of a text with its start and stop, in characters.
 
-    A run of characters without spaces comes as its pairs of neighbours, or as its only character.
+    A run of a script without spaces yields each pair of neighbouring characters, or its only character.
     """
     for match in (_ASCII_WORD if text.isascii() else _WORD).finditer(text):
         if is_unspaced(word := match[0]) and len(word) > 2:
@@ -72,14 +73,14 @@ def find_words(text: str) -> Iterator[tuple[int, int, str]]:
 
 
 def is_unspaced(word: str) -> bool:
-    """Return True for a run of characters of a writing without spaces."""
+    """Return True for a run of characters of a script without spaces."""
     return not word.isascii() and _RUN.match(word) is not None
 
 
 def normalised(text: str) -> str:
     """Return a text in lower case and in one of the forms that Unicode has for it.
 
-    The time grows with its length: a word of hundreds of characters has its form in pieces.
+    The time is linear: a word of hundreds of characters is brought into its form in pieces.
     """
     if text.isascii():
         return text.lower()
@@ -99,32 +100,32 @@ def _in_form(form: Literal["NFC", "NFD", "NFKC"], text: str) -> str:
 
 
 class Analyzer:
-    """The terms of texts in a language, or of no known one. Thread-safe.
+    """Finds the terms of texts in a language, or in an unknown one. Thread-safe.
 
-    A term is a number of 64 bits, the hash of a word's stem. Of a run of characters without spaces, each character and
-    each pair of neighbours is a term. Raises NotReady if the stemmer is not installed.
+    A term is the hash of a word's stem, a number of 64 bits. In a run of a script without spaces, each character and
+    each pair of neighbours has a term. Raises NotReady if the stemmer is not installed.
     """
 
     def __init__(self, language: str):
         self._terms = _Terms(STOP_WORDS.get(language, frozenset()), _stemmer(language))
 
     def terms(self, text: str) -> NDArray[np.uint64]:
-        """Return the terms of a text in its order, with repetitions."""
+        """Return the terms of a text in their order, with repetitions."""
         return np.fromiter(chain.from_iterable(map(self._terms.__getitem__, split_words(text))), np.uint64)
 
     def places(self, text: str) -> Iterator[tuple[int, int, int]]:
-        """Yield start, stop and term of each word of a text that is no stop word."""
+        """Yield start, stop and term of each word of a text, except stop words."""
         for start, stop, word in find_words(text):
             if terms := self._terms[word]:
                 yield start, stop, terms[-1]
 
     def words(self, text: str) -> dict[int, str]:
-        """Return for each term of a text a word that has it."""
+        """Return a word of the text for each of its terms."""
         return {term: text[start:stop] for start, stop, term in self.places(text)}
 
 
 class _Terms(dict[str, tuple[int, ...]]):
-    """The terms of words that were met before; terms of other words are found when they are looked up."""
+    """A cache of the terms of words: a look-up finds the terms of a new word."""
 
     def __init__(self, stop_words: frozenset[str], stem: Callable[[str], str]):
         super().__init__()
@@ -146,7 +147,7 @@ class _Terms(dict[str, tuple[int, ...]]):
 
 
 def find_language(texts: Iterator[str]) -> str:
-    """Return the language whose stop words most words are; `NO_LANGUAGE` if it is not clear."""
+    """Return the language whose stop words are most frequent in the texts; `NO_LANGUAGE` if it is not clear."""
     words = [normalised(word[:MAX_CHARS]) for text in texts for word in split_words(text)]
     shares = {name: sum(word in known for word in words) / (len(words) or 1) for name, known in STOP_WORDS.items()}
     best, second = sorted(shares, key=shares.__getitem__, reverse=True)[:2]
@@ -156,7 +157,7 @@ def find_language(texts: Iterator[str]) -> str:
 
 @cache
 def has_stemmer() -> bool:
-    """Return True if the library that finds the stems of words is installed."""
+    """Return True if the library for stems of words is installed."""
     try:
         import Stemmer  # noqa: F401
     except ImportError:
@@ -165,14 +166,14 @@ def has_stemmer() -> bool:
 
 
 def _stemmer(language: str) -> Callable[[str], str]:
-    """Return the function that finds the stem of a word."""
+    """Return the function that returns the stem of a word."""
     if language == NO_LANGUAGE:
         return str
     if not has_stemmer():
         raise NotReady(f"the words of an index in {language} need the stemmer: {install_command('workers')}")
     import Stemmer
 
-    # Its own cache would be a second one, and is not safe to share among threads.
+    # Its own cache would be a second one, and not safe among threads.
     return Stemmer.Stemmer(language, 0).stemWord  # type: ignore[no-any-return]
 
 

@@ -1,6 +1,6 @@
-"""Writing the lexical index of a version: the terms of its documents are counted in runs, which are then merged.
+"""Writing the lexical index of a version: terms of documents are counted in runs, and the runs are merged.
 
-It takes the memory of one run or one part of the merge, whatever the number of documents.
+The memory that it takes is the memory of one run or one part of the merge, for any number of documents.
 """
 
 import json
@@ -17,10 +17,10 @@ from shoal_workers.index.files.manifest import DOCUMENTS, IMPACTS, LEXICAL, POST
 from shoal_workers.index.lexical.analyzer import NUM_SAMPLED, Analyzer, find_language
 from shoal_workers.index.lexical.lexical_index import VERSION, impacts
 
-#: Documents whose terms are counted at a time, and the characters of theirs that end a run earlier.
+#: Most documents in a run, and most characters, which end a run earlier.
 _DOCUMENTS_AT_ONCE, _CHARS_AT_ONCE = 16_384, 2**23
 
-#: Postings that are merged at a time, about.
+#: Postings that are merged at a time, approximately.
 _MERGED_AT_ONCE = 2**23
 
 #: The file of the runs, in the folder of a build.
@@ -33,7 +33,7 @@ _RECORD = np.dtype([("term", "<u8"), ("row", "<i4"), ("count", "<i4")])
 def write_lexical(folder: Path, count: int, language: str | None, report: Callable[[float], object]) -> None:
     """Write the lexical index of a version beside its `count` documents.
 
-    Without the `language` of their words, it is found. `report` is called with the part that is done.
+    Without a `language`, the language of their words is detected. `report` is called with the part that is done.
     """
     language = language_of(folder, language)
     runs = Runs(folder / _RUNS, Analyzer(language))
@@ -55,7 +55,7 @@ def write_lexical(folder: Path, count: int, language: str | None, report: Callab
 
 
 def language_of(folder: Path, language: str | None) -> str:
-    """Return the language of a version's documents: the one that is given, or else the one that is found."""
+    """Return the language of a version's documents: the given one, or else the detected one."""
     return language or find_language(islice(_texts(folder), NUM_SAMPLED))
 
 
@@ -64,7 +64,7 @@ def _texts(folder: Path) -> Iterator[str]:
 
 
 def _groups(texts: Iterator[str]) -> Iterator[list[str]]:
-    """Yield texts in groups that are small enough to be in memory."""
+    """Yield texts in groups that fit into memory."""
     group: list[str] = []
     num_chars = 0
     for text in texts:
@@ -78,7 +78,7 @@ def _groups(texts: Iterator[str]) -> Iterator[list[str]]:
 
 
 class Runs:
-    """Postings in a file, in runs that are each ordered by term; `lengths` are the numbers of the documents' terms."""
+    """Runs of postings in a file, each run ordered by term; `lengths` are the numbers of terms of the documents."""
 
     def __init__(self, path: Path, analyzer: Analyzer):
         self.path = path
@@ -98,7 +98,7 @@ class Runs:
         return sum(self._sizes)
 
     def add(self, texts: list[str]) -> None:
-        """Count the terms of the next documents."""
+        """Add a run: count the terms of the next documents."""
         found = [self._analyzer.terms(text) for text in texts]
         lengths = np.array([len(of_text) for of_text in found], np.int32)
         first_row = len(self.lengths)

@@ -1,8 +1,8 @@
-"""The lexical index of a version: which of its documents have a term, and the impact of the term in each.
+"""The lexical index of a version: the documents that have each term, and the impact of the term in each.
 
 Documents are scored by BM25 (Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework"): the score is the
-sum of weight times impact over the terms of the query. A term's weight is larger the fewer documents have it. Its
-impact is larger the more often the document has it, and the shorter the document.
+sum of weight times impact over the terms of the query. A term's weight is larger if fewer documents have the term. Its
+impact in a document is larger if the document has it more often, and if the document is shorter.
 """
 
 import json
@@ -22,34 +22,35 @@ from shoal_workers.index.files.array_file import open_array
 from shoal_workers.index.files.manifest import IMPACTS, LEXICAL, POSTINGS, STARTS, TERMS
 from shoal_workers.index.lexical.analyzer import Analyzer
 
-#: The parameters, as Lucene and Elasticsearch have them: saturation by repeated terms, and influence of the length.
+#: BM25's parameters, with the values of Lucene and Elasticsearch: saturation by repeated terms, and influence of the
+#: length.
 K1, B = 1.2, 0.75
 
-#: An impact is a whole number of these steps, and at most 255.
+#: Impacts are whole numbers of these steps, from 1 to 255.
 IMPACT_STEP = (K1 + 1) / 255
 
-#: Version of the terms and the impacts, raised by one whenever a text gets other ones.
+#: Version of terms and impacts. It is raised by one whenever a text gets other terms or impacts.
 VERSION = 1
 
-#: Most characters of a query whose words count, as many as of a text that is embedded.
+#: Most characters of a query that are searched for words. The texts that are embedded have the same limit.
 MAX_QUERY_CHARS = 8_192
 
-#: Most postings that are read for a query, for each document and at least: of a query with more, the terms that are in
-#: most documents do not count.
+#: Most postings that are read for a query: this many for each document, or the second number if that is more. If a
+#: query has more postings, its most frequent terms are ignored.
 POSTINGS_PER_DOCUMENT, LEAST_POSTINGS = 8, 2**20
 
 
 def impacts(
     counts: NDArray[np.integer], lengths: NDArray[np.integer] | int, average_length: float
 ) -> NDArray[np.uint8]:
-    """Return the impacts of terms that documents of so many terms have so often, in steps; none is 0."""
+    """Return the impact, in steps from 1 to 255, of each term that a document of `lengths` terms has `counts` times."""
     norm = K1 * (1 - B + B * np.asarray(lengths, np.float64) / average_length)
     exact = counts * (K1 + 1) / (counts + norm)
     return np.clip(np.rint(exact / IMPACT_STEP), 1, 255).astype(np.uint8)
 
 
 class QueryTerms(NamedTuple):
-    """The terms of a query that count, uint64 `[terms]` in ascending order, and their weights, float64 `[terms]`."""
+    """The terms of a query that are not ignored, uint64 `[terms]` in ascending order, and their float64 weights."""
 
     terms: NDArray[np.uint64]
     weights: NDArray[np.float64]
@@ -57,10 +58,10 @@ class QueryTerms(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LexicalIndex:
-    """The postings of a version, mapped into memory, or of documents that were added to it. Never changed.
+    """The postings of a version, mapped into memory, or of documents that were added to it. Immutable.
 
-    The postings of term `n`, of the `terms` in ascending order, are the `rows` that have it, int32, and its `impacts`
-    there, uint8, from `starts[n]` to `starts[n + 1]`.
+    `terms` are in ascending order. The postings of term `n` are at `starts[n]` to `starts[n + 1]`: in `rows`, int32,
+    the rows that have the term, and in `impacts`, uint8, its impact in each.
     """
 
     count: int
@@ -75,8 +76,8 @@ class LexicalIndex:
     def open(cls, folder: Path, count: int) -> Self:
         """Map the files of a version with `count` documents into memory.
 
-        Raises IndexMismatch for terms that another release of Shoal has made, NotReady if the stemmer is not installed,
-        and IndexCorrupt.
+        Raises IndexMismatch for terms that another release of Shoal made, NotReady if the stemmer is not installed, and
+        IndexCorrupt.
         """
         about = _read(folder / LEXICAL)
         num_terms, num_postings = about["num_terms"], about["num_postings"]
@@ -94,7 +95,7 @@ class LexicalIndex:
         )
 
     def weigh(self, texts: Iterable[str]) -> QueryTerms:
-        """Return BM25's weight of each term of a query's texts; a term that comes twice weighs twice."""
+        """Return the terms of a query's texts with their BM25 weights; a term that comes twice weighs twice."""
         found = np.concatenate(
             [np.empty(0, np.uint64), *(self.analyzer.terms(text[:MAX_QUERY_CHARS]) for text in texts)]
         )
@@ -109,7 +110,7 @@ class LexicalIndex:
         return QueryTerms(terms[kept], counts[kept] * of_one_step)
 
     def scores(self, query: QueryTerms, live: "LexicalIndex | None" = None) -> NDArray[np.float32]:
-        """Return the BM25 scores of all documents, the `live` ones last, float32; 0 for a document without the terms.
+        """Return the BM25 scores of all documents, float32, the `live` ones last; 0 for a document without the terms.
 
         Raises IndexCorrupt for postings that no build wrote.
         """
@@ -127,7 +128,7 @@ class LexicalIndex:
         return found
 
     def impacts_in(self, row: int, terms: NDArray[np.uint64]) -> NDArray[np.uint8]:
-        """Return the impacts of terms in a document, uint8 `[terms]`; 0 for those that it does not have."""
+        """Return the impact of each term in a document, uint8 `[terms]`; 0 for a term that the document lacks."""
         found = np.zeros(len(terms), np.uint8)
         starts, sizes = self._find(terms)
         for number, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
@@ -137,14 +138,15 @@ class LexicalIndex:
         return found
 
     def emptied(self) -> Self:
-        """Return the postings of no documents, for documents that are weighed with the statistics of this version."""
+        """Return an index of no documents; documents added to it are weighed with the statistics of this version."""
         empty = {name: getattr(self, name)[:0] for name in ("terms", "rows", "impacts")}
         return replace(self, count=0, starts=np.zeros(1, np.int64), **empty)
 
     def after(self, texts: Sequence[str], kept: Sequence[int]) -> Self:
-        """Return the postings after more documents with these texts.
+        """Return the index after adding documents with these texts.
 
-        Of the documents and the added ones after them, those at the places `kept` stay, in this order.
+        The old documents and the added ones after them are numbered; the ones with the numbers `kept` stay, in this
+        order.
         """
         rows_of = np.full(self.count + len(texts), -1, np.int32)
         rows_of[kept] = np.arange(len(kept))
@@ -162,7 +164,7 @@ class LexicalIndex:
         return replace(self, count=len(kept), terms=terms, starts=starts, rows=rows[order], impacts=steps[order])
 
     def _find(self, terms: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return where the postings of terms begin, and how many there are."""
+        """Return the place where the postings of each term begin, and their number."""
         begins, ends = (self.starts[np.searchsorted(self.terms, terms, side)] for side in ("left", "right"))
         return begins, ends - begins
 

@@ -1,4 +1,4 @@
-"""The passage of a document that best shows why it is a hit: it has the words of the query that weigh most."""
+"""The snippet of a hit: the passage of its text with the most important words of the query."""
 
 import re
 from collections import Counter
@@ -11,17 +11,17 @@ from shoal_workers.index.lexical.analyzer import Analyzer
 _SENTENCE_END = re.compile(r"[.!?…]['\")\]]*\s+|[。！？]\s*|\n+")
 _SPACE = re.compile(r"\s+")
 
-#: A match of a word of the query: start, stop and term.
+#: A match of a word of the query: its start, its stop and its term.
 Match = tuple[int, int, int]
 
 
 def snippet(
     text: str, analyzer: Analyzer, weights: Mapping[int, float], max_chars: int, num_read: int
 ) -> dict[str, Any]:
-    """Return the best passage of a text: its text, where it starts and stops, and the words of the query in it.
+    """Return the best passage of a text: its text, its start and stop in the text, and its words of the query.
 
-    `weights` belong to the terms of the query. Of a long text, the first `num_read` characters are read. Places are
-    counted in characters, places of `highlights` from the start of the passage.
+    `weights` are the weights of the query's terms. Of a long text, the first `num_read` characters are searched. Places
+    are counted in characters; places in `highlights` count from the start of the passage.
     """
     matches = [match for match in analyzer.places(text[:num_read]) if match[2] in weights]
     first, last = _best(matches, weights, max_chars)
@@ -30,7 +30,7 @@ def snippet(
     for place, end, _ in matches:
         if place < start or end > stop:
             continue
-        if highlights and place - start <= highlights[-1][1]:  # pairs of characters of a run overlap
+        if highlights and place - start <= highlights[-1][1]:  # pairs of characters overlap
             highlights[-1][1] = end - start
         else:
             highlights.append([place - start, end - start])
@@ -38,9 +38,9 @@ def snippet(
 
 
 def _best(matches: list[Match], weights: Mapping[int, float], max_chars: int) -> tuple[int, int]:
-    """Return the start and the stop of the best matches that lie within `max_chars` characters.
+    """Return the start and the stop of the matches within `max_chars` characters that weigh most together.
 
-    A term counts once; of equal passages, the first is taken.
+    A term counts once; of equal passages, the first is chosen.
     """
     best, span, total, begin = 0.0, (0, 0), 0.0, 0
     inside: Counter[int] = Counter()
@@ -59,7 +59,7 @@ def _best(matches: list[Match], weights: Mapping[int, float], max_chars: int) ->
 
 
 def _passage(text: str, first: int, last: int, max_chars: int) -> tuple[int, int]:
-    """Return start and stop of the passage around some matches: from a sentence or word to the end of a word."""
+    """Return the start and the stop of the passage around the matches: from a sentence or word to the end of a word."""
     spare = max(0, max_chars - (last - first))
     earliest = max(0, first - (spare if last + spare >= len(text) else spare // 2))
     start = _start(text, earliest, first)
@@ -71,7 +71,7 @@ def _passage(text: str, first: int, last: int, max_chars: int) -> tuple[int, int
 
 
 def _start(text: str, earliest: int, first: int) -> int:
-    """Return where a sentence begins between two places; else where a word does."""
+    """Return the place between two places where a sentence begins, or else a word."""
     if earliest == 0:
         return len(text) - len(text.lstrip()) if first >= len(text) - len(text.lstrip()) else 0
     for boundary in (_SENTENCE_END, _SPACE):

@@ -1,9 +1,9 @@
-"""Words so frequent in a language that they say nothing about what a text is about: articles, pronouns and so on.
+"""Words so frequent in a language that they say nothing about the subject of a text: articles, pronouns and so on.
 
-Contractions come in the parts that an apostrophe leaves of them.
+Contractions are listed as the parts before and after their apostrophe.
 """
 
-#: By language. Languages that are not here have no stop words.
+#: The stop words by language. Other languages have none.
 STOP_WORDS: dict[str, frozenset[str]] = {
     language: frozenset(words.split())
     for language, words in {

@@ -1,4 +1,4 @@
-"""Boosts: numbers that the fields of documents add to their scores."""
+"""Boosts: numbers that a search adds to the scores of documents because of their fields."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,9 +16,10 @@ from shoal_workers.index.search.filtering import span_of
 
 
 def boosts_of(boosts: Sequence[Boost], fields: Fields, now: float) -> NDArray[np.float32]:
-    """Return the sums of boosts, float32 `[count + added]`; `now`, in Unix seconds, is the time of the search.
+    """Return the sum of each document's boosts, float32 `[count + added]`.
 
-    Raises InvalidRequest for a field that the index has not, and for one whose kind does not fit the boost.
+    `now` is the time of the search in Unix seconds. Raises InvalidRequest for an unknown field, and for a field whose
+    kind does not fit the boost.
     """
     for boost in boosts:
         _check(boost, fields)
@@ -34,19 +35,19 @@ def _check(boost: Boost, fields: Fields) -> None:
     fields.check_values(boost.field, boost.place)
     if boost.values is not None:
         return
-    kind = fields.kind(boost.field, boost.place)
-    kinds = ("number", "date", "boolean") if boost.half_life is None else ("date",) if boost.is_in_days else ("number",)
-    if kind not in kinds:
-        shape = "value" if boost.half_life is None else "half_life_days" if boost.is_in_days else "half_life"
-        ways = {"value": "without a value, a boost", "half_life_days": "half_life_days", "half_life": "half_life"}
+    if boost.half_life is None:
+        way, kinds = "without a value, a boost", ["number", "date", "boolean"]
+    else:
+        way, kinds = ("half_life_days", ["date"]) if boost.is_in_days else ("half_life", ["number"])
+    if (kind := fields.kind(boost.field, boost.place)) not in kinds:
         raise InvalidRequest(
-            f"{boost.place}: {excerpt(boost.field)} has values of the kind {kind}: {ways[shape]} takes a field of the "
-            f"kind {' or '.join(kinds)}"
+            f"{boost.place}: {excerpt(boost.field)} has values of the kind {kind}: {way} takes a field of the kind "
+            f"{' or '.join(kinds)}"
         )
 
 
 def _shares_of_terms(boost: Boost, column: Column, fields: Fields, now: float) -> NDArray[np.float64]:
-    """Return the share of the boost that each term of a column gives, between 0 and 1."""
+    """Return the share of the boost, between 0 and 1, that each term of a column gives."""
     if boost.values is not None:
         shares = np.zeros(len(column.terms))
         for value in boost.values:
@@ -58,8 +59,9 @@ def _shares_of_terms(boost: Boost, column: Column, fields: Fields, now: float) -
         origin, half_life = _origin(boost, now), boost.half_life * (SECOND_US if boost.is_in_days else 1)
         return np.asarray(np.exp2(-np.abs(terms - origin) / half_life))
     least, largest = _range(boost.field, fields)
-    span = largest / 2 - least / 2  # half of it: float64 may not hold all of it
-    return np.clip((terms / 2 - least / 2) / (span or 0.5), 0, 1)  # of equal values, a larger one by 1 has all
+    span = largest / 2 - least / 2  # halved, because float64 may not hold the whole span
+    # If all values are equal, a value that is larger by 1 gets the whole boost.
+    return np.clip((terms / 2 - least / 2) / (span or 0.5), 0, 1)
 
 
 def _origin(boost: Boost, now: float) -> float:
@@ -73,7 +75,7 @@ def _origin(boost: Boost, now: float) -> float:
 
 
 def _range(name: str, fields: Fields) -> tuple[float, float]:
-    """Return the least and the largest value of a field: of the version, unless it has none."""
+    """Return the least and the largest value of a field: in the version, or in the added documents if it has none."""
     column: Any = fields.version.get(name)
     if column is None or not len(column.terms):
         column = fields.added[name]
@@ -81,9 +83,9 @@ def _range(name: str, fields: Fields) -> tuple[float, float]:
 
 
 def _shares(column: Column, of_terms: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the share of each row: the largest of its terms, and 0 without any."""
+    """Return the share of each row: the largest share of its terms, or 0 without terms."""
     if not column.is_list:
-        return np.append(of_terms, 0.0)[column.lowest]  # the code -1 is the last place
+        return np.append(of_terms, 0.0)[column.lowest]  # the code -1 selects the last place
     shares = np.zeros(len(column.lowest))
     np.maximum.at(shares, column.rows, np.repeat(of_terms, np.diff(column.starts)))
     return shares

@@ -1,4 +1,4 @@
-"""Facets: how many of the documents that a search may find have each value of a field."""
+"""Facets: the number of documents with each value of a field, among the documents that a search may find."""
 
 from typing import Any
 
@@ -9,15 +9,15 @@ from shoal_workers.index.files.columns import Column
 from shoal_workers.index.files.field_kinds import shown
 from shoal_workers.index.search.fields import Fields
 
-#: Most values that are told of a field: those that most documents have.
+#: Most values of a field that an answer lists: the most frequent ones.
 MAX_FACET_VALUES = 100
 
 
 def count_facet(name: str, fields: Fields, selected: NDArray[np.bool_]) -> dict[str, Any]:
-    """Return the number of selected documents with each value of a field, and of those with any, as plain values.
+    """Return the number of selected documents with each value of a field, and with any value, as plain values.
 
-    `selected` is bool `[count + added]`. Of values that as many documents have, the lower one comes first. Raises
-    InvalidRequest for a field that the index has not, or whose values are not known.
+    `selected` is bool `[count + added]`. The most frequent values come first; values with equal counts are in ascending
+    order. Raises InvalidRequest for an unknown field, and for a field whose values are not known.
     """
     fields.check_values(name, "facets")
     counts: dict[Any, int] = {}
@@ -48,7 +48,7 @@ def _counts(column: Column, mask: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 def _most(column: Column, by_code: NDArray[np.int64], added: dict[Any, int]) -> dict[Any, int]:
-    """Return the counts of all terms that may be among the most frequent ones, `added` documents included."""
+    """Return the counts of all terms that may be among the most frequent ones, including the counts in `added`."""
     found = dict(added)
     for term, count in added.items():
         if (code := column.code(term)) is not None:

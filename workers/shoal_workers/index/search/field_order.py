@@ -1,4 +1,4 @@
-"""The order of documents by fields, in place of their scores."""
+"""The order of documents by their fields, instead of by their scores."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,22 +10,22 @@ from shoal.operations.search_fields import Sort
 from shoal_workers.index.files.columns import Column
 from shoal_workers.index.search.fields import Fields
 
-#: Largest sort key. If a further field would make keys larger, they are replaced by their ranks first.
+#: Limit of sort keys. If a further field may make keys larger, keys are replaced by their ranks first.
 _MAX_KEY = 2**62
 
-#: If too few of the first documents were ranked, this many times as many are looked at next.
+#: If too few of the first documents were ranked, this many times more are looked at next.
 _GROWTH = 4
 
-#: A function that ranks selected documents, bool `[count + added]`, by score: it returns the rows of so many, best
-#: first, and their scores. It may leave out documents of a low score.
+#: A function that ranks the selected documents, bool `[count + added]`, by score: it returns the rows of the given
+#: number of documents, best first, and their scores. It may leave out documents of a low score.
 Rank = Callable[[NDArray[np.bool_], int], tuple[NDArray[np.integer[Any]], NDArray[np.float32]]]
 
 
 class FieldOrder:
-    """The documents of an index in the order of some fields; of those with equal values, the best come first.
+    """The documents of an index in the order of some fields. Documents with equal values are ordered by score.
 
-    Of several values of a document, the lowest counts in ascending order, and the highest in descending order.
-    Documents without a value come last. Raises InvalidRequest for a field that the index has not, or whose values are
+    If a document has several values, its lowest counts in ascending order, and its highest in descending order.
+    Documents without a value come last. Raises InvalidRequest for an unknown field, and for a field whose values are
     not known.
     """
 
@@ -45,7 +45,7 @@ class FieldOrder:
     def top(self, selected: NDArray[np.bool_], num: int, rank: Rank) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
         """Return the rows of the first `num` selected documents that `rank` does not leave out, and their scores.
 
-        Scores are computed for few more documents: for documents of equal values, and in place of others.
+        Few more documents than these are scored: documents of equal values, and replacements for documents left out.
         """
         rows = np.flatnonzero(selected)
         found = [rank(self._only(rows[:0]), 0)]
@@ -70,9 +70,10 @@ class FieldOrder:
 
 
 def _ranks(sort: Sort, fields: Fields) -> NDArray[np.int64]:
-    """Return the place of each document in the order of one field, int64 `[count + added]`; equal values share one."""
+    """Return each document's rank in the order of one field, int64 `[count + added]`; equal values have equal ranks."""
     version, added = fields.version.get(sort.field), fields.added.get(sort.field)
-    # An added term that the version has too takes its rank there, another term a rank between two of the version.
+    # An added term that the version has too gets the version's rank. Any other added term gets a rank between two terms
+    # of the version.
     step = 1 + (len(added.terms) if added is not None else 0)
     parts = [_codes(version, sort, fields.count), _codes(added, sort, fields.num_added)]
     ranks = [(2 * codes + 1) * step for codes in parts]

@@ -1,4 +1,4 @@
-"""The fields of the documents of an index, at one moment."""
+"""The fields of all documents of an index at one moment."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from shoal_workers.index.search.live_documents import LiveDocuments
 #: Most names of fields that a message lists.
 MAX_LISTED = 10
 
-#: What to do instead of naming a part of a hit that is no field.
+#: Advice, by the name of a part of a hit that is no field.
 _NOT_FIELDS = {
     "score": "score is no field of the documents: min_score leaves hits of a low score out",
     "text": "text is no field with values: search for its words",
@@ -26,10 +26,10 @@ HIT_NAMES = frozenset(_NOT_FIELDS)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fields:
-    """The columns of `count` rows of a version, and of `num_added` documents that were added since.
+    """The columns of the `count` rows of a version, and of the `num_added` documents that were added since.
 
-    Where a search has a number or a flag for each document, those of the added documents follow those of the version.
-    A field has the kind that it has in the version; values of added documents that are of another kind are none.
+    In an array with a number or a flag for each document, added documents follow the rows of the version. A field has
+    the kind that it has in the version; an added document's value of another kind is ignored.
     """
 
     version: Columns
@@ -48,18 +48,18 @@ class Fields:
 
     @classmethod
     def unknown(cls, count: int, live: LiveDocuments) -> "Fields":
-        """Return the fields of a version that has no columns: only documents have their values."""
+        """Return the fields of a version without columns: their values are only in its documents."""
         none = Columns({}, num_left_out=1)
         return cls(none, none, count, len(live.packed))
 
     @property
     def parts(self) -> Iterator[tuple[Columns, slice]]:
-        """The columns of the version and of the added documents, each with the place of its rows among all."""
+        """The columns of the version and of the added documents, each with the slice of their rows among all rows."""
         yield self.version, slice(self.count)
         yield self.added, slice(self.count, None)
 
     def kind(self, name: str, place: str) -> str:
-        """Return the kind of a field. Raises InvalidRequest for one that the index has not."""
+        """Return the kind of a field. Raises InvalidRequest for an unknown field."""
         column = self.version.get(name) or self.added.get(name)
         if column is not None:
             return column.kind
@@ -71,12 +71,12 @@ class Fields:
         raise InvalidRequest(f"{place}: there is no field {excerpt(name)}: {reason}")
 
     def check_known(self, name: str, place: str) -> None:
-        """Raise InvalidRequest for a field that no document has, unless there are too many to know all."""
+        """Raise InvalidRequest for a field that no document has, unless there are too many fields to know all."""
         if not self.version.num_left_out + self.added.num_left_out:
             self.kind(name, place)
 
     def check_values(self, name: str, place: str) -> None:
-        """Raise InvalidRequest for a field that the index has not, or whose values are not known."""
+        """Raise InvalidRequest for an unknown field, and for a field whose values are not known."""
         if self.kind(name, place) == "stored":
             raise InvalidRequest(
                 f"{place}: {excerpt(name)} holds long texts, maps or lists of lists, so only exists applies to it; "

@@ -1,4 +1,4 @@
-"""The documents that match a filter."""
+"""Filters: the documents that match the conditions of a search."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from shoal_workers.index.files.columns import Column, Columns
 from shoal_workers.index.files.field_kinds import CONVERTERS, date_span
 from shoal_workers.index.search.fields import Fields
 
-#: What messages call the values of a kind.
+#: The plural of each kind of values, for messages.
 _PLURALS: Mapping[str, Any] = {
     "keyword": "keywords",
     "number": "numbers",
@@ -21,14 +21,14 @@ _PLURALS: Mapping[str, Any] = {
     "boolean": "true and false",
 }
 
-#: The kinds that have ranges.
+#: The kinds whose values have an order.
 RANGE_KINDS = ("number", "date")
 
 
 def matching(wanted: Filter, fields: Fields) -> NDArray[np.bool_]:
-    """Return which documents match a filter, bool `[count + added]`. Hidden documents may match.
+    """Return the documents that match a filter, bool `[count + added]`. Hidden documents may be among them.
 
-    Raises InvalidRequest for a condition on a field that the index has not, or with a value of another kind.
+    Raises InvalidRequest for a condition on an unknown field, or with a value of another kind than the field's.
     """
     _check(wanted, fields)
     mask = np.zeros(fields.count + fields.num_added, bool)
@@ -59,7 +59,7 @@ def _check(wanted: Filter, fields: Fields) -> None:
 
 
 def _mark(wanted: Filter, columns: Columns, mask: NDArray[np.bool_]) -> None:
-    """Set the mask of the documents that match to True."""
+    """Set the mask to True for the documents that match."""
     match wanted:
         case AnyOf(parts):
             for part in parts:
@@ -90,9 +90,9 @@ def _all(parts: tuple[Filter, ...], columns: Columns, count: int) -> NDArray[np.
 
 
 def _mark_codes(spans: set[tuple[int, int]], column: Column, mask: NDArray[np.bool_]) -> None:
-    """Set the mask of the rows with a code in one of the spans, each from its first code to before its last.
+    """Set the mask to True for the rows with a code in a span. A span is its first code and the code after its last.
 
-    Where these are many rows, it is faster to look at the codes of all rows, one after the other in the memory.
+    If the spans have many rows, it is faster to look at the codes of all rows, one after the other in memory.
     """
     if column.is_list or sum(len(column.rows_between(*span)) for span in spans) < len(mask) // 16:
         for span in spans:
@@ -105,7 +105,7 @@ def _mark_codes(spans: set[tuple[int, int]], column: Column, mask: NDArray[np.bo
 
 
 def _bounds(wanted: Between, column: Column) -> tuple[int, int]:
-    """Return the first code of the values in a range, and the one after the last."""
+    """Return the first code of the values in a range, and the code after the last."""
     low, high = 0, len(column.terms)
     for operator, value in wanted.bounds:
         first, last = span_of(column, value, f"{wanted.place}.{operator}")
@@ -117,7 +117,7 @@ def _bounds(wanted: Between, column: Column) -> tuple[int, int]:
 
 
 def span_of(column: Column, value: Value, place: str) -> tuple[int, int]:
-    """Return the first code of a value in a column and the one after its last, or twice the code that it would have.
+    """Return the first code of a value and the code after its last; or, if no row has it, the code of its place, twice.
 
     Raises InvalidRequest for a value of another kind than the column's.
     """

@@ -1,6 +1,6 @@
-"""The documents of a list of hits in their order, found only as far as they are asked for, and their groups.
+"""The documents of a list of hits in their order, found only as far as they are needed, and their groups.
 
-A group is of documents that have the same value in a field. It stands where its best document does.
+A group is all documents with the same value in a field. It has the rank of its best document.
 """
 
 import json
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from shoal_workers.index.search.fields import Fields
 
-#: Most documents that a list is made of: pages and groups come to an end there.
+#: Most documents in a list: its pages and groups end there.
 MAX_RANKED = 10_000
 
-#: Times as many documents that are found the next time.
+#: Growth of the number of documents from one search for more of them to the next.
 GROWTH = 4
 
 
@@ -30,7 +30,7 @@ class Ranked(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A document in a ranking: its row and its score, and its first score if the reranker gave it another."""
+    """A document in a ranking: its row, its score, and its first score if the reranker gave it another."""
 
     row: int
     score: float
@@ -38,9 +38,9 @@ class Place(NamedTuple):
 
 
 class Ranking:
-    """The ranking of one list. `find` returns the best documents, as many as asked, or all if there are fewer.
+    """The ranking of one list. `find` returns the given number of best documents, or all if there are fewer.
 
-    `first` documents are found the first time.
+    The first call of `find` asks for `first` documents.
     """
 
     def __init__(self, find: Callable[[int], Ranked], first: int):
@@ -50,7 +50,7 @@ class Ranking:
         self._is_all = False
 
     def __iter__(self) -> Iterator[Place]:
-        """Return an iterator over the documents, at most `MAX_RANKED`."""
+        """Return an iterator over the documents, at most `MAX_RANKED`, best first."""
         num, done = min(self._first, MAX_RANKED), 0
         while True:
             if self._found is None or (len(self._found.rows) < num and not self._is_all):
@@ -65,16 +65,17 @@ class Ranking:
 
 
 class TermKey(NamedTuple):
-    """The key of the documents with one value of a column."""
+    """The key of a group of documents with one value in a column."""
 
     value: Any
 
 
 class GroupKeys:
-    """The keys of documents by the field that groups them, which is the same for equal values.
+    """The keys of documents by the field that groups them. Documents with equal values have equal keys.
 
-    Values are equal as filters compare them. A document without one is a group by itself, whose key is its row. `read`
-    returns the document of a row: values that no column has, such as several at a time, are compared as JSON.
+    Values are equal if filters take them for equal. A document without a value is a group by itself, and its key is its
+    row. Values that no column has, such as several in one document, are compared as JSON; `read` returns the document
+    of a row.
     """
 
     def __init__(self, name: str, fields: Fields, read: Callable[[int], Mapping[str, Any]]):
@@ -97,7 +98,7 @@ class GroupKeys:
             return row
         if column.kind == "stored" or code != column.highest[place]:
             return self._key_of_document(row)
-        if (key := self._of_terms.get((is_added, code))) is None:  # a list has many documents of few values
+        if (key := self._of_terms.get((is_added, code))) is None:  # a list has many documents and few values
             key = self._of_terms[is_added, code] = TermKey(column.value(code))
         return key
 
@@ -106,7 +107,7 @@ class GroupKeys:
         return row if value is None else json.dumps(value, sort_keys=True)
 
     def members(self, keys: Iterable[Hashable]) -> NDArray[np.bool_] | None:
-        """Return which documents have one of the keys, and perhaps others; None if columns cannot tell them."""
+        """Return a mask of the documents with one of the keys, and perhaps others; None if a key is in no column."""
         found = np.zeros(self._fields.count + self._fields.num_added, bool)
         parts = (self._version, found[: self._fields.count]), (self._added, found[self._fields.count :])
         for key in keys:

@@ -1,4 +1,4 @@
-"""Documents that were added to an index since its version was built, and rows of the version that are found no more."""
+"""Documents that were added to an index since its version was built, and rows of the version that are hidden since."""
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ from shoal_workers.index.vectors.upper_bounds import NO_ROWS, Candidates
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveDocuments:
-    """A picture of an index's changes since its version was built. Searches read one while the next one is made.
+    """The changes of an index since its version was built. Immutable: searches read one object while the next is made.
 
-    It has the changes up to `position` in the log, which are of the ids in `changed`. `hidden_rows` are the rows of the
-    version that have one of these ids, int64 `[hidden]` in ascending order. Documents that were added are in the order
-    of their last change: their `ids`, `vectors`, float32 `[added, dimension]`, and `packed` bytes, as the objects of
-    small values would take many times the memory that the change had in Redis. `terms` are the terms of their texts,
-    where the version has a lexical index.
+    It has the changes up to `position` in the log, which concern the ids in `changed`. `hidden_rows` are the rows of
+    the version with one of these ids, int64 `[hidden]` in ascending order. Added documents are in the order of their
+    last change: their `ids`, their `vectors`, float32 `[added, dimension]`, and the documents `packed` in bytes,
+    because as objects they would take many times the memory that the change took in Redis. `terms` are the terms of
+    their texts, if the version has a lexical index.
     """
 
     position: str
@@ -32,20 +32,20 @@ class LiveDocuments:
     packed: tuple[bytes, ...]
     hidden_rows: NDArray[np.int64]
     changed: frozenset[str]
-    terms: LexicalIndex | None = None
+    terms: LexicalIndex | None
 
     @classmethod
-    def none(cls, position: str, dimension: int, lexical: LexicalIndex | None = None) -> Self:
-        """Return the picture of a version that has all changes up to a position."""
+    def none(cls, position: str, dimension: int, lexical: LexicalIndex | None) -> Self:
+        """Return the object of a version that was built with all changes up to a position."""
         terms = lexical.emptied() if lexical else None
         return cls(position, np.empty((0, dimension), np.float32), (), (), NO_ROWS, frozenset(), terms)
 
     def after(
         self, changes: Iterable[Change], position: str, rows_of: Callable[[Collection[str]], NDArray[np.int64]]
     ) -> Self:
-        """Return the picture after more changes up to `position`. Each change is taken once.
+        """Return the object after more changes up to `position`. No change may be given twice.
 
-        `rows_of` returns the rows of the version that have one of some ids.
+        `rows_of` returns the rows of the version that have one of the given ids.
         """
         packed, vectors, texts = [*self.packed], [self.vectors], list[str]()
         places = {document_id: place for place, document_id in enumerate(self.ids)}
@@ -54,7 +54,7 @@ class LiveDocuments:
             for deleted in change.deleted:
                 places.pop(deleted, None)
             for document in change.documents:
-                places.pop(document.id, None)  # so that it comes last
+                places.pop(document.id, None)  # removed first, so that it comes last
                 places[document.id] = len(packed)
                 texts.append(document.text)
                 packed.append(wire.pack({"id": document.id, "text": document.text, **document.fields}))
@@ -79,9 +79,10 @@ class LiveDocuments:
     def top_fused(
         self, query: NDArray[np.float32], k: int, weight: float, prior: NDArray[np.float32], eligible: NDArray[np.bool_]
     ) -> TopK:
-        """Find the `k` eligible documents of highest `weight` times cosine plus `prior`, both `[added]`, for one query.
+        """Find the `k` eligible documents of highest score for one query.
 
-        A row is the place among the added documents. Of equal scores, the document that was added first comes first.
+        A score is `weight` times the cosine plus `prior`; `prior` and `eligible` are `[added]`. A row is the place
+        among the added documents. Of equal scores, the document that was added first comes first.
         """
         rows = np.flatnonzero(eligible)
         return best_fused(rows, fused_scores(self.vectors, rows, query, weight, prior[rows]), k)
@@ -90,7 +91,7 @@ class LiveDocuments:
         """Find the `k` added documents of highest score for each of `[queries, dimension]`, or all if there are fewer.
 
         A row is the place among the added documents. Of equal scores, the document that was added first comes first.
-        With `eligible`, `[added]`, the others are left out.
+        `eligible`, `[added]`, leaves the others out.
         """
         rows = np.arange(len(self.ids)) if eligible is None else np.flatnonzero(eligible)
         vectors = self.vectors if len(rows) == len(self.ids) else self.vectors[rows]
@@ -100,7 +101,7 @@ class LiveDocuments:
 
 
 def _top_k(vectors: NDArray[np.float32], queries: NDArray[np.float32], k: int) -> TopK:
-    # A product of matrices is many times quicker than scores one by one, from which it differs by rounding alone.
+    # A product of matrices is many times faster than exact scores one by one, and differs from them by rounding only.
     products = queries @ vectors.T
     position = len(vectors) - k
     least = np.partition(products, position, axis=1)[:, position]

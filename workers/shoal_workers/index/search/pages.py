@@ -1,4 +1,4 @@
-"""The pages of a list of hits: where one begins, and the cursor with which it ends."""
+"""The pages of a list of hits: the start of a page, and the cursor at its end."""
 
 import binascii
 import math
@@ -17,19 +17,19 @@ from shoal.errors import InvalidRequest, ShoalError
 from shoal.operations import Search
 from shoal_workers.index.search.hit_list import MAX_RANKED, Lead, Place
 
-#: Least BM25 score above 0 that a cursor has: a search divides by it.
+#: Least BM25 score above 0 that a cursor may have, because a search divides by it.
 _LEAST_BM25 = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """The end of a page: `num_shown` hits or groups are on it and the pages before.
+    """The end of a page: `num_shown` hits or groups are on this page and the pages before.
 
-    All pages are of one `version` of the `index`, and of the search with this `digest`. The last hit, or the first one
-    of the last group, is in `row` and has the `score`; `added` is the digest of one that was added since the build.
-    `now` is the time of the first page, in Unix seconds: boosts of recent documents reckon from it on all pages.
-    `best_bm25` is the best BM25 score then: hybrid scores divide by it on all pages. Cursors of earlier releases have
-    no `index`.
+    All pages belong to one `version` of the `index`, and to the search with this `digest`. The last hit, or the first
+    hit of the last group, is in `row` and has the `score`. If it was added since the build, `added` is its digest.
+    `now` is the time of the first page, in Unix seconds: on all pages, boosts of recent documents are relative to it.
+    `best_bm25` is the best BM25 score on the first page: on all pages, hybrid scores are divided by it. Cursors of
+    earlier releases have no `index`.
     """
 
     digest: str
@@ -48,7 +48,7 @@ class Cursor:
 
     @classmethod
     def unpack(cls, text: str) -> Self:
-        """Return the cursor; raise InvalidRequest for a text that is not a cursor."""
+        """Return the cursor in a text. Raises InvalidRequest for a text that is not a cursor."""
         try:
             values = wire.unpack(urlsafe_b64decode(text + "=" * (-len(text) % 4)), max_values=100)
             cursor = cls(**values)
@@ -66,7 +66,7 @@ class Cursor:
         return cursor
 
     def version_in(self, index: str) -> str:
-        """Return the version that its pages are of; raise InvalidRequest if that is one of another index."""
+        """Return the version that the pages belong to. Raises InvalidRequest for a cursor of another index."""
         if self.index not in ("", index):
             raise InvalidRequest(
                 f"cursor is of the index {excerpt(self.index)}, and index is {excerpt(index)}: name that index, or "
@@ -76,9 +76,9 @@ class Cursor:
 
 
 class Pages:
-    """The pages of a job's list in one `version` of an index, which has `count` rows.
+    """The pages of a job's list in one `version` of an index with `count` rows.
 
-    `added` are the documents that were added since, packed.
+    `added` are the documents that were added since the build, packed.
     """
 
     def __init__(self, job: Search, version: str, count: int, added: Sequence[bytes]):
@@ -89,7 +89,10 @@ class Pages:
 
     @cached_property
     def before(self) -> Cursor | None:
-        """The end of the page before; None if no cursor is asked for. Raises InvalidRequest."""
+        """The end of the page before, or the start of the first page; None if the job asks for no cursor.
+
+        Raises InvalidRequest for a cursor of another search or version.
+        """
         if (text := self._job.search.cursor) is None:
             return None
         if not text:
@@ -102,24 +105,24 @@ class Pages:
     def rest(self, leads: Callable[[], Iterator[Lead]]) -> Iterator[Lead]:
         """Return an iterator over the groups after the pages before; `leads` returns an iterator over all groups.
 
-        Scores may differ in their last digits from page to page, so the last group shown is looked for first.
+        Scores may differ in their last digits from page to page, so the group that was shown last is looked for first.
         """
         before, groups = self.before, leads()
         if before is None or not before.num_shown or any(self._is_last(before, lead.place) for lead in groups):
             return groups
-        if self._job.search.sort is not None:  # the last document was added, and deleted since
+        if self._job.search.sort is not None:  # the last document was added, and was deleted since
             return islice(leads(), before.num_shown - 1, None)
         last = (-before.score, before.row)
         return dropwhile(lambda lead: (-lead.place.score, lead.place.row) <= last, leads())
 
     def end(self, last: Place, num_shown: int, best_bm25: float) -> str:
-        """Return the cursor after a page whose last group is led by this document."""
+        """Return the cursor at the end of a page; `last` is the best document of its last group."""
         now, added, index = self.before.now if self.before else 0.0, self._digest_of_added(last.row), self._job.index
         return Cursor(self._digest, self._version, num_shown, last.score, last.row, added, now, best_bm25, index).pack()
 
     @cached_property
     def _digest(self) -> str:
-        """The digest of the search, the same for all of its pages."""
+        """The digest of the search, which is the same on all of its pages."""
         options = replace(
             self._job.search, cursor="", fields=None, snippet=None, explain=False, facets=None, facets_top_n=None
         )
@@ -127,9 +130,9 @@ class Pages:
         return blake2b(asked.pack(), digest_size=8).hexdigest()
 
     def _is_last(self, cursor: Cursor, place: Place) -> bool:
-        # The row of one that was added may change, and one with the same id may be another document since.
+        # The row of an added document may change, and another document may have its id since.
         return self._digest_of_added(place.row) == cursor.added if cursor.added else place.row == cursor.row
 
     def _digest_of_added(self, row: int) -> str:
-        """Return the digest of a document that was added since the build; an empty one for other documents."""
+        """Return the digest of a document that was added since the build; an empty text for other documents."""
         return blake2b(self._added[row - self._count], digest_size=8).hexdigest() if row >= self._count else ""

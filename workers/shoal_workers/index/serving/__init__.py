@@ -1,4 +1,4 @@
-"""The indexes that a worker serves: found, opened when they are searched, switched to new versions, and checked.
+"""Serving indexes: a worker finds them, opens them for searches, switches to new versions, and checks their files.
 
 Imports the index, its `files`, `search`, `vectors` and `store`, `changes` and `model`.
 """

@@ -1,4 +1,4 @@
-"""The indexes that a worker serves: opened when they are searched, and switched to new versions while they are."""
+"""The indexes that a worker serves: opened when they are searched, and switched to new versions as they appear."""
 
 import logging
 import math
@@ -24,7 +24,7 @@ from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.search.pages import Cursor
 from shoal_workers.index.serving.served_version import Failure, PinnedVersions, ServedVersion, description_of
 from shoal_workers.index.serving.version_opener import VersionOpener
-from shoal_workers.index.store.copies import read_errors, tell_damage
+from shoal_workers.index.store.copies import read_errors, report_damage
 from shoal_workers.index.store.store import is_index_name
 from shoal_workers.index.vectors.search import SearchThreads
 from shoal_workers.model.model import Model
@@ -40,8 +40,8 @@ FOLLOW_EVERY_S = 1.0
 #: Lowest priority of a thread on Linux.
 _LOWEST_PRIORITY = 19
 
-#: Time after which a version that could not be opened or checked is tried again, in seconds: a copy of it may be
-#: complete by then, or a shared folder be back.
+#: Time after which a version that could not be opened or checked is tried again, in seconds. Until then, a copy of it
+#: may be complete, or a shared folder may answer again.
 RETRY_AFTER_S = 10.0
 
 #: Most indexes that are opened at a time.
@@ -49,15 +49,14 @@ MAX_OPENED_TOGETHER = 2
 
 
 class OpenIndexes(Mapping[str, Index]):
-    """The indexes that a worker serves, by name, each in the version that is served now. Thread-safe.
+    """The indexes that a worker serves, by name, each in its served version. Thread-safe.
 
-    They are in `folders`, and in the folders inside `home`, each by the name of its folder. An index is
-    opened when it is searched, by a thread of its own, and closed once it was not for `idle_s`; one that `folders`
-    name is open from the beginning, and a version that follows another one is opened before it takes its place. A
-    version is searched once all changes in `change_log` that were made since it was built are applied. A search ends
-    with the version that it began with, and the memory of an old version is given back after that. Large searches are
-    divided among `threads`. If indexes inside `home` `are_copies`, their keeper is told of those that are found
-    damaged. `stopping` is set when the worker ends.
+    They are in `folders`, and in the folders inside `home`, each under the name of its folder. An index is opened in a
+    thread when it is searched, and closed after `idle_s` without a search. An index in `folders` is opened at the
+    start, and a version that replaces another one is opened before it is served. Before a version is searched, all
+    changes in `change_log` since its build are applied. A search ends with the version that it began with, and the
+    memory of an old version is freed after that. Large searches are divided among `threads`. If indexes inside `home`
+    `are_copies`, the process that copies them is informed of damaged ones. `stopping` is set when the worker ends.
     """
 
     def __init__(
@@ -91,9 +90,9 @@ class OpenIndexes(Mapping[str, Index]):
         change_log: ChangeLog | None = None,
         stopping: Event | None = None,
     ) -> Self:
-        """Serve the indexes that the settings name, and those in their `index_home`, or the copies of their store.
+        """Serve the indexes that the settings name, and the indexes in `index_home`, or copies from the store.
 
-        While Redis, and so `change_log`, is away, wait for it, until `stopping` is set. Raises IndexNotFound,
+        While Redis, which has the `change_log`, is away, wait for it until `stopping` is set. Raises IndexNotFound,
         IndexCorrupt or IndexMismatch if none of the indexes that the settings name can be served.
         """
         folders, idle_s = settings.index_folders(), settings.index_idle_minutes * 60 or math.inf
@@ -109,19 +108,19 @@ class OpenIndexes(Mapping[str, Index]):
         return indexes
 
     def __getitem__(self, name: str) -> Index:
-        """Return the version of the index that is served now, and wait until it is open."""
+        """Return the served version of the index; wait until it is open."""
         return self._served[name].use(time.monotonic()).result()
 
     def __contains__(self, name: object) -> bool:
-        """Return True for the name of an index that is served, open or not."""
+        """Return True for the name of a served index, open or not."""
         return name in self._served
 
     def __iter__(self) -> Iterator[str]:
-        """Return an iterator over the names of the indexes."""
+        """Return an iterator over the names of the served indexes."""
         return iter(self._served)
 
     def __len__(self) -> int:
-        """Return the number of indexes."""
+        """Return the number of served indexes."""
         return len(self._served)
 
     @property
@@ -131,21 +130,21 @@ class OpenIndexes(Mapping[str, Index]):
 
     @property
     def errors(self) -> dict[str, str]:
-        """By the name of each index whose current version or changes are not served, the message that says why."""
+        """For each index whose current version or changes are not served, by its name, the message that says why."""
         faults = {name: fault for name, served in self._served.items() if (fault := served.fault)}
         failures = {name: failure.public_error.message for name, failure in self._failures.items()}
         return read_errors(self._home) | faults | failures
 
     def describe(self) -> dict[str, dict[str, Any]]:
-        """Return the description of each index that can be searched, by its name; none is opened for that."""
+        """Return the description of each index that can be searched, by its name. No index is opened for that."""
         return {name: served.description for name, served in self._served.items() if not served.failure}
 
     def find(self, name: str, version: str | None = None) -> "Future[Index]":
-        """Return the future of a version of an index that is served, which is opened if need be.
+        """Return the future of a version of a served index, which is opened if it is not open.
 
-        Another version than the one that is served now is kept open for a while. Raises KeyError for another name, and
-        IndexCorrupt and IndexMismatch for an index that cannot be opened; the result raises these too, InvalidRequest
-        if the version is kept no more, and Unavailable while Redis, which has the changes, is away.
+        A `version` other than the served one stays open for a while. Raises KeyError for an unknown name, and
+        IndexCorrupt or IndexMismatch for an index that cannot be opened. The result raises these too, InvalidRequest
+        for a version that is no longer kept, and Unavailable while Redis, which has the changes, is away.
         """
         served, now = self._served[name], time.monotonic()
         if served.failure:
@@ -161,7 +160,7 @@ class OpenIndexes(Mapping[str, Index]):
     def look(self, now: float) -> None:
         """Serve versions that were published since the last look, and forget indexes that are gone.
 
-        An index whose current version cannot be opened keeps the one that is served. `now` is on the monotonic clock.
+        An index whose current version cannot be opened keeps the served one. `now` is on the monotonic clock.
         """
         self._pinned.close_unused(now)
         before, folders = self._served, self._find_folders()
@@ -169,17 +168,17 @@ class OpenIndexes(Mapping[str, Index]):
         self._failures = {name: failure for name, failure in failures.items() if failure}
         self._waiting = {name: version for name, version in self._waiting.items() if name in folders}
         self._served = {name: self._served[name] for name in folders if name in self._served}
-        # Old versions are kept until the next look: a search under way, if it had the last hold on one, would have to
-        # give back its memory before it answers, which takes milliseconds for a large index.
+        # Old versions are kept until the next look. A running search with the last reference to one would have to free
+        # its memory before it answers, which takes milliseconds for a large index.
         self._replaced = [version for name, version in before.items() if self._served.get(name) is not version]
         for version in self._served.values():
             if version.close_unused(now, self._idle_s):
                 log.info("index %s is closed: no search has used it for a while", version.name)
 
     def follow(self) -> None:
-        """Apply the changes that were made since the last time to all versions that are open.
+        """Apply the newest changes to all open versions.
 
-        An index that is not open is opened for its changes, so that its description has them.
+        An index that is not open is opened for its new changes, so that its description has them.
         """
         served = list(self._served.values())
         opened = [(version.name, index) for version in served if (index := version.opened)]
@@ -189,10 +188,10 @@ class OpenIndexes(Mapping[str, Index]):
                 version.use(time.monotonic())
 
     def check_files(self, now: float) -> None:
-        """Compare the large files of all versions that are open with their checksums.
+        """Compare the large files of all open versions with their checksums.
 
-        A version with a wrong one is not searched any more, until its files are found to be right. A file that cannot
-        be read proves nothing, as the version may be mapped from a file that was deleted. `now` is on the monotonic
+        A version with a wrong file is not searched until all its files are found to be right. A file that cannot be
+        read proves nothing, because the version may be mapped from a file that was deleted. `now` is on the monotonic
         clock.
         """
         for version in self._served.values():
@@ -215,8 +214,8 @@ class OpenIndexes(Mapping[str, Index]):
                     version.check_at = now + RETRY_AFTER_S
 
     def _repair(self, version: ServedVersion, is_wanted: Callable[[], bool], now: float) -> None:
-        """Try again a version that could not be opened, or had a wrong file: all its files are compared first."""
-        if version.check:  # the wrong file first: to read all files every ten seconds would keep the disk busy
+        """Try again a version that could not be opened or had a wrong file: all its files are compared first."""
+        if version.check:  # the wrong file first, because reading all files every ten seconds would keep the disk busy
             version.check.check_rest(is_wanted)
         index = self._opener.open(version.name, version.folder)
         version.check = index.files
@@ -228,7 +227,7 @@ class OpenIndexes(Mapping[str, Index]):
                 version.failure = None
 
     def _find_folders(self) -> dict[str, Path]:
-        """Return the folder of each index by its name: the settings go before the folders inside `home`."""
+        """Return the folder of each index by its name: a folder inside `home` gives way to one in the settings."""
         try:
             inside = {folder.name: folder for folder in self._home.iterdir() if _is_index(folder)}
         except (FileNotFoundError, NotADirectoryError):
@@ -239,10 +238,10 @@ class OpenIndexes(Mapping[str, Index]):
         return {**inside, **self._folders}
 
     def _switch(self, name: str, folder: Path, now: float) -> Failure | None:
-        """Serve the current version of an index; return the reason if that cannot be done, and keep the former one.
+        """Serve the current version of an index; if that fails, return the reason and keep the served version.
 
-        A version that follows another one, or that the settings name, is opened first. While Redis, which has its
-        changes, is away, it waits.
+        A version that replaces another one, or whose index the settings name, is opened first. While Redis, which has
+        its changes, is away, the version waits.
         """
         former, failure, version = self._served.get(name), self._failures.get(name), None
         found = self._waiting.pop(name, None)
@@ -258,7 +257,8 @@ class OpenIndexes(Mapping[str, Index]):
                     found.keep(self._opener.open(name, version), now)
                 count = f"{found.manifest.count:,}"
                 log.info("index %s: version %s of %s documents", name, found.manifest.version, count)
-            with self._opener.following:  # else a change that was found in the former one might be missing for a while
+            # Without the lock, a change that the former version has might be missing for a while.
+            with self._opener.following:
                 if index := found.opened:
                     self._opener.catch_up(name, index)
                 self._served = self._served | {name: found}
@@ -277,12 +277,12 @@ class OpenIndexes(Mapping[str, Index]):
         if not former or former.error.message != error.message:
             log.warning("index %s: %s", name, error.message)
         if self._are_copies and name not in self._folders and isinstance(error, IndexCorrupt | IndexNotFound):
-            tell_damage(self._home, name)
-        # A copy of the error, because its frames would keep the files of the version open.
+            report_damage(self._home, name)
+        # A copy of the error, because the frames of the error itself would keep files of the version open.
         return Failure(type(error)(error.message), name, folder, version, now + RETRY_AFTER_S)
 
     def _open(self, name: str, folder: Path) -> Index:
-        """Open a version that is served, with its changes; note if it cannot be searched."""
+        """Open a served version with its changes; if it cannot be searched, note the failure."""
         try:
             return self._opener.open_with_changes(name, folder)
         except (Unavailable, Overloaded):  # the next search tries again
@@ -298,10 +298,10 @@ class OpenIndexes(Mapping[str, Index]):
 
 
 def find_index(indexes: Mapping[str, Index], name: str, cursor: str | None = None) -> "Future[Index]":
-    """Return the future of the index of that name, which is opened if need be.
+    """Return the future of an index by its name; the index is opened if it is not open.
 
-    It is of the version that is served now, or of the version that a cursor names. Raises UnknownIndex, InvalidRequest
-    for a bad cursor, and what `OpenIndexes.find` does.
+    It is the served version, or the version of a cursor. Raises UnknownIndex, InvalidRequest for a bad cursor, and what
+    `OpenIndexes.find` raises.
     """
     version = Cursor.unpack(cursor).version_in(name) if cursor else None
     opened = Future[Index]()
@@ -323,14 +323,14 @@ def describe(indexes: Mapping[str, Index]) -> dict[str, dict[str, Any]]:
 
 
 def _is_index(folder: Path) -> bool:
-    """Return True for the folder of an index, with a name by which it can be served."""
+    """Return True if a folder has an index, and a name under which an index can be served."""
     if not is_index_name(folder.name):
         return False
     try:
         os.stat(folder / CURRENT)
     except (FileNotFoundError, NotADirectoryError):
         return False
-    except OSError:  # reading it will say why
+    except OSError:  # reading it later reports why
         pass
     return True
 
@@ -354,21 +354,21 @@ def _look(indexes: OpenIndexes) -> None:
 
 
 def _follow(indexes: OpenIndexes) -> None:
-    # Workers that were started together are not to read a change at the same moment: Redis serves one at a time.
+    # Workers that were started together should not read a change at the same moment: Redis serves one at a time.
     indexes.stopping.wait(random.uniform(0, FOLLOW_EVERY_S))  # noqa: S311
     _repeat(indexes, FOLLOW_EVERY_S, indexes.follow)
 
 
 def _check(indexes: OpenIndexes) -> None:
-    if sys.platform == "linux":  # where a thread has a priority of its own: nothing is to wait for checksums
+    if sys.platform == "linux":  # on Linux, a thread has its own priority, and nothing should wait for checksums
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
     _repeat(indexes, LOOK_EVERY_S, lambda: indexes.check_files(time.monotonic()))
 
 
 def _repeat(indexes: OpenIndexes, every_s: float, step: Callable[[], object]) -> None:
-    """Take a step again and again until the worker ends."""
+    """Run a step again and again until the worker ends."""
     while not indexes.stopping.wait(every_s):
         try:
             step()
-        except Exception:  # any: without this thread, nothing would ever be served, applied or checked any more
+        except Exception:  # any error: without this thread, nothing would be served, applied or checked any more
             log.exception("the indexes could not be brought up to date")

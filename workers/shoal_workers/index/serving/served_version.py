@@ -1,4 +1,4 @@
-"""Versions of an index that a worker has open: the one that it serves, and former ones whose pages are asked for."""
+"""The versions of indexes that a worker has open: served versions, and former versions for their further pages."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
@@ -13,24 +13,24 @@ from shoal_workers.index.files.manifest import FIELDS, MANIFEST, FileCheck, Mani
 from shoal_workers.index.index import FOLDER_NAME, Index, check_model
 from shoal_workers.model.model import Model
 
-#: Fields of the manifest that are told.
-_TOLD = ("version", "built_at", "model", "digest", "fingerprint", "dimension", "prompt", "ids_are_positions")
+#: Fields of the manifest that a description contains.
+_DESCRIBED = ("version", "built_at", "model", "digest", "fingerprint", "dimension", "prompt", "ids_are_positions")
 
-#: Most fields of documents whose kinds are told, and most characters of their names together.
+#: Most fields of documents in a description, and most characters of their names together.
 MAX_FIELDS, MAX_NAME_CHARS = 100, 4_096
 
 #: Time for which a version stays open after a page of it was asked for, in seconds.
 PINNED_S = 60.0
 
-#: Most versions that are open for further pages. None is closed to make room for another: requests for pages of many
-#: versions in turn would open each again and again.
+#: Most versions that are open for further pages. None is closed to make room for another one, or requests for pages of
+#: many versions in turn would open each version again and again.
 MAX_PINNED = 4
 
 
 class LazyVersion:
-    """The version in `folder` of the index `name`, opened or not. Thread-safe.
+    """The version in `folder` of the index `name`, open or not. Thread-safe.
 
-    `open_version` opens it, in a thread of `openers`. `used_at`, on the monotonic clock, is when it was used last.
+    `open_version` opens it, in a thread of `openers`. `used_at`, on the monotonic clock, is the time of its last use.
     """
 
     def __init__(self, name: str, folder: Path, open_version: Callable[[str, Path], Index], openers: Executor):
@@ -43,9 +43,9 @@ class LazyVersion:
         self._opening: Future[Index] | None = None
 
     def use(self, now: float) -> "Future[Index]":
-        """Return the future of the opened version, which is opened if need be. `now` is on the monotonic clock.
+        """Return the future of the opened version, which is opened if it is not open. `now` is on the monotonic clock.
 
-        The result raises what opening raises; the next use then tries again.
+        The result raises the errors of opening; after an error, the next use tries again.
         """
         with self._lock:
             self.used_at = now
@@ -60,19 +60,19 @@ class LazyVersion:
             self.used_at, self._opening = now, opened
 
     def close(self) -> None:
-        """Forget the opened version: its memory is given back when the last search in it has ended."""
+        """Forget the opened version: its memory is freed when the last search in it ends."""
         with self._lock:
             self._opening = None
 
     @property
     def is_used(self) -> bool:
-        """True if it is open, or is being opened."""
+        """True if the version is open or is being opened."""
         opening = self._opening
         return opening is not None and not (opening.done() and opening.exception())
 
     @property
     def opened(self) -> Index | None:
-        """The opened version, if it is open."""
+        """The opened version; None if it is not open."""
         opening = self._opening
         return opening.result() if opening and opening.done() and not opening.exception() else None
 
@@ -85,9 +85,9 @@ class LazyVersion:
 
 
 def without_folder(error: ShoalError, name: str, folder: Path) -> ShoalError:
-    """Return the error of the index `name` in a folder with its name in place of the folder, which is no client's.
+    """Return a copy of an error of the index `name`, with the name in place of the folder, which clients must not see.
 
-    It is a copy, because the frames of the first one would keep files of the version open.
+    It is a copy, because the frames of the error itself would keep files of the version open.
     """
     message = error.message
     for path in (folder, folder.resolve()):
@@ -96,7 +96,7 @@ def without_folder(error: ShoalError, name: str, folder: Path) -> ShoalError:
 
 
 def description_of(index: Index) -> dict[str, Any]:
-    """Return the description of an opened version, as a worker's heartbeat has it, with the changes since its build."""
+    """Return the description of an opened version for the worker's heartbeat, including the changes since its build."""
     live = index.live
     return _described(index.manifest, index.kinds, index.count, len(live.changed), live.position)
 
@@ -104,7 +104,7 @@ def description_of(index: Index) -> dict[str, Any]:
 def _described(
     manifest: Manifest, kinds: Mapping[str, str], count: int, num_changes: int, changes_through: str
 ) -> dict[str, Any]:
-    """Return the description of a version with the kinds of the first fields, as many as there is room for."""
+    """Return the description of a version with the kinds of its first fields, as many as there is room for."""
     fields: dict[str, str] = {}
     num_chars = 0
     for name, kind in kinds.items():
@@ -112,7 +112,7 @@ def _described(
         if len(fields) == MAX_FIELDS or num_chars > MAX_NAME_CHARS:
             break
         fields[name] = kind
-    named = {name: getattr(manifest, name) for name in _TOLD}
+    named = {name: getattr(manifest, name) for name in _DESCRIBED}
     changes = {"num_changes": num_changes, "changes_through": changes_through}
     return {"count": count, **named, **changes, "fields": fields}
 
@@ -120,7 +120,7 @@ def _described(
 class Failure(NamedTuple):
     """The reason why a version of the index `name` in `folder` is not served, and the time of the next try.
 
-    `version` is None if the index does not say which version that is. `retry_at` is on the monotonic clock.
+    `version` is None if the index does not name a current version. `retry_at` is on the monotonic clock.
     """
 
     error: ShoalError
@@ -136,11 +136,11 @@ class Failure(NamedTuple):
 
 
 class ServedVersion(LazyVersion):
-    """A version that is served. `failure` says why it must not be searched, and is None for one that may be.
+    """A version that a worker serves. `failure` says why it must not be searched, and is None if it may be.
 
-    `check_at`, on the monotonic clock, is the time of the next check of its files, and `check` the last one: where that
-    found a wrong file, it begins with that when it goes on. Raises IndexCorrupt for a version without one of its files,
-    and IndexMismatch for one of another model.
+    `check_at`, on the monotonic clock, is the time of the next check of its files. `check` is the last check; if it
+    found a wrong file, it continues with that file. Raises IndexCorrupt for a version without one of its files, and
+    IndexMismatch for a version of another model.
     """
 
     def __init__(
@@ -160,51 +160,51 @@ class ServedVersion(LazyVersion):
         self.failure: Failure | None = None
         self.check_at = 0.0
         self.check: FileCheck | None = None
-        self._seen = self.manifest.changes_through
+        self._seen_position = self.manifest.changes_through
         kinds = read_kinds(folder) if FIELDS in self.manifest.files else {}
-        self._closed = _described(self.manifest, kinds, self.manifest.count, 0, self._seen)
+        self._last_description = _described(self.manifest, kinds, self.manifest.count, 0, self._seen_position)
 
     @property
     def description(self) -> dict[str, Any]:
-        """Its description in a heartbeat."""
+        """The description of the version in the worker's heartbeat."""
         index = self.opened
-        return description_of(index) if index else self._closed
+        return description_of(index) if index else self._last_description
 
     @property
     def fault(self) -> str:
-        """The reason why it, or some of its changes, are not searched; empty if all are."""
+        """The reason why the version, or some of its changes, are not searched; empty if all are."""
         index = self.opened
         return self.failure.public_error.message if self.failure else index.change_fault if index else ""
 
     def is_to_follow(self, position: str) -> bool:
-        """Note that the log of its changes has come to a position; return True if it has to be opened for these.
+        """Return True if the version must be opened because the log of its changes has reached a new `position`.
 
-        Changes of one that is open are applied anyway.
+        An open version only notes the position, because its changes are applied anyway.
         """
         if not self.is_used:
-            return position != self._seen and not self.failure
-        self._seen = position
+            return position != self._seen_position and not self.failure
+        self._seen_position = position
         return False
 
     def withdraw(self, failure: Failure) -> None:
-        """Let no search begin in it from now on."""
+        """Note a failure, so that no search begins in the version from now on."""
         self.failure = failure
         self.close()
 
     def close_unused(self, now: float, idle_s: float) -> bool:
-        """Close it if it was not used for `idle_s` and can be opened again; return True if it was closed."""
+        """Close the version if it was not used for `idle_s` and can be opened again; return True if it was closed."""
         index = self.opened
         if index is None or now - self.used_at < idle_s or index.change_fault:
             return False
-        if not (self.folder / MANIFEST).exists():  # its files were removed: they are searched as long as it is open
+        if not (self.folder / MANIFEST).exists():  # its files were removed, and can be searched only while it is open
             return False
-        self._closed = description_of(index)
+        self._last_description = description_of(index)
         self.close()
         return True
 
 
 class PinnedVersions:
-    """Versions that pages are searched in. `open_version` opens one, in a thread of `openers`. Thread-safe."""
+    """Versions that further pages are searched in. `open_version` opens one in a thread of `openers`. Thread-safe."""
 
     def __init__(self, open_version: Callable[[str, Path], Index], openers: Executor):
         self._open_version = open_version
@@ -213,17 +213,17 @@ class PinnedVersions:
         self._versions: dict[tuple[str, str], LazyVersion] = {}
 
     def use(self, name: str, version: str, folder: Path, now: float) -> "Future[Index]":
-        """Return the future of a version of the index `name` in `folder`, which is opened if need be.
+        """Return the future of a version of the index `name` in `folder`, which is opened if it is not open.
 
-        `now` is on the monotonic clock. Raises InvalidRequest for what is no name of a version, and for another version
-        while as many are open as may be.
+        `now` is on the monotonic clock. Raises InvalidRequest for a bad name of a version, and for one more version
+        while `MAX_PINNED` are open.
         """
         if not FOLDER_NAME.fullmatch(version):
             raise not_kept(version)
         with self._lock:
             pinned = self._versions.get((name, version))
             if pinned is None:
-                if len(self._versions) >= MAX_PINNED:  # those that could not be opened make room
+                if len(self._versions) >= MAX_PINNED:  # versions that could not be opened make room
                     self._versions = {key: one for key, one in self._versions.items() if one.is_used}
                 if len(self._versions) >= MAX_PINNED:
                     raise InvalidRequest(
@@ -250,7 +250,7 @@ class PinnedVersions:
 
 
 def not_kept(version: str) -> InvalidRequest:
-    """Return the error of a cursor whose version is there no more."""
+    """Return the error of a cursor whose version no longer exists."""
     return InvalidRequest(
         f"cursor is of version {excerpt(version)} of the index, kept no more: begin with an empty cursor"
     )

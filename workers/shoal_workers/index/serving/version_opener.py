@@ -1,4 +1,4 @@
-"""The opening of versions, and the changes since they were built: read from their logs in Redis, and applied."""
+"""Opening versions, and applying the changes since they were built, which are read from logs in Redis."""
 
 import logging
 import threading
@@ -18,20 +18,20 @@ from shoal_workers.model.model import Model
 
 log = logging.getLogger(__name__)
 
-#: Most changes that are applied together: the documents that were added before are copied each time.
+#: Most changes that are applied together. Each time, the documents that were added before are copied.
 CHANGES_AT_ONCE = 256
 
-#: Bytes of changes after which they are applied, as they take memory twice meanwhile.
+#: Bytes of changes after which they are applied, because they take twice their memory until then.
 BYTES_AT_ONCE = 4 * 2**20
 
 
 class VersionOpener:
     """Opens versions for a worker with a model, and applies the changes in `change_log`, if there is one. Thread-safe.
 
-    One thread at a time applies changes: the one that holds the lock `following`.
+    One thread at a time applies changes: the thread that holds the lock `following`.
     """
 
-    def __init__(self, model: Model, threads: SearchThreads, change_log: ChangeLog | None = None):
+    def __init__(self, model: Model, threads: SearchThreads, change_log: ChangeLog | None):
         self.model = model
         self.following = threading.Lock()
         self._threads = threads
@@ -41,7 +41,7 @@ class VersionOpener:
         self._is_away = False
 
     def open(self, name: str, folder: Path) -> Index:
-        """Open a version as it was built, and read what its first search would wait for.
+        """Open a version as it was built, and read the files that its first search would wait for.
 
         Raises IndexCorrupt and IndexMismatch.
         """
@@ -53,14 +53,14 @@ class VersionOpener:
         return index
 
     def open_with_changes(self, name: str, folder: Path) -> Index:
-        """Open a version, and apply all changes. Raises what `open` and `catch_up` do."""
+        """Open a version, and apply all its changes. Raises the errors of `open` and `catch_up`."""
         index = self.open(name, folder)
         with self.following:
             self.catch_up(name, index)
         return index
 
     def open_pinned(self, name: str, folder: Path) -> Index:
-        """Open a version that a cursor names, with all changes. Raises InvalidRequest if it is kept no more."""
+        """Open a version that a cursor names, with all its changes. Raises InvalidRequest if it no longer exists."""
         if not folder.is_dir():
             raise not_kept(folder.name)
         try:
@@ -73,9 +73,10 @@ class VersionOpener:
         return index
 
     def follow(self, opened: Sequence[tuple[str, Index]]) -> dict[str, str] | None:
-        """Apply what was appended to the logs of these indexes, given by name, since the last time.
+        """Apply the newest changes in the logs of these indexes, each given with its name.
 
-        Return the position of the last change of each log. While Redis is away, all stay as they are; return None.
+        Return the last position of each log, by the name of its index. While Redis is away, change nothing and return
+        None.
         """
         if not self._log:
             return None
@@ -97,22 +98,22 @@ class VersionOpener:
         try:
             self.catch_up(name, index)
             if index in self._failed:
-                return  # the log is read again until it is one
+                return  # the key is no log: it is read again until it is one
         except (Unavailable, Overloaded):
             raise
         except ShoalError as error:
             self._fail(name, index, error.message)
-        except Exception:  # any: the changes of other indexes are to be applied
+        except Exception:  # any error: the changes of other indexes have to be applied
             log.exception("index %s: its changes cannot be applied", name)
             self._fail(name, index, "the log of the worker has the error")
         self._seen[index] = position
 
     def catch_up(self, name: str, index: Index) -> None:
-        """Apply the changes that were appended since those that the index has; the caller holds `following`.
+        """Apply the changes in the log after the changes that the index has; the caller holds `following`.
 
-        If the log does not have these, as when Redis has lost its data, apply all since the version was built. A change
-        that cannot be applied is left out, and the index has the reason. Raises Unavailable, Overloaded, and
-        IndexCorrupt if the ids of the version cannot be read.
+        If the log lacks the last change of the index, because Redis lost its data, all changes since the build are
+        applied anew. A change that cannot be applied is left out, and the index gets the reason as its `change_fault`.
+        Raises Unavailable, Overloaded, and IndexCorrupt if the ids of the version cannot be read.
         """
         if not self._log:
             return
@@ -128,21 +129,22 @@ class VersionOpener:
             for group in _groups(tail.entries):
                 changes = (change for entry in group if (change := _usable(name, index, entry)))
                 live = live.after(changes, group[-1].position, index.documents.rows_of)
-                if not is_anew:  # else documents that are found would be missing until all changes are read again
+                # If changes are applied anew, documents that are found now would be missing until all changes are read.
+                if not is_anew:
                     index.live = live
             index.live = live
             self._failed.discard(index)
-        except MalformedJob as error:  # the log is no log
+        except MalformedJob as error:  # the key in Redis is no log
             self._fail(name, index, error.message)
 
     def _fail(self, name: str, index: Index, reason: str) -> None:
-        """Note that the changes of an index cannot be followed: next time, all are applied anew."""
+        """Note that the changes of an index cannot be followed: the next time, all are applied anew."""
         self._failed.add(index)
         _report(name, index, reason)
 
 
 def _groups(entries: Iterator[LoggedChange]) -> Iterator[list[LoggedChange]]:
-    """Yield entries in groups that are small enough to be in memory."""
+    """Yield entries in groups that fit into memory."""
     group: list[LoggedChange] = []
     for entry in entries:
         group.append(entry)

@@ -1,9 +1,9 @@
 """This machine's copies of the indexes in a store, which its workers serve.
 
 index-copies/<name>/                      an index as a build leaves it, with the current version and the one before
-index-copies/<name>/.download-<version>/  a version that is not whole yet
-index-copies/<name>/.damaged              made by a worker that found the copy damaged, so that it is compared anew
-index-copies/.errors.json                 by the name of each index that is not as the store has it, the reason
+index-copies/<name>/.download-<version>/  a version that is not complete yet
+index-copies/<name>/.damaged              made by a worker that found the copy damaged: it is compared again
+index-copies/.errors.json                 the reasons why copies differ from the store, by the names of indexes
 """
 
 import hashlib
@@ -33,33 +33,33 @@ from shoal_workers.index.versions import changing, current_name, make_current, r
 
 log = logging.getLogger(__name__)
 
-#: The file with the reasons why copies are not as the store has them.
+#: The file with the reasons why copies differ from the store.
 ERRORS = ".errors.json"
 
-#: The file by which a worker tells that a copy is damaged.
+#: The file by which a worker reports that a copy is damaged.
 DAMAGED = ".damaged"
 
-#: Beginning of the name of a folder with a version that is not whole yet.
+#: Start of the name of a folder with a version that is not complete yet.
 DOWNLOAD = ".download-"
 
-#: Versions that stay: the current one, to which workers may still be switching, and the one before.
+#: Number of versions that stay: the current one, to which workers may still be switching, and the one before.
 NUM_KEPT = 2
 
-#: Time after which a failed copy of a version is tried again, in seconds. After a wrong checksum it doubles each time,
-#: up to the longest: another copy takes much, while a file that is only late is there soon.
+#: Time after which a failed copy of a version is tried again, in seconds. After a wrong checksum the time doubles for
+#: each try, up to the longest: such a copy costs much, while a file that is only late arrives soon.
 RETRY_AFTER_S, MAX_RETRY_AFTER_S = 10.0, 3_600.0
 
-#: What helps against a damaged store.
+#: The remedy for a damaged store, in messages.
 _REMEDY = "run `shoal index upload` with the index's name where it was built"
 
-#: Time after which an index is removed that the store does not have any more, in seconds.
+#: Time after which an index is removed that is no longer in the store, in seconds.
 GONE_AFTER_S = 60.0
 
 
 class _Failure(NamedTuple):
     """The reason why a version is not copied, and the time of the next try, on the monotonic clock.
 
-    `version` is None if the store does not say which one is to be served.
+    `version` is None if the store does not name a current version.
     """
 
     version: str | None
@@ -71,7 +71,7 @@ class _Failure(NamedTuple):
 class Copies:
     """The copies of all indexes of a store, in a folder of this machine.
 
-    One process at a time may have them. It may be killed at any moment: a version is there when it is whole.
+    One process at a time may use them. It may be killed at any moment: a version appears only when it is complete.
     """
 
     def __init__(self, store: IndexStore, folder: Path):
@@ -82,10 +82,10 @@ class Copies:
         self._was_empty = False
 
     def look(self, now: float) -> None:
-        """Bring the copies to what the store has. `now` is on the monotonic clock.
+        """Make the copies equal to the store. `now` is on the monotonic clock.
 
-        An index that cannot be copied keeps its version, and the reason is in the file of errors; so do all if the
-        store has nothing at all. Raises FileError or Unavailable if the store cannot be listed.
+        An index that cannot be copied keeps its version, and the file of errors has the reason. If the store has
+        nothing at all, all indexes keep their versions. Raises FileError or Unavailable if the store cannot be listed.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         there, here = self._store.sizes(), copied_names(self._folder)
@@ -103,7 +103,7 @@ class Copies:
         save_errors(self._folder, errors)
 
     def _bring(self, name: str, now: float) -> None:
-        """Bring one copy to what the store has, or note why that cannot be done."""
+        """Make one copy equal to the store, or note why that fails."""
         version, former = None, self._failures.get(name)
         try:
             data = self._store.read_small(f"{name}/{CURRENT}", MAX_CURRENT_BYTES)
@@ -131,7 +131,7 @@ class Copies:
             self._gone_since.pop(name, None)
 
     def _remove_if_gone(self, name: str, now: float) -> None:
-        """Remove the copy of an index that has been gone from the store for a while."""
+        """Remove the copy of an index that has been missing from the store for a while."""
         if now - self._gone_since.setdefault(name, now) < GONE_AFTER_S:
             return
         self._gone_since.pop(name)
@@ -141,9 +141,9 @@ class Copies:
             log.info("index %s: its copy is removed, as the store has no such index", name)
 
     def _update(self, name: str, version: str) -> None:
-        """Switch a copy to a version, which is downloaded unless it is there; or mend a copy that is damaged.
+        """Switch a copy to a version, which is downloaded if it is missing; or repair a damaged copy.
 
-        Raises IndexCorrupt, so that it is not done again soon, if a damaged copy is as the store has it.
+        Raises IndexCorrupt if a damaged copy equals the store, so that this is not soon tried again.
         """
         folder = self._folder / name
         is_current = version == current_name(folder)
@@ -173,7 +173,7 @@ class Copies:
         log.info("index %s: version %s is copied from the store", name, version)
 
     def _download(self, name: str, version: str) -> int:
-        """Download the files of a version that are not whole here; return the bytes downloaded."""
+        """Download the files of a version that are missing or wrong here; return the number of bytes."""
         folder, where = self._folder / name, f"{name}/{version}"
         scratch = folder / f"{DOWNLOAD}{version}"
         for other in folder.glob(f"{DOWNLOAD}*"):
@@ -181,7 +181,7 @@ class Copies:
                 shutil.rmtree(other, ignore_errors=True)
         scratch.mkdir(parents=True, exist_ok=True)
         for file in (folder / version).glob("*"):
-            with suppress(OSError):  # a file that is not linked is downloaded
+            with suppress(OSError):  # a file that cannot be linked is downloaded
                 os.link(file, scratch / file.name)
         manifest, there = self._manifest(scratch, where), self._store.sizes(where)
         sizes: dict[str, int] = {}
@@ -214,7 +214,8 @@ class Copies:
 
     def _download_file(self, path: str, to: Path, size: int, expected: str) -> None:
         digest = hashlib.sha256()
-        to.unlink(missing_ok=True)  # not written over: workers may have mapped a damaged file into memory
+        # Removed, not written over, because workers may have mapped a damaged file into memory.
+        to.unlink(missing_ok=True)
         with to.open("wb") as file:
             for piece in self._store.read(path, size):
                 file.write(piece)
@@ -234,7 +235,7 @@ def copied_names(folder: Path) -> set[str]:
 
 
 def read_errors(folder: Path) -> dict[str, str]:
-    """Return the reasons why indexes are not as the store has them, by their names."""
+    """Return the reasons why copies differ from the store, by the names of the indexes."""
     try:
         errors = json.loads((folder / ERRORS).read_bytes())
         return {str(name): str(message) for name, message in errors.items()}
@@ -243,13 +244,13 @@ def read_errors(folder: Path) -> dict[str, str]:
 
 
 def save_errors(folder: Path, errors: Mapping[str, str]) -> None:
-    """Write the reasons, unless they are written; where the disk is full, the log alone has them."""
+    """Write the reasons if they changed; if the disk is full, only the log has them."""
     if errors != read_errors(folder):
         with suppress(OSError):
             replace_file(folder / ERRORS, json.dumps(errors))
 
 
-def tell_damage(folder: Path, name: str) -> None:
-    """Have the files of a copy compared with the store again, in the folder of the copies; nothing without a copy."""
+def report_damage(folder: Path, name: str) -> None:
+    """Let the files of a copy in the folder of copies be compared with the store again. Without a copy, do nothing."""
     with suppress(OSError):
         (folder / name / DAMAGED).touch()

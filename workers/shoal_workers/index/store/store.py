@@ -1,9 +1,10 @@
 """The store of indexes, a folder at a URL that fsspec opens, as in S3: versions are uploaded to it.
 
-<name>/<version>/…       the files of a version that have a checksum, and after them its manifest
-<name>/current           the name of the version to serve, and a line feed, written after all files of the version
+<name>/<version>/…       the files of a version that have a checksum, then its manifest
+<name>/current           the name of the version to serve, and a line feed, written after the version
 
-Versions never change. The folder of an index has a file of the names that it has uploaded: only these are removed.
+Versions never change. The folder of an index has a file with the names of its uploaded versions. Only these versions
+are removed from the store.
 """
 
 import fcntl
@@ -26,24 +27,24 @@ from shoal_workers.index.versions import Version, list_versions
 
 log = logging.getLogger(__name__)
 
-#: Bytes that are read or written at a time. A file in S3 has at most 10,000 parts of that size.
+#: Bytes that are read or written at a time. A file in S3 has at most 10,000 parts of this size.
 PIECE_BYTES = 2**24
 
-#: Largest manifest, and largest file `current`.
+#: Largest manifest and largest file `current`, in bytes.
 MAX_MANIFEST_BYTES, MAX_CURRENT_BYTES = 2**20, 256
 
-#: The file with the names of the versions that were uploaded, or begun to be, one a line. Its lock is that of uploads.
+#: The file with the names of the versions whose upload was begun or completed, one a line. An upload locks this file.
 UPLOADED = ".uploaded"
 
-#: The store in messages, which do not have its address.
+#: The store in messages, which must not contain its address.
 STORE = "the store of indexes"
 
 
 class IndexStore:
-    """A folder in a store, and the files below it, which are named by their paths from there.
+    """A folder in a store. Its files are named by their paths inside the folder.
 
-    `tick` is called at every step. Every error is a ShoalError, without the address and the text of the store's own
-    error, which may have a password.
+    `tick` is called at every step. Every error is a ShoalError without the store's address and without the text of the
+    original error, because these may contain a password.
     """
 
     def __init__(self, filesystem: Any, root: str, tick: Callable[[], None] = lambda: None):
@@ -62,7 +63,7 @@ class IndexStore:
         return cls(filesystem, root, tick)
 
     def sizes(self, path: str = "") -> dict[str, int]:
-        """Return the names in a folder, and the sizes in bytes of those that are files; none without the folder."""
+        """Return the names in a folder with their sizes in bytes, 0 for a folder; nothing if the folder is missing."""
         self.tick()
         with _translated(shown(path) if path else STORE, "listed"), suppress(FileNotFoundError):
             self._filesystem.invalidate_cache()
@@ -71,7 +72,7 @@ class IndexStore:
         return {}
 
     def read_small(self, path: str, max_bytes: int) -> bytes | None:
-        """Return the contents of a small file; None if there is none. Raises FileError for a larger one."""
+        """Return the contents of a small file; None if there is no such file. Raises FileError for a larger one."""
         self.tick()
         with _translated(shown(path), "read"):
             try:
@@ -83,7 +84,7 @@ class IndexStore:
         return data
 
     def read(self, path: str, max_bytes: int) -> Iterator[bytes]:
-        """Yield the contents of a file, piece by piece, up to a size."""
+        """Yield the contents of a file, piece by piece, up to `max_bytes` bytes."""
         with _translated(shown(path), "read"), self._open(path, "rb") as file:
             while max_bytes > 0 and (piece := file.read(min(PIECE_BYTES, max_bytes))):
                 max_bytes -= len(piece)
@@ -91,7 +92,7 @@ class IndexStore:
                 yield piece
 
     def write(self, path: str, source: IO[bytes]) -> None:
-        """Write a file, in folders that are made for it where a store has folders."""
+        """Write a file; in a store with folders, make the folders for it."""
         with _translated(shown(path), "written"):
             try:
                 file = self._open(path, "wb")
@@ -107,7 +108,7 @@ class IndexStore:
                     file.write(piece)
 
     def remove(self, path: str, *, is_folder: bool = False) -> None:
-        """Remove a file, or a folder with all that is in it; nothing is done if there is none."""
+        """Remove a file, or a folder with its contents; do nothing if it does not exist."""
         with _translated(shown(path), "removed"), suppress(FileNotFoundError):
             self._filesystem.rm(f"{self._root}/{path}", recursive=is_folder)
 
@@ -116,17 +117,17 @@ class IndexStore:
 
 
 def shown(path: str) -> str:
-    """Return a file of the store in words."""
+    """Return the path of a file of the store as messages show it."""
     return f"{path} in {STORE}"
 
 
 def is_index_name(name: str) -> bool:
-    """Return True for the name of a folder that can be an index of the store."""
+    """Return True if an index in the store can have this name."""
     return NAME.fullmatch(name) is not None and not name.startswith(".")
 
 
 def check_protocol(url: str) -> None:
-    """Raise MissingExtra unless the packages are installed that open a URL, and BadSetting if there are none."""
+    """Raise MissingExtra if the packages for a URL are not installed, and BadSetting if no package opens it."""
     protocol = url.partition("://")[0]
     try:
         from fsspec import get_filesystem_class
@@ -142,7 +143,7 @@ def check_protocol(url: str) -> None:
 
 @contextmanager
 def _translated(place: str, done: str) -> Iterator[None]:
-    """Turn the errors of a store into ShoalErrors without their text and their cause."""
+    """Turn the errors of a store into ShoalErrors without their texts and causes."""
     try:
         yield
     except ShoalError:
@@ -158,12 +159,12 @@ def _translated(place: str, done: str) -> Iterator[None]:
 
 
 def upload(folder: Path, store: IndexStore, *, is_published: bool, is_anew: bool = False) -> None:
-    """Bring the store to what the folder of an index says.
+    """Upload the versions in the folder of an index, and remove deleted versions from the store.
 
-    The current version goes first, then the file `current`, then the others; removed versions are removed from the
-    store. A version of another machine goes on to be served unless one of this folder `is_published` just now. With
-    `is_anew` files that the store has are written again, as they may be damaged there. One upload of an index runs at a
-    time on a machine. Raises IndexCorrupt for a current version that is damaged, and the errors of the store.
+    The current version goes first, then the file `current`, then the other versions. If the store serves another
+    machine's version, it goes on to do so unless a version of this folder `is_published` just now. If `is_anew`, files
+    that the store has are written again, because they may be damaged there. On a machine, one upload of an index runs
+    at a time. Raises IndexCorrupt for a damaged current version, and the errors of the store.
     """
     name = folder.name
     with _locked(folder / UPLOADED, store.tick) as file:
@@ -178,16 +179,16 @@ def upload(folder: Path, store: IndexStore, *, is_published: bool, is_anew: bool
         removed = [other for other in dict.fromkeys(uploaded) if other not in names]
         served = _served(name, store)
         for other in removed:
-            if other != served:  # which another machine may have published
+            if other != served:  # another machine may have published it
                 store.remove(f"{name}/{other}/{MANIFEST}")
                 store.remove(f"{name}/{other}", is_folder=True)
         _save(file, [*names, *(other for other in removed if other == served)])
 
 
 def upload_missing(home: Path, store: IndexStore) -> None:
-    """Upload each index in a folder that the store lacks, such as an index that was built before there was a store.
+    """Upload the indexes in the folder `home` that the store lacks, such as indexes built before there was a store.
 
-    An index that cannot be uploaded is logged, and holds up no other.
+    A failed upload is logged, and the other indexes go on.
     """
     for folder in sorted(path.parent for path in home.glob(f"*/{CURRENT}")):
         try:
@@ -199,12 +200,12 @@ def upload_missing(home: Path, store: IndexStore) -> None:
 
 
 def _served(name: str, store: IndexStore) -> str:
-    """Return the version that the store says to serve, or an empty text."""
+    """Return the name of the version that the store serves, or an empty text."""
     return (store.read_small(f"{name}/{CURRENT}", MAX_CURRENT_BYTES) or b"").decode("utf-8", "replace").strip()
 
 
 def _upload_version(version: Version, store: IndexStore, is_anew: bool) -> bool:
-    """Upload the files of a version that the store lacks, or all of them, and then its manifest.
+    """Upload the files of a version that the store lacks, or all files if `is_anew`, and then its manifest.
 
     Return False for a version that is removed meanwhile, or that is damaged and not the current one.
     """
@@ -237,7 +238,7 @@ def _upload_version(version: Version, store: IndexStore, is_anew: bool) -> bool:
 
 @contextmanager
 def _locked(path: Path, tick: Callable[[], None]) -> Iterator[TextIO]:
-    """Open a file for reading and writing, and lock it as soon as no other process has it."""
+    """Open a file for reading and writing, and wait for its lock."""
     with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+", encoding="utf-8") as file:
         while True:
             try:
@@ -250,7 +251,7 @@ def _locked(path: Path, tick: Callable[[], None]) -> Iterator[TextIO]:
 
 
 def _save(file: TextIO, names: list[str]) -> None:
-    """Replace the names in a file. The file is cut last, so that an interruption loses none of them."""
+    """Replace the names in a file. The file is truncated last, so that an interruption loses no name."""
     file.seek(0)
     file.write("".join(f"{name}\n" for name in dict.fromkeys(names)))
     file.truncate()

@@ -1,8 +1,8 @@
-"""The process that uses the store of indexes: nothing else waits for a store that hangs, or loads its packages.
+"""The process that uses the store of indexes. Only this process waits for a store that hangs, and loads its packages.
 
-`python -m shoal_workers.index.store.store_process PARENT COMMAND …`, with the settings in the environment, is that
-process. It writes a dot at every step, and the error with which it ends as commands do. A thread of each worker has it
-copy, on one worker of a machine at a time.
+It is started as `python -m shoal_workers.index.store.store_process PARENT COMMAND …`, with the settings in the
+environment. It prints dots while it works, and ends with the line of its error, as commands do. On each machine, one
+worker at a time has it copy indexes, in a thread.
 """
 
 import fcntl
@@ -30,30 +30,30 @@ log = logging.getLogger(__name__)
 #: Interval at which copies are compared with the store, in seconds.
 LOOK_EVERY_S = 2.0
 
-#: Longest time without a step, in seconds; then the store counts as hanging, and the process is killed.
+#: Longest time without a step, in seconds. After it, the store counts as hanging, and the process is killed.
 MAX_SILENCE_S = 300.0
 
-#: Longest time between two reports, and shortest time between two dots.
+#: Longest time between two calls of `report`, and shortest time between two dots, in seconds.
 REPORT_EVERY_S, DOT_EVERY_S = 0.2, 0.5
 
-#: Lower priority of the process that copies, so that the workers beside it go first.
+#: Niceness of the process that copies, so that the workers beside it go first.
 NICENESS = 10
 
-#: Longest last line that is read.
+#: Longest last line that is read, in bytes.
 _MAX_LINE_BYTES = 4_096
 
-#: The file whose lock the worker of this machine has that copies; the others wait until it ends.
+#: The worker that copies holds a lock on this file; the other workers of the machine wait until that worker ends.
 LOCK = ".lock"
 
 #: Pause before the process that copies is started again, in seconds.
 RESTART_AFTER_S = 10.0
 
-#: Time without a failure after which the next one is logged although it is the same.
+#: Time without a failure after which a failure with the same message is logged again, in seconds.
 QUIET_S = 120.0
 
 
 def check_store(settings: Settings) -> None:
-    """Raise MissingExtra or BadSetting if there is a store of a kind that cannot be used. The store is not asked."""
+    """Raise MissingExtra or BadSetting if the settings have a store that cannot be used. The store is not contacted."""
     if settings.index_store:
         run_store_process(settings, "check")
 
@@ -66,11 +66,11 @@ def upload_index(
     is_published: bool,
     is_anew: bool = False,
 ) -> bool:
-    """Bring the store to what the folder of an index says; return False if the store is not for that index.
+    """Upload the index in `folder` to the store; return False if the store is not for that index.
 
-    The store is for indexes in `index_home`. `store.upload` says what `is_published` and `is_anew` do. `report` is
-    called often, and may raise to stop the upload. Raises FileError, Unavailable and IndexCorrupt; the next upload of
-    the index then makes up for this one.
+    The store is for indexes in `index_home`. `store.upload` describes `is_published` and `is_anew`. `report` is called
+    often, and may raise to stop the upload. Raises FileError, Unavailable and IndexCorrupt; the next upload of the
+    index then completes this one.
     """
     if not settings.index_store or folder.absolute().parent.resolve() != settings.index_home_folder.resolve():
         return False
@@ -89,9 +89,10 @@ def run_store_process(
     keeps_open: Sequence[int] = (),
     max_silence_s: float = MAX_SILENCE_S,
 ) -> None:
-    """Run the process to its end, and call `report` often; an error that this raises ends the process.
+    """Run the process to its end, and call `report` often; an error that `report` raises ends the process.
 
-    The process keeps the descriptors `keeps_open`. Raises the error with which it ends, and Unavailable if it hangs.
+    The process keeps the descriptors `keeps_open` open. Raises the error that the process reports, and Unavailable if
+    it hangs.
     """
     process = subprocess.Popen(
         [sys.executable, "-m", "shoal_workers.index.store.store_process", str(os.getpid()), *words],
@@ -99,7 +100,7 @@ def run_store_process(
         stdout=subprocess.PIPE,
         env=os.environ | settings.to_environment(),
         pass_fds=keeps_open,
-        process_group=0,  # Ctrl-C is for its parent, which ends it
+        process_group=0,  # Ctrl-C reaches the parent process alone, which ends this one
     )
     assert process.stdout is not None
     with process.stdout as output, selectors.DefaultSelector() as selector:
@@ -125,14 +126,14 @@ def run_store_process(
 
 
 def main(parent: str, command: str, *names: str) -> int:
-    """Do the command and return the exit code; print no text of a library, which may have a password."""
+    """Run the command and return the exit code; print no text of a library, which may contain a password."""
     die_with_parent(signal.SIGKILL, int(parent))
     settings = Settings.from_environment()
     logs.configure(settings, "critical")
     logging.getLogger("shoal_workers").setLevel(settings.log_level.upper())
     next_s = 0.0
 
-    def tick() -> None:  # a dot for the process's parent, but not too many of them
+    def tick() -> None:  # prints a dot for the parent process, but not too many
         nonlocal next_s
         if (now_s := time.monotonic()) >= next_s:
             print(".", flush=True)
@@ -163,9 +164,9 @@ def main(parent: str, command: str, *names: str) -> int:
 
 @contextmanager
 def kept_copies(settings: Settings) -> Iterator[None]:
-    """Keep the copies of the store's indexes up to date while the context lasts; do nothing if there is no store.
+    """Keep the copies of the store's indexes up to date while the context lasts; do nothing without a store.
 
-    Raises FileError if there can be no folder for the copies.
+    Raises FileError if the folder for the copies cannot be made.
     """
     if not settings.index_store:
         yield
@@ -190,7 +191,7 @@ def kept_copies(settings: Settings) -> Iterator[None]:
 
 
 def _keep(settings: Settings, lock: int, stopping: threading.Event) -> None:
-    """Run the process that copies whenever this worker has the lock, which that process holds with it."""
+    """Run the process that copies whenever this worker gets the lock, which the process then holds too."""
 
     def check_stop() -> None:
         if stopping.is_set():
@@ -207,7 +208,7 @@ def _keep(settings: Settings, lock: int, stopping: threading.Event) -> None:
             run_store_process(settings, "copy", report=check_stop, keeps_open=[lock])
         except Cancelled:
             return
-        except Exception as error:  # any: without this thread, no new version would ever be served
+        except Exception as error:  # any error: without this thread, no new version would be served any more
             if str(error) != message or time.monotonic() - failed_at > QUIET_S:
                 log.warning("%s; the copies of indexes are served", error)
             message, failed_at = str(error), time.monotonic()
@@ -220,4 +221,4 @@ if __name__ == "__main__":
     exit_code = main(*sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(exit_code)  # threads of a library that still wait for the store are not waited for
+    os._exit(exit_code)  # threads of a library may still wait for the store, and nothing waits for them

@@ -1,1 +1,1 @@
-"""Exact search by quantised vectors. Imports the contract and `files`."""
+"""Exact search by vectors, made fast by quantised copies of them. Imports the contract and `files`."""

@@ -1,14 +1,14 @@
-"""Vectors as int8 codes, whose inner products in a known unit, plus a slack for rounding, are upper bounds of scores.
+"""Vectors as int8 codes. The inner product of two codes, in a known unit, plus a slack, is an upper bound of a score.
 
-A basis holds the directions in which the vectors of an index extend most. Within it a vector x has the part y, and
+A basis has the directions in which the vectors of an index extend most. A vector x has the part y inside the basis, and
 outside of it a remainder of length t, its tail; a query q has the part z and the tail u. By the Cauchy-Schwarz
 inequality the product of the remainders is at most t·u, so
 
     x·q  <=  y·z + t·u
 
 The right-hand side is one inner product: of y with t appended and z with u appended. Codes are these numbers in int8,
-tails rounded up; the slack allows for the rounding of the others. Bounds of this kind, from a singular value
-decomposition, integers and the Cauchy-Schwarz inequality, are from Li, Chan, Yiu and Mamoulis, "FEXIPRO: Fast and
+with tails rounded up; the slack allows for the rounding of the other numbers. Bounds of this kind, from a singular
+value decomposition, integers and the Cauchy-Schwarz inequality, are from Li, Chan, Yiu and Mamoulis, "FEXIPRO: Fast and
 Exact Inner Product Retrieval in Recommender Systems", SIGMOD 2017.
 """
 
@@ -25,34 +25,35 @@ from shoal.errors import IndexCorrupt
 from shoal_workers.index.files.array_file import open_array, save_array, write_header
 from shoal_workers.index.files.manifest import BASIS, QUANTISED, SCALES
 
-#: Least share of the vectors' squared length within the basis. A larger share gives tighter bounds and longer codes:
-#: for headlines, 252 of 384 dimensions hold 96 %.
+#: Least share of the vectors' squared length within the basis. A larger share gives tighter bounds and longer codes.
+#: For headlines, 252 of 384 dimensions have 96 %.
 MIN_SHARE = 0.92
 
-#: The codes of a vector fill whole cache lines of this many bytes.
+#: The codes of a vector fill whole cache lines, which have this many bytes.
 CACHE_LINE = 64
 
-#: Equal codes that together hold the tail: one is not enough, because the product of two codes is at most 127².
+#: Number of equal codes that together represent the tail. One is not enough, because the product of two codes is at
+#: most 127².
 NUM_TAIL_CODES = 4
 
 #: Largest code.
 MAX_CODE = 127
 
-#: Relative error, from rounding in float32, that is allowed for in a squared length and in a score.
+#: Relative errors, from rounding in float32, that are allowed for in a squared length and in a score.
 SQUARED_ERROR, SCORE_ERROR = 1e-5, 1e-4
 
-#: Added to divisors that are zero for vectors of zeros.
+#: Added to divisors, which are zero for vectors of zeros.
 TINY = 1e-30
 
-#: Most vectors from which a basis is found, and vectors encoded at a time.
+#: Most vectors from which a basis is computed, and number of vectors that are encoded at a time.
 SAMPLE, CHUNK = 2**15, 2**13
 
 
 @dataclass(frozen=True, slots=True)
 class QuantisedQueries:
-    """Queries as codes: int8 `[queries, width]`, with `units` and `slacks`, float64 `[queries]`.
+    """Queries as codes, int8 `[queries, width]`, with `units` and `slacks`, float64 `[queries]`.
 
-    The score of a vector is at most `units` times the product of the codes, plus `slacks`.
+    A vector's score is at most the product of its codes with the query's, times the unit, plus the slack.
     """
 
     codes: NDArray[np.int8]
@@ -65,7 +66,7 @@ class QuantisedQueries:
         return QuantisedQueries(self.codes[part], self.units[part], self.slacks[part])
 
     def thresholds(self, scores: NDArray[np.float32]) -> NDArray[np.int32]:
-        """Return the least product of codes of a vector with at least these scores, one for each query."""
+        """Return for each query the least product of codes of a vector that scores at least the query's `scores`."""
         products = np.floor((scores - self.slacks) / self.units)
         limits = np.iinfo(np.int32)
         return np.clip(products, limits.min + 1, limits.max).astype(np.int32)
@@ -75,7 +76,7 @@ class QuantisedQueries:
 class QuantisationBasis:
     """The basis and the scales with which vectors and queries are encoded.
 
-    `directions` is float32 `[dimension, kept]`, its columns orthonormal. The `width` codes of a vector are its part in
+    `directions` is float32 `[dimension, kept]`, with orthonormal columns. The `width` codes of a vector are its part in
     the basis in units of `step`, its tail in units of `tail_step`, then zeros. `max_norm` is the length of the longest
     vector.
     """
@@ -88,7 +89,7 @@ class QuantisationBasis:
 
     @classmethod
     def fit(cls, vectors: NDArray[np.float32], report: Callable[[float], object] = lambda _: None) -> Self:
-        """Find the basis and the scales for the vectors `[count, dimension]`; report the part of them that is read."""
+        """Compute the basis and the scales for vectors `[count, dimension]`; `report` is called with the part read."""
         directions, width = _main_directions(vectors[:: math.ceil(len(vectors) / SAMPLE)])
         largest = longest_tail = max_norm = TINY
         for n, chunk in enumerate(_chunks(vectors)):
@@ -97,7 +98,7 @@ class QuantisationBasis:
             largest = max(largest, float(np.abs(parts).max()))
             longest_tail = max(longest_tail, float(tails.max()))
             max_norm = max(max_norm, float(_norms(chunk).max()))
-        # Tails are rounded up, and so the longest takes the second largest code before that.
+        # Tails are rounded up. The second largest code leaves room for that in the longest tail.
         return cls(directions, largest / MAX_CODE, longest_tail / (MAX_CODE - 1), max_norm, width)
 
     @classmethod
@@ -122,7 +123,7 @@ class QuantisationBasis:
             yield self._codes(np.rint(parts / self.step), np.ceil(tails / self.tail_step))
 
     def encode_queries(self, queries: NDArray[np.float32]) -> QuantisedQueries:
-        """Return the codes of queries `[queries, dimension]`, each query's in units of its own."""
+        """Return the codes of queries `[queries, dimension]`, each in units of its own."""
         parts, tails = _split(queries, self.directions)
         tails *= self.tail_step / (self.step * NUM_TAIL_CODES)
         # 1 % more than the tail leaves room to round it up.
@@ -153,10 +154,10 @@ class QuantisedVectors:
 
     @staticmethod
     def write(folder: Path, vectors: NDArray[np.float32], report: Callable[[float], object] = lambda _: None) -> int:
-        """Quantise vectors `[count, dimension]` into files in `folder` and return the bytes that each takes.
+        """Quantise vectors `[count, dimension]` into files in `folder`, and return the width of their codes.
 
-        They are read twice. `report` is called before each chunk with the part of this that is done; an error that it
-        raises ends the work.
+        The vectors are read twice. `report` is called before each chunk with the part of the work that is done; an
+        error that it raises ends the work.
         """
         basis = QuantisationBasis.fit(vectors, lambda part: report(part / 2))
         basis.save(folder)
@@ -175,10 +176,10 @@ class QuantisedVectors:
 
 
 def _main_directions(sample: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:
-    """Return an orthonormal basis `[dimension, kept]` with enough of the vectors, and the width of codes.
+    """Return an orthonormal basis `[dimension, kept]` with enough of the vectors' length, and the width of codes.
 
-    The basis is the first right singular vectors, turned at random within the space that they span: the numbers of a
-    vector are then of similar size, and one step suits them all.
+    The basis is the first right singular vectors, rotated at random within the space that they span. So the numbers of
+    a vector are of similar size, and one step suits all of them.
     """
     values, directions = np.linalg.eigh((sample.T @ sample).astype(np.float64))
     shares = np.cumsum(values[::-1]) / (values.sum() + TINY)

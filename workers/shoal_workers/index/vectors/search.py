@@ -1,6 +1,6 @@
-"""Exact search: upper bounds tell which vectors can be among the k of highest score, and only these are scored.
+"""Exact search: upper bounds exclude most vectors from the k of highest score, and only the remaining ones are scored.
 
-A score is the cosine, or a weighted cosine plus a number that is known of each document before, such as BM25's score.
+A score is the cosine, or a weighted cosine plus a number that is known for each document, such as its BM25 score.
 """
 
 import mmap
@@ -23,35 +23,35 @@ from shoal_workers.index.vectors.upper_bounds import (
     UpperBounds,
 )
 
-#: Most upper bounds held at a time, to limit memory: 16 MiB.
+#: Most upper bounds in memory at a time: they take 16 MiB.
 MAX_BOUNDS = 2**22
 
-#: Largest part of the rows whose codes are copied, so that the bounds of these alone are computed. Of more eligible
-#: rows, all bounds are computed, as reading codes in their order is quicker.
+#: Largest part of the rows whose codes are copied, so that only their bounds are computed. For more eligible rows, the
+#: bounds of all rows are computed, because reading codes in their order is faster.
 MAX_COPIED_SHARE = 1 / 8
 
-#: Most vectors scored at a time: copies of so many stay in the processor's cache.
+#: Most vectors scored at a time, so that their copies stay in the processor's cache.
 MAX_SCORED = 2**8
 
-#: Rounding in float32 that is allowed for in a sum, as a part of its terms.
+#: Error from rounding in float32 that is allowed for in a sum, relative to its terms.
 _SUM_ERROR = 4e-6
 
 
 class SearchThreads:
-    """Threads for the searches of all indexes of a process, whose number may change. Thread-safe.
+    """Threads for the searches of all indexes of a process; their number may change. Thread-safe.
 
-    They sleep in between: BLAS's threads would spin and take processors from the next forward pass.
+    They sleep between searches. BLAS's threads would spin, and take processors from the next forward pass.
     """
 
     def __init__(self, number: int = 1):
         self.resize(number)
 
     def resize(self, number: int) -> None:
-        """Divide the next searches among `number` threads. Searches that are under way keep theirs."""
+        """Divide the next searches among `number` threads. Running searches keep their threads."""
         self._map: Any = ThreadPoolExecutor(number, "search").map if number > 1 else map
 
     def map(self, function: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
-        """Call the function for each, as `map` does."""
+        """Call the function for each item, as `map` does."""
         return self._map(function, *arguments)  # type: ignore[no-any-return]
 
 
@@ -70,7 +70,7 @@ class ExactSearch:
     """A search of `vectors`, float32 `[count, dimension]`, with their quantised copy. Thread-safe.
 
     The score is the inner product in float32. Large searches are divided among `threads`. Every search raises
-    IndexError if the quantised copy is not of these vectors.
+    IndexError if the quantised copy belongs to other vectors.
     """
 
     def __init__(self, vectors: NDArray[np.float32], quantised: QuantisedVectors, threads: SearchThreads = ONE_THREAD):
@@ -92,8 +92,8 @@ class ExactSearch:
     ) -> TopK:
         """Find the `k` rows of highest score for each of `[queries, dimension]`, or all if there are fewer.
 
-        `hidden_rows`, `[hidden]` in ascending order, are left out; or all but the `eligible` ones, `[count]`, if these
-        are given. Of equal scores, the lower row comes first.
+        `hidden_rows`, `[hidden]` in ascending order, are left out. If `eligible`, `[count]`, is given, only eligible
+        rows are searched instead. Of equal scores, the lower row comes first.
         """
         rows, count = None, len(self._vectors)
         if eligible is not None:
@@ -118,7 +118,7 @@ class ExactSearch:
 
     @contextmanager
     def shared(self, queries: NDArray[np.float32]) -> Iterator[SharedProducts]:
-        """Give what `top_fused` may use for several queries, `[queries, dimension]`, that are searched in sequence."""
+        """Give products that `top_fused` may use for these queries, `[queries, dimension]`, one query at a time."""
         with self._buffer() as buffer:
             yield SharedProducts(self._quantised, queries, buffer, self._threads.map)
 
@@ -131,9 +131,9 @@ class ExactSearch:
         eligible: NDArray[np.bool_],
         shared: SharedProducts | None = None,
     ) -> TopK:
-        """Find the `k` eligible rows of highest `weight` times cosine plus `prior`, both `[count]`, for one query.
+        """Find the `k` eligible rows of highest score for one query. Of equal scores, the lower row comes first.
 
-        Of equal scores, the lower row comes first.
+        A score is `weight` times the cosine plus `prior`; `prior` and `eligible` are `[count]`.
         """
         rows = np.arange(len(eligible)) if eligible.all() else np.flatnonzero(eligible)
         k = min(k, len(rows))
@@ -147,7 +147,8 @@ class ExactSearch:
 
         highest = upper
         if GROUP * 2 * k <= len(upper):
-            # Each group has a row that reaches its highest bound, so at least k rows reach the k-th highest of groups.
+            # Each group has a row that reaches its highest bound, so at least k rows reach the k-th highest of these
+            # bounds.
             highest = upper[: len(upper) - len(upper) % GROUP].reshape(GROUP, -1).max(axis=0)
         reached_by_k = float(np.partition(highest, len(highest) - k)[len(highest) - k])
         least = np.sort(score(_at_least(upper, reached_by_k)))[-k]
@@ -164,9 +165,9 @@ class ExactSearch:
         prior: NDArray[np.float32],
         eligible: NDArray[np.bool_],
     ) -> NDArray[np.bool_]:
-        """Return which eligible rows may have this score, as `top_fused` has scores: all that reach it, and some more.
+        """Return a mask of the eligible rows that may reach a `score` of `top_fused`: all that do, and some more.
 
-        No vector is read for that.
+        No vector is read.
         """
         rows = np.flatnonzero(eligible)
         found = np.zeros(len(eligible), bool)
@@ -183,9 +184,9 @@ class ExactSearch:
         rows: NDArray[np.intp],
         shared: SharedProducts | None = None,
     ) -> tuple[NDArray[np.float32], float]:
-        """Return numbers, float32 `[rows]`, and a slack: the score of a row is at most its number plus the slack.
+        """Return numbers, float32 `[rows]`, and a slack: a row scores at most its number plus the slack.
 
-        `rows` are in ascending order, and `prior` is theirs.
+        `rows` are in ascending order, and `prior` has their numbers.
         """
         if not weight:  # the prior is the score
             return prior, 0.0
@@ -206,7 +207,7 @@ class ExactSearch:
         """Give a buffer that no other search uses meanwhile."""
         try:
             buffer = self._spare_buffers.pop()
-        except IndexError:  # this is the first search, or other threads hold all buffers
+        except IndexError:  # this is the first search, or other threads use all buffers
             buffer = Buffer()
         yield buffer
         self._spare_buffers.append(buffer)
@@ -218,7 +219,7 @@ def _bounds_of_sums(
     products = found.products if len(rows) == len(found.products) else found.products[rows]
     upper = np.multiply(products, np.float32(weight * float(found.query.units[0])), dtype=np.float32)
     slack = weight * float(found.query.slacks[0])
-    # The largest absolute values, without memory for all of them.
+    # The largest absolute values, without memory for the absolute values of all.
     largest = [max(float(numbers.max()), -float(numbers.min())) for numbers in (upper, prior)]
     slack += _SUM_ERROR * (sum(largest) + slack)
     upper += prior
@@ -231,7 +232,7 @@ def _at_least(upper: NDArray[np.float32], threshold: float) -> NDArray[np.intp]:
 
 
 def in_parts(queries: NDArray[np.float32], k: int, count: int, top_k: Callable[[NDArray[np.float32]], TopK]) -> TopK:
-    """Return what `top_k` finds among `count` rows, for as many queries at a time as there is memory for bounds."""
+    """Return the results of `top_k` among `count` rows, for as many queries at a time as `MAX_BOUNDS` allows."""
     if not k or not len(queries):
         return TopK(np.empty((len(queries), k), np.intp), np.empty((len(queries), k), np.float32))
     at_once = max(1, MAX_BOUNDS // count)
@@ -252,7 +253,7 @@ def fused_scores(
     weight: float,
     prior: NDArray[np.float32],
 ) -> NDArray[np.float32]:
-    """Return `weight` times the cosine plus `prior` of some rows; `prior` is theirs, float32 `[rows]`."""
+    """Return the scores of some rows: `weight` times the cosine plus `prior`, float32 `[rows]`."""
     if not weight:  # no vector counts
         return prior
     parts = [rows[start : start + MAX_SCORED] for start in range(0, len(rows), MAX_SCORED)]
@@ -261,7 +262,7 @@ def fused_scores(
 
 
 def best_of(vectors: NDArray[np.float32], candidates: Candidates, queries: NDArray[np.float32], k: int) -> TopK:
-    """Return the `k` candidates of highest score for each query; each query has as many.
+    """Return the `k` candidates of highest score for each query; each query has at least `k`.
 
     Of equal scores, the lower row comes first.
     """
@@ -277,7 +278,10 @@ def best_of(vectors: NDArray[np.float32], candidates: Candidates, queries: NDArr
 
 
 def merged(found: TopK, added: TopK, count: int, k: int) -> TopK:
-    """Return the best `k` of the documents of a version and those that were added, whose rows then follow `count`."""
+    """Return the best `k` of the rows found in a version and of the added documents found.
+
+    The rows of the added documents are raised by `count`, the number of rows in the version.
+    """
     rows = np.concatenate([found.rows, added.rows + count], axis=1)
     scores = np.concatenate([found.scores, added.scores], axis=1)
     best = np.argsort(-scores, axis=1, kind="stable")[:, :k]

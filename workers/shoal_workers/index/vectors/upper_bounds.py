@@ -1,6 +1,6 @@
 """Upper bounds of the scores of many vectors for some queries, and the rows whose bounds reach a threshold.
 
-One pass over the codes for several queries takes little longer than one for a single query, as each code is read once.
+One pass over the codes for several queries takes little longer than for one query, because each code is read once.
 """
 
 import math
@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 
 from shoal_workers.index.vectors.quantisation import QuantisedQueries, QuantisedVectors
 
-#: Rows in a group. The highest bound of each group is kept, and only groups whose highest bound reaches a threshold are
-#: looked into.
+#: Rows in a group. Only groups whose highest bound reaches a threshold are searched for rows.
 GROUP = 32
 
-#: Most bounds that one thread computes at a time: they stay in its cache until the highest of their groups are found.
+#: Most bounds that one thread computes at a time: they stay in its cache until the highest bound of each group is
+#: found.
 MAX_BLOCK = 2**17
 
 #: No rows, for a search that leaves none out.
 NO_ROWS: NDArray[np.int64] = np.empty(0, np.int64)
 
-#: A bound lower than any product of codes, for a row that is never found.
+#: A bound that is lower than any product of codes, for a row that is never found.
 LOWEST = int(np.iinfo(np.int32).min)
 
 Map = Callable[[Callable[[int], None], Iterable[int]], Iterable[None]]
@@ -31,25 +31,25 @@ Map = Callable[[Callable[[int], None], Iterable[int]], Iterable[None]]
 #: Most queries of a pass: the products of a row with all of them fill a cache line.
 MAX_QUERIES = 16
 
-#: Most products held at a time, to limit memory: 16 MiB.
+#: Most products in memory at a time: they take 16 MiB.
 MAX_PRODUCTS = 2**22
 
 
 class Candidates(NamedTuple):
-    """Pairs of a row and the number of the query that it is for, ordered by query, then by row."""
+    """Pairs of a row and the number of its query, ordered by query, then by row."""
 
     rows: NDArray[np.intp]
     queries: NDArray[np.intp]
 
 
 class Buffer:
-    """Memory for a matrix, kept from one search to the next: new memory costs a page fault every 4 KiB."""
+    """Memory for a matrix that searches use in turn, because new memory costs a page fault every 4 KiB."""
 
     def __init__(self) -> None:
         self._memory: Any = numkong.empty(0, dtype="int32")
 
     def matrix(self, num_rows: int, num_columns: int) -> Any:
-        """Return an int32 matrix in this memory, with the numbers that it held before."""
+        """Return an int32 matrix in this memory; its numbers are left over from before."""
         size = num_rows * num_columns
         if self._memory.size < size:
             self._memory = numkong.empty(size, dtype="int32")
@@ -59,11 +59,11 @@ class Buffer:
 class UpperBounds:
     """The products of an index's codes, int8 `[count, width]`, with codes of queries, int8 `[queries, width]`.
 
-    They lie in `buffer`, which nothing else may use meanwhile. Rows are cut into blocks, and a group is every n-th row
-    of a block, so that the highest bounds of all its groups are found by comparing contiguous memory. `run` maps a
-    function over the blocks, as `map` does or on several threads. The bounds of `hidden_rows`, int64 `[hidden]` in
-    ascending order, are the lowest, so that these rows are never candidates. With `rows`, int64 `[rows]`, only these
-    are looked at.
+    They are in `buffer`, which must not be used for anything else meanwhile. Rows are divided into blocks, and a group
+    is every n-th row of a block, so that the highest bounds of all its groups are found by comparing contiguous memory.
+    `run` maps a function over the blocks, as `map` does or on several threads. The bounds of `hidden_rows`, int64
+    `[hidden]` in ascending order, are the lowest, so that these rows are never candidates. If `rows`, int64 `[rows]`,
+    are given, only these rows are searched.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class UpperBounds:
         self._bounds[start:end].reshape(GROUP, *highest.shape).max(axis=0, out=highest)
 
     def products(self, count: int, query: int = 0) -> NDArray[np.int32]:
-        """Return the products of all `count` codes with the codes of one query, by its number; `buffer` keeps them."""
+        """Return the products of all `count` codes with the codes of one query, by number; they stay in `buffer`."""
         return self._bounds[:count, query]
 
     def reached_by_k(self, k: int) -> NDArray[np.int32]:
@@ -110,7 +110,7 @@ class UpperBounds:
 
         `k` is at most the number of rows that are not hidden.
         """
-        # Each group has a row that reaches its highest bound. Up to half of the groups may lie behind the last row, and
+        # Each group has a row that reaches its highest bound. Up to half of the groups may be behind the last row, and
         # all rows of a group may be hidden.
         if 2 * k <= len(self._highest) and (reached := _reached_by(self._highest, k)).min() > LOWEST:
             return reached
@@ -145,7 +145,7 @@ class Products(NamedTuple):
 class SharedProducts:
     """The products for some `queries`, float32 `[queries, dimension]`, a few queries at a time. For one thread.
 
-    Those that were asked for last lie in `buffer`, which nothing else may use meanwhile.
+    The products that were computed last are in `buffer`, which must not be used for anything else meanwhile.
     """
 
     def __init__(self, quantised: QuantisedVectors, queries: NDArray[np.float32], buffer: Buffer, run: Map):
@@ -158,7 +158,7 @@ class SharedProducts:
         self._start = -1
 
     def of(self, query: NDArray[np.float32]) -> Products | None:
-        """Return the products for one of the queries, until the next call; None for another one."""
+        """Return the products for one of the queries, valid until the next call; None for another query."""
         if (place := self._places.get(query.tobytes())) is None:
             return None
         if (start := place - place % self._at_once) != self._start:
