@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from functools import cached_property, lru_cache, partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from shoal_workers.index.query import Query, QueryWords
 from shoal_workers.index.search.boosts import boosts_of
 from shoal_workers.index.search.field_order import FieldOrder
 from shoal_workers.index.search.filtering import matching
+from shoal_workers.index.search.fusion import ALPHA, Prior, fuse
 from shoal_workers.index.search.hit_list import Ranked
 from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.search.pages import Pages
@@ -26,19 +27,6 @@ if TYPE_CHECKING:
 
 #: Most queries of a job whose BM25 scores are kept: they take a number for each document.
 MAX_KEPT_WORDS = 32
-
-#: Weight of the cosine in a hybrid score if the search names none. docs/search.md has the measurements.
-ALPHA = 0.7
-
-
-class Prior(NamedTuple):
-    """The part of the scores that is known before vectors are compared.
-
-    A score is `weight` times the cosine plus the document's number in `known`, float32 `[count + added]`.
-    """
-
-    weight: float
-    known: NDArray[np.float32]
 
 
 class Ranker:
@@ -120,11 +108,7 @@ class Ranker:
             prior = Prior(0.0, self.words(query).scores)
         elif self._options.mode == "hybrid" and query.texts:
             alpha = ALPHA if self._options.alpha is None else self._options.alpha
-            bm25, best = self.words(query).scores, self.best_bm25(query)
-            if best:
-                prior = Prior(alpha, np.float32((1 - alpha) / np.float32(best)) * bm25)
-            else:  # no document has a word of the query, and the score is the cosine
-                prior = Prior(1.0, np.zeros_like(bm25))
+            prior = fuse(self.words(query).scores, alpha, self.best_bm25(query))
         if self._options.boost is not None:
             prior = Prior(prior.weight, prior.known + self.boosts) if prior else Prior(1.0, self.boosts)
         self._last = query, prior
