@@ -141,7 +141,7 @@ class Call:
         return Reply.join(replies)
 
     async def _send_alike(self, parts: Sequence[Job], like: Reply | None = None) -> list[Reply]:
-        """Return replies to the jobs, all with the same fingerprint and version of an index, also the same as `like`."""
+        """Return replies to the jobs, all with the fingerprint and index version of `like`, or all with the same."""
         replies = await self._send(parts)
         for pause_s, numbers, again in of_other_versions(parts, replies, self.until, like):
             await asyncio.sleep(pause_s)
