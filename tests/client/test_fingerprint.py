@@ -16,6 +16,7 @@ from queues import Queue
 from shoal import Client
 from shoal.contract import wire
 from shoal.contract.jobs import LANES, TEXTS_PER_JOB
+from shoal.contract.options import Options
 from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest, MalformedJob, ModelMismatch, NotReady
 from shoal.operations import Embed, Rerank, unpack
@@ -52,6 +53,16 @@ def workers(queue: Queue, encoder: Encoder, other_encoder: Encoder, index: Index
     for worker in made:
         queue.pool.announce(worker.id, about(worker))
     return made
+
+
+@pytest.fixture
+def caching(client: Client, queue: Queue, encoder: Encoder) -> Iterator[Worker]:
+    """A worker in f32 that has a cache, and is announced."""
+    cache = open_cache(Settings(key_prefix=queue.keys.prefix, pool=queue.keys.pool), encoder, queue.broker)
+    worker = Worker(queue.consumer("a"), encoder, {}, Bucketing(4_096), cache=cache)
+    with announced(worker, LaneLimits()):
+        wait_until(client.pool.ready)
+        yield worker
 
 
 @contextmanager
@@ -170,20 +181,29 @@ def test_parts_with_vectors_of_tokens_are_of_one_fingerprint(make_client: MakeCl
     assert (found == found[0]).all()
 
 
-def test_the_cache_answers_with_vectors_of_the_fingerprint_alone(
-    client: Client, make_client: MakeClient, queue: Queue, encoder: Encoder
+def test_the_cache_answers_only_clients_that_accept_its_fingerprint(
+    client: Client, make_client: MakeClient, caching: Worker
 ) -> None:
-    cache = open_cache(Settings(key_prefix=queue.keys.prefix, pool=queue.keys.pool), encoder, queue.broker)
-    worker = Worker(queue.consumer("a"), encoder, {}, Bucketing(4_096), cache=cache)
-    with announced(worker, LaneLimits()):
-        wait_until(client.pool.ready)
-        with running(worker):
-            expected = client.embed(["storm", "rain"])
-        found = make_client(fingerprint=encoder.fingerprint).embed(["storm", "rain"])  # without a worker at work
-        assert np.array_equal(found, expected)
-        assert client.call(Embed(["storm"])).fingerprint == encoder.fingerprint
-        with running(worker), pytest.raises(ModelMismatch):
-            make_client(fingerprint="f").embed("storm")
+    with running(caching):
+        expected = client.embed(["storm", "rain"])
+    fingerprint = caching.encoder.fingerprint
+    found = make_client(fingerprint=fingerprint).embed(["storm", "rain"])  # while no worker takes jobs
+    assert np.array_equal(found, expected)
+    assert client.call(Embed(["storm"])).fingerprint == fingerprint
+    with running(caching), pytest.raises(ModelMismatch):
+        make_client(fingerprint="f").embed("storm")
+
+
+def test_cached_vectors_are_not_joined_with_vectors_of_another_fingerprint(
+    client: Client, queue: Queue, caching: Worker, other_encoder: Encoder
+) -> None:
+    with running(caching):
+        client.embed("storm")
+    other = Worker(queue.consumer("b"), other_encoder, {}, Bucketing(4_096))  # the same model, in int8
+    with running(other):
+        found = client.embed(["storm", "rain"])
+    assert found == pytest.approx(other_encoder.embed(["storm", "rain"], Options(), ""), abs=1e-6)
+    assert other.counters["texts"] == 3  # first the text that is not cached, then both
 
 
 @pytest.mark.parametrize(
