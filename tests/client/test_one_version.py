@@ -1,4 +1,4 @@
-"""A search that was split is answered from one version of the index, though workers open it one after the other."""
+"""All parts of a split search are answered from one version of the index, though workers switch one by one."""
 
 import json
 import threading
@@ -22,13 +22,13 @@ from shoal.queue.delivery import Answer
 
 pytest_plugins = ["http_fixtures"]
 
-#: Queries that make three jobs.
+#: Queries that are split into three jobs.
 QUERIES = ["storm"] * (2 * TEXTS_PER_JOB + 5)
 
 
 @contextmanager
 def answering(queue: Queue, versions: Iterator[str]) -> Iterator[list[int]]:
-    """Answer searches in a thread, each job from the next of the versions; yield the number of queries of each job."""
+    """Answer searches in a thread, each job from the next version; yield the number of queries of each job."""
     stopped = threading.Event()
     sizes: list[int] = []
 
@@ -49,13 +49,13 @@ def answering(queue: Queue, versions: Iterator[str]) -> Iterator[list[int]]:
 
 
 def reply_to(job: Job, version: str) -> Reply:
-    """Return the reply of a worker that has this version of the index."""
+    """Return the reply of a worker with this version of the index."""
     hits = [[{"id": version, "score": 1.0, "text": "t"}] for _ in job.texts]
     return Reply(job.id, hits=hits, index_version=version)
 
 
 def ids(results: Sequence[Sequence[dict[str, str]]]) -> set[str]:
-    """Return the ids of all hits, which are the versions that they are from."""
+    """Return the ids of all hits. The id of a hit is its version of the index."""
     assert len(results) == len(QUERIES)
     return {hit["id"] for hits in results for hit in hits}
 
@@ -68,7 +68,7 @@ def ids(results: Sequence[Sequence[dict[str, str]]]) -> set[str]:
         (chain(["v1", "v2", "v1", "v2"], repeat("v2")), {"v2"}, 6),
     ],
 )
-def test_older_parts_are_computed_again(
+def test_parts_from_older_versions_are_computed_again(
     queue: Queue, client: Client, versions: Iterator[str], expected: set[str], num_jobs: int
 ) -> None:
     with answering(queue, versions) as sizes:
@@ -76,7 +76,7 @@ def test_older_parts_are_computed_again(
     assert len(sizes) == num_jobs
 
 
-def test_over_http_parts_of_other_versions_are_asked_for_again(canned: CannedServer) -> None:
+def test_over_http_parts_from_other_versions_are_requested_again(canned: CannedServer) -> None:
     limits = {"max_backlog_texts": 1, "max_response_mb": 96, "max_request_bytes": 2**25}
     bodies = [{"dimension": 4, "limits": limits}]
     bodies += [{"results": [[{"id": version}]], "index_version": version} for version in ("v1", "v1", "v2")]
@@ -87,7 +87,7 @@ def test_over_http_parts_of_other_versions_are_asked_for_again(canned: CannedSer
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=8), st.lists(st.sampled_from("abc"), max_size=30))
-def test_whatever_versions_come_those_of_one_are_returned(first: list[str], later: list[str]) -> None:
+def test_all_replies_are_from_one_version_in_the_end(first: list[str], later: list[str]) -> None:
     versions = chain(later, repeat("d"))
     found = [Reply(str(n), index_version=version) for n, version in enumerate(first)]
     parts = [Job([str(n)]) for n in range(len(first))]
@@ -102,7 +102,7 @@ def test_whatever_versions_come_those_of_one_are_returned(first: list[str], late
 
 
 @pytest.mark.parametrize("until", [0, float("inf")])
-def test_after_an_error_or_too_long_nothing_is_computed_again(until: float) -> None:
+def test_after_an_error_or_the_deadline_nothing_is_computed_again(until: float) -> None:
     replies = [Reply(name, index_version=name) for name in ("v1", "v2", "v1")]
     if until:
         replies.insert(1, Reply.failure("b", Internal("bad")))

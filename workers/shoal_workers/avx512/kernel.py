@@ -58,7 +58,7 @@ class KernelThreads:
     """Threads that compute passes of a model. They end with this object. Raises MemoryError if they cannot start."""
 
     def __init__(self, model: KernelModel, number: int):
-        self.model, self.number = model, number
+        self.model = model
         self.handle = model.library.open_pool(model.handle, number)
         if not self.handle:
             raise MemoryError(f"there is no memory for {number} compute threads, or the system gives none")

@@ -89,7 +89,9 @@ def quantise(graph: ov.Model, ranges: Sequence[Range]) -> None:
 def _quantise(product: Product, found: Range) -> None:
     """Replace a product by one of whole numbers, with activations from 0 to 255, and correct rounding's mean error."""
     node, weights = product
-    low, width = _intervals(found)
+    own = np.maximum(found.high - found.low, np.float32(1e-6))
+    width = own**OWN_RANGE * own.max() ** (1 - OWN_RANGE)
+    low = (found.high + found.low - width) / 2
     rounded, scales = _round(weights * width)
     multiples = ops.multiply(ops.subtract(product.activations, ops.constant(low)), ops.constant(1 / width))
     zero, one = ops.constant(np.float32(0)), ops.constant(np.float32(1))
@@ -103,13 +105,6 @@ def _quantise(product: Product, found: Range) -> None:
     shifted = ops.add(node, ops.constant(offset))
     for reader in readers:
         reader.replace_source_output(shifted.output(0))
-
-
-def _intervals(found: Range) -> tuple[Array, Array]:
-    """Return the low end and the width of each input's interval, which is divided into 256 values."""
-    own = np.maximum(found.high - found.low, np.float32(1e-6))
-    width = own**OWN_RANGE * own.max() ** (1 - OWN_RANGE)
-    return (found.high + found.low - width) / 2, width
 
 
 def _round(weights: Array) -> tuple[NDArray[np.int8], Array]:
