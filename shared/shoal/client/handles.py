@@ -73,7 +73,7 @@ class LongHandle:
         return self.jobs.status(self.id).status
 
     def progress(self) -> Progress:
-        """Return the number of rows and of bad rows, the first messages, the fraction, the speed and the time left."""
+        """Return the numbers of rows and bad rows, messages of the first bad rows, the speed, and the time left."""
         return self.jobs.status(self.id).progress
 
     def wait(self, timeout_s: float | None = None, on_status: OnStatus | None = None) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class BuildOptions(TypedDict, total=False):
     id_column: str | None  #: by default the column `id`, or the positions from 0 if there is none
     on_bad: str  #: "raise": a bad row ends the build; "skip": bad rows are left out
     publish: bool  #: False: the version is built but not served
-    full: bool  #: True: also embed the texts whose vectors the version built last has
+    full: bool  #: True: embed all texts, even if the version built last has their vectors
     drop_changes_before: float | None  #: ignore documents added or deleted before this time, in Unix seconds
     language: str | None  #: language of the words, such as "english", or "none"; by default it is detected
     chunk_tokens: int | None  #: most tokens of a chunk; each chunk of a document becomes a row of the index

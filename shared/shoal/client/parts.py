@@ -1,4 +1,4 @@
-"""Long lists are sent in parts, whose replies must come from one model and one version of an index."""
+"""Long lists in parts: how they are cut, how large they may be, and how all replies come from one model and index."""
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Sequence

@@ -196,7 +196,7 @@ def check_lane(lane: str) -> str:
 
 
 def check_key(idempotency_key: str) -> str:
-    """Return `idempotency_key`; raise InvalidRequest unless it is 1 to 255 printable characters."""
+    """Return `idempotency_key`; raise InvalidRequest if it is not 1 to 255 printable characters."""
     if not (0 < len(idempotency_key) <= 255 and idempotency_key.isprintable()):
         raise InvalidRequest(
             f"the idempotency key is {excerpt(idempotency_key)}: it takes 1 to 255 printable characters, such as a UUID"

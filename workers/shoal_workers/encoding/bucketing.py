@@ -28,7 +28,7 @@ Item = TypeVar("Item", bound=Sized)
 
 @dataclass(frozen=True, slots=True)
 class Bucketing(Generic[Item]):
-    """Cuts texts into batches of at most `max_batch_tokens`, at the least total cost of attention and of passes.
+    """A cutter of texts into batches of at most `max_batch_tokens`, at the least total cost of attention and passes.
 
     If texts do not share rows, the padding to the longest text of a batch counts as tokens.
     """

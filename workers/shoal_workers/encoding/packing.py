@@ -135,7 +135,10 @@ def _fill(lengths: Sequence[int], row_length: int) -> tuple[int, list[int]]:
 
 
 def round_up(size: int) -> int:
-    """Return the next of a few fixed sizes, because engines compile code for each; at most an eighth above, from 64."""
+    """Return the next larger of a few fixed sizes, because engines compile code for each size.
+
+    From 64 on, it is at most an eighth larger.
+    """
     return max(MIN_ROW_LENGTH, _multiple(size, max(8, 1 << max(0, size.bit_length() - 4))))
 
 

@@ -112,7 +112,7 @@ class SearchWork(Work):
 
 
 class Searcher:
-    """Searches the indexes of a worker for its jobs. For one thread."""
+    """The search of jobs in the indexes of a worker. For one thread."""
 
     def __init__(self, indexes: Mapping[str, Index], progress: Progress):
         self.indexes = indexes

@@ -26,8 +26,8 @@ INTERACTIVE, LONG, BULK = "interactive", "long", "bulk"
 #: Most texts and most bytes of an interactive job. A larger one is long: other jobs may go between its passes.
 MAX_SHORT_TEXTS, MAX_SHORT_BYTES = 32, 65_536
 
-#: Most texts as which a job that takes turns counts when the worker decides whether to take more jobs: few, because
-#: other jobs go between its passes.
+#: A job that takes turns counts for at most this number of texts when the worker decides whether to take more jobs,
+#: because other jobs go between its passes.
 MAX_TEXTS_OF_LONG = 4
 
 
@@ -38,7 +38,7 @@ class Work:
     `inputs` are for the model of `pipeline`: texts with their `prompt` before them, or pairs of texts for a reranker.
     They are tokenized with `options`. An input is identified by its number, which is in `cached`, in `untokenized` or
     in `tokenized`. `digests` are the keys of all texts in the cache, or empty for a job that does not use the cache.
-    `opening` is the future index while the index is not open. `error` is the error that the job will be answered with.
+    `opening` is the future of an index that is being opened. `error` is the error that will answer the job.
     `now` returns Redis's time in Unix seconds. `num_cut_chars` is the number of characters cut by `cut`.
 
     Each operation is a subclass. Its next stage may add inputs once all inputs are encoded.
@@ -103,7 +103,7 @@ class Work:
 
     @property
     def num_counted(self) -> int:
-        """Number of texts as which the job counts when the worker decides whether to take more jobs."""
+        """Number of texts for which the job counts when the worker decides whether to take more jobs."""
         return min(self.num_waiting, MAX_TEXTS_OF_LONG) if self.takes_turns else self.num_waiting
 
     @property
@@ -165,7 +165,7 @@ class Work:
 
     @property
     def next_stage(self) -> Callable[[Sequence[Any]], object] | None:
-        """The function to call with all complete jobs that have the same one; None if the vectors are the result."""
+        """The function of the next stage, called with all complete jobs that share it; None if there is no such stage."""
         return None
 
     @property

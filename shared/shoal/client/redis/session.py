@@ -141,7 +141,10 @@ class Call:
         return Reply.join(replies)
 
     async def _send_alike(self, parts: Sequence[Job], like: Reply | None = None) -> list[Reply]:
-        """Return replies to the jobs, all with the fingerprint and index version of `like`, or all with the same."""
+        """Send the jobs and return their replies, which all have one fingerprint and one version of an index.
+
+        With `like`, they are the fingerprint and the version of that reply.
+        """
         replies = await self._send(parts)
         for pause_s, numbers, again in of_other_versions(parts, replies, self.until, like):
             await asyncio.sleep(pause_s)
