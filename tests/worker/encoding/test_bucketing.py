@@ -67,14 +67,6 @@ def test_short_and_long_texts_are_separated_if_that_costs_less(
     assert [[row.num_tokens for row in batch] for batch in batches] == expected
 
 
-@given(ROWS, BATCHERS, st.integers(1, 600))
-def test_a_batch_can_be_split_into_smaller_ones(rows: list[Text], bucketing: Bucketing[Text], max_tokens: int) -> None:
-    rows = sorted(rows, key=lambda row: row.num_tokens)
-    parts = bucketing.split(rows, max_tokens)
-    assert [row for part in parts for row in part] == rows
-    assert all(size(part, bucketing) <= max_tokens or len(part) == 1 for part in parts)
-
-
 @given(ROWS.filter(bool), BATCHERS, st.integers(1, 2_000), st.booleans())
 def test_a_part_is_within_its_cost_and_never_empty(
     rows: list[Text], bucketing: Bucketing[Text], room: int, more_follow: bool

@@ -44,25 +44,20 @@ class Bucketing(Generic[Item]):
         totals = [0, *accumulate(item.num_tokens for item in ordered)]
         batches = []
         for start, end in self._cheapest(ordered, ends, totals):
-            batches += self.split(ordered[start:end], self.max_batch_tokens)
+            batches += self._split(ordered[start:end])
         return batches
 
-    def split(self, items: Sequence[Item], max_tokens: int) -> list[list[Item]]:
-        """Return the items in batches of at most `max_tokens`, in their order. A longer item is a batch of its own."""
-        batches, rest = [], items
-        while rest:
-            batches.append(self.first(rest, max_tokens))
-            rest = rest[len(batches[-1]) :]
-        return batches
-
-    def first(self, items: Sequence[Item], max_tokens: int) -> list[Item]:
-        """Return the first items, as many as fit into `max_tokens`, but at least one."""
+    def _split(self, items: Sequence[Item]) -> list[list[Item]]:
+        """Return the items, in their order, in batches of at most `max_batch_tokens`."""
+        batches: list[list[Item]] = []
         num_tokens = longest = 0
-        for n, item in enumerate(items):
+        for item in items:
             num_tokens, longest = num_tokens + item.num_tokens, max(longest, item.num_tokens)
-            if n and self._size(num_tokens, longest, n + 1) > max_tokens:
-                return list(items[:n])
-        return list(items)
+            if not batches or self._size(num_tokens, longest, len(batches[-1]) + 1) > self.max_batch_tokens:
+                batches.append([])
+                num_tokens = longest = item.num_tokens
+            batches[-1].append(item)
+        return batches
 
     def part(self, items: Sequence[Item], max_cost: float, more_follow: bool = False) -> list[Item]:
         """Return the first items for a pass of at most `max_cost`, but at least one.

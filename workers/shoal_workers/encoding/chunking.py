@@ -71,7 +71,7 @@ class Boundaries(NamedTuple):
 
 
 class Chunker:
-    """A cutter of texts into chunks of at most `chunk_tokens` tokens, of which neighbours share at most `overlap`.
+    """A cutter of texts into chunks of at most `chunk_tokens` tokens. Neighbouring chunks share at most `overlap`.
 
     `prompt` is put before each chunk. The tokens of the prompt and special tokens do not count. A single character with
     more tokens is a chunk nevertheless. At most half of a chunk's tokens may overlap.

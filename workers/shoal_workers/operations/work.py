@@ -165,7 +165,7 @@ class Work:
 
     @property
     def next_stage(self) -> Callable[[Sequence[Any]], object] | None:
-        """The function of the next stage, called with all complete jobs that share it; None if there is no such stage."""
+        """The function of the next stage, called with all complete jobs that share it; None if there is none."""
         return None
 
     @property
