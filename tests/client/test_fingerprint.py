@@ -1,6 +1,5 @@
 """Vectors of two models are never mixed: each reply has its model's fingerprint, and a client may ask for one."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain, cycle, repeat
@@ -9,19 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from awaiting import answering
 from client_adapters import MakeClient
 from conftest import running, wait_until
 from queues import Queue
 
 from shoal import Client
 from shoal.contract import wire
-from shoal.contract.jobs import LANES, TEXTS_PER_JOB
+from shoal.contract.jobs import TEXTS_PER_JOB, Job
 from shoal.contract.options import Options
 from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest, MalformedJob, ModelMismatch, NotReady
 from shoal.operations import Embed, Rerank, unpack
 from shoal.operations.embed import TEXTS_PER_TOKENS_JOB
-from shoal.queue.delivery import Answer
 from shoal.queue.lane import LaneLimits
 from shoal.settings import Settings
 from shoal_workers.encoding.bucketing import Bucketing
@@ -66,32 +65,23 @@ def caching(client: Client, queue: Queue, encoder: Encoder) -> Iterator[Worker]:
 
 
 @contextmanager
-def answering(queue: Queue, fingerprints: Iterator[str], *, is_older: bool = False) -> Iterator[list[str | None]]:
+def answering_with(queue: Queue, fingerprints: Iterator[str], *, is_older: bool = False) -> Iterator[list[str | None]]:
     """Answer embeds in a thread; yield the fingerprints that the jobs ask for, None for a job without one.
 
     The reply to a job has the fingerprint that the job asks for, or else the next of `fingerprints`. An older worker
     does not know that jobs may ask for one.
     """
-    stopped, asked = threading.Event(), list[str | None]()
+    asked: list[str | None] = []
 
-    def serve() -> None:
-        while not stopped.is_set():
-            for delivery in queue.take("a", LANES, 1_000, block_s=0.05):
-                job = delivery.job()
-                fingerprint = next(fingerprints) if is_older else job.fingerprint or next(fingerprints)
-                asked.append(job.fingerprint)
-                vectors = np.full((len(job.texts), 2), ord(fingerprint) if fingerprint else 0, np.float32)
-                facts: dict[str, Any] = {"output": job.options.output, "tokens": [1] * len(job.texts)}
-                reply = Reply(job.id, vectors=vectors, model="m", fingerprint=fingerprint, **facts)
-                queue.reply([Answer(delivery, reply, job.reply_to)])
+    def reply(job: Job) -> Reply:
+        fingerprint = next(fingerprints) if is_older else job.fingerprint or next(fingerprints)
+        asked.append(job.fingerprint)
+        vectors = np.full((len(job.texts), 2), ord(fingerprint) if fingerprint else 0, np.float32)
+        facts: dict[str, Any] = {"output": job.options.output, "tokens": [1] * len(job.texts)}
+        return Reply(job.id, vectors=vectors, model="m", fingerprint=fingerprint, **facts)
 
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
+    with answering(queue, reply):
         yield asked
-    finally:
-        stopped.set()
-        thread.join()
 
 
 def test_a_job_keeps_its_fingerprint() -> None:
@@ -166,21 +156,21 @@ def test_a_worker_of_an_earlier_release_answers_no_client_that_asks_for_a_finger
     make_client: MakeClient, queue: Queue
 ) -> None:
     with (
-        answering(queue, repeat(""), is_older=True),
+        answering_with(queue, repeat(""), is_older=True),
         pytest.raises(ModelMismatch, match="worker that tells none"),
     ):
         make_client(fingerprint="f").embed("storm")
-    with answering(queue, repeat(""), is_older=True), pytest.raises(ModelMismatch, match="tells none"):
+    with answering_with(queue, repeat(""), is_older=True), pytest.raises(ModelMismatch, match="tells none"):
         list(make_client(fingerprint="f").embed_stream(["storm"]))
 
 
 def test_workers_of_an_earlier_release_answer_clients_that_ask_for_none(make_client: MakeClient, queue: Queue) -> None:
-    with answering(queue, cycle(["a", ""]), is_older=True):
+    with answering_with(queue, cycle(["a", ""]), is_older=True):
         assert len(list(make_client().embed_stream(TEXTS, window=2))) == len(TEXTS)
 
 
 def test_parts_with_vectors_of_tokens_have_one_fingerprint(make_client: MakeClient, queue: Queue) -> None:
-    with answering(queue, cycle("abb")):
+    with answering_with(queue, cycle("abb")):
         found = np.concatenate(make_client().embed(TEXTS[: 9 * TEXTS_PER_TOKENS_JOB], output="tokens"))
     assert len(found) == 9 * TEXTS_PER_TOKENS_JOB
     assert (found == found[0]).all()
@@ -218,14 +208,14 @@ def test_cached_vectors_are_not_joined_with_vectors_of_another_fingerprint(
 def test_parts_of_a_list_have_one_fingerprint(
     client: Client, queue: Queue, fingerprints: Iterator[str], wanted: str | None, num_asked: int
 ) -> None:
-    with answering(queue, fingerprints) as asked:
+    with answering_with(queue, fingerprints) as asked:
         found = client.embed(TEXTS)
     assert asked == [None] * 5 + [wanted] * num_asked
     assert wanted is None or np.all(found == ord(wanted))
 
 
 def test_a_stream_goes_on_with_the_fingerprint_of_its_first_vectors(make_client: MakeClient, queue: Queue) -> None:
-    with answering(queue, cycle("ab")) as asked:
+    with answering_with(queue, cycle("ab")) as asked:
         found = np.stack(list(make_client().embed_stream(TEXTS, window=2)))
     assert (found == found[0]).all()
     assert chr(int(found[0, 0])) in asked
@@ -240,7 +230,7 @@ def test_parts_of_two_fingerprints_are_never_joined() -> None:
 
 
 def test_parts_are_computed_again_though_the_last_has_no_fingerprint(client: Client, queue: Queue) -> None:
-    with answering(queue, chain(["a", "b", "a", "b", ""], repeat("x"))) as asked:
+    with answering_with(queue, chain(["a", "b", "a", "b", ""], repeat("x"))) as asked:
         found = client.embed(TEXTS)
     assert asked == [None] * 5 + ["b"] * 2
     assert np.all(found[:-1] == ord("b"))

@@ -1,12 +1,11 @@
 """All parts of a split search are answered from one version of the index, though workers switch one by one."""
 
 import json
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import chain, repeat
 
 import pytest
+from awaiting import answering
 from conftest import PATIENCE_S
 from http_servers import Canned, CannedServer
 from hypothesis import given
@@ -15,43 +14,14 @@ from queues import Queue
 
 from shoal import Client, HttpClient
 from shoal.client.parts import SWITCH_PAUSE_S, of_other_versions
-from shoal.contract.jobs import LANES, TEXTS_PER_JOB, Job
+from shoal.contract.jobs import TEXTS_PER_JOB, Job
 from shoal.contract.replies import Reply
 from shoal.errors import Internal, NotReady
-from shoal.queue.delivery import Answer
 
 pytest_plugins = ["http_fixtures"]
 
 #: Queries that are split into three jobs.
 QUERIES = ["storm"] * (2 * TEXTS_PER_JOB + 5)
-
-
-@contextmanager
-def answering(queue: Queue, versions: Iterator[str]) -> Iterator[list[int]]:
-    """Answer searches in a thread, each job from the next version; yield the number of queries of each job."""
-    stopped = threading.Event()
-    sizes: list[int] = []
-
-    def serve() -> None:
-        while not stopped.is_set():
-            for delivery in queue.take("a", LANES, 1_000, block_s=0.05):
-                job, version = delivery.job(), next(versions)
-                sizes.append(len(job.texts))
-                queue.reply([Answer(delivery, reply_to(job, version), job.reply_to)])
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        yield sizes
-    finally:
-        stopped.set()
-        thread.join()
-
-
-def reply_to(job: Job, version: str) -> Reply:
-    """Return the reply of a worker with this version of the index."""
-    hits = [[{"id": version, "score": 1.0, "text": "t"}] for _ in job.texts]
-    return Reply(job.id, hits=hits, index_version=version)
 
 
 def ids(results: Sequence[Sequence[dict[str, str]]]) -> set[str]:
@@ -71,9 +41,17 @@ def ids(results: Sequence[Sequence[dict[str, str]]]) -> set[str]:
 def test_parts_from_older_versions_are_computed_again(
     queue: Queue, client: Client, versions: Iterator[str], expected: set[str], num_jobs: int
 ) -> None:
-    with answering(queue, versions) as sizes:
+    answered: list[Job] = []
+
+    def reply(job: Job) -> Reply:
+        answered.append(job)
+        version = next(versions)
+        hits = [[{"id": version, "score": 1.0, "text": "t"}] for _ in job.texts]
+        return Reply(job.id, hits=hits, index_version=version)
+
+    with answering(queue, reply):
         assert ids(client.search(QUERIES)) == expected
-    assert len(sizes) == num_jobs
+    assert len(answered) == num_jobs
 
 
 def test_over_http_parts_from_other_versions_are_requested_again(canned: CannedServer) -> None:
