@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from queues import Queue
 
 from shoal import Client, HttpClient
-from shoal.client.parts import SWITCH_PAUSE_S, of_other_versions
+from shoal.client.parts import SWITCH_PAUSE_S, jobs_to_repeat
 from shoal.contract.jobs import TEXTS_PER_JOB, Job
 from shoal.contract.replies import Reply
 from shoal.errors import Internal, NotReady
@@ -69,7 +69,7 @@ def test_all_replies_are_from_one_version_in_the_end(first: list[str], later: li
     versions = chain(later, repeat("d"))
     found = [Reply(str(n), index_version=version) for n, version in enumerate(first)]
     parts = [Job([str(n)]) for n in range(len(first))]
-    for pause_s, numbers, again in of_other_versions(parts, found, float("inf")):
+    for pause_s, numbers, again in jobs_to_repeat(parts, found, float("inf")):
         assert pause_s in (0.0, SWITCH_PAUSE_S)
         assert numbers == sorted(set(numbers))
         assert [job.texts for job in again] == [[str(n)] for n in numbers]
@@ -84,7 +84,7 @@ def test_after_an_error_or_the_deadline_nothing_is_computed_again(until: float) 
     replies = [Reply(name, index_version=name) for name in ("v1", "v2", "v1")]
     if until:
         replies.insert(1, Reply.failure("b", Internal("bad")))
-    assert list(of_other_versions([], replies, until)) == []
+    assert list(jobs_to_repeat([], replies, until)) == []
 
 
 def test_parts_of_two_versions_are_never_joined() -> None:

@@ -56,7 +56,7 @@ def bounded_groups(items: Iterable[T], sizes: Iterable[int], max_num: int, max_s
 
 
 @contextmanager
-def telling_how_many(num: int) -> Iterator[None]:
+def noting_num_written(num: int) -> Iterator[None]:
     """Add `num`, the number of documents or ids already written, to the message of an error."""
     try:
         yield
@@ -66,7 +66,7 @@ def telling_how_many(num: int) -> Iterator[None]:
         raise
 
 
-def of_other_versions(
+def jobs_to_repeat(
     parts: Sequence[Job], replies: Sequence[Reply], until: float, like: Reply | None = None
 ) -> Iterator[tuple[float, list[int], list[Job]]]:
     """Yield the jobs to send again until all replies have one fingerprint and one version of an index.

@@ -61,7 +61,6 @@ def test_any_text_has_the_librarys_tokens(
     assert ours.encode([text * repeat], side) == [expected(plain, text * repeat, side)]
 
 
-
 @pytest.mark.parametrize("side", SIDES)
 def test_a_text_over_the_limit_is_truncated(ours: Tokenizer, plain: tokenizers.Tokenizer, side: str) -> None:
     for num_words in (45, 46, 47, 400):

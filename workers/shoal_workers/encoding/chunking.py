@@ -51,11 +51,11 @@ class TokenizedChunk(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """A chunk that is not tokenized yet, with the white space at its end; `is_least` if it has no boundary inside."""
+    """A chunk that is not tokenized yet, with the white space at its end; `is_indivisible` if it has no boundary inside."""
 
     start: int
     stop: int
-    is_least: bool = True
+    is_indivisible: bool = True
 
 
 class Boundaries(NamedTuple):
@@ -98,7 +98,7 @@ class Chunker:
             spans, following = self._plan(text, visible, most)
             chunks = self._tokenized(text, spans)
             excess = [len(chunk.tokens.ids) - self.num_added - self._chunk_tokens for chunk in chunks]
-            is_too_long = [more > 0 and not span.is_least for more, span in zip(excess, spans, strict=True)]
+            is_too_long = [more > 0 and not span.is_indivisible for more, span in zip(excess, spans, strict=True)]
             if not is_too_long[0]:
                 break
             most = max(1, most - excess[0])  # the first chunk has more tokens alone than within the text

@@ -1,4 +1,4 @@
-"""The model's own tokenizer. It reads only as much of a long text as the model's tokens can need."""
+"""The model's own tokenizer. It reads only the part of a long text that the model's tokens may need."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -11,7 +11,7 @@ from uuid import uuid4
 from shoal.client.handles import IndexHandle
 from shoal.client.http.answer import RequestLimits, checked, reply_of
 from shoal.client.http.long_jobs import HttpIndexHandle, HttpLongHandle, HttpLongJobs, job_path
-from shoal.client.parts import batches, of_other_versions
+from shoal.client.parts import batches, jobs_to_repeat
 from shoal.client.questions import Questions, check_key, check_lane, options_of, vectors
 from shoal.client.source import File, Item
 from shoal.contract.excerpt import excerpt
@@ -162,7 +162,7 @@ class HttpClient(Questions):
             return [reply for _, reply in sent]
 
         replies = compute(parts)
-        for pause_s, numbers, again in of_other_versions(parts, replies, until):
+        for pause_s, numbers, again in jobs_to_repeat(parts, replies, until):
             time.sleep(pause_s)
             for n, reply in zip(numbers, compute(again), strict=True):
                 replies[n] = reply

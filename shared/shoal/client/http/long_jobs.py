@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from shoal.changes.change import BYTES_OF_A_VALUE, MAX_CHANGE_IDS, MAX_CHANGES
 from shoal.client.handles import CHANGE_TIMEOUT_S, BuildOptions, IndexHandle, LongHandle
-from shoal.client.parts import bounded_groups, telling_how_many
+from shoal.client.parts import bounded_groups, noting_num_written
 from shoal.client.source import File, Item, ItemFile, ServerFile, place_of
 from shoal.contract import wire
 from shoal.contract.checks import check_known
@@ -164,7 +164,7 @@ class HttpIndexHandle(IndexHandle):
         # The sizes that count in a change, without vectors.
         sizes = [max(len(wire.pack({field: item})), BYTES_OF_A_VALUE * wire.num_values([item])) for item in items]
         for group in bounded_groups(items, sizes, max_num, MAX_REQUEST_BYTES):
-            with telling_how_many(num):
+            with noting_num_written(num):
                 self.jobs.client.ask(method, f"{self._path()}/documents", body=wire.pack({field: group}))
             num += len(group)
         return num

@@ -20,7 +20,7 @@ from shoal.changes.change import (
     is_position,
 )
 from shoal.changes.change_log import append
-from shoal.client.parts import bounded_groups, telling_how_many
+from shoal.client.parts import bounded_groups, noting_num_written
 from shoal.contract import wire
 from shoal.contract.excerpt import excerpt
 from shoal.contract.jobs import Job
@@ -194,7 +194,7 @@ class IndexWriter:
     async def _write(self, changes: Sequence[Change]) -> Written:
         num, position = 0, ""
         for change in changes:
-            with telling_how_many(num):
+            with noting_num_written(num):
                 position = await append(
                     self.queue.commands, self.queue.keys, self.name, replace(change, made_at=await self.queue.now())
                 )

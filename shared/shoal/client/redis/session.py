@@ -12,7 +12,7 @@ from typing import Any
 from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.async_connection import ConnectionMaker
 from shoal.cache.lookup import CacheLookup
-from shoal.client.parts import of_other_versions, put_share
+from shoal.client.parts import jobs_to_repeat, put_share
 from shoal.client.questions import check_lane, options_of, vectors
 from shoal.client.redis.long_jobs import WorkThreads
 from shoal.contract import traceparent
@@ -129,8 +129,8 @@ class Call:
         """Send parts with several vectors for each text, a few at a time, and return their joined reply."""
         replies: list[Reply] = []
         for n in range(0, len(parts), MAX_TOKENS_PARTS):
-            told = next((reply for reply in replies if reply.fingerprint), None)
-            sent = await self._send_alike(parts[n : n + MAX_TOKENS_PARTS], told)
+            like = next((reply for reply in replies if reply.fingerprint), None)
+            sent = await self._send_alike(parts[n : n + MAX_TOKENS_PARTS], like)
             replies += [Reply.join([reply]) for reply in sent]
             num_bytes = sum(reply.vectors.nbytes for reply in replies if reply.vectors is not None)
             if num_bytes > self.max_reply_bytes:
@@ -146,7 +146,7 @@ class Call:
         With `like`, they are the fingerprint and the version of that reply.
         """
         replies = await self._send(parts)
-        for pause_s, numbers, again in of_other_versions(parts, replies, self.until, like):
+        for pause_s, numbers, again in jobs_to_repeat(parts, replies, self.until, like):
             await asyncio.sleep(pause_s)
             for n, reply in zip(numbers, await self._send(again), strict=True):
                 replies[n] = reply
