@@ -433,6 +433,12 @@ def tiny_model(tiny_source: Path, home: Path) -> Path:
     return prepared_folder(home, str(tiny_source))
 
 
+@pytest.fixture
+def own_model(tiny_model: Path, tmp_path: Path) -> Path:
+    """The test's own copy of the prepared tiny model, without compiled graphs."""
+    return Path(shutil.copytree(tiny_model, tmp_path / "prepared", ignore=shutil.ignore_patterns("cache")))
+
+
 @pytest.fixture(scope="session")
 def encoder(tiny_model: Path) -> "Encoder":
     """The tiny model, opened in f32."""

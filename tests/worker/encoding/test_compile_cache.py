@@ -70,38 +70,34 @@ class TestFile:
 
 
 class TestEngine:
-    @pytest.fixture
-    def folder(self, tiny_model: Path, tmp_path: Path) -> Path:
-        """The test's own prepared folder, without a compiled graph."""
-        for path in tiny_model.iterdir():
-            if path.is_file():
-                (tmp_path / path.name).hardlink_to(path)
-        return tmp_path
-
     @pytest.mark.parametrize("precision", ["f32", "int8"])
-    def test_one_file_serves_any_number_of_threads_with_the_same_vectors(self, precision: str, folder: Path) -> None:
+    def test_one_file_serves_any_number_of_threads_with_the_same_vectors(self, precision: str, own_model: Path) -> None:
         cold, warm, other = (
-            Encoder.open(folder, "openvino", precision, threads).embed(["storm"], Options(), "")
+            Encoder.open(own_model, "openvino", precision, threads).embed(["storm"], Options(), "")
             for threads in (2, 2, 1)
         )
         assert np.array_equal(cold, warm)
         assert other == pytest.approx(cold, abs=1e-6)
-        assert sum(path.suffix != ".lock" for path in (folder / "cache").iterdir()) == (1 if precision == "f32" else 2)
+        assert sum(path.suffix != ".lock" for path in (own_model / "cache").iterdir()) == (
+            1 if precision == "f32" else 2
+        )
 
-    def test_a_worker_starts_though_the_file_has_no_graph(self, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-        Encoder.open(folder, "openvino", "f32", 1)
-        path = cached_file(folder)
+    def test_a_worker_starts_though_the_file_has_no_graph(
+        self, own_model: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        Encoder.open(own_model, "openvino", "f32", 1)
+        path = cached_file(own_model)
         path.unlink()
         load_or_make(path, lambda: b"no graph " * 100)
         with caplog.at_level(logging.WARNING):
-            Encoder.open(folder, "openvino", "f32", 2)
+            Encoder.open(own_model, "openvino", "f32", 2)
         assert len(caplog.messages) == 1
         assert "compiled at every start" in caplog.text
 
     def test_a_worker_starts_though_the_cache_cannot_be_written(
-        self, folder: Path, caplog: pytest.LogCaptureFixture
+        self, own_model: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        (folder / "cache").write_bytes(b"a file instead of a folder")
+        (own_model / "cache").write_bytes(b"a file instead of a folder")
         with caplog.at_level(logging.WARNING):
-            Encoder.open(folder, "openvino", "f32", 2)
+            Encoder.open(own_model, "openvino", "f32", 2)
         assert len(caplog.messages) == 1

@@ -92,8 +92,8 @@ def test_vectors_of_the_engine_torch_equal_them_too(reference: dict[str, np.ndar
         assert reference[f"torch {how}"] == pytest.approx(reference[name], abs=1e-5)
 
 
-def test_the_fingerprint_changes_with_everything_that_vectors_depend_on(encoder: Encoder, copy: Path) -> None:
-    path = copy / "tokenizer.json"
+def test_the_fingerprint_changes_with_everything_that_vectors_depend_on(encoder: Encoder, own_model: Path) -> None:
+    path = own_model / "tokenizer.json"
     path.write_text(path.read_text() + "\n")
     engines = [WatchedEngine(encoder.engine) for _ in range(2)]
     engines[0].name, engines[1].precision = "torch", "bf16"
@@ -230,37 +230,34 @@ def test_the_model_provides_the_prompts(encoder: Encoder) -> None:
         encoder.prompt(Options(prompt_name="x"))
 
 
-@pytest.fixture
-def copy(tiny_model: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(tiny_model, tmp_path / "prepared", ignore=shutil.ignore_patterns("cache")))
-
-
-def test_an_engine_that_fails_to_reproduce_one_vector_is_refused(copy: Path) -> None:
-    vectors = load_file(copy / parity.FILE)["vectors"]
+def test_an_engine_that_fails_to_reproduce_one_vector_is_refused(own_model: Path) -> None:
+    vectors = load_file(own_model / parity.FILE)["vectors"]
     away = vectors[3] - (vectors[3] @ vectors[2]) * vectors[2]
     vectors[2] = 0.995 * vectors[2] + np.sqrt(1 - 0.995**2) * away / np.linalg.norm(away)
-    save_file({"vectors": vectors}, copy / parity.FILE)
+    save_file({"vectors": vectors}, own_model / parity.FILE)
     with pytest.raises(ModelMismatch, match=r"cosine 0\.99500 .* under 0\.999: prepare the model again"):
-        Encoder.open(copy, "openvino", "f32", 1)
+        Encoder.open(own_model, "openvino", "f32", 1)
 
 
 @pytest.mark.parametrize("name", [GRAPH, "openvino.bin", parity.FILE, "tokenizer.json"])
-def test_a_truncated_file_of_a_prepared_model_is_refused(copy: Path, name: str) -> None:
-    (copy / name).write_bytes((copy / name).read_bytes()[:100])
+def test_a_truncated_file_of_a_prepared_model_is_refused(own_model: Path, name: str) -> None:
+    (own_model / name).write_bytes((own_model / name).read_bytes()[:100])
     with pytest.raises(ModelMismatch, match=r"cannot be used \(\S.*\): prepare it again"):
-        Encoder.open(copy, "openvino", "f32", 1)
+        Encoder.open(own_model, "openvino", "f32", 1)
 
 
-def test_a_prepared_model_is_used_until_its_original_changes(copy: Path, tiny_source: Path, tmp_path: Path) -> None:
-    assert is_prepared(copy)
+def test_a_prepared_model_is_used_until_its_original_changes(
+    own_model: Path, tiny_source: Path, tmp_path: Path
+) -> None:
+    assert is_prepared(own_model)
     assert not is_prepared(tmp_path)
-    read, opened = Model.read(str(tiny_source), tiny_source), Model.open(copy)
+    read, opened = Model.read(str(tiny_source), tiny_source), Model.open(own_model)
     assert opened.num_weights > 0
     assert opened == replace(read, shares_rows=True, reference="openvino", num_weights=opened.num_weights)
-    Model.read(str(tiny_source), tiny_source).save(copy)
-    changed = json.loads((copy / "model.json").read_text()) | {"weights_state": "1:2"}
-    (copy / "model.json").write_text(json.dumps(changed))
-    assert not is_prepared(copy)
+    Model.read(str(tiny_source), tiny_source).save(own_model)
+    changed = json.loads((own_model / "model.json").read_text()) | {"weights_state": "1:2"}
+    (own_model / "model.json").write_text(json.dumps(changed))
+    assert not is_prepared(own_model)
 
 
 @pytest.fixture

@@ -53,14 +53,6 @@ def product(given: Array, found: Range | None) -> Array:
     return result
 
 
-@pytest.fixture
-def folder(tiny_model: Path, tmp_path: Path) -> Path:
-    for path in tiny_model.iterdir():
-        if path.is_file():
-            (tmp_path / path.name).hardlink_to(path)
-    return tmp_path
-
-
 class TestProduct:
     def test_a_product_is_near_the_exact_product_and_has_its_mean(self) -> None:
         given = activations()
@@ -114,10 +106,10 @@ class TestUnsuitableRanges:
     """A model whose vectors are too far from the reference if its measured ranges are used."""
 
     @pytest.fixture
-    def bad(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    def bad(self, own_model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         """The tiny model with ranges that are far from its activations."""
         monkeypatch.setattr(int8, "_join", lambda ranges: Range(*(array + 1_000 for array in ranges[0])))
-        return folder
+        return own_model
 
     def test_the_model_is_served_with_activations_rounded_at_run_time(
         self, bad: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -138,13 +130,13 @@ class TestUnsuitableRanges:
             Encoder.open(bad, "openvino", "int8", 1)
 
     def test_ranges_with_which_openvino_cannot_compile_are_not_used(
-        self, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+        self, own_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         def fail(*_: object) -> None:
             raise RuntimeError("Exception from src/core:\ncould not append an operation")
 
         monkeypatch.setattr(int8, "quantise", fail)
-        assert not Encoder.open(folder, "openvino", "int8", 1).engine.fixed_steps
+        assert not Encoder.open(own_model, "openvino", "int8", 1).engine.fixed_steps
         assert "with ranges, could not append an operation" in caplog.messages[-1]
 
 
@@ -159,22 +151,22 @@ class TestRanges:
             assert (found.mean <= found.high).all()
             assert (found.low < found.high).any()
 
-    def test_ranges_are_measured_once_for_a_graph(self, folder: Path) -> None:
+    def test_ranges_are_measured_once_for_a_graph(self, own_model: Path) -> None:
         def kept() -> list[int]:
-            return [path.stat().st_mtime_ns for path in (folder / "cache").iterdir() if path.suffix != ".lock"]
+            return [path.stat().st_mtime_ns for path in (own_model / "cache").iterdir() if path.suffix != ".lock"]
 
-        first = load_ranges(folder, 1)
+        first = load_ranges(own_model, 1)
         before = kept()
-        again = load_ranges(folder, 2)
+        again = load_ranges(own_model, 2)
         assert kept() == before
         assert all(np.array_equal(a, b) for pair in zip(first, again, strict=True) for a, b in zip(*pair, strict=True))
-        graph = (folder / GRAPH).read_bytes()
-        (folder / GRAPH).unlink()
-        (folder / GRAPH).write_bytes(graph)
-        load_ranges(folder, 1)
+        graph = (own_model / GRAPH).read_bytes()
+        (own_model / GRAPH).unlink()
+        (own_model / GRAPH).write_bytes(graph)
+        load_ranges(own_model, 1)
         assert len(kept()) == 2
 
-    def test_ranges_are_measured_though_the_folder_cannot_be_written(self, folder: Path, tiny_model: Path) -> None:
-        (folder / "cache").write_bytes(b"a file instead of a folder")
-        for found, expected in zip(load_ranges(folder, 1), load_ranges(tiny_model, 1), strict=True):
+    def test_ranges_are_measured_though_the_folder_cannot_be_written(self, own_model: Path, tiny_model: Path) -> None:
+        (own_model / "cache").write_bytes(b"a file instead of a folder")
+        for found, expected in zip(load_ranges(own_model, 1), load_ranges(tiny_model, 1), strict=True):
             assert np.allclose(found.low, expected.low)

@@ -51,7 +51,7 @@ class TokenizedChunk(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """A chunk that is not tokenized yet, with the white space at its end; `is_indivisible` if it has no boundary inside."""
+    """A chunk without tokens yet, with the white space at its end; `is_indivisible` if it has no boundary inside."""
 
     start: int
     stop: int
