@@ -37,6 +37,8 @@ TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 
 if TYPE_CHECKING:
+    from tcp_proxy import Proxy
+
     from shoal_workers.encoding.encoder import Encoder
     from shoal_workers.encoding.reranker import Reranker
     from shoal_workers.index.index import Index
@@ -296,6 +298,15 @@ def own_redis(redis_server: RedisServer, tmp_path: Path) -> Iterator[RedisServer
     server.start()
     yield server
     server.stop()
+
+
+@pytest.fixture
+def proxy(own_redis: RedisServer) -> Iterator["Proxy"]:
+    """A proxy in front of the test's own Redis."""
+    from tcp_proxy import Proxy
+
+    with Proxy(own_redis.port) as proxy:
+        yield proxy
 
 
 @pytest.fixture

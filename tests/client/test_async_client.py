@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
@@ -29,13 +29,6 @@ NUM_TASKS = 200
 def client(queue: Queue, redis_url: str) -> AsyncClient:
     """A client of the test's own pool. It is closed when the test's event loop ends."""
     return async_client(queue, redis_url)
-
-
-@pytest.fixture
-def proxy(own_redis: RedisServer) -> Iterator[Proxy]:
-    """A proxy in front of the test's own Redis."""
-    with Proxy(own_redis.port) as proxy:
-        yield proxy
 
 
 def test_two_connections_serve_many_tasks(own_redis: RedisServer) -> None:

@@ -1,12 +1,11 @@
 """Long jobs in an event loop: they do not block the loop, and tasks are cancelled and clients closed meanwhile."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from awaiting import async_client, in_loop, outcomes, url_of, wait_for
-from conftest import RedisServer
 from queues import Queue
 from tcp_proxy import Proxy
 
@@ -21,13 +20,6 @@ pytestmark = pytest.mark.usefixtures("rq")
 def job_id(client: Client, tmp_path: Path) -> str:
     """The id of a long job that waits for a runner."""
     return client.bulk(tmp_path / "news.csv", tmp_path / "vectors").id
-
-
-@pytest.fixture
-def proxy(own_redis: RedisServer) -> Iterator[Proxy]:
-    """A proxy in front of the test's own Redis."""
-    with Proxy(own_redis.port) as proxy:
-        yield proxy
 
 
 async def turns(num: int = 50) -> None:
