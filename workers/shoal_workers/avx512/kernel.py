@@ -66,10 +66,7 @@ class KernelThreads:
 
 
 class KernelPass:
-    """A pass over texts, split into `num_parts`; position 0 begins a text. The results are the vectors `tokens`.
-
-    Raises ValueError for texts that the model does not accept.
-    """
+    """A pass over texts, in `num_parts`, which computes the vectors `tokens`. Position 0 begins a text."""
 
     def __init__(self, threads: KernelThreads, ids: NDArray[np.int32], positions: NDArray[np.int32], num_parts: int):
         model = threads.model

@@ -170,10 +170,7 @@ class Encoder:
         parity.check(folder, lambda texts: self.embed(texts, Options(), prompt=""), min_cosine)
 
     def prompt(self, options: Options, fallbacks: tuple[str, ...] = ()) -> str:
-        """Return the text of the prompt in the options, or without one of the first fallback that the model has.
-
-        Raises InvalidRequest for an unknown prompt.
-        """
+        """Return the text of the prompt that the options name, or of the first fallback. Raises InvalidRequest."""
         try:
             return self.model.prompt_for(options.prompt_name, fallbacks)
         except KeyError:

@@ -135,10 +135,7 @@ def _fill(lengths: Sequence[int], row_length: int) -> tuple[int, list[int]]:
 
 
 def round_up(size: int) -> int:
-    """Return the next larger of a few fixed sizes, because engines compile code for each size.
-
-    From 64 on, it is at most an eighth larger.
-    """
+    """Return the next of a few sizes, at most an eighth larger from 64 on: engines compile code for each size."""
     return max(MIN_ROW_LENGTH, _multiple(size, max(8, 1 << max(0, size.bit_length() - 4))))
 
 
@@ -150,10 +147,7 @@ _REDUCTIONS = {"mean": np.add, "max": np.maximum}
 
 
 def pool(how: str, tokens: NDArray[np.float32], spans: TextSpans, are_joined: bool = False) -> NDArray[np.float32]:
-    """Pool token vectors `[rows x length, dimension]` to `[texts, dimension]`, or return all tokens for `tokens`.
-
-    If `are_joined`, the texts follow each other without padding, as `join` puts them.
-    """
+    """Pool token vectors `[rows x length, dimension]` to `[texts, dimension]`; `tokens` keeps every vector."""
     if how == "cls":
         return tokens[spans.starts]
     if how == "lasttoken":

@@ -12,10 +12,7 @@ from shoal_workers.operations.work import Work
 
 @dataclass(slots=True, eq=False)
 class TokenizerWork(Work):
-    """The work of a job for the tokenizer. Each text gets its `pieces`, or each list of ids its `decoded` text.
-
-    `counts` has the number of tokens of each.
-    """
+    """The work of a job for the tokenizer: `pieces` of texts or `decoded` texts, and the `counts` of their tokens."""
 
     job: TokenizerJob
     pieces: list[list[dict[str, Any]]] | None = None

@@ -145,11 +145,7 @@ class IndexWriter:
         return reply.vectors
 
     async def _model(self, ids: Sequence[str], *, is_for_vectors: bool = True) -> IndexModel:
-        """Return the model with which all ready workers serve the index.
-
-        Raises InvalidRequest if one of the ids may not be added or deleted, UnknownIndex, and NotReady. The fingerprint
-        is compared only if `is_for_vectors`.
-        """
+        """Return the model of all ready workers that serve the index; raise an error if these ids cannot change."""
         serving = await self._serving()
         are_positions = any(about["indexes"][self.name].get("ids_are_positions") for about in serving)
         if are_positions and (taken := [one for one in ids if is_position(one)]):

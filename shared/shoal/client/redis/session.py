@@ -94,10 +94,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call for a client, which ends at `until` on the monotonic clock.
-
-    All vectors of tokens or chunks together may have `max_reply_bytes`.
-    """
+    """A call for a client until `until`, on the monotonic clock. Its token vectors may have `max_reply_bytes`."""
 
     session: Session
     lane: str
@@ -141,10 +138,7 @@ class Call:
         return Reply.join(replies)
 
     async def _send_alike(self, parts: Sequence[Job], like: Reply | None = None) -> list[Reply]:
-        """Send the jobs and return their replies, which all have one fingerprint and one version of an index.
-
-        With `like`, they are the fingerprint and the version of that reply.
-        """
+        """Send the jobs; return replies with one fingerprint and one version of an index, the same as in `like`."""
         replies = await self._send(parts)
         for pause_s, numbers, again in jobs_to_repeat(parts, replies, self.until, like):
             await asyncio.sleep(pause_s)
