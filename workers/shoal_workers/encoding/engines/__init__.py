@@ -48,11 +48,11 @@ class Engine(Protocol):
     is_ragged: bool
 
     def start(self, packings: Sequence[Packing], together: bool = False) -> Sequence[ForwardPass]:
-        """Start up to `num_streams` passes side by side, or one `together`. All earlier passes have ended."""
+        """Start up to `num_streams` passes side by side, or one `together`. The passes of its last call have ended."""
         ...
 
     def start_aside(self, packings: Sequence[Packing]) -> Sequence[ForwardPass]:
-        """Start passes on threads of low priority. All earlier passes of this method have ended."""
+        """Start passes on threads of low priority. The passes of its last call have ended."""
         ...
 
     def resized(self, threads: int) -> "Engine":
