@@ -60,7 +60,7 @@ class Bucketing(Generic[Item]):
         return batches
 
     def part(self, items: Sequence[Item], max_cost: float, more_follow: bool = False) -> list[Item]:
-        """Return the first items for a pass of at most `max_cost`, spread evenly over all passes unless `more_follow`."""
+        """Return the first items for a pass of at most `max_cost`, a fair share of all items unless `more_follow`."""
         total, longest = sum(item.num_tokens for item in items), max(item.num_tokens for item in items)
         num_passes = max(1, ceil(total * (1 + longest / ATTENTION_LENGTH) / (max_cost - self.pass_cost)))
         enough = max_cost if more_follow else total / num_passes
