@@ -86,9 +86,9 @@ class Other:
         """Announce the worker with other values."""
         self._pool.announce("other", self._about | values)
 
-    def announce(self, without: str = "", **of_index: Any) -> None:
+    def announce(self, without: str = "", **index_values: Any) -> None:
         """Announce the worker with other values of the index `default`, and without one value."""
-        index = {k: v for k, v in self._about["indexes"]["default"].items() if k != without} | of_index
+        index = {k: v for k, v in self._about["indexes"]["default"].items() if k != without} | index_values
         self._pool.announce("other", self._about | {"indexes": {"default": index}})
 
 
@@ -180,8 +180,8 @@ class TestClient:
     def test_nothing_is_written_while_workers_differ(
         self, served: Worker, client: Client, log: Log, other: Other
     ) -> None:
-        for of_index in ({"digest": "d"}, {"dimension": 7}, {"prompt": "query"}):
-            other.announce(**of_index)
+        for values in ({"digest": "d"}, {"dimension": 7}, {"prompt": "query"}):
+            other.announce(**values)
             with pytest.raises(NotReady, match=r"with different models, .* so nothing is written"):
                 client.index("default").add([DOCUMENT])
             with pytest.raises(NotReady, match=r"with different models, .* so nothing is written"):

@@ -97,9 +97,9 @@ def put_share(job: Job) -> float:
         return 0.0
     query_bytes, text_bytes = _num_bytes(query), sum(map(_num_bytes, job.texts))
     if (total := num_parts * query_bytes + text_bytes) > MAX_PUT_BYTES:
-        of_query = f" and the query has {query_bytes:,}, in each of {num_parts:,} jobs" if query else ""
+        query_words = f" and the query has {query_bytes:,}, in each of {num_parts:,} jobs" if query else ""
         raise TooLarge(
-            f"the texts have {text_bytes:,} bytes{of_query}: {total:,} bytes at a time are over what a lane takes, "
+            f"the texts have {text_bytes:,} bytes{query_words}: {total:,} bytes at a time are over what a lane takes, "
             f"{MAX_PUT_BYTES:,}: split the list{', or shorten the query' if query else ''}"
         )
     return total / MAX_PUT_BYTES

@@ -158,8 +158,8 @@ def cosines(a: Array, b: Array) -> Array:
 def are_near(found: Array, exact: Array, precision: str) -> bool:
     """Return True if the vectors are as near to the exact vectors as the precision demands."""
     mean, lowest = COSINES[precision]
-    of_tokens = cosines(found, exact)
-    return bool(of_tokens.mean() > mean and of_tokens.min() > lowest)
+    found_cosines = cosines(found, exact)
+    return bool(found_cosines.mean() > mean and found_cosines.min() > lowest)
 
 
 @needs_kernel
@@ -338,8 +338,8 @@ class TestEngine:
                 [TokenizedText(tokens, options.pooling, options.output) for tokens in exact.tokenize(TEXTS)]
                 for _ in range(2)
             ]
-            for encoder, of_texts in zip((exact, found), texts, strict=True):
-                encoder.encode(of_texts)
+            for encoder, own_texts in zip((exact, found), texts, strict=True):
+                encoder.encode(own_texts)
             a, b = (np.concatenate([text.vectors for text in one if text.vectors is not None]) for one in texts)
             assert are_near(b, a, precision)
 

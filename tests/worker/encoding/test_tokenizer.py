@@ -115,8 +115,8 @@ def test_the_characters_of_a_truncated_pair_are_the_read_characters_of_its_secon
     assert pair.truncated == (len(first) + len(second) > 100)
     assert bool(pair.characters) == pair.truncated
     read = second[: pair.characters or None] if side == "right" else second[-pair.characters :]
-    of_second = [number for number, kind in zip(pair.ids, pair.types, strict=True) if kind == 1]
-    assert plain.encode(read, add_special_tokens=False).ids == of_second[:-1]
+    second_ids = [number for number, kind in zip(pair.ids, pair.types, strict=True) if kind == 1]
+    assert plain.encode(read, add_special_tokens=False).ids == second_ids[:-1]
     assert read == second or len(read.strip()) + (side == "left") == len(read)
 
 

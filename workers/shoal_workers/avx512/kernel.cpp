@@ -289,9 +289,9 @@ INLINE void finish_tile(const typename Kind::Sum (&sums)[M][3], const Rounded& i
         __m512 sum = _mm512_loadu_ps(scales.sum + 16 * j);
         UNROLL for (int i = 0; i < M; i++) {
             float* out = to.rows + size_t(first + i) * to.stride + column;
-            __m512 of_token = _mm512_fmadd_ps(_mm512_set1_ps(input.shift[first + i]), sum, bias);
+            __m512 offset = _mm512_fmadd_ps(_mm512_set1_ps(input.shift[first + i]), sum, bias);
             __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(input.scale[first + i]));
-            __m512 values = Kind::finish(sums[i][j], factor, of_token);
+            __m512 values = Kind::finish(sums[i][j], factor, offset);
             _mm512_store_ps(out, to.adds ? _mm512_add_ps(_mm512_load_ps(out), values) : values);
         }
     }
@@ -347,8 +347,8 @@ void multiply_group(const Rounded& input, int group, int tokens, Cursor& next, c
 
 template <class Kind>
 void multiply(const std::vector<Rounded>& input, int group, int tokens, Cursor& next, Target to) {
-    for (const Rounded& of_group : input) {
-        multiply_group<Kind>(of_group, group, tokens, next, to);
+    for (const Rounded& rounded : input) {
+        multiply_group<Kind>(rounded, group, tokens, next, to);
         to.adds = true;
     }
 }

@@ -107,13 +107,13 @@ class ChunksWork(Work):
                 return
             del self.tokenized[number]
             assert text.vectors is not None
-            of_text, chunk = self._waiting.popleft()
-            self.tokens[of_text] += text.num_tokens
-            self.truncated[of_text] |= text.tokens.truncated
+            text_number, chunk = self._waiting.popleft()
+            self.tokens[text_number] += text.num_tokens
+            self.truncated[text_number] |= text.tokens.truncated
             if self.chunks is None:
-                self._sums[of_text] += text.num_tokens * finish([text.vectors], self.job.options)[0]
+                self._sums[text_number] += text.num_tokens * finish([text.vectors], self.job.options)[0]
             else:
-                self.chunks[of_text].append({"start": chunk.start, "stop": chunk.stop, "tokens": text.num_tokens})
+                self.chunks[text_number].append({"start": chunk.start, "stop": chunk.stop, "tokens": text.num_tokens})
                 self._rows.append(text.vectors)
 
     def _result(self) -> dict[str, Any]:

@@ -180,9 +180,9 @@ class Searcher:
         try:
             vectors = [work.vectors() for work in works]
             with index.shared(np.concatenate(vectors)) as shared:
-                for work, of_work in zip(works, vectors, strict=True):
+                for work, queries in zip(works, vectors, strict=True):
                     with self._searching([work]):
-                        work.find(index, of_work, self._go_on, shared)
+                        work.find(index, queries, self._go_on, shared)
         except Exception as error:  # for example, too little memory
             for work in works:
                 _fail(work, error)
