@@ -37,6 +37,8 @@ TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 
 if TYPE_CHECKING:
+    from tcp_proxy import Proxy
+
     from shoal_workers.encoding.encoder import Encoder
     from shoal_workers.encoding.reranker import Reranker
     from shoal_workers.index.index import Index
@@ -299,6 +301,15 @@ def own_redis(redis_server: RedisServer, tmp_path: Path) -> Iterator[RedisServer
 
 
 @pytest.fixture
+def proxy(own_redis: RedisServer) -> Iterator["Proxy"]:
+    """A proxy in front of the test's own Redis."""
+    from tcp_proxy import Proxy
+
+    with Proxy(own_redis.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
 def redis_url(redis_server: RedisServer) -> str:
     """The URL of the tests' Redis."""
     return redis_server.url
@@ -431,6 +442,12 @@ def tiny_model(tiny_source: Path, home: Path) -> Path:
     from shoal_workers.model.model import prepared_folder
 
     return prepared_folder(home, str(tiny_source))
+
+
+@pytest.fixture
+def own_model(tiny_model: Path, tmp_path: Path) -> Path:
+    """The test's own copy of the prepared tiny model, without compiled graphs."""
+    return Path(shutil.copytree(tiny_model, tmp_path / "prepared", ignore=shutil.ignore_patterns("cache")))
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,8 @@
-"""The client for asyncio: many tasks in one loop, which may be cancelled or read streams, and closing."""
+"""The client for asyncio: many tasks in one event loop, cancelled tasks, streams, and closing."""
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
@@ -27,34 +27,26 @@ NUM_TASKS = 200
 
 @pytest.fixture
 def client(queue: Queue, redis_url: str) -> AsyncClient:
-    """A client of the test's own pool, which is closed when the event loop of the test ends."""
+    """A client of the test's own pool. It is closed when the test's event loop ends."""
     return async_client(queue, redis_url)
 
 
-@pytest.fixture
-def proxy(own_redis: RedisServer) -> Iterator[Proxy]:
-    """A proxy of a Redis of the test's own."""
-    with Proxy(own_redis.port) as proxy:
-        yield proxy
+def test_two_connections_serve_many_tasks(own_redis: RedisServer) -> None:
+    queue = Queue.connect(own_redis.url, Keys())
 
+    async def use() -> None:
+        async with async_client(queue, own_redis.url) as client:
+            assert num_interactive(queue) == 0
+            before = len(queue.redis.client_list())
+            tasks = [asyncio.create_task(client.embed("x" * n)) for n in range(NUM_TASKS)]
+            await wait_for(lambda: num_interactive(queue) == NUM_TASKS)
+            assert len(queue.redis.client_list()) == before + 2
+            assert answer_all(queue) == NUM_TASKS
+            assert [vector.tolist() for vector in await outcomes(tasks)] == [[n] for n in range(NUM_TASKS)]
+            assert len(queue.redis.client_list()) == before + 2
 
-class TestManyTasks:
-    def test_two_connections_serve_them(self, own_redis: RedisServer) -> None:
-        queue = Queue.connect(own_redis.url, Keys())
-
-        async def use() -> None:
-            async with async_client(queue, own_redis.url) as client:
-                assert num_interactive(queue) == 0
-                before = len(queue.redis.client_list())
-                tasks = [asyncio.create_task(client.embed("x" * n)) for n in range(NUM_TASKS)]
-                await wait_for(lambda: num_interactive(queue) == NUM_TASKS)
-                assert len(queue.redis.client_list()) == before + 2
-                assert answer_all(queue) == NUM_TASKS
-                assert [vector.tolist() for vector in await outcomes(tasks)] == [[n] for n in range(NUM_TASKS)]
-                assert len(queue.redis.client_list()) == before + 2
-
-        asyncio.run(use())
-        queue.close()
+    asyncio.run(use())
+    queue.close()
 
 
 class TestCancelling:
@@ -73,13 +65,13 @@ class TestCancelling:
         assert num_interactive(queue) == 0
 
     @in_loop
-    async def test_jobs_that_are_on_their_way_into_the_lane_are_withdrawn_then(
+    async def test_jobs_that_are_being_put_are_withdrawn_once_they_are_in_the_lane(
         self, own_redis: RedisServer, proxy: Proxy
     ) -> None:
         queue = Queue.connect(own_redis.url, Keys())
 
         async with async_client(queue, url_of(proxy)) as client:
-            await client.queue.put("bulk", [Embed(["storm"])])  # Redis knows the script
+            await client.queue.put("bulk", [Embed(["storm"])])  # so that Redis has loaded the script
             proxy.hold()
             sent = client.connect().call("interactive", [job := Embed(["storm"])])
             await asyncio.sleep(0)
@@ -90,7 +82,7 @@ class TestCancelling:
         queue.close()
 
     @in_loop
-    async def test_a_task_that_waits_for_a_result_leaves_the_job_as_it_is(
+    async def test_a_cancelled_task_that_waits_for_a_result_does_not_cancel_the_job(
         self, queue: Queue, client: AsyncClient
     ) -> None:
         handle = await client.submit("embed", "storm")
@@ -104,7 +96,7 @@ class TestCancelling:
 
 
 class TestStream:
-    def test_an_async_iterable_is_read_no_further_than_the_window(self, queue: Queue, redis_url: str) -> None:
+    def test_an_async_iterable_is_not_read_beyond_the_window(self, queue: Queue, redis_url: str) -> None:
         window, num_texts, num_read = 3, 10 * TEXTS_PER_JOB + 5, 0
 
         async def source() -> AsyncIterator[str]:
@@ -125,7 +117,7 @@ class TestStream:
             assert asyncio.run(use()) == list(range(1, num_texts + 1))
 
     @in_loop
-    async def test_closing_it_early_withdraws_the_rest(self, queue: Queue, client: AsyncClient) -> None:
+    async def test_closing_a_stream_early_withdraws_its_jobs(self, queue: Queue, client: AsyncClient) -> None:
         async with aclosing(client.embed_stream(["storm"] * 10 * TEXTS_PER_JOB, window=4)) as stream:
             first = asyncio.create_task(anext(stream))
             await wait_for(lambda: queue.backlog()["bulk"] == 4)
@@ -136,8 +128,8 @@ class TestStream:
         await wait_for(lambda: queue.backlog()["bulk"] == 0)
 
     @in_loop
-    async def test_while_the_lane_is_full_a_job_is_sent_again(self, queue: Queue, client: AsyncClient) -> None:
-        queue.pool.announce("a", {"state": "ready", "texts_per_s": 1e6})  # so a job that is refused waits for 1 s
+    async def test_a_job_refused_by_a_full_lane_is_sent_again(self, queue: Queue, client: AsyncClient) -> None:
+        queue.pool.announce("a", {"state": "ready", "texts_per_s": 1e6})  # so that a refused job waits only 1 s
         set_limits(queue, LaneLimits(max_jobs=1))
         queue.put("bulk", [Embed(["storm"])])
         stream = client.open_stream("bulk", {})
@@ -150,13 +142,13 @@ class TestStream:
 
 class TestClosing:
     @in_loop
-    async def test_tasks_that_wait_are_told_and_their_jobs_withdrawn(self, queue: Queue, redis_url: str) -> None:
+    async def test_waiting_tasks_get_an_error_and_their_jobs_are_withdrawn(self, queue: Queue, redis_url: str) -> None:
         client = async_client(queue, redis_url)
         handle = await client.submit("embed", "storm", lane="bulk")
         texts = ["storm"] * 20 * TEXTS_PER_JOB
         tasks = [asyncio.create_task(steps) for steps in (client.embed(texts), handle.result())]
         await wait_for(lambda: num_interactive(queue) == 20)
-        queue.take("a", ["interactive"], 5)  # a worker has some of them
+        queue.take("a", ["interactive"], 5)  # a worker has taken some of the jobs
         await wait_for(lambda: queue.redis.hexists(queue.keys.record(handle.id), "watchers"))
         await client.close()
         assert num_interactive(queue) == 0
@@ -168,7 +160,7 @@ class TestClosing:
         answer_all(queue)
 
     @in_loop
-    async def test_tasks_that_look_into_the_cache_are_told_and_do_not_open_it_again(self, proxy: Proxy) -> None:
+    async def test_tasks_that_read_the_cache_get_an_error_and_do_not_reopen_the_client(self, proxy: Proxy) -> None:
         client = AsyncClient(url_of(proxy))
         await client.queue.pool.alive()
         proxy.hold()
@@ -182,7 +174,7 @@ class TestClosing:
 
     @pytest.mark.parametrize("num_steps", [1, 3])
     @in_loop
-    async def test_tasks_that_ask_redis_while_the_loop_ends_do_not_hang(self, redis_url: str, num_steps: int) -> None:
+    async def test_commands_to_redis_while_the_loop_ends_do_not_hang(self, redis_url: str, num_steps: int) -> None:
         broker = AsyncBroker(ConnectionMaker(redis_url))
         first = asyncio.create_task(broker.execute("PING"))
         for _ in range(num_steps):
@@ -194,7 +186,7 @@ class TestClosing:
         await broker.close()
 
     @in_loop
-    async def test_to_cancel_the_closing_does_not_stop_it(self, own_redis: RedisServer, proxy: Proxy) -> None:
+    async def test_closing_goes_on_when_its_task_is_cancelled(self, own_redis: RedisServer, proxy: Proxy) -> None:
         queue = Queue.connect(own_redis.url, Keys())
 
         client = AsyncClient(url_of(proxy))
@@ -212,13 +204,13 @@ class TestClosing:
         assert num_interactive(queue) == 0
         queue.close()
 
-    def test_a_loop_that_ends_closes_it_and_the_next_one_opens_it_again(self, own_redis: RedisServer) -> None:
+    def test_the_end_of_a_loop_closes_the_client_and_the_next_loop_reopens_it(self, own_redis: RedisServer) -> None:
         queue = Queue.connect(own_redis.url, Keys())
 
         async def use(client: AsyncClient) -> None:
             waiting.append(asyncio.create_task(client.embed("storm")))
             await wait_for(lambda: num_interactive(queue) == 1)
-            await client.queue.pool.alive()  # answered after the put, whose answer names the entry to withdraw
+            await client.queue.pool.alive()  # answered after the put, whose answer has the entry to withdraw
 
         with Proxy(own_redis.port) as proxy:
             client, waiting = AsyncClient(url_of(proxy)), list[asyncio.Task[Any]]()
@@ -231,7 +223,9 @@ class TestClosing:
         queue.close()
 
     @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-    def test_a_loop_that_is_closed_with_tasks_left_does_not_keep_it(self, queue: Queue, redis_url: str) -> None:
+    def test_after_a_loop_closed_with_tasks_left_the_next_loop_can_use_the_client(
+        self, queue: Queue, redis_url: str
+    ) -> None:
         client = async_client(queue, redis_url)
 
         async def use() -> set[str]:
@@ -244,7 +238,7 @@ class TestClosing:
         asyncio.run(client.close())
         gc.collect()
 
-    def test_closed_it_serves_another_loop_and_open_it_does_not(self, queue: Queue, redis_url: str) -> None:
+    def test_only_a_closed_client_can_be_used_in_another_loop(self, queue: Queue, redis_url: str) -> None:
         client = async_client(queue, redis_url)
 
         async def use() -> set[str]:

@@ -1,12 +1,11 @@
-"""Long jobs in an event loop, which goes on meanwhile: tasks that are cancelled, and clients that are closed."""
+"""Long jobs in an event loop: they do not block the loop, and tasks are cancelled and clients closed meanwhile."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from awaiting import async_client, in_loop, outcomes, url_of, wait_for
-from conftest import RedisServer
 from queues import Queue
 from tcp_proxy import Proxy
 
@@ -19,15 +18,8 @@ pytestmark = pytest.mark.usefixtures("rq")
 
 @pytest.fixture
 def job_id(client: Client, tmp_path: Path) -> str:
-    """A long job that waits for a runner."""
+    """The id of a long job that waits for a runner."""
     return client.bulk(tmp_path / "news.csv", tmp_path / "vectors").id
-
-
-@pytest.fixture
-def proxy(own_redis: RedisServer) -> Iterator[Proxy]:
-    """A proxy of a Redis of the test's own."""
-    with Proxy(own_redis.port) as proxy:
-        yield proxy
 
 
 async def turns(num: int = 50) -> None:
@@ -37,10 +29,10 @@ async def turns(num: int = 50) -> None:
 
 
 @in_loop
-async def test_the_loop_goes_on_while_redis_takes_its_time(proxy: Proxy) -> None:
+async def test_a_slow_redis_does_not_block_the_loop(proxy: Proxy) -> None:
     async with AsyncClient(url_of(proxy)) as client:
         with pytest.raises(UnknownJob):
-            await client.long_job("nobody").status()  # it is connected
+            await client.long_job("nobody").status()  # so that the client is connected
         proxy.hold()
         tasks = [asyncio.create_task(client.long_job("nobody").status()) for _ in range(9)]
         await turns()
@@ -51,7 +43,7 @@ async def test_the_loop_goes_on_while_redis_takes_its_time(proxy: Proxy) -> None
 
 class TestCancelling:
     @in_loop
-    async def test_a_task_that_waits_leaves_the_job_as_it_is(self, queue: Queue, redis_url: str, job_id: str) -> None:
+    async def test_a_cancelled_wait_does_not_cancel_the_job(self, queue: Queue, redis_url: str, job_id: str) -> None:
         async with async_client(queue, redis_url) as client:
             job, seen = client.long_job(job_id), list[str]()
             task = asyncio.create_task(job.wait(on_status=lambda status: seen.append(status.status)))
@@ -61,7 +53,7 @@ class TestCancelling:
             assert await job.status() == "queued"
             assert await job.cancel() == "cancelled"
 
-    def test_texts_that_are_being_written_leave_no_file(self, queue: Queue, redis_url: str, tmp_path: Path) -> None:
+    def test_a_cancelled_submission_leaves_no_file(self, queue: Queue, redis_url: str, tmp_path: Path) -> None:
         file = tmp_path / "vectors.jsonl"
 
         async def texts() -> AsyncIterator[str]:
@@ -82,7 +74,7 @@ class TestCancelling:
 
 class TestClosing:
     @in_loop
-    async def test_tasks_that_wait_for_a_job_are_told_and_none_is_left(
+    async def test_waiting_tasks_get_an_error_and_no_task_or_connection_is_left(
         self, queue: Queue, redis_url: str, job_id: str
     ) -> None:
         client, seen = async_client(queue, redis_url), list[str]()
@@ -96,11 +88,11 @@ class TestClosing:
             assert "the client was closed" in str(error)
         assert asyncio.all_tasks() == {asyncio.current_task()}
         await wait_for(lambda: len(queue.redis.client_list()) <= before)
-        assert await job.status() == "queued"  # it is opened again
+        assert await job.status() == "queued"  # the client opens again
         await client.close()
 
     @in_loop
-    async def test_calls_that_redis_has_not_answered_fail(self, proxy: Proxy) -> None:
+    async def test_unanswered_calls_fail(self, proxy: Proxy) -> None:
         client = AsyncClient(url_of(proxy))
         with pytest.raises(UnknownJob):
             await client.long_job("nobody").status()

@@ -1,4 +1,4 @@
-"""The client for threads: one dispatcher serves them all. `test_clients.py` has all that other clients do too."""
+"""The client for threads, which share one dispatcher. `test_clients.py` has the tests that all clients share."""
 
 import signal
 import threading
@@ -23,9 +23,9 @@ def test_closing_wakes_waiting_threads_and_leaves_no_thread(redis_url: str, clie
         assert all(isinstance(future.exception(), Unavailable) for future in waiting)
 
 
-def test_ctrl_c_withdraws_the_jobs_of_a_thread_that_waits(client: Client) -> None:
+def test_ctrl_c_withdraws_the_jobs_of_the_waiting_thread(client: Client) -> None:
     main, queue = threading.main_thread(), queue_of(client)
-    client.timeout_s = 3_600  # so that its end withdraws nothing
+    client.timeout_s = 3_600  # so that no timeout withdraws the job
 
     def interrupt() -> None:
         wait_until(lambda: queue.backlog()["interactive"] == 1)
@@ -40,7 +40,7 @@ def test_ctrl_c_withdraws_the_jobs_of_a_thread_that_waits(client: Client) -> Non
     wait_until(lambda: queue.backlog()["interactive"] == 0)
 
 
-def test_the_loop_of_a_client_does_not_wait_for_itself(client: Client) -> None:
+def test_a_call_from_the_clients_own_loop_is_refused(client: Client) -> None:
     async def embed(own: AsyncClient) -> None:
         client.embed("storm")
 
@@ -48,12 +48,12 @@ def test_the_loop_of_a_client_does_not_wait_for_itself(client: Client) -> None:
         client.run(embed)
 
 
-def test_texts_of_a_stream_are_read_by_the_thread_that_wants_its_vectors(client: Client) -> None:
+def test_the_texts_of_a_stream_are_read_in_the_thread_that_reads_its_vectors(client: Client) -> None:
     seen: list[int] = []
 
     def texts() -> Iterator[str]:
         seen.append(threading.get_ident())
-        with pytest.raises(UnknownJob):  # it may use the client meanwhile
+        with pytest.raises(UnknownJob):  # the texts' source may use the client too
             client.job("nobody").status()
         yield "storm"
 

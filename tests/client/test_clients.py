@@ -1,4 +1,4 @@
-"""All clients against a real worker in a thread, on a real Redis and the tiny model: the same tests for each."""
+"""The tests that all clients share, with a worker in a thread, a real Redis and the tiny model."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -62,7 +62,7 @@ class TestEmbed:
             assert chunk.vector == pytest.approx(embed_one(client, text[chunk.start : chunk.stop]), abs=1e-5)
         assert client.embed(text, output="chunks", chunk_tokens=30)[0].start == 0
 
-    def test_token_vectors_come_as_one_array_a_text(self, client: AnyClient) -> None:
+    def test_token_vectors_are_one_array_for_each_text(self, client: AnyClient) -> None:
         texts = ["storm", "storm in europe"] * TEXTS_PER_JOB
         shapes = [(3, 32), (5, 32)] * TEXTS_PER_JOB
         assert [rows.shape for rows in client.embed(texts, output="tokens")] == shapes
@@ -74,7 +74,7 @@ class TestEmbed:
         assert np.shape(cut) == (1, 8)
         assert cut[0] != pytest.approx(embed_one(client, "storm rain")[:8], abs=1e-3)
 
-    def test_a_text_is_named_by_its_place_in_a_list_of_several_requests(self, client: AnyClient) -> None:
+    def test_an_error_names_the_place_of_a_text_in_the_whole_list(self, client: AnyClient) -> None:
         texts = ["storm"] * (MAX_REQUEST_TEXTS + 43) + ["storm " * 50]
         with pytest.raises(TextTooLong, match="text 299 has more than the 48 tokens"):
             client.embed(texts, truncate=False)
@@ -83,7 +83,7 @@ class TestEmbed:
         with pytest.raises(InvalidText, match="text 299: "):
             client.embed([*texts[:-1], "\ud800"])
 
-    def test_of_many_at_the_same_time_one_that_utf8_cannot_hold_fails_alone(self, client: AnyClient) -> None:
+    def test_texts_that_utf8_cannot_encode_fail_without_the_others(self, client: AnyClient) -> None:
         outcomes = embed_together(client, ["\ud800", "storm"] * 20)
         assert all(isinstance(outcome, InvalidText) for outcome in outcomes[::2])
         assert all(np.shape(outcome) == (32,) for outcome in outcomes[1::2])
@@ -107,7 +107,7 @@ class TestSearch:
         vector = client.embed("storm europe", prompt_name="query")
         assert client.search(vectors=[vector], k=3) == [same]
         assert [hit["id"] for hit in same] == [hit["id"] for hit in best]
-        assert len(client.search("storm", like=["1", "2"])) == 5  # of the query alone
+        assert len(client.search("storm", like=["1", "2"])) == 5  # one list of five hits
         assert len(client.search(["storm"], like=["1", "2"])) == 3
 
     def test_options_reach_the_worker_and_a_reply_has_pages_and_totals(self, client: AnyClient) -> None:
@@ -123,7 +123,7 @@ class TestSearch:
         assert [*(first.hits or [[]])[0], *(second.hits or [[]])[0]] == whole
         assert set(whole[0]) == {"id", "score"}
 
-    def test_an_option_that_there_is_not_is_named_with_the_one_that_is_meant(self, client: AnyClient) -> None:
+    def test_the_error_of_an_unknown_option_suggests_a_similar_one(self, client: AnyClient) -> None:
         calls: list[tuple[Callable[..., Any], str, str]] = [
             (client.search, "fuze", "fuse"),
             (client.find, "indx", "index"),
@@ -140,7 +140,7 @@ class TestSearch:
 class TestRerank:
     @pytest.fixture
     def worker(self, queue: Queue, encoder: Encoder, reranker: Reranker) -> Worker:
-        """A worker that reranks."""
+        """A worker with a reranker."""
         return Worker(queue.consumer(), encoder, {}, Bucketing(4_096), reranker=reranker)
 
     @pytest.mark.usefixtures("serving")
@@ -157,7 +157,7 @@ class TestRerank:
             client.rerank(QUERY, ["rain and change " * 20], truncate=False)
 
     @pytest.mark.usefixtures("serving")
-    def test_one_that_is_submitted_with_the_same_key_is_the_same_job(self, client: AnyClient) -> None:
+    def test_the_same_rerank_with_the_same_key_is_the_same_job(self, client: AnyClient) -> None:
         handle, again = (
             client.submit("rerank", TEXTS[:5], query=QUERY, lane="bulk", idempotency_key="k") for _ in range(2)
         )
@@ -170,7 +170,7 @@ class TestRerank:
 
 class TestSubmit:
     @pytest.mark.usefixtures("serving")
-    def test_the_result_is_there_for_anyone_who_knows_the_id(self, client: AnyClient) -> None:
+    def test_the_id_is_enough_to_fetch_the_result(self, client: AnyClient) -> None:
         handle = client.submit("embed", TEXTS, lane="bulk")
         reply = client.job(handle.id).result()
         assert reply.vectors is not None
@@ -196,7 +196,7 @@ class TestSubmit:
 
 class TestStream:
     @pytest.mark.usefixtures("serving")
-    def test_thousands_of_texts_come_in_order_with_few_on_their_way(self, client: AnyClient, queue: Queue) -> None:
+    def test_thousands_of_texts_come_in_order_with_few_unanswered_jobs(self, client: AnyClient, queue: Queue) -> None:
         window, num_read, most_ahead, most_waiting = 4, 0, 0, 0
 
         def source() -> Iterator[str]:
@@ -215,22 +215,22 @@ class TestStream:
         assert most_waiting <= window
 
     @pytest.mark.usefixtures("serving")
-    def test_it_can_be_left_early(self, client: AnyClient, queue: Queue, worker: Worker) -> None:
+    def test_a_stream_can_be_closed_early(self, client: AnyClient, queue: Queue, worker: Worker) -> None:
         stream = client.embed_stream(TEXTS * 10, window=3)
         next(stream)
         stream.close()
         wait_until(lambda: queue.backlog()["bulk"] == 0)
         assert worker.counters["texts"] <= 3 * TEXTS_PER_JOB
 
-    def test_a_full_lane_is_said(self, make_client: MakeClient, queue: Queue) -> None:
+    def test_a_full_lane_raises_overloaded(self, make_client: MakeClient, queue: Queue) -> None:
         set_limits(queue, LaneLimits(max_jobs=1))
-        client = make_client(timeout_s=30)  # a lane without workers says: in 60 s
+        client = make_client(timeout_s=30)  # less than the 60 s after which a lane without workers can be tried again
         queue.put("bulk", [Embed(["storm"])])
         with pytest.raises(Overloaded):
             list(client.embed_stream(TEXTS))
 
 
-def test_without_a_worker_the_caller_is_told(make_client: MakeClient) -> None:
+def test_without_a_worker_timeout_is_raised(make_client: MakeClient) -> None:
     client = make_client(timeout_s=0.2)
     with pytest.raises(Timeout, match=r"no answer within 0.2 s: no worker is alive; start one"):
         client.embed("storm")
@@ -241,7 +241,7 @@ def test_without_a_worker_the_caller_is_told(make_client: MakeClient) -> None:
 
 
 def test_a_full_lane_refuses_all_parts_of_a_call(make_client: MakeClient, queue: Queue) -> None:
-    set_limits(queue, LaneLimits(max_jobs=8))  # an eighth is for clients that put little
+    set_limits(queue, LaneLimits(max_jobs=8))  # an eighth is reserved for clients that put few jobs
     client = make_client()
     client.submit("embed", "storm")
     with pytest.raises(Overloaded, match="no room in the interactive lane"):
@@ -249,7 +249,7 @@ def test_a_full_lane_refuses_all_parts_of_a_call(make_client: MakeClient, queue:
     assert queue.backlog()["interactive"] == 1
 
 
-def test_more_than_an_empty_lane_takes_is_too_large(make_client: MakeClient, queue: Queue) -> None:
+def test_a_call_that_exceeds_even_an_empty_lane_is_too_large(make_client: MakeClient, queue: Queue) -> None:
     set_limits(queue, LaneLimits(max_jobs=3, max_texts=30))
     client = make_client()
     with pytest.raises(TooLarge, match=r"7 jobs at a time are over what .* takes, 3 \(SHOAL_MAX_BACKLOG\): split"):
@@ -259,7 +259,7 @@ def test_more_than_an_empty_lane_takes_is_too_large(make_client: MakeClient, que
     assert queue.backlog()["interactive"] == 0
 
 
-def test_without_redis_the_caller_is_told(make_client: MakeClient) -> None:
+def test_without_redis_unavailable_is_raised(make_client: MakeClient) -> None:
     client = make_client(f"redis://127.0.0.1:{free_port()}/0")
     uses: list[Callable[[], Any]] = [lambda: client.embed("storm"), lambda: next(client.embed_stream(TEXTS))]
     for use in uses:
@@ -274,7 +274,7 @@ def test_a_closed_client_connects_again(client: AnyClient) -> None:
     assert np.shape(embed_one(client, "storm")) == (32,)
 
 
-def test_what_is_not_given_is_the_same_for_threads_and_an_event_loop() -> None:
+def test_the_clients_for_threads_and_for_an_event_loop_have_the_same_defaults() -> None:
     compared = set()
     for name, method in inspect.getmembers(Client, inspect.isfunction):
         if not name.startswith("_") and hasattr(AsyncClient, name):

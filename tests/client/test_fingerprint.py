@@ -1,6 +1,5 @@
-"""Vectors of two models are never mixed: each answer tells the fingerprint of its own, and a client may ask for one."""
+"""Vectors of two models are never mixed: each reply has its model's fingerprint, and a client may ask for one."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain, cycle, repeat
@@ -9,18 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from awaiting import answering
 from client_adapters import MakeClient
 from conftest import running, wait_until
 from queues import Queue
 
 from shoal import Client
 from shoal.contract import wire
-from shoal.contract.jobs import LANES, TEXTS_PER_JOB
+from shoal.contract.jobs import TEXTS_PER_JOB, Job
+from shoal.contract.options import Options
 from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest, MalformedJob, ModelMismatch, NotReady
 from shoal.operations import Embed, Rerank, unpack
 from shoal.operations.embed import TEXTS_PER_TOKENS_JOB
-from shoal.queue.delivery import Answer
 from shoal.queue.lane import LaneLimits
 from shoal.settings import Settings
 from shoal_workers.encoding.bucketing import Bucketing
@@ -32,19 +32,19 @@ from shoal_workers.service.service import about, announced, open_cache
 
 pytest_plugins = ["any_client_fixtures"]
 
-#: Texts that make five jobs.
+#: Texts that are split into five jobs.
 TEXTS = [f"storm {n}" for n in range(4 * TEXTS_PER_JOB + 1)]
 
 
 @pytest.fixture(scope="module")
 def other_encoder(tiny_model: Path) -> Encoder:
-    """The tiny model in int8, which makes other vectors."""
+    """The tiny model in int8, whose vectors and fingerprint are different."""
     return Encoder.open(tiny_model, "openvino", "int8", 1)
 
 
 @pytest.fixture
 def workers(queue: Queue, encoder: Encoder, other_encoder: Encoder, index: Index, reranker: Reranker) -> list[Worker]:
-    """A worker in f32 and one in int8, which are announced."""
+    """A worker in f32 and a worker in int8, both announced."""
     made = [
         Worker(queue.consumer(name), each, {"default": index}, Bucketing(4_096), reranker=reranker)
         for name, each in (("a", encoder), ("b", other_encoder))
@@ -54,32 +54,34 @@ def workers(queue: Queue, encoder: Encoder, other_encoder: Encoder, index: Index
     return made
 
 
+@pytest.fixture
+def caching(client: Client, queue: Queue, encoder: Encoder) -> Iterator[Worker]:
+    """An announced worker in f32 with a cache."""
+    cache = open_cache(Settings(key_prefix=queue.keys.prefix, pool=queue.keys.pool), encoder, queue.broker)
+    worker = Worker(queue.consumer("a"), encoder, {}, Bucketing(4_096), cache=cache)
+    with announced(worker, LaneLimits()):
+        wait_until(client.pool.ready)
+        yield worker
+
+
 @contextmanager
-def answering(queue: Queue, fingerprints: Iterator[str], *, is_older: bool = False) -> Iterator[list[str | None]]:
-    """Answer embeds in a thread, each by the fingerprint that it names, else the next; yield what the jobs name.
+def answering_with(queue: Queue, fingerprints: Iterator[str], *, is_older: bool = False) -> Iterator[list[str | None]]:
+    """Answer embeds in a thread; yield the fingerprints that the jobs ask for, None for a job without one.
 
-    A worker that is older does not know that jobs may name one.
+    The reply to a job has the fingerprint that the job asks for, or else the next of `fingerprints`. An older worker
+    does not know that jobs may ask for one.
     """
-    stopped, asked = threading.Event(), list[str | None]()
+    asked: list[str | None] = []
 
-    def serve() -> None:
-        while not stopped.is_set():
-            for delivery in queue.take("a", LANES, 1_000, block_s=0.05):
-                job = delivery.job()
-                fingerprint = next(fingerprints) if is_older else job.fingerprint or next(fingerprints)
-                asked.append(job.fingerprint)
-                vectors = np.full((len(job.texts), 2), ord(fingerprint) if fingerprint else 0, np.float32)
-                facts: dict[str, Any] = {"output": job.options.output, "tokens": [1] * len(job.texts)}
-                reply = Reply(job.id, vectors=vectors, model="m", fingerprint=fingerprint, **facts)
-                queue.reply([Answer(delivery, reply, job.reply_to)])
+    def reply(job: Job) -> Reply:
+        fingerprint = next(fingerprints) if is_older else job.fingerprint or next(fingerprints)
+        asked.append(job.fingerprint)
+        vectors = np.full((len(job.texts), 2), ord(fingerprint) if fingerprint else 0, np.float32)
+        facts: dict[str, Any] = {"output": job.options.output, "tokens": [1] * len(job.texts)}
+        return Reply(job.id, vectors=vectors, model="m", fingerprint=fingerprint, **facts)
 
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
+    with answering(queue, reply):
         yield asked
-    finally:
-        stopped.set()
-        thread.join()
 
 
 def test_a_job_keeps_its_fingerprint() -> None:
@@ -87,18 +89,18 @@ def test_a_job_keeps_its_fingerprint() -> None:
     assert {unpack(part.pack()).fingerprint for part in (job, *job.cut(1, 9, [1, 1]))} == {"f"}
     assert (job.pinned("g").fingerprint, Embed(["a"]).pinned("").fingerprint) == ("f", None)
     assert job.digest() != Embed(["a", "b"]).digest()
-    assert Rerank(["a"], query="b").pinned("f").fingerprint is None  # the reranker has another one
+    assert Rerank(["a"], query="b").pinned("f").fingerprint is None  # the reranker has another fingerprint
 
 
 @pytest.mark.parametrize("wrong", ["é", "a\nb", "\0", "f" * 1_025, 5, ["f"]])
-def test_a_fingerprint_that_no_header_can_hold_is_refused(make_client: MakeClient, wrong: Any) -> None:
+def test_a_fingerprint_that_does_not_fit_into_a_header_is_refused(make_client: MakeClient, wrong: Any) -> None:
     with pytest.raises(InvalidRequest, match="a fingerprint of replies"):
         make_client(fingerprint=wrong).embed("storm")
     with pytest.raises(MalformedJob, match="shape"):
         Reply.unpack(wire.pack({"id": "a", "fingerprint": wrong}))
 
 
-def test_every_answer_tells_the_fingerprint_of_its_model(
+def test_every_reply_has_the_fingerprint_of_its_model(
     make_client: MakeClient, workers: list[Worker], reranker: Reranker
 ) -> None:
     client, (worker, _) = make_client(), workers
@@ -110,7 +112,9 @@ def test_every_answer_tells_the_fingerprint_of_its_model(
                 assert client.submit(op, ["storm"], **options).result().fingerprint == expected.fingerprint
 
 
-def test_in_a_pool_of_two_models_a_worker_that_fits_answers(make_client: MakeClient, workers: list[Worker]) -> None:
+def test_in_a_pool_of_two_models_a_worker_with_the_wanted_fingerprint_answers(
+    make_client: MakeClient, workers: list[Worker]
+) -> None:
     with running(workers[0]), running(workers[1]):
         for worker in workers:
             client = make_client(fingerprint=worker.encoder.fingerprint)
@@ -124,7 +128,9 @@ def test_in_a_pool_of_two_models_a_worker_that_fits_answers(make_client: MakeCli
         assert not np.array_equal(few, many)
 
 
-def test_without_one_that_fits_the_error_names_both(make_client: MakeClient, workers: list[Worker]) -> None:
+def test_without_such_a_worker_the_error_names_both_fingerprints(
+    make_client: MakeClient, workers: list[Worker]
+) -> None:
     client, (worker, _) = make_client(fingerprint="f" * 32), workers
     with running(worker):
         said = f'fingerprint "{"f" * 32}", and .* has {worker.encoder.fingerprint}'
@@ -135,7 +141,7 @@ def test_without_one_that_fits_the_error_names_both(make_client: MakeClient, wor
             client.submit("embed", "storm").result()
 
 
-def test_a_result_of_another_fingerprint_is_refused_too(make_client: MakeClient, workers: list[Worker]) -> None:
+def test_a_result_with_another_fingerprint_is_refused_too(make_client: MakeClient, workers: list[Worker]) -> None:
     with running(workers[0]):
         handle = make_client().submit("embed", "storm")
         handle.result()
@@ -150,57 +156,66 @@ def test_a_worker_of_an_earlier_release_answers_no_client_that_asks_for_a_finger
     make_client: MakeClient, queue: Queue
 ) -> None:
     with (
-        answering(queue, repeat(""), is_older=True),
+        answering_with(queue, repeat(""), is_older=True),
         pytest.raises(ModelMismatch, match="worker that tells none"),
     ):
         make_client(fingerprint="f").embed("storm")
-    with answering(queue, repeat(""), is_older=True), pytest.raises(ModelMismatch, match="tells none"):
+    with answering_with(queue, repeat(""), is_older=True), pytest.raises(ModelMismatch, match="tells none"):
         list(make_client(fingerprint="f").embed_stream(["storm"]))
 
 
 def test_workers_of_an_earlier_release_answer_clients_that_ask_for_none(make_client: MakeClient, queue: Queue) -> None:
-    with answering(queue, cycle(["a", ""]), is_older=True):
+    with answering_with(queue, cycle(["a", ""]), is_older=True):
         assert len(list(make_client().embed_stream(TEXTS, window=2))) == len(TEXTS)
 
 
-def test_parts_with_vectors_of_tokens_are_of_one_fingerprint(make_client: MakeClient, queue: Queue) -> None:
-    with answering(queue, cycle("abb")):
+def test_parts_with_vectors_of_tokens_have_one_fingerprint(make_client: MakeClient, queue: Queue) -> None:
+    with answering_with(queue, cycle("abb")):
         found = np.concatenate(make_client().embed(TEXTS[: 9 * TEXTS_PER_TOKENS_JOB], output="tokens"))
     assert len(found) == 9 * TEXTS_PER_TOKENS_JOB
     assert (found == found[0]).all()
 
 
-def test_the_cache_answers_with_vectors_of_the_fingerprint_alone(
-    client: Client, make_client: MakeClient, queue: Queue, encoder: Encoder
+def test_the_cache_answers_only_clients_that_accept_its_fingerprint(
+    client: Client, make_client: MakeClient, caching: Worker
 ) -> None:
-    cache = open_cache(Settings(key_prefix=queue.keys.prefix, pool=queue.keys.pool), encoder, queue.broker)
-    worker = Worker(queue.consumer("a"), encoder, {}, Bucketing(4_096), cache=cache)
-    with announced(worker, LaneLimits()):
-        wait_until(client.pool.ready)
-        with running(worker):
-            expected = client.embed(["storm", "rain"])
-        found = make_client(fingerprint=encoder.fingerprint).embed(["storm", "rain"])  # without a worker at work
-        assert np.array_equal(found, expected)
-        assert client.call(Embed(["storm"])).fingerprint == encoder.fingerprint
-        with running(worker), pytest.raises(ModelMismatch):
-            make_client(fingerprint="f").embed("storm")
+    with running(caching):
+        expected = client.embed(["storm", "rain"])
+    fingerprint = caching.encoder.fingerprint
+    found = make_client(fingerprint=fingerprint).embed(["storm", "rain"])  # while no worker takes jobs
+    assert np.array_equal(found, expected)
+    assert client.call(Embed(["storm"])).fingerprint == fingerprint
+    with running(caching), pytest.raises(ModelMismatch):
+        make_client(fingerprint="f").embed("storm")
+
+
+def test_cached_vectors_are_not_joined_with_vectors_of_another_fingerprint(
+    client: Client, queue: Queue, caching: Worker, other_encoder: Encoder
+) -> None:
+    with running(caching):
+        client.embed("storm")
+    other = Worker(queue.consumer("b"), other_encoder, {}, Bucketing(4_096))  # the same model, in int8
+    with running(other):
+        found = client.embed(["storm", "rain"])
+    assert found == pytest.approx(other_encoder.embed(["storm", "rain"], Options(), ""), abs=1e-6)
+    assert other.counters["texts"] == 3  # first the text that is not cached, then both
 
 
 @pytest.mark.parametrize(
     ("fingerprints", "wanted", "num_asked"),
     [(chain("aabab", repeat("b")), "b", 3), (chain(["a", "", "a", "", "a"], repeat("x")), None, 0)],
 )
-def test_parts_of_a_list_are_of_one_fingerprint(
+def test_parts_of_a_list_have_one_fingerprint(
     client: Client, queue: Queue, fingerprints: Iterator[str], wanted: str | None, num_asked: int
 ) -> None:
-    with answering(queue, fingerprints) as asked:
+    with answering_with(queue, fingerprints) as asked:
         found = client.embed(TEXTS)
     assert asked == [None] * 5 + [wanted] * num_asked
     assert wanted is None or np.all(found == ord(wanted))
 
 
 def test_a_stream_goes_on_with_the_fingerprint_of_its_first_vectors(make_client: MakeClient, queue: Queue) -> None:
-    with answering(queue, cycle("ab")) as asked:
+    with answering_with(queue, cycle("ab")) as asked:
         found = np.stack(list(make_client().embed_stream(TEXTS, window=2)))
     assert (found == found[0]).all()
     assert chr(int(found[0, 0])) in asked
@@ -209,19 +224,19 @@ def test_a_stream_goes_on_with_the_fingerprint_of_its_first_vectors(make_client:
 def test_parts_of_two_fingerprints_are_never_joined() -> None:
     parts = [Reply(str(n), hits=[[]], fingerprint=fingerprint) for n, fingerprint in enumerate(["f", "", "f"])]
     assert Reply.join(parts).fingerprint == "f"
-    for some in (parts, parts[1:]):  # the first of which may tell none
+    for some in (parts, parts[1:]):  # the first part may have no fingerprint
         with pytest.raises(NotReady, match=r'different models, "" \(f\) and "" \(g\): send it again'):
             Reply.join([*some, Reply("b", hits=[[]], fingerprint="g")])
 
 
-def test_parts_are_computed_again_though_the_last_tells_no_fingerprint(client: Client, queue: Queue) -> None:
-    with answering(queue, chain(["a", "b", "a", "b", ""], repeat("x"))) as asked:
+def test_parts_are_computed_again_though_the_last_has_no_fingerprint(client: Client, queue: Queue) -> None:
+    with answering_with(queue, chain(["a", "b", "a", "b", ""], repeat("x"))) as asked:
         found = client.embed(TEXTS)
     assert asked == [None] * 5 + ["b"] * 2
     assert np.all(found[:-1] == ord("b"))
 
 
-def test_a_rerank_may_name_the_fingerprint_of_the_reranker(
+def test_a_rerank_may_ask_for_the_fingerprint_of_the_reranker(
     workers: list[Worker], reranker: Reranker, client: Client
 ) -> None:
     with running(workers[0]):

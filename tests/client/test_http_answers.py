@@ -1,4 +1,4 @@
-"""The client over HTTP beside made-up servers: further attempts, answers that cannot be right, and slow ones."""
+"""The client over HTTP with made-up servers: repeated attempts, wrong answers, and slow answers."""
 
 import json
 import socket
@@ -22,7 +22,7 @@ from shoal.operations import Embed
 
 pytest_plugins = ["api_fixtures", "http_fixtures"]
 
-#: A key that must be in no message.
+#: A key that no message may contain.
 KEY = "a-secret-key"
 
 MSGPACK = {"Content-Type": "application/msgpack"}
@@ -36,7 +36,7 @@ def vectors_map(rows: Any) -> dict[str, Any]:
 
 
 def in_msgpack(**values: Any) -> Canned:
-    """Return an answer with these values."""
+    """Return an answer with these values as msgpack."""
     return Canned(200, wire.pack(values), MSGPACK)
 
 
@@ -66,41 +66,45 @@ class TestAttempts:
             Canned(429, error_body("rate_limited"), JSON | {"Retry-After": "soon"}),
         ],
     )
-    def test_what_may_pass_is_tried_again(self, http: HttpClient, canned: CannedServer, first: Canned) -> None:
+    def test_after_a_passing_failure_it_tries_again(
+        self, http: HttpClient, canned: CannedServer, first: Canned
+    ) -> None:
         canned.answers = [first, first, GOOD]
         assert np.asarray(http.embed("a")).tolist() == [1, 2]
         assert len(canned.requests) == 3
 
-    def test_a_submit_that_is_repeated_is_the_same_job(self, http: HttpClient, canned: CannedServer) -> None:
+    def test_all_attempts_of_a_submit_have_the_same_key(self, http: HttpClient, canned: CannedServer) -> None:
         canned.answers = [Canned(0), Canned(503), Canned(202, b'{"id": "a1"}', JSON)]
         assert http.submit("embed", "a").id == "a1"
         assert http.submit("embed", "a").id == "a1"
         keys = [headers["Idempotency-Key"] for _, headers in canned.requests]
         assert keys[0] == keys[1] == keys[2] != keys[3]
 
-    def test_longer_than_there_is_time_is_not_waited(self, http: HttpClient, canned: CannedServer) -> None:
+    def test_a_pause_that_would_exceed_the_timeout_is_not_begun(self, http: HttpClient, canned: CannedServer) -> None:
         canned.answers = [Canned(429, error_body("overloaded"), JSON | {"Retry-After": "999999999"})]
         with pytest.raises(Overloaded, match="words") as found:
             http.embed("a")
         assert (found.value.retry_after_s, len(canned.requests)) == (999_999_999, 1)
 
-    def test_the_pause_is_at_least_what_the_answer_says(self, http: HttpClient, canned: CannedServer) -> None:
+    def test_a_pause_is_at_least_as_long_as_the_answer_asks(self, http: HttpClient, canned: CannedServer) -> None:
         canned.answers = [Canned(503, b"", {"Retry-After": "7"})] * 2 + [Canned(503)] * 6 + [GOOD]
         pauses: list[float] = []
         http._wait(Embed(["a"]), http.until(), pauses.append)
         least = [7, 7, 0.4, 0.8, 1.6, 2, 2, 2]
         assert all(low <= pause <= 1.25 * low for low, pause in zip(least, pauses, strict=True))
-        assert pauses != least  # else clients that were refused together would come back together
+        assert pauses != least  # otherwise clients that were refused together would return together
 
     @pytest.mark.parametrize("status", [400, 500, 504])
-    def test_other_errors_are_not(self, http: HttpClient, canned: CannedServer, status: int) -> None:
+    def test_after_other_errors_it_does_not_try_again(
+        self, http: HttpClient, canned: CannedServer, status: int
+    ) -> None:
         canned.answers = [Canned(status, error_body("unknown_job"), JSON)]
         with pytest.raises(UnknownJob, match="words"):
             http.embed("a")
         assert len(canned.requests) == 1
 
 
-def test_limits_are_asked_for_again_once_a_request_was_too_large(http: HttpClient, canned: CannedServer) -> None:
+def test_after_a_request_that_was_too_large_the_limits_are_read_again(http: HttpClient, canned: CannedServer) -> None:
     canned.answers = [Canned(413, error_body("too_large"), JSON)]
     http._limits = RequestLimits(256, 2**20)
     for _ in range(2):
@@ -120,7 +124,7 @@ def test_a_request_belongs_to_the_trace_of_its_caller(http: HttpClient, canned: 
     ("body", "headers"),
     [(b"", {"Content-Length": "101"}), (b"65\r\n" + b"a" * 101 + b"\r\n0\r\n\r\n", {"Transfer-Encoding": "chunked"})],
 )
-def test_an_answer_that_is_too_large_is_not_read(
+def test_an_answer_over_the_limit_is_not_read(
     http: HttpClient, canned: CannedServer, body: bytes, headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "MAX_ANSWER_BYTES", 100)
@@ -130,12 +134,12 @@ def test_an_answer_that_is_too_large_is_not_read(
 
 
 def offsets(*numbers: int) -> dict[str, Any]:
-    """Return the map of offsets in an answer."""
+    """Return the map of an array of offsets in an answer."""
     return {"dtype": "int64", "shape": [len(numbers)], "data": np.array(numbers, "<i8").tobytes()}
 
 
 def two(rows: Any = ((1,), (2,)), **values: Any) -> Canned:
-    """Return an answer with these rows of vectors."""
+    """Return an answer with these vectors, by default two."""
     return in_msgpack(embeddings=vectors_map(rows), **values)
 
 
@@ -149,7 +153,7 @@ def scores_of(scores: Any) -> Canned:
     return Canned(200, json.dumps({"scores": scores}).encode(), JSON)
 
 
-#: Requests by their names, to each of which many answers cannot be right.
+#: Requests by the name of what they ask for.
 ASK: dict[str, Callable[[HttpClient], object]] = {
     "vectors": lambda http: http.embed(["a", "b"]),
     "token vectors": lambda http: http.embed(["a", "b"], output="tokens"),
@@ -159,7 +163,7 @@ ASK: dict[str, Callable[[HttpClient], object]] = {
     "id": lambda http: http.submit("embed", "a"),
 }
 
-#: Answers that cannot be right, by the request.
+#: Wrong answers to each of these requests.
 WRONG = {
     "vectors": [
         Canned(200, b"[[1, 2]]", JSON),
@@ -196,32 +200,34 @@ WRONG = {
 
 class TestHostile:
     @pytest.mark.parametrize("what", WRONG)
-    def test_an_answer_that_cannot_be_right_is_refused(self, http: HttpClient, canned: CannedServer, what: str) -> None:
+    def test_a_wrong_answer_is_refused(self, http: HttpClient, canned: CannedServer, what: str) -> None:
         http._limits = RequestLimits(256, 2**20)
         for answer in WRONG[what]:
             canned.answers = [answer]
             with pytest.raises(MalformedJob):
                 ASK[what](http)
 
-    def test_hits_are_at_most_those_that_were_asked_for(self, http: HttpClient, canned: CannedServer) -> None:
+    def test_more_hits_than_were_asked_for_are_refused(self, http: HttpClient, canned: CannedServer) -> None:
         canned.answers = [Canned(200, json.dumps({"results": [[{}, {}, {}]]}).encode(), JSON)]
         assert len(http.search("a", k=3)) == 3
         with pytest.raises(MalformedJob, match="3 hits for a query, and 2 were asked for"):
             http.search("a", k=2)
 
-    def test_vectors_have_the_dimension_that_was_asked_for(self, http: HttpClient, canned: CannedServer) -> None:
+    def test_vectors_of_another_dimension_than_asked_for_are_refused(
+        self, http: HttpClient, canned: CannedServer
+    ) -> None:
         canned.answers = [GOOD]
         assert len(http.embed("a", dimensions=2)) == 2
         with pytest.raises(MalformedJob, match="have dimension 2, and 1 was asked for"):
             http.embed("a", dimensions=1)
 
-    def test_parts_of_a_list_have_one_dimension(self, http: HttpClient, canned: CannedServer) -> None:
+    def test_parts_of_different_dimension_are_not_joined(self, http: HttpClient, canned: CannedServer) -> None:
         canned.answers = [GOOD, in_msgpack(embeddings=vectors_map([[1]]))]
         http._limits = RequestLimits(1, 2**20)
         with pytest.raises(NotReady, match="parts of the reply are of different models"):
             http.embed(["a", "b"])
 
-    def test_json_with_very_many_values_is_not_read(self, http: HttpClient, canned: CannedServer) -> None:
+    def test_json_with_too_many_values_is_not_read(self, http: HttpClient, canned: CannedServer) -> None:
         canned.answers = [Canned(200, b'{"results": [[' + b"{}," * 2**21 + b"{}]]}", JSON)]
         with pytest.raises(MalformedJob, match="4,194,304 c"):
             http.search("a")
@@ -234,14 +240,14 @@ class TestHostile:
                 http.embed("a")
             assert len(found.value.message) < 1_200
 
-    def test_so_are_limits(self, http: HttpClient, canned: CannedServer) -> None:
+    def test_a_description_without_limits_is_refused(self, http: HttpClient, canned: CannedServer) -> None:
         wrong = {"limits": {"max_backlog_texts": "x"}, "dimension": None}
         for info in ({}, {"limits": 5, "dimension": 4}, wrong):
             canned.answers = [Canned(200, json.dumps(info).encode(), JSON)]
             with pytest.raises(MalformedJob, match="/info has no limits"):
                 http.embed(["a", "b"])
 
-    def test_a_result_whose_counts_differ_is_refused(self, http: HttpClient, canned: CannedServer) -> None:
+    def test_a_result_with_contradictory_counts_is_refused(self, http: HttpClient, canned: CannedServer) -> None:
         canned.answers = [in_msgpack(embeddings=vectors_map([[1], [2]]), tokens=[1, 2, 3])]
         with pytest.raises(MalformedJob, match="and 3 are"):
             http.job("a1").result()
@@ -257,7 +263,7 @@ class TestHostile:
             (Canned(404, error_body("not_found"), JSON), r"404 \(words\): check the URL and Shoal's version"),
         ],
     )
-    def test_what_no_shoal_answers_is_named(
+    def test_the_error_describes_an_answer_of_another_program(
         self, http: HttpClient, canned: CannedServer, answer: Canned, words: str
     ) -> None:
         canned.answers = [answer]
@@ -273,7 +279,7 @@ class TestHostile:
             http.embed("a")
         assert [(path, headers["Authorization"]) for path, headers in canned.requests] == [("/embed", f"Bearer {KEY}")]
 
-    def test_a_server_that_is_away_is_named(self) -> None:
+    def test_the_error_names_a_server_that_does_not_answer(self) -> None:
         url = f"http://127.0.0.1:{free_port()}"
         with HttpClient(url, KEY, timeout_s=1.0) as http, pytest.raises(Unavailable) as found:
             http.embed("a")
@@ -286,29 +292,29 @@ class TestHostile:
         assert canned.requests == []
 
 
-#: Pieces that a slow server sends or takes, one each 10 ms, before it gives up: far more than there is time for.
+#: Most pieces that a slow server sends or receives, one each 10 ms: far more than the client waits for.
 MAX_PIECES = 3_000
 
-#: A text that takes a slow server several seconds, and does not fit into the buffers of sockets.
+#: A text that a slow server needs several seconds to receive, and that sockets cannot buffer.
 TEXT = "a" * 2**25
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/msgpack\r\nContent-Length: 1000000\r\n\r\n"
 
 
 class SlowServer:
-    """A server of one connection, which `step` serves piece by piece until the client has gone."""
+    """A server for one connection. `step` sends or receives the next piece, until the client disconnects."""
 
     def __init__(self, start: bytes, step: Callable[[socket.socket], int]):
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._start, self._step = start, step
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        #: The bytes so far of all pieces.
+        #: The number of bytes in all pieces so far.
         self.num_bytes = 0
         self.thread = threading.Thread(target=self._serve)
         self.thread.start()
 
     def join(self) -> None:
-        """Wait until the client has gone; one that was given no time to connect never comes."""
+        """Wait until the client has disconnected. A client may have had no time to connect, so this connects too."""
         with suppress(OSError):
             socket.create_connection(self._listener.getsockname()).close()
         self.thread.join(PATIENCE_S)
@@ -328,7 +334,7 @@ class SlowServer:
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., SlowServer]]:
-    """Return a function that starts a slow server; the client must have gone at the end."""
+    """A function that starts a slow server. At the end of the test its client must have disconnected."""
     servers: list[SlowServer] = []
 
     def start(start: bytes, step: Callable[[socket.socket], int]) -> SlowServer:
@@ -350,7 +356,9 @@ def serve() -> Iterator[Callable[..., SlowServer]]:
     ],
     ids=["headers", "interim answers", "body"],
 )
-def test_an_answer_that_trickles_is_given_up(serve: Callable[..., SlowServer], start: bytes, piece: bytes) -> None:
+def test_an_answer_that_arrives_too_slowly_is_given_up(
+    serve: Callable[..., SlowServer], start: bytes, piece: bytes
+) -> None:
     server = serve(start, lambda connection: connection.send(piece))
     with HttpClient(server.url, timeout_s=0.3) as http, pytest.raises(Timeout, match=r"no answer within 0\.3 s"):
         http.embed("a")

@@ -1,4 +1,4 @@
-"""The client over HTTP beside that over Redis, and against the API as it runs. `test_clients.py` has more."""
+"""The client over HTTP, compared with the client over Redis, and with a running API. See also `test_clients.py`."""
 
 import shutil
 import ssl
@@ -36,13 +36,13 @@ pytest_plugins = ["api_fixtures", "http_fixtures"]
 
 TEXTS = [f"{word} {n}" for n in range(40) for word in WORDS]
 
-#: A key that must be in no message.
+#: A key that no message may contain.
 KEY = "a-secret-key"
 
-#: The answer to a submit.
+#: An answer to `submit`.
 SUBMITTED = Canned(202, b'{"id": "a1"}', {"Content-Type": "application/json"})
 
-#: Uses a client, forks, and uses the same client on both sides: `python -c FORKS URL KEY`.
+#: A program that uses a client, forks, and then uses it in both processes: `python -c FORKS URL KEY`.
 FORKS = """
 import os, sys
 from shoal import HttpClient
@@ -136,7 +136,7 @@ class TestLimits:
             ({"max_request_bytes": 10_000}, 4, RequestLimits(256, 5_904)),
         ],
     )
-    def test_they_are_those_of_the_api(self, limits: dict[str, Any], dimension: Any, expected: RequestLimits) -> None:
+    def test_limits_come_from_the_api(self, limits: dict[str, Any], dimension: Any, expected: RequestLimits) -> None:
         defaults = {name: getattr(DEFAULTS, name) for name in ("max_backlog_texts", "max_response_mb")}
         limits = defaults | {"max_request_bytes": DEFAULTS.max_request_bytes} | limits
         assert RequestLimits.from_info({"limits": limits, "dimension": dimension}) == expected
@@ -148,22 +148,21 @@ class TestLimits:
         assert len(limits.split(Embed(["a"] * 9))) == 1
 
 
-class TestWaiting:
-    def test_without_an_answer_the_caller_is_told(self, listen: Listen, make_app: MakeApp) -> None:
-        with HttpClient(listen(make_app()), timeout_s=0.2) as http:
-            with pytest.raises(Timeout, match=r"no answer within 0.2 s from http://127.0.0.1:\d+: try again"):
-                http.embed("storm")
-            http.timeout_s = PATIENCE_S
-            handle = http.submit("embed", "storm")
-            with pytest.raises(Timeout, match=r"has no answer after 0\.2 s: it keeps its place"):
-                handle.result(0.2)
-            assert (handle.status(), handle.cancel()) == ("queued", "cancelled")
-            with pytest.raises(Cancelled):
-                handle.result()
+def test_without_an_answer_timeout_is_raised(listen: Listen, make_app: MakeApp) -> None:
+    with HttpClient(listen(make_app()), timeout_s=0.2) as http:
+        with pytest.raises(Timeout, match=r"no answer within 0.2 s from http://127.0.0.1:\d+: try again"):
+            http.embed("storm")
+        http.timeout_s = PATIENCE_S
+        handle = http.submit("embed", "storm")
+        with pytest.raises(Timeout, match=r"has no answer after 0\.2 s: it keeps its place"):
+            handle.result(0.2)
+        assert (handle.status(), handle.cancel()) == ("queued", "cancelled")
+        with pytest.raises(Cancelled):
+            handle.result()
 
 
 class Service(NamedTuple):
-    """An API in a process of its own, and two keys for it: one may be used without limit, the other twice a second."""
+    """An API in its own process, a key without a limit, and a key for two requests a second."""
 
     url: str
     key: str
@@ -172,7 +171,7 @@ class Service(NamedTuple):
 
 @pytest.fixture(scope="module")
 def service(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """An API, which has a stub worker."""
+    """An API with a stub worker."""
     folder, port, pool = tmp_path_factory.mktemp("service"), free_port(), Keys("test", "service")
     keys = [api_keys.add(folder / "keys", name, "user", rate) for name, rate in (("fast", ""), ("slow", "2/second"))]
     stub = StubWorker(redis_server.url, pool)
@@ -185,16 +184,16 @@ def service(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory)
 
 
 class TestService:
-    def test_a_key_over_its_rate_is_waited_for(self, service: Service) -> None:
+    def test_the_client_waits_when_its_key_is_over_the_rate(self, service: Service) -> None:
         with HttpClient(service.url, service.slow_key, timeout_s=PATIENCE_S) as http:
             assert all(np.array_equal(http.embed(text), vector_of(text)) for text in ("a", "b", "c"))
 
-    def test_it_works_on_both_sides_of_a_fork(self, service: Service) -> None:
+    def test_a_client_works_in_both_processes_after_a_fork(self, service: Service) -> None:
         command = [sys.executable, "-W", "ignore", "-c", FORKS, service.url, service.key]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
         assert done.returncode == 0, done.stderr
 
-    def test_connections_stay_open_and_broken_ones_are_made_anew(self, service: Service) -> None:
+    def test_connections_stay_open_and_broken_ones_are_replaced(self, service: Service) -> None:
         proxy = Proxy(int(service.url.rpartition(":")[2]))
         with proxy, HttpClient(f"http://127.0.0.1:{proxy.port}", service.key, timeout_s=PATIENCE_S) as http:
             for text in ("a", "b", "c"):
@@ -206,7 +205,7 @@ class TestService:
 
 class TestSettings:
     @pytest.mark.parametrize("url", ["localhost:8080", "ftp://host", "http://", "", "http://host?q=1", "http://[::1"])
-    def test_a_url_that_cannot_be_right_is_refused(self, url: str) -> None:
+    def test_a_wrong_url_is_refused(self, url: str) -> None:
         with pytest.raises(InvalidRequest, match="it takes one such as http://localhost:8080"):
             HttpClient(url)
 
@@ -226,7 +225,7 @@ class TestSettings:
             http.submit("embed", "a")
         assert canned.requests[0][0] == "/shoal/v1/jobs"
 
-    def test_the_environments_proxy_is_not_asked_for_this_machine(
+    def test_requests_to_this_machine_bypass_the_environments_proxy(
         self, canned: CannedServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
@@ -237,7 +236,7 @@ class TestSettings:
             http.submit("embed", "a")
 
     @pytest.mark.skipif(not shutil.which("openssl"), reason="needs openssl, to make a certificate")
-    def test_a_server_needs_a_certificate_that_is_trusted(self, canned: CannedServer, tmp_path: Path) -> None:
+    def test_a_server_needs_a_trusted_certificate(self, canned: CannedServer, tmp_path: Path) -> None:
         key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "certificate.pem")
         command = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
         command += f" -keyout {key} -out {certificate}"
@@ -256,7 +255,7 @@ class TestSettings:
         ):
             http.submit("embed", "a")
 
-    def test_a_missing_library_is_named_with_the_command(self) -> None:
+    def test_the_error_of_a_missing_library_has_the_command_to_install_it(self) -> None:
         script = "import sys; sys.modules['httpx2'] = None\nfrom shoal import *\nHttpClient()"
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
         assert "MissingExtra: HttpClient needs 'httpx2', which is not installed: " in done.stderr

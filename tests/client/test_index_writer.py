@@ -1,4 +1,4 @@
-"""Documents that are added to a served index and deleted from it: what goes into the log, and what is refused."""
+"""Adding documents to a served index and deleting them: the changes in the log, and refusals."""
 
 import asyncio
 import time
@@ -38,13 +38,13 @@ DOCUMENT = {"id": "7", "text": "storm in europe", "topic": "sea"}
 
 
 def documents(number: int, text: str = "storm") -> list[dict[str, Any]]:
-    """Return so many documents."""
+    """Return that many documents."""
     return [{"id": str(n), "text": f"{text} {n}"} for n in range(number)]
 
 
 @pytest.fixture
 def served(worker: Worker) -> Iterator[Worker]:
-    """A worker that announces itself, run by a thread."""
+    """An announced worker that runs in a thread."""
     with announced(worker, LaneLimits()), running(worker):
         yield worker
 
@@ -73,33 +73,33 @@ def log(client: Client, keys: Keys) -> Log:
 
 
 class Other:
-    """A second worker, which only announces itself."""
+    """The heartbeats of a second worker, which does not run."""
 
     def __init__(self, client: Client, worker: Worker):
         self._pool, self._about = Pool(client.broker, client.keys, alive_s=3_600), about(worker)
 
     def announce_as(self, name: str) -> None:
-        """Announce it as a worker that serves the index `default` by another name."""
+        """Announce that the worker serves the index `default` under another name."""
         self._pool.announce("other", self._about | {"indexes": {name: self._about["indexes"]["default"]}})
 
     def announce_with(self, **values: Any) -> None:
-        """Announce it, with other values of its own."""
+        """Announce the worker with other values."""
         self._pool.announce("other", self._about | values)
 
-    def announce(self, without: str = "", **of_index: Any) -> None:
-        """Announce it, with other values of the index `default`, and without one of them."""
-        index = {k: v for k, v in self._about["indexes"]["default"].items() if k != without} | of_index
+    def announce(self, without: str = "", **index_values: Any) -> None:
+        """Announce the worker with other values of the index `default`, and without one value."""
+        index = {k: v for k, v in self._about["indexes"]["default"].items() if k != without} | index_values
         self._pool.announce("other", self._about | {"indexes": {"default": index}})
 
 
 @pytest.fixture
 def other(client: Client, worker: Worker) -> Other:
-    """Return a second worker, which is not announced yet."""
+    """A second worker, which is not announced yet."""
     return Other(client, worker)
 
 
 class TestClient:
-    def test_added_documents_have_the_vectors_that_a_build_gives_them(
+    def test_added_documents_get_the_same_vectors_as_in_a_build(
         self, served: Worker, client: Client, log: Log, encoder: Encoder
     ) -> None:
         assert client.index("default").add([DOCUMENT]) == 1
@@ -111,7 +111,7 @@ class TestClient:
         assert change.vectors == pytest.approx(wanted, abs=1e-5)
         assert abs(change.made_at - time.time()) < PATIENCE_S
 
-    def test_256_documents_are_one_step(self, served: Worker, client: Client, log: Log) -> None:
+    def test_256_documents_make_one_change(self, served: Worker, client: Client, log: Log) -> None:
         assert client.index("default").add(documents(DOCUMENTS_PER_CHANGE)) == DOCUMENTS_PER_CHANGE
         assert log.sizes() == [256]
         assert client.index("default").add(iter(documents(DOCUMENTS_PER_CHANGE + 1))) == 257
@@ -123,7 +123,7 @@ class TestClient:
         assert news.delete(str(n) for n in range(MAX_CHANGE_IDS + 1)) == 1_001
         assert [change.deleted[:2] for change in log.changes()] == [("7", "no such id"), ("0", "1"), ("1000",)]
 
-    def test_ids_that_an_index_gave_itself_are_refused(
+    def test_numbers_as_ids_are_refused_if_the_index_numbers_its_documents(
         self, served: Worker, client: Client, log: Log, other: Other
     ) -> None:
         other.announce(ids_are_positions=True)
@@ -139,7 +139,7 @@ class TestClient:
     @pytest.mark.parametrize(
         ("more", "sizes"), [({"body": "x" * 300_000}, [3, 3, 2]), ({"tags": [[]] * 1_000}, [4, 4])]
     )
-    def test_large_documents_and_those_of_many_values_are_written_apart(
+    def test_large_documents_and_documents_of_many_values_make_several_changes(
         self, served: Worker, client: Client, log: Log, more: dict[str, Any], sizes: list[int]
     ) -> None:
         assert client.index("default").add(document | more for document in documents(8)) == 8
@@ -152,7 +152,7 @@ class TestClient:
             client.index("default").delete(["7", "x" * 5_000_000])
         assert log.changes() == []
 
-    def test_a_full_log_refuses_more_and_tells_what_it_took(self, served: Worker, client: Client, log: Log) -> None:
+    def test_the_error_of_a_full_log_says_how_much_is_written(self, served: Worker, client: Client, log: Log) -> None:
         news = client.index("default")
         news.delete(str(n) for n in range(8_500))
         with pytest.raises(TooManyChanges, match=r"build it \(the first 1,000 are written\)$"):
@@ -164,9 +164,7 @@ class TestClient:
         with pytest.raises(TooLarge, match="more than 10,000 documents"):
             news.add(documents(MAX_CHANGES + 1))
 
-    def test_an_index_that_was_published_just_now_is_waited_for(
-        self, served: Worker, client: Client, other: Other
-    ) -> None:
+    def test_a_just_published_index_is_waited_for(self, served: Worker, client: Client, other: Other) -> None:
         async def delete(own: AsyncClient) -> int:
             deleting = asyncio.create_task(own.index("news").delete(["7"]))
             await asyncio.sleep(0)
@@ -179,9 +177,11 @@ class TestClient:
         with pytest.raises(NotReady, match="no worker is ready"):
             client.index("default").add([DOCUMENT])
 
-    def test_workers_that_differ_are_waited_for(self, served: Worker, client: Client, log: Log, other: Other) -> None:
-        for of_index in ({"digest": "d"}, {"dimension": 7}, {"prompt": "query"}):
-            other.announce(**of_index)
+    def test_nothing_is_written_while_workers_differ(
+        self, served: Worker, client: Client, log: Log, other: Other
+    ) -> None:
+        for values in ({"digest": "d"}, {"dimension": 7}, {"prompt": "query"}):
+            other.announce(**values)
             with pytest.raises(NotReady, match=r"with different models, .* so nothing is written"):
                 client.index("default").add([DOCUMENT])
             with pytest.raises(NotReady, match=r"with different models, .* so nothing is written"):
@@ -192,7 +192,7 @@ class TestClient:
         assert log.changes() == []
         assert client.index("default").delete(["7"]) == 1
 
-    def test_a_worker_that_would_not_find_them_is_updated_first(
+    def test_nothing_is_written_while_a_worker_of_an_older_version_serves_the_index(
         self, served: Worker, client: Client, log: Log, other: Other
     ) -> None:
         others: list[Callable[[], None]] = [
@@ -212,7 +212,7 @@ class TestClient:
 @pytest.mark.parametrize(
     "wrong", [{"fingerprint": "f"}, {"vectors": np.ones((1, 3), np.float32)}, {"vectors": None}, {}]
 )
-def test_workers_that_come_to_serve_another_model_meanwhile(
+def test_nothing_is_written_if_a_worker_changes_its_model_meanwhile(
     served: Worker, client: Client, log: Log, other: Other, wrong: dict[str, Any]
 ) -> None:
     async def add(own: AsyncClient) -> Written:
@@ -220,9 +220,9 @@ def test_workers_that_come_to_serve_another_model_meanwhile(
 
         async def call(job: Job) -> Reply:
             if not wrong:
-                other.announce(digest="d")  # heartbeats alone tell it
+                other.announce(digest="d")  # only the heartbeats show the change
             assert job.fingerprint == served.encoder.fingerprint
-            if "fingerprint" in wrong:  # the worker that takes the job has another one by then
+            if "fingerprint" in wrong:  # the worker's fingerprint has changed when it takes the job
                 return await writer.call(replace(job, **wrong))
             return replace(await writer.call(job), **wrong)
 
@@ -256,12 +256,12 @@ class TestHttp:
         with HttpClient(listen(make_app()), timeout_s=PATIENCE_S) as client:
             yield client
 
-    def test_full_requests_fit_into_a_change(self, http: HttpClient, log: Log) -> None:
+    def test_a_full_request_fits_into_a_change(self, http: HttpClient, log: Log) -> None:
         assert MAX_REQUEST_DOCUMENTS * 4 * 4_096 + MAX_REQUEST_BYTES <= MAX_BYTES
         assert http.index("default").add(document | {"tags": [[]] * 1_000} for document in documents(7)) == 7
         assert log.sizes() == [2, 2, 2, 1]
 
-    def test_a_full_log_tells_what_it_took(self, http: HttpClient, client: Client, log: Log) -> None:
+    def test_the_error_of_a_full_log_says_how_much_is_written(self, http: HttpClient, client: Client, log: Log) -> None:
         client.index("default").delete(str(n) for n in range(9_950))
         with pytest.raises(TooManyChanges, match=r"\(the first 32 are written\)"):
             http.index("default").add(documents(64))
@@ -272,7 +272,7 @@ class TestHttp:
 class TestApi:
     PLACE = "/v1/indexes/default/documents"
 
-    def test_a_request_is_one_step(self, make_app: MakeApp, log: Log) -> None:
+    def test_a_request_makes_one_change(self, make_app: MakeApp, log: Log) -> None:
         api = make_app().test_client()
         answer = api.post(self.PLACE, json={"documents": documents(MAX_CHANGE_IDS)}).get_json()
         assert answer == {"index": "default", "num": 1_000, "position": answer["position"]}
@@ -282,7 +282,7 @@ class TestApi:
         assert api.post(self.PLACE, data=body, content_type="application/msgpack").status_code == 200
         assert log.changes()[-1].documents[0].fields == {"topic": "sea"}
 
-    def test_what_cannot_be_added_or_deleted_is_refused_as_a_whole(self, make_app: MakeApp, log: Log) -> None:
+    def test_a_request_with_a_wrong_part_is_refused_as_a_whole(self, make_app: MakeApp, log: Log) -> None:
         long = [document | {"a": "x" * 300_000} for document in documents(5)]
         wrong: list[tuple[str, Any, int, str]] = [
             ("POST", b"", 400, "the body is not JSON"),
@@ -306,7 +306,7 @@ class TestApi:
         for method, body, status, words in wrong:
             given = {"data": body} if isinstance(body, bytes) else {"json": body}
             assert words in error_of(api.open(self.PLACE, method=method, **given), status)[1]
-        for value in (float("nan"), b"a", {b"a": 1}):  # msgpack has what JSON has not
+        for value in (float("nan"), b"a", {b"a": 1}):  # values of msgpack that JSON does not have
             body = packed({"documents": [DOCUMENT | {"a": value}]})
             refused = api.post(self.PLACE, data=body, content_type="application/msgpack")
             assert 'document 0 (id "7"): "a" has a' in error_of(refused, 422)[1]
@@ -314,12 +314,12 @@ class TestApi:
         assert "the index is" in error_of(named, 422)[1]
         assert log.changes() == []
 
-    def test_texts_are_as_long_as_the_setting_says(self, make_app: MakeApp) -> None:
+    def test_texts_over_the_setting_are_refused(self, make_app: MakeApp) -> None:
         api = make_app(max_text_chars=10).test_client()
         refused = api.post(self.PLACE, json={"documents": [DOCUMENT]})
         assert "the text has 15 characters and may have 10" in error_of(refused, 422)[1]
 
-    def test_the_key_of_an_admin_is_needed(self, guarded: Guarded) -> None:
+    def test_an_admins_key_is_needed(self, guarded: Guarded) -> None:
         def ask(name: str, method: str, body: dict[str, Any]) -> TestResponse:
             return guarded.ask(name, method, self.PLACE, json=body)
 

@@ -1,4 +1,4 @@
-"""Large jobs: refused before they are put, and answered where they were put by plain XADD."""
+"""Large jobs: refused before they are put, and answered with an error if a program has put one all the same."""
 
 import tracemalloc
 from collections.abc import Mapping, Sequence
@@ -20,12 +20,12 @@ from shoal.queue.delivery import HEAD_BYTES
 from shoal.queue.lane import MAX_PUT_BYTES
 from shoal_workers.loop.worker import Worker
 
-#: More than a job may have.
+#: More bytes than a job may have.
 TOO_MANY_BYTES = MAX_PUT_BYTES + 1
 
 
 def put_plainly(queue: Queue, job: Job) -> None:
-    """Put a job as a program does that has no script."""
+    """Put a job like a program that does not use the script."""
     queue.redis.rpush(queue.keys.lane("interactive"), job.pack())
 
 
@@ -36,12 +36,12 @@ def code(reply: Reply | None) -> str:
 
 
 def map_of_texts(texts: bytes) -> bytes:
-    """Return a job whose texts are these bytes."""
+    """Return the bytes of a job whose `texts` are these msgpack bytes."""
     return b"\x84" + bytes(msgpack.packb({"v": 1, "id": "x", "op": "embed"}))[1:] + b"\xa5texts" + texts
 
 
 class NotesSizes(Broker):
-    """A broker that notes how many bytes of a job its scripts returned."""
+    """A broker that notes the most bytes of a job that its scripts returned."""
 
     job_bytes = 0
 
@@ -52,7 +52,7 @@ class NotesSizes(Broker):
         return result
 
 
-def test_jobs_of_too_many_bytes_are_not_put(queue: Queue) -> None:
+def test_jobs_with_too_many_bytes_are_not_put(queue: Queue) -> None:
     large = Embed(["x" * (TOO_MANY_BYTES // 2)] * 2)
     with pytest.raises(TooLarge, match="33,554,432: split the list"):
         queue.put("bulk", [large])
@@ -60,7 +60,7 @@ def test_jobs_of_too_many_bytes_are_not_put(queue: Queue) -> None:
     assert queue.backlog()["bulk"] == 1
 
 
-def test_a_long_list_with_copies_of_a_long_query_is_refused_before_it_is_packed(redis_url: str, keys: Keys) -> None:
+def test_a_long_list_with_a_long_query_is_refused_before_it_is_packed(redis_url: str, keys: Keys) -> None:
     query, texts = "x" * 2**20, ["a"] * (32 * TEXTS_PER_JOB)
     with Client(redis_url, key_prefix=keys.prefix, pool=keys.pool) as client:
         tracemalloc.start()
@@ -71,7 +71,7 @@ def test_a_long_list_with_copies_of_a_long_query_is_refused_before_it_is_packed(
 
 
 @pytest.mark.parametrize("block_s", [0.0, 0.1])
-def test_a_job_of_too_many_bytes_is_answered(queue: Queue, worker: Worker, block_s: float) -> None:
+def test_a_job_with_too_many_bytes_is_answered(queue: Queue, worker: Worker, block_s: float) -> None:
     large, other = Embed(["x" * TOO_MANY_BYTES], reply_to="me"), Embed(["storm"], reply_to="me")
     put_plainly(queue, large)
     (taken,) = worker.consumer.take({"interactive": 1}, block_s)
@@ -83,7 +83,7 @@ def test_a_job_of_too_many_bytes_is_answered(queue: Queue, worker: Worker, block
     assert code(*queue.inbox("me").wait()) == "done"
 
 
-def test_of_a_job_of_too_many_bytes_the_beginning_is_taken_from_a_dead_worker_too(queue: Queue, worker: Worker) -> None:
+def test_only_the_beginning_of_a_job_with_too_many_bytes_is_reclaimed(queue: Queue, worker: Worker) -> None:
     large, broker = Embed(["x" * TOO_MANY_BYTES]), NotesSizes(queue.broker.connection_pool)
     put_plainly(queue, large)
     assert len(Consumer(broker, queue.keys, "dead").take({"interactive": 1})) == 1
@@ -92,12 +92,12 @@ def test_of_a_job_of_too_many_bytes_the_beginning_is_taken_from_a_dead_worker_to
     assert broker.job_bytes == HEAD_BYTES
     assert (len(taken.data), taken.size_bytes) == (HEAD_BYTES, len(large.pack()))
     broker.close()
-    while queue.backlog()["interactive"]:  # "w" is no worker that is alive
+    while queue.backlog()["interactive"]:  # "w" is not alive, so its job is reclaimed again
         worker.step(block_s=0)
     assert code(queue.wait_result(large.id, 0)) == "too_large"
 
 
-def test_a_job_of_many_empty_maps_takes_no_memory() -> None:
+def test_a_job_with_many_empty_maps_uses_little_memory() -> None:
     data = map_of_texts(b"\xdd" + MAX_VALUES.to_bytes(4, "big") + b"\x80" * MAX_VALUES)
     tracemalloc.start()
     with pytest.raises(TooLarge, match="over 1,048,576 values: split it"):

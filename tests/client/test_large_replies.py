@@ -1,4 +1,4 @@
-"""Large replies: sent over slow links, given up where they cannot be sent, and limited in size."""
+"""Large replies: slow connections, replies that cannot be sent, and the limit of their size."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,19 +28,19 @@ from shoal_workers.loop.worker import Worker
 
 pytest_plugins = ["api_fixtures"]
 
-#: Time for which a result is kept once it was read, in seconds: docs/architecture.md.
+#: Seconds for which a result is kept after it was read, as docs/architecture.md says.
 READ_TTL_S = 60
 
 
 @contextmanager
 def queue_over(proxy: Proxy, queue: Queue, answer_s: float) -> Iterator[Queue]:
-    """The same queue over the proxy, of which each answer may take `answer_s`."""
+    """Yield the same queue through the proxy. Each answer of Redis may take `answer_s`."""
     with closing(Broker.connect(f"redis://127.0.0.1:{proxy.port}/0", answer_s)) as broker:
         yield Queue(broker, queue.keys)
 
 
 def put_tokens(queue: Queue, num_bytes: int, dimension: int, **fields: object) -> Job:
-    """Put a job whose token vectors have about so many bytes."""
+    """Put a job whose token vectors have about `num_bytes`."""
     text = " ".join(["storm"] * 30)
     job = Embed([f"{text} {n}" for n in range(num_bytes // (4 * dimension * 34))], Options(output="tokens"))
     queue.put("interactive", [job])
@@ -48,22 +48,22 @@ def put_tokens(queue: Queue, num_bytes: int, dimension: int, **fields: object) -
 
 
 def code(reply: Reply | None) -> str:
-    """The error code of a reply, or its status."""
+    """Return the error code of a reply, or its status."""
     assert reply is not None
     return reply.error.code if reply.error else reply.status
 
 
 async def limit_replies(client: AsyncClient) -> None:
-    """Have replies to a client that are over 16 KiB refused."""
+    """Make the client refuse replies of over 16 KiB."""
     client.max_reply_bytes = 2**14
 
 
 class TestSending:
-    def test_a_large_reply_has_the_time_that_its_bytes_take(self, queue: Queue, redis_server: RedisServer) -> None:
+    def test_a_large_reply_has_more_time_than_other_commands(self, queue: Queue, redis_server: RedisServer) -> None:
         job = Embed(["storm"])
         queue.put("interactive", [job])
         (delivery,) = queue.take("w", LANES, 1)
-        vectors = np.zeros((8_000, 1_000), np.float32)  # 3.2 s on the link, of which sockets hide less than one
+        vectors = np.zeros((8_000, 1_000), np.float32)  # 3.2 s on this connection; sockets buffer less than 1 s
         link = Proxy(redis_server.port, bytes_per_s=10_000_000)
         with link, queue_over(link, queue, answer_s=2) as slow:
             consumer = Consumer(slow.broker, queue.keys, "w", max_reply_bytes=2 * vectors.nbytes)
@@ -78,7 +78,7 @@ class TestSending:
         with link, queue_over(link, queue, answer_s=5) as broken:
             worker = Worker(broken.consumer(), encoder, {}, Bucketing(4_096))
             while queue.backlog()["interactive"] and num_failures < 5:
-                worker.admission._next_reclaim = 0.0  # at once, where `run` would look a second later
+                worker.admission._next_reclaim = 0.0  # reclaim at once instead of after a second
                 try:
                     worker.step(block_s=0)
                 except Unavailable:
@@ -104,13 +104,13 @@ class TestSending:
 
 
 def tokens_worker(queue: Queue, encoder: Encoder, max_reply_bytes: int) -> Worker:
-    """A worker with passes of a hundred tokens and replies of at most so many bytes."""
+    """Return a worker with passes of a hundred tokens, and replies of at most `max_reply_bytes`."""
     consumer = Consumer(queue.broker, queue.keys, "w", max_reply_bytes=max_reply_bytes)
     return Worker(consumer, encoder, {}, Bucketing(100))
 
 
 class TestTokenVectors:
-    def test_they_are_refused_as_soon_as_they_are_over_the_limit(self, queue: Queue, encoder: Encoder) -> None:
+    def test_a_job_is_refused_as_soon_as_its_tokens_are_over_the_limit(self, queue: Queue, encoder: Encoder) -> None:
         words = [f"{first} {second}" for first in WORDS for second in WORDS]
         job = Embed(words * 16, Options(output="tokens"))
         queue.put("interactive", [job])
@@ -119,7 +119,7 @@ class TestTokenVectors:
         assert code(queue.wait_result(job.id, 0)) == "too_large"
         assert worker.counters["batches"] == 0
 
-    def test_a_list_of_too_many_words_is_not_put(self, client: Client) -> None:
+    def test_a_list_with_too_many_words_is_not_put(self, client: Client) -> None:
         client.pool.announce("w", {"state": "ready", "dimension": 384, "max_tokens": 256})
         texts = ["seven words that are ten tokens long"] * 10_000
         with pytest.raises(TooLarge, match="at least 70,000 tokens"):
@@ -128,7 +128,7 @@ class TestTokenVectors:
             client.submit("embed", texts[:2_000], output="tokens")
         assert queue_of(client).backlog()["interactive"] == 0
 
-    def test_of_a_list_whose_size_is_not_known_a_few_parts_are_under_way(self, client: Client, serving: Worker) -> None:
+    def test_a_list_of_unknown_size_is_sent_a_few_parts_at_a_time(self, client: Client, serving: Worker) -> None:
         client.run(limit_replies)
         texts = [f"{'storm' * 20}{n}" for n in range(1_000)]
         with pytest.raises(TooLarge, match="of 250 parts"):
@@ -136,7 +136,7 @@ class TestTokenVectors:
         assert serving.counters["texts"] < 100
 
 
-def test_many_read_a_large_result_at_the_same_time(queue: Queue, make_app: MakeApp) -> None:
+def test_many_clients_can_read_a_large_result_at_the_same_time(queue: Queue, make_app: MakeApp) -> None:
     job = Embed(["storm"])
     queue.put("interactive", [job])
     vectors = np.full((DEFAULTS.max_reply_mb * 2**8 - 1, 1_000), 0.1, np.float32)
@@ -152,7 +152,7 @@ def test_many_read_a_large_result_at_the_same_time(queue: Queue, make_app: MakeA
         assert list(threads.map(read, range(8))) == [200] * 8
 
 
-def test_a_result_can_be_read_again_and_that_does_not_prolong_its_life(queue: Queue) -> None:
+def test_a_second_reading_of_a_result_does_not_prolong_its_life(queue: Queue) -> None:
     job = Embed(["storm"])
     queue.put("interactive", [job])
     queue.reply([Answer(delivery, Reply(job.id)) for delivery in queue.take("w", LANES, 1)])

@@ -1,4 +1,4 @@
-"""The handles of long jobs and of indexes: what they wait for, send and download."""
+"""The handles of long jobs and of indexes: waits, uploads and downloads."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -36,12 +36,12 @@ JSON = {"Content-Type": "application/json"}
 
 
 def status(word: str, **values: Any) -> LongJobStatus:
-    """Return the state of a job."""
+    """Return a state of a job."""
     return LongJobStatus(ID, "embed_file", word, {"source": "/news.csv"}, 1.0, **values)
 
 
 class Jobs:
-    """Long jobs with made-up states: one after the other, and the last one again and again."""
+    """Long jobs with made-up states. Each query returns the next state, and the last state is repeated."""
 
     def __init__(self, *states: LongJobStatus | Exception):
         self._states = list(states)
@@ -56,13 +56,13 @@ class Jobs:
 
 
 def handle(*states: LongJobStatus | Exception) -> LongHandle:
-    """Return the handle of a job with these states."""
+    """Return the handle of a job with these successive states."""
     jobs: Any = Jobs(*states)
     return LongHandle(jobs, ID)
 
 
 class TestLongHandle:
-    def test_it_waits_until_the_job_is_done(self) -> None:
+    def test_a_wait_lasts_until_the_job_is_done(self) -> None:
         progress = Progress(rows=7, fraction=0.5)
         job = handle(status("queued"), status("running", progress=progress), status("done", result={"rows": 14}))
         seen: list[str] = []
@@ -102,7 +102,7 @@ class TestSourceFile:
             write_items(path, ["storm"])
         assert path.read_text() == "mine"
 
-    def test_what_is_no_text_is_named_and_leaves_no_file(self, tmp_path: Path) -> None:
+    def test_an_item_that_is_no_text_is_named_and_leaves_no_file(self, tmp_path: Path) -> None:
         for wrong in (7, {"text": {1}}):
             with pytest.raises(InvalidRequest, match="text 1 is "):
                 write_items(tmp_path / "items.jsonl", ["storm", wrong])
@@ -118,7 +118,7 @@ def test_texts_are_written_beside_the_vectors(client: Client, tmp_path: Path) ->
     job.cancel()
 
 
-def test_texts_of_a_call_that_is_refused_are_deleted(client: Client, tmp_path: Path) -> None:
+def test_the_texts_of_a_refused_call_are_deleted(client: Client, tmp_path: Path) -> None:
     out = tmp_path / "vectors"
     with pytest.raises(InvalidRequest, match="webhook is "):
         client.bulk(["storm"], out, webhook="ftp://x")
@@ -129,7 +129,7 @@ def test_texts_of_a_call_that_is_refused_are_deleted(client: Client, tmp_path: P
     client.bulk(["storm"], out).cancel()
 
 
-def test_texts_that_are_sent_again_with_their_key_are_the_same_job(client: Client, tmp_path: Path) -> None:
+def test_the_same_texts_with_the_same_key_are_the_same_job(client: Client, tmp_path: Path) -> None:
     first, again, other = (client.bulk(["storm"], tmp_path / "vectors", idempotency_key=key) for key in "aab")
     assert first.id == again.id != other.id
     sources = [client.long_jobs.status(job.id).arguments["source"] for job in (first, other)]
@@ -139,7 +139,7 @@ def test_texts_that_are_sent_again_with_their_key_are_the_same_job(client: Clien
     assert sorted(map(str, tmp_path.iterdir())) == sorted(sources)
 
 
-def test_a_build_through_redis_takes_a_file(client: Client) -> None:
+def test_a_build_over_redis_needs_a_file(client: Client) -> None:
     with pytest.raises(InvalidRequest, match="source has documents: write them into a file"):
         client.index("news").build([{"id": "1", "text": "storm"}])
 
@@ -151,13 +151,13 @@ def answer(**values: Any) -> Canned:
 
 @pytest.fixture
 def http(canned: CannedServer) -> Iterator[HttpClient]:
-    """Return a client of the server with made-up answers."""
+    """A client of the server with made-up answers."""
     with HttpClient(canned.url, timeout_s=PATIENCE_S) as client:
         yield client
 
 
 def result(*parts: dict[str, bytes]) -> bytes:
-    """Return the manifest of a result with these files."""
+    """Return the manifest of a result whose parts have these files."""
     about = [
         {
             "checksums": {name: sha256(data).hexdigest() for name, data in part.items()},
@@ -169,12 +169,12 @@ def result(*parts: dict[str, bytes]) -> bytes:
 
 
 def files(*contents: bytes) -> Sequence[Canned]:
-    """Return the answers that have these files."""
+    """Return the answers to downloads of these contents."""
     return [Canned(200, data, {"Content-Type": "application/octet-stream"}) for data in contents]
 
 
 def asked(canned: CannedServer) -> list[tuple[str, str]]:
-    """Return the method and the path of each request so far."""
+    """Return the method and the path of each past request."""
     return [(method, path) for (method, _), (path, _) in zip(canned.bodies, canned.requests, strict=True)]
 
 
@@ -182,7 +182,7 @@ DONE = answer(**status("done").to_map())
 
 
 class TestOverHttp:
-    def test_a_file_is_uploaded_from_its_beginning_by_each_attempt(
+    def test_each_attempt_uploads_a_file_from_its_beginning(
         self, http: HttpClient, canned: CannedServer, tmp_path: Path
     ) -> None:
         data = b"headline\n" + b"storm\n" * 50_000
@@ -208,7 +208,7 @@ class TestOverHttp:
         http.bulk(f"text {number}" for number in range(3))
         assert canned.bodies[0][1].splitlines()[1] == b'{"text": "text 1"}'
 
-    def test_a_url_is_named(self, http: HttpClient, canned: CannedServer) -> None:
+    def test_a_url_is_sent_as_the_source(self, http: HttpClient, canned: CannedServer) -> None:
         canned.answers = [answer(id=ID, status="queued")]
         http.index("news").build("s3://bucket/news.jsonl", webhook="https://example.org/done", idempotency_key="once")
         assert wire.unpack(canned.bodies[0][1]) == {
@@ -218,16 +218,16 @@ class TestOverHttp:
         (path, headers), *_ = canned.requests
         assert (path, headers["Idempotency-Key"]) == ("/v1/indexes/news/builds", "once")
 
-    def test_a_file_that_is_not_there(self, http: HttpClient, tmp_path: Path) -> None:
+    def test_a_missing_file_is_refused(self, http: HttpClient, tmp_path: Path) -> None:
         with pytest.raises(InvalidRequest, match="there is no file"):
             http.bulk(tmp_path / "none.csv")
 
-    def test_all_that_is_told_of_a_job_is_read(self, http: HttpClient, canned: CannedServer) -> None:
+    def test_all_fields_of_a_state_are_read(self, http: HttpClient, canned: CannedServer) -> None:
         running = status("running", progress=Progress(rows=7, rows_per_s=3.5), worker="w1", started_at=2.0)
         canned.answers = [answer(**running.to_map())]
         assert http.long_job(ID).jobs.status(ID) == running
 
-    def test_a_job_whose_deletion_was_sent_twice_is_deleted(self, http: HttpClient, canned: CannedServer) -> None:
+    def test_a_deletion_whose_first_answer_was_lost_succeeds(self, http: HttpClient, canned: CannedServer) -> None:
         gone = Canned(404, json.dumps({"error": {"code": "unknown_job", "message": "no job"}}).encode(), JSON)
         canned.answers = [answer(**status("done").to_map()), Canned(0), gone]
         http.long_job(ID).delete()
@@ -235,7 +235,7 @@ class TestOverHttp:
         with pytest.raises(UnknownJob):
             http.long_job(ID).delete()
 
-    def test_what_is_no_long_job(self, http: HttpClient, canned: CannedServer) -> None:
+    def test_the_state_of_another_kind_of_job_is_refused(self, http: HttpClient, canned: CannedServer) -> None:
         wrong: list[tuple[dict[str, Any], type[Exception]]] = [
             ({"id": ID, "status": "done"}, UnknownJob),
             ({"id": ID, "status": "asleep", "kind": "embed_file"}, MalformedJob),
@@ -262,7 +262,7 @@ class TestOverHttp:
         ]
         assert wire.unpack(canned.bodies[1][1]) == {"version": "2026-1"}
 
-    def test_a_change_that_takes_its_time_is_waited_for(self, http: HttpClient, canned: CannedServer) -> None:
+    def test_a_slow_change_of_versions_is_waited_for(self, http: HttpClient, canned: CannedServer) -> None:
         versions = [{"version": "2026-1", "is_current": True}]
         done = status("done", result={"name": "news", "versions": versions})
         running = answer(**status("running").to_map())
@@ -273,7 +273,7 @@ class TestOverHttp:
         ]
         assert http.index("news").rollback() == versions
 
-    def test_a_change_that_no_runner_does_is_cancelled(self, http: HttpClient, canned: CannedServer) -> None:
+    def test_without_a_runner_a_change_of_versions_is_cancelled(self, http: HttpClient, canned: CannedServer) -> None:
         waits = answer(id=ID, status="queued", note="no runner is alive")
         canned.answers = [Canned(202, *waits[1:]), answer(id=ID, status="cancelled")]
         with pytest.raises(NotReady, match="no runner is alive"):
@@ -288,7 +288,7 @@ class TestOverHttp:
         folder = http.long_job(ID).save(tmp_path / "vectors")
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == parts | {"manifest.json": result(parts)}
 
-    def test_a_download_goes_on(self, http: HttpClient, canned: CannedServer, tmp_path: Path) -> None:
+    def test_an_interrupted_download_is_continued(self, http: HttpClient, canned: CannedServer, tmp_path: Path) -> None:
         parts = {"part-00000.npy": b"first", "part-00001.npy": b"second"}
         (tmp_path / "part-00000.npy").write_bytes(b"first")
         bad = answer(**status("done", progress=Progress(num_bad=1)).to_map())
@@ -310,14 +310,14 @@ class TestOverHttp:
             http.long_job(ID).save(tmp_path)
         assert not [path for path in tmp_path.iterdir() if not path.name.startswith(".")]
 
-    def test_a_manifest_that_cannot_be_right(self, http: HttpClient, canned: CannedServer, tmp_path: Path) -> None:
+    def test_a_wrong_manifest_is_refused(self, http: HttpClient, canned: CannedServer, tmp_path: Path) -> None:
         for manifest in (b"{}", b"nothing", result({"../outside": b""}), result({".hidden": b""})):
             canned.answers = [*files(manifest)]
             with pytest.raises(MalformedJob, match="manifest"):
                 http.long_job(ID).save(tmp_path / "vectors")
 
 
-def test_a_job_goes_through_the_api(listen: Listen, make_app: MakeApp, client: Client, tmp_path: Path) -> None:
+def test_long_jobs_over_a_running_api(listen: Listen, make_app: MakeApp, client: Client, tmp_path: Path) -> None:
     (tmp_path / "news.csv").write_text("headline\nstorm\n")
     with HttpClient(listen(make_app(roots=str(tmp_path))), timeout_s=PATIENCE_S) as http:
         job = http.bulk(tmp_path / "news.csv", text_column="headline", dimensions=8, normalize=False)

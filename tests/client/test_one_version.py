@@ -1,12 +1,11 @@
-"""A search that was split is answered from one version of the index, though workers open it one after the other."""
+"""All parts of a split search are answered from one version of the index, though workers switch one by one."""
 
 import json
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import chain, repeat
 
 import pytest
+from awaiting import answering
 from conftest import PATIENCE_S
 from http_servers import Canned, CannedServer
 from hypothesis import given
@@ -14,48 +13,19 @@ from hypothesis import strategies as st
 from queues import Queue
 
 from shoal import Client, HttpClient
-from shoal.client.parts import SWITCH_PAUSE_S, of_other_versions
-from shoal.contract.jobs import LANES, TEXTS_PER_JOB, Job
+from shoal.client.parts import SWITCH_PAUSE_S, jobs_to_repeat
+from shoal.contract.jobs import TEXTS_PER_JOB, Job
 from shoal.contract.replies import Reply
 from shoal.errors import Internal, NotReady
-from shoal.queue.delivery import Answer
 
 pytest_plugins = ["http_fixtures"]
 
-#: Queries that make three jobs.
+#: Queries that are split into three jobs.
 QUERIES = ["storm"] * (2 * TEXTS_PER_JOB + 5)
 
 
-@contextmanager
-def answering(queue: Queue, versions: Iterator[str]) -> Iterator[list[int]]:
-    """Answer searches in a thread, each job from the next of the versions; yield the number of queries of each job."""
-    stopped = threading.Event()
-    sizes: list[int] = []
-
-    def serve() -> None:
-        while not stopped.is_set():
-            for delivery in queue.take("a", LANES, 1_000, block_s=0.05):
-                job, version = delivery.job(), next(versions)
-                sizes.append(len(job.texts))
-                queue.reply([Answer(delivery, reply_to(job, version), job.reply_to)])
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        yield sizes
-    finally:
-        stopped.set()
-        thread.join()
-
-
-def reply_to(job: Job, version: str) -> Reply:
-    """Return the reply of a worker that has this version of the index."""
-    hits = [[{"id": version, "score": 1.0, "text": "t"}] for _ in job.texts]
-    return Reply(job.id, hits=hits, index_version=version)
-
-
 def ids(results: Sequence[Sequence[dict[str, str]]]) -> set[str]:
-    """Return the ids of all hits, which are the versions that they are from."""
+    """Return the ids of all hits. The id of a hit is its version of the index."""
     assert len(results) == len(QUERIES)
     return {hit["id"] for hits in results for hit in hits}
 
@@ -68,15 +38,23 @@ def ids(results: Sequence[Sequence[dict[str, str]]]) -> set[str]:
         (chain(["v1", "v2", "v1", "v2"], repeat("v2")), {"v2"}, 6),
     ],
 )
-def test_older_parts_are_computed_again(
+def test_parts_from_older_versions_are_computed_again(
     queue: Queue, client: Client, versions: Iterator[str], expected: set[str], num_jobs: int
 ) -> None:
-    with answering(queue, versions) as sizes:
+    answered: list[Job] = []
+
+    def reply(job: Job) -> Reply:
+        answered.append(job)
+        version = next(versions)
+        hits = [[{"id": version, "score": 1.0, "text": "t"}] for _ in job.texts]
+        return Reply(job.id, hits=hits, index_version=version)
+
+    with answering(queue, reply):
         assert ids(client.search(QUERIES)) == expected
-    assert len(sizes) == num_jobs
+    assert len(answered) == num_jobs
 
 
-def test_over_http_parts_of_other_versions_are_asked_for_again(canned: CannedServer) -> None:
+def test_over_http_parts_from_other_versions_are_requested_again(canned: CannedServer) -> None:
     limits = {"max_backlog_texts": 1, "max_response_mb": 96, "max_request_bytes": 2**25}
     bodies = [{"dimension": 4, "limits": limits}]
     bodies += [{"results": [[{"id": version}]], "index_version": version} for version in ("v1", "v1", "v2")]
@@ -87,11 +65,11 @@ def test_over_http_parts_of_other_versions_are_asked_for_again(canned: CannedSer
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=8), st.lists(st.sampled_from("abc"), max_size=30))
-def test_whatever_versions_come_those_of_one_are_returned(first: list[str], later: list[str]) -> None:
+def test_all_replies_are_from_one_version_in_the_end(first: list[str], later: list[str]) -> None:
     versions = chain(later, repeat("d"))
     found = [Reply(str(n), index_version=version) for n, version in enumerate(first)]
     parts = [Job([str(n)]) for n in range(len(first))]
-    for pause_s, numbers, again in of_other_versions(parts, found, float("inf")):
+    for pause_s, numbers, again in jobs_to_repeat(parts, found, float("inf")):
         assert pause_s in (0.0, SWITCH_PAUSE_S)
         assert numbers == sorted(set(numbers))
         assert [job.texts for job in again] == [[str(n)] for n in numbers]
@@ -102,11 +80,11 @@ def test_whatever_versions_come_those_of_one_are_returned(first: list[str], late
 
 
 @pytest.mark.parametrize("until", [0, float("inf")])
-def test_after_an_error_or_too_long_nothing_is_computed_again(until: float) -> None:
+def test_after_an_error_or_the_deadline_nothing_is_computed_again(until: float) -> None:
     replies = [Reply(name, index_version=name) for name in ("v1", "v2", "v1")]
     if until:
         replies.insert(1, Reply.failure("b", Internal("bad")))
-    assert list(of_other_versions([], replies, until)) == []
+    assert list(jobs_to_repeat([], replies, until)) == []
 
 
 def test_parts_of_two_versions_are_never_joined() -> None:

@@ -1,4 +1,4 @@
-"""The OpenAPI document as generators of clients read it, and clients that they make of it."""
+"""The OpenAPI document is suitable for generators of clients, and the generated clients work."""
 
 import json
 import os
@@ -17,24 +17,24 @@ from javascript import NODE, needs_node
 
 pytest_plugins = ["api_fixtures", "client_fixtures"]
 
-#: Programs with the plainest calls, and the package.json of what `scripts/test-clients` installs with npm.
+#: Programs with the simplest calls, and the package.json with which `scripts/test-clients` calls npm.
 PROGRAMS = TESTS / "shared/clients"
 
-#: Where it installs them.
+#: The folder into which npm installs the packages.
 PACKAGES = Path(os.environ.get("TEST_JAVASCRIPT_CLIENTS", "/nowhere")) / "node_modules"
 
-#: What it installs beside the Python that runs the tests.
+#: The generator that `scripts/test-clients` installs beside the Python that runs the tests.
 GENERATOR = Path(sys.executable).with_name("openapi-python-client")
 
 
 @pytest.fixture
 def document(api: FlaskClient) -> dict[str, Any]:
-    """The document of a service with all protocols."""
+    """The OpenAPI document of a service with all protocols."""
     found: dict[str, Any] = api.get("/openapi.json").get_json()
     return found
 
 
-def test_each_operation_has_a_short_id_of_its_own(document: dict[str, Any]) -> None:
+def test_each_operation_has_a_short_and_unique_id(document: dict[str, Any]) -> None:
     ids = [about["operationId"] for methods in document["paths"].values() for about in methods.values()]
     assert len(ids) == len(set(ids))
     assert [one for one in ids if not re.fullmatch("[a-z]+([A-Z][a-z]*|V[12])*", one)] == []
@@ -54,11 +54,11 @@ def test_each_operation_has_a_short_id_of_its_own(document: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("path", ["/embed", "/search", "/score"])
-def test_the_plain_calls_have_one_kind_of_success(document: dict[str, Any], path: str) -> None:
+def test_simple_calls_have_one_status_of_success(document: dict[str, Any], path: str) -> None:
     assert [status for status in document["paths"][path]["post"]["responses"] if status[0] == "2"] == ["200"]
 
 
-def test_no_field_of_a_body_with_a_default_is_taken_for_required(document: dict[str, Any]) -> None:
+def test_defaults_of_fields_are_only_in_their_descriptions(document: dict[str, Any]) -> None:
     schemas = document["components"]["schemas"]
     fields = schemas["EmbedBody"]["properties"] | schemas["SearchBody"]["properties"]
     assert [name for name, field in fields.items() if "default" in field] == []
@@ -69,7 +69,7 @@ def test_no_field_of_a_body_with_a_default_is_taken_for_required(document: dict[
 @pytest.mark.parametrize(
     ("path", "body"), [("/embed", {"inputs": "a"}), ("/search", {"queries": "a"}), ("/v1/embeddings", {"input": "a"})]
 )
-def test_a_body_takes_additional_properties_if_the_document_says_so(
+def test_unknown_fields_are_accepted_only_if_the_document_allows_them(
     api: FlaskClient, document: dict[str, Any], path: str, body: dict[str, Any]
 ) -> None:
     schema = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
@@ -79,7 +79,7 @@ def test_a_body_takes_additional_properties_if_the_document_says_so(
 
 
 def generate(command: list[Any], folder: Path) -> str:
-    """Run a command; return what it printed."""
+    """Run a command and return its output."""
     done = subprocess.run([f"{word}" for word in command], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -87,7 +87,7 @@ def generate(command: list[Any], folder: Path) -> str:
 
 @pytest.fixture
 def saved(url: str, tmp_path: Path) -> Path:
-    """The document of a running service in a file."""
+    """A file with the OpenAPI document of a running service."""
     with urlopen(f"{url}/openapi.json") as answer:
         (tmp_path / "openapi.json").write_bytes(answer.read())
     return tmp_path / "openapi.json"
@@ -96,7 +96,7 @@ def saved(url: str, tmp_path: Path) -> Path:
 @pytest.mark.wide
 @needs_node
 @pytest.mark.skipif(not PACKAGES.exists(), reason="needs the packages of scripts/test-clients")
-def test_a_typescript_client(url: str, saved: Path, tmp_path: Path) -> None:
+def test_a_generated_typescript_client_works(url: str, saved: Path, tmp_path: Path) -> None:
     programs = PACKAGES / ".bin"
     (tmp_path / "node_modules").symlink_to(PACKAGES)
     shutil.copy(PROGRAMS / "package.json", tmp_path)
@@ -110,7 +110,7 @@ def test_a_typescript_client(url: str, saved: Path, tmp_path: Path) -> None:
 
 @pytest.mark.wide
 @pytest.mark.skipif(not GENERATOR.exists(), reason="needs openapi-python-client, which scripts/test-clients installs")
-def test_a_python_client(url: str, saved: Path, tmp_path: Path) -> None:
+def test_a_generated_python_client_works(url: str, saved: Path, tmp_path: Path) -> None:
     (tmp_path / "config.yml").write_text("post_hooks: []\n")
     options = ["--path", saved, "--meta", "none", "--output-path", "generated", "--config", "config.yml"]
     generate([GENERATOR, "generate", *options], tmp_path)

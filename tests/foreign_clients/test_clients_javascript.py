@@ -1,4 +1,4 @@
-"""JavaScript clients of the protocols, by the lines that the page has for each, at a running service."""
+"""JavaScript clients work with a running service if they are set up with the lines in docs."""
 
 import json
 import os
@@ -25,7 +25,7 @@ _CHROMA = "found = await embed.generate(texts);"
 _AI = "found = (await embedMany({ model: provider.textEmbeddingModel(MODEL), values: texts })).embeddings;"
 _COHERE = 'client.embed({ model: MODEL, texts, inputType: "classification", embeddingTypes: ["float"] })'
 
-#: What a program imports, beside its lines of the page, and what it does with them to find the vectors of `texts`.
+#: For each package, the imports of a program, and the code after the page's lines that puts the vectors into `found`.
 PROGRAMS = {
     "openai": ('import OpenAI from "openai";', _DATA),
     "@langchain/openai": ('import { OpenAIEmbeddings } from "@langchain/openai";', _LANGCHAIN),
@@ -64,11 +64,11 @@ PROGRAMS = {
     ),
 }
 
-#: What each program has before its lines, and after them.
+#: The code of each program before and after its lines.
 BEFORE = "let found; const { MODEL, texts } = JSON.parse(process.env.ASKED);"
 AFTER = 'process.stdout.write("\\n" + JSON.stringify(found) + "\\n", () => process.exit(0));'
 
-#: Clients whose errors have the service's own sentence, with a call that fails.
+#: Clients whose errors contain the service's message, with a call that fails.
 FAILURES = {
     "openai": _DATA,
     "ollama": "await client.embed({ model: MODEL, input: texts });",
@@ -78,7 +78,7 @@ FAILURES = {
 
 
 def rows() -> dict[str, tuple[str, str]]:
-    """Return the version and the lines of each package, as the page has them."""
+    """Return the version and the lines of each package from the page."""
     found = {}
     for name, (lines, *_) in table(PAGE, "package").items():
         package, version = re.fullmatch(r"`([^`]+)` (\S+)", name).groups()  # type: ignore[union-attr]
@@ -87,7 +87,7 @@ def rows() -> dict[str, tuple[str, str]]:
 
 
 def run(url: str, package: str, call: str, model: str) -> Any:
-    """Let node run the lines of a package and the call, and return what it leaves in `found`."""
+    """Let node run a package's lines and the call; return the value of `found` at the end."""
     folder = os.environ.get("TEST_JAVASCRIPT_CLIENTS") or pytest.skip("needs the packages of scripts/test-clients")
     lines = rows()[package][1].replace("http://localhost:8080", url)
     code = "\n".join([PROGRAMS[package][0], BEFORE, lines, call, AFTER])
@@ -101,8 +101,8 @@ def run(url: str, package: str, call: str, model: str) -> Any:
 @pytest.mark.wide
 @needs_node
 @pytest.mark.parametrize("package", PROGRAMS)
-def test_the_vectors_are_shoals_own(served: Any, url: str, model: str, package: str) -> None:
-    prompt = "query" if package == "@ai-sdk/cohere" else None  # it says that each text is one
+def test_the_clients_vectors_equal_shoals(served: Any, url: str, model: str, package: str) -> None:
+    prompt = "query" if package == "@ai-sdk/cohere" else None  # this client says that each text is a query
     body = {"inputs": TEXTS, "prompt_name": prompt}
     expected = np.asarray(served.ask("POST", "/embed", body).body, np.float32)
     check_same(run(url, package, PROGRAMS[package][1], model), expected)
@@ -111,12 +111,12 @@ def test_the_vectors_are_shoals_own(served: Any, url: str, model: str, package: 
 @pytest.mark.wide
 @needs_node
 @pytest.mark.parametrize("package", FAILURES)
-def test_an_error_has_the_services_words(url: str, package: str) -> None:
+def test_the_clients_error_contains_the_services_message(url: str, package: str) -> None:
     call = f"try {{ {FAILURES[package]} }} catch (error) {{ found = error.message; }}"
     assert "is not served here: ask for" in run(url, package, call, "any-other")
 
 
-def test_the_page_has_each_package_with_the_version_that_is_tested() -> None:
+def test_the_page_lists_the_tested_versions() -> None:
     package = json.loads((ROOT / "tests/shared/clients/package.json").read_text("utf-8"))
     versions = {name: version for name, (version, _) in rows().items()}
     assert versions.items() <= package["dependencies"].items()

@@ -1,4 +1,4 @@
-"""Long jobs of all clients: the same tests for each, on a real Redis, without a runner and with one."""
+"""The tests of long jobs that all clients share, on a real Redis, with and without a runner."""
 
 import json
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("rq")
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients wait for a change of versions as long as tests do, also while the machine is busy."""
+    """Let clients wait for a change of versions as long as the tests do, because the machine may be busy."""
     for module in ("redis.long_jobs", "http.long_jobs"):
         monkeypatch.setattr(f"shoal.client.{module}.CHANGE_TIMEOUT_S", PATIENCE_S)
 
@@ -52,7 +52,7 @@ def source(keys: Keys) -> Iterator[Path]:
 
 
 class TestWithoutARunner:
-    def test_a_job_is_looked_at_paused_resumed_cancelled_and_deleted(
+    def test_a_job_can_be_queried_paused_resumed_cancelled_and_deleted(
         self, client: AnyClient, source: Path, tmp_path: Path
     ) -> None:
         job = bulk(client, source, tmp_path / "vectors", dimensions=8)
@@ -70,7 +70,7 @@ class TestWithoutARunner:
         with pytest.raises(UnknownJob):
             job.status()
 
-    def test_a_wait_shows_each_state_and_ends_at_its_time(
+    def test_a_wait_reports_each_state_and_ends_at_its_timeout(
         self, client: AnyClient, source: Path, tmp_path: Path
     ) -> None:
         job, seen = bulk(client, source, tmp_path / "vectors"), list[str]()
@@ -79,13 +79,13 @@ class TestWithoutARunner:
         assert set(seen) == {"queued"}
         assert job.cancel() == "cancelled"
 
-    def test_what_is_no_job_is_unknown(self, client: AnyClient) -> None:
+    def test_an_unknown_job_is_an_error_of_every_method(self, client: AnyClient) -> None:
         job = client.long_job("nobody")
         for use in (job.status, job.progress, job.wait, job.pause, job.resume, job.cancel, job.delete):
             with pytest.raises(UnknownJob, match=r'no .*job "nobody"'):
                 use()
 
-    def test_a_file_is_named_with_the_options_of_its_vectors(
+    def test_a_file_is_submitted_with_the_options_of_its_vectors(
         self, client: AnyClient, long_jobs: LongJobs, source: Path, tmp_path: Path
     ) -> None:
         job = bulk(client, source, tmp_path / "vectors", format="npy", text_column="text", normalize=False)
@@ -99,7 +99,7 @@ class TestWithoutARunner:
         }
         job.cancel()
 
-    def test_texts_and_documents_are_written_to_a_file(
+    def test_texts_and_documents_are_submitted_as_a_file(
         self, client: AnyClient, long_jobs: LongJobs, tmp_path: Path
     ) -> None:
         job = bulk(client, iter(["storm", {"id": "7", "text": "rain"}]), tmp_path / "vectors")
@@ -110,7 +110,7 @@ class TestWithoutARunner:
         ]
         job.cancel()
 
-    def test_a_file_that_the_server_has_is_not_sent(
+    def test_a_file_of_the_server_is_not_uploaded(
         self, client: AnyClient, long_jobs: LongJobs, source: Path, tmp_path: Path
     ) -> None:
         for job in (
@@ -120,7 +120,9 @@ class TestWithoutARunner:
             assert long_jobs.status(job.id).arguments["source"] == source.name
             job.cancel()
 
-    def test_a_build_is_submitted_once(self, client: AnyClient, long_jobs: LongJobs, source: Path) -> None:
+    def test_the_same_build_with_the_same_key_is_the_same_job(
+        self, client: AnyClient, long_jobs: LongJobs, source: Path
+    ) -> None:
         news = client.index("news")
         asked: dict[str, Any] = {"publish": False, "on_bad": "skip", "drop_changes_before": 1_700_000_000.5}
         first, second = (news.build(source, idempotency_key="once", **asked) for _ in range(2))
@@ -132,20 +134,20 @@ class TestWithoutARunner:
             news.build(source, publish=True, idempotency_key="once")
         first.cancel()
 
-    def test_an_option_that_there_is_not_is_refused(self, client: AnyClient, source: Path, tmp_path: Path) -> None:
+    def test_an_unknown_option_is_refused(self, client: AnyClient, source: Path, tmp_path: Path) -> None:
         with pytest.raises(InvalidRequest, match='unknown option "fast": the known ones are text_column, id_column, '):
             client.index("news").build(source, fast=True)
         with pytest.raises(InvalidRequest, match='"normalise": did you mean normalize'):
             bulk(client, source, tmp_path / "vectors", normalise=True)
 
-    def test_versions_need_one(self, client: AnyClient) -> None:
+    def test_methods_for_versions_raise_not_ready(self, client: AnyClient) -> None:
         news = client.index("news")
         for use in (news.versions, lambda: news.delete_version("v1")):
             with pytest.raises(NotReady, match=r"no runner .*is alive: start one"):
                 use()
 
 
-def test_without_redis_the_caller_is_told(make_client: MakeClient) -> None:
+def test_without_redis_unavailable_is_raised(make_client: MakeClient) -> None:
     client = make_client(f"redis://127.0.0.1:{free_port()}/0")
     for use in (client.long_job("nobody").status, client.long_job("nobody").wait, client.index("news").versions):
         with pytest.raises(Unavailable, match="Redis does not answer"):
@@ -154,7 +156,7 @@ def test_without_redis_the_caller_is_told(make_client: MakeClient) -> None:
 
 @pytest.fixture
 def runner(long_jobs: LongJobs, keys: Keys, redis_url: str, tmp_path: Path) -> Iterator[Process]:
-    """A runner at work, and a worker whose vectors are made up."""
+    """A running runner, and a worker with made-up vectors."""
     worker = StubWorker(redis_url, keys)
     worker.start()
     own = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool, "index_home": tmp_path / "indexes"}
@@ -173,7 +175,7 @@ def current(versions: list[dict[str, Any]]) -> str:
 
 @pytest.mark.wide
 @pytest.mark.usefixtures("runner")
-def test_a_runner_does_all_of_it(client: AnyClient, source: Path, tmp_path: Path) -> None:
+def test_a_runner_does_all_kinds_of_jobs(client: AnyClient, source: Path, tmp_path: Path) -> None:
     job, seen = bulk(client, source, source.with_suffix(".vectors")), list[str]()
     assert job.wait(PATIENCE_S, on_status=lambda status: seen.append(status.status))["num_vectors"] == 1
     assert (seen[-1], job.status(), job.progress().rows) == ("done", "done", 1)

@@ -1,4 +1,4 @@
-"""Clients that need older releases of libraries, at a running service: vectors are those of Sentence Transformers."""
+"""Clients that need older releases of libraries get the vectors of Sentence Transformers from a running service."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ pytest_plugins = ["client_fixtures"]
 pytestmark = pytest.mark.wide
 
 TEXTS = ["storm in europe", "market falls", "the rain " * 40]
-#: The prompt of the tiny model for queries.
+#: The tiny model's prompt for queries.
 QUERY = "storm "
 
 
@@ -62,7 +62,7 @@ class TestLiteLLM:
             ("huggingface", "/embed", {"input_type": "embed"}),
         ],
     )
-    def test_vectors_are_those_of_the_reference(
+    def test_vectors_equal_the_reference(
         self,
         older: Older,
         url: str,
@@ -78,7 +78,7 @@ class TestLiteLLM:
         check_same(found, reference(TEXTS)[:, : more.get("dimensions")])
         assert np.linalg.norm(found, axis=1) == pytest.approx(np.ones(len(TEXTS)), abs=1e-5)
 
-    def test_an_error_is_raised(self, older: Older, url: str) -> None:
+    def test_an_unknown_model_is_an_error(self, older: Older, url: str) -> None:
         place = {"model": "openai/text-embedding-3-small", "api_base": f"{url}/v1", "api_key": "none"}
         code = """
 import litellm

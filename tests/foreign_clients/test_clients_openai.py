@@ -1,4 +1,4 @@
-"""Clients of OpenAI's API, at a running service: their vectors are those of Sentence Transformers."""
+"""Clients of OpenAI's API get the vectors of Sentence Transformers from a running service."""
 
 import asyncio
 import importlib
@@ -12,10 +12,10 @@ pytest_plugins = ["client_fixtures"]
 
 openai = pytest.importorskip("openai")
 
-pytestmark = [pytest.mark.wide, pytest.mark.filterwarnings("ignore")]  # those of the clients are not ours
+pytestmark = [pytest.mark.wide, pytest.mark.filterwarnings("ignore")]  # the clients' warnings do not matter here
 
 TEXTS = ["storm in europe", "", "market falls", "the rain " * 40]
-#: More than a request to OpenAI may have.
+#: More texts than a request to OpenAI may have.
 MANY = [f"storm {n}" for n in range(3_000)]
 
 
@@ -28,24 +28,28 @@ def client(url: str) -> Any:
 
 @pytest.mark.client("openai")
 class TestOpenAI:
-    def test_vectors_by_default_are_those_of_the_reference(self, client: Any, model: str, reference: Reference) -> None:
+    def test_vectors_equal_the_reference(self, client: Any, model: str, reference: Reference) -> None:
         answer = client.embeddings.create(model=model, input=TEXTS)
         check_same([item.embedding for item in answer.data], reference(TEXTS))
         assert [item.index for item in answer.data] == [0, 1, 2, 3]
         assert answer.model == model
         assert answer.usage.prompt_tokens == answer.usage.total_tokens > len(TEXTS)
 
-    def test_so_are_lists_of_numbers(self, client: Any, model: str, reference: Reference) -> None:
+    def test_vectors_as_lists_of_numbers_equal_it_too(self, client: Any, model: str, reference: Reference) -> None:
         answer = client.embeddings.create(model=model, input="market falls", encoding_format="float", user="u")
         check_same([answer.data[0].embedding], reference(["market falls"]))
 
-    def test_dimensions_cut_and_normalise_again(self, client: Any, model: str, reference: Reference) -> None:
+    def test_dimensions_shorten_vectors_and_normalise_them_again(
+        self, client: Any, model: str, reference: Reference
+    ) -> None:
         answer = client.embeddings.create(model=model, input=TEXTS, dimensions=8)
         check_same([item.embedding for item in answer.data], reference(TEXTS)[:, :8])
         lengths = [np.linalg.norm(item.embedding) for item in answer.data]
         assert lengths == pytest.approx([1.0] * len(TEXTS), abs=1e-5)
 
-    def test_more_texts_than_openai_takes_come_in_order(self, client: Any, model: str, reference: Reference) -> None:
+    def test_a_request_may_have_more_texts_than_openai_allows(
+        self, client: Any, model: str, reference: Reference
+    ) -> None:
         answer = client.embeddings.create(model=model, input=MANY)
         check_same([item.embedding for item in answer.data], reference(MANY))
 
@@ -59,7 +63,7 @@ class TestOpenAI:
             client.embeddings.create(model="text-embedding-3-small", input="a")
         assert (failure.value.code, failure.value.type) == ("model_not_found", "not_found_error")
 
-    def test_the_asynchronous_client_gets_the_same(self, url: str, model: str, reference: Reference) -> None:
+    def test_the_asynchronous_client_gets_the_same_vectors(self, url: str, model: str, reference: Reference) -> None:
         async def vectors() -> list[list[float]]:
             async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client:
                 answers = [client.embeddings.create(model=model, input=text) for text in TEXTS]
@@ -71,11 +75,11 @@ class TestOpenAI:
         with pytest.raises(openai.BadRequestError, match=r"dimensions is 33: the vectors of .* have 32"):
             client.embeddings.create(model=model, input="a", dimensions=33)
 
-    def test_token_ids_are_refused_with_the_setting_to_change(self, client: Any, model: str) -> None:
+    def test_the_error_of_token_ids_names_the_clients_setting(self, client: Any, model: str) -> None:
         with pytest.raises(openai.BadRequestError, match="check_embedding_ctx_length=False"):
             client.embeddings.create(model=model, input=[[15_339, 1_917]])
 
-    def test_it_waits_and_asks_again_when_the_key_was_used_too_often(
+    def test_the_client_waits_and_tries_again_when_its_key_is_over_the_rate(
         self, limited: tuple[str, str], model: str, reference: Reference
     ) -> None:
         url, key = limited

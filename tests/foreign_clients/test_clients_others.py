@@ -1,4 +1,4 @@
-"""Clients of Infinity, Ollama and Cohere, at a running service: their vectors are those of Sentence Transformers."""
+"""Clients of Infinity, Ollama and Cohere get the vectors of Sentence Transformers from a running service."""
 
 import base64
 import importlib
@@ -15,10 +15,10 @@ ollama = pytest.importorskip("ollama")
 cohere = pytest.importorskip("cohere")
 httpx = pytest.importorskip("httpx")
 
-pytestmark = [pytest.mark.wide, pytest.mark.filterwarnings("ignore")]  # those of the clients are not ours
+pytestmark = [pytest.mark.wide, pytest.mark.filterwarnings("ignore")]  # the clients' warnings do not matter here
 
 TEXTS = ["storm in europe", "market falls", "the rain " * 40]
-#: The prompt of the tiny model for queries.
+#: The tiny model's prompt for queries.
 QUERY = "storm "
 
 
@@ -42,28 +42,28 @@ class TestOllama:
         with ollama.Client(host=url) as client:
             yield client
 
-    def test_vectors_are_those_of_the_reference(self, client: Any, model: str, reference: Reference) -> None:
+    def test_vectors_equal_the_reference(self, client: Any, model: str, reference: Reference) -> None:
         answer = client.embed(model=model, input=TEXTS)
         check_same(answer.embeddings, reference(TEXTS))
         assert answer.prompt_eval_count > len(TEXTS)
         check_same(client.embed(model=model, input=TEXTS[0], dimensions=8).embeddings, reference(TEXTS[:1])[:, :8])
         check_same([client.embeddings(model=model, prompt=TEXTS[0]).embedding], reference(TEXTS[:1]))
 
-    def test_more_dimensions_than_there_are_are_all(self, client: Any, model: str, reference: Reference) -> None:
+    def test_too_many_dimensions_give_the_whole_vector(self, client: Any, model: str, reference: Reference) -> None:
         check_same(client.embed(model=model, input=TEXTS[0], dimensions=4_096).embeddings, reference(TEXTS[:1]))
 
-    def test_the_model_is_there(self, client: Any, model: str) -> None:
+    def test_the_served_model_can_be_pulled(self, client: Any, model: str) -> None:
         assert client.pull(model).status == "success"
         assert [part.status for part in client.pull("MODEL:latest", stream=True)] == ["success"]
         with pytest.raises(ollama.ResponseError, match="is not served here"):
             client.pull("llama3")
 
-    def test_the_model_is_found(self, client: Any, model: str) -> None:
+    def test_the_served_model_is_listed(self, client: Any, model: str) -> None:
         assert [found.model for found in client.list().models] == [model, "model"]
         assert [found.model for found in client.ps().models] == [model]
         assert client.show(model).capabilities == ["embedding"]
 
-    def test_an_error_is_raised(self, client: Any) -> None:
+    def test_an_unknown_model_is_an_error(self, client: Any) -> None:
         with pytest.raises(ollama.ResponseError, match="is not served here"):
             client.embed(model="nomic-embed-text", input="a")
 
@@ -95,7 +95,7 @@ class TestCohere:
         with httpx.Client(timeout=60) as transport:
             yield cohere.ClientV2(api_key="none", base_url=url, httpx_client=transport)
 
-    def test_vectors_are_those_of_the_reference(self, client: Any, model: str, reference: Reference) -> None:
+    def test_vectors_equal_the_reference(self, client: Any, model: str, reference: Reference) -> None:
         found = client.embed(model=model, texts=TEXTS, input_type="search_document", embedding_types=["float", "int8"])
         check_same(found.embeddings.float_, reference(TEXTS))
         rounded = np.array(found.embeddings.int8)
@@ -106,23 +106,23 @@ class TestCohere:
         found = client.embed(model=model, texts=["rain"], input_type="search_query", embedding_types=["float"])
         check_same(found.embeddings.float_, reference([QUERY + "rain"]))
 
-    def test_other_formats_are_made_of_the_same_numbers(self, client: Any, model: str, reference: Reference) -> None:
+    def test_other_formats_have_the_same_vectors(self, client: Any, model: str, reference: Reference) -> None:
         formats = ["int8", "uint8", "base64"]
         found = client.embed(model=model, texts=TEXTS, input_type="search_document", embedding_types=formats).embeddings
         assert np.array_equal(np.array(found.uint8) - 128, found.int8)
         check_same([np.frombuffer(base64.b64decode(row), "<f4") for row in found.base64], reference(TEXTS))
 
-    def test_bits_are_the_signs(self, client: Any, model: str, reference: Reference) -> None:
+    def test_binary_formats_have_the_signs(self, client: Any, model: str, reference: Reference) -> None:
         formats = ["binary", "ubinary"]
         found = client.embed(model=model, texts=TEXTS, input_type="search_document", embedding_types=formats)
         assert np.array_equal(found.embeddings.ubinary, np.packbits(reference(TEXTS) >= 0, axis=1))
         assert np.array_equal(np.array(found.embeddings.binary) + 128, found.embeddings.ubinary)
 
-    def test_the_older_version(self, url: str, model: str, reference: Reference) -> None:
+    def test_the_older_protocol_works_too(self, url: str, model: str, reference: Reference) -> None:
         with httpx.Client(timeout=60) as transport:
             client = cohere.Client(api_key="none", base_url=url, httpx_client=transport)
             check_same(client.embed(texts=TEXTS, model=model).embeddings, reference(TEXTS))
 
-    def test_an_error_is_raised(self, client: Any) -> None:
+    def test_an_unknown_model_is_an_error(self, client: Any) -> None:
         with pytest.raises(cohere.NotFoundError, match="is not served here"):
             client.embed(model="embed-v4.0", texts=["a"], input_type="search_query", embedding_types=["float"])

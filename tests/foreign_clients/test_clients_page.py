@@ -1,4 +1,4 @@
-"""The lines that the page has for each client, at a running service."""
+"""The lines in docs for each Python client work with a running service."""
 
 import os
 import sys
@@ -24,7 +24,7 @@ from haystack import Document
 found = [each.embedding for each in embedder.run([Document(content=text) for text in texts])["documents"]]
 """
 
-#: What a program has before its lines for Shoal, and after them: the vectors of `texts`.
+#: For each client, the code before its lines for Shoal, and the code after them that puts the vectors into `found`.
 PROGRAMS = {
     "openai": (
         "from openai import OpenAI",
@@ -78,7 +78,7 @@ PROGRAMS = {
 
 
 def python_of(client: str) -> str:
-    """Return the Python that has the client; skip the test if there is none."""
+    """Return the Python in which the client is installed; skip the test if there is none."""
     try:
         version(client)
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Clients that rerank, at a running service: their scores are those of Sentence Transformers' CrossEncoder."""
+"""Clients that rerank get the scores of Sentence Transformers' CrossEncoder from a running service."""
 
 import importlib
 from collections.abc import Callable
@@ -13,21 +13,21 @@ pytest_plugins = ["client_fixtures"]
 
 httpx = pytest.importorskip("httpx")
 
-pytestmark = [pytest.mark.wide, pytest.mark.filterwarnings("ignore")]  # those of the clients are not ours
+pytestmark = [pytest.mark.wide, pytest.mark.filterwarnings("ignore")]  # the clients' warnings do not matter here
 
 QUERY = "storm in europe"
 TEXTS = ["market falls", "the storm rises", "rain and change " * 40, "", "a change of climate"]
 
-#: Largest difference of two scores that are the same but for rounding.
+#: Largest difference between two equal scores, which comes from rounding.
 MAX_DIFFERENCE = 1e-3
 
-#: Fails the test unless these are the numbers of the best texts, in order, and their scores.
+#: A function that fails the test if a ranking, of numbers and scores of texts, has not the best texts in order.
 CheckRanking = Callable[[list[tuple[int, float]]], None]
 
 
 @pytest.fixture(scope="session")
 def expected(reranker_source: Path, torch_reference: None) -> list[float]:
-    """The scores of the texts by Sentence Transformers."""
+    """The scores of the texts that Sentence Transformers computes."""
     from sentence_transformers import CrossEncoder
 
     transformer = CrossEncoder(str(reranker_source), device="cpu", local_files_only=True)
@@ -48,11 +48,11 @@ def check_ranking(expected: list[float]) -> CheckRanking:
 
 @pytest.fixture
 def reranker(reranker_source: Path) -> str:
-    """The name of the reranker that is served."""
+    """The name of the served reranker."""
     return str(reranker_source)
 
 
-def test_the_scores_differ(expected: list[float]) -> None:
+def test_the_expected_scores_differ_enough(expected: list[float]) -> None:
     assert np.diff(sorted(expected)).min() > 2 * MAX_DIFFERENCE
 
 
@@ -60,7 +60,7 @@ def test_the_scores_differ(expected: list[float]) -> None:
 class TestCohere:
     @pytest.fixture
     def make(self, url: str) -> Any:
-        """A function that makes a client of the named class."""
+        """A function that returns a client of the named class."""
         cohere = pytest.importorskip("cohere")
         with httpx.Client(timeout=60) as transport:
             yield lambda name: getattr(cohere, name)(api_key="none", base_url=url, httpx_client=transport)
@@ -73,7 +73,7 @@ class TestCohere:
         check_ranking([(item.index, item.relevance_score) for item in found.results])
         assert len(found.results) == 2
 
-    def test_the_older_version(self, make: Any, reranker: str, check_ranking: CheckRanking) -> None:
+    def test_the_older_protocol_works_too(self, make: Any, reranker: str, check_ranking: CheckRanking) -> None:
         documents = [{"title": text} for text in TEXTS]
         found = make("Client").rerank(
             model=reranker, query=QUERY, documents=documents, rank_fields=["title"], return_documents=True
@@ -83,7 +83,7 @@ class TestCohere:
         check_ranking([(item.index, item.relevance_score) for item in found.results])
         assert [item.document.text for item in found.results] == [TEXTS[item.index] for item in found.results]
 
-    def test_an_error_is_raised(self, make: Any) -> None:
+    def test_an_unknown_model_is_an_error(self, make: Any) -> None:
         cohere = importlib.import_module("cohere")
         with pytest.raises(cohere.NotFoundError, match="is not served here: ask for"):
             make("ClientV2").rerank(model="rerank-v3.5", query=QUERY, documents=TEXTS)

@@ -1,4 +1,4 @@
-"""The code that the page offers to copy: each sample runs as it was copied, and finds what the page shows."""
+"""The samples of code on the service's page run as they are copied, and find the hits that the page shows."""
 
 import importlib.util
 import json
@@ -28,13 +28,13 @@ pytest_plugins = ["browser_fixtures"]
 
 pytestmark = pytest.mark.wide
 
-#: Words that mean something to shells, to JSON and to Python.
+#: Characters with a meaning in shells, JSON or Python.
 ODD = """storm's "europe" $HOME `id` \\n {0} %s é 洪水"""
 
-#: What a program prints after a sample in Python: what it has found.
+#: Code after a sample in Python that prints the texts of its hits, or the number of its vectors.
 FOUND = "\nimport json; print(json.dumps([hit['text'] for hit in hits] if 'hits' in globals() else len(vectors)))\n"
 
-#: Requests by the part of the address that asks for them.
+#: For the name of a search, the part of the page's address that asks for it.
 ASKED = {
     "words": "#search?query={}&mode=lexical&group=topic",
     "filtered": '#search?query={}&filter={{"topic":{{"in":["storm","rain"]}}}}&diversity=0.5',
@@ -44,18 +44,18 @@ ASKED = {
 
 @pytest.fixture
 def key(tmp_path: Path) -> str:
-    """Return a key of the service."""
+    """A key of the service."""
     return api_keys.add(tmp_path / "keys", "reader", "user", "")
 
 
 @pytest.fixture
 def url(listen: Listen, make_app: MakeApp, page_worker: Worker, key: str, tmp_path: Path) -> str:
-    """Return the URL of a service that needs the key."""
+    """The URL of a service that needs the key."""
     return f"{listen(make_app(api_keys_file=str(tmp_path / 'keys')))}/"
 
 
 def show(open_page: OpenPage, url: str, key: str, address: str) -> "Page":
-    """Return the page at an address, once it has used the key."""
+    """Open the page at an address and enter the key; return the page."""
     page = open_page(url + address, permissions=["clipboard-read", "clipboard-write"])
     page.get_by_role("dialog").get_by_label("Key").fill(key)
     page.keyboard.press("Enter")
@@ -66,7 +66,7 @@ def show(open_page: OpenPage, url: str, key: str, address: str) -> "Page":
 
 
 def copy(page: "Page", name: str) -> str:
-    """Return a sample as the button copies it."""
+    """Copy the named sample with the page's button, and return it."""
     code = page.get_by_role("region", name="This request as code")
     code.get_by_role("button", name=name, exact=True).click()
     expect(code.get_by_role("button", name=name, exact=True)).to_have_attribute("aria-pressed", "true")
@@ -76,7 +76,7 @@ def copy(page: "Page", name: str) -> str:
 
 
 def run(command: list[str], key: str, given: str = "") -> str:
-    """Run a command, with the key where samples look for it, and return what it prints."""
+    """Run a command with the key in the environment, and return its output."""
     done: subprocess.CompletedProcess[str] = subprocess.run(
         command, env=os.environ | {"SHOAL_KEY": key}, input=given, capture_output=True, text=True, timeout=PATIENCE_S
     )
@@ -86,7 +86,7 @@ def run(command: list[str], key: str, given: str = "") -> str:
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
 @pytest.mark.parametrize("asked", ASKED)
-def test_a_search_by_curl_and_in_python(open_page: OpenPage, url: str, key: str, asked: str) -> None:
+def test_samples_of_a_search_in_curl_and_python_work(open_page: OpenPage, url: str, key: str, asked: str) -> None:
     page = show(open_page, url, key, ASKED[asked].format("storm"))
     answer = json.loads(run(["sh", "-c", copy(page, "curl").replace("curl ", "curl -s ", 1)], key))
     found = json.loads(run([sys.executable, "-"], key, copy(page, "Python") + FOUND).splitlines()[-1])
@@ -97,7 +97,7 @@ def test_a_search_by_curl_and_in_python(open_page: OpenPage, url: str, key: str,
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
-def test_odd_words_and_options_of_compare(open_page: OpenPage, url: str, key: str) -> None:
+def test_samples_of_a_comparison_work_with_odd_characters_and_options(open_page: OpenPage, url: str, key: str) -> None:
     page = show(open_page, url, key, "#compare")
     page.get_by_label("Up to 20 texts").fill(f"{ODD}\nmarket falls")
     expect(page.locator(".matrix td button")).to_have_count(4)
@@ -114,7 +114,7 @@ def test_odd_words_and_options_of_compare(open_page: OpenPage, url: str, key: st
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("openai"), reason="needs openai: scripts/test-clients has it")
-def test_the_vectors_by_openai(open_page: OpenPage, url: str, key: str) -> None:
+def test_the_sample_for_openais_client_works(open_page: OpenPage, url: str, key: str) -> None:
     page = show(open_page, url, key, "#compare")
     printed = run([sys.executable, "-"], key, copy(page, "openai") + FOUND)
     assert int(printed) == len(page.get_by_label("Up to 20 texts").input_value().splitlines())

@@ -1,4 +1,4 @@
-"""Programs that had a smaller service of their own: the vectors that they get are those of Sentence Transformers."""
+"""Programs that used the protocol of a smaller service get the vectors of Sentence Transformers."""
 
 from typing import Any
 
@@ -22,20 +22,20 @@ def post(url: str) -> Any:
         yield lambda path, body: client.post(path, json=body).raise_for_status()
 
 
-def test_predictions_are_the_vectors(post: Any, reference: Reference) -> None:
+def test_predictions_equal_the_reference(post: Any, reference: Reference) -> None:
     check_same(post("/predict", {"text": TEXTS}).json()["embeddings"], reference(TEXTS))
     means = [np.mean(rows, axis=0) for rows in post("/predict?output=tokens", {"text": TEXTS[:2]}).json()["ys"]]
     check_same(means, reference(TEXTS[:2]))
 
 
 @pytest.mark.parametrize("path", ["/json_embed/", "/orjson_embed/"])
-def test_lists_are_the_vectors(post: Any, path: str, model: str, reference: Reference) -> None:
+def test_vectors_in_json_equal_the_reference(post: Any, path: str, model: str, reference: Reference) -> None:
     answer = post(path, {"model_name": model, "input": TEXTS}).json()
     assert answer["model_name"] == model
     check_same(answer["embedding"], reference(TEXTS))
 
 
-def test_bytes_are_the_vectors(post: Any, model: str, reference: Reference) -> None:
+def test_vectors_in_bytes_equal_the_reference(post: Any, model: str, reference: Reference) -> None:
     answer = post("/raw_embed/", {"model_name": model, "input": TEXTS})
     shape = [int(size) for size in answer.headers["X-Shape"].split(",")]
     check_same(np.frombuffer(answer.content, answer.headers["X-Dtype"]).reshape(shape), reference(TEXTS))

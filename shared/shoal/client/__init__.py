@@ -1,4 +1,4 @@
-"""The clients of programs and of the API: `redis` reaches Redis, `http` the API.
+"""The clients of a service: `redis` talks to Redis, and `http` talks to the API.
 
-They share questions, handles and sources here. It imports the contract, `queue`, `long_jobs` and `records`.
+Both share the questions, handles and sources in this room. Imports the contract, `queue`, `long_jobs` and `records`.
 """

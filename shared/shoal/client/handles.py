@@ -1,4 +1,4 @@
-"""The handles of long jobs and of indexes for programs without an event loop, whichever way a client reaches them."""
+"""Handles of long jobs and of indexes, for programs without an event loop, over Redis and over HTTP."""
 
 import math
 import time
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from shoal.client.http.long_jobs import HttpLongJobs
     from shoal.long_jobs.long_jobs import LongJobs
 
-#: Is called with each state of a job that is seen.
+#: A function that is called with each state of a job that a client receives.
 OnStatus = Callable[[LongJobStatus], object]
 
-#: Seconds between two looks at a job that is waited for: the first of them, and the most.
+#: First and longest pause between two queries of a job's state, in seconds.
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.05, 0.5
 
-#: Seconds for which a wait goes on while Redis or the API does not answer.
+#: Seconds that a wait goes on without an answer of Redis or of the API.
 MAX_AWAY_S = 60.0
 
-#: Longest time for a change of an index's versions, which waits behind others.
+#: Longest time to wait for a change of an index's versions, in seconds. The change may queue behind others.
 CHANGE_TIMEOUT_S = 30.0
 
 
 class LongWait:
-    """The wait for the end of a long job, of any time without `timeout_s`: its looks at the state of the job."""
+    """The state of a wait for a long job's end: time left, pauses and missed answers. No `timeout_s` means no limit."""
 
     def __init__(self, job_id: str, timeout_s: float | None, on_status: OnStatus | None):
         self._job_id = job_id
@@ -40,7 +40,7 @@ class LongWait:
         self._answered_at, self._pause_s = -math.inf, FIRST_PAUSE_S
 
     def saw(self, status: LongJobStatus) -> bool:
-        """Take a state; return True if the job is done. Raises the error of a job that failed, and Cancelled."""
+        """Note a state; return True if the job has ended. Raises the error of a failed job, and Cancelled."""
         self._answered_at = time.monotonic()
         if self._on_status:
             self._on_status(status)
@@ -49,12 +49,12 @@ class LongWait:
         return status.has_ended
 
     def missed(self, error: Unavailable) -> None:
-        """Take it that there was no answer; raise the error if there was none at first, or for `MAX_AWAY_S`."""
+        """Note that no answer came; raise the error if none ever came, or none for `MAX_AWAY_S`."""
         if time.monotonic() - self._answered_at > MAX_AWAY_S:
             raise error
 
     def pause_s(self) -> float:
-        """Return the seconds until the next look; raise Timeout if the time is over."""
+        """Return the seconds until the next query; raise Timeout if the time is over."""
         if (left_s := self._until - time.monotonic()) <= 0:
             raise Timeout(f"job {self._job_id} is not done after {self._timeout_s:g} s: it goes on, wait again")
         pause_s, self._pause_s = self._pause_s, min(MAX_PAUSE_S, 2 * self._pause_s)
@@ -73,14 +73,14 @@ class LongHandle:
         return self.jobs.status(self.id).status
 
     def progress(self) -> Progress:
-        """Return the progress: rows, bad rows with the first messages, fraction, rows a second and seconds left."""
+        """Return the numbers of rows and bad rows, messages of the first bad rows, the speed, and the time left."""
         return self.jobs.status(self.id).progress
 
     def wait(self, timeout_s: float | None = None, on_status: OnStatus | None = None) -> dict[str, Any]:
-        """Return the job's result once it is done; without `timeout_s`, wait for any time.
+        """Wait until the job is done and return its result; without `timeout_s` there is no limit.
 
-        `on_status` is called with each state that is seen, about twice a second. While Redis or the API does not
-        answer, it is asked again for up to a minute. Raises the error of a job that failed, Cancelled, and Timeout.
+        `on_status` is called with each received state, about twice a second. If Redis or the API does not answer, it
+        is asked again for up to a minute. Raises the error of a failed job, Cancelled, and Timeout.
         """
         wait = LongWait(self.id, timeout_s, on_status)
         while True:
@@ -94,50 +94,50 @@ class LongHandle:
             time.sleep(wait.pause_s())
 
     def pause(self) -> str:
-        """Stop the job for a while, without losing what is done; return its status."""
+        """Pause the job, keeping its finished work; return its status."""
         return self.jobs.pause(self.id)
 
     def resume(self) -> str:
-        """Let the job go on if it is paused; return its status."""
+        """Let a paused job continue; return its status."""
         return self.jobs.resume(self.id)
 
     def cancel(self) -> str:
-        """End the job for good; return its status. The files that it has written stay."""
+        """End the job for good; return its status. The files that the job has written stay."""
         return self.jobs.cancel(self.id)
 
     def delete(self) -> None:
-        """Forget the job, which has ended; raises JobNotEnded if it has not.
+        """Delete the job from the list of long jobs; raise JobNotEnded if it has not ended.
 
-        The files of a job that was submitted over HTTP go with it; a folder that the submitter named stays.
+        The files of a job that was submitted over HTTP are deleted too. A folder that the submitter named stays.
         """
         self.jobs.delete(self.id)
 
 
 class BuildOptions(TypedDict, total=False):
-    """The options of a build; those that are not given have the defaults of the long job `build_index`."""
+    """The options of a build. An option that is not given has the default of the long job `build_index`."""
 
-    text_column: str | None  #: without it, the column that looks like texts
-    id_column: str | None  #: without it, `id`, or the positions from 0
-    on_bad: str  #: "raise": a bad row ends the build; "skip": it is left out
-    publish: bool  #: False: the version is built and not served
-    full: bool  #: True: texts that the version built last has are embedded again
-    drop_changes_before: float | None  #: documents added and deleted before it, in Unix seconds, are forgotten
-    language: str | None  #: language of the words, such as "english", or "none"; without it, it is found
-    chunk_tokens: int | None  #: cut documents into chunks of at most so many tokens, each a row of the index
+    text_column: str | None  #: by default the column that looks like texts
+    id_column: str | None  #: by default the column `id`, or the positions from 0 if there is none
+    on_bad: str  #: "raise": a bad row ends the build; "skip": bad rows are left out
+    publish: bool  #: False: the version is built but not served
+    full: bool  #: True: embed all texts, even if the version built last has their vectors
+    drop_changes_before: float | None  #: ignore documents added or deleted before this time, in Unix seconds
+    language: str | None  #: language of the words, such as "english", or "none"; by default it is detected
+    chunk_tokens: int | None  #: most tokens of a chunk; each chunk of a document becomes a row of the index
     chunk_overlap: int  #: most tokens that two neighbouring chunks share
-    field_kinds: list[str]  #: kinds of fields that are not to be found by their values, as "year=number"
-    webhook: str | None  #: URL that is told of the end
-    idempotency_key: str | None  #: the same build with the same key is the same job, within a day
+    field_kinds: list[str]  #: kinds that are given instead of detected from the values, as "year=number"
+    webhook: str | None  #: URL that is notified when the build ends
+    idempotency_key: str | None  #: within a day, the same build with the same key is the same job
 
 
 @dataclass(frozen=True, slots=True)
 class IndexHandle(ABC):
     """An index by its name. Thread-safe.
 
-    Documents are added and deleted while it is served. Runners build it and change its versions: the methods that
-    return versions wait for a runner, at most `CHANGE_TIMEOUT_S`, and raise NotReady if none is alive. A version is a
-    map with `version`, `count`, `built_at`, `model`, `source`, `size_bytes`, `is_current` and `error`; the newest comes
-    first.
+    Documents are added and deleted while the index is served. Runners build it and change its versions. The methods
+    that return versions wait for a runner, at most `CHANGE_TIMEOUT_S`, and raise NotReady if none is alive. A version
+    is a map with `version`, `count`, `built_at`, `model`, `source`, `size_bytes`, `is_current` and `error`. The newest
+    version comes first.
     """
 
     jobs: "LongJobs | HttpLongJobs"
@@ -145,29 +145,27 @@ class IndexHandle(ABC):
 
     @abstractmethod
     def add(self, documents: Iterable[Given]) -> int:
-        """Add documents to the index, each in place of the one that has its id; return their number.
+        """Add documents to the index and return their number. A document replaces the document that has its id.
 
-        A document is a map with `id`, `text` and any other fields that JSON can hold. Every worker finds it within
-        2 s. At most 256 are added in one step, over HTTP 32; with more, the error of a later step says how many are
-        written. Raises BadDocument, or InvalidText, that names the document; UnknownIndex, NotReady, TooLarge, and
-        TooManyChanges once 10,000 documents are added or deleted that no build has folded in.
+        A document is a map of `id`, `text` and any other fields that JSON can express. Every worker finds it within
+        2 s. One step adds at most 256 documents, over HTTP 32; the error of a later step says how many are written.
+        Raises BadDocument or InvalidText, which name the document; UnknownIndex, NotReady and TooLarge; and
+        TooManyChanges if 10,000 documents were added or deleted since the last build.
         """
 
     @abstractmethod
     def delete(self, ids: Iterable[str]) -> int:
-        """Delete the documents that have these ids; return the number of ids, some of which may have no document.
+        """Delete the documents with these ids; return the number of ids, also counting ids without a document.
 
-        At most 1,000 are deleted in one step. Raises InvalidRequest that names the id, and what `add` raises.
+        One step deletes at most 1,000. Raises InvalidRequest, which names the id, and the errors of `add`.
         """
 
     def build(self, source: File | Iterable[Item], **options: Unpack[BuildOptions]) -> LongHandle:
         """Submit a build of a new version from a file of documents, and return at once.
 
-        `source` is the path of a file, a URL, which the runner reads, or a `ServerFile`. Over HTTP, a file is uploaded,
-        and so are documents, as dicts; a client that reaches Redis names a file that the runner has below its roots.
-        The options are fields of `BuildOptions`. Bad rows end the build, or are left out with `on_bad="skip"`. Texts
-        that the version built last has are not embedded again, unless `full` is true. The new version is published,
-        unless `publish` is false.
+        `source` is the path of a file, a `ServerFile`, or a URL that the runner reads. Over HTTP, a file or documents
+        as dicts are uploaded. A client that uses Redis names a file that the runner has below its roots. The options
+        are the fields of `BuildOptions`.
         """
         return LongHandle(self.jobs, self._build(source, options))
 
@@ -176,21 +174,21 @@ class IndexHandle(ABC):
         return self._manage("list")
 
     def publish(self, version: str) -> list[dict[str, Any]]:
-        """Make a version the current one, which searches then read; return the versions."""
+        """Make a version the current one, which searches then use; return the versions."""
         return self._manage("publish", version)
 
     def rollback(self) -> list[dict[str, Any]]:
-        """Make the version that was published before the current one current again; return the versions."""
+        """Make the previously published version the current one again; return the versions."""
         return self._manage("rollback")
 
     def delete_version(self, version: str) -> list[dict[str, Any]]:
-        """Delete a version that is not the current one; return the versions that are left."""
+        """Delete a version other than the current one; return the remaining versions."""
         return self._manage("delete", version)
 
     @abstractmethod
     def _build(self, source: File | Iterable[Item], options: BuildOptions) -> str:
-        """Submit a build; return the id of the job. Raises InvalidRequest for an option that there is not."""
+        """Submit a build and return the job's id; raise InvalidRequest for an unknown option."""
 
     @abstractmethod
     def _manage(self, action: str, version: str | None = None) -> list[dict[str, Any]]:
-        """Let a runner do the action; return the versions after it."""
+        """Have a runner do the action; return the versions after it."""

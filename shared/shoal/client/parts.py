@@ -1,4 +1,4 @@
-"""Long lists in parts: groups that are written or sent as one, and replies of one model and version of an index."""
+"""Long lists in parts: how they are cut, how large they may be, and how all replies come from one model and index."""
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Sequence
@@ -12,8 +12,7 @@ from shoal.contract.replies import Reply
 from shoal.errors import ShoalError, TooLarge
 from shoal.queue.lane import MAX_PUT_BYTES
 
-#: Pause before parts of several versions of an index are computed once more, in seconds: workers switch one after the
-#: other.
+#: Seconds to wait before parts are computed again: workers switch to a new version of an index one after the other.
 SWITCH_PAUSE_S = 0.05
 
 T = TypeVar("T")
@@ -43,7 +42,7 @@ async def async_batches(items: Iterable[T] | AsyncIterable[T], size: int) -> Asy
 
 
 def bounded_groups(items: Iterable[T], sizes: Iterable[int], max_num: int, max_size: int) -> Iterator[list[T]]:
-    """Yield the items in groups of at most `max_num` and `max_size` together; a larger item is a group by itself."""
+    """Yield the items in groups of at most `max_num` items and `max_size` in total; a larger item is alone in one."""
     group: list[T] = []
     total = 0
     for item, size in zip(items, sizes, strict=True):
@@ -57,8 +56,8 @@ def bounded_groups(items: Iterable[T], sizes: Iterable[int], max_num: int, max_s
 
 
 @contextmanager
-def telling_how_many(num: int) -> Iterator[None]:
-    """Add to the message of an error how many documents or ids, `num`, were written before it."""
+def noting_num_written(num: int) -> Iterator[None]:
+    """Add `num`, the number of documents or ids already written, to the message of an error."""
     try:
         yield
     except ShoalError as error:
@@ -67,14 +66,16 @@ def telling_how_many(num: int) -> Iterator[None]:
         raise
 
 
-def of_other_versions(
+def jobs_to_repeat(
     parts: Sequence[Job], replies: Sequence[Reply], until: float, like: Reply | None = None
 ) -> Iterator[tuple[float, list[int], list[Job]]]:
-    """Yield a pause in seconds, the numbers of the replies to compute again then, and their jobs, until all are alike.
+    """Yield the jobs to send again until all replies have one fingerprint and one version of an index.
 
-    The caller replaces the replies. Computed again are all that are not `like` an earlier one, or without it like the
-    one that was computed last, as workers switch one after the other; jobs are pinned to its fingerprint where theirs
-    differs. It ends at `until` on the monotonic clock, and for an error.
+    Each step yields a pause in seconds, the positions of the replies to replace in `replies`, and their new jobs. The
+    caller pauses, sends the jobs and replaces the replies. The first step compares all replies with `like`, or with
+    the last reply that has a fingerprint. Later steps compare them with the reply that was replaced last, because
+    workers switch one after the other. A job whose reply has another fingerprint is pinned to the wanted fingerprint.
+    The steps end at `until` on the monotonic clock, or when a reply is an error.
     """
     wanted, pause_s = like or next((reply for reply in reversed(replies) if reply.fingerprint), replies[-1]), 0.0
     while not any(reply.error for reply in replies) and time.monotonic() + pause_s < until:
@@ -88,17 +89,17 @@ def of_other_versions(
 
 
 def put_share(job: Job) -> float:
-    """Return the part of the largest put that the parts of a job take, 0 if they are small. Raises TooLarge."""
+    """Return the size of a job's parts as a fraction of the largest put, 0 for a small job; raise TooLarge above 1."""
     query = "".join(job.queries.values())
     num_parts = -(-len(job.texts) // job.texts_per_job)
     num_chars = num_parts * len(query) + sum(map(len, job.texts))
-    if num_chars <= MAX_PUT_BYTES // 64:  # so it need not be encoded: a character has at most 4 bytes
+    if num_chars <= MAX_PUT_BYTES // 64:  # the bytes need no count: a character has at most 4
         return 0.0
     query_bytes, text_bytes = _num_bytes(query), sum(map(_num_bytes, job.texts))
     if (total := num_parts * query_bytes + text_bytes) > MAX_PUT_BYTES:
-        of_query = f" and the query has {query_bytes:,}, in each of {num_parts:,} jobs" if query else ""
+        query_words = f" and the query has {query_bytes:,}, in each of {num_parts:,} jobs" if query else ""
         raise TooLarge(
-            f"the texts have {text_bytes:,} bytes{of_query}: {total:,} bytes at a time are over what a lane takes, "
+            f"the texts have {text_bytes:,} bytes{query_words}: {total:,} bytes at a time are over what a lane takes, "
             f"{MAX_PUT_BYTES:,}: split the list{', or shorten the query' if query else ''}"
         )
     return total / MAX_PUT_BYTES

@@ -1,4 +1,4 @@
-"""Questions of programs about texts: the same for all clients, whichever way their jobs go."""
+"""The questions that a program can ask about texts, with the same methods for every client."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
@@ -18,12 +18,12 @@ from shoal.operations import Embed, Rerank, Search, job_class
 from shoal.operations.search_options import SEARCH_NAMES, SearchOptions
 from shoal.process.closing import Closing
 
-#: Vectors of texts, float32 `[texts, dimension]`, or token vectors, `[tokens, dimension]` for each text.
+#: Vectors of texts, float32 `[texts, dimension]`, or a list with the token vectors of each text, `[tokens, dimension]`.
 Vectors = NDArray[np.float32] | list[NDArray[np.float32]]
 
 
 class Questions(Closing):
-    """The questions of programs without an event loop: each makes a job, waits for its reply, and reads that."""
+    """The questions for programs without an event loop. Each makes a job, waits for its reply and reads the reply."""
 
     @overload
     def embed(self, texts: str | Iterable[str], *, output: Literal["chunks"], **options: Any) -> list[Any]: ...
@@ -34,8 +34,8 @@ class Questions(Closing):
     def embed(self, texts: str | Iterable[str], **options: Any) -> Any:
         """Return the vectors of the texts: float32 `[texts, dimension]`, or `[dimension]` for a single str.
 
-        With `output="tokens"`, return a list with one `[tokens, dimension]` array for each text; with
-        `output="chunks"`, a list with the list of `Chunk` of each text, or that list alone for a single str.
+        With `output="tokens"`, return a list with a `[tokens, dimension]` array for each text. With `output="chunks"`,
+        return a list with each text's list of `Chunk`. For a single str, return its array or its list alone.
         """
         job = Embed(as_list(texts), options_of(options))
         rows = vectors(self._call(job), job.options)
@@ -44,25 +44,25 @@ class Questions(Closing):
     def search(
         self, queries: str | Iterable[str] = (), k: int = 5, index: str = "default", **options: Any
     ) -> list[Any]:
-        """Return the `k` best documents of each query, best first: a list of hits for each, or one for a single str.
+        """Return the `k` best documents for each query, best first, as a list of lists of hits.
 
-        A hit is a dict with `id`, `score`, `text` and the document's other fields. The options are those of how texts
-        are read, and of `SearchOptions`, with `negative` in place of `num_negative`: a list of texts. `vectors` may be
-        an array, or arrays. With `fuse` there is one list of hits.
+        For a single str, or with `fuse`, return one list of hits. A hit is a dict with `id`, `score`, `text` and the
+        document's other fields. The options are the fields of `Options` and of `SearchOptions`, with `negative`, a list
+        of texts, in place of `num_negative`. `vectors` may be an array or a list of arrays.
         """
         return hits_of(queries, self.find(queries, k, index, **options), options)
 
     def find(self, queries: str | Iterable[str] = (), k: int = 5, index: str = "default", **options: Any) -> Reply:
-        """Return the reply to a search, whose `cursors`, `totals` and `facets` have an item for each list of hits."""
+        """Return the reply to a search. Its `cursors`, `totals` and `facets` have an item for each list of hits."""
         return self._call(search_of(queries, options, k, index))
 
     def rerank(
         self, query: str, texts: Iterable[str], *, raw_scores: bool = False, **options: Any
     ) -> NDArray[np.float32]:
-        """Return the score of each text for the query, in the order of the texts: float32 `[texts]`.
+        """Return the score of each text for the query, in the order of the texts, float32 `[texts]`.
 
-        A score is between 0 and 1; with `raw_scores`, it is the reranker's number before the sigmoid. The options are
-        truncate and truncation_side. Raises Unsupported where the workers have no reranker.
+        A score is between 0 and 1. With `raw_scores`, it is the reranker's number before the sigmoid. The options are
+        `truncate` and `truncation_side`. Raises Unsupported if the workers have no reranker.
         """
         scores = self._call(Rerank(as_list(texts), options_of(options), query=query, raw_scores=raw_scores)).scores
         assert scores is not None
@@ -83,11 +83,11 @@ class Questions(Closing):
         client: str = "",
         **options: Any,
     ) -> "Handle":
-        """Put a job and return at once; any program that knows its id can fetch the result, until it expires.
+        """Put a job and return at once. Any program that knows the job's id can fetch the result until it expires.
 
-        All texts stay in one job, which is not computed if it waits for over `timeout_s`. Submitting the same again
-        with the same `idempotency_key` within a day returns the job that was put first. Over Redis, `client` is the
-        client that the job counts for, by default this one.
+        All texts stay in one job. A job that waits for more than `timeout_s` is not computed. A second submission of
+        the same job with the same `idempotency_key` within a day returns the first job. Over Redis, the job counts
+        for `client`, by default this client.
         """
         job = job_of(op, texts, options, k=k, index=index, query=query, raw_scores=raw_scores, timeout_s=timeout_s)
         return Handle(self, self.put(job, lane, client, idempotency_key))
@@ -98,10 +98,10 @@ class Questions(Closing):
 
     @abstractmethod
     def put(self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None) -> str:
-        """Put a job as `submit` does; return its id, or the id of the job that was put first with the key.
+        """Put a job as `submit` does; return its id, or the id of the first job that was put with the key.
 
-        Raises Overloaded, TooLarge for too many hits or token vectors, and InvalidRequest if the key was used for
-        a job that asked something else, or if the job has a deadline that is too far away.
+        Raises Overloaded, TooLarge for too many hits or token vectors, and InvalidRequest if the key belongs to a
+        different job or if the job's deadline is too far away.
         """
 
     @abstractmethod
@@ -126,7 +126,7 @@ class Handle:
     id: str
 
     def result(self, timeout_s: float | None = None) -> Reply:
-        """Return the job's reply, waiting for it. Raises its error, Timeout, or UnknownJob once it has expired."""
+        """Wait for the job's reply and return it. Raises the job's error, Timeout, or UnknownJob after its expiry."""
         return self.client._result(self.id, timeout_s)
 
     def status(self) -> str:
@@ -134,12 +134,12 @@ class Handle:
         return self.client._status(self.id)
 
     def cancel(self) -> str:
-        """Cancel the job unless it is answered; return its status after that."""
+        """Cancel the job if it is not answered yet; return its status."""
         return self.client._cancel(self.id)
 
 
 def job_of(op: str, texts: str | Iterable[str], options: Mapping[str, Any], **fields: Any) -> Job:
-    """Return a job of any operation; `fields` are the index, the hits and the query, of which it takes its own."""
+    """Return a job of the operation `op`. `fields` are all arguments of `submit`; unsuitable ones are ignored."""
     timeout_s = fields.pop("timeout_s")
     if op == "search":
         return replace(search_of(texts, options, fields["k"], fields["index"]), timeout_s=timeout_s)
@@ -148,7 +148,7 @@ def job_of(op: str, texts: str | Iterable[str], options: Mapping[str, Any], **fi
 
 
 def search_of(queries: str | Iterable[str], options: Mapping[str, Any], k: int, index: str) -> Search:
-    """Return a search with these options; raise InvalidRequest for an option that there is not."""
+    """Return a search with these options; raise InvalidRequest for an unknown option."""
     negative = [] if options.get("negative") is None else as_list(options["negative"])
     asked = {name: value for name, value in options.items() if name in SEARCH_NAMES and value is not None}
     if isinstance(given := asked.get("vectors"), list | np.ndarray):
@@ -162,18 +162,18 @@ def search_of(queries: str | Iterable[str], options: Mapping[str, Any], k: int, 
 
 
 def options_of(given: Mapping[str, Any], *others: str) -> Options:
-    """Return the options among those given, which may also be `others`. Raises InvalidRequest for an unknown one."""
+    """Return the given options of texts; raise InvalidRequest for a name that is neither an option nor in `others`."""
     check_known("option", given, (*OPTION_NAMES, *others))
     return Options.from_map(given)
 
 
 def as_list(texts: str | Iterable[str]) -> list[str]:
-    """Return the texts as a list: of one for a single str."""
+    """Return the texts as a list. A single str becomes a list of one text."""
     return [texts] if isinstance(texts, str) else list(texts)
 
 
 def vectors(reply: Reply, options: Options) -> Any:
-    """Return the vectors of a reply to an embed: for each text a row, an array of token vectors, or its chunks."""
+    """Return for each text of an embed its vector, its array of token vectors, or its list of chunks."""
     if options.output == "chunks":
         return reply.chunks_by_text()
     if options.output == "tokens":
@@ -183,20 +183,20 @@ def vectors(reply: Reply, options: Options) -> Any:
 
 
 def hits_of(queries: str | Iterable[str], reply: Reply, options: Mapping[str, Any]) -> list[Any]:
-    """Return the hits of each query in the reply to a search; of a single str, or of all together with `fuse`, one."""
+    """Return a list of hits for each query, or one list for a single str or with `fuse`."""
     hits = reply.hits or []
     return hits[0] if isinstance(queries, str) or options.get("fuse") else hits
 
 
 def check_lane(lane: str) -> str:
-    """Return `lane`; raise InvalidRequest if there is none of that name."""
+    """Return `lane`; raise InvalidRequest if there is no lane of that name."""
     if lane not in LANES:
         raise InvalidRequest(f"lane is {excerpt(lane)}: it takes one of {', '.join(LANES)}")
     return lane
 
 
 def check_key(idempotency_key: str) -> str:
-    """Return `idempotency_key`; raise InvalidRequest unless it is 1 to 255 printable characters."""
+    """Return `idempotency_key`; raise InvalidRequest if it is not 1 to 255 printable characters."""
     if not (0 < len(idempotency_key) <= 255 and idempotency_key.isprintable()):
         raise InvalidRequest(
             f"the idempotency key is {excerpt(idempotency_key)}: it takes 1 to 255 printable characters, such as a UUID"

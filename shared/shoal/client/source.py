@@ -1,4 +1,4 @@
-"""The sources of long jobs: files, which a program, a server or the web has, and texts of a program."""
+"""The sources of long jobs: a local file, a file of the server, a URL, or the program's own texts."""
 
 import json
 from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, Sequence
@@ -15,29 +15,29 @@ from shoal.client.parts import batches
 from shoal.contract.excerpt import excerpt
 from shoal.errors import DiskFull, InvalidRequest, ShoalError, Unavailable
 
-#: A text, or a document: a map with its text, and perhaps its id and further fields.
+#: A text, or a document as a map of its text and, optionally, its id and further fields.
 Item: TypeAlias = str | Mapping[str, Any]
 
 #: Texts or documents of a program.
 Items: TypeAlias = Iterable[Item] | AsyncIterable[Item]
 
-#: Items that are written into a file at a time.
+#: Number of items that are written into a file at a time.
 BATCH = 256
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFile:
-    """A file of the runner, not uploaded, by its path below a root; a relative one begins in the first folder."""
+    """A file that the runner already has below one of its roots. A relative path begins in the first root."""
 
     path: str
 
 
-#: A file by its path, by its URL, or on the server.
+#: The path of a file, a URL, or a file of the server.
 File: TypeAlias = str | PathLike[str] | ServerFile
 
 
 def place_of(file: File) -> str:
-    """Return the path of a local file as an absolute one, and a URL or the path of a server's file as it is."""
+    """Return the absolute path of a local file, a URL unchanged, or the path of a server's file unchanged."""
     if isinstance(file, ServerFile):
         return file.path
     text = fspath(file)
@@ -45,10 +45,11 @@ def place_of(file: File) -> str:
 
 
 class ItemFile:
-    """A new file with an item a line, as JSON: a `with` creates it, and deletes it if no job may need it.
+    """A new file with one item a line, as JSON.
 
-    With a key, the items are written into a scratch file first, and a file that holds the same already is used. The
-    methods block, and may be called by a thread that another one gave the work to.
+    A `with` block creates the file. If the block fails and no job can need the file, it is deleted. With an idempotency
+    key, items go into a scratch file first, and an existing file with equal contents is used again. The methods block,
+    and any one thread at a time may call them.
     """
 
     def __init__(self, path: Path, key: str | None = None):
@@ -59,12 +60,12 @@ class ItemFile:
 
     @classmethod
     def beside(cls, out: str, key: str | None) -> Self:
-        """Return the file for the texts of a call with this `out` and this idempotency key, if it has one."""
+        """Return the file for the texts of a call that writes to `out`, perhaps with an idempotency key."""
         name = f".{blake2b(key.encode(errors='surrogatepass'), digest_size=8).hexdigest()}" if key else ""
         return cls(Path(f"{out}{name}.jsonl"), key)
 
     def __enter__(self) -> Self:
-        """Create the file, empty; raise InvalidRequest if it exists, and DiskFull."""
+        """Create the file, empty; raise InvalidRequest if it exists, and DiskFull if there is no room."""
         with _room(self.path):
             self._scratch.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -75,11 +76,11 @@ class ItemFile:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         is_refusal = isinstance(error, ShoalError) and not isinstance(error, Unavailable)
-        if error is not None and (is_refusal or not self._is_kept):  # else the job may have been put
+        if error is not None and (is_refusal or not self._is_kept):  # otherwise the job may have been put
             self._scratch.unlink(missing_ok=True)
 
     def append(self, items: Sequence[Item]) -> None:
-        """Write items at the end; raise InvalidRequest for one that JSON cannot hold, and DiskFull."""
+        """Append items; raise InvalidRequest for an item that JSON cannot express, and DiskFull if there is no room."""
         lines = []
         for number, item in enumerate(items, self._num_items):
             try:
@@ -89,12 +90,12 @@ class ItemFile:
                     f"text {number} is {excerpt(item)}: it takes a str, or a dict with a text that JSON can hold"
                 ) from None
         self._num_items += len(items)
-        with _room(self.path), self._scratch.open("r+", encoding="utf-8") as file:  # "a" would make a deleted one again
+        with _room(self.path), self._scratch.open("r+", encoding="utf-8") as file:  # "a" would recreate a deleted file
             file.seek(0, SEEK_END)
             file.writelines(lines)
 
     def keep(self) -> None:
-        """Give the file its name; raise InvalidRequest if a file of that name has other items."""
+        """Give the file its final name; raise InvalidRequest if a file of that name has other contents."""
         self._is_kept = True
         if self._scratch == self.path:
             return
@@ -115,7 +116,7 @@ class ItemFile:
 
 @contextmanager
 def _room(path: Path) -> Iterator[None]:
-    """Raise DiskFull where the disk has no room."""
+    """Raise DiskFull if an operation in the block fails because the disk has no room."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Strategies of the fuzz tests, the number of cases that each runs, and a count of them.
+"""Strategies for fuzz tests, and the number of cases that each test runs.
 
-The test suite runs few cases, the same ones every time. `scripts/fuzz` runs SHOAL_FUZZ times as many, with a seed of
-its own, and loads this module as a plugin of pytest, which prints the count.
+The test suite runs few cases, and always the same. `scripts/fuzz` runs SHOAL_FUZZ times as many, with another seed, and
+loads this module as a plugin of pytest, which prints the number of cases.
 """
 
 import os
@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 
 from shoal.errors import ShoalError
 
-#: Cases that a test runs for each one in the test suite.
+#: Number of cases that a test runs for each case in the test suite.
 FACTOR = int(os.environ.get("SHOAL_FUZZ", "1"))
 
-#: Number of cases that each target ran.
+#: Number of cases that each test ran.
 RAN: Counter[str] = Counter()
 
-#: Most characters of an error's message, whatever was sent: it goes into replies, logs and answers.
+#: Most characters of an error's message for any input. The message goes into replies, logs and answers.
 MAX_MESSAGE = 1_000
 
-#: Beginnings of msgpack values that claim far more than follows, of NaN and infinity, and of extension types.
+#: Beginnings of msgpack values that claim to be longer than the data, NaN, infinity, extension types and deep nesting.
 CLAIMS = (
     *(bytes([marker]) + b"\xff" * 4 for marker in (0xC6, 0xC9, 0xDB, 0xDD, 0xDF)),
     *(
@@ -50,11 +50,11 @@ LEAVES = (
     | st.binary(max_size=30)
     | st.builds(msgpack.ExtType, st.integers(0, 127), st.binary(max_size=4))
 )
-#: Any value that msgpack can hold.
+#: Any value that msgpack can encode.
 VALUES = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS | st.binary(), inner, max_size=4)
 )
-#: The same, and nested lists as deep as msgpack reads them.
+#: Any of these values, or lists as deeply nested as msgpack can read.
 ODD = VALUES | st.integers(1, 1_015).map(lambda depth: nested(depth))
 
 
@@ -81,7 +81,7 @@ def packed(value: Any) -> bytes:
 
 @st.composite
 def mutated(draw: st.DrawFn, valid: st.SearchStrategy[bytes], claims: tuple[bytes, ...] = CLAIMS) -> bytes:
-    """Draw valid bytes, with one to three places overwritten, left out or put in."""
+    """Draw valid bytes with one to three places overwritten, removed or inserted."""
     data = draw(valid)
     for _ in range(draw(st.integers(1, 3))):
         start = draw(st.integers(0, len(data)))
@@ -91,7 +91,7 @@ def mutated(draw: st.DrawFn, valid: st.SearchStrategy[bytes], claims: tuple[byte
 
 
 def changed(fields: dict[str, Any], others: st.SearchStrategy[Any] = ODD) -> st.SearchStrategy[dict[str, Any]]:
-    """Return a strategy for the map with some values replaced, left out or put in."""
+    """Return a strategy for the map with some values replaced, removed or added."""
     names = st.sampled_from([*fields, "another"])
     return st.builds(
         lambda gone, new: {k: v for k, v in fields.items() if k not in gone} | new,
@@ -101,7 +101,7 @@ def changed(fields: dict[str, Any], others: st.SearchStrategy[Any] = ODD) -> st.
 
 
 def fuzz(num_cases: int, **strategies: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that runs a test on `num_cases` cases, or `FACTOR` times as many, and counts them."""
+    """Return a decorator that runs a test with `FACTOR` times `num_cases` cases, and counts them."""
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         @wraps(test)
@@ -117,17 +117,17 @@ def fuzz(num_cases: int, **strategies: st.SearchStrategy[Any]) -> Callable[[Call
 
 
 def outcome(parse: Callable[..., Any], *args: Any) -> Any:
-    """Return the result of `parse`, or the ShoalError that it raises, whose message must be short."""
+    """Return the result of `parse`, or the ShoalError that it raises; check that the error's message is short."""
     try:
         return parse(*args)
     except ShoalError as raised:
-        error = raised.with_traceback(None)  # which would keep what the parser has open
+        error = raised.with_traceback(None)  # a traceback would keep the parser's files open
     assert 0 < len(str(error)) <= MAX_MESSAGE
     return error
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the count, where this module is a plugin."""
+    """Print the number of cases of each test, if this module is a plugin."""
     terminalreporter.section("fuzzed cases")
     for name, count in sorted(RAN.items()):
         terminalreporter.write_line(f"{count:>9,}  {name.replace('_', ' ')}")

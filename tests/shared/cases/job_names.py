@@ -1,4 +1,4 @@
-"""The names that the fields of jobs have on the wire, beside those of options."""
+"""The names of the fields of jobs on the wire, without the names of options."""
 
 from dataclasses import fields
 
@@ -6,7 +6,7 @@ from shoal.operations import OPERATIONS
 
 _IN_PARTS = {"options", "search", "ignored"}
 
-#: Of all operations together.
+#: The names in jobs of any operation.
 JOB_NAMES = tuple(
     dict.fromkeys(["op", *(f.name for job in OPERATIONS.values() for f in fields(job) if f.name not in _IN_PARTS)])
 )

@@ -1,4 +1,4 @@
-"""The pages of documentation, as tests read them."""
+"""Tables in the pages of documentation, for tests that compare them with the code."""
 
 import os
 import re
@@ -12,12 +12,12 @@ BAD_INPUT = "tests/bulk/bad_input.md"
 
 
 def read(name: str) -> str:
-    """Return the text of a page, whose name is a path in the repository."""
+    """Return the text of a page. Its name is a path in the repository."""
     return (ROOT / name).read_text("utf-8")
 
 
 def table(name: str, heading: str) -> dict[str, list[str]]:
-    """Return the rows of the table whose first column has that heading, by their first cell and without it."""
+    """Return the table whose first column has that heading, as a map from the first cell of a row to the others."""
     lines = read(name).split(f"\n| {heading} |", 1)[1].split("\n\n", 1)[0].splitlines()[2:]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
     assert len({row[0] for row in rows}) == len(rows)
@@ -25,7 +25,7 @@ def table(name: str, heading: str) -> dict[str, list[str]]:
 
 
 def agree(name: str, heading: str, rows: Iterable[Sequence[str]]) -> None:
-    """Fail the test unless the table has exactly these rows; `scripts/tables` writes them into the page instead."""
+    """Fail the test if the table has other rows. With WRITE_TABLES, which `scripts/tables` sets, write them instead."""
     text = read(name)
     assert text.count(f"\n| {heading} |") == 1
     start = text.index(f"\n| {heading} |") + 1
@@ -52,15 +52,15 @@ class BadInput(NamedTuple):
 
     @property
     def status(self) -> int:
-        """The HTTP status that the answer begins with."""
+        """The HTTP status at the beginning of the answer."""
         return int(self.answer.split()[0])
 
     @property
     def code(self) -> str:
-        """The code that the answer ends with."""
+        """The error's code at the end of the answer."""
         return self.answer.split()[-1].strip("`")
 
     def check(self, code: str, message: str) -> None:
-        """Fail the test unless the row has this code and message; … in it stands for any words."""
+        """Fail the test if the row has another code or message. In the row's message, … means any words."""
         assert code == self.code
         assert re.fullmatch(".*".join(map(re.escape, self.message.split("…"))), message, re.DOTALL), message

@@ -43,28 +43,28 @@ async def wait_for(is_true: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
-def answer_all(queue: Queue) -> int:
-    """Answer all jobs that wait, each text by the number of its characters; return how many there were."""
-    deliveries = queue.take("a", LANES, 1_000)
-    jobs = [delivery.job() for delivery in deliveries]
-    pairs = zip(deliveries, jobs, strict=True)
-    return queue.reply([Answer(delivery, reply_to(job), job.reply_to) for delivery, job in pairs])
-
-
 def reply_to(job: Job) -> Reply:
     """Return a reply to the job whose vectors are the numbers of characters of its texts."""
     sizes = [len(text) for text in job.texts]
     return Reply(job.id, vectors=np.array(sizes, np.float32)[:, None], tokens=sizes, truncated=[False] * len(sizes))
 
 
+def answer_all(queue: Queue, make_reply: Callable[[Job], Reply] = reply_to) -> int:
+    """Answer all waiting jobs with the replies that the function makes; return the number of jobs."""
+    deliveries = queue.take("a", LANES, 1_000)
+    jobs = [delivery.job() for delivery in deliveries]
+    pairs = zip(deliveries, jobs, strict=True)
+    return queue.reply([Answer(delivery, make_reply(job), job.reply_to) for delivery, job in pairs])
+
+
 @contextmanager
-def answering(queue: Queue) -> Iterator[None]:
-    """Answer jobs in a thread."""
+def answering(queue: Queue, make_reply: Callable[[Job], Reply] = reply_to) -> Iterator[None]:
+    """Answer jobs in a thread with the replies that the function makes."""
     stopped = threading.Event()
 
     def serve() -> None:
         while not stopped.wait(0.01):
-            answer_all(queue)
+            answer_all(queue, make_reply)
 
     thread = threading.Thread(target=serve)
     thread.start()

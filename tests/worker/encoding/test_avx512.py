@@ -1,4 +1,4 @@
-"""The engine avx512: its vectors beside those of OpenVINO, what it refuses, its threads, and where it is chosen."""
+"""The engine avx512: vectors compared with OpenVINO's, refusals, threads, compilation, and the choice of engines."""
 
 import ctypes
 import errno
@@ -43,7 +43,7 @@ Array = NDArray[np.float32]
 
 
 def missing() -> str:
-    """Return the reason why the kernel cannot be tested on this machine; it is compiled if need be."""
+    """Compile the kernel if necessary; return why it cannot be tested on this machine, or nothing."""
     if lacking := processors.lacking_for_avx512():
         return f"the processor lacks {', '.join(lacking)}"
     try:
@@ -57,15 +57,15 @@ def missing() -> str:
 _reason = missing()
 needs_kernel = pytest.mark.skipif(bool(_reason), reason=_reason)
 
-#: Mean and lowest cosine of a token's vector to that in f32, by precision. Random models are far more sensitive than
-#: trained ones.
+#: Least mean and least lowest cosine between a token's vectors in a precision and in f32. Random models are far more
+#: sensitive than trained ones.
 COSINES = {"bf16": (0.9998, 0.99), "int8": (0.997, 0.94)}
 
 NUM_WORDS, NUM_POSITIONS, MAX_TOKENS = 100, 80, 70
 
 
 class Sizes(NamedTuple):
-    """The sizes of a model: several groups of inputs, panels that are not full, and both widths of heads are there."""
+    """The sizes of a model."""
 
     width: int
     num_heads: int
@@ -76,7 +76,7 @@ class Sizes(NamedTuple):
 
 SMALL, LARGE = Sizes(64, 2, 128), Sizes(384, 12, 1536)
 
-#: Each activation is there once at least.
+#: Together they have every activation, both widths of heads, several groups of inputs, and panels that are not full.
 SIZES = [
     SMALL,
     Sizes(64, 1, 192, "gelu_tanh", types=2),
@@ -118,7 +118,7 @@ def transformer(sizes: Sizes) -> Transformer:
 
 
 def texts() -> list[list[int]]:
-    """Return the ids of texts of every length up to the longest, in a mixed order."""
+    """Return the ids of texts of every possible length, in random order."""
     generator = np.random.default_rng(3)
     lengths = generator.permutation(np.arange(1, MAX_TOKENS + 1))
     return [generator.integers(0, NUM_WORDS, length).tolist() for length in lengths]
@@ -130,7 +130,7 @@ def opened(made: Transformer, precision: str = "bf16", threads: int = 2) -> Kern
 
 
 def run(threads: KernelThreads, ids: Sequence[Sequence[int]], parts: int = 1, offset: int = 0) -> Array:
-    """Return the vectors of all tokens; the second half of each text has positions with the offset."""
+    """Return the vectors of all tokens. The offset is added to positions in the second half of each text."""
     offsets = [np.where(np.arange(len(text)) > len(text) // 2, offset, 0).astype(np.int32) for text in ids]
     packing, _ = join(ids, offsets)
     running = KernelPass(threads, packing.ids, packing.positions, parts)
@@ -139,7 +139,7 @@ def run(threads: KernelThreads, ids: Sequence[Sequence[int]], parts: int = 1, of
 
 
 def expected(made: Transformer, ids: Sequence[Sequence[int]], offset: int = 0) -> Array:
-    """Return what OpenVINO computes in f32, each text in a row of its own."""
+    """Return the vectors that OpenVINO computes in f32, each text in a row of its own."""
     compiled = core().compile_model(build(made), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     found = []
     for text in ids:
@@ -156,16 +156,16 @@ def cosines(a: Array, b: Array) -> Array:
 
 
 def are_near(found: Array, exact: Array, precision: str) -> bool:
-    """Return True if vectors are as near to exact ones as the precision allows."""
+    """Return True if the vectors are as near to the exact vectors as the precision demands."""
     mean, lowest = COSINES[precision]
-    of_tokens = cosines(found, exact)
-    return bool(of_tokens.mean() > mean and of_tokens.min() > lowest)
+    found_cosines = cosines(found, exact)
+    return bool(found_cosines.mean() > mean and found_cosines.min() > lowest)
 
 
 @needs_kernel
 class TestVectors:
     @pytest.mark.parametrize("sizes", SIZES)
-    def test_they_are_near_those_of_openvino_in_f32(self, sizes: Sizes) -> None:
+    def test_vectors_are_near_openvinos_in_f32(self, sizes: Sizes) -> None:
         made, offset = transformer(sizes), NUM_POSITIONS * (sizes.types - 1)
         exact = expected(made, texts(), offset)
         for precision in COSINES:
@@ -174,7 +174,7 @@ class TestVectors:
             assert np.linalg.norm(found, axis=1) == pytest.approx(np.linalg.norm(exact, axis=1), rel=0.05)
 
     @pytest.mark.parametrize("precision", COSINES)
-    def test_those_of_a_text_are_the_same_alone_and_in_any_batch_on_any_number_of_threads(self, precision: str) -> None:
+    def test_vectors_do_not_depend_on_the_batch_or_the_number_of_threads(self, precision: str) -> None:
         made = transformer(SMALL)
         alone = [run(opened(made, precision, 1), [text]) for text in texts()]
         for threads in (1, 2, 5):
@@ -183,7 +183,7 @@ class TestVectors:
                 assert np.array_equal(run(pool, texts(), parts), np.concatenate(alone))
             assert np.array_equal(run(pool, texts()[::-1], threads), np.concatenate(alone[::-1]))
 
-    def test_numbers_that_are_large_stay_finite(self) -> None:
+    def test_large_weights_give_finite_vectors(self) -> None:
         made = transformer(SMALL)
         large = [layer._replace(up=Linear(layer.up.weights * 1e6, layer.up.bias)) for layer in made.layers]
         for precision in COSINES:
@@ -194,7 +194,7 @@ class TestVectors:
 
 @needs_kernel
 class TestHostile:
-    """Numbers with which memory of others would be read or written, if they were not refused."""
+    """Wrong numbers are refused. With them, the kernel would read or write foreign memory."""
 
     @pytest.fixture
     def weights(self) -> KernelWeights:
@@ -213,10 +213,10 @@ class TestHostile:
                 KernelPass(pool, np.array(ids, np.int32), np.array(positions, np.int32), parts)
 
     @pytest.mark.parametrize("field", [name for name, *_ in Shape._fields_ if name not in ("is_bf16", "eps")])
-    def test_sizes_are_refused_unless_all_fit(self, weights: KernelWeights, field: str) -> None:
+    def test_a_wrong_size_is_refused(self, weights: KernelWeights, field: str) -> None:
         for value in (-1, 0, 1, len(ACTIVATIONS), 48, 63, 65, 2**31 - 1):
             if (field == "activation" and 0 <= value < len(ACTIVATIONS)) or (field, value) == ("heads", 1):
-                continue  # they fit, as below
+                continue  # these sizes are right
             if field == "max_tokens" and 0 < value < 2**16:
                 continue
             shape = Shape(*(getattr(weights.shape, name) for name, *_ in Shape._fields_))
@@ -225,7 +225,7 @@ class TestHostile:
                 KernelModel(load(library.path()), weights._replace(shape=shape))
 
     @pytest.mark.parametrize("part", ["words", "positions", "norms", "panels", "scales"])
-    def test_weights_that_are_cut_short_are_refused(self, weights: KernelWeights, part: str) -> None:
+    def test_truncated_weights_are_refused(self, weights: KernelWeights, part: str) -> None:
         with pytest.raises(ValueError, match=r"of other sizes|does not take the model"):
             KernelModel(load(library.path()), weights._replace(**{part: getattr(weights, part)[:-1]}))
 
@@ -243,7 +243,7 @@ class TestHostile:
 
 
 class SlowLibrary:
-    """A library whose passes end when they are told to. Notes the calls that have ended."""
+    """A library whose pass ends when `ends` is set. It notes the calls that have ended."""
 
     def __init__(self) -> None:
         self.ended: list[str] = []
@@ -279,20 +279,20 @@ def test_a_pass_is_not_closed_while_another_thread_waits_for_it() -> None:
 
 @needs_kernel
 class TestThreads:
-    def test_a_pass_that_is_dropped_is_waited_for(self) -> None:
+    def test_a_deleted_pass_is_waited_for(self) -> None:
         pool = opened(transformer(SMALL), "int8")
         packing, _ = join(texts() * 20)
         for _ in range(5):
             KernelPass(pool, packing.ids, packing.positions, 2)
         del pool
 
-    def test_a_process_may_end_while_it_computes(self, prepared: Path) -> None:
+    def test_a_process_can_end_during_a_pass(self, prepared: Path) -> None:
         command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(prepared / "model")]
         done = subprocess.run(command, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
 
 
-#: Ends while a pass runs.
+#: A program that ends during a pass.
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -305,7 +305,7 @@ running = encoder.start([TokenizedText(tokens) for tokens in encoder.tokenize(["
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with `model` and `reranker`, prepared, which are as wide as the kernel needs it."""
+    """A folder with a prepared `model` and `reranker`, whose widths the kernel supports."""
     folder = tmp_path_factory.mktemp("avx512")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiny_model, "WIDTH", 64)
@@ -318,7 +318,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def num_left(one: object) -> int:
-    """Return the number of blocks of a pass that are not done, the fifth field of a `Pass` in kernel.cpp."""
+    """Return the number of unfinished blocks of a pass, the fifth field of `Pass` in kernel.cpp."""
     assert isinstance(one, avx512.Avx512Pass)
     return ctypes.c_int.from_address(one._running._handle + 4 * ctypes.sizeof(ctypes.c_void_p)).value
 
@@ -329,7 +329,7 @@ TEXTS = ["", "storm", "rain in europe and a change of climate", "the market fall
 @needs_kernel
 class TestEngine:
     @pytest.mark.parametrize("precision", COSINES)
-    def test_its_vectors_are_near_those_of_openvino(self, prepared: Path, precision: str) -> None:
+    def test_vectors_are_near_openvinos(self, prepared: Path, precision: str) -> None:
         exact, found = (
             Encoder.open(prepared / "model", *names, 2) for names in (("openvino", "f32"), ("avx512", precision))
         )
@@ -338,13 +338,13 @@ class TestEngine:
                 [TokenizedText(tokens, options.pooling, options.output) for tokens in exact.tokenize(TEXTS)]
                 for _ in range(2)
             ]
-            for encoder, of_texts in zip((exact, found), texts, strict=True):
-                encoder.encode(of_texts)
+            for encoder, own_texts in zip((exact, found), texts, strict=True):
+                encoder.encode(own_texts)
             a, b = (np.concatenate([text.vectors for text in one if text.vectors is not None]) for one in texts)
             assert are_near(b, a, precision)
 
     @pytest.mark.parametrize("precision", COSINES)
-    def test_its_scores_of_pairs_are_near_those_of_openvino(self, prepared: Path, precision: str) -> None:
+    def test_scores_of_pairs_are_near_openvinos(self, prepared: Path, precision: str) -> None:
         pairs = [("storm", text) for text in TEXTS]
         exact = Reranker.open(prepared / "reranker", "openvino", "f32", 1).score(pairs)
         reranker = Reranker.open(prepared / "reranker", "avx512", precision, 2)
@@ -355,7 +355,7 @@ class TestEngine:
         reranker.encode(texts)
         assert all(text.vectors is not None and text.vectors.shape == (1, 1) for text in texts)
 
-    def test_it_computes_passes_beside_one_that_runs_aside(self, prepared: Path) -> None:
+    def test_passes_run_at_the_same_time_as_a_pass_aside(self, prepared: Path) -> None:
         encoder = Encoder.open(prepared / "model", "avx512", "bf16", 2)
         bulk, urgent = ([TokenizedText(t) for t in encoder.tokenize(texts)] for texts in (TEXTS * 50, TEXTS))
         aside = encoder.start_aside(bulk)
@@ -366,12 +366,12 @@ class TestEngine:
             assert np.array_equal(text.vectors, other.vectors)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("threads", [1, 3])
-    def test_another_number_of_threads_changes_passes_and_no_vector(self, prepared: Path, threads: int) -> None:
+    def test_another_number_of_threads_changes_passes_but_no_vector(self, prepared: Path, threads: int) -> None:
         encoder = Encoder.open(prepared / "model", "avx512", "int8", 1)
         vectors, fingerprint = encoder.embed(TEXTS, Options(), ""), encoder.fingerprint
         before = set(os.listdir("/proc/self/task"))
         engine = encoder.engine = encoder.engine.resized(threads)
-        # Threads of the usual priority, and as many aside. Another library may start one of its own meanwhile.
+        # Threads of normal priority, and as many of low priority. Another library may start a thread meanwhile.
         assert len(set(os.listdir("/proc/self/task")) - before) >= 2 * threads
         assert (engine.threads, engine.num_streams, encoder.fingerprint) == (threads, threads, fingerprint)
         assert np.array_equal(encoder.embed(TEXTS, Options(), ""), vectors)
@@ -382,14 +382,14 @@ class TestEngine:
             (engine.start_aside, 1),
         ):
             found, num_waiting = 0, 0
-            while num_waiting <= threads:  # else a thread may have begun with the second pass
+            while num_waiting <= threads:  # otherwise a thread may have begun with the second pass
                 passes = start([long, short])
                 found, num_waiting = num_left(passes[1]), num_left(passes[0])
             assert found == num_blocks
 
 
 @needs_kernel
-def test_vectors_of_another_version_of_the_kernel_have_another_fingerprint(
+def test_another_version_of_the_kernel_gives_another_fingerprint(
     prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoders = [Encoder.open(prepared / "model", name, "bf16", 1) for name in ("openvino", "avx512")]
@@ -399,10 +399,10 @@ def test_vectors_of_another_version_of_the_kernel_have_another_fingerprint(
 
 
 class TestChoice:
-    """The engine that a worker has, by the setting, the machine and the model."""
+    """The engine of a worker depends on the setting, the machine and the model."""
 
     @needs_kernel
-    def test_auto_is_avx512_where_all_allow(self, prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_auto_is_avx512_if_nothing_prevents_it(self, prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(processors, "has_amx", lambda: False)
         for precision, found in (("auto", "bf16"), ("int8", "int8")):
             engine = Encoder.open(prepared / "model", "auto", precision, 1).engine
@@ -416,7 +416,7 @@ class TestChoice:
             (library, "path", Path("missing.so"), r"not compiled \(python -m shoal_workers\.avx512\.library does it\)"),
         ],
     )
-    def test_auto_is_openvino_where_the_machine_lacks_something(
+    def test_auto_is_openvino_if_the_machine_is_unsuitable(
         self,
         prepared: Path,
         monkeypatch: pytest.MonkeyPatch,
@@ -438,7 +438,7 @@ class TestChoice:
 
     @needs_kernel
     @pytest.mark.parametrize("precision", ["f32", "auto"])
-    def test_auto_is_openvino_for_what_the_kernel_does_not_compute(
+    def test_auto_is_openvino_for_a_model_or_precision_that_the_kernel_does_not_support(
         self, prepared: Path, tiny_model: Path, caplog: pytest.LogCaptureFixture, precision: str
     ) -> None:
         caplog.set_level("INFO")
@@ -449,7 +449,7 @@ class TestChoice:
             Encoder.open(folder, "avx512", precision, 1)
 
     @needs_kernel
-    def test_auto_is_openvino_where_avx512_fails_the_check(
+    def test_auto_is_openvino_if_avx512_fails_the_check(
         self, prepared: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr(processors, "has_amx", lambda: False)
@@ -461,7 +461,7 @@ class TestChoice:
         with pytest.raises(ModelMismatch, match="the engine's vectors have cosine"):
             Encoder.open(prepared / "model", "avx512", "auto", 1)
 
-    def test_what_the_kernel_does_not_compute_is_named(self) -> None:
+    def test_an_unsupported_property_of_a_model_is_named(self) -> None:
         made = transformer(SMALL)
         assert find_unsupported(made) == ""
         biased = replace(made, relative_bias=np.zeros((2 * NUM_POSITIONS - 1, 2), np.float32))
@@ -483,7 +483,7 @@ class TestLibrary:
         return path
 
     @needs_kernel
-    def test_it_is_compiled_once_and_replaces_that_of_another_source(
+    def test_the_kernel_is_compiled_once_and_replaces_an_older_kernel(
         self, source: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         library.main([])
@@ -498,11 +498,11 @@ class TestLibrary:
 
     @needs_kernel
     @pytest.mark.parametrize("is_read_only", [False, True])
-    def test_a_source_that_does_not_compile_fails_nothing(
+    def test_a_source_that_does_not_compile_is_no_error(
         self, source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_read_only: bool
     ) -> None:
         def refuse(*_: object, **__: object) -> None:
-            raise OSError(errno.EROFS, "Read-only file system")  # also where there is no such file
+            raise OSError(errno.EROFS, "Read-only file system")  # even for a missing file
 
         if is_read_only:
             monkeypatch.setattr(Path, "unlink", refuse)
@@ -511,14 +511,14 @@ class TestLibrary:
         assert "the engine avx512 is left out, and OpenVINO runs: g++, of which it takes" in capsys.readouterr().out
         assert [*source.parent.iterdir()] == [source]
 
-    def test_neither_does_a_machine_without_a_compiler(
+    def test_a_missing_compiler_is_no_error(
         self, source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("PATH", str(source.parent))
         library.main([])
         assert re.search(r"there is no g\+\+: install it|it is for Linux on x86-64", capsys.readouterr().out)
 
-    def test_it_is_compiled_for_another_machine_only_if_asked(
+    def test_the_kernel_is_compiled_for_another_machine_only_on_demand(
         self, source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(processors, "lacking_for_avx512", lambda: ["avx512f"])

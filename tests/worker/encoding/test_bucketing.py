@@ -1,4 +1,4 @@
-"""Length bucketing: every text once, within the budget, and never dearer than the two obvious ways to cut."""
+"""Bucketing puts every text into one batch, within the budget, and costs no more than one pass for all texts."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ BATCHERS: st.SearchStrategy[Bucketing[Text]] = st.builds(Bucketing, *SIZES)
 
 
 def size(batch: list[Text], bucketing: Bucketing[Text]) -> int:
-    """Tokens of the batch, padding included where each text has a row of its own."""
+    """Return the number of tokens of the batch, with padding if each text has a row of its own."""
     lengths = [row.num_tokens for row in batch]
     return sum(lengths) if bucketing.shares_rows else len(lengths) * max(lengths)
 
@@ -42,7 +42,7 @@ def test_every_row_is_in_exactly_one_batch_shortest_first(rows: list[Text], buck
 
 
 @given(ROWS.filter(bool), st.builds(Bucketing, st.just(100_000), st.booleans(), st.integers(0, 500)))
-def test_it_is_never_dearer_than_one_pass_for_all(rows: list[Text], bucketing: Bucketing[Text]) -> None:
+def test_batches_never_cost_more_than_one_pass_for_all(rows: list[Text], bucketing: Bucketing[Text]) -> None:
     ordered = sorted(rows, key=lambda row: row.num_tokens)
     assert cost(bucketing.cut(rows), bucketing) <= cost([ordered], bucketing) + 1e-6
 
@@ -55,11 +55,11 @@ def test_it_is_never_dearer_than_one_pass_for_all(rows: list[Text], bucketing: B
         (True, [500, 5, 5], [[5, 5, 500]]),
         (True, [500, *[5] * 100], [[5] * 100, [500]]),
         (True, [100] * 12, [[100] * 10, [100] * 2]),
-        (True, [7] * 143, [[7] * 142, [7]]),  # which have a token too much
+        (True, [7] * 143, [[7] * 142, [7]]),  # one token over the budget
         (False, [500, 5, 5], [[5, 5], [500]]),
     ],
 )
-def test_short_and_long_texts_are_kept_apart_where_that_pays(
+def test_short_and_long_texts_are_separated_if_that_costs_less(
     shares_rows: bool, lengths: list[int], expected: list[list[int]]
 ) -> None:
     bucketing: Bucketing[Text] = Bucketing(max_batch_tokens=1_000, shares_rows=shares_rows)
@@ -67,16 +67,8 @@ def test_short_and_long_texts_are_kept_apart_where_that_pays(
     assert [[row.num_tokens for row in batch] for batch in batches] == expected
 
 
-@given(ROWS, BATCHERS, st.integers(1, 600))
-def test_a_batch_can_be_split_into_smaller_ones(rows: list[Text], bucketing: Bucketing[Text], max_tokens: int) -> None:
-    rows = sorted(rows, key=lambda row: row.num_tokens)
-    parts = bucketing.split(rows, max_tokens)
-    assert [row for part in parts for row in part] == rows
-    assert all(size(part, bucketing) <= max_tokens or len(part) == 1 for part in parts)
-
-
 @given(ROWS.filter(bool), BATCHERS, st.integers(1, 2_000), st.booleans())
-def test_a_part_costs_no_more_than_it_may_and_is_never_empty(
+def test_a_part_is_within_its_cost_and_never_empty(
     rows: list[Text], bucketing: Bucketing[Text], room: int, more_follow: bool
 ) -> None:
     part = bucketing.part(rows, bucketing.pass_cost + room, more_follow)
@@ -88,7 +80,7 @@ def test_a_part_costs_no_more_than_it_may_and_is_never_empty(
 @pytest.mark.parametrize(
     ("more_follow", "expected"), [(False, [20, 20, 20]), (True, [24, 24, 12])], ids=["the last", "more"]
 )
-def test_the_last_items_are_divided_evenly(more_follow: bool, expected: list[int]) -> None:
+def test_the_last_items_are_spread_evenly_over_their_passes(more_follow: bool, expected: list[int]) -> None:
     bucketing: Bucketing[Text] = Bucketing(max_batch_tokens=1_000)
     rows, sizes = [Text(4) for _ in range(15)], []
     while rows:

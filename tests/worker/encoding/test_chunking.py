@@ -1,4 +1,4 @@
-"""Chunks cover their text, are tokenized by themselves, and are the same however the text is read."""
+"""Chunks cover their text, have the tokens of their own characters, and do not depend on the pieces that are read."""
 
 import itertools
 import re
@@ -51,7 +51,7 @@ def word_piece(tiny_source: Path) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def byte_level(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """A tokenizer as RoBERTa's, to which a word after a space is another than without, and an emoji several tokens."""
+    """A tokenizer like RoBERTa's. A word has other tokens after a space than without it, and an emoji has several."""
     plain = tokenizers.Tokenizer(models.BPE())
     plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     plain.decoder = decoders.ByteLevel()
@@ -96,7 +96,7 @@ def check(tokenizer: Tokenizer, text: str, size: int, overlap: int = 0, prompt: 
         part = text[chunk.start : chunk.stop]
         assert part == part.strip()
         assert not text[reached : chunk.start].strip(), "characters between two chunks are lost"
-        assert chunk.stop > reached or not text.strip(), "a chunk has nothing that the one before it has not"
+        assert chunk.stop > reached or not text.strip(), "a chunk adds nothing to the previous chunk"
         assert len(part) <= max(MAX_WORD_CHARS, MAX_CHARS_PER_TOKEN * size)
         assert n == 0 or chunk.start > chunks[n - 1].start
         assert overlap or chunk.start >= reached
@@ -119,7 +119,7 @@ def test_chunks_of_any_text_cover_it(tokenizer: Tokenizer, text: str, repeat: in
 
 
 def is_one(text: str) -> bool:
-    """True for a single character with marks, or what they join; and for what a byte-level tokenizer takes for one."""
+    """Return True for a single character with its marks, or for joined characters, which a chunk cannot split."""
     return len(re.sub("[\u200d\ufe0f\u0300-\u036f🏻-🏿]", "", text)) <= 3
 
 
@@ -127,7 +127,7 @@ def is_one(text: str) -> bool:
 def test_small_pieces_give_the_same_chunks(
     word_piece: Tokenizer, text: str, repeat: int, size: int, overlap: int
 ) -> None:
-    text = re.sub("[^\\s]{60,}", "storm", text * repeat)  # of longer words a piece may have the beginning alone
+    text = re.sub("[^\\s]{60,}", "storm", text * repeat)  # without longer words, which a piece may split
     found = []
     for piece_chars in (1, 10**7):
         with pytest.MonkeyPatch.context() as patch:
@@ -136,7 +136,7 @@ def test_small_pieces_give_the_same_chunks(
     assert found[0] == found[1]
 
 
-def test_chunks_end_where_sentences_do(tokenizer: Tokenizer) -> None:
+def test_chunks_end_at_the_ends_of_sentences(tokenizer: Tokenizer) -> None:
     text = SENTENCES * 40
     ends = {match.end() for match in re.finditer(r"[.!?…]", text)}
     chunks = check(tokenizer, text, 46)
@@ -144,23 +144,23 @@ def test_chunks_end_where_sentences_do(tokenizer: Tokenizer) -> None:
     assert {chunk.stop for chunk in chunks} <= ends
 
 
-def test_chunks_end_at_words_where_there_are_no_sentences(tokenizer: Tokenizer) -> None:
+def test_without_sentences_chunks_end_at_words(tokenizer: Tokenizer) -> None:
     text = SENTENCES.replace(".", " ").replace("!", " ").replace("?", " ").replace("…", " ") * 30
     for chunk in check(tokenizer, text, 40, 10):
         assert text[chunk.stop : chunk.stop + 1] in ("", " ")
         assert text[max(0, chunk.start - 1)] == " " or chunk.start == 0
 
 
-def test_a_chunk_has_as_many_tokens_as_it_may(word_piece: Tokenizer) -> None:
+def test_chunks_have_the_most_tokens_and_the_overlap_that_are_allowed(word_piece: Tokenizer) -> None:
     text = " ".join(["storm", "rain", "europe"][n % 3] for n in range(1_000))
     assert [len(chunk.tokens.ids) for chunk in check(word_piece, text, 40)] == [42] * 25
     chunks = check(word_piece, text, 40, 10)
-    assert [len(chunk.tokens.ids) for chunk in chunks] == [42] * 33  # each begins 30 tokens after the one before
+    assert [len(chunk.tokens.ids) for chunk in chunks] == [42] * 33  # each begins 30 tokens after the previous one
     shared = [text[after.start : before.stop] for before, after in itertools.pairwise(chunks)]
     assert {len(word_piece.offsets(part)) for part in shared} == {10}
 
 
-def test_marks_and_joined_emoji_stay_with_what_they_belong_to(tokenizer: Tokenizer) -> None:
+def test_marks_and_joined_emoji_are_not_split(tokenizer: Tokenizer) -> None:
     for name in ("emoji", "accents", "devanagari"):
         for chunk in check(tokenizer, ODD[name], 46):
             assert ODD[name][chunk.start] not in "\u200d\ufe0f\u0301\u0308\u0302🏽ु्ा"
@@ -174,20 +174,20 @@ def test_the_prompt_is_before_each_chunk_and_not_counted(word_piece: Tokenizer) 
     assert len({chunk.tokens.ids[:4] for chunk in chunks}) == 1
 
 
-def test_a_text_of_nothing_is_one_empty_chunk(tokenizer: Tokenizer) -> None:
+def test_a_text_without_visible_characters_is_one_empty_chunk(tokenizer: Tokenizer) -> None:
     for text in ("", " ", "\r\n" * 9_000):
         (chunk,) = check(tokenizer, text, 5)
         assert (chunk.start, chunk.stop, len(chunk.tokens.ids)) == (0, 0, 2)
 
 
-def test_a_short_text_is_one_chunk_as_it_is_without(tokenizer: Tokenizer) -> None:
+def test_a_short_text_is_one_chunk_with_the_texts_own_tokens(tokenizer: Tokenizer) -> None:
     (chunk,) = check(tokenizer, SENTENCES[:21], 46)
     assert (chunk.start, chunk.stop) == (0, 21)
     assert [chunk.tokens] == tokenizer.encode([SENTENCES[:21]])
 
 
 class Counting:
-    """The tokenizers library behind a tokenizer of ours, which notes how many characters it is given at a time."""
+    """The library behind one of Shoal's tokenizers. It notes how many characters each call passes to it."""
 
     def __init__(self, tokenizer: Tokenizer):
         self.sizes: list[int] = []
@@ -216,7 +216,7 @@ TEN_MILLION = {
 
 
 @pytest.mark.parametrize("text", TEN_MILLION.values(), ids=TEN_MILLION)
-def test_of_ten_million_characters_a_little_is_tokenized_at_a_time(tiny_source: Path, text: str) -> None:
+def test_ten_million_characters_are_tokenized_in_small_pieces(tiny_source: Path, text: str) -> None:
     tokenizer = Tokenizer(tiny_source / "tokenizer.json", MAX_TOKENS)
     counting, chunker, start = Counting(tokenizer), Chunker(tokenizer, 46), 0
     for side in ("right", "left"):
@@ -235,7 +235,7 @@ def test_of_ten_million_characters_a_little_is_tokenized_at_a_time(tiny_source: 
         start = following
 
 
-def test_twice_as_many_characters_are_tokenized_as_a_text_has(tiny_source: Path) -> None:
+def test_each_character_of_a_text_is_tokenized_about_twice(tiny_source: Path) -> None:
     tokenizer = Tokenizer(tiny_source / "tokenizer.json", MAX_TOKENS)
     counting, text = Counting(tokenizer), SENTENCES * 2_000
     list(chunks_of(Chunker(tokenizer, 46), text))

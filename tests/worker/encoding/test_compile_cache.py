@@ -1,4 +1,4 @@
-"""The compile cache is filled by one process at a time, and no fault of it fails a worker's start."""
+"""One process at a time fills the compile cache, and a fault of the cache does not prevent a worker's start."""
 
 import fcntl
 import logging
@@ -26,13 +26,13 @@ def not_to_be_called() -> bytes:
 
 
 def cached_file(folder: Path) -> Path:
-    """Return the one compiled graph that is kept in a prepared folder."""
+    """Return the only compiled graph in a prepared folder."""
     (path,) = (path for path in (folder / "cache").iterdir() if path.suffix != ".lock")
     return path
 
 
 class TestFile:
-    def test_of_many_that_start_together_one_makes_it(self, tmp_path: Path) -> None:
+    def test_one_of_many_threads_makes_the_file(self, tmp_path: Path) -> None:
         together, made = Barrier(8), []
 
         def make() -> bytes:
@@ -55,14 +55,14 @@ class TestFile:
         assert load_or_make(path, lambda: b"compiled again") == b"compiled again"
         assert load_or_make(path, not_to_be_called) == b"compiled again"
 
-    def test_a_suspended_process_is_not_waited_for_without_end(self, tmp_path: Path) -> None:
+    def test_the_wait_for_another_process_is_limited(self, tmp_path: Path) -> None:
         with (tmp_path / "name.lock").open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             with pytest.raises(TimeoutError, match=r"name\.lock for over 0 s"):
                 load_or_make(tmp_path / "name", not_to_be_called, max_wait_s=0)
         assert load_or_make(tmp_path / "name", lambda: b"compiled") == b"compiled"
 
-    def test_on_a_full_disk_an_error_is_raised_and_nothing_left(self, tmp_path: Path) -> None:
+    def test_a_full_disk_raises_an_error_and_leaves_no_file(self, tmp_path: Path) -> None:
         (tmp_path / "name.new").symlink_to("/dev/full")
         with pytest.raises(OSError, match="No space left"):
             load_or_make(tmp_path / "name", lambda: b"compiled")
@@ -70,40 +70,34 @@ class TestFile:
 
 
 class TestEngine:
-    @pytest.fixture
-    def folder(self, tiny_model: Path, tmp_path: Path) -> Path:
-        """Return a prepared folder of the test's own, without a compiled graph."""
-        for path in tiny_model.iterdir():
-            if path.is_file():
-                (tmp_path / path.name).hardlink_to(path)
-        return tmp_path
-
     @pytest.mark.parametrize("precision", ["f32", "int8"])
-    def test_one_kept_graph_makes_the_same_vectors_with_any_number_of_threads(
-        self, precision: str, folder: Path
-    ) -> None:
+    def test_one_file_serves_any_number_of_threads_with_the_same_vectors(self, precision: str, own_model: Path) -> None:
         cold, warm, other = (
-            Encoder.open(folder, "openvino", precision, threads).embed(["storm"], Options(), "")
+            Encoder.open(own_model, "openvino", precision, threads).embed(["storm"], Options(), "")
             for threads in (2, 2, 1)
         )
         assert np.array_equal(cold, warm)
         assert other == pytest.approx(cold, abs=1e-6)
-        assert sum(path.suffix != ".lock" for path in (folder / "cache").iterdir()) == (1 if precision == "f32" else 2)
+        assert sum(path.suffix != ".lock" for path in (own_model / "cache").iterdir()) == (
+            1 if precision == "f32" else 2
+        )
 
-    def test_a_start_survives_a_file_that_holds_no_graph(self, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-        Encoder.open(folder, "openvino", "f32", 1)
-        path = cached_file(folder)
+    def test_a_worker_starts_though_the_file_has_no_graph(
+        self, own_model: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        Encoder.open(own_model, "openvino", "f32", 1)
+        path = cached_file(own_model)
         path.unlink()
         load_or_make(path, lambda: b"no graph " * 100)
         with caplog.at_level(logging.WARNING):
-            Encoder.open(folder, "openvino", "f32", 2)
+            Encoder.open(own_model, "openvino", "f32", 2)
         assert len(caplog.messages) == 1
         assert "compiled at every start" in caplog.text
 
-    def test_a_start_survives_a_cache_that_cannot_be_written(
-        self, folder: Path, caplog: pytest.LogCaptureFixture
+    def test_a_worker_starts_though_the_cache_cannot_be_written(
+        self, own_model: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        (folder / "cache").write_bytes(b"a file, where a folder is expected")
+        (own_model / "cache").write_bytes(b"a file instead of a folder")
         with caplog.at_level(logging.WARNING):
-            Encoder.open(folder, "openvino", "f32", 2)
+            Encoder.open(own_model, "openvino", "f32", 2)
         assert len(caplog.messages) == 1

@@ -1,4 +1,4 @@
-"""The encoder: the vectors of Sentence Transformers, whatever the batch, and none from an engine that is off."""
+"""The encoder makes the vectors of Sentence Transformers in any batch, and refuses an engine with other vectors."""
 
 import json
 import os
@@ -63,7 +63,7 @@ np.savez(sys.argv[3], **out)
 def reference(
     torch_reference: None, tiny_source: Path, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, np.ndarray]:
-    """Vectors of the texts by Sentence Transformers and by the engine torch, from a process of its own."""
+    """Vectors of the texts by Sentence Transformers and by the engine torch, computed in another process."""
     path = tmp_path_factory.mktemp("reference") / "vectors.npz"
     texts = json.dumps([text.replace("\0", "") for text in TEXTS])
     command = [sys.executable, "-W", "ignore", "-c", REFERENCE, str(tiny_source), texts, str(path), str(tiny_model)]
@@ -72,7 +72,7 @@ def reference(
         return dict(arrays)
 
 
-def test_vectors_are_those_of_sentence_transformers(encoder: Encoder, reference: dict[str, np.ndarray]) -> None:
+def test_vectors_equal_the_vectors_of_sentence_transformers(encoder: Encoder, reference: dict[str, np.ndarray]) -> None:
     assert (encoder.embed(TEXTS, Options(), "") * reference["plain"]).sum(axis=1).min() > 0.99999
     for options, name in (
         (Options(), "plain"),
@@ -87,13 +87,13 @@ def test_vectors_are_those_of_sentence_transformers(encoder: Encoder, reference:
         assert text.vectors == pytest.approx(reference[f"tokens{n}"], abs=1e-2)
 
 
-def test_the_engine_torch_makes_those_of_sentence_transformers(reference: dict[str, np.ndarray]) -> None:
+def test_vectors_of_the_engine_torch_equal_them_too(reference: dict[str, np.ndarray]) -> None:
     for how, name in (("mean", "plain"), ("max", "max"), ("cls", "cls")):
         assert reference[f"torch {how}"] == pytest.approx(reference[name], abs=1e-5)
 
 
-def test_the_fingerprint_stands_for_all_that_vectors_depend_on(encoder: Encoder, copy: Path) -> None:
-    path = copy / "tokenizer.json"
+def test_the_fingerprint_changes_with_everything_that_vectors_depend_on(encoder: Encoder, own_model: Path) -> None:
+    path = own_model / "tokenizer.json"
     path.write_text(path.read_text() + "\n")
     engines = [WatchedEngine(encoder.engine) for _ in range(2)]
     engines[0].name, engines[1].precision = "torch", "bf16"
@@ -112,7 +112,7 @@ def test_the_fingerprint_stands_for_all_that_vectors_depend_on(encoder: Encoder,
 
 
 @pytest.mark.parametrize("pooling", [None, "max", "cls"])
-def test_a_text_in_a_batch_is_the_same_text_alone(encoder: Encoder, pooling: str | None) -> None:
+def test_a_text_has_the_same_vector_in_a_batch_and_alone(encoder: Encoder, pooling: str | None) -> None:
     rows = [TokenizedText(tokens, pooling) for tokens in encoder.tokenize(TEXTS)]
     encoder.encode(rows)
     together = np.concatenate([row.vectors for row in rows if row.vectors is not None])
@@ -122,7 +122,7 @@ def test_a_text_in_a_batch_is_the_same_text_alone(encoder: Encoder, pooling: str
     assert together == pytest.approx(alone, abs=1e-5)
 
 
-def test_passes_side_by_side_have_every_text_once_and_are_balanced(tiny_model: Path, encoder: Encoder) -> None:
+def test_passes_side_by_side_are_balanced_and_encode_every_text_once(tiny_model: Path, encoder: Encoder) -> None:
     parallel = Encoder.open(tiny_model, "openvino", "f32", 3)
     texts = [TokenizedText(tokens) for tokens in encoder.tokenize([*TEXTS, *(f"storm {n}" for n in range(40))])]
     passes = parallel.start(texts)
@@ -138,7 +138,7 @@ def test_passes_side_by_side_have_every_text_once_and_are_balanced(tiny_model: P
 
 
 class WatchedEngine:
-    """The real engine. Notes the number of its passes side by side, or 0 for a pass on all threads."""
+    """A real engine. It notes the number of passes that it starts side by side, or 0 for a pass on all threads."""
 
     def __init__(self, engine: Engine):
         self.name, self.precision, self.threads = engine.name, engine.precision, engine.threads
@@ -160,16 +160,16 @@ class WatchedEngine:
 @pytest.mark.parametrize(
     ("texts", "num_weights", "passes"),
     [
-        (["storm"], 10_000, 1),  # a short text is not worth the threads' waits for each other
+        (["storm"], 10_000, 1),  # for a short text, the threads' waits for each other cost more than they save
         (["climate change " * 20], 10_000, 1),
         (["storm"], 10_000_000, 0),
-        (["storm"], 0, 0),  # the weights are not counted
+        (["storm"], 0, 0),  # the number of weights is unknown
         (["storm", "rain"], 10_000, 2),
-        (["climate change " * 20, "rain"], 10_000_000, 0),  # a thread would have nearly all of it
+        (["climate change " * 20, "rain"], 10_000_000, 0),  # side by side, one thread would do nearly all the work
         (["climate change " * 20, "market rises " * 20], 10_000_000, 2),
     ],
 )
-def test_threads_go_by_the_work_of_the_pass(
+def test_the_number_of_passes_depends_on_the_work(
     encoder_of_two_threads: Encoder, texts: list[str], num_weights: int, passes: int
 ) -> None:
     engine = WatchedEngine(encoder_of_two_threads.engine)
@@ -180,7 +180,7 @@ def test_threads_go_by_the_work_of_the_pass(
     assert engine.started == [passes]
 
 
-def test_beside_passes_aside_others_run_as_they_do_alone(encoder_of_two_threads: Encoder) -> None:
+def test_passes_aside_do_not_change_the_vectors_of_others(encoder_of_two_threads: Encoder) -> None:
     engine = WatchedEngine(encoder_of_two_threads.engine)
     encoder = Encoder(encoder_of_two_threads.model, encoder_of_two_threads.tokenizer, engine)
     bulk, urgent = ([TokenizedText(tokens) for tokens in encoder.tokenize(texts)] for texts in (TEXTS, ["a", "b"]))
@@ -193,7 +193,7 @@ def test_beside_passes_aside_others_run_as_they_do_alone(encoder_of_two_threads:
         assert text.vectors == pytest.approx(copy.vectors, abs=1e-5)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="priorities of threads are Linux's")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of threads")
 def test_passes_aside_have_threads_of_low_priority(tiny_model: Path) -> None:
     encoder = Encoder.open(tiny_model, "openvino", "f32", 2)
     texts = [TokenizedText(tokens) for tokens in encoder.tokenize(TEXTS)]
@@ -203,7 +203,7 @@ def test_passes_aside_have_threads_of_low_priority(tiny_model: Path) -> None:
     added = {thread: niceness for thread, niceness in niceness_of_threads().items() if thread not in before}
     own = os.getpriority(os.PRIO_PROCESS, 0)
     assert len(added) >= 2
-    assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "0"  # else threads get each other's code now and then
+    assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "0"  # otherwise threads sometimes get wrong code
     assert set(added.values()) == {min(19, own + NICENESS)}
 
 
@@ -222,7 +222,7 @@ def test_dimensions_are_cut_before_normalising(encoder: Encoder) -> None:
         encoder.check(Options(dimensions=33))
 
 
-def test_prompts_are_the_models_own(encoder: Encoder) -> None:
+def test_the_model_provides_the_prompts(encoder: Encoder) -> None:
     assert encoder.prompt(Options()) == ""
     assert encoder.prompt(Options(), QUERY_PROMPTS) == "storm "
     assert encoder.prompt(Options(), DOCUMENT_PROMPTS) == ""
@@ -230,37 +230,34 @@ def test_prompts_are_the_models_own(encoder: Encoder) -> None:
         encoder.prompt(Options(prompt_name="x"))
 
 
-@pytest.fixture
-def copy(tiny_model: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(tiny_model, tmp_path / "prepared", ignore=shutil.ignore_patterns("cache")))
-
-
-def test_one_sentence_that_is_not_reproduced_is_enough_to_be_refused(copy: Path) -> None:
-    vectors = load_file(copy / parity.FILE)["vectors"]
+def test_an_engine_that_fails_to_reproduce_one_vector_is_refused(own_model: Path) -> None:
+    vectors = load_file(own_model / parity.FILE)["vectors"]
     away = vectors[3] - (vectors[3] @ vectors[2]) * vectors[2]
     vectors[2] = 0.995 * vectors[2] + np.sqrt(1 - 0.995**2) * away / np.linalg.norm(away)
-    save_file({"vectors": vectors}, copy / parity.FILE)
+    save_file({"vectors": vectors}, own_model / parity.FILE)
     with pytest.raises(ModelMismatch, match=r"cosine 0\.99500 .* under 0\.999: prepare the model again"):
-        Encoder.open(copy, "openvino", "f32", 1)
+        Encoder.open(own_model, "openvino", "f32", 1)
 
 
 @pytest.mark.parametrize("name", [GRAPH, "openvino.bin", parity.FILE, "tokenizer.json"])
-def test_a_prepared_file_that_is_cut_short_is_refused(copy: Path, name: str) -> None:
-    (copy / name).write_bytes((copy / name).read_bytes()[:100])
+def test_a_truncated_file_of_a_prepared_model_is_refused(own_model: Path, name: str) -> None:
+    (own_model / name).write_bytes((own_model / name).read_bytes()[:100])
     with pytest.raises(ModelMismatch, match=r"cannot be used \(\S.*\): prepare it again"):
-        Encoder.open(copy, "openvino", "f32", 1)
+        Encoder.open(own_model, "openvino", "f32", 1)
 
 
-def test_a_prepared_model_is_found_until_its_original_changes(copy: Path, tiny_source: Path, tmp_path: Path) -> None:
-    assert is_prepared(copy)
+def test_a_prepared_model_is_used_until_its_original_changes(
+    own_model: Path, tiny_source: Path, tmp_path: Path
+) -> None:
+    assert is_prepared(own_model)
     assert not is_prepared(tmp_path)
-    read, opened = Model.read(str(tiny_source), tiny_source), Model.open(copy)
+    read, opened = Model.read(str(tiny_source), tiny_source), Model.open(own_model)
     assert opened.num_weights > 0
     assert opened == replace(read, shares_rows=True, reference="openvino", num_weights=opened.num_weights)
-    Model.read(str(tiny_source), tiny_source).save(copy)
-    changed = json.loads((copy / "model.json").read_text()) | {"weights_state": "1:2"}
-    (copy / "model.json").write_text(json.dumps(changed))
-    assert not is_prepared(copy)
+    Model.read(str(tiny_source), tiny_source).save(own_model)
+    changed = json.loads((own_model / "model.json").read_text()) | {"weights_state": "1:2"}
+    (own_model / "model.json").write_text(json.dumps(changed))
+    assert not is_prepared(own_model)
 
 
 @pytest.fixture
@@ -269,7 +266,7 @@ def source(tiny_source: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["config.json", "modules.json", "model.safetensors", "1_Pooling/config.json"])
-def test_an_incomplete_model_folder_is_named(source: Path, name: str) -> None:
+def test_the_error_names_an_incomplete_model_folder(source: Path, name: str) -> None:
     (source / name).unlink()
     with pytest.raises(ModelNotFound, match=str(source)):
         Model.read("tiny", find_source(str(source)))
@@ -283,7 +280,7 @@ def test_an_incomplete_model_folder_is_named(source: Path, name: str) -> None:
         ("sentence_bert_config.json", {"do_lower_case": True}, "makes texts lower-case before its tokenizer"),
     ],
 )
-def test_a_model_that_makes_other_vectors_is_refused(
+def test_a_model_with_an_unsupported_step_is_refused(
     source: Path, name: str, change: dict[str, Any], words: str
 ) -> None:
     (source / name).write_text(json.dumps(json.loads((source / name).read_text()) | change))
@@ -291,7 +288,7 @@ def test_a_model_that_makes_other_vectors_is_refused(
         Model.read("tiny", source)
 
 
-#: Opens the prepared model in argv[1], drops the encoder on another thread, and sends itself a signal.
+#: A program that opens the prepared model in argv[1], deletes the encoder in another thread, and signals itself.
 DROPPED = """
 import signal, sys, threading
 from pathlib import Path
@@ -306,8 +303,8 @@ signal.raise_signal(signal.SIGTERM)
 """
 
 
-def test_a_signal_is_handled_when_another_thread_has_dropped_the_encoder(tiny_model: Path) -> None:
-    """OpenVINO's core gives the thread that makes it a stack for signals, where the processor has AMX."""
+def test_a_signal_is_handled_after_another_thread_has_deleted_the_encoder(tiny_model: Path) -> None:
+    """On a processor with AMX, OpenVINO's core gives the thread that creates it a stack for signals."""
     command = [sys.executable, "-X", "faulthandler", "-c", DROPPED, str(tiny_model)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.returncode, done.stdout) == (0, "told to stop\n"), done.stderr

@@ -1,4 +1,4 @@
-"""Products in 8 bits: what is computed, and the ranges that it needs, which are measured once for a model."""
+"""Products in 8 bits: their results, and the ranges of activations, which are measured once for a model."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ needs_vnni = pytest.mark.skipif(not processors.has_vnni(), reason="the processor
 
 
 def activations() -> Array:
-    """Return numbers whose inputs have very different ranges, none of them around 0, as after a layer norm."""
+    """Return activations whose inputs have very different ranges, none of them around 0, as after a layer norm."""
     generator = np.random.default_rng(0)
     sizes = np.float32(10) ** np.linspace(-1, 1, WIDTH, dtype=np.float32)
     return (generator.normal(0.5, 1, (1, 200, WIDTH)) * sizes).astype(np.float32)
@@ -42,7 +42,7 @@ def range_of(rows: Array) -> Range:
 
 
 def product(given: Array, found: Range | None) -> Array:
-    """Return the product with the weights and their bias as OpenVINO computes it, in 8 bits if there is a range."""
+    """Return the product with the weights, plus a bias, as OpenVINO computes it; in 8 bits if a range is given."""
     inputs = ops.parameter([-1, -1, WIDTH], np.float32)
     multiplied = ops.matmul(inputs, ops.constant(weights()), False, True)
     graph = ov.Model([ops.add(multiplied, ops.constant(np.ones(OUTPUTS, np.float32)))], [inputs], "product")
@@ -53,22 +53,14 @@ def product(given: Array, found: Range | None) -> Array:
     return result
 
 
-@pytest.fixture
-def folder(tiny_model: Path, tmp_path: Path) -> Path:
-    for path in tiny_model.iterdir():
-        if path.is_file():
-            (tmp_path / path.name).hardlink_to(path)
-    return tmp_path
-
-
 class TestProduct:
-    def test_it_is_near_that_of_the_numbers_themselves_and_its_mean_is_exact(self) -> None:
+    def test_a_product_is_near_the_exact_product_and_has_its_mean(self) -> None:
         given = activations()
         error, largest = product(given, range_of(given)) - (exact := product(given, None)), np.abs(exact).max()
         assert 1e-4 < np.abs(error).max() < 0.02 * largest
         assert np.abs(error.mean(axis=1)).max() < 0.003 * largest
 
-    def test_numbers_far_outside_of_their_range_are_those_at_its_end(self) -> None:
+    def test_numbers_far_outside_of_their_range_are_clipped(self) -> None:
         given = activations()
         found = range_of(given)
         width = found.high - found.low
@@ -77,7 +69,7 @@ class TestProduct:
             assert np.array_equal(far, farther)
             assert np.isfinite(far).all()
 
-    def test_an_input_that_never_changes_is_no_fault(self) -> None:
+    def test_an_input_without_a_range_does_no_harm(self) -> None:
         given = activations()
         given[..., ::2] = 0
         exact, found = product(given, None), product(given, range_of(given))
@@ -97,7 +89,7 @@ class TestGraph:
         assert kinds == ["u8"] * len(ranges)
 
     @needs_vnni
-    def test_its_vectors_are_near_those_of_f32_and_have_a_fingerprint_of_their_own_version(
+    def test_vectors_are_near_the_vectors_in_f32_and_their_fingerprint_has_a_version(
         self, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         encoders = [Encoder.open(tiny_model, "openvino", precision, 1) for precision in ("f32", "int8")]
@@ -110,16 +102,16 @@ class TestGraph:
 
 
 @needs_vnni
-class TestRangesThatDoNotServe:
-    """A model whose vectors are too far from the reference where activations are rounded by measured ranges."""
+class TestUnsuitableRanges:
+    """A model whose vectors are too far from the reference if its measured ranges are used."""
 
     @pytest.fixture
-    def bad(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        """The tiny model with ranges that are far from what goes into its products."""
+    def bad(self, own_model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """The tiny model with ranges that are far from its activations."""
         monkeypatch.setattr(int8, "_join", lambda ranges: Range(*(array + 1_000 for array in ranges[0])))
-        return folder
+        return own_model
 
-    def test_it_is_served_with_activations_that_are_rounded_as_they_come(
+    def test_the_model_is_served_with_activations_rounded_at_run_time(
         self, bad: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         found = Encoder.open(bad, "openvino", "int8", 2)
@@ -132,24 +124,24 @@ class TestRangesThatDoNotServe:
         monkeypatch.undo()
         assert Encoder.open(tiny_model, "openvino", "int8", 1).fingerprint != found.fingerprint
 
-    def test_it_is_refused_if_that_does_not_serve_either(self, bad: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_model_is_refused_if_that_fails_too(self, bad: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(parity, "MIN_COSINE_INT8", 1.1)
         with pytest.raises(ModelMismatch, match=r"under 1\.1"):
             Encoder.open(bad, "openvino", "int8", 1)
 
-    def test_so_is_one_that_openvino_cannot_compile_with_them(
-        self, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    def test_ranges_with_which_openvino_cannot_compile_are_not_used(
+        self, own_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         def fail(*_: object) -> None:
             raise RuntimeError("Exception from src/core:\ncould not append an operation")
 
         monkeypatch.setattr(int8, "quantise", fail)
-        assert not Encoder.open(folder, "openvino", "int8", 1).engine.fixed_steps
+        assert not Encoder.open(own_model, "openvino", "int8", 1).engine.fixed_steps
         assert "with ranges, could not append an operation" in caplog.messages[-1]
 
 
 class TestRanges:
-    def test_they_hold_what_goes_into_each_product(self, tiny_model: Path) -> None:
+    def test_each_product_has_the_ranges_of_its_inputs(self, tiny_model: Path) -> None:
         graph = core().read_model(tiny_model / GRAPH)
         products = list(int8.find_products(graph))
         ranges = load_ranges(tiny_model, 1)
@@ -159,22 +151,22 @@ class TestRanges:
             assert (found.mean <= found.high).all()
             assert (found.low < found.high).any()
 
-    def test_they_are_measured_once_for_a_graph(self, folder: Path) -> None:
+    def test_ranges_are_measured_once_for_a_graph(self, own_model: Path) -> None:
         def kept() -> list[int]:
-            return [path.stat().st_mtime_ns for path in (folder / "cache").iterdir() if path.suffix != ".lock"]
+            return [path.stat().st_mtime_ns for path in (own_model / "cache").iterdir() if path.suffix != ".lock"]
 
-        first = load_ranges(folder, 1)
+        first = load_ranges(own_model, 1)
         before = kept()
-        again = load_ranges(folder, 2)
+        again = load_ranges(own_model, 2)
         assert kept() == before
         assert all(np.array_equal(a, b) for pair in zip(first, again, strict=True) for a, b in zip(*pair, strict=True))
-        graph = (folder / GRAPH).read_bytes()
-        (folder / GRAPH).unlink()
-        (folder / GRAPH).write_bytes(graph)
-        load_ranges(folder, 1)
+        graph = (own_model / GRAPH).read_bytes()
+        (own_model / GRAPH).unlink()
+        (own_model / GRAPH).write_bytes(graph)
+        load_ranges(own_model, 1)
         assert len(kept()) == 2
 
-    def test_a_folder_that_cannot_be_written_has_them_measured(self, folder: Path, tiny_model: Path) -> None:
-        (folder / "cache").write_bytes(b"a file, where a folder is expected")
-        for found, expected in zip(load_ranges(folder, 1), load_ranges(tiny_model, 1), strict=True):
+    def test_ranges_are_measured_though_the_folder_cannot_be_written(self, own_model: Path, tiny_model: Path) -> None:
+        (own_model / "cache").write_bytes(b"a file instead of a folder")
+        for found, expected in zip(load_ranges(own_model, 1), load_ranges(tiny_model, 1), strict=True):
             assert np.allclose(found.low, expected.low)

@@ -1,4 +1,4 @@
-"""Packing: every token is where it should be, attention stays within a text, and little of a row is padding."""
+"""Packing puts every token into its place, keeps attention within a text, and needs little padding."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ TEXTS = st.lists(st.lists(st.integers(1, 30_000), min_size=1, max_size=300), min
 
 
 @given(TEXTS, st.booleans())
-def test_every_text_stands_whole_in_one_row(texts: list[list[int]], shares_rows: bool) -> None:
+def test_every_text_is_whole_in_one_row(texts: list[list[int]], shares_rows: bool) -> None:
     packing, (starts, lengths) = pack(texts, shares_rows)
     length = packing.ids.shape[1]
     for text, start, size in zip(texts, starts, lengths, strict=True):
@@ -25,7 +25,7 @@ def test_every_text_stands_whole_in_one_row(texts: list[list[int]], shares_rows:
 
 
 @given(TEXTS, st.booleans())
-def test_tokens_attend_to_their_own_text_alone(texts: list[list[int]], shares_rows: bool) -> None:
+def test_tokens_attend_only_to_their_own_text(texts: list[list[int]], shares_rows: bool) -> None:
     packing, (starts, lengths) = pack(texts, shares_rows)
     rows, length = packing.ids.shape
     expected = np.full((rows, length, length), MASKED)
@@ -34,7 +34,7 @@ def test_tokens_attend_to_their_own_text_alone(texts: list[list[int]], shares_ro
         row, column = divmod(start, length)
         expected[row, column : column + size, column : column + size] = 0
         padding[row, column : column + size] = False
-    expected[padding[:, :, None] & padding[:, None, :]] = 0  # what padding looks at is of no account
+    expected[padding[:, :, None] & padding[:, None, :]] = 0  # the attention of padding does not matter
     assert np.array_equal(packing.bias[:, 0], expected)
 
 
@@ -57,7 +57,7 @@ REDUCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 @pytest.mark.parametrize("how", REDUCTIONS)
 @given(texts=TEXTS, seed=st.integers(0, 9))
-def test_pooling_takes_each_text_by_itself(how: str, texts: list[list[int]], seed: int) -> None:
+def test_pooling_makes_the_vector_of_a_text_from_its_own_tokens(how: str, texts: list[list[int]], seed: int) -> None:
     for packing, places in (pack(texts), join(texts)):
         tokens = np.random.default_rng(seed).normal(size=(packing.ids.size, 3)).astype(np.float32)
         parts = [REDUCTIONS[how](tokens[start : start + size]) for start, size in zip(*places, strict=True)]
@@ -67,14 +67,14 @@ def test_pooling_takes_each_text_by_itself(how: str, texts: list[list[int]], see
 
 
 @given(TEXTS)
-def test_joined_texts_stand_one_behind_the_other(texts: list[list[int]]) -> None:
+def test_joined_texts_follow_each_other(texts: list[list[int]]) -> None:
     packing, (starts, lengths) = join(texts)
     places = zip(starts, lengths, strict=True)
     assert [packing.ids[0, start : start + length].tolist() for start, length in places] == texts
     assert packing.positions[0].tolist() == [n for text in texts for n in range(len(text))]
 
 
-def test_headlines_alone_have_one_shape() -> None:
+def test_single_headlines_have_one_shape() -> None:
     shapes = {pack([[1] * length])[0].ids.shape for length in range(1, 17)}
     assert shapes == {(1, 16)}
     assert pack([[1] * 10, [1] * 240])[0].ids.shape == (1, 256)

@@ -1,1 +1,1 @@
-"""The kernel of the engine avx512: C++ that an installation compiles, and its weights. Imports process, model."""
+"""The kernel of the engine avx512: C++ that an installation compiles, and its weights. Imports process and model."""

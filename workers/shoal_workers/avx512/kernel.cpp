@@ -1,16 +1,17 @@
-// The forward pass of an encoder like BERT, in int8 or bf16, over texts of any lengths one behind the other: no padding.
+// The forward pass of an encoder like BERT, in int8 or bf16. Texts of any lengths follow each other without padding.
 //
-// It runs on x86-64 processors with AVX-512 (F, BW, DQ, VL), AVX-512 VNNI and AVX-512 BF16: AMD from Zen 4 on, Intel
-// from Sapphire Rapids on. It uses no AMX. library.py compiles it, weights.py arranges the weights, kernel.py calls it.
+// The kernel runs on x86-64 processors with AVX-512 (F, BW, DQ, VL), AVX-512 VNNI and AVX-512 BF16: AMD since Zen 4,
+// Intel since Sapphire Rapids. It does not use AMX. library.py compiles it, weights.py arranges the weights, and
+// kernel.py calls it.
 //
-// A block of texts goes through all layers on one thread, so threads wait for each other only at the end of a pass.
-// Weights are a stream of panels in the order of their use, each of 48 outputs x one group of inputs, which stays in the
-// caches while all tokens of the block pass it. A group has as many numbers as `Shape::group`; each group of a token has
-// a scale of its own, which is measured as the numbers come. Attention multiplies in bf16; norms, activations, softmax
-// and sums are f32. Sums have an order that no other text, thread or block changes, so a text's numbers are always the
-// same.
+// One thread computes all layers of a block of texts, so threads wait for each other only at the end of a pass. The
+// weights are a stream of panels in the order of their use. A panel has the weights from one group of inputs to 48
+// outputs, and stays in the caches while it is multiplied with all tokens of the block. A group is `Shape::group`
+// numbers, and each group of a token is rounded with a scale of its own, computed at run time. Attention multiplies in
+// bf16; norms, activations, softmax and sums are f32. Other texts, threads and blocks do not change the order of a
+// text's sums, so its vectors are always the same.
 //
-// What Python gives is checked in open_model and start_pass; all that follows relies on it.
+// open_model and start_pass check the arguments from Python; all other functions rely on these checks.
 #include <immintrin.h>
 #include <sys/mman.h>
 
@@ -35,8 +36,8 @@
 namespace {
 
 constexpr int PANEL_OUTPUTS = 48;
-constexpr int TILE_TOKENS = 9, TILE_QUERIES = 6;  // as many as there are registers for
-constexpr int BLOCK_TOKENS = 64;                  // that a thread takes through all layers at once, about
+constexpr int TILE_TOKENS = 9, TILE_QUERIES = 6;  // the most for which there are registers
+constexpr int BLOCK_TOKENS = 64;                  // approximate size of a block
 constexpr int MAX_GROUP = 512, MAX_SIZE = 1 << 24;
 constexpr size_t LARGE_PAGE = 2 << 20;
 
@@ -46,7 +47,7 @@ constexpr size_t LARGE_PAGE = 2 << 20;
 
 enum Activation { GELU, GELU_TANH, RELU, SILU, TANH };
 
-// The sizes of a model, as weights.py gives them.
+// The sizes of a model, with the fields of weights.py's `Shape`.
 struct Shape {
     int32_t width, heads, layers, inner, group, num_words, num_positions, max_tokens, activation, is_bf16;
     float eps;
@@ -69,7 +70,7 @@ struct Shape {
     }
 };
 
-// Memory for numbers that is aligned for vectors, and made of large pages where that is asked for and the system can.
+// Memory for numbers, aligned for vectors. With the alignment LARGE_PAGE, it uses large pages if the system has them.
 template <class T>
 struct Array {
     T* data;
@@ -85,7 +86,7 @@ struct Array {
     operator T*() const { return data; }
 };
 
-// Of the outputs of a panel: the scale of the weights, the bias, and the scale times the sum of the rounded weights.
+// For each output of a panel: the scale of its weights, its bias, and the scale times the sum of its rounded weights.
 struct PanelScales {
     float scale[PANEL_OUTPUTS], bias[PANEL_OUTPUTS], sum[PANEL_OUTPUTS];
 };
@@ -101,15 +102,16 @@ struct Model {
     Array<uint8_t> panels;
     Array<PanelScales> scales;
 
-    // Returns a norm: number 0 is that of the embeddings, then each layer has one after attention and one at its end.
+    // Returns a norm. Number 0 follows the embeddings; then each layer has a norm after attention and one at its end.
     Norm norm(int number) const {
         const float* scale = norms + size_t(2 * number) * shape.width;
         return {scale, scale + shape.width};
     }
 };
 
-// One group of the input of a product: rows of rounded numbers. A number is `scale` times the rounded one, plus `shift`.
-// Weights are stored with 128 added, since one side of VPDPBUSD has no sign; `start` takes off what this adds to sums.
+// One group of a product's inputs: a row of rounded numbers for each token. An input is `scale` times the rounded
+// number, plus `shift`. Weights are stored with 128 added, because one operand of VPDPBUSD is unsigned. `start` is the
+// initial value of a sum, which subtracts the surplus.
 struct Rounded {
     Array<uint8_t> bytes;
     Array<float> scale, shift;
@@ -118,7 +120,7 @@ struct Rounded {
     Rounded(int tokens, int group) : bytes(size_t(tokens) * group * 2), scale(tokens), shift(tokens), start(tokens) {}
 };
 
-// What a thread computes on the way. The last four are of one head.
+// The intermediate results of a thread. `keys`, `values`, `scores` and `shares` belong to one head at a time.
 struct Scratch {
     std::vector<Rounded> input;
     Rounded inner_input;
@@ -133,7 +135,7 @@ struct Scratch {
     }
 };
 
-// --- functions of a vector of numbers
+// --- functions of vectors of numbers
 
 INLINE __m512 exp2(__m512 x) {
     constexpr int NEAREST = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
@@ -154,7 +156,8 @@ INLINE __m512 sigmoid(__m512 x, float factor = 1) {
     return _mm512_div_ps(one, _mm512_add_ps(one, exp2(_mm512_mul_ps(x, _mm512_set1_ps(-factor * LOG2_E)))));
 }
 
-// x times the normal distribution function, by an odd polynomial between -3.6 and 3.6; at most 0.0003 (1 + |x|) off.
+// Returns x times the normal distribution function, with an odd polynomial between -3.6 and 3.6. The error is at most
+// 0.0003 (1 + |x|).
 INLINE __m512 gelu(__m512 x) {
     constexpr float BOUND = 3.6f;
     constexpr float COEFFICIENTS[] = {0.397163739f,     -0.0634485351f,  0.00818885433f,
@@ -189,7 +192,7 @@ void activate(float* row, int count, int activation) {
     }
 }
 
-// --- the two kinds of products
+// --- int8 and bf16
 
 struct Int8 {
     using Sum = __m512i;
@@ -204,7 +207,8 @@ struct Int8 {
         return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, bias);
     }
 
-    // Rounds a group of a token. With SHIFTED, all 255 values stand for the range from the lowest number to the highest.
+    // Rounds a group of a token. With SHIFTED, the range from the lowest to the highest number is divided into all 255
+    // values; otherwise the values are symmetric around 0.
     template <bool SHIFTED>
     static INLINE void round(const float* from, int count, const Rounded& to, int token) {
         __m512 lows = _mm512_load_ps(from), highs = lows;
@@ -255,14 +259,14 @@ struct Bf16 {
 
 // --- products with weights
 
-// Where the rows of a product go: they replace what is there, or are added to it.
+// The destination of a product's rows. If `adds`, they are added to the numbers there, otherwise they replace them.
 struct Target {
     float* rows;
     int stride, outputs;
     bool adds;
 };
 
-// The next panel of the stream.
+// The position of the next panel in the stream.
 struct Cursor {
     const uint8_t* weights;
     const PanelScales* scales;
@@ -274,7 +278,8 @@ INLINE __m512i broadcast(const void* four_bytes) {
     return _mm512_set1_epi32(value);
 }
 
-// Scales the sums of M tokens x 48 outputs, adds the bias, and stores those that the target has, from `column` on.
+// Scales the sums of M tokens x 48 outputs, adds the bias, and stores the results in the target from `column` on. The
+// last panel may have more outputs than the target; these are dropped.
 template <class Kind, int M>
 INLINE void finish_tile(const typename Kind::Sum (&sums)[M][3], const Rounded& input, int first,
                         const PanelScales& scales, const Target& to, int column) {
@@ -284,16 +289,16 @@ INLINE void finish_tile(const typename Kind::Sum (&sums)[M][3], const Rounded& i
         __m512 sum = _mm512_loadu_ps(scales.sum + 16 * j);
         UNROLL for (int i = 0; i < M; i++) {
             float* out = to.rows + size_t(first + i) * to.stride + column;
-            __m512 of_token = _mm512_fmadd_ps(_mm512_set1_ps(input.shift[first + i]), sum, bias);
+            __m512 offset = _mm512_fmadd_ps(_mm512_set1_ps(input.shift[first + i]), sum, bias);
             __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(input.scale[first + i]));
-            __m512 values = Kind::finish(sums[i][j], factor, of_token);
+            __m512 values = Kind::finish(sums[i][j], factor, offset);
             _mm512_store_ps(out, to.adds ? _mm512_add_ps(_mm512_load_ps(out), values) : values);
         }
     }
 }
 
-// Multiplies M tokens with a panel. With FETCH, asks for the next panel meanwhile, into the second cache: a panel of
-// bf16 has 36 KiB, and in the first cache it would take the place of the one that is multiplied.
+// Multiplies M tokens with a panel. With FETCH, also prefetches the next panel into the second-level cache. In the
+// first-level cache, a bf16 panel of 36 KiB would evict the current panel.
 template <class Kind, int M, bool FETCH>
 void tile(const Rounded& input, int group, int first, Cursor panel, const Target& to, int column) {
     typename Kind::Sum sums[M][3];
@@ -315,7 +320,7 @@ void tile(const Rounded& input, int group, int first, Cursor panel, const Target
     finish_tile<Kind, M>(sums, input, first, *panel.scales, to, column);
 }
 
-// Calls `call` with the number as a constant of the type, from 1 to MOST.
+// Calls `call` with the number, from 1 to MOST, as a compile-time constant.
 template <int MOST, class Call>
 INLINE void with_constant(int number, const Call& call) {
     if constexpr (MOST > 1) {
@@ -324,7 +329,7 @@ INLINE void with_constant(int number, const Call& call) {
     call(std::integral_constant<int, MOST>{});
 }
 
-// Multiplies one group of all tokens with the next panels, as many as the target has outputs for.
+// Multiplies one group of all tokens with the next panels, until all outputs of the target are computed.
 template <class Kind>
 void multiply_group(const Rounded& input, int group, int tokens, Cursor& next, const Target& to) {
     int num_tiles = (tokens + TILE_TOKENS - 1) / TILE_TOKENS;
@@ -342,8 +347,8 @@ void multiply_group(const Rounded& input, int group, int tokens, Cursor& next, c
 
 template <class Kind>
 void multiply(const std::vector<Rounded>& input, int group, int tokens, Cursor& next, Target to) {
-    for (const Rounded& of_group : input) {
-        multiply_group<Kind>(of_group, group, tokens, next, to);
+    for (const Rounded& rounded : input) {
+        multiply_group<Kind>(rounded, group, tokens, next, to);
         to.adds = true;
     }
 }
@@ -372,16 +377,16 @@ void norm_rows(float* row, int width, int tokens, Norm norm, float eps) {
     }
 }
 
-// --- attention, with heads of W numbers
+// --- attention, with W numbers a head
 
-// Rounds two vectors of f32 to one of bf16, in their order.
+// Rounds two vectors of f32 to one vector of bf16, in their order.
 INLINE __m512i pack(__m512 low, __m512 high) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
 
 INLINE __m512 multiply_add(__m512 sum, __m512 pairs, __m512i pair) {
     return _mm512_dpbf16_ps(sum, (__m512bh)pairs, (__m512bh)pair);
 }
 
-// Transposes 16 x 16 numbers inside each quarter of the vectors.
+// Transposes each 4 x 4 block of a 16 x 16 matrix whose rows are the vectors.
 INLINE void transpose_quarters(__m512* rows) {
     __m512 halves[16];
     auto pd = [](__m512 a) FORCED { return _mm512_castps_pd(a); };
@@ -395,7 +400,7 @@ INLINE void transpose_quarters(__m512* rows) {
     }
 }
 
-// Writes 32 numbers of up to 16 keys as 16 rows of pairs: row n has the numbers 2n and 2n + 1 of each key.
+// Writes 32 numbers of up to 16 keys as 16 rows of pairs. Row n has the numbers 2n and 2n + 1 of each key.
 INLINE void transpose_keys(const float* from, int stride_from, int num, float* to, int stride) {
     __m512 rows[16];
     UNROLL for (int i = 0; i < 16; i++) {
@@ -416,7 +421,7 @@ INLINE void transpose_keys(const float* from, int stride_from, int num, float* t
     }
 }
 
-// Writes the values of each two tokens as W pairs.
+// Writes the values of every two successive tokens as W pairs.
 template <int W>
 INLINE void pair_values(const float* value, int stride, int length, float* to) {
     alignas(64) static constexpr auto ORDER = [] {
@@ -432,7 +437,7 @@ INLINE void pair_values(const float* value, int stride, int length, float* to) {
     }
 }
 
-// Computes the scores of R queries for J x 16 keys.
+// Computes the attention scores of R queries for J x 16 keys.
 template <int W, int R, int J>
 INLINE void score(const uint16_t* query, const float* keys, int padded, float* scores) {
     __m512 sums[R][J];
@@ -449,7 +454,7 @@ INLINE void score(const uint16_t* query, const float* keys, int padded, float* s
         _mm512_store_ps(scores + i * padded + 16 * j, sums[i][j]);
 }
 
-// Writes 2 to the power of each score less the highest, as bf16, and returns their sum.
+// Writes 2^(score - highest score) for each score, as bf16, and returns the sum of these powers.
 INLINE float softmax(const float* row, int length, int padded, uint16_t* to) {
     __mmask16 last = 0xffff >> (padded - length);
     const float* end = row + padded - 16;
@@ -469,7 +474,7 @@ INLINE float softmax(const float* row, int length, int padded, uint16_t* to) {
     return _mm512_reduce_add_ps(sum);
 }
 
-// Computes the scores of R queries for all keys of the text.
+// Computes the attention scores of R queries for all keys of the text.
 template <int W, int R>
 INLINE void score_all(const float* query, int stride, int padded, Scratch& s) {
     alignas(64) uint16_t rounded[R * W];
@@ -480,7 +485,7 @@ INLINE void score_all(const float* query, int stride, int padded, Scratch& s) {
     if (j < padded) score<W, R, 1>(rounded, s.keys + j, padded, s.scores + j);
 }
 
-// Puts what R tokens of one head attend to in the place of their queries.
+// Replaces the queries of R tokens, in one head, by the results of their attention.
 template <int W, int R>
 INLINE void attend(float* query, int stride, int length, int padded, Scratch& s) {
     constexpr int VECTORS = W / 16;
@@ -500,7 +505,7 @@ INLINE void attend(float* query, int stride, int length, int padded, Scratch& s)
         _mm512_store_ps(query + 16 * v, _mm512_mul_ps(sums[i][v], inverse[i]));
 }
 
-// Computes the attention of one text, all heads.
+// Computes the attention of one text in all heads.
 template <int W>
 void attention(float* qkv, int heads, int length, Scratch& s) {
     const int width = heads * W, stride = 3 * width;
@@ -518,9 +523,9 @@ void attention(float* qkv, int heads, int length, Scratch& s) {
     }
 }
 
-// --- a block of texts through the model
+// --- all layers for a block of texts
 
-// Returns the number of tokens of the text that begins at `first`: the next one begins at position 0 again.
+// Returns the number of tokens of the text that begins at `first`. The next text begins where a position is 0 again.
 int text_length(const int32_t* positions, int first, int tokens) {
     int end = first + 1;
     while (end < tokens && positions[end]) end++;
@@ -539,7 +544,7 @@ void embed(const Model& model, const int32_t* ids, const int32_t* positions, int
     }
 }
 
-// Puts the numbers after a norm in the place of the state, and rounds them as the next product's input.
+// Applies a norm to the state in place, and rounds the result as input of the next product.
 template <class Kind>
 void norm_and_round(const Model& model, int norm, int tokens, Scratch& s) {
     const Shape& shape = model.shape;
@@ -588,7 +593,7 @@ void encode_block(const Model& model, const int32_t* ids, const int32_t* positio
 
 struct Pool;
 
-// Texts that threads of a pool compute. `left` blocks are not done.
+// Texts that the threads of a pool compute. `left` is the number of unfinished blocks.
 struct Pass {
     Pool* pool;
     const int32_t *ids, *positions;
@@ -601,7 +606,7 @@ struct Block {
     int first, tokens;
 };
 
-// Threads that compute blocks, in the order in which these came.
+// Threads that compute blocks in the order in which the blocks were added.
 struct Pool {
     const Model& model;
     std::mutex mutex;
@@ -662,7 +667,7 @@ struct Pool {
     }
 };
 
-// Returns True if texts begin at position 0, none is too long, and all rows of the tables exist.
+// Returns true if the texts begin at position 0, no text is too long, and the tables have all ids and positions.
 bool is_valid(const Shape& shape, const int32_t* ids, const int32_t* positions, int tokens) {
     if (tokens < 1 || positions[0]) return false;
     for (int t = 0, length = 0; t < tokens; t++) {
@@ -674,7 +679,8 @@ bool is_valid(const Shape& shape, const int32_t* ids, const int32_t* positions, 
     return true;
 }
 
-// Cuts the texts, in their order, into blocks of about the same number of tokens: as many for each of `parts`.
+// Cuts the texts, in their order, into blocks with about equal numbers of tokens. The number of blocks is a multiple of
+// `parts`, or lower if there are few texts.
 std::list<Block> cut(Pass* pass, int capacity, int tokens, int parts) {
     std::list<Block> blocks{{pass, 0, 0}};
     long round = long(parts) * BLOCK_TOKENS, wanted = parts * std::max(1L, (tokens + round - 1) / round);
@@ -692,7 +698,7 @@ template <class Make>
 auto or_null(const Make& make) -> decltype(make()) {
     try {
         return make();
-    } catch (...) {  // no memory, or no thread
+    } catch (...) {  // there is too little memory, or no thread can start
         return nullptr;
     }
 }
@@ -701,9 +707,9 @@ auto or_null(const Make& make) -> decltype(make()) {
 
 extern "C" {
 
-// Opens a model; null for sizes that are not known or do not fit, and without memory. `words`, `positions` and `norms`
-// must stay until it is closed: f16 [num_words, width], f32 [num_positions, width] and f32 [2 + 4 layers, width], which
-// are scale and shift of each norm. `panels` and `scales` are copied.
+// Opens a model. Returns null for unsupported or contradictory sizes, or if there is too little memory. `words` is f16
+// [num_words, width], `positions` f32 [num_positions, width], and `norms` f32 [2 + 4 layers, width], scale and shift of
+// each norm. The caller must keep these three until the model is closed. `panels` and `scales` are copied.
 Model* open_model(const Shape* shape, const uint16_t* words, const float* positions, const float* norms,
                   const uint8_t* panels, size_t panels_size, const uint8_t* scales, size_t scales_size) {
     if (!shape->is_known()) return nullptr;
@@ -720,7 +726,8 @@ Model* open_model(const Shape* shape, const uint16_t* words, const float* positi
 
 void close_model(Model* model) { delete model; }
 
-// Starts threads, which wait for passes; null without memory or threads. The model must stay until they are closed.
+// Starts threads, which wait for passes. Returns null if there is too little memory or a thread cannot start. The model
+// must stay open until the pool is closed.
 Pool* open_pool(const Model* model, int num_threads) {
     return or_null([&] { return new Pool(*model, num_threads); });
 }
@@ -731,8 +738,9 @@ void close_pool(Pool* pool) {
     delete pool;
 }
 
-// Starts to compute the vectors `[tokens, width]` of all tokens, in blocks for so many threads. Ids, positions and
-// vectors must stay until the pass is closed. Null for texts that the model does not take, and without memory.
+// Starts to compute the vectors `out`, [tokens, width], in blocks for `parts` threads. The caller must keep ids,
+// positions and vectors until the pass is closed. Returns null if the model does not accept a text, or if there is too
+// little memory.
 Pass* start_pass(Pool* pool, const int32_t* ids, const int32_t* positions, int tokens, float* out, int parts) {
     const Shape& shape = pool->model.shape;
     if (parts < 1 || parts > MAX_SIZE || tokens > MAX_SIZE || !is_valid(shape, ids, positions, tokens)) return nullptr;
@@ -749,14 +757,14 @@ Pass* start_pass(Pool* pool, const int32_t* ids, const int32_t* positions, int t
     });
 }
 
-// Waits so long for the end of a pass; returns 1 if it has ended.
+// Waits at most `seconds` for the end of a pass. Returns 1 if the pass has ended.
 int wait_pass(Pass* pass, double seconds) {
     Pool& pool = *pass->pool;
     std::unique_lock lock(pool.mutex);
     return pool.done.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return !pass->left; });
 }
 
-// Waits for the end of a pass, and forgets it.
+// Waits for the end of a pass, and deletes the pass.
 void close_pass(Pass* pass) {
     {
         std::unique_lock lock(pass->pool->mutex);

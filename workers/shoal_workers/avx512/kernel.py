@@ -1,4 +1,4 @@
-"""The kernel from Python: a model in it, threads that compute, and passes under way."""
+"""The kernel's Python interface: models, compute threads and passes."""
 
 import ctypes
 import weakref
@@ -35,7 +35,7 @@ def load(path: Path) -> ctypes.CDLL:
 
 
 class KernelModel:
-    """A model in the kernel. Raises ValueError for weights of other sizes than their shape says, and without memory."""
+    """A model in the kernel. Raises ValueError for weights that do not fit their shape, or for too little memory."""
 
     def __init__(self, library: ctypes.CDLL, weights: KernelWeights):
         shape, words, positions, norms, panels, scales = weights
@@ -55,10 +55,10 @@ class KernelModel:
 
 
 class KernelThreads:
-    """Threads that compute passes of a model, and end with this object. Raises MemoryError."""
+    """Threads that compute passes of a model. They end with this object. Raises MemoryError if they cannot start."""
 
     def __init__(self, model: KernelModel, number: int):
-        self.model, self.number = model, number
+        self.model = model
         self.handle = model.library.open_pool(model.handle, number)
         if not self.handle:
             raise MemoryError(f"there is no memory for {number} compute threads, or the system gives none")
@@ -66,7 +66,7 @@ class KernelThreads:
 
 
 class KernelPass:
-    """The vectors `tokens` of texts, each from a position 0 on, computed in `num_parts`. Raises ValueError."""
+    """A pass over texts, in `num_parts`, which computes the vectors `tokens`. Position 0 begins a text."""
 
     def __init__(self, threads: KernelThreads, ids: NDArray[np.int32], positions: NDArray[np.int32], num_parts: int):
         model = threads.model
@@ -82,21 +82,21 @@ class KernelPass:
         self._waited_for = waited_for = Lock()
 
         def close(handle: int) -> None:
-            with waited_for:  # the pass is gone afterwards
+            with waited_for:  # not during `ends_within`: the pass no longer exists afterwards
                 library.close_pass(handle)
 
         self._close = _finalizer(self, close, self._handle, (threads, ids, positions, self.tokens))
 
     def ends_within(self, seconds: float) -> bool:
-        """Wait `seconds` at most for the end; return True if it has ended."""
+        """Wait at most `seconds` for the end; return True if the pass has ended."""
         with self._waited_for:
             return not self._close.alive or bool(self._library.wait_pass(self._handle, seconds))
 
     def wait(self) -> None:
-        """Wait for the end."""
+        """Wait for the end of the pass."""
         self._close()
 
 
 def _finalizer(owner: object, close: Callable[[int], None], handle: int, kept: object) -> "weakref.finalize[Any, Any]":
-    """Return a call that closes the handle once, at the latest when the owner goes; `kept` is kept until then."""
+    """Return a finalizer that closes the handle once, at the latest with the owner, and keeps `kept` until then."""
     return weakref.finalize(owner, lambda _: close(handle), kept)

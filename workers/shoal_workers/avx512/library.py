@@ -1,8 +1,8 @@
-"""The compiled kernel, a shared library beside its source: `python -m shoal_workers.avx512.library` compiles it.
+"""The compiled kernel, a shared library beside its source. `python -m shoal_workers.avx512.library` compiles it.
 
-`scripts/install` and the image of workers do so. It is named after the digest of its source and of how it is compiled,
-so that one of another release is never loaded. It is in the folder of the code, as what can write there can change the
-code as well.
+`scripts/install` and the build of the workers' image run this command. The library's name has the digest of the source
+and of the compiler's options, so that a worker never loads the library of another release. It lies beside the code,
+because a program that can write there could also change the code.
 """
 
 import os
@@ -19,13 +19,13 @@ from shoal_workers.process import processors
 
 SOURCE = Path(__file__).with_name("kernel.cpp")
 
-#: How the kernel is compiled. The processor is named by the kernel's instructions, not by the machine. Warnings are
-#: off: the headers of g++ 12 give thousands. Libraries of the compiler are part of the file.
+#: The options of the compiler. They name the instructions that the kernel uses, whatever the compiling machine has.
+#: Warnings are off, because the headers of g++ 12 give thousands. The compiler's libraries are linked into the file.
 FLAGS = "-O3 -std=c++20 -march=x86-64-v4 -mavx512vnni -mavx512bf16 -mtune=znver3 -mprefer-vector-width=512"
 FLAGS += " -ffp-contract=fast -fno-math-errno -fno-trapping-math -w -shared -fPIC -pthread"
 FLAGS += " -static-libstdc++ -static-libgcc"
 
-#: Longest time to compile, in seconds. It takes 4.
+#: Longest time to compile, in seconds. Usually it takes 4 s.
 COMPILE_WITHIN_S = 300.0
 
 
@@ -40,7 +40,7 @@ def path() -> Path:
 
 
 def compile_kernel(library: Path) -> None:
-    """Compile the kernel as that file, and remove those of other releases beside it. Raises CannotCompile."""
+    """Compile the kernel into the file `library`, and remove other releases' kernels. Raises CannotCompile."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         raise CannotCompile(f"it is for Linux on x86-64, and this is {platform.system()} on {platform.machine()}")
     compiler = shutil.which("g++")
@@ -60,12 +60,12 @@ def compile_kernel(library: Path) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CannotCompile(str(error)) from error
     finally:
-        with suppress(OSError):  # a file system that is read-only refuses it also where there is no such file
+        with suppress(OSError):  # a read-only file system refuses even to delete a missing file
             new.unlink(missing_ok=True)
 
 
 def main(words: Sequence[str]) -> None:
-    """Compile the kernel, or say why that fails; `--any-processor` does so where it cannot run, as for an image."""
+    """Compile the kernel, or print why that fails; `--any-processor` compiles it even if this machine cannot run it."""
     library, lacking = path(), processors.lacking_for_avx512()
     if library.exists() or (lacking and "--any-processor" not in words):
         return

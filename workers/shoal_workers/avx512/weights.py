@@ -1,4 +1,4 @@
-"""The weights of a model as the kernel reads them: panels in the order of their use."""
+"""The weights of a model in the kernel's layout: panels in the order of their use."""
 
 import ctypes
 from collections.abc import Iterator
@@ -12,20 +12,20 @@ from shoal_workers.model.transformer import Layer, Linear, Transformer
 
 Array = NDArray[np.float32]
 
-#: The names of activations, in the order of the kernel's.
+#: The names of activation functions, in the order of the kernel's enumeration.
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh")
 
-#: Numbers of a head that the kernel is written for.
+#: Widths of a head that the kernel supports.
 HEAD_WIDTHS = (32, 64)
 
-#: Least and most inputs of a panel, which have one scale, and the step between.
+#: Least and greatest number of inputs in a panel, and the step between these numbers. Inputs of a panel share a scale.
 MIN_GROUP, MAX_GROUP, GROUP_STEP = 64, 512, 16
 
 PANEL_OUTPUTS = 48
 
 
 class Shape(ctypes.Structure):
-    """The sizes of a model, as the kernel's struct of that name has them."""
+    """The sizes of a model, with the fields of the kernel's struct `Shape`."""
 
     _fields_ = (
         *((name, ctypes.c_int32) for name in ("width", "heads", "layers", "inner", "group", "num_words")),
@@ -35,10 +35,10 @@ class Shape(ctypes.Structure):
 
 
 class KernelWeights(NamedTuple):
-    """Sizes and weights of a model: `words` f16 `[num_words, width]`, `positions` f32 `[num_positions, width]`.
+    """The sizes and weights of a model, with `panels` and `scales` of all products in the order of their use.
 
-    `norms` are f32 `[(2 + 4 layers) x width]`, the scale and the shift of each norm in the order of their use. `panels`
-    and `scales` are of all products.
+    `words` is f16 `[num_words, width]` and `positions` f32 `[num_positions, width]`. `norms` is f32
+    `[(2 + 4 layers) x width]`: scale and shift of each norm, in the order of their use.
     """
 
     shape: Shape
@@ -50,7 +50,7 @@ class KernelWeights(NamedTuple):
 
 
 def find_unsupported(transformer: Transformer) -> str:
-    """Return in words why the kernel cannot compute the model; empty if it can."""
+    """Return the property of the model that the kernel does not support, in words; empty if it supports all."""
     width, inner = _sizes(transformer)
     head_width = width // transformer.num_heads
     if blocks := transformer.other_blocks:
@@ -63,7 +63,7 @@ def find_unsupported(transformer: Transformer) -> str:
 
 
 def arrange(transformer: Transformer, max_tokens: int, is_bf16: bool) -> KernelWeights:
-    """Return the weights of a model that the kernel supports. Raises ValueError for arrays that do not fit."""
+    """Return the weights of a supported model in the kernel's layout; raise ValueError for arrays that do not fit."""
     width, inner = _sizes(transformer)
     group = _group(width, inner)
     norms = [transformer.norm]
@@ -91,19 +91,22 @@ def arrange(transformer: Transformer, max_tokens: int, is_bf16: bool) -> KernelW
 
 
 def _sizes(transformer: Transformer) -> tuple[int, int]:
-    """Return the numbers of a token, and those within the feed-forward network."""
+    """Return the width of a token's vector, and its width inside the feed-forward network."""
     first = transformer.layers[0]
     return len(first.attention_out.bias), len(first.up.bias)
 
 
 def _group(width: int, inner: int) -> int:
-    """Return the number of inputs of a panel; 0 if there is none that divides both."""
+    """Return the number of inputs of a panel, which divides both widths; 0 if no possible number does."""
     sizes = range(MIN_GROUP, MAX_GROUP + 1, GROUP_STEP)
     return max((size for size in sizes if gcd(width, inner) % size == 0), default=0)
 
 
 def _products(layer: Layer, width: int, inner: int, group: int) -> Iterator[Linear]:
-    """Yield the products of a layer, with scores for a softmax of powers of 2 and the network in groups."""
+    """Yield the products of a layer in the order of their use, with the feed-forward network cut into groups.
+
+    Queries are scaled so that the softmax can use powers of 2 instead of e.
+    """
     factor = np.ones((3 * width, 1), np.float32)
     factor[:width] = 1 / np.log(2)
     qkv = _checked(layer.qkv, 3 * width, width)
@@ -126,7 +129,10 @@ def _checked(linear: Linear, outputs: int, inputs: int) -> Linear:
 
 
 def _panels(product: Linear, group: int, is_bf16: bool) -> Iterator[tuple[bytes, bytes]]:
-    """Yield each 48 outputs of each group as bytes, 4 bytes of each output in turns, and scales, biases and sums."""
+    """Yield the panels of a product, 48 outputs each: the weights, 4 bytes of each output in turn, and their scales.
+
+    The bytes of the scales also have the biases, and each scale times the sum of the rounded weights.
+    """
     outputs, inputs = product.weights.shape
     missing = -outputs % PANEL_OUTPUTS
     weights = np.pad(product.weights, ((0, missing), (0, 0)))
@@ -149,6 +155,6 @@ def _float32(array: NDArray[np.floating]) -> Array:
 
 
 def _bf16(numbers: Array) -> NDArray[np.uint16]:
-    """Return the upper halves of the numbers, rounded to the nearest."""
+    """Return the numbers rounded to bf16: the upper 16 bits of each."""
     bits = np.ascontiguousarray(numbers, np.float32).view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)

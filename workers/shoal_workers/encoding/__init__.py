@@ -1,1 +1,1 @@
-"""Texts to vectors. Imports the contract, `model`, `avx512`, and the `processors` of `process`; knows no queue."""
+"""How texts become vectors. Imports the contract, `model`, `avx512` and `process`' `processors`, but no queue."""

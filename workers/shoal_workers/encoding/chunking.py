@@ -1,4 +1,4 @@
-"""Chunking: a long text is cut, piece by piece, into chunks of a few tokens that end where sentences do."""
+"""Chunking cuts a long text, piece by piece, into chunks of limited length that end with a sentence if possible."""
 
 import re
 import unicodedata
@@ -12,14 +12,14 @@ from shoal.contract.options import Options
 from shoal.errors import InvalidRequest
 from shoal_workers.encoding.tokenizer import MAX_CHARS_PER_TOKEN, MAX_WORD_CHARS, Tokenizer, Tokens, cut_text
 
-#: Characters that are read at a time: some 8 chunks of 250 tokens. Other jobs wait meanwhile: of Hangul, which is the
-#: slowest, to read and cut so many takes 50 ms.
+#: Number of characters in a piece, which is read and cut at a time: about 8 chunks of 250 tokens. Other jobs wait
+#: meanwhile. With Hangul, the slowest script, a piece takes 50 ms.
 PIECE_CHARS = 8_192
 
-#: Longest chunks that fit into a piece: of short chunks, pieces are smaller.
+#: Number of longest possible chunks that fit into a piece. Pieces are shorter if chunks are short.
 PIECE_CHUNKS = 4
 
-#: Ends of sentences with what follows up to the next sentence: punctuation and quotation marks before white space, the
+#: The end of a sentence and all white space before the next: punctuation and quotation marks before white space, the
 #: full stops of Chinese and Japanese, and empty lines.
 _SENTENCE_END = re.compile(
     r"[.!?…؟।॥][\"'”’»)\]]{0,4}\s+"  # noqa: RUF001
@@ -29,21 +29,21 @@ _SENTENCE_END = re.compile(
 
 _VISIBLE = re.compile(r"\S")
 
-#: The code points of white space.
+#: All code points of white space.
 _WHITE_SPACE = [code for code in range(0x3001) if chr(code).isspace()]
 
-#: Joins emoji to one.
+#: The character that joins two emoji into one.
 _ZERO_WIDTH_JOINER = "\u200d"
 
-#: The colours of skin, which belong to the emoji before them.
+#: First and last of the skin colours, which modify the emoji before them.
 _SKIN_COLOURS = ("\U0001f3fb", "\U0001f3ff")
 
-#: Ranks of boundaries, by what begins there; `JOINED` is a character that belongs to the one before it.
+#: Ranks of boundaries, from worst to best. `JOINED` means that the next character belongs to the previous one.
 JOINED, WITHIN_WORD, WORD, SENTENCE = range(4)
 
 
 class TokenizedChunk(NamedTuple):
-    """The part `text[start:stop]` of a text, and its tokens with the prompt and special tokens."""
+    """The part `text[start:stop]` of a text, and its tokens, including the prompt and special tokens."""
 
     start: int
     stop: int
@@ -51,17 +51,18 @@ class TokenizedChunk(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """A chunk before it is tokenized, with white space at its end; `is_least` if there is no boundary within it."""
+    """A chunk without tokens yet, with the white space at its end; `is_indivisible` if it has no boundary inside."""
 
     start: int
     stop: int
-    is_least: bool = True
+    is_indivisible: bool = True
 
 
 class Boundaries(NamedTuple):
-    """The places in a piece where a chunk may begin or end, in order, with the beginning and the end of the piece.
+    """The places in a piece where a chunk may begin or end, in order, including the beginning and end of the piece.
 
-    Of each, `places` has the character, `num_tokens` the tokens before it, and `ranks` what begins there.
+    For each boundary, `places` is its position in characters, `num_tokens` the number of tokens before it, and `ranks`
+    its rank.
     """
 
     places: NDArray[np.intp]
@@ -70,10 +71,10 @@ class Boundaries(NamedTuple):
 
 
 class Chunker:
-    """Cuts texts into chunks of at most `chunk_tokens` tokens, of which neighbours share at most `overlap`.
+    """A cutter of texts into chunks of at most `chunk_tokens` tokens. Neighbouring chunks share at most `overlap`.
 
-    `prompt` is put before each chunk; its tokens and special ones do not count. A character that has more tokens by
-    itself is a chunk all the same. At most half of a chunk's tokens may overlap.
+    `prompt` is put before each chunk. The tokens of the prompt and special tokens do not count. A single character with
+    more tokens is a chunk nevertheless. At most half of a chunk's tokens may overlap.
     """
 
     def __init__(self, tokenizer: Tokenizer, chunk_tokens: int, overlap: int = 0, prompt: str = ""):
@@ -85,7 +86,10 @@ class Chunker:
         self.num_added = len(tokenizer.encode([prompt])[0].ids)
 
     def cut(self, text: str, start: int = 0, covered: int = 0) -> tuple[list[TokenizedChunk], int | None]:
-        """Return the next chunks from `start` on, after what is `covered`, and where to go on; None at the end."""
+        """Return the next chunks from `start` on, and the start of the chunk after them, None at the end of the text.
+
+        `covered` is the end of the previous chunk. If the next chunk would not reach further, it begins there instead.
+        """
         visible = _visible_from(text, start)
         if visible == len(text):
             return self._tokenized(text, [_Span(0, 0)]), None
@@ -94,10 +98,10 @@ class Chunker:
             spans, following = self._plan(text, visible, most)
             chunks = self._tokenized(text, spans)
             excess = [len(chunk.tokens.ids) - self.num_added - self._chunk_tokens for chunk in chunks]
-            is_too_long = [more > 0 and not span.is_least for more, span in zip(excess, spans, strict=True)]
+            is_too_long = [more > 0 and not span.is_indivisible for more, span in zip(excess, spans, strict=True)]
             if not is_too_long[0]:
                 break
-            most = max(1, most - excess[0])  # the first has more tokens by itself than within the text
+            most = max(1, most - excess[0])  # the first chunk has more tokens alone than within the text
         if chunks[0].stop <= covered and _visible_from(text, covered) < len(text):
             return self.cut(text, covered, covered)
         num_fit = [*is_too_long, True].index(True) if most == self._chunk_tokens else 1
@@ -110,7 +114,7 @@ class Chunker:
         return [TokenizedChunk(*place, found) for place, found in zip(places, tokens, strict=True)]
 
     def _plan(self, text: str, start: int, most: int) -> tuple[list[_Span], int | None]:
-        """Return the chunks of at most `most` tokens in the next piece, and where to go on."""
+        """Return the chunks of at most `most` tokens in the next piece, and the start of the chunk after them."""
         size = max(min(PIECE_CHARS, PIECE_CHUNKS * self._max_chars), self._max_chars + 2 * MAX_WORD_CHARS)
         piece, splits_word = cut_text(text[start : start + size + 1], size, "right")
         is_end = start + len(piece) == len(text)
@@ -135,7 +139,7 @@ class Chunker:
         return spans, places[first]
 
     def _boundaries(self, piece: str, splits_word: bool) -> Boundaries:
-        """Return the boundaries of the piece, without those near a word that its end may split."""
+        """Return the boundaries of the piece. If its end may split a word, boundaries near the end are left out."""
         starts, stops = np.array(self._tokenizer.offsets(piece), np.intp).reshape(-1, 2).T
         if splits_word:
             is_sure = stops <= len(piece) - MAX_WORD_CHARS
@@ -143,7 +147,7 @@ class Chunker:
         codes = np.frombuffer(piece.encode("utf-32-le"), "<u4")
         is_space = np.isin(codes, _WHITE_SPACE)
         visible = np.where(is_space, len(piece), np.arange(len(piece)))
-        visible = np.minimum.accumulate(visible[::-1])[::-1]  # from each character, the next that is visible
+        visible = np.minimum.accumulate(visible[::-1])[::-1]  # for each place, the next visible character
         visible = np.append(visible, len(piece))
         before = np.maximum.accumulate(stops)
         after = np.minimum.accumulate(starts[::-1])[::-1][1:]
@@ -161,30 +165,30 @@ class Chunker:
         )
 
     def _reach(self, found: Boundaries, first: int, most: int) -> int:
-        """Return the last boundary up to which a chunk may go that begins at the boundary `first`."""
+        """Return the last boundary at which a chunk that begins at the boundary `first` may end."""
         by_tokens = found.num_tokens.searchsorted(found.num_tokens[first] + most, "right")
         by_chars = found.places.searchsorted(found.places[first] + self._max_chars, "right")
         return int(min(by_tokens, by_chars)) - 1
 
     def _last(self, found: Boundaries, first: int, reach: int, most: int) -> int:
-        """Return the boundary at which a chunk ends: the last of the highest rank in its second half, else `reach`."""
+        """Return the end of a chunk: the last boundary of the highest rank in its second half, otherwise `reach`."""
         least = found.num_tokens[first] + max(most // 2, self._overlap + 1)
         late = found.ranks[found.num_tokens.searchsorted(least) : reach + 1]
         return reach - int(late[::-1].argmax()) if late.size else reach
 
     def _following(self, found: Boundaries, first: int, last: int, most: int) -> int:
-        """Return the boundary at which the chunk after `first` to `last` begins, at a word if there is one."""
+        """Return the boundary at which the chunk after `first` to `last` begins, at a word if possible."""
         nearest = int(found.num_tokens.searchsorted(found.num_tokens[last] - self._overlap))
         begin = max(first + 1, nearest)
         words = np.flatnonzero(found.ranks[begin : last + 1] > WITHIN_WORD)
         begin += int(words[0]) if words.size else 0
-        while begin < last and self._reach(found, begin, most) <= last:  # it would have nothing new
+        while begin < last and self._reach(found, begin, most) <= last:  # such a chunk would add nothing
             begin += 1
         return begin
 
 
 def open_chunker(tokenizer: Tokenizer, model: str, options: Options, prompt: str) -> Chunker:
-    """Return the chunker that the options ask for. Raises InvalidRequest for more tokens than the model takes."""
+    """Return the chunker for these options; raise InvalidRequest if `chunk_tokens` is above the model's limit."""
     assert options.chunk_tokens is not None
     chunker = Chunker(tokenizer, options.chunk_tokens, options.chunk_overlap, prompt)
     if (most := tokenizer.max_tokens - chunker.num_added) < options.chunk_tokens:
@@ -196,18 +200,18 @@ def open_chunker(tokenizer: Tokenizer, model: str, options: Options, prompt: str
 
 
 def _visible_from(text: str, place: int) -> int:
-    """Return the place of the first visible character from `place` on, or the length of the text."""
+    """Return the place of the first visible character at or after `place`, or the length of the text."""
     found = _VISIBLE.search(text, place)
     return len(text) if found is None else found.start()
 
 
 def _before_joined(text: str, first: int, place: int) -> int:
-    """Return the last place up to `place`, but after `first`, at which no character belongs to the one before it."""
+    """Return the last place after `first` and up to `place` whose character does not belong to the previous one."""
     return next((n for n in range(place, first, -1) if not _is_joined(text, n)), place)
 
 
 def _is_joined(text: str, place: int) -> bool:
-    """Return True if the character at the place belongs to the one before it, as an accent does."""
+    """Return True if the character at `place` belongs to the previous one, as an accent does."""
     if text[place].isascii():
         return False
     is_joiner = _ZERO_WIDTH_JOINER in text[place - 1 : place + 1]

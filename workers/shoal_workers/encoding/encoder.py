@@ -1,4 +1,4 @@
-"""The encoder: tokenizer, packing, engine and pooling put together."""
+"""The encoder, which uses the tokenizer, packing, the engine and pooling to make vectors of texts."""
 
 import json
 import logging
@@ -34,17 +34,18 @@ from shoal_workers.process import processors
 
 log = logging.getLogger(__name__)
 
-#: Version of what this package makes of a text, raised by one whenever vectors come to differ by more than rounding.
+#: Version of the vectors of this package. A change that alters vectors by more than rounding raises it by one.
 VECTORS_VERSION = 1
 
-#: Most work of a pass that one thread does in any case, in tokens times bytes of weights: about a millisecond.
-#: Measured: a headline in int8 takes two threads as long, in one and a half times the processor time.
+#: Largest pass that one thread always computes alone, in tokens times bytes of weights: about a millisecond. Measured:
+#: two threads are not quicker for a headline in int8, and use one and a half times the processor time.
 MAX_WORK_OF_ONE_THREAD = 200_000_000
 
-#: Rate of one pass on all threads, which wait for each other, as a share of the rate of one-thread passes side by side.
+#: Speed of one pass on all threads, relative to one-thread passes side by side. It is lower because threads wait for
+#: each other.
 RATE_TOGETHER = 0.8
 
-#: Bytes of a weight, by precision; others have four.
+#: Bytes of a weight in a precision; four in any other.
 _WEIGHT_BYTES = {"int8": 1, "bf16": 2}
 
 
@@ -52,9 +53,9 @@ _WEIGHT_BYTES = {"int8": 1, "bf16": 2}
 class TokenizedText:
     """One text on its way through the model.
 
-    `pooling` is None where the model decides; `output` is `vector` or `tokens`. Once the text is encoded, `vectors` is
-    float32 `[1, dimension]`, or `[tokens, dimension]`; where the engine failed on it, `error` says how. `num_tokens`
-    counts special ones too.
+    If `pooling` is None, the model's pooling is used. `output` is `vector` or `tokens`. After encoding, `vectors` is
+    float32 `[1, dimension]` or `[tokens, dimension]`, or `error` is the engine's failure. `num_tokens` includes special
+    tokens.
     """
 
     tokens: Tokens
@@ -69,13 +70,13 @@ class TokenizedText:
 
     @property
     def is_done(self) -> bool:
-        """True once the engine has encoded the text or failed on it."""
+        """True once the engine has encoded the text, or failed on it."""
         return self.vectors is not None or self.error is not None
 
 
 @dataclass(frozen=True, slots=True)
 class EncodingPass:
-    """Texts that the engine encodes in one pass, and where they are in it."""
+    """Texts that the engine encodes in one pass, and their places in the pass."""
 
     texts: Sequence[TokenizedText]
     spans: TextSpans
@@ -83,9 +84,9 @@ class EncodingPass:
 
 
 class Encoder:
-    """A model ready to encode. Not thread-safe."""
+    """A model that is ready to encode texts. Not thread-safe."""
 
-    #: True for rerankers, whose model is a cross-encoder.
+    #: True for a reranker, whose model is a cross-encoder.
     is_reranker: ClassVar[bool] = False
 
     def __init__(self, model: Model, tokenizer: Tokenizer, engine: Engine):
@@ -95,12 +96,12 @@ class Encoder:
 
     @property
     def runs_aside(self) -> bool:
-        """True if the engine can encode texts while others are encoded aside."""
+        """True if the engine can run passes aside, at low priority, at the same time as others."""
         return self.engine.num_streams > 1
 
     @classmethod
     def open(cls, folder: Path, engine: str, precision: str, threads: int) -> Self:
-        """Open the model prepared in `folder` and check it. Raises ModelMismatch if it cannot be used."""
+        """Open the prepared model in `folder` and check it; raise ModelMismatch if it cannot be used."""
         model = Model.open(folder)
         if model.is_reranker != cls.is_reranker:
             raise ModelMismatch(
@@ -114,7 +115,7 @@ class Encoder:
             encoder = open_checked(model, tokenizer, folder, precision, threads)
         except (ShoalError, ModuleNotFoundError):
             raise
-        except Exception as error:  # each library has its own
+        except Exception as error:  # each library has its own exceptions
             reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
             raise ModelMismatch(
                 f"the model in {folder} cannot be used ({reason}): prepare it again (shoal model prepare --force)"
@@ -123,14 +124,14 @@ class Encoder:
 
     @classmethod
     def _open_best(cls, model: Model, tokenizer: Tokenizer, folder: Path, precision: str, threads: int) -> Self:
-        """Open avx512 where it computes the model, and else openvino."""
+        """Open the engine avx512 if it can compute the model here, otherwise openvino."""
         try:
             if processors.has_amx():
                 raise BadSetting("the processor has AMX, which openvino uses")
             return cls._open_checked("avx512", model, tokenizer, folder, precision, threads)
         except BadSetting as error:
             log.info("the engine is openvino: %s", error.message)
-        except Exception as error:  # a check that fails, or no memory
+        except Exception as error:  # a failed check, or too little memory
             log.warning("the engine is openvino, as avx512 failed on %s: %s", model.name, str(error))
         return cls._open_checked("openvino", model, tokenizer, folder, precision, threads)
 
@@ -138,12 +139,12 @@ class Encoder:
     def _open_checked(
         cls, engine: str, model: Model, tokenizer: Tokenizer, folder: Path, precision: str, threads: int
     ) -> Self:
-        """Open the engine and check it; in int8, one that rounds activations as they come if fixed steps fail."""
+        """Open the engine and check it. If openvino fails in int8 with fixed steps, open it without fixed steps."""
         opened = partial(open_engine, engine, model, folder, precision, threads)
         try:
             encoder = cls(model, tokenizer, opened())
             encoder.check_parity(folder, precision)
-        except Exception as error:  # any that a library may raise
+        except Exception as error:  # a library may raise any exception
             if precision != "int8" or engine != "openvino":
                 raise
             encoder = cls(model, tokenizer, opened(may_fix_steps=False))
@@ -154,7 +155,7 @@ class Encoder:
 
     @property
     def fingerprint(self) -> str:
-        """The digest of all that a vector depends on besides the text and its options."""
+        """The digest of everything on which a vector depends, except the text and its options."""
         model, engine = self.model, self.engine
         numbers = [VECTORS_VERSION, model.max_tokens]
         numbers += [INT8_VERSION] if engine.fixed_steps else []
@@ -164,12 +165,12 @@ class Encoder:
         return blake2b(made_by.encode(), digest_size=16).hexdigest()
 
     def check_parity(self, folder: Path, precision: str) -> None:
-        """Raise ModelMismatch unless the engine reproduces the reference vectors in the folder."""
+        """Raise ModelMismatch if the engine does not reproduce the reference vectors in the folder."""
         min_cosine = parity.MIN_COSINE_INT8 if precision == "int8" else parity.MIN_COSINE
         parity.check(folder, lambda texts: self.embed(texts, Options(), prompt=""), min_cosine)
 
     def prompt(self, options: Options, fallbacks: tuple[str, ...] = ()) -> str:
-        """Return the text of the prompt that the options name, else of the first fallback. Raises InvalidRequest."""
+        """Return the text of the prompt that the options name, or of the first fallback. Raises InvalidRequest."""
         try:
             return self.model.prompt_for(options.prompt_name, fallbacks)
         except KeyError:
@@ -179,7 +180,7 @@ class Encoder:
             ) from None
 
     def check(self, options: Options) -> None:
-        """Raise InvalidRequest for options that the model cannot follow."""
+        """Raise InvalidRequest for options that the model does not support."""
         if options.dimensions is not None and options.dimensions > self.model.dimension:
             raise InvalidRequest(
                 f"dimensions is {options.dimensions:,}: the vectors of {self.model.name} have {self.model.dimension:,}"
@@ -188,38 +189,38 @@ class Encoder:
             raise InvalidRequest(f"pooling is {options.pooling}: {self.model.name} is a static model, which takes mean")
 
     def chunker(self, options: Options, prompt: str) -> Chunker | None:
-        """Return the chunker that the options ask for, or None. Raises InvalidRequest."""
+        """Return the chunker for these options; None if texts are not to be chunked. Raises InvalidRequest."""
         if options.chunk_tokens is None:
             return None
         return open_chunker(self.tokenizer, self.model.name, options, prompt)
 
     def tokenize(self, inputs: Sequence[Any], truncation_side: str = "right") -> list[Tokens]:
-        """Return the tokens of each text, cut on the named side where the text is too long for the model."""
+        """Return the tokens of each text. A text that is too long for the model is cut on the named side."""
         return self.tokenizer.encode(inputs, truncation_side)
 
     def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
-        """Start to encode the texts, in passes side by side or one pass on all threads, whichever is quicker."""
+        """Start to encode the texts, in one-thread passes side by side or in one pass on all threads, if quicker."""
         parts = self._split(texts)
         if self._takes_longer(parts):
             return self._start([list(texts)], partial(self.engine.start, together=True))
         return self._start(parts, self.engine.start)
 
     def start_aside(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
-        """Start to encode texts while others are encoded by `start` and `finish`, where the engine `runs_aside`."""
+        """Start to encode texts at low priority, aside from passes that `start` begins. Needs `runs_aside`."""
         return self._start(self._split(texts), self.engine.start_aside)
 
     def ends_within(self, passes: Sequence[EncodingPass], seconds: float) -> bool:
-        """Wait `seconds` at most for passes that were started aside; return True if all have ended."""
+        """Wait at most `seconds` for passes that run aside; return True if all have ended."""
         until = time.monotonic() + seconds
         return all(one.running.ends_within(max(0.0, until - time.monotonic())) for one in passes)
 
     def finish(self, passes: Sequence[EncodingPass]) -> None:
-        """Wait for the passes and set the vectors of their texts. Raises what the engine raises."""
+        """Wait for the passes and set the vectors of their texts. Raises the engine's exceptions."""
         failures: list[Exception] = []
         for one in passes:
             try:
                 self._finish(one)
-            except Exception as error:  # the others must be waited for all the same: they read memory of this process
+            except Exception as error:  # the other passes must still be waited for: they read memory of this process
                 failures.append(error)
         if failures:
             raise failures[0]
@@ -249,7 +250,7 @@ class Encoder:
         return "tokens" if text.output == "tokens" else text.pooling or self.model.pooling
 
     def _split(self, texts: Sequence[TokenizedText]) -> list[list[TokenizedText]]:
-        """Return the texts in parts of about as many tokens, at most one for each stream of the engine."""
+        """Return the texts in parts with about equal numbers of tokens, at most one part for each stream."""
         parts: list[list[TokenizedText]] = [[] for _ in range(min(self.engine.num_streams, len(texts)))]
         sizes = [0] * len(parts)
         for text in sorted(texts, key=lambda text: text.num_tokens, reverse=True):
@@ -259,21 +260,21 @@ class Encoder:
         return parts
 
     def _takes_longer(self, parts: Sequence[Sequence[TokenizedText]]) -> bool:
-        """Return True if passes over the parts side by side take longer than one pass over all on all threads."""
+        """Return True if passes over the parts side by side take longer than one pass over all texts on all threads."""
         sizes = [sum(text.num_tokens for text in part) for part in parts]
         longest, whole = round_up(max(sizes)), round_up(sum(sizes))
         work = longest * self.model.num_weights * _WEIGHT_BYTES.get(self.engine.precision, 4)
-        is_short = 0 < work <= MAX_WORK_OF_ONE_THREAD  # the weights of some models are not counted
+        is_short = 0 < work <= MAX_WORK_OF_ONE_THREAD  # 0 if the model's number of weights is unknown
         return not is_short and longest * self.engine.num_streams * RATE_TOGETHER > whole
 
     def encode(self, texts: Sequence[TokenizedText]) -> None:
-        """Set the vectors of the texts. Raises what the engine raises."""
+        """Set the vectors of the texts. Raises the engine's exceptions."""
         self.finish(self.start(texts))
 
     def embed(
         self, texts: Sequence[str], options: Options, prompt: str, bucketing: Bucketing[TokenizedText] | None = None
     ) -> NDArray[np.float32]:
-        """Return finished vectors `[texts, dimension]` of any number of texts, to build an index or check the model."""
+        """Return the finished vectors `[texts, dimension]` of any number of texts."""
         prompted = [prompt + text for text in texts] if prompt else texts
         encoded = [
             TokenizedText(tokens, options.pooling) for tokens in self.tokenize(prompted, options.truncation_side)
@@ -283,25 +284,25 @@ class Encoder:
         return finish([text.vectors for text in encoded if text.vectors is not None], options)
 
 
-#: Share of what was measured before that is kept at each pass: the last ten passes make up two thirds.
+#: Factor by which each pass reduces the weight of earlier measurements. The last ten passes make up two thirds.
 KEPT = 0.9
 
 
 class Pipeline:
-    """A model, and the `bucketing` of the texts that it encodes. For one thread."""
+    """A model with the `bucketing` of its texts and its measured speed. For one thread."""
 
     def __init__(self, encoder: Encoder, bucketing: Bucketing[TokenizedText]):
         self.encoder = encoder
-        #: What a reply tells of the model.
+        #: The fields of a reply that describe the model.
         self.made_by = {"model": encoder.model.name, "fingerprint": encoder.fingerprint}
         self.bucketing = bucketing
         self._cost, self._seconds = 0.0, 0.0
 
     def note(self, texts: Sequence[TokenizedText], seconds: float) -> None:
-        """Note how long a pass over the texts took."""
+        """Note that a pass over the texts took `seconds`."""
         self._cost = KEPT * self._cost + self.bucketing.cost_of(texts)
         self._seconds = KEPT * self._seconds + seconds
 
     def cost_within(self, seconds: float) -> float:
-        """Return the cost of a pass that takes `seconds`, in tokens as bucketing counts them; 0 before the first."""
+        """Return the cost of a pass that takes `seconds`, as `Bucketing.cost_of` counts it; 0 before the first pass."""
         return seconds * self._cost / self._seconds if self._seconds else 0.0

@@ -1,4 +1,4 @@
-"""Packing: the tokens of a batch in rows of equal length, several short texts to a row; and their pooling."""
+"""Packing puts the tokens of a batch into rows of equal length, and pooling makes one vector of a text's tokens."""
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
@@ -10,29 +10,30 @@ from numpy.typing import NDArray
 
 from shoal_workers.encoding.bucketing import ATTENTION_LENGTH
 
-#: Added to the attention scores between two texts, so that the softmax leaves nothing of them.
+#: Added to the attention scores between tokens of two texts, so that their weights after the softmax are 0.
 MASKED = np.float32(-1e9)
 
-#: Least length of a row, in tokens. Nearly all headlines fit into one, so a headline that is alone makes the same shape
-#: as the one before it: measured, an engine loses more by a change of the shape than by the padding.
+#: Least length of a row, in tokens. Nearly all headlines fit, so passes over single headlines have the same shape.
+#: Measured: a change of the shape costs an engine more than the padding.
 MIN_ROW_LENGTH = 16
 
-#: Least length of several rows, in tokens: shorter ones are hard to fill.
+#: Least row length of a batch with several rows, in tokens. Shorter rows are hard to fill.
 MIN_SHARED_LENGTH = 32
 
-#: Step between the lengths of several rows, in tokens: attention over other lengths is slower.
+#: Row lengths of such a batch are multiples of this, in tokens. Attention over other lengths is slower.
 SHARED_STEP = 16
 
-#: Longest single row, and longest of several rows that is tried, in tokens. With long texts the limit is twice the
-#: longest text, if that is more.
+#: Longest single row of several texts, in tokens. With several rows, this length or twice the longest text is the
+#: longest that is tried.
 MAX_ROW_LENGTH = 96
 
 
 class Packing(NamedTuple):
     """The inputs of a forward pass over `rows` rows of `length` tokens each, with padding.
 
-    `ids` and `positions` (within the text, plus an offset for its type) are int32 `[rows, length]`; `bias` float32
-    `[rows, 1, length, length]` is 0 between two tokens of one text and `MASKED` between all others.
+    `ids` and `positions` are int32 `[rows, length]`. A position counts from the beginning of its text, plus an offset
+    for the token's type. `bias` is float32 `[rows, 1, length, length]`: 0 between two tokens of the same text, and
+    `MASKED` between all others.
     """
 
     ids: NDArray[np.int32]
@@ -41,7 +42,7 @@ class Packing(NamedTuple):
 
 
 class TextSpans(NamedTuple):
-    """The place of each text in the flattened rows: its first token and its number of tokens, both int `[texts]`."""
+    """The places of texts in the flattened rows: number of the first token and number of tokens, both int `[texts]`."""
 
     starts: NDArray[np.intp]
     lengths: NDArray[np.intp]
@@ -55,7 +56,7 @@ def pack(
     shares_rows: bool = True,
     offsets: Sequence[Sequence[int] | NDArray[np.int32]] | None = None,
 ) -> tuple[Packing, TextSpans]:
-    """Return the packed token ids and the place of each text; `offsets` are added to the positions of tokens."""
+    """Return the packed token ids and the places of the texts. `offsets` are added to the positions of tokens."""
     lengths = [len(text) for text in texts]
     num_rows, row_length, starts = _share_rows(lengths) if shares_rows else _own_rows(lengths)
     spans = TextSpans(np.array(starts), np.array(lengths))
@@ -74,7 +75,7 @@ def pack(
 def join(
     texts: Sequence[Sequence[int]], offsets: Sequence[Sequence[int] | NDArray[np.int32]] | None = None
 ) -> tuple[Packing, TextSpans]:
-    """Return the texts' token ids one behind the other, without padding or bias, and the place of each text."""
+    """Return the token ids of all texts in one row, without padding or bias, and the places of the texts."""
     lengths = [len(text) for text in texts]
     ids = np.fromiter(chain.from_iterable(texts), np.int32, sum(lengths))
     positions = np.fromiter(chain.from_iterable(map(range, lengths)), np.int32, len(ids))
@@ -90,7 +91,7 @@ def _own_rows(lengths: Sequence[int]) -> tuple[int, int, list[int]]:
 
 
 def _share_rows(lengths: Sequence[int]) -> tuple[int, int, list[int]]:
-    """Return the number and the length of the rows that hold the texts at the least cost, and the texts' starts."""
+    """Return the number and the length of the rows of least cost, and the start of each text in them."""
     num_tokens, longest = sum(lengths), max(lengths)
     if len(lengths) == 1 or num_tokens <= MAX_ROW_LENGTH:
         return 1, round_up(num_tokens), _fill(lengths, round_up(num_tokens))[1]
@@ -104,7 +105,7 @@ def _share_rows(lengths: Sequence[int]) -> tuple[int, int, list[int]]:
 
 
 def _row_lengths(longest: int) -> list[int]:
-    """Return the lengths worth trying for several rows of texts of up to `longest` tokens."""
+    """Return the row lengths worth trying for several rows, if the longest text has `longest` tokens."""
     sizes, size = [], _multiple(max(longest, MIN_SHARED_LENGTH), SHARED_STEP)
     while size <= max(2 * longest, MAX_ROW_LENGTH):
         sizes.append(size)
@@ -117,9 +118,9 @@ def _cost(num_rows: int, row_length: int) -> float:
 
 
 def _fill(lengths: Sequence[int], row_length: int) -> tuple[int, list[int]]:
-    """Place the texts by best-fit decreasing (Johnson, 1973); return the number of rows used and the texts' starts."""
+    """Place the texts by best-fit decreasing (Johnson, 1973); return the number of rows and the start of each text."""
     starts = [0] * len(lengths)
-    rooms: list[tuple[int, int]] = []  # the room left in each row and the number of the row, sorted
+    rooms: list[tuple[int, int]] = []  # for each row the free room and the row's number, sorted
     num_rows = 0
     for n in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
         place = bisect_left(rooms, (lengths[n], 0))
@@ -134,7 +135,7 @@ def _fill(lengths: Sequence[int], row_length: int) -> tuple[int, list[int]]:
 
 
 def round_up(size: int) -> int:
-    """Return the next of a few sizes, from 64 at most an eighth larger: engines compile code for each and keep it."""
+    """Return the next of a few sizes, at most an eighth larger from 64 on: engines compile code for each size."""
     return max(MIN_ROW_LENGTH, _multiple(size, max(8, 1 << max(0, size.bit_length() - 4))))
 
 
@@ -146,7 +147,7 @@ _REDUCTIONS = {"mean": np.add, "max": np.maximum}
 
 
 def pool(how: str, tokens: NDArray[np.float32], spans: TextSpans, are_joined: bool = False) -> NDArray[np.float32]:
-    """Pool token vectors `[rows x length, dimension]` to `[texts, dimension]`, or keep those of all `tokens`."""
+    """Pool token vectors `[rows x length, dimension]` to `[texts, dimension]`; `tokens` keeps every vector."""
     if how == "cls":
         return tokens[spans.starts]
     if how == "lasttoken":
@@ -162,7 +163,7 @@ def pool(how: str, tokens: NDArray[np.float32], spans: TextSpans, are_joined: bo
 
 
 def _reduced(operation: np.ufunc, tokens: NDArray[np.float32], spans: TextSpans) -> NDArray[np.float32]:
-    """Reduce the tokens of each text to one vector; every other result, between two texts, is dropped."""
+    """Reduce the tokens of each text to one vector. Every second result, of the gap between two texts, is dropped."""
     order = np.argsort(spans.starts)
     starts = spans.starts[order]
     boundaries = np.stack([starts, starts + spans.lengths[order]], axis=1).ravel()

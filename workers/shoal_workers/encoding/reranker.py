@@ -1,4 +1,4 @@
-"""The reranker: an encoder whose model makes one score of a pair of texts."""
+"""The reranker: an encoder whose model computes one score for a pair of texts."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,32 +16,32 @@ from shoal_workers.model.model import Model
 
 
 class Reranker(Encoder):
-    """A cross-encoder, whose vector of a pair `[1, 1]` is the raw score before the sigmoid. Not thread-safe."""
+    """A cross-encoder. The vector of a pair, `[1, 1]`, is its raw score before the sigmoid. Not thread-safe."""
 
     is_reranker = True
 
     def bucketing(self, embeds: Bucketing[TokenizedText], embedder: Model) -> Bucketing[TokenizedText]:
-        """Return the passes of pairs that take about as long as those of another model's texts, which wait for them."""
+        """Return the bucketing for pairs, whose passes take about as long as the passes of the embedder's texts."""
         ratio = embedder.num_weights / self.model.num_weights if self.model.num_weights else 0.0
         max_tokens = round(embeds.max_batch_tokens * min(1.0, ratio or 1.0))
         return replace(embeds, max_batch_tokens=max(1, max_tokens), shares_rows=self.model.shares_rows)
 
     def tokenize(self, inputs: Sequence[Any], truncation_side: str = "right") -> list[Tokens]:
-        """Return the tokens of each pair, cut on the named side where the pair is too long for the model."""
+        """Return the tokens of each pair. A pair that is too long for the model is cut on the named side."""
         return self.tokenizer.encode_pairs(inputs, truncation_side)
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
-        """Return the raw scores `[pairs]` of a few pairs, which are computed in one pass."""
+        """Return the raw scores `[pairs]` of a few pairs, all computed in one pass."""
         texts = [TokenizedText(tokens) for tokens in self.tokenize(pairs)]
         self.encode(texts)
         return np.concatenate([text.vectors[:, 0] for text in texts if text.vectors is not None])
 
     def check_parity(self, folder: Path, precision: str) -> None:
-        """Raise ModelMismatch unless the engine reproduces the reference scores in the folder."""
+        """Raise ModelMismatch if the engine does not reproduce the reference scores in the folder."""
         largest = parity.MAX_DIFFERENCE_INT8 if precision == "int8" else parity.MAX_DIFFERENCE
         parity.check_scores(folder, self.score, largest)
 
 
 def sigmoid(scores: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the raw scores as numbers from 0 to 1."""
+    """Return raw scores scaled to numbers from 0 to 1."""
     return np.exp(-np.logaddexp(np.float32(0), -scores))

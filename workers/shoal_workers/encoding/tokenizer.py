@@ -1,4 +1,4 @@
-"""The model's own tokenizer, which reads of a text only as many characters as its tokens can need."""
+"""The model's own tokenizer. It reads only the part of a long text that the model's tokens may need."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,27 +11,28 @@ import tokenizers
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest, TooLarge
 
-#: Characters read first of a long text, for each token that the model takes. English has four to five.
+#: Number of characters read first of a long text, for each token of the model's limit. An English token has 4 to 5.
 CHARS_PER_TOKEN = 4
 
-#: Most characters read of a text, for each token that the model takes. The rest is left out even where the tokens are
-#: not used up, as in a word of thousands of letters, which becomes one unknown token.
+#: Most characters read of a text, for each token of the model's limit. The rest is left out even if the tokens are not
+#: used up, as with a word of thousands of letters, which becomes one unknown token.
 MAX_CHARS_PER_TOKEN = 16
 
-#: A text of a model with few tokens is read up to here all the same. Hangul, which is the slowest as normalising
-#: takes it apart, takes 8 ms for so many characters.
+#: Number of characters that are read of a text in any case, even if the model's limit is low. The slowest script is
+#: Hangul, because normalising splits its syllables: so many characters take 8 ms.
 MIN_MAX_CHARS = 8_192
 
-#: Longest word that a cut leaves whole. WordPiece takes words of over 100 characters for unknown.
+#: Longest word that a cut never splits. To WordPiece, a word of over 100 characters is unknown.
 MAX_WORD_CHARS = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The ids of a text or a pair, special tokens included, and whether any of it was left out.
+    """The ids of a text or a pair, with special tokens, and whether any of the text was left out.
 
-    Of a text that was cut, `characters` counts those that were read, from the side that was kept; else it is 0. Of a
-    pair that was cut, they are those of its second text. `types` says of each token of a pair to which text it belongs.
+    If the text was cut, `characters` is the number of characters kept, from the side that was kept; otherwise it is 0.
+    For a pair that was cut, they are characters of the second text. `types` says for each token of a pair whether it
+    belongs to text 0 or to text 1.
     """
 
     ids: tuple[int, ...]
@@ -41,7 +42,7 @@ class Tokens:
 
 
 class _Part(NamedTuple):
-    """The part of a text that was read, its tokens without special ones, and whether that is less than the text."""
+    """The part of a text that was read: its length, its tokens without special tokens, and if any text was left out."""
 
     num_chars: int
     tokens: Any
@@ -49,7 +50,7 @@ class _Part(NamedTuple):
 
 
 class Tokenizer:
-    """The tokenizer of a model, up to its length. Reads at most `max_chars` characters of each text."""
+    """The tokenizer of a model with a limit of `max_tokens`. It reads at most `max_chars` characters of each text."""
 
     def __init__(self, path: Path, max_tokens: int):
         self.digest = blake2b(path.read_bytes(), digest_size=16).hexdigest()
@@ -65,7 +66,7 @@ class Tokenizer:
         }
 
     def encode(self, texts: Sequence[str], side: str = "right", num_chars: int | None = None) -> list[Tokens]:
-        """Return the tokens of each text, cut on that side; at first `num_chars` characters of each are read."""
+        """Return the tokens of each text, cut on that side. Of longer texts, `num_chars` characters are read first."""
         short = num_chars or CHARS_PER_TOKEN * self.max_tokens
         encodings = self._tokenizer.encode_batch_fast([text if len(text) <= short else "" for text in texts])
         return [
@@ -76,7 +77,7 @@ class Tokenizer:
         ]
 
     def encode_pairs(self, pairs: Sequence[tuple[str, str]], side: str = "right") -> list[Tokens]:
-        """Return the tokens of each pair; the longer text of one that is too long is cut on that side."""
+        """Return the tokens of each pair. If a pair is too long, its longer text is cut on that side."""
         short = CHARS_PER_TOKEN * self.max_tokens
         room = self.max_tokens - self._tokenizer.num_special_tokens_to_add(is_pair=True)
         texts = {text for pair in pairs for text in pair}
@@ -88,7 +89,7 @@ class Tokenizer:
             self._tokenizer.no_truncation()
 
     def _join(self, first: _Part, second: _Part, side: str, room: int) -> Tokens:
-        """Return the tokens of a pair, which the tokenizer truncates while it is told to."""
+        """Return the tokens of a pair. The caller has enabled the tokenizer's truncation."""
         pair = self._tokenizer.post_process(first.tokens, second.tokens)
         ids, types = tuple(pair.ids), tuple(pair.type_ids)
         has_more_tokens = len(first.tokens.ids) + len(second.tokens.ids) > room
@@ -101,11 +102,11 @@ class Tokenizer:
         return Tokens(ids, True, characters, types)
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
-        """Return start and stop of each token of the whole text, in characters."""
+        """Return the start and the stop of each token of the whole text, in characters."""
         return list(self._tokenizer.encode(text, add_special_tokens=False).offsets)
 
     def describe(self, text: str, special_tokens: bool) -> list[dict[str, Any]]:
-        """Return `id`, `text`, `special`, `start` and `stop` of each token of the text. Raises TooLarge."""
+        """Return `id`, `text`, `special`, `start` and `stop` of each token; raise TooLarge for over `max_chars`."""
         if len(text) > self.max_chars:
             raise TooLarge(
                 f"a text has {len(text):,} characters, and {self.max_chars:,} can be tokenized: cut it into passages"
@@ -120,7 +121,7 @@ class Tokenizer:
         ]
 
     def decode(self, ids: str, special_tokens: bool) -> tuple[str, int]:
-        """Return the text of ids, written in decimal between spaces, and their number. Raises InvalidRequest."""
+        """Return the text of ids and their number; `ids` are decimals between spaces. Raises InvalidRequest."""
         words, most = ids.split(), self._tokenizer.get_vocab_size() - 1
         for word in words:
             if not (word.isascii() and word.isdecimal() and len(word) <= len(str(most)) and int(word) <= most):
@@ -142,7 +143,7 @@ class Tokenizer:
         return Tokens(ids, truncated, characters if truncated else 0)
 
     def _read(self, text: str, num_chars: int, side: str, room: int) -> _Part:
-        """Read a part of a text, and more of it until it has over `room` tokens."""
+        """Read a part of a text, and a longer part until it has more than `room` tokens or is all that may be read."""
         while True:
             part, splits_word = cut_text(text, num_chars, side)
             body = self._tokenizer.encode(part, add_special_tokens=False)

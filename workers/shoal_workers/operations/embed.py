@@ -1,4 +1,4 @@
-"""Embed: vectors of texts, of their tokens, or of the chunks of texts that are read whole."""
+"""Embed: vectors of texts, of their tokens, or of their chunks."""
 
 import time
 from collections import deque
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class ChunksWork(Work):
-    """The work of an embed whose texts are cut by `chunker`. Chunks are numbered through all texts.
+    """The work of an embed whose texts are cut by `chunker`. Chunks are numbered consecutively through all texts.
 
-    Vectors of chunks are kept if the job asks for them; else only the sum for each text, weighted by tokens. `tokens`
-    and `truncated` have the number of tokens of each text, and whether any was left out. `num_cut` counts the chunks
-    that were cut; a chunk that is encoded leaves `tokenized`.
+    If the job asks for chunks, their vectors are kept; otherwise only their sum for each text, weighted by tokens.
+    `tokens` and `truncated` say for each text how many tokens it has, and whether any were left out. `num_cut` is the
+    number of chunks cut so far. An encoded chunk is removed from `tokenized`.
     """
 
     chunker: Chunker = field(kw_only=True)
@@ -36,9 +36,9 @@ class ChunksWork(Work):
     truncated: list[bool] = field(init=False)
     chunks: list[list[dict[str, Any]]] | None = field(init=False)
     num_cut: int = field(default=0, init=False)
-    _num_chunks: list[int] = field(init=False)  # of each text, estimated
-    _place: tuple[int, int, int] = field(default=(0, 0, 0), init=False)  # the text that is being cut, and how far
-    _waiting: deque[tuple[int, TokenizedChunk]] = field(default_factory=deque, init=False)  # not encoded: text, chunk
+    _num_chunks: list[int] = field(init=False)  # an estimate for each text
+    _place: tuple[int, int, int] = field(default=(0, 0, 0), init=False)  # current text, next start, end of last chunk
+    _waiting: deque[tuple[int, TokenizedChunk]] = field(default_factory=deque, init=False)  # text and unencoded chunk
     _rows: list[NDArray[np.float32]] = field(default_factory=list, init=False)
     _sums: list[Any] = field(init=False)
 
@@ -49,11 +49,11 @@ class ChunksWork(Work):
         self.tokens, self.truncated, self._sums = [0] * len(texts), [False] * len(texts), [0.0] * len(texts)
         self.chunks = [[] for _ in texts] if options.output == "chunks" else None
         self._num_chunks = [options.num_chunks(text) for text in texts]
-        return ()  # none before they are cut
+        return ()  # the chunks are cut later
 
     @property
     def num_waiting(self) -> int:
-        """About how many chunks are not encoded yet."""
+        """Approximate number of chunks that are not encoded yet."""
         num_uncut, (number, start, _) = 0, self._place
         if self.has_untokenized:
             num_chars = len(self.job.texts[number])
@@ -63,23 +63,23 @@ class ChunksWork(Work):
 
     @property
     def has_untokenized(self) -> bool:
-        """True if a text is not cut to its end."""
+        """True if any text is not cut to its end."""
         return self._place[0] < len(self.job.texts)
 
     @property
     def num_computed(self) -> tuple[int, int]:
-        """Number of chunks that the engine has computed for the job, and of their tokens."""
+        """Number of the job's chunks that the engine has encoded, and number of their tokens."""
         return self.num_cut - len(self._waiting), sum(self.tokens)
 
     def cut(self) -> list[tuple[int, Tokens]]:
-        """Cut the next few chunks; return the number and the tokens of each. Set the error if that fails."""
+        """Cut the next few chunks; return the number and the tokens of each. Set the error if cutting fails."""
         started, (number, start, covered) = time.perf_counter(), self._place
         self.begin()
         chunks: list[TokenizedChunk] = []
         try:
             chunks, next_start = self.chunker.cut(self.job.texts[number], start, covered)
             self._place = (number + 1, 0, 0) if next_start is None else (number, next_start, chunks[-1].stop)
-        except Exception as error:  # any that a tokenizer may raise
+        except Exception as error:  # a tokenizer may raise any exception
             self.fail("the tokenizer failed", error)
         self.timings["tokenize_s"] += time.perf_counter() - started
         self._waiting.extend((number, chunk) for chunk in chunks)
@@ -88,7 +88,7 @@ class ChunksWork(Work):
         return list(enumerate((chunk.tokens for chunk in chunks), self.num_cut - len(chunks)))
 
     def check_num_vectors(self, max_reply_vectors: int) -> None:
-        """Set the error if the texts have more chunks, each with a vector, than a reply has room for."""
+        """Set the error if the texts have more chunks than a reply has room for vectors."""
         if self.error is None and self.chunks is not None and self.num_cut > max_reply_vectors:
             self.error = TooLarge(
                 f"the texts have more chunks of {self.job.options.chunk_tokens:,} tokens than the "
@@ -97,7 +97,7 @@ class ChunksWork(Work):
             )
 
     def end_pass(self, seconds: float) -> None:
-        """Take over the vectors of the chunks that are encoded, in order; set the error if the engine failed on one."""
+        """Move the vectors of encoded chunks into the result, in order; set the error if the engine failed on one."""
         self.timings["encode_s"] += seconds
         while self._waiting and (text := self.tokenized.get(number := self.num_computed[0])) and text.is_done:
             if text.error is not None:
@@ -107,18 +107,18 @@ class ChunksWork(Work):
                 return
             del self.tokenized[number]
             assert text.vectors is not None
-            of_text, chunk = self._waiting.popleft()
-            self.tokens[of_text] += text.num_tokens
-            self.truncated[of_text] |= text.tokens.truncated
+            text_number, chunk = self._waiting.popleft()
+            self.tokens[text_number] += text.num_tokens
+            self.truncated[text_number] |= text.tokens.truncated
             if self.chunks is None:
-                self._sums[of_text] += text.num_tokens * finish([text.vectors], self.job.options)[0]
+                self._sums[text_number] += text.num_tokens * finish([text.vectors], self.job.options)[0]
             else:
-                self.chunks[of_text].append({"start": chunk.start, "stop": chunk.stop, "tokens": text.num_tokens})
+                self.chunks[text_number].append({"start": chunk.start, "stop": chunk.stop, "tokens": text.num_tokens})
                 self._rows.append(text.vectors)
 
     def _result(self) -> dict[str, Any]:
         rows = self._rows
-        if self.chunks is None:  # the mean of each text's chunks
+        if self.chunks is None:  # the vector of a text is the mean of its chunks' vectors
             rows = [(np.array(self._sums) / np.maximum(self.tokens, 1)[:, None]).astype(np.float32)]
         return {
             "vectors": finish(rows, self.job.options),
@@ -132,11 +132,11 @@ class ChunksWork(Work):
 
 @dataclass(slots=True, eq=False)
 class EmbedWork(Work):
-    """The work of an embed whose texts are read in one piece."""
+    """The work of an embed whose texts are encoded whole."""
 
     @classmethod
     def admit(cls, delivery: Delivery, job: Embed, served: "Served") -> Work:
-        """Return the work of a job, whose texts may have to be cut."""
+        """Return the work of a job: a `ChunksWork` if its texts are to be cut into chunks."""
         encoder, options, embeds = served.embeds.encoder, job.options, served.embeds
         prompt = encoder.prompt(options)
         if chunker := encoder.chunker(options, prompt):
@@ -144,7 +144,7 @@ class EmbedWork(Work):
         return cls(delivery, job, embeds, prompt, served.now)
 
     def check_num_vectors(self, max_reply_vectors: int) -> None:
-        """Set the error if the texts read so far have more tokens, each with a vector, than a reply has room for."""
+        """Set the error if the texts tokenized so far have more tokens than a reply has room for vectors."""
         if self.error is not None or self.job.options.output == "vector":
             return
         num_tokens = sum(text.num_tokens for text in self.tokenized.values())

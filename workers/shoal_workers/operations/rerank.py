@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class RerankWork(Work):
-    """The work of a rerank, whose pipeline is the reranker's."""
+    """The work of a rerank. Its pipeline is the reranker's."""
 
     job: Rerank
 

@@ -1,4 +1,4 @@
-"""Search: the answer is found in an index once the vectors of the texts are known; a reranker may score it."""
+"""Search: the query vectors are looked up in an index, and a reranker may score the hits."""
 
 import logging
 import time
@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 class SearchWork(Work):
     """The work of a search.
 
-    `reranks` is the pipeline of the reranker. The pairs of the `second_stage`, which begins once the hits are found,
-    have the numbers after the texts.
+    `reranks` is the pipeline of the reranker. The `second_stage` begins once the hits are found. Its pairs are numbered
+    after the texts.
     """
 
     job: Search
@@ -47,12 +47,12 @@ class SearchWork(Work):
     index_version: str = ""
     second_stage: RankedSearch | None = None
 
-    #: The first of these prompts that the model has goes before a query, if the job names none.
+    #: The prompts to try, in this order, if the job names no prompt.
     prompts: ClassVar[tuple[str, ...]] = QUERY_PROMPTS
 
     @classmethod
     def admit(cls, delivery: Delivery, job: Any, served: "Served") -> Work:
-        """Return the work of a job; its index may be opened while the texts are encoded."""
+        """Return the work of a job; raise the error of an unknown index. The index may open while texts are encoded."""
         find_index(served.searcher.indexes, job.index, job.cursor)
         reranks = served.reranker(job.reranker) if job.uses_reranker else None
         prompt = served.embeds.encoder.prompt(job.options, cls.prompts)
@@ -60,12 +60,12 @@ class SearchWork(Work):
 
     @property
     def next_stage(self) -> Callable[[Sequence["SearchWork"]], object]:
-        """The search in the index."""
+        """The function that searches in the index."""
         return self.searcher.search
 
     @property
     def has_result(self) -> bool:
-        """True once the hits are found, and scored if a reranker is to do so."""
+        """True once the hits are found and, if the job asks for a reranker, scored."""
         return self.found is not None
 
     def vectors(self) -> NDArray[np.float32]:
@@ -75,11 +75,11 @@ class SearchWork(Work):
         return finish([entry.vectors for entry in self.entries()], self.job.options)
 
     def group(self, number: int) -> Hashable:
-        """Return the same for jobs that are searched for in one go; `number` is different for each job.
+        """Return a key that is equal for jobs which are searched together. `number` is different for each job.
 
-        No query of a plain job is searched for over ten times its hits: there is a group for up to 10, up to 100, and
-        so on. Jobs with a filter share nothing, as it may leave few documents, nor those with a cursor, which may be of
-        another version.
+        Plain jobs for up to 10 hits are one group, jobs for up to 100 hits another, and so on, so that no query is
+        searched for more than ten times its hits. A job with a filter is alone because its filter may leave few
+        documents, and a job with a cursor because the cursor may belong to another version.
         """
         job = self.job
         if job.is_plain:
@@ -89,7 +89,7 @@ class SearchWork(Work):
     def find(
         self, index: Index, vectors: NDArray[np.float32], go_on: Callable[[], None], shared: SharedProducts
     ) -> None:
-        """Find the answer in the index, or the pairs that the reranker is to score, by the vectors of the texts."""
+        """Search the index by the vectors of the texts; set the answer, or add the pairs for the reranker."""
         found = index.find(self.job, vectors, go_on, shared)
         if self.reranks and (pairs := found.pairs()):
             self.second_stage, self.pipeline, self.options = found, self.reranks, PAIR_OPTIONS
@@ -100,7 +100,7 @@ class SearchWork(Work):
         self.index_version = index.manifest.version
 
     def use_scores(self, stage: RankedSearch) -> None:
-        """Make the answer of the scores of the stage's pairs, once all have one."""
+        """Set the answer from the scores of the stage's pairs, which all are encoded."""
         vectors = (text.vectors for n, text in sorted(self.tokenized.items()) if n >= len(self.job.texts))
         scores = np.array([scored[0, 0] for scored in vectors if scored is not None], np.float32)
         self.found = stage.answer(sigmoid(scores).tolist())
@@ -112,19 +112,18 @@ class SearchWork(Work):
 
 
 class Searcher:
-    """The indexes that a worker serves, as its jobs search them. For one thread."""
+    """The search of jobs in the indexes of a worker. For one thread."""
 
     def __init__(self, indexes: Mapping[str, Index], progress: Progress):
         self.indexes = indexes
         self._progress = progress
 
     def search(self, works: Sequence[SearchWork]) -> None:
-        """Set the hits of each encoded job or its error, or what it waits for while its index is opened.
+        """Set the hits or the error of each encoded job, or its `opening` if its index is still being opened.
 
-        The second stage of a job begins once its hits are found.
-
-        Jobs of one index that ask for about as many hits a query, and for nothing else, are searched for together.
-        Those that are ranked by words too are answered one by one, but share the products of their vectors.
+        A job in its second stage gets its answer from the scores. Jobs that ask the same index for about the same
+        number of hits, and have no further options, are searched together. Hybrid searches are answered one by one,
+        but share the products of their vectors.
         """
         groups: dict[tuple[str, Hashable], list[SearchWork]] = {}
         for number, work in enumerate(works):
@@ -139,32 +138,32 @@ class Searcher:
                 (self._search_together if is_plain else self._search_one_by_one)(index, group)
 
     def _opened(self, group: Sequence[SearchWork]) -> Index | None:
-        """Return the index of these jobs; None if it is being opened, or if they have an error."""
+        """Return the index of these jobs; None if it is being opened, or if opening it failed, which sets errors."""
         known = group[0].opening
         failure = known.exception() if known and known.done() else None
         try:
             if failure and not isinstance(failure, Unavailable | Overloaded):
                 raise failure
-            # It is opened again if Redis, which has its changes, was away.
+            # After a failure to read the index's changes from Redis, the index is opened again.
             opening = find_index(self.indexes, group[0].job.index, group[0].job.cursor)
             if opening.done():
                 return opening.result()
             for work in group:
                 work.opening = opening
-        except ShoalError as error:  # it is served no more since the jobs were admitted, or cannot be opened
+        except ShoalError as error:  # the index cannot be opened, or is no longer served
             for work in group:
                 work.error = error
-        except Exception as error:  # any that opening a version may raise
+        except Exception as error:  # opening a version may raise any exception
             for work in group:
                 _fail(work, error)
         return None
 
     def _go_on(self) -> None:
-        """Note that a search makes progress: a worker that makes none is ended."""
+        """Note that a search makes progress, so that the watchdog does not end the worker."""
         self._progress.mark("searching")
 
     def _search_together(self, index: Index, works: Sequence[SearchWork]) -> None:
-        """Find the hits of plain jobs; if that fails, job by job, so that only the job at fault gets an error."""
+        """Find the hits of plain jobs together. If that fails, search job by job, so that only the faulty job fails."""
         with self._searching(works):
             queries = np.concatenate([work.vectors() for work in works])
             hits = iter(index.search(queries, max(work.job.k for work in works)))
@@ -177,25 +176,25 @@ class Searcher:
                     self._search_together(index, [work])
 
     def _search_one_by_one(self, index: Index, works: Sequence[SearchWork]) -> None:
-        """Find the answers to jobs with options, or what the reranker is to score."""
+        """Find the answers to jobs with options, or the pairs for the reranker."""
         try:
             vectors = [work.vectors() for work in works]
             with index.exact_search.shared(np.concatenate(vectors)) as shared:
-                for work, of_work in zip(works, vectors, strict=True):
+                for work, queries in zip(works, vectors, strict=True):
                     with self._searching([work]):
-                        work.find(index, of_work, self._go_on, shared)
-        except Exception as error:  # memory may be short
+                        work.find(index, queries, self._go_on, shared)
+        except Exception as error:  # for example, too little memory
             for work in works:
                 _fail(work, error)
 
     @contextmanager
     def _searching(self, works: Sequence[SearchWork]) -> Iterator[None]:
-        """Time the search of these jobs; if there is one, give it the error that the search raises."""
+        """Add the time of the block to these jobs. An exception becomes the error of a job that is alone."""
         self._go_on()
         started = time.perf_counter()
         try:
             yield
-        except Exception as error:  # any that an index may raise
+        except Exception as error:  # an index may raise any exception
             if len(works) == 1 and isinstance(error, InvalidRequest | IndexMismatch | NotReady | TooLarge):
                 works[0].error = error
             elif len(works) == 1:

@@ -1,4 +1,4 @@
-"""The models and indexes that a worker serves, and the table of operations by name."""
+"""The models and indexes that a worker serves, and the table of its operations."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -18,7 +18,7 @@ from shoal_workers.operations.tokenize import TokenizerWork
 from shoal_workers.operations.work import Work
 from shoal_workers.process.watchdog import Progress
 
-#: The work of each operation's jobs.
+#: For the name of each operation, the class of its jobs' work.
 WORKS: dict[str, type[Work]] = {
     Embed.op: EmbedWork,
     Search.op: SearchWork,
@@ -29,9 +29,9 @@ WORKS: dict[str, type[Work]] = {
 
 
 class Served:
-    """The models and indexes of a worker, as operations use them; `now` returns Redis's time in Unix seconds.
+    """The models and indexes of a worker. `now` returns Redis's time in Unix seconds.
 
-    `reranks` is the pipeline of the reranker, which `aliases` may name too.
+    `reranks` is the pipeline of the reranker, and `aliases` are further names for the reranker.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Served:
         self._reranks, self._aliases = reranks, aliases
 
     def admit(self, delivery: Delivery, job: Job) -> Work:
-        """Return the work of a job. Raises the ShoalError that says why this worker cannot serve it."""
+        """Return the work of a job; raise a ShoalError if this worker cannot serve the job."""
         pipeline = self._reranks if isinstance(job, Rerank) else self.embeds
         if pipeline and job.fingerprint not in (None, "", pipeline.made_by["fingerprint"]):
             raise other_fingerprint(job.fingerprint, **pipeline.made_by)
@@ -57,7 +57,7 @@ class Served:
         return WORKS[job.op].admit(delivery, job, self)
 
     def reranker(self, wanted: str | None) -> Pipeline:
-        """Return the reranker. Raises Unsupported if there is none, or if `wanted` is none of its names."""
+        """Return the reranker's pipeline; raise Unsupported if there is none, or if `wanted` is another name."""
         if self._reranks is None:
             raise Unsupported("this worker has no reranker: set SHOAL_RERANKER to a cross-encoder, on all workers")
         name = self._reranks.encoder.model.name

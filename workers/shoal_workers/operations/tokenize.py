@@ -1,4 +1,4 @@
-"""Tokenize and decode: the tokenizer does these jobs as soon as they are admitted."""
+"""Tokenize and decode: jobs for the tokenizer alone, which are done without the model."""
 
 import time
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from shoal_workers.operations.work import Work
 
 @dataclass(slots=True, eq=False)
 class TokenizerWork(Work):
-    """The work of a job for the tokenizer: the `pieces` or the `decoded` text of each, and the `counts` of tokens."""
+    """The work of a job for the tokenizer: `pieces` of texts or `decoded` texts, and the `counts` of their tokens."""
 
     job: TokenizerJob
     pieces: list[list[dict[str, Any]]] | None = None
@@ -20,10 +20,10 @@ class TokenizerWork(Work):
     counts: list[int] = field(default_factory=list)
 
     def _first_inputs(self) -> tuple[()]:
-        return ()  # the model has nothing to do
+        return ()  # there is nothing to encode
 
     def begin(self) -> None:
-        """Do the job, which has waited until now, or set the error."""
+        """Do the job, or set the error; note how long the job has waited."""
         self.has_begun = True
         self.timings["queue_s"] = self.delivery.queued_s(self.now())
         started = time.perf_counter()
@@ -37,7 +37,7 @@ class TokenizerWork(Work):
                 self.counts = [len(part) for part in self.pieces]
         except ShoalError as error:
             self.error = error
-        except Exception as error:  # any that a tokenizer may raise
+        except Exception as error:  # a tokenizer may raise any exception
             self.fail("the tokenizer failed", error)
         self.timings["tokenize_s"] += time.perf_counter() - started
 

@@ -1,4 +1,4 @@
-"""Work: one job on its way through a worker, from its delivery to its answer, as the loop sees it."""
+"""Work: one job on its way through a worker, from its delivery to its answer."""
 
 import time
 from collections import deque
@@ -20,14 +20,14 @@ from shoal_workers.process.job_log import EndedJob
 if TYPE_CHECKING:
     from shoal_workers.operations.served import Served
 
-#: The kinds of jobs among which a worker chooses.
+#: The kinds of jobs. A worker chooses which kind comes next.
 INTERACTIVE, LONG, BULK = "interactive", "long", "bulk"
 
-#: Most texts, and most bytes, of an interactive job that is not long: others go between the passes of a long one.
+#: Most texts and most bytes of an interactive job. A larger one is long: other jobs may go between its passes.
 MAX_SHORT_TEXTS, MAX_SHORT_BYTES = 32, 65_536
 
-#: Texts that a job which takes turns counts as, at most, where the worker decides how much more to take: others go
-#: between its passes.
+#: A job that takes turns counts for at most this number of texts when the worker decides whether to take more jobs,
+#: because other jobs go between its passes.
 MAX_TEXTS_OF_LONG = 4
 
 
@@ -35,13 +35,13 @@ MAX_TEXTS_OF_LONG = 4
 class Work:
     """A job that a worker has admitted, the state of each of its inputs, and the time that each step took.
 
-    `inputs` are what the model of `pipeline` takes: texts after their `prompt`, or pairs of texts for a reranker. They
-    are read with `options`, and known by number: those found in the cache, those not tokenized yet, and the tokenized
-    ones. `digests` are the cache's names of all texts, or empty for a job that the cache does not serve. `opening` is
-    the index that the job waits for, if it is not open yet. `error` says why the job cannot be answered as it asks.
-    `now` returns Redis's time in Unix seconds. `num_cut_chars` are the characters of all inputs that were `cut`.
+    `inputs` are for the model of `pipeline`: texts with their `prompt` before them, or pairs of texts for a reranker.
+    They are tokenized with `options`. An input is identified by its number, which is in `cached`, in `untokenized` or
+    in `tokenized`. `digests` are the keys of all texts in the cache, or empty for a job that does not use the cache.
+    `opening` is the future of an index that is being opened. `error` is the error that will answer the job.
+    `now` returns Redis's time in Unix seconds. `num_cut_chars` is the number of characters cut by `cut`.
 
-    Each operation is a subclass. It may have more inputs once all are encoded: its next stage.
+    Each operation is a subclass. Its next stage may add inputs once all inputs are encoded.
     """
 
     delivery: Delivery
@@ -62,10 +62,10 @@ class Work:
     options: Options = field(init=False)
     made_by: Mapping[str, Any] = field(init=False)
 
-    #: True if the cache may have the vectors of the texts, where the options allow it.
+    #: True if the vectors of the operation's texts may be cached.
     is_cacheable: ClassVar[bool] = True
 
-    #: True if the inputs are tokenized by `cut`, and not with the inputs of other jobs.
+    #: True if the inputs are tokenized by `cut` instead of together with the inputs of other jobs.
     is_cut: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -75,12 +75,12 @@ class Work:
 
     @classmethod
     def admit(cls, delivery: Delivery, job: Any, served: "Served") -> "Work":
-        """Return the work of a job. Raises the ShoalError that says why this worker cannot serve it."""
+        """Return the work of a job; raise a ShoalError if this worker cannot serve the job."""
         return cls(delivery, job, served.embeds, served.embeds.encoder.prompt(job.options), served.now)
 
     @property
     def kind(self) -> str:
-        """The kind of job: "interactive", "long" if it is of that lane and has many texts, or "bulk"."""
+        """The kind of the job: "bulk" in that lane, otherwise "long" if it is large, or "interactive"."""
         if self.delivery.lane == BULK:
             return BULK
         is_long = self.job.num_lane_texts > MAX_SHORT_TEXTS or len(self.delivery.data) > MAX_SHORT_BYTES
@@ -93,7 +93,7 @@ class Work:
 
     @property
     def has_untokenized(self) -> bool:
-        """True if there are inputs that are not tokenized yet."""
+        """True if any input is not tokenized yet."""
         return bool(self.untokenized)
 
     @property
@@ -103,26 +103,26 @@ class Work:
 
     @property
     def num_counted(self) -> int:
-        """The texts that the job counts as where the worker decides how much more to take."""
+        """Number of texts for which the job counts when the worker decides whether to take more jobs."""
         return min(self.num_waiting, MAX_TEXTS_OF_LONG) if self.takes_turns else self.num_waiting
 
     @property
     def takes_turns(self) -> bool:
-        """True if other jobs of its kind go before the job after each pass of it."""
+        """True if the job goes behind the other jobs of its kind after each of its passes."""
         return self.is_cut or self.kind == LONG
 
     def use_cache(self, entries: Sequence[Entry | None]) -> None:
-        """Take over the cache's entries of the texts, in order, where they suit the options."""
+        """Use the cache's entries that suit the options. `entries` has an item for each text, None if it is missing."""
         suited = {n: entry for n, entry in enumerate(entries) if entry is not None and entry.answers(self.job.options)}
         self.cached = suited
         self.untokenized = deque(n for n in self.untokenized if n not in suited)
 
     def cut(self) -> list[tuple[int, Tokens]]:
-        """Cut the next few inputs, where `is_cut`; return the number and the tokens of each."""
+        """Cut the next few inputs; return the number and the tokens of each. Only called if `is_cut`."""
         raise NotImplementedError
 
     def check_tokens(self, number: int, tokens: Tokens) -> None:
-        """Set the error if the input had to be cut and the options refuse that."""
+        """Set the error if the input was truncated and the options forbid that."""
         if tokens.truncated and not self.options.truncate and self.error is None:
             has = "has" if isinstance(self.inputs[number], str) else "and the query have"
             self.error = TextTooLong(
@@ -131,23 +131,23 @@ class Work:
             )
 
     def check_num_vectors(self, max_reply_vectors: int) -> None:
-        """Set the error if the inputs read so far have more vectors than a reply has room for."""
+        """Set the error if the inputs tokenized so far have more vectors than a reply has room for."""
 
     # Passes
 
     def begin(self) -> None:
-        """Note that the worker begins with the job, which has waited until now."""
+        """Note that the worker begins with the job, and how long the job has waited."""
         if not self.has_begun:
             self.has_begun = True
             self.timings["queue_s"] = self.delivery.queued_s(self.now())
 
     def end_pass(self, seconds: float) -> None:
-        """Note that a pass with inputs of the job has ended, which took `seconds`."""
+        """Note that a pass with inputs of the job has ended and took `seconds`."""
         self.timings["encode_s"] += seconds
 
     @property
     def is_complete(self) -> bool:
-        """True if nothing is left for the engine: every input has its vectors or an error, or the job has an error."""
+        """True if nothing is left for the engine: the job has an error, or each input has vectors or an error."""
         return self.error is not None or (
             not self.has_untokenized and all(text.is_done for text in self.tokenized.values())
         )
@@ -159,18 +159,18 @@ class Work:
 
     @property
     def num_computed(self) -> tuple[int, int]:
-        """Number of inputs that the engine has computed for the job, and of their tokens."""
+        """Number of the job's inputs that the engine has encoded, and number of their tokens."""
         computed = [text for text in self.tokenized.values() if text.vectors is not None]
         return len(computed), sum(text.num_tokens for text in computed)
 
     @property
     def next_stage(self) -> Callable[[Sequence[Any]], object] | None:
-        """The function that is called with all complete jobs that name it; None where vectors make the reply."""
+        """The function of the next stage, called with all complete jobs that share it; None if there is none."""
         return None
 
     @property
     def has_result(self) -> bool:
-        """True if a complete job can be answered; else it has another stage of passes, or waits for its index."""
+        """True if a complete job can be answered; False if it needs another stage, or waits for its index."""
         return True
 
     def check_encoded(self) -> None:
@@ -183,23 +183,23 @@ class Work:
         return self.job.name_of(number) if number < len(self.job.texts) else "a hit"
 
     def fail(self, what: str, cause: Exception) -> None:
-        """Set the error to an unforeseen failure; `cause` is kept for the dead letter."""
+        """Set the error for an unforeseen failure. The dead letter shows the traceback of `cause`."""
         self.error = Internal(f"{what}; the worker's log has the details: leave the text out or report it")
         self.error.__cause__ = cause
 
     # Vectors
 
     def entries(self) -> list[Entry]:
-        """Return a cache entry for each text, once all are encoded."""
+        """Return a cache entry for each text. All texts must be encoded."""
         return [self.cached.get(n) or self._entry(n) for n in range(len(self.job.texts))]
 
     def new_entries(self) -> dict[bytes, Entry]:
-        """Return the entries that the cache did not have, by digest."""
+        """Return the newly computed entries by digest, to be put into the cache."""
         numbers = [n for n, text in self.tokenized.items() if n < len(self.digests) and text.vectors is not None]
         return {self.digests[n]: self._entry(n) for n in numbers}
 
     def _entry(self, number: int) -> Entry:
-        """Return the cache entry of an encoded text; its characters are counted without the prompt."""
+        """Return the cache entry of an encoded text. Its number of characters excludes the prompt."""
         text, tokens = self.tokenized[number], self.tokenized[number].tokens
         assert text.vectors is not None
         if self.job.options.truncation_side == "right":
@@ -211,18 +211,18 @@ class Work:
     # Reply
 
     def answer(self) -> Answer | None:
-        """Return the reply of a job without error, and its address; if that fails, set the error and return None."""
+        """Return the reply to a job without error, and its address. If that fails, set the error and return None."""
         try:
             reply = Reply(id=self.job.id, timings=self.timings, **self.made_by, **self._result())
             if self.job.ignored:
                 reply = replace(reply, ignored=list(self.job.ignored))
             return Answer(self.delivery, reply, self.job.reply_to)
-        except Exception as error:  # memory may be short
+        except Exception as error:  # for example, too little memory
             self.fail("the reply could not be made", error)
             return None
 
     def _result(self) -> dict[str, Any]:
-        """Return the fields of the reply: the common ones about the texts, and the operation's."""
+        """Return the fields of the reply: the operation's own fields, and the common fields about the texts."""
         entries = self.entries()
         return self._own_result(entries) | {
             "output": self.job.options.output,
@@ -233,11 +233,11 @@ class Work:
         }
 
     def _own_result(self, entries: Sequence[Entry]) -> dict[str, Any]:
-        """Return the fields of the reply that the operation is about."""
+        """Return the operation's own fields of the reply."""
         raise NotImplementedError
 
     def ended(self) -> EndedJob:
-        """Return the note of the job once it is answered."""
+        """Return the log record of an answered job."""
         num_computed, num_tokens = self.num_computed
         return EndedJob(
             self.delivery,

@@ -1,4 +1,4 @@
-"""The client that reaches the API, and not Redis. It has no connection of its own to the queue or the cache.
+"""The client that talks to the API, and has no connection to Redis.
 
-Imports the contract, what all of `client` share, `long_jobs`, `changes` and `records`.
+Imports the contract, the modules of `client`, `long_jobs`, `changes` and `records`.
 """

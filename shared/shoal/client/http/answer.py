@@ -1,4 +1,4 @@
-"""The answers of an API over HTTP: their values or errors, the replies in them, and the limits that it tells."""
+"""The answers of an API over HTTP: their values, errors and replies, and the limits in its description of itself."""
 
 import json
 import re
@@ -17,23 +17,24 @@ from shoal.contract.replies import CHUNK_COLUMNS, Reply
 from shoal.errors import BY_CODE, InvalidText, MalformedJob, ShoalError, TooLarge, Unavailable
 from shoal.operations import MAX_VALUES, Search
 
-#: Most commas and opening brackets in an answer that is JSON. Each value has one, so such an answer takes as little
-#: memory as one of `MAX_ANSWER_BYTES` in msgpack. Those of texts count too: hits with 200 MB of texts have fewer.
+#: Most commas and opening brackets in a JSON answer, texts included. Each value has one of these marks, so the limit
+#: bounds the memory of a JSON answer to about the memory of a msgpack answer of `MAX_ANSWER_BYTES`. Even hits with
+#: 200 MB of texts have fewer marks.
 MAX_JSON_MARKS = 2**22
 
 #: Most characters of an error's message that are read.
 MAX_MESSAGE_CHARS = 1_000
 
-#: Most bytes of texts in one request, if the API takes as much. Longer lists are split.
+#: Most bytes of texts in one request, if the API accepts so many. Longer lists are split.
 MAX_REQUEST_BYTES = 4 * 2**20
 
-#: Bytes of a request for all but its texts, and for the head of each text.
+#: Bytes that are reserved in a request for everything except its texts, and for the header of each text.
 _BYTES_OF_OPTIONS, _BYTES_OF_A_HEAD = 4_096, 5
 
-#: The names in `Reply` of the fields of an answer that have others there.
+#: The fields of an answer that have another name in `Reply`.
 _NAMES = {"embeddings": "vectors", "results": "hits"}
 
-#: The media types that are read.
+#: The media types that a client reads.
 MSGPACK, JSON = "application/msgpack", "application/json"
 
 
@@ -48,17 +49,17 @@ class Answer:
 
     @property
     def media_type(self) -> str:
-        """The media type of the body; empty if the answer does not tell it."""
+        """The media type of the body; empty if the answer does not name it."""
         return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
     @property
     def retry_after_s(self) -> int:
-        """The seconds to wait before another attempt; 0 if the answer does not tell them."""
+        """The seconds to wait before another attempt; 0 if the answer does not name them."""
         seconds = self.headers.get("Retry-After", "")
         return int(seconds) if re.fullmatch("[0-9]{1,9}", seconds) else 0
 
     def values(self) -> dict[str, Any]:
-        """Return the map in the body. Raises MalformedJob, and Unavailable for an answer of another program."""
+        """Return the map in the body; raise MalformedJob, or Unavailable if another program than Shoal answered."""
         if self.media_type not in (MSGPACK, JSON):
             raise self._foreign()
         try:
@@ -82,7 +83,7 @@ class Answer:
         return value
 
     def error(self) -> ShoalError | None:
-        """Return the error that the answer tells; None if it tells none."""
+        """Return the error in the answer; None if the answer is a success."""
         if self.status in (200, 202):
             return None
         try:
@@ -108,14 +109,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """The most texts, and bytes of texts, that go into one request."""
+    """The largest number of texts, and of their bytes, in one request."""
 
     max_texts: int
     max_bytes: int
 
     @classmethod
     def from_info(cls, info: Mapping[str, Any]) -> Self:
-        """Return the limits of the API that describes itself so; raise MalformedJob for a description without them."""
+        """Return the limits in an API's description of itself; raise MalformedJob if they are missing."""
         try:
             limits, dimension = info["limits"], int(info["dimension"] or 1)  # null while no worker is ready
             max_vectors = int(limits["max_response_mb"]) * 2**20 // (4 * max(1, dimension))
@@ -126,14 +127,14 @@ class RequestLimits:
         return cls(max(1, max_texts), max_bytes)
 
     def split(self, job: Job) -> list[Job]:
-        """Return jobs that each go into one request, and together ask the same."""
+        """Return jobs that each fit into one request and together ask the same as the job."""
         max_texts = min(self.max_texts, job.texts_per_request)
         sizes = (len(text.encode(errors="surrogatepass")) + _BYTES_OF_A_HEAD for text in job.texts)
         return list(job.cut(max_texts, self.max_bytes, sizes))
 
 
 def reply_of(job_id: str, values: Mapping[str, Any]) -> Reply:
-    """Return the reply to a job in these values of an answer. Raises MalformedJob if they cannot be right."""
+    """Return the reply to a job from the values of an answer; raise MalformedJob if they contradict each other."""
     if "error" in values:
         raise MalformedJob(f"the answer has an error with a status of success: {values['error']!s:.200}")
     named = {"id": job_id} | {_NAMES.get(name, name): value for name, value in values.items()}
@@ -151,7 +152,7 @@ def reply_of(job_id: str, values: Mapping[str, Any]) -> Reply:
 
 
 def checked(reply: Reply, job: Job) -> Reply:
-    """Return the reply; raise MalformedJob if it has not what the job asks for, or numbers that are not finite."""
+    """Return the reply; raise MalformedJob if it does not fit the job or has numbers that are not finite."""
     answer = job.answer_of(reply)
     if answer is None or len(answer) != job.num_lists:
         raise MalformedJob(f"the answer is not to a request with {len(job.texts):,} texts")
@@ -170,7 +171,7 @@ def checked(reply: Reply, job: Job) -> Reply:
 
 
 def _chunks(chunks: Any, counts: list[int]) -> dict[str, Any]:
-    """Return the fields of a reply with these chunks, of which `counts` tells how many each text has."""
+    """Return the fields of a reply with these chunks. `counts` has the number of chunks of each text."""
     numbers = _numbers("chunks", chunks)
     if len(numbers) != len(CHUNK_COLUMNS) * sum(counts):
         raise MalformedJob(f"the answer has {len(numbers):,} numbers for {sum(counts):,} chunks")
@@ -180,7 +181,7 @@ def _chunks(chunks: Any, counts: list[int]) -> dict[str, Any]:
 
 
 def _numbers(name: str, array: Any) -> NDArray[np.int64]:
-    """Return the whole numbers of the array of that name, flat."""
+    """Return an array of the answer as flat whole numbers; raise MalformedJob, which names it, for another shape."""
     try:
         if array["dtype"] != "int64":
             raise ValueError(f"dtype {array['dtype']!s:.100}")

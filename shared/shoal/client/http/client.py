@@ -1,4 +1,4 @@
-"""The client of programs that reach the API and not Redis: the methods of `Client`, over HTTP."""
+"""The client for programs that have access to the API but not to Redis: the methods of `Client`, over HTTP."""
 
 import time
 from collections import deque
@@ -11,7 +11,7 @@ from uuid import uuid4
 from shoal.client.handles import IndexHandle
 from shoal.client.http.answer import RequestLimits, checked, reply_of
 from shoal.client.http.long_jobs import HttpIndexHandle, HttpLongHandle, HttpLongJobs, job_path
-from shoal.client.parts import batches, of_other_versions
+from shoal.client.parts import batches, jobs_to_repeat
 from shoal.client.questions import Questions, check_key, check_lane, options_of, vectors
 from shoal.client.source import File, Item
 from shoal.contract.excerpt import excerpt
@@ -28,28 +28,28 @@ if TYPE_CHECKING:
 
     from shoal.client.http.answer import Answer
 
-#: Most requests of one call that are under way at a time.
+#: Most unanswered requests of one call at a time.
 MAX_REQUESTS = 4
 
-#: Longest time that one request waits for the result of a job: many proxies end a request that takes a minute.
+#: Longest time that one request waits for a job's result, in seconds. Many proxies end a request after a minute.
 MAX_WAIT_S = 20.0
 
-#: Seconds for an answer to arrive, beside the time that its request waits for the result of a job.
+#: Seconds for an answer to arrive, in addition to the time that its request waits for the job's result.
 ROUND_TRIP_S = 5.0
 
-#: Waits for the given number of seconds; returns true if the caller gives up meanwhile.
+#: A function that waits for the given number of seconds, and returns true if the caller gives up meanwhile.
 Pause = Callable[[float], object]
 
 
 class HttpClient(Questions):
-    """A program's end of an API. Thread-safe, and works on both sides of a fork; needs the extra `http`.
+    """A program's connection to an API. Thread-safe, and usable in both processes after a fork. Needs the extra `http`.
 
-    `key` is an API key. `timeout_s` is the longest time of a call, and of each request of `embed_stream`, with all
-    attempts: a request is sent again after 429 and 503, when the API says, and after errors of the connection.
+    `key` is an API key. `timeout_s` is the longest time of a call, or of a request of `embed_stream`, with all
+    attempts. A request is sent again after a failed connection, and after the statuses 429 and 503 when the API says.
     `verify`, `proxy` and `trust_env` are options of `httpx2.Client`. `fingerprint` is as in `AsyncClient`.
 
-    Every method raises the errors that the API answers, as `Client` does; Unavailable if it does not answer, or another
-    program does; Timeout; and MalformedJob for an answer that cannot be right.
+    Every method raises the errors in the API's answers, as `Client` does; Unavailable if the API does not answer or
+    another program answers; Timeout; and MalformedJob for an answer that contradicts itself or the question.
     """
 
     def __init__(
@@ -83,10 +83,10 @@ class HttpClient(Questions):
     def embed_stream(
         self, texts: Iterable[str], *, window: int = 8, lane: str = "bulk", **options: Any
     ) -> Iterator[Any]:
-        """Yield the vectors of any number of texts in order, with at most `window` requests unanswered at a time.
+        """Yield the vectors of any number of texts in order, with at most `window` unanswered requests at a time.
 
-        Memory stays constant however many texts there are. While the lane is full, a request is sent again until it has
-        been refused for `timeout_s`. Closing the iterator early takes until the requests under way are answered.
+        Memory use does not grow with the number of texts. A request that is refused by a full lane is sent again until
+        `timeout_s` have passed. Closing the iterator early waits for the answers to the requests under way.
         """
         check_lane(lane)
         parsed, fingerprint = options_of(options), self.fingerprint
@@ -105,7 +105,7 @@ class HttpClient(Questions):
         if idempotency_key is not None and not check_key(idempotency_key).isascii():
             raise InvalidRequest(f"the idempotency key is {excerpt(idempotency_key)}: over HTTP it takes ASCII alone")
         about = {"op": job.op, "lane": check_lane(lane), "timeout_s": job.timeout_s}
-        headers = {"Idempotency-Key": idempotency_key or uuid4().hex}  # of its own: an attempt may be repeated
+        headers = {"Idempotency-Key": idempotency_key or uuid4().hex}  # always, because an attempt may be repeated
         if pin := job.pinned(self.fingerprint).fingerprint:
             headers[FINGERPRINT_HEADER] = pin
         return self.ask("POST", "/v1/jobs", body=job.packed(job.body() | about), headers=headers).text("id")
@@ -121,16 +121,16 @@ class HttpClient(Questions):
         idempotency_key: str | None = None,
         **options: Any,
     ) -> HttpLongHandle:
-        """Submit the embedding of a file, which is uploaded, or of a URL or a `ServerFile`, and return at once.
+        """Submit a job that embeds a file, a URL or a `ServerFile`, and return at once. A file is uploaded.
 
-        `source` may also be texts, or documents as dicts. `HttpLongHandle.save` fetches the vectors. An upload gets a
-        second for each MiB, beside `timeout_s`.
+        `source` may also be texts, or documents as dicts. `HttpLongHandle.save` downloads the vectors. An upload may
+        take a second for each MiB, in addition to `timeout_s`.
         """
         fields = {"text_column": text_column, "id_column": id_column, "format": format, "webhook": webhook} | options
         return self.long_job(HttpLongJobs(self).submit("/v1/bulk", source, fields, idempotency_key))
 
     def index(self, name: str) -> IndexHandle:
-        """Return the handle of an index, by which its documents and its versions are changed."""
+        """Return the handle of an index, for changes of its documents and versions."""
         return HttpIndexHandle(HttpLongJobs(self), name)
 
     def long_job(self, job_id: str) -> HttpLongHandle:
@@ -138,11 +138,11 @@ class HttpClient(Questions):
         return HttpLongHandle(HttpLongJobs(self), job_id)
 
     def until(self, extra_s: float = 0.0) -> float:
-        """Return the time on the monotonic clock at which a call that begins now ends, with more time if given."""
+        """Return the end, on the monotonic clock, of a call that begins now and may take `extra_s` more."""
         return time.monotonic() + self.timeout_s + extra_s
 
     def ask(self, method: str, path: str, until: float | None = None, **options: Any) -> "Answer":
-        """Send a request, as `HttpSession.ask` does, and return its answer; raise Timeout at the time `until`."""
+        """Send a request, as `HttpSession.ask` does, and return its answer; raise Timeout if none comes in time."""
         try:
             return self._session.ask(method, path, self.until() if until is None else until, **options)
         except TimeoutError as error:
@@ -151,7 +151,7 @@ class HttpClient(Questions):
             ) from error
 
     def _call(self, job: Job) -> Reply:
-        """Return the reply to the job, which is sent in parts if it is long."""
+        """Return the reply to the job. A long job is sent in parts."""
         until = self.until()
         parts = self._split(job.pinned(self.fingerprint), until)
         if len(parts) == 1:
@@ -162,26 +162,26 @@ class HttpClient(Questions):
             return [reply for _, reply in sent]
 
         replies = compute(parts)
-        for pause_s, numbers, again in of_other_versions(parts, replies, until):
+        for pause_s, numbers, again in jobs_to_repeat(parts, replies, until):
             time.sleep(pause_s)
             for n, reply in zip(numbers, compute(again), strict=True):
                 replies[n] = reply
         return Reply.join(replies)
 
     def _wait(self, job: Job, until: float, pause: Pause = time.sleep, lane: str = "interactive") -> Reply:
-        """Return the reply to a job that goes into one request."""
+        """Return the reply to a job that fits into one request."""
         body, pin = job.packed(job.body() | {"lane": lane}), job.fingerprint
         headers = {FINGERPRINT_HEADER: pin} if pin else {}
         try:
             answer = self.ask("POST", job.path, until, body=body, headers=headers, pause=pause)
         except TooLarge:
-            self._limits = None  # the API may have got lower ones
+            self._limits = None  # the API may have lower limits now
             raise
         reply = reply_of(job.id, {"fingerprint": answer.headers.get(FINGERPRINT_HEADER, "")} | answer.values())
         return checked(Reply.join([reply.of_pinned(pin)]), job)
 
     def _split(self, job: Job, until: float) -> list[Job]:
-        """Return jobs that each go into one request, and together ask the same."""
+        """Return jobs that each fit into one request and together ask the same as the job."""
         if len(job.texts) == 1:
             return [job]
         if self._limits is None:
@@ -200,7 +200,7 @@ class HttpClient(Questions):
                 answer = None
             if answer is not None and answer.status != 202:
                 reply = reply_of(job_id, answer.values())
-                pin = self.fingerprint if reply.scores is None else ""  # scores are of the reranker, which has another
+                pin = self.fingerprint if reply.scores is None else ""  # the reranker's scores have another fingerprint
                 return Reply.join([reply.of_pinned(pin)])
             if time.monotonic() >= until:
                 raise Timeout(f"job {job_id} has no answer after {timeout_s:g} s: it keeps its place, ask again")
@@ -213,7 +213,7 @@ class HttpClient(Questions):
 
 
 def _in_order(wait: Callable[[Job, Pause], Reply], jobs: Iterable[Job], window: int) -> Iterator[tuple[Job, Reply]]:
-    """Yield jobs with their replies in order, at most `window` of them under way at a time, each in a thread."""
+    """Yield jobs with their replies in order. At most `window` jobs run at a time, each in a thread of its own."""
     stopped, sent = Event(), deque[Future[tuple[Job, Reply]]]()
     threads = ThreadPoolExecutor(window)
     try:

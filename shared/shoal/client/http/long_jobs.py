@@ -1,4 +1,4 @@
-"""Long jobs and indexes over HTTP: their calls, the uploads of sources, and the downloads of results."""
+"""Long jobs and indexes over HTTP, with uploads of sources and downloads of results."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from shoal.changes.change import BYTES_OF_A_VALUE, MAX_CHANGE_IDS, MAX_CHANGES
 from shoal.client.handles import CHANGE_TIMEOUT_S, BuildOptions, IndexHandle, LongHandle
-from shoal.client.parts import bounded_groups, telling_how_many
+from shoal.client.parts import bounded_groups, noting_num_written
 from shoal.client.source import File, Item, ItemFile, ServerFile, place_of
 from shoal.contract import wire
 from shoal.contract.checks import check_known
@@ -27,28 +27,28 @@ from shoal.settings import DEFAULTS
 if TYPE_CHECKING:
     from shoal.client.http.client import HttpClient
 
-#: Bytes of a file that are sent at a time.
+#: Number of bytes of a file that are sent at a time.
 PIECE_BYTES = 2**16
 
-#: Least bytes a second of an upload or download: a file of n bytes gets n / MIN_BYTES_PER_S beside `timeout_s`.
+#: Slowest upload or download, in bytes a second. A file of n bytes gets n / MIN_BYTES_PER_S seconds beside `timeout_s`.
 MIN_BYTES_PER_S = 2**20
 
-#: Most documents, and bytes as which they count in a change, in one request: with vectors of up to 4,096 numbers, the
-#: API takes as much.
+#: Most documents, and most of their bytes in a change, in one request. The API accepts so much if vectors have at most
+#: 4,096 numbers.
 MAX_REQUEST_DOCUMENTS, MAX_REQUEST_BYTES = 32, 2**19 - 4_096
 
-#: The file of a result that names the others, and the one with the rows that were left out.
+#: The file of a result that names its other files, and the file with the bad rows.
 _MANIFEST, _BAD_ROWS = "manifest.json", "bad-rows.jsonl"
 
 
 class HttpLongJobs:
-    """The calls for long jobs through an API; each blocks the thread until it is answered. Thread-safe."""
+    """The calls of an API for long jobs. Each blocks its thread until the API answers. Thread-safe."""
 
     def __init__(self, client: "HttpClient"):
         self.client = client
 
     def status(self, job_id: str) -> LongJobStatus:
-        """Return the state of a job; raise UnknownJob if there is none."""
+        """Return the state of a long job; raise UnknownJob if there is no such job."""
         answer = self.client.ask("GET", job_path(job_id))
         values = answer.values()
         if "kind" not in values:
@@ -76,11 +76,11 @@ class HttpLongJobs:
         )
 
     def pause(self, job_id: str) -> str:
-        """Stop a job for a while; return its status."""
+        """Pause a job; return its status."""
         return self.client.ask("POST", f"{job_path(job_id)}/pause").text("status")
 
     def resume(self, job_id: str) -> str:
-        """Let a paused job go on; return its status."""
+        """Let a paused job continue; return its status."""
         return self.client.ask("POST", f"{job_path(job_id)}/resume").text("status")
 
     def cancel(self, job_id: str) -> str:
@@ -88,13 +88,13 @@ class HttpLongJobs:
         return self.client.ask("POST", f"{job_path(job_id)}/cancel").text("status")
 
     def delete(self, job_id: str) -> None:
-        """Forget a job that has ended, with its files; raise JobNotEnded for one that has not."""
-        self.status(job_id)  # raises UnknownJob for a job that is no long one, which would be cancelled
-        with suppress(UnknownJob):  # where the answer to a first attempt was lost, it is deleted
+        """Delete a job with its files; raise JobNotEnded if it has not ended."""
+        self.status(job_id)  # raises UnknownJob for a job of the queue, which DELETE would cancel
+        with suppress(UnknownJob):  # the job is already deleted if the answer to a first attempt was lost
             self.client.ask("DELETE", job_path(job_id))
 
     def submit(self, path: str, source: File | Iterable[Item], fields: Mapping[str, Any], key: str | None) -> str:
-        """Submit a job with its source, which is uploaded unless the server can read it; return its id."""
+        """Submit a job and return its id. The source is uploaded if the server cannot read it by itself."""
         headers = {"Idempotency-Key": key or uuid4().hex}
         given = {name: value for name, value in fields.items() if value is not None}
         if isinstance(source, ServerFile) or (isinstance(source, str) and "://" in source):
@@ -115,10 +115,10 @@ class HttpLongHandle(LongHandle):
     jobs: HttpLongJobs
 
     def save(self, folder: str | PathLike[str]) -> Path:
-        """Download the vectors of a bulk job that is done into the folder, with their manifest; return the folder.
+        """Download the vectors of a finished bulk job and their manifest into the folder; return the folder.
 
-        Files that are there already with the right checksum are kept, so an interrupted download goes on. Raises
-        FileError for a file that arrives with another checksum, and what the API answers for a job that is not done.
+        Existing files with the right checksum are kept, so a second call continues an interrupted download. Raises
+        FileError for a file with a wrong checksum, and the API's error for a job that is not done.
         """
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
@@ -137,7 +137,7 @@ class HttpLongHandle(LongHandle):
         return place
 
     def _download(self, name: str, folder: Path, size: int = 0) -> Path:
-        """Return the path of a downloaded file, which has a scratch name."""
+        """Download a file of the result under a scratch name; return its path."""
         scratch, client = folder / f".{name}", self.jobs.client
         until = client.until(size / MIN_BYTES_PER_S)
         with scratch.open("wb") as file:
@@ -161,10 +161,10 @@ class HttpIndexHandle(IndexHandle):
     def _write(self, method: str, field: str, items: Sequence[Any], max_num: int) -> int:
         """Send documents or ids in groups that each make one change; return their number."""
         num = 0
-        # As they count in a change: documents without their vectors.
+        # The sizes that count in a change, without vectors.
         sizes = [max(len(wire.pack({field: item})), BYTES_OF_A_VALUE * wire.num_values([item])) for item in items]
         for group in bounded_groups(items, sizes, max_num, MAX_REQUEST_BYTES):
-            with telling_how_many(num):
+            with noting_num_written(num):
                 self.jobs.client.ask(method, f"{self._path()}/documents", body=wire.pack({field: group}))
             num += len(group)
         return num
@@ -185,7 +185,7 @@ class HttpIndexHandle(IndexHandle):
         client = self.jobs.client
         answer = client.ask(method, f"{self._path()}/{path}", client.until(CHANGE_TIMEOUT_S), body=body)
         values = answer.values()
-        if answer.status == 202:  # it is not done yet; with a note, as no runner is alive
+        if answer.status == 202:  # not done yet; there is a note if no runner is alive
             job_id, note = answer.text("id"), values.get("note")
             if note and self.jobs.cancel(job_id) == "cancelled":
                 raise NotReady(str(note))
@@ -200,7 +200,7 @@ class HttpIndexHandle(IndexHandle):
 
 
 class _Pieces:
-    """The bytes of a file, from its beginning for each attempt to send it."""
+    """The bytes of a file, in pieces. Each attempt to send the file iterates over them from the beginning."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -212,7 +212,7 @@ class _Pieces:
 
 
 def job_path(job_id: str) -> str:
-    """Return the path of a job; raise UnknownJob for an id that no job has."""
+    """Return the URL path of a job; raise UnknownJob for a string that cannot be a job's id."""
     if not NAME.fullmatch(job_id) or not job_id.strip("."):
         raise UnknownJob(f"no job {excerpt(job_id)}: ids of jobs have letters and digits")
     return f"/v1/jobs/{job_id}"
@@ -220,7 +220,7 @@ def job_path(job_id: str) -> str:
 
 @contextmanager
 def _as_file(source: str | PathLike[str] | Iterable[Item]) -> Iterator[Path]:
-    """Yield the path of the source; texts are written into a file that is deleted at the end."""
+    """Yield the path of the source. Texts are written into a temporary file, which is deleted at the end."""
     if isinstance(source, str | PathLike):
         path = Path(fspath(source))
         if not path.is_file():
@@ -233,7 +233,7 @@ def _as_file(source: str | PathLike[str] | Iterable[Item]) -> Iterator[Path]:
 
 
 def _files_of(manifest: bytes) -> Iterator[tuple[str, str, int]]:
-    """Yield the name, SHA-256 and size of each file of a result."""
+    """Yield the name, SHA-256 and size in bytes of each file in the manifest of a result."""
     try:
         for part in json.loads(manifest)["parts"]:
             for name, checksum in part["checksums"].items():

@@ -1,4 +1,4 @@
-"""Requests to an API over HTTP: connections that stay open, further attempts, and deadlines."""
+"""Requests to an API over HTTP, with persistent connections, repeated attempts and deadlines."""
 
 import os
 import random
@@ -18,25 +18,26 @@ from shoal.contract import traceparent
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest, ShoalError, Unavailable
 
-#: Most connections at a time; further requests wait for one.
+#: Most connections at a time. Further requests wait for a free connection.
 MAX_CONNECTIONS = 100
 
-#: Seconds for which an idle connection is kept: less than the 30 s after which an API closes it.
+#: Seconds after which an idle connection is closed. The API closes it after 30 s.
 KEEP_ALIVE_S = 15.0
 
-#: Longest time to connect, in seconds. Then it is tried again.
+#: Longest time of one attempt to connect, in seconds.
 CONNECT_TIMEOUT_S = 5.0
 
-#: Bytes that are written at a time, in one piece or several.
+#: Most bytes of a body that are written at a time.
 WRITE_BYTES = 2**16
 
-#: Largest answer that is read: to what a client asks for, no API sends a larger one.
+#: Largest answer that a client reads. No API sends a larger answer to a client's questions.
 MAX_ANSWER_BYTES = 2**28
 
-#: Seconds before the second attempt, which double with each further one, and the most. Answers may name a longer time.
+#: Pause before the second attempt, in seconds, and longest pause. The pause doubles with each attempt. An answer may
+#: ask for a longer pause.
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 2.0
 
-#: Largest random share of a pause that is added to it, so that clients that were refused together come back apart.
+#: Largest random fraction of a pause that is added to it, so that clients refused together return at different times.
 JITTER = 0.25
 
 #: Statuses after which the same request may succeed a little later.
@@ -50,12 +51,12 @@ _HEADERS = {
     "User-Agent": f"shoal/{__version__}",
 }
 
-#: The characters of a key.
+#: A key has only these characters.
 _KEY = re.compile("[!-~]*")
 
 
 class HttpSession:
-    """Connections to one API, by a client of each process. Thread-safe. Raises InvalidRequest for a wrong URL."""
+    """Connections to one API, separate in each process. Thread-safe. Raises InvalidRequest for a wrong URL or key."""
 
     def __init__(self, url: str, key: str, **options: Any):
         if not _KEY.fullmatch(key):
@@ -64,7 +65,7 @@ class HttpSession:
         self.url = _check_url(url)
         self._options = options | {"base_url": self.url, "mounts": _mounts(self.url, options)}
         headers = _HEADERS | ({"Authorization": f"Bearer {key}"} if key else {})
-        self._options["headers"] = httpx2.Headers(headers)  # whose representation hides the key
+        self._options["headers"] = httpx2.Headers(headers)  # hides the key in its representation
         self._options["limits"] = httpx2.Limits(
             max_connections=MAX_CONNECTIONS,
             max_keepalive_connections=MAX_CONNECTIONS,
@@ -74,7 +75,7 @@ class HttpSession:
         self._client()
 
     def close(self) -> None:
-        """Close the connections of this process; a later request makes new ones."""
+        """Close the connections of this process. A later request opens new ones."""
         client = self._clients.pop(os.getpid(), None)
         if client is not None:
             client.close()
@@ -91,10 +92,11 @@ class HttpSession:
     ) -> Answer:
         """Send a request that may be repeated, and return its answer.
 
-        It is sent again after 429, 503 and errors of the connection, until `until` on the monotonic clock. `pause`
-        waits for so many seconds before that, and returns true to give up. A body of several pieces is iterated by each
-        attempt, and needs a Content-Length. The body of a good answer is written into `sink` if there is one, and may
-        then be of any size. Raises the error of the answer, Unavailable if none of Shoal's comes, and TimeoutError.
+        The request is sent again after 429, 503 and connection errors, until `until` on the monotonic clock. `pause`
+        is called with the seconds to wait before another attempt, and returns true to give up. A body in pieces is
+        iterated over in each attempt, and needs a Content-Length. If `sink` is given, the body of a successful answer
+        is written into it and may have any size. Raises the error in the answer, Unavailable without an answer of
+        Shoal, and TimeoutError.
         """
         pause_s = FIRST_PAUSE_S
         while True:
@@ -131,8 +133,8 @@ class HttpSession:
         headers: dict[str, str],
         sink: BinaryIO | None,
     ) -> Answer:
-        """Send a request once, and return its answer when all of it is there."""
-        timeout = httpx2.Timeout(until, pool=max(0.001, until - time.monotonic()))  # see `_Stream`
+        """Send a request once, and return its complete answer."""
+        timeout = httpx2.Timeout(until, pool=max(0.001, until - time.monotonic()))  # `_Stream` reads it as a deadline
         data = bytearray()
         if trace := traceparent.current():
             headers = {"Traceparent": trace, **headers}
@@ -157,20 +159,20 @@ class HttpSession:
             )
 
     def _client(self) -> httpx2.Client:
-        """Return the connections of this process: after a fork its parent keeps its own."""
+        """Return the connections of this process. A forked process opens its own."""
         process = os.getpid()
         if client := self._clients.get(process):
             return client
         client = httpx2.Client(**self._options)
         transports: list[Any] = [client._transport, *client._mounts.values()]
         for transport in transports:
-            if transport is not None:  # None stands for the first of them
+            if transport is not None:  # None means the first transport
                 transport._pool._network_backend = _Backend(transport._pool._network_backend)
         return self._clients.setdefault(process, client)
 
 
 class _Backend:
-    """The source of a pool's connections, whose timeouts are times on the monotonic clock."""
+    """The source of a pool's connections. Its timeouts are deadlines on the monotonic clock."""
 
     def __init__(self, backend: Any):
         self._backend = backend
@@ -182,7 +184,7 @@ class _Backend:
 
 
 class _Stream:
-    """A connection that must be done by its timeouts: httpx2's own begin anew with each byte of a slow server."""
+    """A connection whose timeouts are deadlines. The timeouts of httpx2 begin anew with each byte of a slow server."""
 
     def __init__(self, stream: Any):
         self._stream = stream
@@ -190,12 +192,12 @@ class _Stream:
         self.get_extra_info = stream.get_extra_info
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        """Return the next bytes."""
+        """Return the next bytes; raise ReadTimeout after the deadline."""
         data: bytes = self._stream.read(max_bytes, timeout=_left_s(timeout))
         return data
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """Send the bytes, a few at a time: a server may take them slowly."""
+        """Send the bytes, a few at a time, because a server may read them slowly."""
         for n in range(0, len(buffer), WRITE_BYTES):
             self._stream.write(buffer[n : n + WRITE_BYTES], timeout=_left_s(timeout))
 
@@ -206,8 +208,8 @@ class _Stream:
 
 
 def _left_s(until: float | None) -> float:
-    """Return the seconds until `until`; raise ReadTimeout if there are none."""
-    if until is None:  # greetings of SOCKS proxies have no timeout
+    """Return the seconds until the deadline; raise ReadTimeout if it has passed."""
+    if until is None:  # httpx2 greets SOCKS proxies without a timeout
         return CONNECT_TIMEOUT_S
     left_s = until - time.monotonic()
     if left_s <= 0:
@@ -216,18 +218,18 @@ def _left_s(until: float | None) -> float:
 
 
 def _is_lasting(cause: BaseException | None) -> bool:
-    """Return True if the same request cannot succeed later: the host has no such name, or another certificate."""
+    """Return True if no later attempt can succeed: the host name is unknown, or the certificate is wrong."""
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError | httpx2.LocalProtocolError):
             return True
         if isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME:
             return True
-        cause = cause.__context__  # httpcore names no cause
+        cause = cause.__context__  # httpcore sets no `__cause__`
     return False
 
 
 def _check_url(url: str) -> str:
-    """Return the URL without a slash at its end; raise InvalidRequest unless an API can have it."""
+    """Return the URL without a slash at its end; raise InvalidRequest if it cannot be the URL of an API."""
     try:
         parsed = httpx2.URL(url)
     except (httpx2.InvalidURL, TypeError):
@@ -240,7 +242,7 @@ def _check_url(url: str) -> str:
 
 
 def _mounts(url: str, options: Mapping[str, Any]) -> dict[str, None]:
-    """Return the pattern of the URLs of an API on this machine, for which no proxy of the environment is asked."""
+    """Return a pattern for the URLs of an API on this machine, which bypass the environment's proxies."""
     host = httpx2.URL(url).host
     try:
         is_local = host == "localhost" or ip_address(host).is_loopback

@@ -1,4 +1,4 @@
-"""The clients that reach Redis put jobs, get replies, and change indexes. Know nothing of HTTP.
+"""The clients that put jobs into Redis, wait for the replies there, and change indexes. They do not use HTTP.
 
-They import the contract, what all of `client` share, `broker`, `queue`, `cache`, `long_jobs`, `changes` and `records`.
+Imports the contract, the modules of `client`, `broker`, `queue`, `cache`, `long_jobs`, `changes` and `records`.
 """

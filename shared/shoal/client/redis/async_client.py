@@ -1,4 +1,4 @@
-"""The client for asyncio: an async web framework awaits vectors without threads."""
+"""The client for asyncio, for programs that await vectors in an event loop."""
 
 import asyncio
 import logging
@@ -41,12 +41,13 @@ from shoal.settings import DEFAULTS, Settings
 
 
 class AsyncClient:
-    """A program's end of the queue, for the tasks of one event loop; connects on first use.
+    """A program's connection to the queue, for the tasks of one event loop. It connects on first use.
 
-    It does what `shoal.Client` does, with the same options and errors. Jobs of many tasks go to Redis together, and one
-    task receives their replies. To cancel a task, or to let `asyncio.timeout` do it, withdraws the jobs that it awaits.
-    A client belongs to the event loop that uses it first, until it is closed or the loop ends; another one gets
-    RuntimeError. With a `fingerprint`, vectors and hits are of that model alone, or ModelMismatch is raised.
+    The methods, options and errors are the same as in `shoal.Client`. Jobs of several tasks go to Redis together, and
+    one task receives their replies. Cancelling a task, also by `asyncio.timeout`, withdraws the jobs that it awaits.
+    A client belongs to the first event loop that uses it, until the client is closed or the loop ends; a use in another
+    loop raises RuntimeError. With a `fingerprint`, vectors and hits come only from the model with that fingerprint;
+    otherwise ModelMismatch is raised.
     """
 
     def __init__(
@@ -65,11 +66,11 @@ class AsyncClient:
     ):
         #: The name under which the queue knows the client.
         self.name = name or secrets.token_hex(8)
-        #: The seconds for which it waits for a reply.
+        #: Longest wait for a reply, in seconds.
         self.timeout_s = timeout_s
         self.max_reply_bytes = max_reply_mb * 2**20
         self.fingerprint = fingerprint
-        #: The settings of the pool.
+        #: The settings for Redis and the pool.
         self.settings = Settings(
             redis_url=redis_url, key_prefix=key_prefix, pool=pool, home=home, long_jobs_redis_url=long_jobs_redis_url
         )
@@ -81,7 +82,7 @@ class AsyncClient:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """Return a client of the pool that the settings name, with their limits and their `request_timeout_s`."""
+        """Return a client of the settings' pool, with the settings' limits and `request_timeout_s`."""
         return cls(**options_from(settings))
 
     async def __aenter__(self) -> Self:
@@ -92,24 +93,24 @@ class AsyncClient:
 
     @property
     def queue(self) -> Producer:
-        """Return the queue's producing end in this event loop."""
+        """The producer that puts this event loop's jobs into the queue."""
         return self._session().producer
 
     def threads(self) -> WorkThreads:
-        """Return the threads of this event loop for work that blocks, such as calls for long jobs."""
+        """Return this event loop's threads for blocking work, such as calls for long jobs."""
         return self._session().threads
 
     def connect(self) -> Dispatcher:
-        """Start the client's task unless it runs, and return the dispatcher that it serves."""
+        """Return the dispatcher, which matches replies to jobs; start its task if it does not run yet."""
         return self._session().dispatcher
 
     @property
     def num_cached(self) -> tuple[int, int]:
-        """Return how many texts the client has found in the cache, and has not found there, since it was opened."""
+        """The numbers of texts found and not found in the cache, since the client was opened."""
         return (0, 0) if self._open is None else (self._open.lookup.num_hits, self._open.lookup.num_misses)
 
     async def close(self) -> None:
-        """Close all that is open, as `Client.close` does; to cancel this does not stop it, and a second call waits."""
+        """Withdraw unanswered jobs and close all connections. The closing goes on if this call is cancelled."""
         if self._open is not None and not self._open.is_over():
             await self._session().close()
 
@@ -149,7 +150,7 @@ class AsyncClient:
     async def embed_stream(
         self, texts: Iterable[str] | AsyncIterable[str], *, window: int = 64, lane: str = "bulk", **options: Any
     ) -> AsyncGenerator[NDArray[np.float32], None]:
-        """Yield the vectors of any number of texts, as `Client.embed_stream` does; `aclose` withdraws its jobs."""
+        """Yield the vectors of any number of texts, as `Client.embed_stream` does; `aclose` withdraws open jobs."""
         stream = self.open_stream(lane, options)
         try:
             async with aclosing(async_batches(texts, stream.num_texts)) as source:
@@ -164,7 +165,7 @@ class AsyncClient:
             stream.close()
 
     def open_stream(self, lane: str, options: Mapping[str, Any]) -> EmbedStream:
-        """Return a stream of jobs, to which texts are to be sent."""
+        """Return a new stream of jobs, without texts."""
         return EmbedStream(self._session(), lane, self.name, self.timeout_s, options, self.fingerprint)
 
     async def submit(
@@ -189,7 +190,7 @@ class AsyncClient:
     async def put(
         self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None
     ) -> str:
-        """Put a job as `Client.put` does; return its id, or the id of the job that was put first with the key."""
+        """Put a job, as `Client.put` does; return its id, or the id of the first job that was put with the key."""
         session, owner, job = self._session(), client or self.name, job.pinned(self.fingerprint)
         if isinstance(job, Search):
             job.check_hits()
@@ -209,12 +210,12 @@ class AsyncClient:
         return AsyncHandle(self, job_id)
 
     async def bulk(self, source: File | Items, out: str | PathLike[str], **options: Any) -> AsyncLongHandle:
-        """Submit an embedding into the folder `out`, as `Client.bulk` does; texts may come from an async iterable."""
+        """Submit a job that embeds into the folder `out`, as `Client.bulk` does; `source` may be an async iterable."""
         job = BulkJob(self.long_jobs, out, **options)
         return self.long_job(await job.submit_in(self.threads(), source))
 
     def index(self, name: str) -> AsyncIndexHandle:
-        """Return the handle of an index, by which its documents and its versions are changed."""
+        """Return the handle of an index, for changes of its documents and versions."""
         return AsyncIndexHandle(self, name)
 
     def long_job(self, job_id: str) -> AsyncLongHandle:
@@ -224,7 +225,7 @@ class AsyncClient:
     async def call(
         self, job: Job, *, lane: str = "interactive", timeout_s: float | None = None, client: str = ""
     ) -> Reply:
-        """Return the reply to the job, as `Client.call` does; tasks that call together need jobs with different ids."""
+        """Wait for the reply to the job and return it, as `Client.call` does."""
         check_lane(lane)
         timeout_s, job = self.timeout_s if timeout_s is None else timeout_s, job.pinned(self.fingerprint)
         return await self._session().call(job, lane, client or self.name, timeout_s, self.max_reply_bytes)
@@ -238,7 +239,7 @@ class AsyncClient:
         client: str = "",
         timeout_s: float | None = None,
     ) -> IndexWriter:
-        """Return the writer of an index; each of its calls for vectors takes at most `timeout_s`, as `call` does."""
+        """Return the writer of an index. Each call for vectors takes at most `timeout_s`, by default the client's."""
         session = self._session()
         call = partial(
             session.call,
@@ -250,7 +251,7 @@ class AsyncClient:
         return IndexWriter(index, call, session.producer, max_text_chars, in_one_step)
 
     def _session(self) -> Session:
-        """Return the session of this event loop, opening it if the client is closed; raise RuntimeError in another."""
+        """Return the session of this event loop, new if none is open; raise RuntimeError if another loop has one."""
         loop = asyncio.get_running_loop()
         if self._open is None or self._open.is_over():
             self._open = self._new_session()
@@ -263,18 +264,18 @@ class AsyncClient:
 
 @dataclass(frozen=True, slots=True)
 class AsyncHandle:
-    """A submitted job, for the event loop that uses its client."""
+    """A submitted job, for the event loop of its client."""
 
     client: AsyncClient
     id: str
 
     async def result(self, timeout_s: float | None = None) -> Reply:
-        """Return the job's reply, as `Handle.result` does; to cancel the task that waits leaves the job as it is."""
+        """Wait for the job's reply, as `Handle.result` does. Cancelling the waiting task does not cancel the job."""
         timeout_s = self.client.timeout_s if timeout_s is None else timeout_s
         reply = await self.client.connect().wait_result(self.id, timeout_s)
         if reply is None:
             raise Timeout(f"job {self.id} has no answer after {timeout_s:g} s: it keeps its place, ask again")
-        if reply.scores is None:  # scores are of the reranker, which has a fingerprint of its own
+        if reply.scores is None:  # scores come from the reranker, which has a fingerprint of its own
             reply = reply.of_pinned(self.client.fingerprint)
         return Reply.join([reply])
 
@@ -283,12 +284,12 @@ class AsyncHandle:
         return (await self.client.queue.status(self.id))[0]
 
     async def cancel(self) -> str:
-        """Cancel the job unless it is answered; return its status after that."""
+        """Cancel the job if it is not answered yet; return its status."""
         return await self.client.queue.cancel(self.id)
 
 
 def options_from(settings: Settings) -> dict[str, Any]:
-    """Return the options of a client of the pool that the settings name."""
+    """Return the options of a client for the pool of the settings."""
     return {
         "redis_url": settings.redis_address,
         "key_prefix": settings.key_prefix,

@@ -1,4 +1,4 @@
-"""The client for threads: an event loop in a thread of its own runs an `AsyncClient` for all of them."""
+"""The client for threads. All threads share one `AsyncClient`, whose event loop runs in a thread of its own."""
 
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -25,62 +25,62 @@ T = TypeVar("T")
 
 
 class ClientOptions(TypedDict, total=False):
-    """The options of a client; those that are not given have the defaults of the settings of that name."""
+    """The options of a client. An option that is not given has the default of the setting of that name."""
 
     key_prefix: str
     pool: str
     home: str
-    timeout_s: float  #: seconds for which it waits for a reply; by default `request_timeout_s`
+    timeout_s: float  #: longest wait for a reply, in seconds; by default `request_timeout_s`
     result_ttl_s: int
     name: str  #: by default a random one
     max_reply_mb: int
     long_jobs_redis_url: str
-    fingerprint: str  #: of the model of all vectors; by default any
+    fingerprint: str  #: fingerprint of the model of all vectors; by default any
 
 
 class Client(Questions):
-    """A program's end of the queue. Thread-safe, and works on both sides of a fork; connects on first use.
+    """A program's connection to the queue. Thread-safe, and usable in both processes after a fork.
 
-    Unless `redis_url` names a Redis, that is the one of the service that runs from the folder `home`.
-    The queue is fair between clients of different `name`; by default the name is random.
+    The client connects on first use. Without a `redis_url`, it uses the Redis of the service that runs from the folder
+    `home`. The queue is fair between clients of different `name`; by default the name is random.
 
-    Every method that uses Redis raises Unavailable when Redis does not answer, Overloaded when the lane is full, and
-    TooLarge for more than an empty lane takes.
+    Every method that uses Redis raises Unavailable if Redis does not answer, Overloaded if the lane is full, and
+    TooLarge for a job that not even an empty lane accepts.
     Options are the fields of `shoal.Options`: normalize, pooling, output, dimensions, prompt_name, truncate,
-    truncation_side, chunk_tokens and chunk_overlap; and the fields of `shoal.SearchOptions` in a search.
+    truncation_side, chunk_tokens and chunk_overlap; and, in a search, the fields of `shoal.SearchOptions`.
     """
 
     def __init__(self, redis_url: str = DEFAULTS.redis_url, **options: Unpack[ClientOptions]):
         first = AsyncClient(redis_url, **options)
         #: The name under which the queue knows the client.
         self.name = options["name"] = first.name
-        #: The seconds for which it waits for a reply.
+        #: Longest wait for a reply, in seconds.
         self.timeout_s = first.timeout_s
-        #: The keys of the pool.
+        #: The pool's keys in Redis.
         self.keys = first.settings.keys
-        #: The way to Redis of what knows no event loop.
+        #: Connections to Redis for code that uses no event loop.
         self.broker = Broker.connect(first.settings.redis_address)
         #: The workers of the pool.
         self.pool = Pool(self.broker, self.keys)
         #: The long jobs of the pool.
         self.long_jobs = LongJobs(first.settings)
         self._new_client = partial(AsyncClient, redis_url, **options)
-        # The client of each process, with the thread whose event loop it belongs to: a fork copies no thread. The
-        # parent's stay here, so that nothing of them is closed.
+        # For each process id the asynchronous client and the thread of its event loop, because a fork copies no thread.
+        # After a fork, the parent's entry stays here so that the child does not close the parent's connections.
         self._running: dict[int, tuple[AsyncClient, LoopThread]] = {}
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """Return a client of the pool that the settings name, with their limits and their `request_timeout_s`."""
+        """Return a client of the settings' pool, with the settings' limits and `request_timeout_s`."""
         return cls(**options_from(settings))
 
     def run(self, ask: Callable[[AsyncClient], Awaitable[T]]) -> T:
-        """Return what the asynchronous client answers: `client.run(lambda client: client.queue.loads())`."""
+        """Return the result of a coroutine of the asynchronous client: `client.run(lambda own: own.call(job))`."""
         client, thread = self._started()
         return thread.run(lambda: ask(client))
 
     def close(self) -> None:
-        """Withdraw the jobs of threads that wait, which get Unavailable, and close the client's connections."""
+        """Withdraw unanswered jobs and close the client's connections. Waiting threads get Unavailable."""
         if running := self._running.pop(os.getpid(), None):
             running[1].close()
         self.long_jobs.close()
@@ -89,10 +89,10 @@ class Client(Questions):
     def embed_stream(
         self, texts: Iterable[str], *, window: int = 64, lane: str = "bulk", **options: Any
     ) -> Iterator[Any]:
-        """Yield the vectors of any number of texts in order, with at most `window` jobs unanswered at a time.
+        """Yield the vectors of any number of texts in order, with at most `window` unanswered jobs at a time.
 
-        Memory stays constant however many texts there are. While the lane is full, a job is sent again until it has
-        been refused for `timeout_s`.
+        Memory use does not grow with the number of texts. A job that is refused by a full lane is sent again until
+        `timeout_s` have passed.
         """
         client, thread = self._started()
 
@@ -100,7 +100,7 @@ class Client(Questions):
             return client.open_stream(lane, options)
 
         stream = thread.run(open_stream)
-        source = batches(texts, stream.num_texts)  # which this thread iterates
+        source = batches(texts, stream.num_texts)  # iterated by this thread, not by the loop
         try:
             while True:
                 while len(stream.sent) < window and (batch := next(source, None)):
@@ -109,7 +109,7 @@ class Client(Questions):
                     return
                 yield from thread.run(stream.receive)
         finally:
-            thread.post(stream.close)  # the garbage collector may come here in any thread
+            thread.post(stream.close)  # without waiting: the garbage collector may run this in any thread
 
     def put(self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None) -> str:
         return self.run(lambda own: own.put(job, lane, client, idempotency_key))
@@ -126,17 +126,17 @@ class Client(Questions):
         idempotency_key: str | None = None,
         **options: Any,
     ) -> LongHandle:
-        """Submit the embedding of a file, or of a URL, into the folder `out`, and return at once.
+        """Submit a job that embeds a file or a URL into the folder `out`, and return at once.
 
-        The runner reads and writes below its roots. Texts, or documents as dicts, are first written to a file beside
-        `out`, called `{out}.jsonl`, which has to be a folder that the program and the runner share.
+        The runner reads and writes below its roots. Texts, or documents as dicts, are first written into the file
+        `{out}.jsonl` beside `out`. The program and the runner must share that place.
         """
         options |= {"text_column": text_column, "id_column": id_column, "format": format}
         options |= {"webhook": webhook, "idempotency_key": idempotency_key}
         return self.long_job(BulkJob(self.long_jobs, out, **options).submit(source))
 
     def index(self, name: str) -> IndexHandle:
-        """Return the handle of an index, by which its documents and its versions are changed."""
+        """Return the handle of an index, for changes of its documents and versions."""
         return RedisIndexHandle(self.long_jobs, name, self)
 
     def long_job(self, job_id: str) -> LongHandle:
@@ -144,11 +144,11 @@ class Client(Questions):
         return LongHandle(self.long_jobs, job_id)
 
     def call(self, job: Job, *, lane: str = "interactive", timeout_s: float | None = None, client: str = "") -> Reply:
-        """Return the reply to the job, waiting for it; texts that the cache has are not sent to a worker.
+        """Wait for the reply to the job and return it. Texts that are in the cache are not sent to a worker.
 
-        `client` is the client that the job counts for, by default this one. Threads that call at the same time need
-        jobs with different ids: a reply is told from others by the id. Raises the reply's error, TooLarge for token
-        vectors of more than `max_reply_mb` altogether, and Timeout.
+        The job counts for `client`, by default this client. Jobs that wait at the same time need different ids, because
+        replies are matched by the id. Raises the reply's error, TooLarge if all token vectors together are larger than
+        `max_reply_mb`, and Timeout.
         """
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         return self.run(lambda own: own.call(job, lane=lane, timeout_s=timeout_s, client=client))
@@ -166,7 +166,7 @@ class Client(Questions):
         return self.run(lambda own: own.job(job_id).cancel())
 
     def _started(self) -> tuple[AsyncClient, LoopThread]:
-        """Return this process's client and thread; start them anew after `close`."""
+        """Return this process's client and thread, which are new at the first use and after `close`."""
         process = os.getpid()
         if running := self._running.get(process):
             return running

@@ -1,4 +1,4 @@
-"""The writer of an index: it adds documents to an index that is served, and deletes some, by changes in Redis."""
+"""The writer of a served index, which adds and deletes documents by writing changes into Redis."""
 
 import asyncio
 import math
@@ -20,7 +20,7 @@ from shoal.changes.change import (
     is_position,
 )
 from shoal.changes.change_log import append
-from shoal.client.parts import bounded_groups, telling_how_many
+from shoal.client.parts import bounded_groups, noting_num_written
 from shoal.contract import wire
 from shoal.contract.excerpt import excerpt
 from shoal.contract.jobs import Job
@@ -33,13 +33,13 @@ from shoal.queue.producer import Producer
 from shoal.records.document import Document
 from shoal.records.given_document import Given, documents_of, ids_of
 
-#: Most documents in a change, unless all must go into one. A call takes as long as embedding so many documents.
+#: Most documents in a change if several changes are allowed. One call for vectors embeds the documents of one change.
 DOCUMENTS_PER_CHANGE = 256
 
-#: Most bytes of a change for its documents with their vectors, or its ids; the rest is for what is beside them.
+#: Most bytes of a change's ids, or of its documents with their vectors. The rest is for the change's other fields.
 MAX_BYTES = MAX_CHANGE_BYTES - 4_096
 
-#: Longest time until the workers tell of an index that was published just now, and the pause before each look.
+#: Longest wait until the workers announce an index that was just published, and the pause between two queries.
 SERVED_WITHIN_S, LOOK_EVERY_S = 2.0, 0.5
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class Written(NamedTuple):
 
 
 class IndexModel(NamedTuple):
-    """The properties of a served index, and of its workers, that the vectors of its documents depend on."""
+    """The properties of a served index and of its workers on which the vectors of its documents depend."""
 
     name: str
     digest: str
@@ -63,7 +63,7 @@ class IndexModel(NamedTuple):
 
     @classmethod
     def of(cls, about: Mapping[str, Any], index: str) -> Self | None:
-        """Return those in the heartbeat of a worker; None if the worker knows no changes of indexes."""
+        """Return the properties from a worker's heartbeat; None if the worker supports no changes of indexes."""
         served = about["indexes"][index]
         name, fingerprint = about.get("model"), about.get("fingerprint")
         digest, dimension, prompt = map(served.get, ("digest", "dimension", "prompt"))
@@ -76,11 +76,11 @@ class IndexModel(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IndexWriter:
-    """The writer of the index `name`, whose `call` returns the reply to a job.
+    """The writer of the index `name`. Its `call` returns the reply to a job.
 
-    With `in_one_step` a method writes one change, or raises TooLarge; else it writes several, and the error of a later
-    one says how much is written. Nothing is written unless all documents are right, and all workers that serve the
-    index make the same vectors of them. An index that was published just now is waited for.
+    With `in_one_step`, a method writes one change or raises TooLarge. Otherwise it may write several changes, and the
+    error of a later change says how much is written. Changes are written only if all documents are valid and all
+    workers that serve the index compute the same vectors. An index that was just published is waited for.
     """
 
     name: str
@@ -90,7 +90,7 @@ class IndexWriter:
     in_one_step: bool = False
 
     async def add(self, documents: Iterable[Given]) -> Written:
-        """Add documents, each in place of the one that has its id."""
+        """Add documents, each in place of the document with its id."""
         max_values = MAX_CHANGE_VALUES if self.in_one_step else math.inf
         found = documents_of(documents, self._max_ids, self.max_text_chars, max_values)
         if not found:
@@ -108,7 +108,7 @@ class IndexWriter:
         return await self._write(changes)
 
     async def delete(self, ids: Iterable[str]) -> Written:
-        """Delete the documents with these ids; that there is none with an id is no error."""
+        """Delete the documents with these ids. An id without a document is no error."""
         found = ids_of(ids, self._max_ids)
         if not found:
             return Written(0, "")
@@ -146,7 +146,7 @@ class IndexWriter:
         return reply.vectors
 
     async def _model(self, ids: Sequence[str], *, is_for_vectors: bool = True) -> IndexModel:
-        """Return the model with which all ready workers serve the index, if documents with these ids may change."""
+        """Return the model of all ready workers that serve the index; raise an error if these ids cannot change."""
         serving = await self._serving()
         are_positions = any(about["indexes"][self.name].get("ids_are_positions") for about in serving)
         if are_positions and (taken := [one for one in ids if is_position(one)]):
@@ -169,7 +169,7 @@ class IndexWriter:
         return model
 
     async def _serving(self) -> list[dict[str, Any]]:
-        """Return the heartbeats of the ready workers that serve the index, once there is one."""
+        """Return the heartbeats of the ready workers that serve the index, waiting for the first such worker."""
         until = time.monotonic() + SERVED_WITHIN_S
         while True:
             alive = (await self.queue.pool.workers()).values()
@@ -192,7 +192,7 @@ class IndexWriter:
     async def _write(self, changes: Sequence[Change]) -> Written:
         num, position = 0, ""
         for change in changes:
-            with telling_how_many(num):
+            with noting_num_written(num):
                 position = await append(
                     self.queue.commands, self.queue.keys, self.name, replace(change, made_at=await self.queue.now())
                 )

@@ -1,4 +1,4 @@
-"""Long jobs and indexes through Redis: what is submitted to runners, and handles for an event loop and for threads."""
+"""Long jobs and indexes over Redis: submissions to runners, and handles for an event loop and for threads."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from shoal.client.redis.client import Client
 
 
-#: Most threads of a client, for all tasks of its event loop: a piece of work takes milliseconds.
+#: Most threads for blocking work of one event loop. Few are enough, because a piece of work takes milliseconds.
 MAX_THREADS = 4
 
-#: Seconds between two attempts to let the work that is under way fail.
+#: Seconds between two attempts to interrupt running work by disconnecting it.
 _DISCONNECT_EVERY_S = 0.05
 
 P = ParamSpec("P")
@@ -36,14 +36,14 @@ T = TypeVar("T")
 
 
 class WorkThreads:
-    """The threads for work of one event loop that blocks, such as RQ's. Once closed, they raise Unavailable."""
+    """The threads for blocking work of one event loop, such as calls of RQ. After `close` they raise Unavailable."""
 
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
         self._is_closed = asyncio.Event()
 
     async def do(self, function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-        """Return the result of a function that blocks."""
+        """Run a blocking function in a thread and return its result."""
         self._check()
         self._threads = self._threads or ThreadPoolExecutor(MAX_THREADS, "shoal-client")
 
@@ -54,21 +54,21 @@ class WorkThreads:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     async def sleep(self, seconds: float) -> None:
-        """Return after so many seconds."""
+        """Return after so many seconds; raise Unavailable as soon as the threads are closed."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._is_closed.wait()
         self._check()
 
     async def close(self, disconnect: Callable[[], object]) -> None:
-        """Begin no more work, and return once the threads have ended; `disconnect` lets work that is under way fail."""
+        """Refuse new work and return once the threads have ended; `disconnect` makes running work fail."""
         self._is_closed.set()
         disconnect()
         if self._threads is not None:
             ending = asyncio.ensure_future(asyncio.to_thread(self._threads.shutdown))
             while not ending.done():
                 await asyncio.wait([ending], timeout=_DISCONNECT_EVERY_S)
-                disconnect()  # that work may have connected again
+                disconnect()  # again, because running work may have reconnected
 
     def _check(self) -> None:
         if self._is_closed.is_set():
@@ -76,7 +76,7 @@ class WorkThreads:
 
 
 class BulkJob:
-    """The embedding of a file into the folder `out`; options are checked before texts are written beside `out`."""
+    """A job that embeds a file into the folder `out`. Its options are checked before texts are written beside `out`."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class BulkJob:
             return self._submit(str(file.path))
 
     async def submit_in(self, threads: WorkThreads, source: File | Items) -> str:
-        """Put the job; return its id. The threads do what blocks."""
+        """Put the job and return its id; blocking calls run in the threads."""
         if isinstance(source, str | PathLike | ServerFile):
             return await threads.do(self._submit, place_of(source))
         with self._item_file() as file:
@@ -126,7 +126,7 @@ class BulkJob:
 
 @dataclass(frozen=True, slots=True)
 class AsyncLongHandle:
-    """A `LongHandle` for the event loop that uses its client: threads of the client ask RQ, which blocks."""
+    """A `LongHandle` for an event loop. The client's threads call RQ, whose methods block."""
 
     client: "AsyncClient"
     id: str
@@ -136,11 +136,11 @@ class AsyncLongHandle:
         return (await self.client.threads().do(self.client.long_jobs.status, self.id)).status
 
     async def progress(self) -> Progress:
-        """Return the progress of the job."""
+        """Return the progress of the job, as `LongHandle.progress` does."""
         return (await self.client.threads().do(self.client.long_jobs.status, self.id)).progress
 
     async def wait(self, timeout_s: float | None = None, on_status: OnStatus | None = None) -> dict[str, Any]:
-        """Return the job's result once it is done; to cancel a task that waits leaves the job as it is."""
+        """Wait until the job is done and return its result. Cancelling the waiting task does not cancel the job."""
         wait, threads = LongWait(self.id, timeout_s, on_status), self.client.threads()
         while True:
             try:
@@ -153,11 +153,11 @@ class AsyncLongHandle:
             await threads.sleep(wait.pause_s())
 
     async def pause(self) -> str:
-        """Stop the job for a while; return its status."""
+        """Pause the job; return its status."""
         return await self.client.threads().do(self.client.long_jobs.pause, self.id)
 
     async def resume(self) -> str:
-        """Let the job go on if it is paused; return its status."""
+        """Let a paused job continue; return its status."""
         return await self.client.threads().do(self.client.long_jobs.resume, self.id)
 
     async def cancel(self) -> str:
@@ -165,23 +165,23 @@ class AsyncLongHandle:
         return await self.client.threads().do(self.client.long_jobs.cancel, self.id)
 
     async def delete(self) -> None:
-        """Forget the job, which has ended."""
+        """Delete the job from the list of long jobs; raise JobNotEnded if it has not ended."""
         await self.client.threads().do(self.client.long_jobs.delete, self.id)
 
 
 @dataclass(frozen=True, slots=True)
 class AsyncIndexHandle:
-    """An index by its name, for the event loop that uses its client. `IndexHandle` says what its methods do."""
+    """An index by its name, for an event loop. `IndexHandle` documents the methods."""
 
     client: "AsyncClient"
     name: str
 
     async def add(self, documents: Iterable[Given]) -> int:
-        """Add documents to the index, each in place of the one that has its id; return their number."""
+        """Add documents to the index, each in place of the document with its id; return their number."""
         return (await self.client.writer(self.name).add(documents)).num
 
     async def delete(self, ids: Iterable[str]) -> int:
-        """Delete the documents that have these ids; return the number of ids, some of which may have no document."""
+        """Delete the documents with these ids; return the number of ids."""
         return (await self.client.writer(self.name).delete(ids)).num
 
     async def build(self, source: File | Items, **options: Unpack[BuildOptions]) -> AsyncLongHandle:
@@ -199,15 +199,15 @@ class AsyncIndexHandle:
         return await self._manage("list")
 
     async def publish(self, version: str) -> list[dict[str, Any]]:
-        """Make a version the current one, which searches then read; return the versions."""
+        """Make a version the current one, which searches then use; return the versions."""
         return await self._manage("publish", version)
 
     async def rollback(self) -> list[dict[str, Any]]:
-        """Make the version that was published before the current one current again; return the versions."""
+        """Make the previously published version the current one again; return the versions."""
         return await self._manage("rollback")
 
     async def delete_version(self, version: str) -> list[dict[str, Any]]:
-        """Delete a version that is not the current one; return the versions that are left."""
+        """Delete a version other than the current one; return the remaining versions."""
         return await self._manage("delete", version)
 
     async def _manage(self, action: str, version: str | None = None) -> list[dict[str, Any]]:
@@ -223,12 +223,12 @@ class AsyncIndexHandle:
 
 @dataclass(frozen=True, slots=True)
 class RedisIndexHandle(IndexHandle):
-    """An index by its name, for threads: an `AsyncIndexHandle` does what it is asked."""
+    """An index by its name, for threads. Each method calls an `AsyncIndexHandle` in the client's event loop."""
 
     client: "Client"
 
     def add(self, documents: Iterable[Given]) -> int:
-        found = list(islice(documents, MAX_CHANGES + 1))  # by this thread; one more than is taken is refused
+        found = list(islice(documents, MAX_CHANGES + 1))  # read in this thread; one over the limit, to be refused
         return self.client.run(lambda client: client.index(self.name).add(found))
 
     def delete(self, ids: Iterable[str]) -> int:

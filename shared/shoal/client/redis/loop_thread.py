@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, whose results other threads wait for."""
+"""An event loop that runs in its own thread and works for other threads."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class _Steps(Generic[T]):
-    """Steps that a thread waits for the loop to do. One lock takes a sixth of the time of a `Future`."""
+    """A coroutine that the loop runs while another thread waits. One lock takes a sixth of the time of a `Future`."""
 
     __slots__ = ("_make", "_task", "error", "result", "settled")
 
@@ -25,11 +25,11 @@ class _Steps(Generic[T]):
         self.result: T
 
     def begin(self) -> None:
-        """Begin, in the loop."""
+        """Start the coroutine. Called in the loop's thread."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def cancel(self) -> None:
-        """Cancel them, in the loop."""
+        """Cancel the coroutine. Called in the loop's thread."""
         if self._task:
             self._task.cancel()
 
@@ -46,9 +46,10 @@ class _Steps(Generic[T]):
 
 
 class LoopThread:
-    """An event loop in a daemon thread, from the first call to `close`, where `at_end` is awaited. Thread-safe.
+    """An event loop in a daemon thread, which runs from the first call until `close`. Thread-safe.
 
-    `num_threads` is the number of threads for what blocks, by default as asyncio has them.
+    `at_end` is awaited before the loop ends. `num_threads` is the number of threads for blocking work, by default
+    asyncio's own number.
     """
 
     def __init__(
@@ -60,10 +61,10 @@ class LoopThread:
         self._thread = Thread(target=self._serve, name=name, daemon=True)
         self._stopping = asyncio.Event()
         self._is_closed = False
-        self._lock = RLock()  # the garbage collector may call `post` while its thread has the lock
+        self._lock = RLock()  # reentrant: the garbage collector may call `post` in a thread that has the lock
 
     def run(self, make: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of what the loop is to await, which is cancelled if this thread gives up, as by Ctrl-C."""
+        """Run a coroutine in the loop and return its result. It is cancelled if this thread stops waiting (Ctrl-C)."""
         if current_thread() is self._thread:
             raise RuntimeError("the event loop of this client would wait for itself: await its AsyncClient there")
 
@@ -79,10 +80,10 @@ class LoopThread:
             self.post(steps.cancel)
             raise
         finally:
-            steps.error = None  # which has this frame: they would keep each other until the garbage is collected
+            steps.error = None  # the error and this frame refer to each other, so only the collector would free them
 
     def post(self, callback: Callable[[], Any]) -> bool:
-        """Have the loop call a function, and do not wait for that; return False if the thread is closed."""
+        """Have the loop call a function soon, without waiting; return False if the thread is closed."""
         with self._lock:
             if self._is_closed:
                 return False
@@ -94,7 +95,7 @@ class LoopThread:
             return True
 
     def close(self) -> None:
-        """End the thread, once `at_end` is done; threads that wait get Unavailable."""
+        """Await `at_end`, then end the thread. Waiting threads get Unavailable."""
         with self._lock:
             self.post(self._stopping.set)
             self._is_closed = True

@@ -1,4 +1,4 @@
-"""All that a client has open in its event loop, and the jobs whose replies are waited for there."""
+"""The session of a client in its event loop: connections, calls that wait for replies, and streams."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ from typing import Any
 from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.async_connection import ConnectionMaker
 from shoal.cache.lookup import CacheLookup
-from shoal.client.parts import of_other_versions, put_share
+from shoal.client.parts import jobs_to_repeat, put_share
 from shoal.client.questions import check_lane, options_of, vectors
 from shoal.client.redis.long_jobs import WorkThreads
 from shoal.contract import traceparent
@@ -28,17 +28,17 @@ from shoal.queue.producer import Producer
 
 log = logging.getLogger("shoal.client")
 
-#: Most jobs of one request for vectors of tokens or chunks that are unanswered at a time. The others wait, so replies
-#: take little memory.
+#: Most unanswered jobs at a time of one request for vectors of tokens or chunks. Further jobs wait, so that replies use
+#: little memory.
 MAX_TOKENS_PARTS = 4
 
-#: Errors whose message may name a text by its number in the job. After one of them, a job that was sent without its
-#: cached texts is sent whole, so that the number is right.
+#: Errors whose message may name a text by its number in the job. If a job without its cached texts gets one, the whole
+#: job is sent, so that the number is right.
 _ERRORS_OF_A_TEXT = (InvalidText, TextTooLong, TooLarge, Internal)
 
 
 class Session:
-    """All that a client has open in its event loop, which a task closes when the client is closed or the loop ends."""
+    """A client's connections and threads in its event loop. A task closes them with the client or at the loop's end."""
 
     def __init__(self, connections: ConnectionMaker, keys: Keys, result_ttl_s: int, close_jobs: Callable[[], object]):
         self.loop = asyncio.get_running_loop()
@@ -54,11 +54,11 @@ class Session:
         self._closer = asyncio.create_task(self._close_at_end())
 
     def is_over(self) -> bool:
-        """Return True once all is closed, or the loop is."""
+        """Return True if the session or its loop is closed."""
         return self._closer.done() or self.loop.is_closed()
 
     async def call(self, job: Job, lane: str, client: str, timeout_s: float, max_reply_bytes: int) -> Reply:
-        """Return the reply to a client's job; raise Timeout if there is none in its time."""
+        """Return the reply to a client's job; raise Timeout if none comes within `timeout_s`."""
         await self.check_num_vectors(job, max_reply_bytes)
         call = Call(self, lane, client, time.monotonic() + timeout_s, max_reply_bytes)
         try:
@@ -67,23 +67,23 @@ class Session:
             raise await self.timeout(timeout_s) from error
 
     async def check_num_vectors(self, job: Job, max_bytes: int) -> None:
-        """Raise TooLarge if the job asks for vectors of tokens or chunks that certainly take more than `max_bytes`."""
+        """Raise TooLarge if the job's vectors of tokens or chunks certainly take more than `max_bytes`."""
         if isinstance(job, Embed) and job.options.output != "vector":
             job.check_num_vectors(await self.producer.pool.first_heartbeats(), max_bytes)
 
     async def timeout(self, timeout_s: float) -> Timeout:
-        """Return the error of a call without an answer in its time."""
+        """Return the error for a call that got no answer within `timeout_s`."""
         num_alive = len(await self.producer.pool.alive())
         cause = f"{num_alive} workers are alive but busy; try again or add some"
         return Timeout(f"no answer within {timeout_s:g} s: {cause if num_alive else 'no worker is alive; start one'}")
 
     async def close(self) -> None:
-        """Close all; to cancel this does not end that, and another call waits for it."""
+        """Close the session. The closing goes on if this call is cancelled; another call then waits for its end."""
         self._is_ending.set()
         await asyncio.shield(self._closer)
 
     async def _close_at_end(self) -> None:
-        with suppress(asyncio.CancelledError):  # by the loop, which ends
+        with suppress(asyncio.CancelledError):  # the loop cancels its tasks when it ends
             await self._is_ending.wait()
         try:
             await self.dispatcher.close()
@@ -94,7 +94,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call for a client, until `until` on the monotonic clock; token vectors may have `max_reply_bytes` together."""
+    """A call for a client until `until`, on the monotonic clock. Its token vectors may have `max_reply_bytes`."""
 
     session: Session
     lane: str
@@ -103,7 +103,7 @@ class Call:
     max_reply_bytes: int
 
     async def reply_to(self, job: Job) -> Reply:
-        """Return the reply to the job; texts that the cache has are not sent to a worker. Raises TimeoutError."""
+        """Return the reply to the job. Texts that are in the cache are not sent to a worker. Raises TimeoutError."""
         cached = await self.session.lookup.find(job)
         if job.texts and not cached.missing:
             return cached.reply()
@@ -115,7 +115,7 @@ class Call:
         return await self._run(job)
 
     async def _run(self, job: Job) -> Reply:
-        """Return the workers' reply to the job; if that is long, it is sent in parts."""
+        """Return the workers' reply to the job. A long job is sent in parts."""
         parts = job.split(job.texts_per_job)
         if job.options.output != "vector":
             return await self._run_in_turn(parts)
@@ -123,11 +123,11 @@ class Call:
         return Reply.join(await self._send_alike(parts))
 
     async def _run_in_turn(self, parts: Sequence[Job]) -> Reply:
-        """Return the reply to parts with several vectors for each text, which are sent a few at a time."""
+        """Send parts with several vectors for each text, a few at a time, and return their joined reply."""
         replies: list[Reply] = []
         for n in range(0, len(parts), MAX_TOKENS_PARTS):
-            told = next((reply for reply in replies if reply.fingerprint), None)
-            sent = await self._send_alike(parts[n : n + MAX_TOKENS_PARTS], told)
+            like = next((reply for reply in replies if reply.fingerprint), None)
+            sent = await self._send_alike(parts[n : n + MAX_TOKENS_PARTS], like)
             replies += [Reply.join([reply]) for reply in sent]
             num_bytes = sum(reply.vectors.nbytes for reply in replies if reply.vectors is not None)
             if num_bytes > self.max_reply_bytes:
@@ -138,16 +138,16 @@ class Call:
         return Reply.join(replies)
 
     async def _send_alike(self, parts: Sequence[Job], like: Reply | None = None) -> list[Reply]:
-        """Return the replies to the jobs, of one fingerprint and version of an index: as `like` has them, if given."""
+        """Send the jobs; return replies with one fingerprint and one version of an index, the same as in `like`."""
         replies = await self._send(parts)
-        for pause_s, numbers, again in of_other_versions(parts, replies, self.until, like):
+        for pause_s, numbers, again in jobs_to_repeat(parts, replies, self.until, like):
             await asyncio.sleep(pause_s)
             for n, reply in zip(numbers, await self._send(again), strict=True):
                 replies[n] = reply
         return replies
 
     async def _send(self, parts: Sequence[Job]) -> list[Reply]:
-        """Put the jobs, all or none, and return their replies; what is not answered at an error is withdrawn."""
+        """Put all jobs or none, and return their replies. At an error, the unanswered jobs are withdrawn."""
         pending = self.session.dispatcher.call(self.lane, parts, self.client, self._left_s())
         try:
             replies = [await reply.result(self._left_s()) for reply in pending]
@@ -168,9 +168,9 @@ class Call:
 
 
 class EmbedStream:
-    """The jobs of a stream of texts. While the lane is full, a job is sent again, until `timeout_s` have passed.
+    """The jobs of a stream of texts. A job that is refused by a full lane is sent again for up to `timeout_s`.
 
-    All vectors are of the `fingerprint`; while it is empty, the first reply decides it.
+    All vectors come from the model with this `fingerprint`, or without one from the model of the first reply.
     """
 
     def __init__(
@@ -195,11 +195,12 @@ class EmbedStream:
 
     async def send(self, texts: list[str]) -> None:
         """Send a job of these texts."""
-        job = Embed(texts, self._options).pinned(self._pin)  # workers of earlier releases answer no pinned one
+        # Not pinned to `_fingerprint`: replies of workers of earlier releases have no fingerprint.
+        job = Embed(texts, self._options).pinned(self._pin)
         self.sent.append((job, self._put(job)))
 
     async def receive(self) -> Any:
-        """Return the vectors of the job that was sent first. Raises Overloaded, and Timeout."""
+        """Return the vectors of the earliest unreceived job. Raises Overloaded, and Timeout."""
         job, pending = self.sent[0]
         until = time.monotonic() + self._timeout_s
         while True:
@@ -220,7 +221,7 @@ class EmbedStream:
         return vectors(reply, self._options)
 
     def close(self) -> None:
-        """Withdraw what is not answered."""
+        """Withdraw the unanswered jobs."""
         self._session.dispatcher.forget([job for job, _ in self.sent])
 
     def _put(self, job: Job) -> Pending[Reply]:
@@ -228,7 +229,7 @@ class EmbedStream:
 
 
 def about(job: Job, client: str, **facts: Any) -> dict[str, Any]:
-    """Return the fields of a line of the log about a job."""
+    """Return the fields of a log line about a job."""
     return logs.about(
         job.id, client, job.traceparent or traceparent.current(), op=job.op, texts=len(job.texts), **facts
     )

@@ -1,4 +1,4 @@
-"""Engines turn token ids into vectors, each in one file with the one library it needs. Imports model and packing."""
+"""Engines compute vectors from token ids. Each is a file with the one library it needs. Imports model and packing."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,34 +10,34 @@ from numpy.typing import NDArray
 from shoal_workers.encoding.packing import Packing, TextSpans
 from shoal_workers.model.model import Model
 
-#: Version of vectors in 8 bits with `fixed_steps`, raised by one whenever these come to differ by more than rounding.
+#: Version of int8 vectors with `fixed_steps`. A change that alters them by more than rounding raises it by one.
 INT8_VERSION = 2
 
-#: Version of the vectors of the engine avx512, raised by one in the same way.
+#: Version of the vectors of the engine avx512, which is raised likewise.
 AVX512_VERSION = 1
 
-#: For each pooling, the vectors that it makes: see `shoal_workers.encoding.packing.pool`.
+#: The vectors of each pooling, as `shoal_workers.encoding.packing.pool` returns them.
 Pooled = dict[str, NDArray[np.float32]]
 
 
 class ForwardPass(Protocol):
-    """A pass that the engine computes at this moment, or has computed."""
+    """A pass that the engine is computing or has computed."""
 
     def wait(self, spans: TextSpans, poolings: Iterable[str]) -> Pooled:
-        """Wait for the end of the pass; return the vectors of the texts at `spans`. Raises what the library raises."""
+        """Wait for the end of the pass; return the vectors of the texts at `spans`. Raises the library's exceptions."""
         ...
 
     def ends_within(self, seconds: float) -> bool:
-        """Wait `seconds` at most for the end of a pass that runs aside; return True if it has ended."""
+        """Wait at most `seconds` for the end of a pass that runs aside; return True if it has ended."""
         ...
 
 
 class Engine(Protocol):
     """A loaded model. Not thread-safe.
 
-    `num_streams` is the number of passes that the engine computes side by side, each on a thread of its own.
-    `fixed_steps` is true where it rounds activations with steps that were measured for the model: some int8 engines.
-    `is_ragged` is true where it takes texts one behind the other (`packing.join`) in place of rows of one length.
+    `num_streams` is the number of passes that the engine computes side by side, each on its own thread. `fixed_steps`
+    is true if an int8 engine rounds activations with steps that were measured for the model. `is_ragged` is true if the
+    engine expects texts in one row (`packing.join`) instead of rows of equal length.
     """
 
     name: str
@@ -48,22 +48,22 @@ class Engine(Protocol):
     is_ragged: bool
 
     def start(self, packings: Sequence[Packing], together: bool = False) -> Sequence[ForwardPass]:
-        """Start at most `num_streams` passes side by side, or one `together`, once earlier ones were waited for."""
+        """Start up to `num_streams` passes side by side, or one `together`. The passes of its last call have ended."""
         ...
 
     def start_aside(self, packings: Sequence[Packing]) -> Sequence[ForwardPass]:
-        """Start passes on threads of low priority, after those of an earlier call were waited for."""
+        """Start passes on threads of low priority. The passes of its last call have ended."""
         ...
 
     def resized(self, threads: int) -> "Engine":
-        """Return an engine of the same model with so many threads, made on another thread while this one computes."""
+        """Return an engine with so many threads for the same model. May be called while this engine computes."""
         ...
 
 
 def open_engine(
     name: str, model: Model, folder: Path, precision: str, threads: int, may_fix_steps: bool = True
 ) -> Engine:
-    """Return the engine of that name with the model loaded, with `fixed_steps` only if it may."""
+    """Return the engine of that name with the model loaded, without `fixed_steps` unless `may_fix_steps`."""
     if name == "torch":
         from shoal_workers.encoding.engines.torch import TorchEngine
 

@@ -1,4 +1,4 @@
-"""The engine avx512: a kernel of our own for processors with AVX-512, VNNI and BF16. It needs the prepared graph."""
+"""The engine avx512: Shoal's own kernel for processors with AVX-512, VNNI and BF16. It needs the prepared graph."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ PRECISIONS = ("bf16", "int8")
 
 
 class Avx512Engine:
-    """The model in the kernel, and threads of the usual and of a low priority. Raises BadSetting."""
+    """A model in the kernel, with threads of normal and of low priority. Raises BadSetting if it cannot run here."""
 
     name = "avx512"
     fixed_steps = False
@@ -69,7 +69,7 @@ class Avx512Engine:
 
 
 class Avx512Pass:
-    """A pass that threads of the kernel compute."""
+    """A pass that the kernel's threads compute."""
 
     def __init__(self, running: KernelPass, head: ScoreHead | None):
         self._running = running
@@ -86,13 +86,13 @@ class Avx512Pass:
         tokens = self._running.tokens
         if self._head is None:
             return pool(how, tokens, spans, are_joined=True)
-        if how == "cls":  # the others' scores are not needed
+        if how == "cls":  # only the first token of each text needs a score
             return _scores(pool(how, tokens, spans, are_joined=True), self._head)
         return pool(how, _scores(tokens, self._head), spans, are_joined=True)
 
 
 def _obstacle(precision: str) -> str:
-    """Return in words why the engine cannot run in that precision; empty if it can."""
+    """Return why the engine cannot run here in that precision, as the end of a sentence; empty if it can."""
     if lacking := processors.lacking_for_avx512():
         return f"needs a processor with {', '.join(lacking)}"
     if precision not in PRECISIONS:

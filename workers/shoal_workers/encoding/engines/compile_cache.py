@@ -1,4 +1,4 @@
-"""Compiled graphs, each kept in a file, so that a worker need not compile what another one has compiled before."""
+"""Files of compiled graphs and measured ranges, so that each is made once for all workers."""
 
 import fcntl
 import time
@@ -8,7 +8,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO
 
-#: Longest wait for another process that makes the same file: it may be suspended.
+#: Longest wait for another process that makes the same file, in seconds. The other process may be suspended.
 MAX_WAIT_S = 30.0
 
 _TRY_EVERY_S = 0.05
@@ -17,7 +17,7 @@ _DIGEST_BYTES = 16
 
 
 def load_or_make(path: Path, make: Callable[[], bytes], max_wait_s: float = MAX_WAIT_S) -> bytes:
-    """Return the contents of the file, or those that `make` returns, called by one process. Raises OSError."""
+    """Return the contents of the file. If it is missing, one process calls `make` and writes it. Raises OSError."""
     if (contents := _read(path)) is not None:
         return contents
     path.parent.mkdir(exist_ok=True)

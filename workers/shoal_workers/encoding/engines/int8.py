@@ -1,4 +1,4 @@
-"""Products in 8 bits, with a scale for each output's weights and, by measured ranges, a fixed step for each input."""
+"""Matrix products in 8 bits, with a scale for each output's weights and, if ranges are measured, a step per input."""
 
 import csv
 from collections.abc import Iterator, Sequence
@@ -22,20 +22,21 @@ Array = NDArray[np.float32]
 #: The headlines that come with Shoal.
 HEADLINES = Path(__file__).parents[2] / "sample" / "headlines.csv"
 
-#: First characters of the scripts, and how many of each.
+#: The first code points of the scripts, and the number of characters to use of each script.
 SCRIPTS, SCRIPT_SIZE = (*range(0x20, 0x3100, 0x100), *range(0x4E00, 0xD7A0, 0x1000)), 0x100
 
-#: Lets OpenVINO multiply in 8 bits where no ranges are known: activations are then rounded as they come, every 384
-#: numbers of a token with a scale of their own. Measured: a third slower than with ranges.
+#: With this option, OpenVINO multiplies in 8 bits without known ranges: it rounds activations at run time, with a scale
+#: for each 384 numbers of a token. Measured: a third slower than with ranges.
 PROPERTIES = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 384}
 
-#: How far the step of an input follows its own range: at 0 all inputs have the step of the widest one, at 1 each has
-#: its own, and inputs of unusual texts, which leave the ranges, are cut off. Measured over headlines and 388 languages.
+#: Influence of an input's own range on its step. At 0, all inputs have the step of the widest input. At 1, each has the
+#: step of its own range, and inputs of unusual texts exceed it and are clipped. Measured over headlines and 388
+#: languages.
 OWN_RANGE = 0.25
 
 
 class Range(NamedTuple):
-    """The lowest, the highest and the mean activation of each input of a product, `[inputs]` each."""
+    """The lowest, highest and mean activation of each input of a product, `[inputs]` each."""
 
     low: Array
     high: Array
@@ -43,7 +44,7 @@ class Range(NamedTuple):
 
 
 class Product(NamedTuple):
-    """A product of activations with weights `[outputs, inputs]`."""
+    """A matrix product of activations with weights `[outputs, inputs]`."""
 
     node: ov.Node
     weights: Array
@@ -55,10 +56,10 @@ class Product(NamedTuple):
 
 
 def find_products(graph: ov.Model) -> Iterator[Product]:
-    """Yield the products with weights; embeddings are none.
+    """Yield the products of activations with weights, in the graph's order.
 
-    A layer with one output, such as the last one of a reranker, is left out: OpenVINO 2026.4 computes it wrong in 8
-    bits.
+    A layer with one output, such as a reranker's last layer, is left out, because OpenVINO 2026.4 computes it wrong in
+    8 bits.
     """
     for node in graph.get_ordered_ops():
         attributes = node.get_attributes() if node.get_type_name() == "MatMul" else {}
@@ -72,7 +73,7 @@ def find_products(graph: ov.Model) -> Iterator[Product]:
 
 
 def compress(graph: ov.Model) -> None:
-    """Round the weights of every product to 8 bits; activations are rounded as they come, or not at all."""
+    """Round the weights of every product to 8 bits. Activations are rounded at run time, or not at all."""
     for node, weights in find_products(graph):
         rounded, scales = _round(weights)
         product = ops.multiply(ops.convert(ops.constant(rounded), "f16"), ops.constant(scales.astype(np.float16)))
@@ -80,15 +81,17 @@ def compress(graph: ov.Model) -> None:
 
 
 def quantise(graph: ov.Model, ranges: Sequence[Range]) -> None:
-    """Round the weights and the activations of every product to 8 bits; `ranges` come from `find_products`."""
+    """Round weights and activations of every product to 8 bits. `ranges` are in the order of `find_products`."""
     for product, found in zip(find_products(graph), ranges, strict=True):
         _quantise(product, found)
 
 
 def _quantise(product: Product, found: Range) -> None:
-    """Multiply activations, from 0 to 255, and weights as whole numbers, without the mean error of rounding."""
+    """Replace a product by one of whole numbers, with activations from 0 to 255, and correct rounding's mean error."""
     node, weights = product
-    low, width = _intervals(found)
+    own = np.maximum(found.high - found.low, np.float32(1e-6))
+    width = own**OWN_RANGE * own.max() ** (1 - OWN_RANGE)
+    low = (found.high + found.low - width) / 2
     rounded, scales = _round(weights * width)
     multiples = ops.multiply(ops.subtract(product.activations, ops.constant(low)), ops.constant(1 / width))
     zero, one = ops.constant(np.float32(0)), ops.constant(np.float32(1))
@@ -104,13 +107,6 @@ def _quantise(product: Product, found: Range) -> None:
         reader.replace_source_output(shifted.output(0))
 
 
-def _intervals(found: Range) -> tuple[Array, Array]:
-    """Return the low end and the width of the interval of each input, in which it has 256 values."""
-    own = np.maximum(found.high - found.low, np.float32(1e-6))
-    width = own**OWN_RANGE * own.max() ** (1 - OWN_RANGE)
-    return (found.high + found.low - width) / 2, width
-
-
 def _round(weights: Array) -> tuple[NDArray[np.int8], Array]:
     """Return the weights as whole numbers, and the scale of each output, `[outputs, 1]`."""
     scales = np.maximum(np.abs(weights).max(axis=1, keepdims=True) / np.float32(127), np.float32(1e-12))
@@ -121,7 +117,7 @@ def _round(weights: Array) -> tuple[NDArray[np.int8], Array]:
 
 
 def load_ranges(folder: Path, threads: int) -> list[Range]:
-    """Return the ranges for a prepared model, measured now unless its folder has them; all workers use the same."""
+    """Return the ranges of a prepared model from its folder, measuring them if they are missing there."""
 
     def make() -> bytes:
         tensors = {
@@ -142,7 +138,7 @@ def load_ranges(folder: Path, threads: int) -> list[Range]:
 
 
 def texts() -> list[str]:
-    """Return texts of many kinds: headlines, paragraphs and words of them, and characters of every script."""
+    """Return texts of many kinds: headlines, paragraphs and words made of headlines, and characters of every script."""
     with HEADLINES.open(encoding="utf-8", newline="") as file:
         headlines = [row["headline"] for row in csv.DictReader(file)]
     paragraphs = [". ".join(headlines[n : n + 15]) for n in range(0, len(headlines), 100)]
@@ -151,14 +147,14 @@ def texts() -> list[str]:
 
 
 def _script(first: int) -> str:
-    """Return the characters from `first` on, in words of 1 to 7 characters."""
+    """Return the characters of a script, which begins at `first`, in words of 1 to 7 characters."""
     characters = "".join(map(chr, range(first, first + SCRIPT_SIZE)))
     starts = [n * (n - 1) // 2 % SCRIPT_SIZE for n in range(SCRIPT_SIZE)]
     return " ".join(characters[start : start + 1 + n % 7] for n, start in enumerate(starts[:48]))
 
 
 def _measure(folder: Path, threads: int) -> list[Range]:
-    """Compute the texts in f32, one after the other, and return the range of what goes into each product."""
+    """Encode the texts in f32, one by one, and return the range of the activations of each product."""
     model = Model.open(folder)
     graph = core().read_model(folder / GRAPH)
     measured = ov.Model([product.activations for product in find_products(graph)], graph.get_parameters(), "measured")
@@ -179,6 +175,6 @@ def _measure(folder: Path, threads: int) -> list[Range]:
 
 
 def _join(ranges: Sequence[Range]) -> Range:
-    """Return the range over all texts, each of which has the same weight in the mean."""
+    """Return the range over all texts. Each text has the same weight in the mean."""
     low, high, mean = (np.stack(arrays) for arrays in zip(*ranges, strict=True))
     return Range(low.min(axis=0), high.max(axis=0), mean.mean(axis=0))

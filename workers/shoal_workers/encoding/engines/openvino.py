@@ -1,4 +1,4 @@
-"""The OpenVINO engine: the default on CPUs. It needs the prepared graph and no torch."""
+"""The OpenVINO engine, for any CPU. It needs the prepared graph, and no torch."""
 
 import logging
 import os
@@ -23,18 +23,18 @@ from shoal_workers.process.processors import at_low_priority
 
 log = logging.getLogger(__name__)
 
-#: How much compiled code a stream keeps for shapes of batches seen before. Code for a shape takes up to 1 MB and 1 ms
-#: to make anew; without this limit, which is higher by default, a worker's memory doubles as it meets ever more shapes.
+#: Number of batch shapes for which a stream keeps compiled code. Code for a shape takes up to 1 MB, and 1 ms to compile
+#: again. With OpenVINO's higher default, a worker's memory doubles as the worker meets more shapes.
 _KEPT_BY_OPENVINO = 64
 
-#: oneDNN keeps no code for all streams: with a full cache, a stream now and then gets wrong code for a shape. Measured
-#: in f32 with two streams and rows of 64 tokens: 33 of 286 passes gave wrong vectors with room for one primitive, 3 of
-#: 324 with room for 32, none of 1,126 without a cache.
+#: oneDNN keeps no code that streams share, because a stream sometimes gets wrong code if that cache is full. Measured
+#: in f32 with two streams and rows of 64 tokens: wrong vectors in 33 of 286 passes with room for one primitive, in 3 of
+#: 324 with room for 32, and in none of 1,126 without a cache.
 _KEPT_BY_ONEDNN = "0"
 
 
 class OpenVinoEngine:
-    """The prepared graph, compiled for one pass on all threads, and for one-thread passes side by side."""
+    """The prepared graph, compiled both for one pass on all threads and for one-thread passes side by side."""
 
     name = "openvino"
     is_ragged = False
@@ -42,20 +42,20 @@ class OpenVinoEngine:
     def __init__(self, folder: Path, precision: str, threads: int, fixed_steps: bool | None = None):
         fastest = "bf16" if processors.has_bf16() else "f32"
         self.precision = fastest if precision == "auto" else precision
-        if fixed_steps is None:  # no pairs of a reranker are measured
+        if fixed_steps is None:  # a reranker has no measured ranges, because `int8.texts` are no pairs
             fixed_steps = precision == "int8" and processors.has_vnni() and not Model.open(folder).is_reranker
         self.fixed_steps = fixed_steps
         self._folder, self._state = folder, _state(folder)
         self.threads = threads
         os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = _KEPT_BY_ONEDNN
-        # What is no product is in bf16; but on AMX that makes wrong vectors where activations are rounded as they come.
+        # All but products is computed in the fastest precision. On AMX without fixed steps, bf16 gives wrong vectors.
         rest = fastest if self.fixed_steps else "f32"
         options: dict[str, Any] = {
             "INFERENCE_NUM_THREADS": threads,
             "INFERENCE_PRECISION_HINT": rest if precision == "int8" else self.precision,
             "CPU_RUNTIME_CACHE_CAPACITY": _KEPT_BY_OPENVINO,
-            "CACHE_MODE": "OPTIMIZE_SIZE",  # what is kept refers to the weights in the folder
-            # Every worker would pin itself to the same first processors.
+            "CACHE_MODE": "OPTIMIZE_SIZE",  # the file refers to the weights in the folder instead of copying them
+            # With pinning, all workers would use the same first processors.
             "ENABLE_CPU_PINNING": False,
         }
         if precision == "int8":
@@ -85,14 +85,14 @@ class OpenVinoEngine:
 
 
 def _started(requests: Sequence[Any], packings: Sequence[Packing]) -> "list[OpenVinoPass]":
-    """Start a pass over each packing. If one cannot be started, the others are waited for."""
+    """Start a pass over each packing. If one cannot start, wait for the passes that did."""
     passes: list[OpenVinoPass] = []
     try:
         for request, packing in zip(requests, packings, strict=False):
             passes.append(OpenVinoPass(request, packing))
     except Exception:
         for started in passes:
-            started.request.wait()  # until its end it reads the packing
+            started.request.wait()  # it reads the packing until its end
         raise
     return passes
 
@@ -103,7 +103,7 @@ def _state(folder: Path) -> tuple[int, ...]:
 
 
 class _Graph:
-    """The prepared graph, compiled once for all workers, in a file of its folder if that can be used."""
+    """The prepared graph, compiled once for all workers and kept in a file of its folder if the folder is writable."""
 
     def __init__(self, folder: Path, precision: str, options: dict[str, Any], fixed_steps: bool):
         self._folder = folder
@@ -113,7 +113,7 @@ class _Graph:
         self._compiled = self._load() if os.access(folder, os.W_OK) else b""
 
     def compile(self, num_streams: int) -> Any:
-        """Return the compiled graph, ready for that many passes side by side."""
+        """Return the compiled graph for that many passes side by side."""
         options = self._options | {"NUM_STREAMS": num_streams}
         if self._compiled:
             try:
@@ -125,7 +125,7 @@ class _Graph:
         return core().compile_model(self._read(), "CPU", options)
 
     def _load(self) -> bytes:
-        """Return the compiled graph, or nothing if it can be neither read nor kept."""
+        """Return the bytes of the compiled graph; empty if its file can be neither read nor written."""
         state = (self._folder / GRAPH).stat()
         processor = core().get_property("CPU", "FULL_DEVICE_NAME")
         computes_in = (self._precision, self._options["INFERENCE_PRECISION_HINT"], self._fixed_steps)
@@ -165,7 +165,7 @@ class _Graph:
 
 
 class OpenVinoPass:
-    """One inference request under way. Holds its inputs, which OpenVINO reads in place."""
+    """A pass as a running inference request. It keeps its inputs alive, because OpenVINO reads them in place."""
 
     def __init__(self, request: Any, packing: Packing):
         self.request, self._packing = request, packing

@@ -1,4 +1,4 @@
-"""The torch engine, for GPUs: the original weights, in our own pass or in Sentence Transformers'."""
+"""The torch engine, for GPUs. It uses the original weights, in Shoal's own module or in Sentence Transformers'."""
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,7 +24,7 @@ _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 
 class TorchEngine:
-    """The original model, on the GPU if there is one, else on the CPU. Raises BadSetting for a precision."""
+    """The original model, on the GPU if there is one, otherwise on the CPU. Raises BadSetting for a wrong precision."""
 
     name = "torch"
     num_streams = 1
@@ -32,7 +32,7 @@ class TorchEngine:
     is_ragged = False
 
     def __init__(self, model: Model, precision: str, threads: int):
-        # Torch sets the number of threads for the thread that asks.
+        # Torch has a number of compute threads for each thread that calls it, so both threads set the number.
         self._thread = ThreadPoolExecutor(1, "torch", torch.set_num_threads, (threads,))
         torch.set_num_threads(threads)
         self.threads = threads
@@ -47,7 +47,7 @@ class TorchEngine:
     def start(self, packings: Sequence[Packing], together: bool = False) -> "list[TorchPass]":
         return [TorchPass(self._thread.submit(self._forward, packing)) for packing in packings]
 
-    def start_aside(self, packings: Sequence[Packing]) -> "list[TorchPass]":  # it has one stream, so no pass runs aside
+    def start_aside(self, packings: Sequence[Packing]) -> "list[TorchPass]":  # with one stream, no pass runs aside
         return self.start(packings)
 
     def resized(self, threads: int) -> "TorchEngine":
@@ -76,7 +76,7 @@ def _module(model: Model) -> torch.nn.Module:
 
 
 class TorchPass:
-    """A pass that a thread of the engine computes: torch releases the interpreter's lock in between."""
+    """A pass that the engine's thread computes. Torch releases the interpreter's lock meanwhile."""
 
     def __init__(self, running: "Future[torch.Tensor]"):
         self._running = running
@@ -92,7 +92,7 @@ class TorchPass:
 
 
 def _pool(how: str, tokens: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Pool on the device, as `shoal_workers.encoding.packing.pool` does: most token vectors need not leave the GPU."""
+    """Pool like `shoal_workers.encoding.packing.pool`, but on the GPU, so that few token vectors must leave it."""
     if how == "cls":
         return tokens[starts]
     if how == "lasttoken":
@@ -113,7 +113,7 @@ _FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 class PackedTransformer(torch.nn.Module):
-    """A transformer that makes token vectors of a `Packing`, attending only within each text of a row."""
+    """A transformer that computes the token vectors of a `Packing`, with attention only within each text."""
 
     def __init__(self, transformer: Transformer):
         super().__init__()
@@ -140,7 +140,7 @@ class PackedTransformer(torch.nn.Module):
             distance = positions[:, None, :] - positions[:, :, None] + self.farthest
             attention_bias = bias + functional.embedding(distance, self.relative_bias).permute(0, 3, 1, 2)
         tokens = self.norm(tokens)
-        attend = cache(partial(self._attending, positions, attention_bias))  # layers that are alike share tables
+        attend = cache(partial(self._attending, positions, attention_bias))  # layers with equal attention share tables
         for layer, attention in zip(self.layers, self.attention, strict=True):
             tokens = layer(tokens, *attend(attention))
         tokens = self.final_norm(tokens)
@@ -150,7 +150,7 @@ class PackedTransformer(torch.nn.Module):
     def _attending(
         self, positions: torch.Tensor, bias: torch.Tensor, attention: Attention
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return the bias of attention scores, and the cosines and sines that turn queries and keys, if any do."""
+        """Return the bias of attention scores, and the cosines and sines that rotate queries and keys, None without."""
         if attention.window:
             is_far = (positions[:, None, :, None] - positions[:, None, None, :]).abs() > attention.window
             bias = bias.masked_fill(is_far, MASKED)
@@ -209,7 +209,7 @@ class _PackedLayer(torch.nn.Module):
 
 
 def _turned(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
-    """Return queries or keys `[rows, length, num_heads, size]`, turned by the angles of their positions."""
+    """Return queries or keys `[rows, length, num_heads, size]`, rotated by the angles of their positions."""
     first, second = heads.chunk(2, -1)
     return heads * cosines + torch.cat([-second, first], -1) * sines
 
@@ -221,7 +221,7 @@ class _PackedHead(torch.nn.Module):
         self.dense, self.norm, self.out = _linear(head.dense), _norm(head.norm, eps), _linear(head.out)
 
     def forward(self, tokens: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        if self.is_of_mean:  # attention to all tokens of a text alike
+        if self.is_of_mean:  # the mean is an attention with equal weights for all tokens of a text
             tokens = torch.softmax(bias[:, 0], -1) @ tokens
         result: torch.Tensor = self.out(self.norm(self.activation(self.dense(tokens))))
         return result
