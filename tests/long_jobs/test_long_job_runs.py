@@ -55,7 +55,7 @@ class Run:
 
     def die(self, *, is_stopped: bool = False) -> None:
         """End it as a process that is killed, by its worker or by another program."""
-        self.worker._is_stopped = is_stopped
+        self.worker._has_killed = is_stopped
         self.worker.handle_job_failure(self.job, self.queue, exc_string="killed", execution=self.execution)
 
 

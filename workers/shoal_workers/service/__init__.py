@@ -1,5 +1,5 @@
 """The service: the process of a worker, from its settings to its end.
 
-Imports the contract, the broker, the queue, the cache, changes and records, and all that a worker is made of:
-`loop`, `encoding`, `model`, `index` with its `store` and `serving`, and `process`.
+Imports the contract, the broker, the queue, the cache, changes and records, and the parts of a worker: `loop`,
+`encoding`, `model`, `index` with its `store` and `serving`, and `process`.
 """
