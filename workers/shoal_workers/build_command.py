@@ -1,4 +1,4 @@
-"""The command `shoal index build`: a version of an index is built of documents."""
+"""The command `shoal index build`, which builds a version of an index from documents."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shoal_workers.index.build.document_encoder import DocumentEncoder
     from shoal_workers.index.long_tasks import BuildIndex
 
-#: Sample headlines that come with Shoal.
+#: The sample headlines that come with Shoal.
 SAMPLE = Path(__file__).parent / "sample" / "headlines.csv"
 
 
@@ -104,7 +104,7 @@ def build(
     if source is None:
         source, fields["text_column"] = str(SAMPLE), "headline"
     on_bad = "skip" if skip_bad else "raise"
-    fields["field_kinds"] = list(fields["field_kinds"])  # as JSON has it
+    fields["field_kinds"] = list(fields["field_kinds"])  # from the tuple of the option, for JSON
     request = BuildIndex(name or folder.name, source, on_bad=on_bad, publish=not no_publish, **fields)
     if detach:
         if name is None or source == str(SAMPLE) or local:
@@ -115,18 +115,18 @@ def build(
 
 
 def build_here(settings: Settings, request: "BuildIndex", folder: Path, local: bool) -> None:
-    """Build a version in this process, and print what was done."""
+    """Build a version in this process, and print the result."""
     from shoal_workers.index.long_tasks import build_index, changes_of, name_of
     from shoal_workers.index.store.store_process import check_store
 
     check_store(settings)
-    request.open_source(settings)  # what is wrong with the source or the folder is said before a model is opened
+    request.open_source(settings)  # raises errors of the source and the folder before the model is opened
     folder.mkdir(parents=True, exist_ok=True)
     with _client(settings, local and not request.is_migration) as client:
         changes = changes_of(name_of(settings, folder), client) if client else None
         with _encoder(settings, None if local else client) as encoder, TaskBar() as report:
             result = build_index(request, folder, encoder, report, settings=settings, changes=changes)
-        _tell(result, folder)
+        _print_result(result, folder)
         if not result.is_published:
             changed = ", as another version became the current one meanwhile" if request.publish else ""
             click.echo(f"it is not published{changed}: shoal index publish {folder} {result.version}", err=True)
@@ -135,8 +135,8 @@ def build_here(settings: Settings, request: "BuildIndex", folder: Path, local: b
             changes.forget_folded(folder)
 
 
-def _tell(result: "BuildResult", folder: Path) -> None:
-    """Print what a build has done."""
+def _print_result(result: "BuildResult", folder: Path) -> None:
+    """Print the result of a build."""
     from shoal_workers.index.files.manifest import BAD_ROWS
 
     chunks = "" if result.count == result.num_documents else f" in {result.count:,} chunks"
@@ -167,7 +167,7 @@ def _tell(result: "BuildResult", folder: Path) -> None:
 
 
 def upload_changes(settings: Settings, folder: Path, *, is_published: bool, is_anew: bool = False) -> bool:
-    """Bring the store to what the folder of an index says; return False if the store is not for that index."""
+    """Upload the folder of an index to the store; return False if the index does not belong in the store."""
     from shoal_workers.index.store.store_process import upload_index
 
     with Progress("uploading"):
@@ -179,7 +179,7 @@ def upload_changes(settings: Settings, folder: Path, *, is_published: bool, is_a
 
 @contextmanager
 def _client(settings: Settings, local: bool) -> Iterator["Client | None"]:
-    """Give a client of the pool; None for a local build, and after a line that says so if Redis does not answer."""
+    """Yield a client of the pool, or None for a local build. If Redis does not answer, print that and yield None."""
     from shoal.client.redis.client import Client
 
     with ExitStack() as stack:
@@ -197,7 +197,7 @@ def _client(settings: Settings, local: bool) -> Iterator["Client | None"]:
 
 @contextmanager
 def _encoder(settings: Settings, client: "Client | None") -> Iterator["DocumentEncoder"]:
-    """Give the encoder of a build: the pool, if a worker is ready, or a model in this process."""
+    """Yield the encoder of a build: the pool if a worker is ready, else a model in this process."""
     from shoal_workers.index.build.document_encoder import LocalEncoder, PoolEncoder, served_model_info
 
     if client and (model := served_model_info(client)):
@@ -219,7 +219,7 @@ def _encoder(settings: Settings, client: "Client | None") -> Iterator["DocumentE
 
 
 def _unix_seconds(time: str | None) -> float | None:
-    """Return a time that is given in Unix seconds, or as ISO 8601 has it: local, unless it names its zone."""
+    """Return the Unix seconds of a time in Unix seconds or ISO 8601, which is local time unless it names a zone."""
     if time is None:
         return None
     try:

@@ -84,7 +84,7 @@ def prepare(settings: Settings, force: bool, quiet: bool) -> None:
     for name in filter(None, (settings.model, settings.reranker)):
         folder = prepared_folder(settings.home_folder, name)
         if force or not is_prepared(folder):
-            from shoal_workers.model.prepare import prepare_if_needed  # which loads OpenVINO
+            from shoal_workers.model.prepare import prepare_if_needed  # loads OpenVINO
 
             prepare_if_needed(settings.home_folder, name, force=force)
         if not quiet:

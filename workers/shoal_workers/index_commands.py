@@ -1,4 +1,4 @@
-"""The commands `shoal index`, but for `build` and `watch`: versions, and documents of an index that is served."""
+"""The commands `shoal index` except `build` and `watch`: they change versions of an index, and served documents."""
 
 import json
 from contextlib import suppress
@@ -16,7 +16,7 @@ from shoal_workers.build_command import build, build_here, upload_changes
 
 FOLDER_SETTINGS = ("indexes", "index_home", "home")
 
-#: The settings of the commands after which the store is brought to what the folder says.
+#: The settings of commands that change a folder and then upload it to the store.
 CHANGE_SETTINGS = (*FOLDER_SETTINGS, "index_store")
 
 
@@ -159,12 +159,12 @@ def info(settings: Settings, index_name: str) -> None:
 
     opened = Index.open(_folder(settings, index_name))
     shown = asdict(opened.manifest) | {"fields": opened.kinds}
-    shown["checksums"] = shown.pop("checksums")  # which few read, at the end
+    shown["checksums"] = shown.pop("checksums")  # moved to the end, because few people read them
     echo_lines(json.dumps(shown, indent=2, ensure_ascii=False))
 
 
 def _folder(settings: Settings, name: str) -> Path:
-    """Return the folder of an index that a command names, by its name or as a path; the name goes first."""
+    """Return the folder of an index, from its name or from the path of the folder. The name has priority."""
     from shoal_workers.index.long_tasks import where_is
 
     is_known = name in settings.index_folders() or (name.strip(".") and (settings.index_home_folder / name).is_dir())
@@ -174,9 +174,9 @@ def _folder(settings: Settings, name: str) -> Path:
 
 
 def _switch(settings: Settings, index_name: str, version: str | None) -> None:
-    """Publish a version, or the one before the current one.
+    """Publish a version, or without a `version` the one that was published before the current one.
 
-    Redis then forgets the changes that all versions of the index have.
+    Afterwards, the changes that all versions of the index contain are deleted from Redis.
     """
     from shoal.client.redis.client import Client
     from shoal_workers.index.build.document_encoder import served_digest
