@@ -1,4 +1,4 @@
-"""Webhooks: the end of a long job, told to a URL: signed, tried again, and never to an address that is not allowed."""
+"""Webhooks, which report the end of a long job: signed, tried again, and never sent to a forbidden address."""
 
 import hashlib
 import hmac
@@ -25,7 +25,7 @@ SECRET = "s3cret-of-webhooks"
 
 
 class Receiver(HTTPServer):
-    """A server that keeps what it was told, and answers with the statuses that it is given, then with 200."""
+    """A server that keeps the requests it receives, and answers with `statuses`, and then with 200."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -52,7 +52,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def receiving() -> Iterator[Receiver]:
-    """A receiver that answers."""
+    """Yield a receiver that answers requests."""
     with Receiver() as receiver:
         thread = threading.Thread(target=receiver.serve_forever, args=(0.01,))
         thread.start()
@@ -64,13 +64,13 @@ def receiving() -> Iterator[Receiver]:
 
 
 def is_signed(headers: dict[str, str], body: bytes) -> bool:
-    """Check the signature as docs/long-jobs.md tells a receiver to."""
+    """Return True if the signature is right, checked as docs/long-jobs.md describes."""
     at_s, signature = (part.partition("=")[2] for part in headers[SIGNATURE].split(","))
     wanted = hmac.new(SECRET.encode(), f"{at_s}.".encode() + body, hashlib.sha256).hexdigest()
     return hmac.compare_digest(wanted, signature)
 
 
-def test_a_runner_tells_of_the_end_of_each_job(own_redis: RedisServer, tmp_path: Path) -> None:
+def test_a_runner_reports_the_end_of_each_job(own_redis: RedisServer, tmp_path: Path) -> None:
     place = Place(own_redis, tmp_path)
     with receiving() as receiver:
         receiver.statuses = [503, 302]
@@ -109,7 +109,7 @@ def test_a_webhook_that_is_not_sent_is_shown_with_the_reason(own_redis: RedisSer
         return place.jobs.status(job_id).webhook
 
     wait_until(lambda: webhook_of(refused)["error"] and webhook_of(unanswered)["error"])
-    found = [webhook_of(job_id) for job_id in (refused, unanswered)]  # the second is tried again
+    found = [webhook_of(job_id) for job_id in (refused, unanswered)]  # the second is sent again later
     assert [told["status"] for told in found] == ["failed", "pending"]
     assert [told["error"]["code"] for told in found] == ["address_not_allowed", "unavailable"]
     assert "a=b" not in str(found)
@@ -124,7 +124,7 @@ def test_a_webhook_without_a_secret_is_not_signed() -> None:
     assert (json.loads(body), headers["Content-Type"]) == ({"a": 1}, "application/json")
 
 
-def test_another_answer_than_success_is_an_error() -> None:
+def test_an_answer_other_than_success_is_an_error() -> None:
     with receiving() as receiver:
         receiver.statuses = [302, 500]
         for status in (302, 500):
@@ -137,7 +137,7 @@ def test_another_answer_than_success_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 99999999999999999999 OK\r\n\r\n"])
-def test_a_receiver_that_breaks_off_is_told_again(answer: bytes) -> None:
+def test_a_webhook_whose_connection_breaks_is_sent_again(answer: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as threads:
         sending = threads.submit(send, f"http://127.0.0.1:{server.getsockname()[1]}/", {}, "", {"127.0.0.1"})
         with server.accept()[0] as connection:
@@ -147,7 +147,7 @@ def test_a_receiver_that_breaks_off_is_told_again(answer: bytes) -> None:
             sending.result(PATIENCE_S)
 
 
-def test_only_the_end_of_a_job_is_told(own_redis: RedisServer) -> None:
+def test_only_the_end_of_a_job_is_reported(own_redis: RedisServer) -> None:
     settings = Settings(redis_url=own_redis.url, private_hosts="127.0.0.1")
     with LongJobs(settings) as jobs, receiving() as receiver:
         arguments = {"url": receiver.url, "id": jobs.submit("embed_file", {"source": "a.csv", "out": "a"})}

@@ -1,4 +1,4 @@
-"""No text of a job is in the log of a worker or of a client, whatever happens to the job and however much is logged."""
+"""Logs of workers and clients contain no text of a job, whatever happens to the job, even at the level debug."""
 
 import logging
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from shoal_workers.index.index import Index
 from shoal_workers.loop.admission import MAX_DEATHS, Limits
 from shoal_workers.loop.worker import Worker
 
-#: What every text of these tests holds.
+#: A word in every text of these tests.
 SECRET = "marshmallow"
 
 

@@ -1,4 +1,4 @@
-"""Progress: nothing for a short step, then lines that say how much is done and how long it still takes."""
+"""The lines of progress: none for a short step, then lines with the amount done and the time left."""
 
 import io
 import os
@@ -28,7 +28,7 @@ def clock() -> Clock:
 
 
 def lines(progress: Progress, clock: Clock, stream: io.StringIO, *steps: tuple[float, int]) -> list[str]:
-    """Return the lines that are written when so many more are done at these times."""
+    """Return the lines that are written if, at each of these times, this number of further items is done."""
     for now_s, count in steps:
         clock.now_s = now_s
         progress.advance(count)
@@ -51,10 +51,10 @@ def test_a_bar_fits_a_terminal_whose_size_changes(clock: Clock) -> None:
     assert [len(text) for text in shown[:2]] == [59, 29]
     assert all(text.startswith(line[:29]) for text in shown)
     assert shown[2] == f"{line}, 83 texts a second, 9 s left"
-    assert len(shown[3]) > 60  # it does not say how wide it is
+    assert len(shown[3]) > 60  # the terminal's width is unknown
 
 
-def test_a_step_of_unknown_length_says_how_long_it_has_taken(clock: Clock) -> None:
+def test_a_step_of_unknown_length_shows_its_time_so_far(clock: Clock) -> None:
     stream = io.StringIO()
     progress = Progress("waiting for Redis", stream=stream, clock=clock)
     assert lines(progress, clock, stream, (0.9, 0), (1.0, 0), (2.0, 0), (5.9, 0), (6.0, 0)) == [
@@ -63,7 +63,7 @@ def test_a_step_of_unknown_length_says_how_long_it_has_taken(clock: Clock) -> No
     ]
 
 
-def test_a_step_of_known_length_says_how_fast_it_is_and_how_long_it_still_takes(clock: Clock) -> None:
+def test_a_step_of_known_length_shows_its_rate_and_the_time_left(clock: Clock) -> None:
     stream = io.StringIO()
     progress = Progress("embedding", 24_000, unit=" documents", stream=stream, clock=clock)
     assert lines(progress, clock, stream, (1.0, 0), (10.0, 2_000), (20.0, 10_000)) == [
@@ -86,7 +86,7 @@ def test_a_terminal_has_one_line_that_is_gone_at_the_end(clock: Clock) -> None:
     ]
 
 
-def test_a_step_that_does_not_return_is_shown_by_a_thread() -> None:
+def test_a_thread_shows_a_step_that_does_not_return() -> None:
     stream = io.StringIO()
     with Progress("opening", stream=stream, clock=iter([0.0, *[2.0] * 1_000]).__next__) as progress:
         while not stream.getvalue():
@@ -95,11 +95,11 @@ def test_a_step_that_does_not_return_is_shown_by_a_thread() -> None:
 
 
 class TestTaskBar:
-    def test_lines_say_how_much_is_done_how_fast_and_how_long_it_still_takes(self, clock: Clock) -> None:
+    def test_lines_show_the_amount_done_the_rate_and_the_time_left(self, clock: Clock) -> None:
         stream = io.StringIO()
         with TaskBar(stream=stream, clock=clock) as report:
             report(TaskProgress(0, fraction=0.0, step="reading"))
-            clock.now_s = 100.0  # a step is measured by itself
+            clock.now_s = 100.0  # the rate is measured from the begin of the step
             for now_s, rows in ((0.0, 500), (10.0, 2_500), (12.0, 3_000), (20.0, 5_500)):
                 clock.now_s = 100.0 + now_s
                 report(TaskProgress(rows, fraction=rows / 10_000, step="embedding"))
@@ -126,7 +126,7 @@ class TestTaskBar:
         (TaskProgress(7, fraction=0.1), (1.0, 7_260.0), "waiting: 10 %, 7 rows, 1 a second, 2 h 1 min left"),
     ],
 )
-def test_a_line_has_what_is_known(
+def test_a_line_contains_the_known_values(
     progress: TaskProgress, measured: tuple[float | None, float | None], line: str
 ) -> None:
     assert task_line(progress, *measured) == line
