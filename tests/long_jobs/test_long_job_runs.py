@@ -25,7 +25,7 @@ from shoal.settings import Settings
 from shoal.task_progress import TaskProgress
 from shoal_workers.long_jobs.maintenance import LOOK_FIRST_S, Maintenance
 from shoal_workers.long_jobs.rq_worker import ALIVE_S, LongJobWorker
-from shoal_workers.long_jobs.runnable_job import TEMPORARY_ERRORS, Meter, ProgressLog, RunnableJob
+from shoal_workers.long_jobs.runnable_job import TEMPORARY_ERRORS, ProgressLog, RunnableJob
 
 
 def fetch(queue: Queue, job_id: str) -> Any:
@@ -342,19 +342,3 @@ def test_a_worker_stops_even_if_the_signal_comes_during_a_log_call(pool: Pool) -
         worker.request_stop(signal.SIGTERM, None)
     with pytest.raises(StopRequested):
         worker.dequeue_job_and_maintain_ttl(1)
-
-
-def measured(meter: Meter, now_s: float, rows: int, fraction: float | None, step: str = "") -> tuple[Any, Any]:
-    """Return the rate and the seconds left that a meter measures for a progress."""
-    progress = meter.measure(TaskProgress(rows=rows, fraction=fraction, step=step), now_s)
-    return progress.rows_per_s, progress.eta_s and round(progress.eta_s, 6)
-
-
-def test_the_rate_of_a_step_is_measured_from_where_it_was_begun_or_resumed() -> None:
-    meter = Meter(0.0)
-    measured(meter, 10.0, 500, 0.5)  # these rows were done before the job was resumed
-    assert measured(meter, 20.0, 600, 0.6) == (10.0, 40.0)
-    measured(meter, 21.0, 600, None, "waiting for a worker")  # a wait is not a new step
-    assert measured(meter, 30.0, 660, 0.4) == (8.0, None)  # the estimated fraction has fallen
-    assert measured(meter, 100.0, 60, 0.06, "embedding") == (None, None)
-    assert measured(meter, 150.0, 160, 0.16, "embedding") == (2.0, 420.0)

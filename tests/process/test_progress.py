@@ -3,10 +3,11 @@
 import io
 import os
 import termios
+from typing import Any
 
 import pytest
 
-from shoal.process.progress import Progress, TaskBar, task_line
+from shoal.process.progress import Progress, RateMeter, TaskBar, task_line
 from shoal.task_progress import TaskProgress
 
 
@@ -92,6 +93,32 @@ def test_a_thread_shows_a_step_that_does_not_return() -> None:
         while not stream.getvalue():
             progress.ended.wait(0.01)
     assert stream.getvalue() == "opening … 2 s\n"
+
+
+@pytest.mark.parametrize("given_s", [None, 5.0])
+def test_a_bar_shows_a_given_rate_and_time_before_its_own(clock: Clock, given_s: float | None) -> None:
+    stream = io.StringIO()
+    with TaskBar(stream=stream, clock=clock) as report:
+        for clock.now_s, rows in ((0.0, 0), (20.0, 60)):
+            report(TaskProgress(rows, fraction=rows / 100), given_s, given_s)
+    shown = "5 a second, 5 s left" if given_s else "3 a second, 13 s left"
+    assert stream.getvalue() == f"waiting: 60 %, 60 rows, {shown}\n"
+
+
+def measured(meter: RateMeter, now_s: float, rows: int, fraction: float | None, step: str = "") -> tuple[Any, Any]:
+    """Return the rate and the seconds left that a meter measures for a progress."""
+    rows_per_s, eta_s = meter.measure(TaskProgress(rows=rows, fraction=fraction, step=step), now_s)
+    return rows_per_s, eta_s and round(eta_s, 6)
+
+
+def test_the_rate_of_a_step_is_measured_from_where_it_was_begun_or_resumed() -> None:
+    meter = RateMeter()
+    measured(meter, 10.0, 500, 0.5)  # these rows were done before the job was resumed
+    assert measured(meter, 20.0, 600, 0.6) == (10.0, 40.0)
+    measured(meter, 21.0, 600, None, "waiting for a worker")  # a wait is not a new step
+    assert measured(meter, 30.0, 660, 0.4) == (8.0, None)  # the estimated fraction has fallen
+    assert measured(meter, 100.0, 60, 0.06, "embedding") == (None, None)
+    assert measured(meter, 150.0, 160, 0.16, "embedding") == (2.0, 420.0)
 
 
 class TestTaskBar:

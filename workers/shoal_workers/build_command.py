@@ -116,13 +116,23 @@ def build(
 
 def build_here(settings: Settings, request: "BuildIndex", folder: Path, local: bool) -> None:
     """Build a version in this process, and print the result."""
+    from shoal.client.redis.client import Client
     from shoal_workers.index.long_tasks import build_index, changes_of, name_of
     from shoal_workers.index.store.store_process import check_store
 
     check_store(settings)
     request.open_source(settings)  # raises errors of the source and the folder before the model is opened
     folder.mkdir(parents=True, exist_ok=True)
-    with _client(settings, local and not request.is_migration) as client:
+    with ExitStack() as stack:
+        client = None
+        if request.is_migration or not local:
+            try:
+                client = stack.enter_context(Client.from_settings(settings))
+                if not client.pool.ready():
+                    click.echo("no worker of the pool is ready: this process embeds the texts", err=True)
+            except Unavailable:
+                client = None
+                click.echo("no pool answers: this process embeds the texts", err=True)
         changes = changes_of(name_of(settings, folder), client) if client else None
         with _encoder(settings, None if local else client) as encoder, TaskBar() as report:
             result = build_index(request, folder, encoder, report, settings=settings, changes=changes)
@@ -175,24 +185,6 @@ def upload_changes(settings: Settings, folder: Path, *, is_published: bool, is_a
     if is_uploaded:
         click.echo("the store of indexes is up to date", err=True)
     return is_uploaded
-
-
-@contextmanager
-def _client(settings: Settings, local: bool) -> Iterator["Client | None"]:
-    """Yield a client of the pool, or None for a local build. If Redis does not answer, print that and yield None."""
-    from shoal.client.redis.client import Client
-
-    with ExitStack() as stack:
-        client = None
-        if not local:
-            try:
-                client = stack.enter_context(Client.from_settings(settings))
-                if not client.pool.ready():
-                    click.echo("no worker of the pool is ready: this process embeds the texts", err=True)
-            except Unavailable:
-                client = None
-                click.echo("no pool answers: this process embeds the texts", err=True)
-        yield client
 
 
 @contextmanager

@@ -143,14 +143,31 @@ class Progress:
             self.tick()
 
 
+class RateMeter:
+    """The rate of a long job's current step since its begin. A wait counts as a part of the step before it."""
+
+    def __init__(self) -> None:
+        self._begin_s = 0.0
+        self._first: TaskProgress | None = None
+
+    def measure(self, progress: "TaskProgress", now_s: float) -> tuple[float | None, float | None]:
+        """Return the rows per second and the seconds left, each None if it is unknown."""
+        if self._first is None or (progress.step != self._first.step and not progress.step.startswith("waiting")):
+            self._first, self._begin_s = progress, now_s
+        passed_s, rows = now_s - self._begin_s, progress.rows - self._first.rows
+        eta_s, begun = None, self._first.fraction
+        if progress.fraction is not None and begun is not None and progress.fraction > begun:
+            # The rest of the source is assumed to take as long, for its size, as the part that is done.
+            eta_s = passed_s * (1 - progress.fraction) / (progress.fraction - begun)
+        return rows / passed_s if passed_s > 0 and rows > 0 else None, eta_s
+
+
 class TaskBar:
     """The progress of a long job on standard error: a function that the job's task calls with each report."""
 
     def __init__(self, *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic):
-        self._clock = clock
-        self._begin_s = clock()
-        self._first: TaskProgress | None = None
-        self._status_line = _StatusLine(stream, self._begin_s)
+        self._clock, self._meter = clock, RateMeter()
+        self._status_line = _StatusLine(stream, clock())
 
     def __enter__(self) -> Self:
         return self
@@ -159,19 +176,13 @@ class TaskBar:
         self._status_line.clear()
 
     def __call__(self, progress: "TaskProgress", rows_per_s: float | None = None, eta_s: float | None = None) -> None:
-        """Show the progress if it is time for a line."""
+        """Show the progress if it is time for a line, with its own measurements in place of missing ones."""
         now_s = self._clock()
-        if self._first is None or progress.step != self._first.step:
-            self._first, self._begin_s = progress, now_s
-        if not self._status_line.is_due(now_s):
-            return
-        passed_s = now_s - self._begin_s
-        if rows_per_s is None and passed_s:
-            rows_per_s = (progress.rows - self._first.rows) / passed_s
-        if eta_s is None and progress.fraction is not None:
-            gained = progress.fraction - (self._first.fraction or 0.0)
-            eta_s = passed_s * (1 - progress.fraction) / gained if gained > 0 else None
-        self._status_line.show(task_line(progress, rows_per_s, eta_s, with_bar=self._status_line.is_terminal))
+        own_rate, own_eta_s = self._meter.measure(progress, now_s)
+        if self._status_line.is_due(now_s):
+            rows_per_s = own_rate if rows_per_s is None else rows_per_s
+            eta_s = own_eta_s if eta_s is None else eta_s
+            self._status_line.show(task_line(progress, rows_per_s, eta_s, with_bar=self._status_line.is_terminal))
 
 
 def task_line(

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from rq.executions import Execution
@@ -27,6 +28,7 @@ from shoal.errors import (
 )
 from shoal.long_jobs.rq_job import CANCEL, PAUSE, RUN, LongJob
 from shoal.long_jobs.status import Progress
+from shoal.process.progress import RateMeter
 from shoal.task_progress import Report, TaskProgress
 
 if TYPE_CHECKING:
@@ -147,7 +149,7 @@ class ProgressLog:
     def __init__(self, job: LongJob, run: str, translated: Callable[[], AbstractContextManager[None]]):
         self._job, self._run = job, run
         self._translated = translated
-        self._meter = Meter(time.monotonic())
+        self._meter = RateMeter()
         self._due_s = time.monotonic()
         self._latest: Progress | None = None
         self._most_rows = Progress.from_map(job.meta.get("progress")).rows
@@ -155,7 +157,8 @@ class ProgressLog:
     def report(self, progress: TaskProgress) -> None:
         """Note the progress, and write it every `NOTE_EVERY_S` seconds."""
         now_s = time.monotonic()
-        self._latest = self._meter.measure(progress, now_s)
+        rows_per_s, eta_s = self._meter.measure(progress, now_s)
+        self._latest = Progress(**asdict(progress), rows_per_s=rows_per_s, eta_s=eta_s)
         if now_s >= self._due_s:
             self._due_s = now_s + NOTE_EVERY_S
             self.save()
@@ -178,31 +181,3 @@ class ProgressLog:
         with suppress(ShoalError), self._translated():
             if self._job.change(write, JobStatus.STARTED, self._run):
                 self._most_rows = max(self._most_rows, latest.rows)
-
-
-class Meter:
-    """The rate of the current step since its begin in this run. A wait counts as a part of the step before it."""
-
-    def __init__(self, now_s: float):
-        self._began_s = now_s
-        self._first: TaskProgress | None = None
-
-    def measure(self, progress: TaskProgress, now_s: float) -> Progress:
-        """Return the progress with its rate and the seconds left, as far as they are known."""
-        is_wait = progress.step.startswith("waiting")
-        if self._first is None or (progress.step != self._first.step and not is_wait):
-            self._first, self._began_s = progress, now_s
-        passed_s, rows = now_s - self._began_s, progress.rows - self._first.rows
-        eta_s, begun = None, self._first.fraction
-        if progress.fraction is not None and begun is not None and progress.fraction > begun:
-            # The rest of the source is assumed to take as long, for its size, as the part that is done.
-            eta_s = passed_s * (1 - progress.fraction) / (progress.fraction - begun)
-        return Progress(
-            rows=progress.rows,
-            num_bad=progress.num_bad,
-            first_bad=progress.first_bad,
-            fraction=progress.fraction,
-            step=progress.step,
-            rows_per_s=rows / passed_s if passed_s > 0 and rows > 0 else None,
-            eta_s=eta_s,
-        )

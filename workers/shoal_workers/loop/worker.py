@@ -65,7 +65,8 @@ class Worker:
         before_pass: Callable[[], object] = lambda: None,
         tracer: "Tracer | None" = None,
     ):
-        self.consumer, self.limits, self.cache = consumer, limits or Limits(), cache
+        self.consumer, self.id = consumer, consumer.name
+        self.limits, self.cache = limits or Limits(), cache
         self.encoder, self.reranker, self.indexes = encoder, reranker, indexes
         self.clock = clock or Clock(consumer.broker)
         self.pool = Pool(consumer.broker, consumer.keys)
@@ -84,11 +85,6 @@ class Worker:
         self._before_pass = before_pass
         self._stopping = stopping or threading.Event()
         self._aside: Batch | None = None
-
-    @property
-    def id(self) -> str:
-        """The name of the worker in the queue and in its heartbeat."""
-        return self.consumer.name
 
     def run(self) -> None:
         """Step until `stop` is called; while Redis does not answer, wait for it."""

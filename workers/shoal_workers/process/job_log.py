@@ -43,10 +43,6 @@ class EndedJob:
         job_id = delivery.put_as or outline.id
         return cls(delivery, job_id, outline.op, outline.traceparent, outline.num_texts, error=error)
 
-    def waited_s(self, now_s: float) -> float:
-        """Return the seconds that the job waited, until its begin or, without one, until `now_s`, in Unix seconds."""
-        return self.timings["queue_s"] if self.timings else self.delivery.queued_s(now_s)
-
     def to_heartbeat(self, now_s: float) -> dict[str, Any]:
         """Return the map for the heartbeat about the job, which was answered at `now_s`."""
         return {
@@ -86,7 +82,8 @@ class JobLog:
                 self._record(self._tracer, job, replying_at, ended_at)
 
     def _count(self, job: EndedJob, now_s: float) -> None:
-        wait_s, counters = job.waited_s(now_s), self.measurements.counters
+        counters = self.measurements.counters
+        wait_s = job.timings["queue_s"] if job.timings else job.delivery.queued_s(now_s)
         self.recent.add_wait(job.delivery.lane, wait_s, now_s)
         self.measurements.waits[job.delivery.lane].add(wait_s)
         if job.error:

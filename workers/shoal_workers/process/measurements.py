@@ -102,8 +102,8 @@ WINDOW_S, PART_S = 60.0, 5.0
 class RecentJobs:
     """The last jobs of a worker, and the longest wait of each lane in the last minute. Thread-safe."""
 
-    def __init__(self, max_jobs: int = MAX_JOBS):
-        self._jobs: deque[Mapping[str, Any]] = deque(maxlen=max_jobs)
+    def __init__(self) -> None:
+        self._jobs: deque[Mapping[str, Any]] = deque(maxlen=MAX_JOBS)
         self._longest: dict[tuple[str, int], float] = {}
         self._lock = Lock()
 

@@ -66,16 +66,13 @@ class Watchdog:
     def _run(self) -> None:
         while not self._stopped.is_set():
             try:
-                self._look()
+                if self._progress.age_s > self._timeout_s:
+                    self._end()
+                # Each call puts off the end of the process by the C thread.
+                faulthandler.dump_traceback_later(2 * self._timeout_s, exit=True, file=self._file)
             except (MemoryError, RuntimeError):  # no memory, or no C thread: the next look may succeed
                 log.debug("the watchdog could not look", exc_info=True)
             self._stopped.wait(self._every_s)
-
-    def _look(self) -> None:
-        """End the process if it is stalled; else postpone its end by the C thread."""
-        if self._progress.age_s > self._timeout_s:
-            self._end()
-        faulthandler.dump_traceback_later(2 * self._timeout_s, exit=True, file=self._file)
 
     def _end(self) -> None:
         try:
