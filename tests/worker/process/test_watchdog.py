@@ -15,13 +15,13 @@ from shoal_workers.process.crash_report import MAX_CHARS, CrashReports
 from shoal_workers.process.watchdog import EXIT_STALLED, STALLED_AFTER_S
 from shoal_workers.service.service import about
 
-#: A program with a watchdog that runs the line `what`, and prints the watchdog's report. The age of its progress does
+#: A program with a watchdog that runs the line `what`, and prints the watchdog's report. The age of its activity does
 #: not come from the clock: it is `age_s`, until the line sets another one.
 WATCHED = """
 import ctypes, sys, threading
-from shoal_workers.process.watchdog import Progress, Watchdog
+from shoal_workers.process.watchdog import Activity, Watchdog
 
-class SetProgress(Progress):
+class SetActivity(Activity):
     def __init__(self, age_s):
         super().__init__()
         self.num_looks, self._age_s = threading.Semaphore(0), age_s
@@ -34,9 +34,9 @@ class SetProgress(Progress):
 def say(summary, trace):
     print(summary, trace, flush=True)
 
-progress = SetProgress({age_s})
-progress.mark("encoding")
-watchdog = Watchdog(progress, {timeout_s}, sys.stderr, say)
+activity = SetActivity({age_s})
+activity.mark("encoding")
+watchdog = Watchdog(activity, {timeout_s}, sys.stderr, say)
 watchdog.start(); {what}
 watchdog.stop()
 """
@@ -66,19 +66,19 @@ def test_a_worker_that_hangs_and_cannot_report_it_is_ended_too() -> None:
 
 def test_a_worker_that_had_no_memory_for_a_moment_is_still_watched() -> None:
     fail = "import faulthandler; faulthandler.dump_traceback_later = lambda *_, **__: bytearray(2**62)"
-    look = "[progress.num_looks.acquire() for _ in range(3)]; progress._age_s = 3_601"
+    look = "[activity.num_looks.acquire() for _ in range(3)]; activity._age_s = 3_601"
     done = watched(f"{fail}; {look}; threading.Event().wait()", timeout_s=3_600, age_s=0)
     assert done.returncode == EXIT_STALLED, done.stderr
 
 
 def test_a_worker_that_makes_progress_goes_on() -> None:
-    done = watched("[progress.num_looks.acquire() for _ in range(3)]", timeout_s=3_600, age_s=3_599)
+    done = watched("[activity.num_looks.acquire() for _ in range(3)]", timeout_s=3_600, age_s=3_599)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
 def test_a_stalled_worker_is_not_ready(worker: Worker) -> None:
     assert about(worker)["state"] == "ready"
-    worker.progress.begun_s -= STALLED_AFTER_S  # as if its activity had begun earlier
+    worker.activity.begun_s -= STALLED_AFTER_S  # as if its activity had begun earlier
     assert about(worker)["state"] == "stalled"
     worker.pool.announce(worker.id, about(worker))
     assert worker.pool.ready() == {}

@@ -10,7 +10,7 @@ from shoal.queue.consumer import JobNotice
 from shoal_workers.encoding.encoder import EncodingPass, Pipeline, TokenizedText
 from shoal_workers.operations.work import INTERACTIVE, Work
 from shoal_workers.process.measurements import Measurements
-from shoal_workers.process.watchdog import Progress
+from shoal_workers.process.watchdog import Activity
 
 log = logging.getLogger(__name__)
 
@@ -43,9 +43,9 @@ class Batch:
         is_suspect = self.works[0].delivery.is_suspect
         return self.kind != INTERACTIVE and self.pipeline.encoder.runs_aside and not is_suspect
 
-    def start(self, progress: Progress, measurements: Measurements) -> None:
-        """Start the pass, aside if possible. It is marked in `progress` and counted in `measurements`."""
-        self._progress, self._measurements = progress, measurements
+    def start(self, activity: Activity, measurements: Measurements) -> None:
+        """Start the pass, aside if possible. It is marked in `activity` and counted in `measurements`."""
+        self._activity, self._measurements = activity, measurements
         self._started_s = time.perf_counter()
         self._note_pass(self.texts)
         encoder = self.pipeline.encoder
@@ -73,7 +73,7 @@ class Batch:
 
         If the pass fails, each text is encoded alone.
         """
-        self._progress.mark("encoding")
+        self._activity.mark("encoding")
         try:
             if self._passes is None:
                 raise RuntimeError("the passes could not be started")
@@ -96,6 +96,6 @@ class Batch:
             log.error("the engine failed on a text of %d tokens: %s", text.num_tokens, logs.places(error), extra=facts)
 
     def _note_pass(self, texts: Sequence[TokenizedText]) -> None:
-        self._progress.mark("encoding")
+        self._activity.mark("encoding")
         num_tokens = sum(text.num_tokens for text in texts)
         self._measurements.add_batch(len(texts), num_tokens, self.pipeline.bucketing.max_batch_tokens)

@@ -21,7 +21,7 @@ from shoal_workers.operations.served import Served
 from shoal_workers.operations.work import BULK, INTERACTIVE, LONG, Work
 from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.process.job_log import JobLog
-from shoal_workers.process.watchdog import Progress
+from shoal_workers.process.watchdog import Activity
 
 if TYPE_CHECKING:
     from shoal.process.spans import Tracer
@@ -70,11 +70,11 @@ class Worker:
         self.encoder, self.reranker, self.indexes = encoder, reranker, indexes
         self.clock = clock or Clock(consumer.broker)
         self.pool = Pool(consumer.broker, consumer.keys)
-        self.progress, self.log = Progress(), JobLog(consumer.name, self.clock, tracer)
+        self.activity, self.log = Activity(), JobLog(consumer.name, self.clock, tracer)
         self.counters = self.log.measurements.counters
         embeds = Pipeline(encoder, bucketing)
         reranks = Pipeline(reranker, reranker.bucketing(bucketing, encoder.model)) if reranker else None
-        served = Served(embeds, reranks, aliases, indexes, self.progress, self.clock.now)
+        served = Served(embeds, reranks, aliases, indexes, self.activity, self.clock.now)
         crash_reports = crash_reports or CrashReports(consumer.broker, consumer.keys)
         self.admission = Admission(consumer, self.pool, served, self.limits, cache, crash_reports, self.clock, self.log)
         self._notice = consumer.notice(INTERACTIVE)
@@ -91,7 +91,7 @@ class Worker:
         is_away = False
         while not self._stopping.is_set():
             try:
-                self.progress.mark("joining the pool")
+                self.activity.mark("joining the pool")
                 self._check_redis()
                 log.info("worker %s is taking jobs", self.id)
                 is_away = False
@@ -158,7 +158,7 @@ class Worker:
 
     def _take(self, block_s: float) -> None:
         """Take new jobs and jobs of dead workers; a suspect only if no pass is under way and no completed job waits."""
-        self.progress.mark("taking jobs")
+        self.activity.mark("taking jobs")
         self.clock.refresh()
         if self.consumer.more_suspects and not self._aside:
             self._answer()
@@ -172,12 +172,12 @@ class Worker:
 
     def _advance(self) -> int:
         """Compute the next pass, and meanwhile answer completed jobs; return the number of answered jobs."""
-        self.progress.mark("tokenizing")
+        self.activity.mark("tokenizing")
         self.scheduler.remove(self.admission.drop(self.scheduler.waiting()))
         batch = self.scheduler.next_batch((INTERACTIVE,) if self._aside else SHARES)
         if batch is None:
             return self._wait()
-        batch.start(self.progress, self.log.measurements)
+        batch.start(self.activity, self.log.measurements)
         if batch.may_run_aside:
             self._aside = batch
             return self._answer()
@@ -226,7 +226,7 @@ class Worker:
         works = [work for work in works if work.has_result or work.error]
         replying_at = time.time()
         answers = [(work, answer) for work in works if not work.error and (answer := work.answer())]
-        num_answered = self.consumer.reply([answer for _, answer in answers], lambda: self.progress.mark("replying"))
+        num_answered = self.consumer.reply([answer for _, answer in answers], lambda: self.activity.mark("replying"))
         self.log.note([work.ended() for work, _ in answers], replying_at)
         if self.cache is not None:
             entries = {digest: entry for work, _ in answers for digest, entry in work.new_entries().items()}

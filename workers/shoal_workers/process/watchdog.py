@@ -19,7 +19,7 @@ STALLED_AFTER_S = 5.0
 EXIT_STALLED = 70
 
 
-class Progress:
+class Activity:
     """The present activity of a worker and its age. The worker's thread marks it; other threads read it."""
 
     def __init__(self) -> None:
@@ -43,8 +43,8 @@ class Watchdog:
     `file`.
     """
 
-    def __init__(self, progress: Progress, timeout_s: float, file: TextIO, report: Callable[[str, str], None]):
-        self._progress = progress
+    def __init__(self, activity: Activity, timeout_s: float, file: TextIO, report: Callable[[str, str], None]):
+        self._activity = activity
         self._timeout_s = timeout_s
         self._file = file
         self._report = report
@@ -66,7 +66,7 @@ class Watchdog:
     def _run(self) -> None:
         while not self._stopped.is_set():
             try:
-                if self._progress.age_s > self._timeout_s:
+                if self._activity.age_s > self._timeout_s:
                     self._end()
                 # Each call puts off the end of the process by the C thread.
                 faulthandler.dump_traceback_later(2 * self._timeout_s, exit=True, file=self._file)
@@ -76,7 +76,7 @@ class Watchdog:
 
     def _end(self) -> None:
         try:
-            summary = f"stalled while {self._progress.doing}, for {self._progress.age_s:.0f} s"
+            summary = f"stalled while {self._activity.doing}, for {self._activity.age_s:.0f} s"
             log.critical("%s: the worker ends itself, to be started again", summary)
             self._report(summary, "".join(traceback.format_stack(sys._current_frames()[self._watched])))
         finally:

@@ -141,7 +141,7 @@ def watched(worker: Worker, crash_reports: CrashReports, file: TextIO, timeout_s
         crash_reports.write(worker.id, summary, trace)
         worker.pool.leave(worker.id, membership_of(worker.id))
 
-    watchdog = Watchdog(worker.progress, timeout_s, file, report)
+    watchdog = Watchdog(worker.activity, timeout_s, file, report)
     watchdog.start()
     try:
         yield
@@ -198,7 +198,7 @@ def about(worker: Worker, lane_limits: LaneLimits | None = None) -> dict[str, An
     """Return the contents of the worker's heartbeat, with the `lane_limits` that producers obey."""
     model, engine, now_s = worker.encoder.model, worker.encoder.engine, worker.clock.now()
     state = "unsynchronised" if worker.clock.is_uncertain else "ready"
-    if worker.progress.age_s > STALLED_AFTER_S:
+    if worker.activity.age_s > STALLED_AFTER_S:
         state = "stalled"
     return {
         "state": state,
