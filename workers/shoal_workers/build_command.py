@@ -85,8 +85,9 @@ def build(
     if nothing has changed, the current version stays. A build that was interrupted goes on when the same command is
     given again.
 
-    Documents that were added to the index while it was served, and deleted, stay so in the new version, whatever SOURCE
-    has. Where Redis does not answer, or with --local, changes that the current version lacks are left to later builds.
+    Documents that were added to the served index, or deleted from it, stay added or deleted in the new version,
+    whatever SOURCE has. If Redis does not answer, or with --local, changes that the current version lacks are left to
+    later builds.
 
     A new version is published when it is complete: workers that serve the index switch to it.
 
@@ -211,7 +212,7 @@ def _encoder(settings: Settings, client: "Client | None") -> Iterator["DocumentE
 
 
 def _unix_seconds(time: str | None) -> float | None:
-    """Return the Unix seconds of a time in Unix seconds or ISO 8601, which is local time unless it names a zone."""
+    """Return the Unix seconds of a time, given in Unix seconds or in ISO 8601 (local time without a zone)."""
     if time is None:
         return None
     try:

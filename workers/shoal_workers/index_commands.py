@@ -1,4 +1,4 @@
-"""The commands `shoal index` except `build` and `watch`: they change versions of an index, and served documents."""
+"""The commands `shoal index` except `build` and `watch`, for versions of an index and for served documents."""
 
 import json
 from contextlib import suppress
@@ -25,7 +25,7 @@ def index() -> None:
     """Build an index of your documents, and change it.
 
     INDEX is the name of an index or its folder. A name is one of SHOAL_INDEXES, or of a folder in SHOAL_INDEX_HOME.
-    Where a folder here has such a name, ./NAME is the folder.
+    If a folder here has the same name, ./NAME is the folder.
     """
 
 
@@ -40,8 +40,9 @@ index.add_command(build)
 def migrate(settings: Settings, index_name: str, no_publish: bool, local: bool) -> None:
     """Embed the documents of INDEX anew, and publish the new version when it is done.
 
-    The model is the pool's, or with --local the one of the settings. The source is the version that is served, until
-    then; documents that were added and deleted since are folded in. Interrupted, the same command goes on.
+    The model is the pool's, or with --local the model of the settings. The source is the current version, which is
+    served until then; documents that were added and deleted since are folded in. After an interruption, the same
+    command goes on.
     """
     from shoal_workers.process.processors import limit_native_threads
 
@@ -61,7 +62,7 @@ def migrate(settings: Settings, index_name: str, no_publish: bool, local: bool) 
 def add(settings: Settings, index_name: str, source: str, text_column: str | None, id_column: str) -> None:
     """Add the documents in SOURCE to INDEX, a name, while it is served: at most 10,000.
 
-    Each takes the place of the one that has its id. Searches find them within 2 s. SOURCE is a file as of a build.
+    Each replaces the document that has its id. Searches find them within 2 s. SOURCE is a file, as for a build.
     """
     from shoal.client.redis.client import Client
     from shoal.records.source import Source
@@ -92,7 +93,7 @@ def remove(settings: Settings, index_name: str, ids: tuple[str, ...]) -> None:
 @click.argument("index_name", metavar="INDEX")
 @settings_options(*FOLDER_SETTINGS)
 def list_(settings: Settings, index_name: str) -> None:
-    """List the versions of an index, the one that was built last first; the current one has an asterisk."""
+    """List the versions of an index, newest first; the current version has an asterisk."""
     from shoal_workers.index.versions import list_versions
 
     for version in list_versions(_folder(settings, index_name)):
@@ -113,7 +114,7 @@ def list_(settings: Settings, index_name: str) -> None:
 def publish(settings: Settings, index_name: str, version: str) -> None:
     """Make VERSION the current one: workers that serve the index switch to it.
 
-    A version of another model than that of the pool, if one answers, is refused.
+    If a pool answers, a version of another model than the pool's is refused.
     """
     _switch(settings, index_name, version)
 

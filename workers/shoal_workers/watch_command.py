@@ -109,8 +109,8 @@ def watch(context: click.Context, /, source: str, every_s: float, **options: Any
     """Build an index from SOURCE now, and again whenever it changes.
 
     SOURCE is a file or folder of this machine. A change is built when nothing has changed from one look to the next.
-    Only texts that are new are embedded. What is wrong with a source is printed, and the index stays as it was; it runs
-    until Ctrl-C. The other options are those of `shoal index build`.
+    Only new texts are embedded. Errors of the source are printed, and the index stays as it was. The command runs until
+    Ctrl-C. The other options are the ones of `shoal index build`.
     """
     from shoal.records.source import Source
     from shoal.records.source_file import is_url

@@ -1,4 +1,4 @@
-"""Long jobs, as a program with access to Redis submits, reads, pauses, resumes, cancels and deletes them."""
+"""Long jobs: any program with access to Redis can submit, read, pause, resume, cancel and delete them."""
 
 import secrets
 import time
@@ -56,7 +56,7 @@ _LOOK_EVERY_S = 0.1
 
 
 class LongJobs(Closing):
-    """The long jobs of a pool, in the keys of RQ. Thread-safe; connects on first use, and needs the `jobs` extra then.
+    """The long jobs of a pool, which RQ keeps in Redis. Thread-safe. The first use connects and needs the extra `jobs`.
 
     Every method raises Unavailable if Redis does not answer, Overloaded if Redis is full, Unsupported if it is a
     cluster, and MissingExtra without RQ. Methods with a job's id raise UnknownJob, also for a job that another program
@@ -152,7 +152,7 @@ class LongJobs(Closing):
             return True
 
     def pause(self, job_id: str) -> str:
-        """Pause a job and return its status: at first still `running`. Raises InvalidRequest if the job has ended."""
+        """Pause a job and return its status: a running job stops soon afterwards. Raises InvalidRequest if it ended."""
 
         def change(job: "LongJob", pipeline: "Pipeline") -> None:
             _refuse_end(job, "paused")
@@ -176,7 +176,7 @@ class LongJobs(Closing):
         return self._change(job_id, change)
 
     def cancel(self, job_id: str) -> str:
-        """Cancel a job that has not ended, and return its status: for a running job at first still `running`."""
+        """Cancel a job that has not ended, and return its status: a running job stops a moment later."""
 
         def change(job: "LongJob", pipeline: "Pipeline") -> None:
             if job.status == "running":
@@ -264,7 +264,7 @@ class LongJobs(Closing):
         raise _unknown(job_id)
 
     def _change(self, job_id: str, write: "Callable[[LongJob, Pipeline], None]") -> str:
-        """Change a job in one transaction and return its status; a change by others meanwhile repeats `write`."""
+        """Change a job in one transaction and return its status. `write` runs again if the job changes meanwhile."""
         with self._broker.lending():
             job = self._get(job_id)
             if not job.change(lambda pipeline: write(job, pipeline)):
@@ -295,7 +295,7 @@ def new_job_id() -> str:
 
 
 def _id_in(name: bytes) -> str:
-    """Return the bytes as the id of a job, or an empty text if they are not one."""
+    """Return the bytes as text if they are a valid id of a job, else an empty text."""
     text = name.decode(errors="replace")
     return text if JOB_ID.fullmatch(text) else ""
 

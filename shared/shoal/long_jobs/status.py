@@ -1,4 +1,4 @@
-"""The state of a long job for clients, and without private paths for HTTP and webhooks."""
+"""The state of a long job for clients. Its forms for HTTP and webhooks contain no private paths."""
 
 import re
 from collections.abc import Mapping
@@ -108,7 +108,7 @@ def public_text(text: str, settings: Settings) -> str:
 
 def public_values(value: Any, settings: Settings) -> Any:
     """Return a value for JSON, with paths in all its texts relative to the folders for files and indexes."""
-    # The replacement of each folder, by patterns for its given path and for its path with all links followed.
+    # The patterns of each folder, for its path as given and with all links followed, and their replacements.
     above = (settings.files_folder, settings.index_home_folder)
     ways = {f"{re.escape(str(path))}/": "" for folder in above for path in (folder.resolve(), folder)}
     for name, folder in settings.index_folders().items():

@@ -10,7 +10,7 @@ _UNPRINTABLE = (
     range(0xD800, 0xE000),
 )
 
-#: Their escapes in JSON.
+#: The escapes of these characters in JSON.
 _ESCAPES = {code: f"\\u{code:04x}" for codes in _UNPRINTABLE for code in codes} | {9: r"\t", 10: r"\n", 13: r"\r"}
 
 

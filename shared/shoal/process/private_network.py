@@ -150,7 +150,7 @@ class _CheckedConnection(HTTPConnection):
             raise
 
     def shut_down(self) -> None:
-        """End reads and writes under way in another thread; the socket stays open."""
+        """Interrupt reads and writes in another thread. The socket stays open."""
         self.is_shut_down = True
         with suppress(OSError, AttributeError):  # there may be no socket yet, or no longer
             socket.socket.shutdown(self.sock, socket.SHUT_RDWR)

@@ -163,7 +163,7 @@ class RateMeter:
 
 
 class TaskBar:
-    """The progress of a long job on standard error: a function that the job's task calls with each report."""
+    """The progress of a long job on standard error. The job calls the bar with each report."""
 
     def __init__(self, *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic):
         self._clock, self._meter = clock, RateMeter()

@@ -12,10 +12,10 @@ from pathlib import Path
 
 @contextmanager
 def limited_memory(max_bytes: int, num_held: Callable[[], int] = lambda: 0) -> Iterator[None]:
-    """Let allocations beyond `max_bytes` more than the process has now fail with MemoryError, on Linux.
+    """Limit this process, on Linux, to `max_bytes` more memory than it has now: beyond that, allocations fail.
 
     `num_held()` of the `max_bytes` are allocated already. The limit is on the whole process, so the `with` block should
-    be short.
+    be short. A failed allocation raises MemoryError.
     """
     if sys.platform != "linux":
         yield
@@ -29,7 +29,7 @@ def limited_memory(max_bytes: int, num_held: Callable[[], int] = lambda: 0) -> I
 
 
 def limit_memory(max_bytes: int) -> None:
-    """Let allocations beyond `max_bytes` more than the process has now fail with MemoryError, on Linux."""
+    """Limit this process, on Linux, to `max_bytes` more memory than it has now: beyond that, allocations fail."""
     if sys.platform != "linux":
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)

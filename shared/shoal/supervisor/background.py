@@ -29,7 +29,7 @@ def detach(settings: Settings) -> Path | None:
     # Append, because a second start at the same moment must not overwrite the lines of the first.
     output = os.open(logfile, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     os.truncate(output, 0)
-    if not (pid := os.fork()):  # a fork need not load the modules again
+    if not (pid := os.fork()):  # a fork has all modules loaded already
         _leave_terminal(output)
         return logfile
     os.close(output)
@@ -69,7 +69,7 @@ def _wait_for_summary(pid: int, logfile: Path) -> None:
 
 
 def stop(settings: Settings) -> str:
-    """Stop the process that serves from the home folder, and return a line about it for the user."""
+    """Stop the process that serves from the home folder, and return a message for the user."""
     pid = running_pid(settings)
     if pid is None:
         return f"nothing runs in {settings.home_folder}"

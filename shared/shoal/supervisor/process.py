@@ -29,7 +29,7 @@ _KEPT_LINES = 20
 
 @dataclass(slots=True)
 class Service:
-    """A child process, the leader of its own process group, with `stop_within_s` seconds to end when it should stop.
+    """A child process in its own process group. `stop` kills it if it does not end within `stop_within_s` seconds.
 
     `errors` has the last lines of its standard error. They are also copied to the standard error of this process,
     except Shoal's own errors, which the supervisor reports.
@@ -81,7 +81,7 @@ class Service:
         self.kill()
 
     def send_kill(self) -> None:
-        """Kill all processes of the group without a wait for their end. Safe in a signal handler."""
+        """Kill all processes of the group, but do not wait for their end. Safe in a signal handler."""
         if self.process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)

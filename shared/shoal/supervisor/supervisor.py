@@ -41,7 +41,7 @@ _open_url = build_opener(ProxyHandler({})).open
 
 
 class Supervisor:
-    """The processes that the settings ask for, with an own Redis if the settings name none. Raises PortInUse."""
+    """The processes that the settings ask for, and a private Redis if the settings name none. Raises PortInUse."""
 
     def __init__(self, settings: Settings):
         own_redis = not settings.redis_url
@@ -122,7 +122,7 @@ class Supervisor:
         self._check_stop()
         if redis.exit_code() is not None:
             raise NotReady(embedded.why_it_ended(self.settings))
-        try:  # the answer must come from this Redis: one of another service, started now too, may have got the port
+        try:  # check which Redis answers: the Redis of another service may have taken the port first
             return redis.process is not None and f"process_id:{redis.process.pid}\r".encode() in self._ask(
                 "INFO", "server"
             )
@@ -149,7 +149,7 @@ class Supervisor:
         return is_ready(self.settings) and self._has_own_workers()
 
     def _has_own_workers(self) -> bool:
-        """Return True if the own workers are ready. The API is ready as soon as any worker of the pool is."""
+        """Return True if this service's workers are ready. The API is ready as soon as any worker of the pool is."""
         from shoal.broker.broker import Broker
         from shoal.queue.pool import Pool
 

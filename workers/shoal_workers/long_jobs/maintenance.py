@@ -25,8 +25,7 @@ log = logging.getLogger(__name__)
 #: the keys of its job within this time.
 LOOK_FIRST_S = 4.0
 
-#: Longest time between the moment when a worker takes a job from the queue and its begin, in seconds. After a longer
-#: time, the worker is dead.
+#: Longest time between the take of a job and the begin of its run, in seconds. A worker that needs longer has died.
 BETWEEN_S = 4.0
 
 #: Longest pause between two rounds, in seconds. After a longer one, the runner watches for `LOOK_FIRST_S` again.
@@ -90,7 +89,7 @@ class Maintenance:
                 self._connection.lrem(key, 0, name)
 
     def _enqueue_due(self) -> None:
-        """Put the jobs into the queue whose retry is due."""
+        """Put the jobs whose retry is due into the queue."""
         key, is_long = self._queue.scheduled_job_registry.key, self._queue.name.endswith(LONG)
         for name in self._connection.zrangebyscore(key, 0, time.time(), start=0, num=100):
             if not self._enqueue(name, JobStatus.SCHEDULED, at_front=is_long):

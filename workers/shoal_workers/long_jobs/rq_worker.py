@@ -1,8 +1,8 @@
 """An RQ worker for long jobs: a process that takes jobs from its queue and starts a child process for each job.
 
-The worker stops a job by a kill of its process. Each job saves what it needs to continue, so a pause, a cancellation,
-the stop of the runner and a crash are the same case. Unlike RQ's worker, this one obeys nothing that is written in
-Redis: it listens to no commands, calls no callbacks, and sends none of RQ's webhooks.
+The worker stops a job by killing its process. Each job saves the data that it needs to continue, so a pause, a
+cancellation, the stop of the runner and a crash are the same case. Other programs that write into Redis cannot control
+the worker as they can control RQ's: it listens to no commands, calls no callbacks, and sends none of RQ's webhooks.
 """
 
 import logging
@@ -39,12 +39,12 @@ log = logging.getLogger(__name__)
 #: The signals that ask a worker to end.
 STOPS = (signal.SIGTERM, signal.SIGINT)
 
-#: Seconds between two heartbeats for a job, at which the worker also looks whether the job is to stop; and the age of
-#: the last heartbeat at which the job is abandoned, in seconds.
+#: Seconds between two heartbeats of a running job, and the age of the last heartbeat at which the job is abandoned. At
+#: each heartbeat, the worker also looks whether the job should stop.
 HEARTBEAT_S, ALIVE_S = 1, 8
 
-#: Longest wait for a job until the worker's next heartbeat, and time for which a worker without one stays listed, in
-#: seconds.
+#: Longest wait for a job before the next heartbeat of the worker, and the age of the last heartbeat at which the worker
+#: is no longer listed, in seconds.
 TAKE_S, LISTED_S = 2, 15
 
 
@@ -76,7 +76,7 @@ class LongJobWorker(Worker):
     # Taking jobs
 
     def run(self) -> None:
-        """Do jobs until a signal asks the worker to end. Raises redis-py's errors; it is of no use after one.
+        """Do jobs until a signal asks the worker to end. Raises redis-py's errors, after which a new worker is needed.
 
         RQ's own loop would end with a traceback when Redis is full. Its start would listen to commands, by which any
         program with access to Redis could end this worker or its jobs.
@@ -102,7 +102,7 @@ class LongJobWorker(Worker):
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
         """Renew all keys that list the worker as alive, because Redis may have lost some."""
         if self._stop_requested and self.get_state() != WorkerStatus.BUSY:
-            raise StopRequested  # once more: an error raised by `request_stop` within a log call is swallowed there
+            raise StopRequested  # again, because `request_stop` may have raised it within a log call, which drops it
         whole = self.connection.pipeline() if pipeline is None else pipeline
         super().heartbeat(LISTED_S, whole)
         whole.hset(self.key, mapping={**self.serialize(), "state": self.get_state()})
@@ -185,13 +185,13 @@ class LongJobWorker(Worker):
     # In the process of a job
 
     def setup_work_horse_signals(self) -> None:
-        """Let the process of a job end by signals, and with its worker."""
+        """Let the process of a job end at a signal, and with its worker."""
         die_with_parent(signal.SIGKILL, self.pid or 0)
         super().setup_work_horse_signals()  # type: ignore[no-untyped-call]
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
     def perform_job(self, job: Any, queue: Queue, execution: Any) -> bool:
-        """Do the job, and write its result or error. Raises Unavailable or Overloaded if Redis does not accept that."""
+        """Do the job, and write its result or error. Raises Unavailable or Overloaded if that cannot be written."""
         progress = ProgressLog(job, execution.id, self._broker.translated)
         with self._traced(job), self._broker.translated():
             try:

@@ -91,9 +91,9 @@ class RunnableJob(LongJob):
     def break_off(
         self, worker: str, execution: Execution, error: ShoalError | None, passes: bool = True, trace: str = ""
     ) -> bool:
-        """End a run that was stopped, or with an error, after which the job is tried again if the error `passes`.
+        """End a run that was stopped or failed; return False if the job now belongs to another run.
 
-        Return False if the job now belongs to another run.
+        After an error that `passes`, the job is tried again while it has retries.
         """
 
         def write(pipeline: "Pipeline") -> None:

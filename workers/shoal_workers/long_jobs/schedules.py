@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 #: The fields of a schedule that are not arguments of its job.
 FIELDS = ("cron", "kind", "webhook")
 
-#: The client's name of scheduled jobs. No key of the API can have this name.
+#: The name of the client that submits scheduled jobs. No key of the API can have this name.
 CLIENT = ":schedule"
 
 

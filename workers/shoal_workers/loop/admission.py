@@ -39,8 +39,8 @@ NO_REPORT = "ended without a report: killed, or out of memory"
 #: connections got 0.91 of the answers a second, and a client beside 1,000 others waited twice as long.
 MAX_JOBS = 32
 
-#: Interval at which a worker looks for jobs that Redis gave it in an answer that did not arrive, and takes its turn to
-#: look for jobs of dead workers, in seconds.
+#: Interval at which a worker looks for its own jobs from lost answers of Redis and, unless another worker has just
+#: looked, for jobs of dead workers, in seconds.
 RECLAIM_EVERY_S = 1.0
 
 #: Interval at which a worker checks that its jobs still belong to it, in seconds.
@@ -56,7 +56,7 @@ SERVED_KNOWN_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits on the jobs that a worker admits, and on the texts of a pass and the wait for them."""
+    """Limits on admitted jobs, on the texts of a pass, and on the wait for more texts."""
 
     max_job_texts: int = 1_024
     max_text_chars: int = 2**20
@@ -106,7 +106,7 @@ class Admission:
         return works
 
     def distrust_heartbeats(self) -> None:
-        """Assume that all workers are alive until each has had time for a heartbeat again. Redis was away."""
+        """After Redis was away, assume that all workers are alive until each has had time for a heartbeat."""
         self._trust_heartbeats_at = time.monotonic() + ALIVE_S
 
     def _reclaim(self, held: Collection[Work]) -> None:

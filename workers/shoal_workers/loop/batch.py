@@ -55,7 +55,7 @@ class Batch:
             traceback.clear_frames(error.__traceback__)  # frees the memory of their variables
 
     def ends_within(self, seconds: float, notice: JobNotice) -> bool:
-        """Wait `seconds` at most, or until the notice; return True if the pass has ended, failed or grown old."""
+        """Wait at most `seconds`, or until the notice; return True if the pass has ended, failed or is overdue."""
         until = time.perf_counter() + seconds
         while self._passes is not None and time.perf_counter() - self._started_s <= WAIT_FROM_S:
             left_s = until - time.perf_counter()

@@ -24,8 +24,8 @@ MAX_PREEMPTIBLE_S = 0.012
 MIN_PREEMPTIBLE_TOKENS = 64
 
 
-#: The kinds of jobs in the order of their priority, each with its share: the tokens that a waiting kind earns by each
-#: served token of a kind before it.
+#: The kinds of jobs in the order of their priority, each with its share: the tokens that a waiting kind earns for each
+#: computed token of an earlier kind.
 SHARES = {INTERACTIVE: 1.0, LONG: 1 / 4, BULK: 1 / 8}
 
 
@@ -176,12 +176,12 @@ class Scheduler:
         return max(least, pipeline.cost_within(MAX_ASIDE_S if pipeline.encoder.runs_aside else MAX_PREEMPTIBLE_S))
 
     def _charge(self, served: str, num_tokens: int) -> None:
-        """Add their share of the served tokens to the waiting kinds of lower priority; subtract them from `served`."""
+        """Credit the waiting kinds of lower priority with their share of the tokens, and charge them to `served`."""
         kinds = list(SHARES)
         for kind in kinds[kinds.index(served) + 1 :]:
             credit = min(self._credit[kind] + SHARES[kind] * num_tokens, self._max_batch_tokens)
             self._credit[kind] = credit if self._waiting[kind] else 0.0
-        # A pass with a long text may have more tokens than the kind has earned: its next pass is then later.
+        # A pass with a long text may have more tokens than the kind has earned. The kind's next pass is then later.
         self._credit[served] = max(-self._max_batch_tokens, self._credit[served] - num_tokens)
 
     # Complete

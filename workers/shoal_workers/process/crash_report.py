@@ -30,7 +30,7 @@ MAX_END_S, LOOK_EVERY_S = 4.0, 0.05
 
 
 class CrashReports:
-    """The crash reports of a pool's workers. Crashed workers leave files in `folder`, which go to Redis from there."""
+    """The crash reports of a pool's workers. A crashed worker leaves a file in `folder`; others copy it to Redis."""
 
     def __init__(self, broker: Broker, keys: Keys, folder: Path | None = None):
         self._broker = broker

@@ -38,7 +38,7 @@ def has_ended(name: str) -> bool:
 def _is_gone(pid: int) -> bool:
     """Return True if no process has this id, or only a zombie has it."""
     try:
-        os.kill(pid, 0)  # sends nothing
+        os.kill(pid, 0)  # sends no signal, and fails if there is no such process
     except ProcessLookupError:
         return True
     except OSError:  # the process belongs to another user
@@ -58,7 +58,7 @@ def _pid_namespace() -> int:
         return 0
 
 
-#: Every how many announcements one has the contents of the heartbeat.
+#: One of this number of announcements has the contents of the heartbeat.
 CONTENTS_EVERY = 5
 
 #: Fields of the contents that are announced immediately after a change.
@@ -87,7 +87,7 @@ class Heartbeat:
         self._every_s = every_s
         self._membership = membership
         self._note_sharing = note_sharing
-        self._names: tuple[str, ...] = ()  # of the workers that share the processors, this one included
+        self._names: tuple[str, ...] = ()  # the names of all workers that share the processors
         self._num_sharing = 0
         self._stopped = threading.Event()
         self._announced: list[object] = []

@@ -68,7 +68,7 @@ class Watchdog:
             try:
                 if self._activity.age_s > self._timeout_s:
                     self._end()
-                # Each call puts off the end of the process by the C thread.
+                # Each call restarts the time after which the C thread ends the process.
                 faulthandler.dump_traceback_later(2 * self._timeout_s, exit=True, file=self._file)
             except (MemoryError, RuntimeError):  # no memory, or no C thread: the next look may succeed
                 log.debug("the watchdog could not look", exc_info=True)

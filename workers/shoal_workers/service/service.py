@@ -66,7 +66,7 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
     log.info("%s runs on %s in %s", encoder.model.name, encoder.engine.name, encoder.engine.precision)
     reranker = open_reranker(settings, share.threads)
     stopping = Event()
-    for number in (signal.SIGTERM, signal.SIGINT):  # earlier signals end the process at once, as it has no jobs
+    for number in (signal.SIGTERM, signal.SIGINT):  # before, signals end the process at once, because it has no jobs
         signal.signal(number, lambda *_: stopping.set())
     sizes = {"max_reply_bytes": settings.max_reply_mb * 2**20, "max_unread_bytes": settings.max_result_mb * 2**20}
     indexes = OpenIndexes.from_settings(settings, encoder.model, share.threads, ChangeLog(broker, keys), stopping)
@@ -102,7 +102,7 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
 
 
 def raise_limit_of_open_files() -> None:
-    """Raise this process's limit of open files as far as the system allows. Its usual 1,024 include mapped files."""
+    """Raise the limit of open files as far as the system allows. It is often 1,024, and mapped files count."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = sys.maxsize if hard == resource.RLIM_INFINITY else hard
     if soft != resource.RLIM_INFINITY:
