@@ -63,7 +63,7 @@ def test_top_escapes_hostile_names(pool: dict[str, str]) -> None:
     assert not any(line.startswith("workers alive") for line in found)
 
 
-def test_dead_letters(pool: dict[str, str], queue: Queue) -> None:
+def test_dead_letters_escape_hostile_texts(pool: dict[str, str], queue: Queue) -> None:
     fields = {"job": Embed([HOSTILE], id="a").pack(), "traceback": f"line 1\n{HOSTILE}\r\nline 2"}
     names = dict.fromkeys(("reason", "lane", "worker"), HOSTILE)
     letter = queue.redis.xadd(queue.keys.dead, fields | names | {"deliveries": "3"}).decode()
@@ -81,7 +81,7 @@ def test_dead_letters(pool: dict[str, str], queue: Queue) -> None:
 
 
 @pytest.mark.wide
-def test_long_jobs(pool: dict[str, str], settings: Settings, rq: Rq) -> None:
+def test_long_jobs_escape_hostile_texts(pool: dict[str, str], settings: Settings, rq: Rq) -> None:
     with LongJobs(settings) as jobs:
         job_id = jobs.submit("embed_file", {"source": HOSTILE, "out": "x"}, client=HOSTILE)
     assert [line for line in lines("job", "list", **pool) if SHOWN in line]
@@ -91,7 +91,9 @@ def test_long_jobs(pool: dict[str, str], settings: Settings, rq: Rq) -> None:
         assert found["arguments"]["source"] == HOSTILE
 
 
-def test_a_hit(pool: dict[str, str], keys: Keys, stub: StubWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hit_escapes_hostile_texts(
+    pool: dict[str, str], keys: Keys, stub: StubWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hit = {"id": "1", "score": 0.5, "text": f"first\n{HOSTILE}", "topic": HOSTILE}
     monkeypatch.setattr("api_stub._hits", lambda job: [[hit]])
     found = lines("search", "storm", "--fields", "topic", **pool)

@@ -133,7 +133,7 @@ class TestAllowedPath:
         (tmp_path / "files" / "link").symlink_to(tmp_path / "other")
         assert allowed_path("link/a.csv", settings) == str(files.parent / "other" / "a.csv")
 
-    def test_others_are_refused(self, settings: Settings) -> None:
+    def test_other_paths_are_refused(self, settings: Settings) -> None:
         for path in ("/etc/passwd", "../secret/a", "file:///etc/passwd", "a/../../secret/a"):
             with pytest.raises(PathNotAllowed, match=r"is below none of the folders.*SHOAL_ROOTS"):
                 allowed_path(path, settings)

@@ -6,10 +6,10 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO, TypeVar
 
 from shoal.errors import NotReady
+from shoal.process.closing import Closing
 from shoal.process.printable import printable
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class Progress:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.ended.set()
         self._thread.join()
         self.finish()
@@ -162,17 +162,15 @@ class RateMeter:
         return rows / passed_s if passed_s > 0 and rows > 0 else None, eta_s
 
 
-class TaskBar:
+class TaskBar(Closing):
     """The progress of a long job on standard error. The job calls the bar with each report."""
 
     def __init__(self, *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic):
         self._clock, self._meter = clock, RateMeter()
         self._status_line = _StatusLine(stream, clock())
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def close(self) -> None:
+        """Remove the line on a terminal."""
         self._status_line.clear()
 
     def __call__(self, progress: "TaskProgress", rows_per_s: float | None = None, eta_s: float | None = None) -> None:
@@ -215,13 +213,10 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
-#: Longest wait by default, in seconds.
-WITHIN_S = 120.0
-
 _POLL_EVERY_S = 0.02
 
 
-def wait_until(what: str, is_done: Callable[[], bool], within_s: float = WITHIN_S) -> None:
+def wait_until(what: str, is_done: Callable[[], bool], within_s: float = 120.0) -> None:
     """Wait with lines of progress until `is_done` returns True. Raises NotReady after `within_s` seconds."""
     started = time.monotonic()
     progress = Progress(f"waiting for {what}")

@@ -32,13 +32,10 @@ def limit_memory(max_bytes: int) -> None:
     """Limit this process, on Linux, to `max_bytes` more memory than it has now: beyond that, allocations fail."""
     if sys.platform != "linux":
         return
+    data_bytes = int(Path("/proc/self/statm").read_bytes().split()[5]) * resource.getpagesize()
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    lowest = min(limit for limit in (_data_bytes() + max_bytes, soft, hard) if limit != resource.RLIM_INFINITY)
+    lowest = min(limit for limit in (data_bytes + max_bytes, soft, hard) if limit != resource.RLIM_INFINITY)
     resource.setrlimit(resource.RLIMIT_DATA, (lowest, hard))
-
-
-def _data_bytes() -> int:
-    return int(Path("/proc/self/statm").read_bytes().split()[5]) * resource.getpagesize()
 
 
 _PR_SET_PDEATHSIG = 1

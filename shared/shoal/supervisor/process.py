@@ -39,9 +39,9 @@ class Service:
     command: list[str]
     environment: dict[str, str]
     stop_within_s: float = STOP_WITHIN_S
-    process: "subprocess.Popen[bytes] | None" = field(default=None)
+    process: "subprocess.Popen[bytes] | None" = None
     errors: "deque[str]" = field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
-    _reader: threading.Thread | None = field(default=None)
+    _reader: threading.Thread | None = None
 
     def start(self) -> None:
         """Start the process. Linux sends it SIGTERM if this process dies."""

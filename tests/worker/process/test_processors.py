@@ -7,7 +7,7 @@ from shoal_workers.process import processors
 from shoal_workers.service.resizing import GROW_AFTER_S, SHRINK_AFTER_S, ProcessorShare
 
 
-def test_the_quota_of_both_versions(tmp_path: Path) -> None:
+def test_the_quota_is_read_from_both_versions_of_control_groups(tmp_path: Path) -> None:
     v2, v1, period = (tmp_path / name for name in ("cpu.max", "quota", "period"))
     assert processors.quota(v2, v1, period) is None
     period.write_text("100000\n")
@@ -20,7 +20,7 @@ def test_the_quota_of_both_versions(tmp_path: Path) -> None:
         assert processors.quota(v2, v1, period) == expected
 
 
-def test_this_machine() -> None:
+def test_the_processors_of_this_machine_are_found() -> None:
     assert 0 < processors.available() <= len(os.sched_getaffinity(0))
     assert processors.machine_id() == processors.machine_id() != ""
 

@@ -63,8 +63,9 @@ def build_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, r
     _check_writable(request.name, folder)
     with Client.from_settings(settings) as client:
         encoder, changes = PoolEncoder.find(client), changes_of(request.name, client)
-        given: dict[str, Any] = {"resume_key": job_id, "changes": changes}
-        result = long_tasks.build_index(request, folder, encoder, report, settings=settings, **given)
+        result = long_tasks.build_index(
+            request, folder, encoder, report, settings=settings, resume_key=job_id, changes=changes
+        )
         progress = TaskProgress(result.count + result.num_bad, result.num_bad, result.first_bad, 1.0, "uploading")
         upload_index(settings, folder, lambda: report(progress), is_published=result.is_published)
         if changes:  # not earlier: until the upload, other machines serve an older version, which needs the changes

@@ -71,8 +71,9 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
     sizes = {"max_reply_bytes": settings.max_reply_mb * 2**20, "max_unread_bytes": settings.max_result_mb * 2**20}
     indexes = OpenIndexes.from_settings(settings, encoder.model, share.threads, ChangeLog(broker, keys), stopping)
     resizing = Resizing(share.threads, [encoder, *([reranker] if reranker else [])], indexes.resize)
+    worker_id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
     worker = Worker(
-        Consumer(broker, keys, new_worker_id(), settings.result_ttl_s, **sizes),
+        Consumer(broker, keys, worker_id, settings.result_ttl_s, **sizes),
         encoder,
         indexes,
         Bucketing(settings.max_batch_tokens, encoder.model.shares_rows),
@@ -109,15 +110,8 @@ def raise_limit_of_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(MAX_FILES, allowed)), hard))
 
 
-def new_worker_id() -> str:
-    """Return an id for a worker of this process, from the host's name, the process id and a random part."""
-    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-
-
 @contextmanager
-def announced(
-    worker: Worker, lane_limits: LaneLimits, note_sharing: Callable[[int], object] = lambda _: None
-) -> Iterator[None]:
+def announced(worker: Worker, lane_limits: LaneLimits, note_sharing: Callable[[int], object]) -> Iterator[None]:
     """Announce the worker to the pool during the `with` block, and call `note_sharing` as `Heartbeat` says."""
     heartbeat = Heartbeat(
         worker.pool,
