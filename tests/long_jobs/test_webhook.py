@@ -31,7 +31,7 @@ class Receiver(HTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.received: list[tuple[dict[str, str], bytes]] = []
         self.statuses: list[int] = []
-        self.url = f"http://127.0.0.1:{self.server_port}/told?a=b"
+        self.url = f"http://127.0.0.1:{self.server_port}/reports?a=b"
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -81,11 +81,11 @@ def test_a_runner_reports_the_end_of_each_job(own_redis: RedisServer, tmp_path: 
         place.jobs.cancel(ids[2])
         place.start(webhook_secret=SECRET, private_hosts="127.0.0.1")
         wait_until(lambda: len(receiver.received) == 5)
-        told = [json.loads(body) for headers, body in receiver.received if is_signed(headers, body)]
-        assert len(told) == 5
-        states = {values["id"]: (values["status"], values["result"]) for values in told}
+        reports = [json.loads(body) for headers, body in receiver.received if is_signed(headers, body)]
+        assert len(reports) == 5
+        states = {values["id"]: (values["status"], values["result"]) for values in reports}
         assert states == {ids[0]: ("done", "done"), ids[1]: ("failed", None), ids[2]: ("cancelled", None)}
-        assert all("webhook" not in values for values in told)
+        assert all("webhook" not in values for values in reports)
         sent = {"url": receiver.url.removesuffix("?a=b"), "status": "sent", "answer": 200, "error": None}
         wait_until(lambda: all(place.jobs.status(job_id).webhook == sent for job_id in ids))
     place.close()
@@ -97,11 +97,11 @@ def test_a_webhook_that_is_not_sent_is_shown_with_the_reason(own_redis: RedisSer
     place = Place(own_redis, tmp_path)
     arguments = {"folder": str(tmp_path), "times": 0, "dies": False}
     refused, unanswered = (
-        place.jobs.submit("recover", arguments, webhook=f"http://{host}:1/told?a=b")
+        place.jobs.submit("recover", arguments, webhook=f"http://{host}:1/reports?a=b")
         for host in ("127.0.0.2", "127.0.0.1")
     )
-    told = {"url": "http://127.0.0.2:1/told", "status": "pending", "answer": None, "error": None}
-    assert place.jobs.status(refused).webhook == told
+    pending = {"url": "http://127.0.0.2:1/reports", "status": "pending", "answer": None, "error": None}
+    assert place.jobs.status(refused).webhook == pending
     assert [listed.webhook for listed in place.jobs.list()] == [None, None]
     place.start(private_hosts="127.0.0.1")
 
@@ -110,8 +110,8 @@ def test_a_webhook_that_is_not_sent_is_shown_with_the_reason(own_redis: RedisSer
 
     wait_until(lambda: webhook_of(refused)["error"] and webhook_of(unanswered)["error"])
     found = [webhook_of(job_id) for job_id in (refused, unanswered)]  # the second is sent again later
-    assert [told["status"] for told in found] == ["failed", "pending"]
-    assert [told["error"]["code"] for told in found] == ["address_not_allowed", "unavailable"]
+    assert [webhook["status"] for webhook in found] == ["failed", "pending"]
+    assert [webhook["error"]["code"] for webhook in found] == ["address_not_allowed", "unavailable"]
     assert "a=b" not in str(found)
     place.close()
 

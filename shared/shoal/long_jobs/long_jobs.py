@@ -159,7 +159,7 @@ class LongJobs(Closing):
             if job.status == "running":
                 job.want("pause", pipeline)
             elif job.status == "queued":
-                job.park(pipeline)
+                job.mark_paused(pipeline)
 
         return self._change(job_id, change)
 
@@ -182,7 +182,7 @@ class LongJobs(Closing):
             if job.status == "running":
                 job.want("cancel", pipeline)
             elif job.status not in ENDED:
-                job.drop(pipeline)
+                job.mark_cancelled(pipeline)
 
         return self._change(job_id, change)
 

@@ -210,13 +210,13 @@ class LongJob(Job):
         else:
             self.enqueue(pipeline, at_front=True)
 
-    def park(self, pipeline: "Pipeline") -> None:
-        """Keep a job that does not run until it is resumed."""
+    def mark_paused(self, pipeline: "Pipeline") -> None:
+        """Mark a job that does not run as paused, until it is resumed."""
         queue = self._leave(pipeline)
         self.set_status(JobStatus.DEFERRED, pipeline)
         queue.deferred_job_registry.add(self, pipeline=pipeline)
 
-    def drop(self, pipeline: "Pipeline") -> None:
+    def mark_cancelled(self, pipeline: "Pipeline") -> None:
         """Mark a job that does not run as cancelled; Redis keeps it as long as a failed job."""
         queue = self._leave(pipeline)
         self.ended_at, self._status = now(), JobStatus.CANCELED

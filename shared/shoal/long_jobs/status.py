@@ -110,10 +110,10 @@ def public_values(value: Any, settings: Settings) -> Any:
     """Return a value for JSON, with paths in all its texts relative to the folders for files and indexes."""
     # The patterns of each folder, for its path as given and with all links followed, and their replacements.
     above = (settings.files_folder, settings.index_home_folder)
-    ways = {f"{re.escape(str(path))}/": "" for folder in above for path in (folder.resolve(), folder)}
+    words = {f"{re.escape(str(path))}/": "" for folder in above for path in (folder.resolve(), folder)}
     for name, folder in settings.index_folders().items():
-        ways |= {rf"{re.escape(str(path))}(?![\w-])": name for path in (folder.resolve(), folder)}
-    return _without(value, {re.compile(way): word for way, word in ways.items()})
+        words |= {rf"{re.escape(str(path))}(?![\w-])": name for path in (folder.resolve(), folder)}
+    return _replaced(value, {re.compile(pattern): word for pattern, word in words.items()})
 
 
 def _count(value: Any) -> int:
@@ -125,15 +125,15 @@ def _number(value: Any) -> float | None:
     return float(value) if is_number else None
 
 
-def _without(value: Any, folders: dict[re.Pattern[str], str]) -> Any:
+def _replaced(value: Any, words: dict[re.Pattern[str], str]) -> Any:
     match value:
         case str():
-            for folder, word in folders.items():
-                value = folder.sub(word.replace("\\", r"\\"), value)
+            for pattern, word in words.items():
+                value = pattern.sub(word.replace("\\", r"\\"), value)
             return value
         case list() | tuple():
-            return [_without(item, folders) for item in value]
+            return [_replaced(item, words) for item in value]
         case dict():
-            return {name: _without(item, folders) for name, item in value.items()}
+            return {name: _replaced(item, words) for name, item in value.items()}
         case _:
             return value

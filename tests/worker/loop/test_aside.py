@@ -124,7 +124,7 @@ def test_an_engine_that_fails_during_the_wait_for_a_pass_aside_delays_no_job(
     assert [reply.error for reply in replies(queue, "bulk").values()] == [None]
 
 
-class GoesAway(Consumer):
+class LosesRedis(Consumer):
     """A consumer that loses Redis after it has taken jobs once, and then asks the worker to stop."""
 
     def __init__(self, queue: Queue, stopping: threading.Event):
@@ -147,7 +147,7 @@ def test_a_worker_whose_redis_goes_away_waits_for_a_batch_aside(
     put(queue, *distinct(40), lane="bulk", reply_to="bulk")
     stopping = threading.Event()
     engine.released.clear()
-    Worker(GoesAway(queue, stopping), engine, {}, Bucketing(480), stopping=stopping).run()
+    Worker(LosesRedis(queue, stopping), engine, {}, Bucketing(480), stopping=stopping).run()
     assert engine.passes == [("aside", 40), ("finish", 40)]
 
 

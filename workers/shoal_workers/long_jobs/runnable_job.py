@@ -102,13 +102,13 @@ class RunnableJob(LongJob):
                 self.meta["error"] = {"code": error.code, "message": type(self).public(error.message)}
                 pipeline.hset(self.key, "meta", self.serializer.dumps(self.meta))
             if self.wanted == CANCEL:
-                self.drop(pipeline)
+                self.mark_cancelled(pipeline)
             elif error is not None and not (passes and self.should_retry):
                 self.set_status(JobStatus.FAILED, pipeline)
                 self._handle_failure(trace or error.message, pipeline, worker)
                 self.announce_end(pipeline)
             elif self.wanted == PAUSE:
-                self.park(pipeline)
+                self.mark_paused(pipeline)
             elif error is not None:
                 self.try_later(pipeline)
             else:

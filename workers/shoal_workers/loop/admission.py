@@ -208,7 +208,7 @@ class Admission:
             work = begun.get(delivery)
             job = replace(work.ended(), error=error) if work else EndedJob.refused(delivery, outline, error)
             reply = Reply.failure(job.id, error) if job.id else None
-            letter = self._letter(delivery, error, outline)
+            letter = self._dead_letter(delivery, error, outline)
             answers.append(Answer(delivery, reply, delivery.reply_to or outline.reply_to, letter))
             ended.append(job)
         replying_at = time.time()
@@ -216,7 +216,7 @@ class Admission:
         self._job_log.note(ended, replying_at)
         return num_answered
 
-    def _letter(self, delivery: Delivery, error: ShoalError, outline: Outline) -> DeadLetter | None:
+    def _dead_letter(self, delivery: Delivery, error: ShoalError, outline: Outline) -> DeadLetter | None:
         """Return the dead letter for a poisoned job, an unforeseen error or an unreadable id; None in other cases."""
         job_id = delivery.put_as or outline.id
         if job_id and not isinstance(error, Poisoned | Internal):
