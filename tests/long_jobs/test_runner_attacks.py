@@ -82,7 +82,7 @@ def assert_goes_on(place: Place) -> None:
 
 
 def wrong_data(folder: Path) -> dict[str, Any]:
-    """Return wrong data of jobs, by the name of the fault."""
+    """Return wrong data of jobs, by the name of its fault."""
     command, touched = f"touch {folder / TOUCHED}", folder / TOUCHED
     options = {"arguments": {}, "webhook": "", "client": ""}
     return {

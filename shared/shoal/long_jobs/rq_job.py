@@ -111,7 +111,7 @@ class LongJob(Job):
         return self._status in STATUS_OF and isinstance(self.meta, dict) and wire.is_json(self.meta)
 
     def _set_submission(self, submission: Submission) -> None:
-        """Set the submission and the limits of its kind. A job of an unknown kind fails when a runner does it."""
+        """Set the submission and the limits of its kind. A job of an unknown kind fails when a runner starts it."""
         self.submission, self.description = submission, submission.kind
         self.kind = kind = self.kinds.get(submission.kind, Kind(submission.kind))
         self.timeout, self.result_ttl, self.failure_ttl = kind.timeout_s, kind.result_ttl_s, kind.failure_ttl_s

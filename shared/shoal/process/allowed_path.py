@@ -34,7 +34,7 @@ _REMEDY = "move it there, or add its folder or the beginning of its URL to SHOAL
 
 
 def is_below(url: str, roots: Iterable[str]) -> bool:
-    """Return True if a URL has the scheme and the server or bucket of one of the roots, and a path below its path."""
+    """Return True if a URL has the scheme and the server or bucket of a root, and a path below the root's path."""
     return any(_is_below(url, root) for root in roots)
 
 

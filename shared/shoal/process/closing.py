@@ -1,4 +1,4 @@
-"""A class of objects that a `with` statement closes at its end."""
+"""The class of objects that a `with` statement closes at its end."""
 
 from abc import ABC, abstractmethod
 from typing import Self

@@ -36,7 +36,7 @@ numbers = count()
 
 @pytest.fixture(autouse=True)
 def expected_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After an interactive job, let more of them be expected until the end of the test."""
+    """After an interactive job, let the scheduler expect more of them until the end of the test."""
     monkeypatch.setattr(shoal_workers.loop.scheduler, "EXPECTED_S", 3_600.0)
 
 

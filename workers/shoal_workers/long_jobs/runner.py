@@ -115,7 +115,7 @@ class Runner:
                 self._stop()
 
     def _start_workers(self) -> None:
-        """Start the workers that do not run, but not before `RESTART_AFTER_S` after their end."""
+        """Start the workers that do not run. A worker that ended is started `RESTART_AFTER_S` later."""
         for place in self._places:
             if place.process is not None and not place.process.is_alive():
                 log.warning("a worker ended with exit code %s and is started again", place.process.exitcode)

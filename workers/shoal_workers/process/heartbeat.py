@@ -29,7 +29,7 @@ def membership_of(worker_id: str) -> Membership:
 
 
 def has_ended(name: str) -> bool:
-    """Return True if the process of the worker with this name has ended, as far as this process can see that."""
+    """Return True if the worker with this name is in the same pid namespace, and its process has ended."""
     found = _NAME.fullmatch(name)
     namespace = _pid_namespace()
     return bool(found and namespace and int(found[1]) == namespace and _is_gone(int(found[2])))

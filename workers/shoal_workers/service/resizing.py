@@ -63,7 +63,7 @@ class Resizing:
         self._thread: threading.Thread | None = None
 
     def start(self, threads: int) -> None:
-        """Make engines with this number of threads in a thread, unless they exist or others are being made."""
+        """Make engines with this number of threads in the background, unless they exist or others are being made."""
         if threads == self._threads or (self._thread and self._thread.is_alive()):
             return
         self._threads = threads
