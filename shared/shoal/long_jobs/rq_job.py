@@ -165,7 +165,7 @@ class LongJob(Job):
     ) -> bool:
         """Read the job and call `write`, in one transaction.
 
-        Return False without a call if the job has another status than `status`, or belongs to another run than `run`.
+        Return True, or False without a call if the job has not the `status`, or does not belong to the `run`.
         """
 
         def attempt(pipeline: "Pipeline") -> Any:

@@ -148,7 +148,7 @@ class LongJobWorker(Worker):
         """Start the process of a job; signals wait until the process has set its handlers."""
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
         super().fork_work_horse(job, queue)
-        with suppress(OSError):  # the process may not have done so yet, and a kill of its group must not hit this worker
+        with suppress(OSError):  # if the process has not done so yet: a kill of its group must not hit this worker
             os.setpgid(self.horse_pid, self.horse_pid)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
