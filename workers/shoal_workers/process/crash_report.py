@@ -43,7 +43,7 @@ class CrashReports:
         self._broker.execute("SET", self._keys.crash_report(worker_id), report, "EX", REPORT_TTL_S)
 
     def read(self, worker_id: str) -> str:
-        """Return a dead worker's report once its process has ended, summary first, or an empty text if there is none."""
+        """Return a dead worker's report once its process has ended, summary first, or an empty text without one."""
         until = time.monotonic() + MAX_END_S
         self.forward_files()
         while self._folder and (self._folder / worker_id).exists() and time.monotonic() < until:
