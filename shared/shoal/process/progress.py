@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Self, TextIO, TypeVar
 
 from shoal.errors import NotReady
-from shoal.process.closing import Closing
 from shoal.process.printable import printable
 
 if TYPE_CHECKING:
@@ -162,15 +161,17 @@ class RateMeter:
         return rows / passed_s if passed_s > 0 and rows > 0 else None, eta_s
 
 
-class TaskBar(Closing):
+class TaskBar:
     """The progress of a long job on standard error. The job calls the bar with each report."""
 
     def __init__(self, *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic):
         self._clock, self._meter = clock, RateMeter()
         self._status_line = _StatusLine(stream, clock())
 
-    def close(self) -> None:
-        """Remove the line on a terminal."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         self._status_line.clear()
 
     def __call__(self, progress: "TaskProgress", rows_per_s: float | None = None, eta_s: float | None = None) -> None:
