@@ -89,7 +89,9 @@ class Admission:
 
     # Take
 
-    def take(self, room: Mapping[str, int], block_s: float, held: Collection[Work], takes_suspects: bool) -> list[Work]:
+    def take(
+        self, room: Mapping[str, int], block_s: float, held: Collection[Work], takes_suspects: bool = False
+    ) -> list[Work]:
         """Take and admit jobs with at most `room` texts of each lane; if `held` is empty, wait `block_s` for one."""
         self._reclaim(held)
         if not held:

@@ -111,7 +111,9 @@ def raise_limit_of_open_files() -> None:
 
 
 @contextmanager
-def announced(worker: Worker, lane_limits: LaneLimits, note_sharing: Callable[[int], object]) -> Iterator[None]:
+def announced(
+    worker: Worker, lane_limits: LaneLimits, note_sharing: Callable[[int], object] = lambda _: None
+) -> Iterator[None]:
     """Announce the worker to the pool during the `with` block, and call `note_sharing` as `Heartbeat` says."""
     heartbeat = Heartbeat(
         worker.pool,
