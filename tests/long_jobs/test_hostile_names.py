@@ -1,4 +1,4 @@
-"""Names that another program wrote into Redis: no terminal obeys them, and none forges a line of a command's output."""
+"""Hostile names that another program wrote into Redis. They control no terminal and forge no line of a command."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from shoal.settings import Settings
 
 pytest_plugins = ["api_fixtures", "long_job_fixtures"]
 
-#: Clears the screen, renames the window, and begins a line that says something else.
+#: A name that would clear the screen, rename the window, and begin a forged line.
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202e\nworkers alive: 99"
 
 SHOWN = r"\u001b[2J\u001b]0;owned\u0007\u009b31m\u202e\nworkers alive: 99"
@@ -26,13 +26,13 @@ SHOWN = r"\u001b[2J\u001b]0;owned\u0007\u009b31m\u202e\nworkers alive: 99"
 
 @pytest.fixture
 def pool(settings: Settings) -> dict[str, str]:
-    """Return the settings that lead to the test's pool."""
+    """Return the settings of the test's pool, for a command."""
     return {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
 
 
 @pytest.fixture
 def named(stub: StubWorker) -> Iterator[StubWorker]:
-    """Return the pool's worker, beside another one all of whose names are hostile."""
+    """Return the pool's worker, beside another worker whose names are all hostile."""
     names = dict.fromkeys(("state", "model", "engine", "precision", "host"), HOSTILE)
     indexes = {"indexes": {HOSTILE: INDEX | {"version": HOSTILE}}, "index_errors": {HOSTILE: HOSTILE}}
     stub.pool.announce(HOSTILE, ABOUT | names | indexes)
@@ -41,7 +41,7 @@ def named(stub: StubWorker) -> Iterator[StubWorker]:
 
 
 def lines(*arguments: str, **settings: Any) -> list[str]:
-    """Run a command, and return the lines that it prints; fail if one of them speaks to the terminal."""
+    """Run a command and return the lines that it prints; fail if one has a control character."""
     done = run(*arguments, **settings)
     assert (done.returncode, done.stderr) == (0, "")
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e]", done.stdout), repr(done.stdout)
@@ -49,7 +49,7 @@ def lines(*arguments: str, **settings: Any) -> list[str]:
 
 
 @pytest.mark.usefixtures("named")
-def test_status_without_a_terminal(pool: dict[str, str]) -> None:
+def test_status_escapes_hostile_names(pool: dict[str, str]) -> None:
     found = lines("status", **pool)
     assert [line for line in found if line.startswith("workers alive")] == ["workers alive: 2"]
     assert f"  {SHOWN} {SHOWN} {SHOWN} {SHOWN} {SHOWN}: {SHOWN} (3)" in found
@@ -58,12 +58,12 @@ def test_status_without_a_terminal(pool: dict[str, str]) -> None:
 
 @pytest.mark.wide
 @pytest.mark.usefixtures("named")
-def test_top_without_a_terminal(pool: dict[str, str]) -> None:
+def test_top_escapes_hostile_names(pool: dict[str, str]) -> None:
     found = lines("top", **pool)
     assert not any(line.startswith("workers alive") for line in found)
 
 
-def test_dead_letters(pool: dict[str, str], queue: Queue) -> None:
+def test_dead_letters_escape_hostile_texts(pool: dict[str, str], queue: Queue) -> None:
     fields = {"job": Embed([HOSTILE], id="a").pack(), "traceback": f"line 1\n{HOSTILE}\r\nline 2"}
     names = dict.fromkeys(("reason", "lane", "worker"), HOSTILE)
     letter = queue.redis.xadd(queue.keys.dead, fields | names | {"deliveries": "3"}).decode()
@@ -81,7 +81,7 @@ def test_dead_letters(pool: dict[str, str], queue: Queue) -> None:
 
 
 @pytest.mark.wide
-def test_long_jobs(pool: dict[str, str], settings: Settings, rq: Rq) -> None:
+def test_long_jobs_escape_hostile_texts(pool: dict[str, str], settings: Settings, rq: Rq) -> None:
     with LongJobs(settings) as jobs:
         job_id = jobs.submit("embed_file", {"source": HOSTILE, "out": "x"}, client=HOSTILE)
     assert [line for line in lines("job", "list", **pool) if SHOWN in line]
@@ -91,7 +91,9 @@ def test_long_jobs(pool: dict[str, str], settings: Settings, rq: Rq) -> None:
         assert found["arguments"]["source"] == HOSTILE
 
 
-def test_a_hit(pool: dict[str, str], keys: Keys, stub: StubWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hit_escapes_hostile_texts(
+    pool: dict[str, str], keys: Keys, stub: StubWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hit = {"id": "1", "score": 0.5, "text": f"first\n{HOSTILE}", "topic": HOSTILE}
     monkeypatch.setattr("api_stub._hits", lambda job: [[hit]])
     found = lines("search", "storm", "--fields", "topic", **pool)

@@ -1,4 +1,4 @@
-"""The ends of one run of a long job, on a real Redis: it may belong to another worker by then, or Redis may fail."""
+"""Ends of single runs of a long job, on a real Redis, also if the job belongs to another worker or Redis fails."""
 
 import logging
 import signal
@@ -25,16 +25,16 @@ from shoal.settings import Settings
 from shoal.task_progress import TaskProgress
 from shoal_workers.long_jobs.maintenance import LOOK_FIRST_S, Maintenance
 from shoal_workers.long_jobs.rq_worker import ALIVE_S, LongJobWorker
-from shoal_workers.long_jobs.runnable_job import TEMPORARY_ERRORS, Meter, ProgressLog, RunnableJob
+from shoal_workers.long_jobs.runnable_job import TEMPORARY_ERRORS, ProgressLog, RunnableJob
 
 
 def fetch(queue: Queue, job_id: str) -> Any:
-    """Return the job as a worker reads it."""
+    """Return the job, read with the class of the queue's jobs."""
     return queue.job_class.fetch(job_id, queue.connection)
 
 
 class Run:
-    """A job that a worker began with."""
+    """A run of a job by a worker."""
 
     def __init__(self, worker: LongJobWorker, broker: Broker, queue: Queue, job_id: str):
         self.worker, self.queue = worker, queue
@@ -44,23 +44,23 @@ class Run:
         self.progress = ProgressLog(self.job, self.execution.id if self.execution else "", broker.translated)
 
     def succeed(self) -> bool:
-        """End it with a result."""
+        """End the run with a result."""
         with self.translated():
             return bool(self.job.succeed(self.worker.name, self.execution, {"rows": 3}))
 
     def fail(self, error: ShoalError) -> bool:
-        """End it with an error."""
+        """End the run with an error."""
         passes = isinstance(error, TEMPORARY_ERRORS)
         return bool(self.job.break_off(self.worker.name, self.execution, error, passes=passes))
 
     def die(self, *, is_stopped: bool = False) -> None:
-        """End it as a process that is killed, by its worker or by another program."""
-        self.worker._is_stopped = is_stopped
+        """End the run as if its process was killed, by its worker if `is_stopped`, else by another program."""
+        self.worker._has_killed = is_stopped
         self.worker.handle_job_failure(self.job, self.queue, exc_string="killed", execution=self.execution)
 
 
 class Pool:
-    """A pool with a Redis that fails as planned, without processes."""
+    """A pool without processes, on a Redis whose failures `plan` decides."""
 
     def __init__(self, url: str):
         self.plan = Plan()
@@ -75,23 +75,23 @@ class Pool:
         self.renew()
 
     def renew(self) -> None:
-        """Submit a new job, with which the next worker begins."""
+        """Empty the queue and submit a new job."""
         self.connection.delete(self.queue.key)
         self.job_id = self.jobs.submit("embed_file", {"source": "a.csv", "out": "a"})
 
     def begin(self, name: str) -> Run:
-        """Let a worker of the name begin with the job."""
+        """Let a worker with this name begin the job."""
         self.connection.lmove(self.queue.key, self.queue.intermediate_queue_key)
         return Run(LongJobWorker(self.queue, name, self.broker), self.broker, self.queue, self.job_id)
 
     def hand_over(self) -> tuple[Run, Run]:
-        """Let a worker begin, and another one after it, as when the first gave no sign of life for a while."""
+        """Let a worker begin the job, and then another one, as if the first had missed its heartbeats."""
         old = self.begin("old")
         self.put_back()
         return old, self.begin("new")
 
     def put_back(self) -> None:
-        """Put the job into its queue, whatever its state is."""
+        """Put the job back into its queue, from any state."""
         job = fetch(self.queue, self.job_id)
         job.change(job.enqueue)
 
@@ -118,7 +118,9 @@ def pool(own_redis: RedisServer) -> Iterator[Pool]:
     pool.close()
 
 
-def test_a_failure_is_an_error_only_if_the_job_is_not_tried_again(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_logged_as_an_error_only_if_the_job_is_not_tried_again(
+    pool: Pool, caplog: pytest.LogCaptureFixture
+) -> None:
     for retries_left, level in ((1, "WARNING"), (0, "ERROR")):
         pool.renew()
         run = pool.begin("worker")
@@ -129,7 +131,7 @@ def test_a_failure_is_an_error_only_if_the_job_is_not_tried_again(pool: Pool, ca
         assert (record.levelname, "tried again" in record.getMessage()) == (level, bool(retries_left))
 
 
-def test_a_run_is_not_ended_by_what_remains_of_an_earlier_one_of_the_same_worker(pool: Pool) -> None:
+def test_an_earlier_run_of_the_same_worker_does_not_end_the_present_one(pool: Pool) -> None:
     old = pool.begin("worker")
     pool.put_back()
     new = pool.begin("worker")
@@ -140,7 +142,7 @@ def test_a_run_is_not_ended_by_what_remains_of_an_earlier_one_of_the_same_worker
     assert RUN.encode() not in pool.fields()
 
 
-#: The ends of a run that has lost its job, each of which returns True if it changes the job.
+#: Ends of a run that has lost its job. Each returns True if it changes the job.
 LATE_ENDS: dict[str, Callable[[Run], object]] = {
     "report": lambda run: run.progress.report(TaskProgress(rows=99)),
     "succeed": Run.succeed,
@@ -165,7 +167,7 @@ def test_a_run_that_lost_its_job_changes_nothing(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize(("wanted", "status"), [("cancel", "cancelled"), ("pause", "paused"), ("resume", "queued")])
-def test_what_the_submitter_wants_last_is_done(pool: Pool, wanted: str, status: str) -> None:
+def test_the_last_request_of_the_submitter_is_done(pool: Pool, wanted: str, status: str) -> None:
     for is_stopped in (True, False):
         pool.renew()
         run = pool.begin("worker")
@@ -197,7 +199,7 @@ def test_an_error_is_kept_without_the_folders_of_the_runner(pool: Pool) -> None:
         assert pool.jobs.status(pool.job_id).error == {"code": "index_not_found", "message": shown}
 
 
-def test_a_job_waits_while_an_old_process_of_it_has_the_folder(pool: Pool) -> None:
+def test_a_job_waits_while_its_old_process_locks_the_folder(pool: Pool) -> None:
     for error in (FolderBusy, IndexBusy):
         pool.renew()
         old, new = pool.hand_over()
@@ -209,26 +211,26 @@ def test_a_job_waits_while_an_old_process_of_it_has_the_folder(pool: Pool) -> No
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_finished_work_does_not_fail_for_good_with_redis(pool: Pool, when: str) -> None:
+def test_a_failure_of_redis_at_the_end_of_a_run_does_not_fail_the_job(pool: Pool, when: str) -> None:
     for at, status in ((1, "queued"), (3, "done")):
         pool.renew()
         run = pool.begin("worker")
         pool.plan.breaks(when, at)
         with suppress(Unavailable):
             run.succeed()
-        run.die()  # as its process, which could not write the end, does
+        run.die()  # the process dies because it could not write the end
         assert pool.status == status
 
 
 class Meddling(Plan):
-    """A plan by which something happens before a round trip of a connection."""
+    """A plan that calls `meddle` before round trip number `at` of a connection."""
 
     def __init__(self, at: int, meddle: Callable[[], None]):
         super().__init__()
         self.at, self.meddle = at, meddle
 
     def reach(self, when: str) -> None:
-        """Meddle at the round trip."""
+        """Call `meddle` if this is the round trip."""
         super().reach(when)
         if when == "before" and self.num_round_trips == self.at:
             self.meddle()
@@ -244,7 +246,7 @@ class Meddling(Plan):
         ("", "cancel", ["cancelled", "running"]),
     ],
 )
-def test_a_job_is_changed_as_it_is_when_the_change_is_written(
+def test_a_change_applies_to_the_state_that_it_finds_when_it_is_written(
     pool: Pool, own_redis: RedisServer, before: str, action: str, statuses: list[str]
 ) -> None:
     def meddle() -> None:
@@ -268,7 +270,7 @@ def test_a_job_is_changed_as_it_is_when_the_change_is_written(
         assert pool.connection.llen(pool.queue.key) == 0
 
 
-def test_a_job_that_gets_on_has_all_tries_again_and_keeps_how_far_it_is(pool: Pool) -> None:
+def test_a_job_that_makes_progress_has_all_its_retries_again_and_keeps_its_progress(pool: Pool) -> None:
     run = pool.begin("worker")
     for rows, expected in ((0, 1), (5, len(KINDS["embed_file"].retry_after_s)), (5, 1)):
         pool.connection.hset(run.job.key, "retries_left", 1)
@@ -280,11 +282,11 @@ def test_a_job_that_gets_on_has_all_tries_again_and_keeps_how_far_it_is(pool: Po
     assert (status.status, status.progress.rows) == ("queued", 5)
     run = pool.begin("worker")
     pool.connection.hset(run.job.key, "retries_left", 1)
-    run.progress.report(TaskProgress(rows=5))  # as far as it was
+    run.progress.report(TaskProgress(rows=5))  # no progress since the earlier run
     assert fetch(pool.queue, pool.job_id).retries_left == 1
 
 
-def test_a_job_that_is_done_has_no_error_of_an_earlier_try(pool: Pool) -> None:
+def test_a_done_job_has_no_error_from_an_earlier_try(pool: Pool) -> None:
     run = pool.begin("worker")
     run.fail(Unavailable("away"))
     pool.put_back()
@@ -295,7 +297,7 @@ def test_a_job_that_is_done_has_no_error_of_an_earlier_try(pool: Pool) -> None:
     assert (status.status, status.error, status.result) == ("done", None, {"rows": 3})
 
 
-def test_retries_of_webhooks_come_last_and_each_is_sent_by_one_worker(pool: Pool) -> None:
+def test_the_retry_of_a_webhook_comes_after_the_other_webhooks(pool: Pool) -> None:
     *_, name = queue_names(Settings().keys)
     queue = Queue(name, pool.connection, job_class=pool.queue.job_class, serializer=MsgpackSerializer)
     hooks = [pool.jobs.submit("send_webhook", {"url": "http://example.org", "id": str(n)}) for n in range(3)]
@@ -306,12 +308,12 @@ def test_retries_of_webhooks_come_last_and_each_is_sent_by_one_worker(pool: Pool
     assert queue.job_ids == [*hooks[1:], hooks[0]]
 
 
-def test_a_worker_that_was_away_itself_looks_for_a_while_before_it_takes_a_job(pool: Pool) -> None:
+def test_a_worker_that_was_away_itself_watches_for_a_while_before_it_takes_a_job_over(pool: Pool) -> None:
     now_s = [100.0]
     maintenance = Maintenance(pool.queue, lambda: now_s[0])
     maintenance.run()
     run = pool.begin("worker")
-    pool.connection.delete(run.execution.key)  # the sign of life of its process
+    pool.connection.delete(run.execution.key)  # as if its heartbeat had expired
     for later_s, status in (
         (200.0, "running"),
         (200.0 + LOOK_FIRST_S / 2, "running"),
@@ -322,7 +324,7 @@ def test_a_worker_that_was_away_itself_looks_for_a_while_before_it_takes_a_job(p
         assert pool.status == status
 
 
-def test_a_fault_of_the_maintenance_is_told_once_until_it_is_mended(
+def test_a_fault_of_the_maintenance_is_logged_once_until_it_is_mended(
     pool: Pool, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = LongJobWorker(pool.queue, "worker", pool.broker)
@@ -334,25 +336,9 @@ def test_a_fault_of_the_maintenance_is_told_once_until_it_is_mended(
     assert ["the maintenance of the queue" in message for message in caplog.messages] == [True, True]
 
 
-def test_a_worker_stops_although_the_signal_came_while_it_logged(pool: Pool) -> None:
+def test_a_worker_stops_even_if_the_signal_comes_during_a_log_call(pool: Pool) -> None:
     worker = LongJobWorker(pool.queue, "worker", pool.broker)
-    with suppress(Exception):  # as logging does
+    with suppress(Exception):  # a log call suppresses it too
         worker.request_stop(signal.SIGTERM, None)
     with pytest.raises(StopRequested):
         worker.dequeue_job_and_maintain_ttl(1)
-
-
-def measured(meter: Meter, now_s: float, rows: int, fraction: float | None, step: str = "") -> tuple[Any, Any]:
-    """Return the rate and the seconds left that a meter shows of a progress."""
-    progress = meter.measure(TaskProgress(rows=rows, fraction=fraction, step=step), now_s)
-    return progress.rows_per_s, progress.eta_s and round(progress.eta_s, 6)
-
-
-def test_the_rate_of_a_step_is_measured_from_where_it_was_begun_or_resumed() -> None:
-    meter = Meter(0.0)
-    measured(meter, 10.0, 500, 0.5)  # was done before the job was resumed
-    assert measured(meter, 20.0, 600, 0.6) == (10.0, 40.0)
-    measured(meter, 21.0, 600, None, "waiting for a worker")  # begins no step
-    assert measured(meter, 30.0, 660, 0.4) == (8.0, None)  # an estimate that falls a little
-    assert measured(meter, 100.0, 60, 0.06, "embedding") == (None, None)
-    assert measured(meter, 150.0, 160, 0.16, "embedding") == (2.0, 420.0)

@@ -1,4 +1,4 @@
-"""Long jobs as clients see them, in RQ on a real Redis, without a runner."""
+"""Long jobs for clients, on a real Redis, without a runner."""
 
 import time
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ pytest_plugins = ["api_fixtures", "long_job_fixtures"]
 
 @pytest.fixture
 def jobs(settings: Settings, rq: Rq) -> Iterator[LongJobs]:
-    """The long jobs of the test's own pool."""
+    """Yield the long jobs of the test's pool."""
     with LongJobs(settings) as jobs:
         yield jobs
 
@@ -91,7 +91,7 @@ def test_a_job_that_is_being_cancelled_is_neither_paused_nor_resumed(jobs: LongJ
     assert rq.connection.hget(f"rq:job:{job_id}", "shoal_wanted") == b"cancel"
 
 
-def test_all_that_is_kept_of_a_deleted_job_is_gone(jobs: LongJobs, rq: Rq, keys: Keys) -> None:
+def test_a_deleted_job_leaves_no_keys(jobs: LongJobs, rq: Rq, keys: Keys) -> None:
     def kept(job_id: str) -> list[str]:
         keys = [key.decode() for key in rq.connection.scan_iter("*")]
         lists = [key for key in keys if rq.connection.type(key) == b"zset" and rq.connection.zscore(key, job_id)]
@@ -114,13 +114,13 @@ def test_all_that_is_kept_of_a_deleted_job_is_gone(jobs: LongJobs, rq: Rq, keys:
             jobs.delete(job_id)
 
 
-def test_an_idempotency_key_is_of_its_client(jobs: LongJobs, rq: Rq, keys: Keys) -> None:
+def test_an_idempotency_key_belongs_to_its_client(jobs: LongJobs, rq: Rq, keys: Keys) -> None:
     first = submit(jobs, idempotency_key="a", client="ann")
     assert submit(jobs, idempotency_key="a", client="ann") == first
     assert submit(jobs, idempotency_key="a", client="bob") != first
     with pytest.raises(InvalidRequest, match="used for another long job"):
         jobs.submit("embed_file", {"source": "b.csv", "out": "a"}, idempotency_key="a", client="ann")
-    for value in (b"\xff\xfe", b"a/b", b"x" * 1_000):  # by another program: none is an id
+    for value in (b"\xff\xfe", b"a/b", b"x" * 1_000):  # values from another program, none of them an id
         for key in rq.connection.scan_iter(f"{keys.once('*').replace('{', '?').replace('}', '?')}"):
             rq.connection.set(key, value, keepttl=True)
         assert submit(jobs, idempotency_key="a", client="ann") != first
@@ -189,7 +189,7 @@ def test_a_job_that_another_program_wrote_is_unknown(jobs: LongJobs, rq: Rq, fie
     assert jobs.list() == []
 
 
-def test_a_forged_result_is_none(jobs: LongJobs, rq: Rq) -> None:
+def test_a_forged_result_is_not_read(jobs: LongJobs, rq: Rq) -> None:
     rq.set(job_id := submit(jobs), status="finished")
     assert jobs.status(job_id).result is None
     for value in ("gASVAAAA", "not base64!", "é"):
@@ -197,7 +197,7 @@ def test_a_forged_result_is_none(jobs: LongJobs, rq: Rq) -> None:
         assert jobs.status(job_id).result is None
 
 
-def test_without_redis_it_says_so() -> None:
+def test_without_redis_methods_raise_unavailable() -> None:
     with LongJobs(Settings(redis_url="redis://127.0.0.1:1/0")) as jobs:
         for ask in (lambda: submit(jobs), lambda: jobs.status("a"), jobs.list, jobs.num_runners):
             with pytest.raises(Unavailable):
@@ -214,7 +214,7 @@ def test_without_redis_it_says_so() -> None:
         ("cancelled", {"code": "unavailable"}, "cancelled"),
     ],
 )
-def test_a_job_that_failed_or_was_cancelled_has_a_failure_and_no_other(
+def test_only_failed_and_cancelled_jobs_have_a_failure(
     status: str, error: dict[str, str] | None, code: str | None
 ) -> None:
     failure = LongJobStatus("a", "embed_file", status, {}, 0.0, error=error).failure()
@@ -242,7 +242,7 @@ def test_a_cluster_has_no_long_jobs_without_another_redis(own_redis: RedisServer
 
 
 def interrupt(out: Path, key: str) -> Path:
-    """Begin a build of the index in `out` and break it off; return the folder that it leaves."""
+    """Begin a build of the index in `out` and interrupt it; return the folder that the build leaves."""
     out.parent.mkdir(parents=True, exist_ok=True)
     source = out.parent / "source.txt"
     source.write_text("storm\n")
@@ -251,9 +251,7 @@ def interrupt(out: Path, key: str) -> Path:
     return out / SCRATCH
 
 
-def test_what_cancelled_and_deleted_builds_have_left_is_removed(
-    settings: Settings, jobs: LongJobs, tmp_path: Path
-) -> None:
+def test_files_of_cancelled_and_deleted_builds_are_removed(settings: Settings, jobs: LongJobs, tmp_path: Path) -> None:
     settings = replace(settings, indexes=f"faq={tmp_path}/faq")
     cancelled, deleted = (jobs.submit("build_index", {"name": "news", "source": "a.csv"}) for _ in range(2))
     home = settings.index_home_folder
@@ -263,14 +261,14 @@ def test_what_cancelled_and_deleted_builds_have_left_is_removed(
     assert all(folder.exists() for folder in (*left, *others))
     jobs.cancel(cancelled)
     jobs.cancel(deleted)
-    jobs.delete(deleted)  # as when no runner was alive since
+    jobs.delete(deleted)  # before a runner has removed its files
     remove_unwanted_builds(settings, jobs)
     assert not any(folder.exists() for folder in left)
     assert all(folder.exists() for folder in others)
 
 
-def test_what_a_build_has_that_goes_on_stays(settings: Settings, jobs: LongJobs, tmp_path: Path) -> None:
-    """As when a job was cancelled and retried just now."""
+def test_files_of_a_build_that_goes_on_stay(settings: Settings, jobs: LongJobs, tmp_path: Path) -> None:
+    """The job was cancelled, and a retry has begun just now."""
     settings = replace(settings, indexes=f"faq={tmp_path}/faq")
     job_id = jobs.submit("build_index", {"name": "faq", "source": "a.csv"})
     jobs.cancel(job_id)

@@ -1,4 +1,4 @@
-"""The runner of long jobs: real processes on a real Redis, killed and stopped at any moment."""
+"""The runner of long jobs, as real processes on a real Redis that are killed and stopped at any moment."""
 
 import os
 import signal
@@ -26,21 +26,21 @@ SCRIPT = TESTS / "shared/pool/long_job_tasks.py"
 
 
 def grandchildren(runner: psutil.Popen) -> list[psutil.Process]:
-    """Return the processes that the runner's workers have started; none if one ends during the look."""
+    """Return the processes that the runner's workers have started, or none if one ends meanwhile."""
     with suppress(psutil.NoSuchProcess):
         return [process for worker in runner.children() for process in worker.children()]
     return []
 
 
 def has_ended(process: psutil.Process) -> bool:
-    """Return True for a process that has ended, even if its new parent never asks for its exit code."""
+    """Return True if a process has ended, even if its new parent never reads its exit code."""
     with suppress(psutil.NoSuchProcess):
         return not process.is_running() or bool(process.status() == psutil.STATUS_ZOMBIE)
     return True
 
 
 class Place:
-    """A Redis of the test's own, the jobs there, and runners."""
+    """A Redis for one test, the long jobs in it, and the runners that do them."""
 
     def __init__(self, server: RedisServer, folder: Path):
         self.server, self.folder = server, folder
@@ -60,17 +60,17 @@ class Place:
         return self.runners[-1]
 
     def submit(self, kind: str, **arguments: Any) -> str:
-        """Submit a job of the tests."""
+        """Submit a job of a kind from `long_job_tasks`."""
         return self.jobs.submit(kind, {"folder": str(self.folder), **arguments})
 
     def let_go(self, until: int = 1_000_000) -> None:
-        """Let the job that counts go on up to a number."""
+        """Let the counting job go on up to this number."""
         (self.folder / "new").write_text(str(until))
         (self.folder / "new").rename(self.folder / "go")
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers that were counted."""
+        """The numbers that the counting job has written."""
         path = self.folder / "numbers"
         return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -80,7 +80,7 @@ class Place:
         return (self.folder / "runner.log").read_text()
 
     def count_to(self, until: int) -> tuple[str, psutil.Popen]:
-        """Submit a job of six rows, and start a runner that counts some; return the job's id and the runner."""
+        """Submit a counting job of six rows, let a runner count `until` rows; return the job's id and the runner."""
         job_id = self.submit("count", rows=6)
         self.let_go(until)
         runner = self.start()
@@ -88,7 +88,7 @@ class Place:
         return job_id, runner
 
     def finish(self, job_id: str) -> LongJobStatus:
-        """Let that job count the rest; check that it counts each number once."""
+        """Let the counting job finish, and check that it has counted each number once."""
         self.let_go()
         status = self.wait(job_id, "done")
         assert self.numbers == list(range(6))
@@ -100,7 +100,7 @@ class Place:
         return self.jobs.status(job_id)
 
     def process_of(self, runner: psutil.Popen) -> psutil.Process:
-        """Wait for the process of the one job that the runner does."""
+        """Wait for the process of the runner's only job, and return it."""
         found = list[psutil.Process]()
 
         def is_one() -> bool:
@@ -111,7 +111,7 @@ class Place:
         return found[0]
 
     def close(self) -> None:
-        """End the runners, whose processes end with them."""
+        """Kill the runners, and wait until all their processes have ended."""
         alive = [runner for runner in self.runners if runner.poll() is None]
         left = [process for runner in alive for process in runner.children(recursive=True)]
         for runner in alive:
@@ -124,7 +124,7 @@ class Place:
 
 @pytest.fixture
 def place(own_redis: RedisServer, tmp_path: Path) -> Iterator[Place]:
-    """A place without a runner."""
+    """Yield a place without a runner."""
     place = Place(own_redis, tmp_path)
     yield place
     place.close()
@@ -132,7 +132,7 @@ def place(own_redis: RedisServer, tmp_path: Path) -> Iterator[Place]:
 
 @pytest.mark.wide
 @pytest.mark.parametrize("is_full_at_start", [True, False])
-def test_a_full_redis_is_waited_for(place: Place, is_full_at_start: bool) -> None:
+def test_a_runner_waits_while_redis_is_full(place: Place, is_full_at_start: bool) -> None:
     if not is_full_at_start:
         place.start()
         wait_until(lambda: place.connection.ping() and place.jobs.num_runners() == 1)
@@ -147,7 +147,7 @@ def test_a_full_redis_is_waited_for(place: Place, is_full_at_start: bool) -> Non
     assert "is started again" not in place.log
 
 
-def test_a_job_is_done_and_says_how_far_it_is(place: Place) -> None:
+def test_a_job_reports_its_progress_and_its_result(place: Place) -> None:
     job_id = place.submit("count", rows=10)
     runner = place.start()
     place.wait(job_id, "running")
@@ -167,7 +167,7 @@ def test_a_job_is_done_and_says_how_far_it_is(place: Place) -> None:
     assert place.jobs.num_runners() == 0
 
 
-def test_a_job_that_runs_is_paused_resumed_and_cancelled(place: Place) -> None:
+def test_a_running_job_is_paused_resumed_and_cancelled(place: Place) -> None:
     job_id, _ = place.count_to(2)
     assert place.jobs.pause(job_id) == "running"
     place.wait(job_id, "paused")
@@ -190,7 +190,7 @@ def test_a_job_goes_on_when_a_process_was_killed(place: Place, whom: str) -> Non
     if whom == "runner":
         runner.wait()
         place.start()
-    wait_until(lambda: has_ended(process))  # else it might do the rest before it learns that its worker was killed
+    wait_until(lambda: has_ended(process))  # else it might finish the job before the kill reaches it
     assert place.finish(job_id).error is None
 
 
@@ -271,14 +271,14 @@ def test_a_job_is_tried_again_a_few_times(place: Place) -> None:
     assert lost.error
     assert lost.error["code"] == "unavailable"
     assert len((place.folder / "tries").read_text().splitlines()) == 4
-    assert place.jobs.retry(lost.id) == "queued"  # with all its tries
+    assert place.jobs.retry(lost.id) == "queued"  # with all its retries
     place.wait(lost.id, "failed")
     assert len((place.folder / "tries").read_text().splitlines()) == 8
 
 
 @pytest.mark.wide
 @pytest.mark.parametrize("is_busy", [False, True])
-def test_after_redis_has_lost_its_data_the_runner_is_alive_again_and_does_jobs(place: Place, is_busy: bool) -> None:
+def test_after_redis_has_lost_its_data_the_runner_is_listed_again_and_does_jobs(place: Place, is_busy: bool) -> None:
     place.start()
     wait_until(lambda: place.jobs.num_runners() == 1)
     if is_busy:

@@ -1,4 +1,4 @@
-"""A program that writes into RQ's keys: the runner does nothing that it says, and goes on."""
+"""Attacks by a program that writes into RQ's keys. The runner obeys none of them, and goes on."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from test_runner import Place
 from shoal.errors import UnknownJob
 from shoal.long_jobs.serializer import MsgpackSerializer
 
-#: What a job of another program would do if it could.
+#: The name of the file that the attacks try to make.
 TOUCHED = "touched"
 
 
@@ -37,7 +37,7 @@ class Touch:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """A place with a runner, for all attacks."""
+    """Yield a place with a runner, which all tests of this module share."""
     folder = tmp_path_factory.mktemp("attacks")
     server = RedisServer(folder)
     server.start()
@@ -50,7 +50,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 def forge(place: Place, job_id: str, data: Any, **fields: Any) -> None:
-    """Write a job into the queue."""
+    """Write a forged job into RQ's keys and its queue."""
     name = queue_names(place.settings.keys)[0]
     packed = data if isinstance(data, bytes) else MsgpackSerializer.dumps(data)
     values: Any = {"data": zlib.compress(packed), "status": "queued", "origin": name, **fields}
@@ -59,7 +59,7 @@ def forge(place: Place, job_id: str, data: Any, **fields: Any) -> None:
 
 
 def is_refused(place: Place, job_id: str) -> bool:
-    """Return True if the job waits no more, and failed or was not begun."""
+    """Return True if the job is in no queue any more, and has failed or was never begun."""
     (name, *_), entry = queue_names(place.settings.keys), job_id.encode()
     lists = [place.connection.lrange(f"rq:queue:{name}{part}", 0, -1) for part in ("", ":intermediate")]
     status = place.connection.hget(f"rq:job:{job_id}", "status")
@@ -67,13 +67,13 @@ def is_refused(place: Place, job_id: str) -> bool:
 
 
 def right(place: Place, kind: str = "recover") -> list[Any]:
-    """The data of a job that can be done."""
+    """Return the data of a valid job."""
     arguments = {"folder": str(place.folder), "times": 0, "dies": False}
     return [kind, None, [], {"arguments": arguments, "webhook": "", "client": ""}]
 
 
 def assert_goes_on(place: Place) -> None:
-    """Check that the runner does the next job, and that nothing was done that an attack asked for."""
+    """Check that the runner does another job, and that no attack has succeeded."""
     job_id = place.submit("recover", times=0, dies=False)
     assert place.wait(job_id, "done").result == "done"
     assert not (place.folder / TOUCHED).exists()
@@ -82,7 +82,7 @@ def assert_goes_on(place: Place) -> None:
 
 
 def wrong_data(folder: Path) -> dict[str, Any]:
-    """Return data that is refused, by what is wrong with it."""
+    """Return wrong data of jobs, by the name of its fault."""
     command, touched = f"touch {folder / TOUCHED}", folder / TOUCHED
     options = {"arguments": {}, "webhook": "", "client": ""}
     return {
@@ -117,7 +117,7 @@ def test_jobs_with_wrong_data_or_fields_are_refused(place: Place) -> None:
 
 
 def wrong_fields(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return fields that are ignored, by what they are about."""
+    """Return fields that a runner must ignore, by their subject."""
     pickled = pickle.dumps(Touch(folder / TOUCHED))
     hook = {"url": "http://127.0.0.1:1/", "job_status": "finished", "method": "POST", "headers": None, "timeout": 1}
     return {
@@ -179,7 +179,7 @@ def test_a_finished_job_in_the_queue_is_not_done_again(place: Place) -> None:
     assert len((place.folder / "tries").read_text().splitlines()) == tries + 1
 
 
-def test_commands_over_pub_sub_are_not_heard(place: Place) -> None:
+def test_commands_over_pub_sub_are_ignored(place: Place) -> None:
     job_id = place.submit("ignore")
     place.wait(job_id, "running")
     for worker in Worker.all(place.connection, serializer=MsgpackSerializer):

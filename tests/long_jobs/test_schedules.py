@@ -1,4 +1,4 @@
-"""Schedules: long jobs at set times, from a file, by one of several runners."""
+"""Schedules: long jobs from a file, which one of several runners submits at set times."""
 
 import re
 from collections.abc import Iterator
@@ -33,21 +33,21 @@ out = "a"
 
 @pytest.fixture
 def jobs(own_redis: RedisServer) -> Iterator[LongJobs]:
-    """The long jobs of a Redis of the test's own."""
+    """Yield the long jobs in the test's own Redis."""
     with LongJobs(Settings(redis_url=own_redis.url)) as jobs:
         yield jobs
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A file of schedules."""
+    """Return a file of schedules."""
     path = tmp_path / "schedules.toml"
     path.write_text(NIGHTLY)
     return path
 
 
 def submit_due(scheduled: list[ScheduledJob]) -> None:
-    """Do a round of a runner."""
+    """Submit the jobs that are due, as a runner does."""
     for job in scheduled:
         job.submit_if_due()
 
@@ -75,7 +75,7 @@ def test_a_job_is_submitted_when_its_time_has_come(
     assert nightly.next_enqueue_time.astimezone().hour == 3
 
 
-def test_of_two_runners_one_submits_all_jobs_of_a_time(jobs: LongJobs, file: Path) -> None:
+def test_two_runners_submit_each_scheduled_job_once(jobs: LongJobs, file: Path) -> None:
     runners = [read(file, jobs, KINDS) for _ in range(2)]
     for scheduled in runners:
         for job in scheduled:
@@ -102,7 +102,7 @@ def test_a_job_that_cannot_be_submitted_waits_for_its_next_time_or_for_redis(
     assert ["could not be submitted" in message for message in caplog.messages] == [True, True]
 
 
-#: The beginning of a schedule.
+#: The first lines of a schedule.
 AT_THREE = '[[schedule]]\ncron = "0 3 * * *"\n'
 
 
@@ -131,13 +131,13 @@ def test_a_wrong_file_is_refused(file: Path, text: str, message: str) -> None:
         read(file, jobs, KINDS)
 
 
-def test_a_webhook_may_go_to_a_private_host_that_is_named(file: Path) -> None:
+def test_a_webhook_may_go_to_a_private_host_of_the_settings(file: Path) -> None:
     file.write_text(NIGHTLY.replace("https://example.org", "http://127.0.0.1:1"))
     with LongJobs(Settings()) as jobs:
         assert len(read(file, jobs, KINDS, {"127.0.0.1"})) == 2
 
 
-def test_a_runner_of_wrong_settings_ends_at_once(own_redis: RedisServer, tmp_path: Path) -> None:
+def test_a_runner_with_wrong_settings_ends_at_once(own_redis: RedisServer, tmp_path: Path) -> None:
     for setting, message in (
         ({"schedules": tmp_path / "none.toml"}, "which cannot be read"),
         ({"long_jobs": 0}, "long_jobs is 0: a runner takes at least 1"),

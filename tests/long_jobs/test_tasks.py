@@ -1,4 +1,4 @@
-"""The long jobs that a runner does, on a worker that serves."""
+"""The tasks of long jobs, called without a runner, with a worker that serves."""
 
 import json
 import os
@@ -26,23 +26,23 @@ from shoal_workers.service.service import about
 
 @pytest.fixture
 def settings(queue: Queue, redis_url: str, tmp_path: Path) -> Settings:
-    """Settings of a runner of the test's own pool, with its files in a folder of the test's own."""
+    """Return settings of a runner in the test's pool, with a home folder for the test."""
     return Settings(redis_url=redis_url, key_prefix=queue.keys.prefix, pool=queue.keys.pool, home=str(tmp_path))
 
 
 @pytest.fixture
 def served(serving: Worker) -> None:
-    """A worker that announces its model."""
+    """Let a worker serve and announce its model."""
     serving.pool.announce(serving.id, about(serving))
 
 
 def do(settings: Settings, kind: str, job_id: str = "a" * 24, report: Report = lambda _: None, **arguments: Any) -> Any:
-    """Do a job to its end."""
+    """Call the function of a kind, and return its result."""
     return functions(settings)[kind](arguments, job_id, report)
 
 
 def write(settings: Settings, *texts: str) -> str:
-    """Write a file of texts below the root, and return its relative path."""
+    """Write a file of texts into the folder for files, and return its relative path."""
     settings.files_folder.mkdir(exist_ok=True)
     lines = [json.dumps({"id": str(n), "text": text}) for n, text in enumerate(texts)]
     (settings.files_folder / "a.jsonl").write_text("\n".join(lines))
@@ -77,7 +77,7 @@ def test_results_over_http_have_a_limit_and_the_job_goes_on_when_there_is_room(s
 
 
 @pytest.mark.skipif(not os.geteuid(), reason="root may write everywhere")
-def test_an_index_that_the_runner_cannot_write_is_named(settings: Settings, tmp_path: Path) -> None:
+def test_a_build_of_an_index_that_the_runner_cannot_write_is_refused(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "image").mkdir(0o555)
     settings = replace(settings, indexes=f"default={tmp_path}/image/index")
     with pytest.raises(FileError, match="cannot write the folder of the index default: build under another name"):
@@ -91,7 +91,7 @@ def test_an_index_is_built_and_its_versions_are_managed(settings: Settings) -> N
     first = do(settings, "build_index", report=reports.append, name="news", source=source)
     assert (first["count"], first["is_published"]) == (len(WORDS), True)
     assert reports
-    assert do(settings, "build_index", name="news", source=source) == first  # the same job, whose process was killed
+    assert do(settings, "build_index", name="news", source=source) == first  # again, as after the kill of its process
     source = write(settings, *WORDS[1:])
     second = do(settings, "build_index", "b" * 24, name="news", source=source)
     assert second["num_embedded"] == 0
@@ -102,7 +102,7 @@ def test_an_index_is_built_and_its_versions_are_managed(settings: Settings) -> N
 
 
 @pytest.mark.usefixtures("served")
-def test_the_store_has_what_is_built_and_published(settings: Settings, tmp_path: Path) -> None:
+def test_the_store_gets_versions_that_are_built_and_published(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     settings = replace(settings, index_store=f"file://{tmp_path}/store")
     source = write(settings, *WORDS)
@@ -127,7 +127,7 @@ def test_a_build_folds_in_the_changes_of_its_index(queue: Queue, settings: Setti
     last = log.append("news", change(["newer"], made_at=200.0))
     dropped = do(settings, "build_index", "b" * 24, drop_changes_before=200, **arguments)
     assert (dropped["count"], dropped["num_changed"]) == (len(WORDS) + 1, 1)
-    assert queue.redis.xlen(queue.keys.changes("news")) == 1  # which the version before needs
+    assert queue.redis.xlen(queue.keys.changes("news")) == 1  # the version before still needs this change
     do(settings, "manage_index", name="news", action="delete", version=result["version"])
     assert queue.redis.xlen(queue.keys.changes("news")) == 0
     assert log.since("news", last).has_position

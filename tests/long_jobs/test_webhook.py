@@ -1,4 +1,4 @@
-"""Webhooks: the end of a long job, told to a URL: signed, tried again, and never to an address that is not allowed."""
+"""Webhooks, which report the end of a long job: signed, tried again, and never sent to a forbidden address."""
 
 import hashlib
 import hmac
@@ -25,13 +25,13 @@ SECRET = "s3cret-of-webhooks"
 
 
 class Receiver(HTTPServer):
-    """A server that keeps what it was told, and answers with the statuses that it is given, then with 200."""
+    """A server that keeps the requests it receives, and answers with `statuses`, and then with 200."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.received: list[tuple[dict[str, str], bytes]] = []
         self.statuses: list[int] = []
-        self.url = f"http://127.0.0.1:{self.server_port}/told?a=b"
+        self.url = f"http://127.0.0.1:{self.server_port}/reports?a=b"
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -52,7 +52,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def receiving() -> Iterator[Receiver]:
-    """A receiver that answers."""
+    """Yield a receiver that answers requests."""
     with Receiver() as receiver:
         thread = threading.Thread(target=receiver.serve_forever, args=(0.01,))
         thread.start()
@@ -64,13 +64,13 @@ def receiving() -> Iterator[Receiver]:
 
 
 def is_signed(headers: dict[str, str], body: bytes) -> bool:
-    """Check the signature as docs/long-jobs.md tells a receiver to."""
+    """Return True if the signature is right, checked as docs/long-jobs.md describes."""
     at_s, signature = (part.partition("=")[2] for part in headers[SIGNATURE].split(","))
     wanted = hmac.new(SECRET.encode(), f"{at_s}.".encode() + body, hashlib.sha256).hexdigest()
     return hmac.compare_digest(wanted, signature)
 
 
-def test_a_runner_tells_of_the_end_of_each_job(own_redis: RedisServer, tmp_path: Path) -> None:
+def test_a_runner_reports_the_end_of_each_job(own_redis: RedisServer, tmp_path: Path) -> None:
     place = Place(own_redis, tmp_path)
     with receiving() as receiver:
         receiver.statuses = [503, 302]
@@ -81,11 +81,11 @@ def test_a_runner_tells_of_the_end_of_each_job(own_redis: RedisServer, tmp_path:
         place.jobs.cancel(ids[2])
         place.start(webhook_secret=SECRET, private_hosts="127.0.0.1")
         wait_until(lambda: len(receiver.received) == 5)
-        told = [json.loads(body) for headers, body in receiver.received if is_signed(headers, body)]
-        assert len(told) == 5
-        states = {values["id"]: (values["status"], values["result"]) for values in told}
+        reports = [json.loads(body) for headers, body in receiver.received if is_signed(headers, body)]
+        assert len(reports) == 5
+        states = {values["id"]: (values["status"], values["result"]) for values in reports}
         assert states == {ids[0]: ("done", "done"), ids[1]: ("failed", None), ids[2]: ("cancelled", None)}
-        assert all("webhook" not in values for values in told)
+        assert all("webhook" not in values for values in reports)
         sent = {"url": receiver.url.removesuffix("?a=b"), "status": "sent", "answer": 200, "error": None}
         wait_until(lambda: all(place.jobs.status(job_id).webhook == sent for job_id in ids))
     place.close()
@@ -97,11 +97,11 @@ def test_a_webhook_that_is_not_sent_is_shown_with_the_reason(own_redis: RedisSer
     place = Place(own_redis, tmp_path)
     arguments = {"folder": str(tmp_path), "times": 0, "dies": False}
     refused, unanswered = (
-        place.jobs.submit("recover", arguments, webhook=f"http://{host}:1/told?a=b")
+        place.jobs.submit("recover", arguments, webhook=f"http://{host}:1/reports?a=b")
         for host in ("127.0.0.2", "127.0.0.1")
     )
-    told = {"url": "http://127.0.0.2:1/told", "status": "pending", "answer": None, "error": None}
-    assert place.jobs.status(refused).webhook == told
+    pending = {"url": "http://127.0.0.2:1/reports", "status": "pending", "answer": None, "error": None}
+    assert place.jobs.status(refused).webhook == pending
     assert [listed.webhook for listed in place.jobs.list()] == [None, None]
     place.start(private_hosts="127.0.0.1")
 
@@ -109,9 +109,9 @@ def test_a_webhook_that_is_not_sent_is_shown_with_the_reason(own_redis: RedisSer
         return place.jobs.status(job_id).webhook
 
     wait_until(lambda: webhook_of(refused)["error"] and webhook_of(unanswered)["error"])
-    found = [webhook_of(job_id) for job_id in (refused, unanswered)]  # the second is tried again
-    assert [told["status"] for told in found] == ["failed", "pending"]
-    assert [told["error"]["code"] for told in found] == ["address_not_allowed", "unavailable"]
+    found = [webhook_of(job_id) for job_id in (refused, unanswered)]  # the second is sent again later
+    assert [webhook["status"] for webhook in found] == ["failed", "pending"]
+    assert [webhook["error"]["code"] for webhook in found] == ["address_not_allowed", "unavailable"]
     assert "a=b" not in str(found)
     place.close()
 
@@ -124,7 +124,7 @@ def test_a_webhook_without_a_secret_is_not_signed() -> None:
     assert (json.loads(body), headers["Content-Type"]) == ({"a": 1}, "application/json")
 
 
-def test_another_answer_than_success_is_an_error() -> None:
+def test_an_answer_other_than_success_is_an_error() -> None:
     with receiving() as receiver:
         receiver.statuses = [302, 500]
         for status in (302, 500):
@@ -137,7 +137,7 @@ def test_another_answer_than_success_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 99999999999999999999 OK\r\n\r\n"])
-def test_a_receiver_that_breaks_off_is_told_again(answer: bytes) -> None:
+def test_a_webhook_whose_connection_breaks_is_sent_again(answer: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as threads:
         sending = threads.submit(send, f"http://127.0.0.1:{server.getsockname()[1]}/", {}, "", {"127.0.0.1"})
         with server.accept()[0] as connection:
@@ -147,7 +147,7 @@ def test_a_receiver_that_breaks_off_is_told_again(answer: bytes) -> None:
             sending.result(PATIENCE_S)
 
 
-def test_only_the_end_of_a_job_is_told(own_redis: RedisServer) -> None:
+def test_only_the_end_of_a_job_is_reported(own_redis: RedisServer) -> None:
     settings = Settings(redis_url=own_redis.url, private_hosts="127.0.0.1")
     with LongJobs(settings) as jobs, receiving() as receiver:
         arguments = {"url": receiver.url, "id": jobs.submit("embed_file", {"source": "a.csv", "out": "a"})}

@@ -1,4 +1,4 @@
-"""The addresses that a server listens on: those of a name, checked before it starts, and the URL that leads to them."""
+"""The addresses that a server listens on, which are checked before its start, and the URL of the API."""
 
 import socket
 
@@ -10,7 +10,7 @@ from shoal.process.address import api_url, find_addresses
 from shoal.settings import Settings
 
 
-def test_all_addresses_of_a_name_are_used_but_those_that_the_machine_lacks() -> None:
+def test_all_addresses_of_a_name_are_used_except_ones_that_the_machine_lacks() -> None:
     port = free_port()
     resolved = dict.fromkeys(str(address[0]) for *_, address in socket.getaddrinfo("localhost", port))
     found = find_addresses("localhost", port)
@@ -21,7 +21,7 @@ def test_all_addresses_of_a_name_are_used_but_those_that_the_machine_lacks() -> 
             find_addresses(address, port)
 
 
-def test_a_port_taken_on_one_address_of_a_name_is_said() -> None:
+def test_a_port_that_is_taken_on_one_address_of_a_name_is_an_error() -> None:
     address = find_addresses("localhost", free_port())[-1]
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.create_server((address, 0), family=family) as server:

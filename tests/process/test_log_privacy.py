@@ -1,4 +1,4 @@
-"""No text of a job is in the log of a worker or of a client, whatever happens to the job and however much is logged."""
+"""Logs of workers and clients contain no text of a job, whatever happens to the job, even at the level debug."""
 
 import logging
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ from shoal_workers.index.index import Index
 from shoal_workers.loop.admission import MAX_DEATHS, Limits
 from shoal_workers.loop.worker import Worker
 
-#: What every text of these tests holds.
+#: A word in every text of these tests.
 SECRET = "marshmallow"
 
 
-class Blabbing(Encoder):
+class LeakyEncoder(Encoder):
     fails_on = ""
 
     def tokenize(self, texts: Sequence[str], truncation_side: str = "right") -> list[Tokens]:
@@ -36,7 +36,7 @@ class Blabbing(Encoder):
         return super().start(texts)
 
 
-class BlabbingIndex:
+class LeakyIndex:
     fault = group_field = ""
 
     def search(self, *_: object) -> None:
@@ -44,9 +44,9 @@ class BlabbingIndex:
 
 
 @pytest.fixture
-def blabbing(queue: Queue, encoder: Encoder, index: Index) -> Worker:
-    engine = Blabbing(encoder.model, encoder.tokenizer, encoder.engine)
-    indexes = {"default": index, "broken": BlabbingIndex()}
+def leaky(queue: Queue, encoder: Encoder, index: Index) -> Worker:
+    engine = LeakyEncoder(encoder.model, encoder.tokenizer, encoder.engine)
+    indexes = {"default": index, "broken": LeakyIndex()}
     return Worker(queue.consumer(), engine, indexes, Bucketing(4_096), Limits(max_job_texts=3, max_text_chars=500))  # type: ignore[arg-type]
 
 
@@ -54,7 +54,7 @@ def job(**fields: object) -> bytes:
     return bytes(msgpack.packb({"v": 1, "id": "a", "op": "embed", "texts": [f"{SECRET} pie"]} | fields))
 
 
-MISFORTUNES = {
+JOBS = {
     "not msgpack": SECRET.encode(),
     "no id": job(id=SECRET + " pie"),
     "an id that is no text": job(id=[SECRET]),
@@ -74,17 +74,17 @@ MISFORTUNES = {
 
 
 @pytest.mark.parametrize("fails_on", ["", "tokenize", "encode"])
-def test_a_worker_logs_no_text(blabbing: Worker, queue: Queue, caplog: pytest.LogCaptureFixture, fails_on: str) -> None:
+def test_a_worker_logs_no_text(leaky: Worker, queue: Queue, caplog: pytest.LogCaptureFixture, fails_on: str) -> None:
     caplog.set_level(logging.DEBUG)
-    blabbing.encoder.fails_on = fails_on  # type: ignore[attr-defined]
+    leaky.encoder.fails_on = fails_on  # type: ignore[attr-defined]
     queue.redis.rpush(queue.keys.lane("interactive"), job(id="poison"))
     for n in range(MAX_DEATHS):
         assert queue.take(f"dead{n}", LANES, 1)
         queue.die()
-    for data in MISFORTUNES.values():
+    for data in JOBS.values():
         queue.redis.rpush(queue.keys.lane("interactive"), data)
     while any(queue.backlog().values()):
-        blabbing.step(block_s=0)
+        leaky.step(block_s=0)
     assert "dead letter: poisoned" in caplog.text
     assert "failed" in caplog.text or fails_on != "encode"
     assert SECRET not in caplog.text

@@ -25,10 +25,10 @@ pytest_plugins = ["api_fixtures"]
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 CALLER = f"00-{TRACE}-00f067aa0ba902b7-01"
 
-#: What every text holds, and a secret that the service has.
+#: A word in every text, and a secret of the service.
 MARKER, SECRET = "marshmallow", "shibboleth"
 
-#: Depth to which schemas are followed: a condition of a filter is made of conditions.
+#: Depth to which an example follows its schema. A condition of a filter may contain conditions.
 MAX_DEPTH = 8
 
 
@@ -45,7 +45,7 @@ def raised() -> ValueError:
 
 
 class TestForms:
-    def test_words_have_what_they_are_about_at_their_end(self) -> None:
+    def test_a_line_of_words_ends_with_its_facts(self) -> None:
         facts = logs.about("a-1", "web", CALLER, op="embed", queue_s=0.2500000012, error=None)
         line = logs.TextFormatter().format(record(**facts))
         assert re.fullmatch(
@@ -54,7 +54,7 @@ class TestForms:
             line,
         )
 
-    def test_json_has_the_same_as_fields(self) -> None:
+    def test_a_line_of_json_has_the_facts_as_fields(self) -> None:
         line = logs.JsonFormatter().format(record(**logs.about("a-1", "web", CALLER, texts=3)))
         values = json.loads(line)
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", values.pop("time"))
@@ -69,7 +69,7 @@ class TestForms:
         }
 
     @pytest.mark.parametrize("name", ["two\nlines", "\x1b[31m", 'a" b', "a\u2028b"])
-    def test_no_name_or_message_begins_another_line_or_speaks_to_the_terminal(self, name: str) -> None:
+    def test_no_name_or_message_begins_another_line_or_controls_the_terminal(self, name: str) -> None:
         for formatter in (logs.TextFormatter(), logs.JsonFormatter()):
             line = formatter.format(record(f"claimed {name}", **logs.about("a", name)))
             assert len(line.splitlines()) == 1
@@ -91,7 +91,7 @@ class TestForms:
 
 
 def about(caplog: pytest.LogCaptureFixture, logger: str) -> list[dict[str, Any]]:
-    """Return the message of each line of a logger, and what it is about."""
+    """Return the message and the facts of each line of a logger."""
     return [
         {"message": line.getMessage(), **getattr(line, "about", {})} for line in caplog.records if line.name == logger
     ]
@@ -144,17 +144,17 @@ def example(schema: dict[str, Any], schemas: dict[str, Any], depth: int = 0) -> 
 
 
 def ask_every_route(running: Service, headers: dict[str, str]) -> set[int]:
-    """Send each route of the service a request full of the marker, without what its schema requires and with it."""
+    """Send each route valid and wrong requests in which every text is the marker; return the answers' statuses."""
     description = running.ask("GET", "/openapi.json", headers=headers).body
     statuses = set()
     for path, methods in description["paths"].items():
-        if path.endswith("/events"):  # they may never end
+        if path.endswith("/events"):  # the answer may never end
             continue
         for method, route in methods.items():
             content = route.get("requestBody", {}).get("content", {})
             schema: dict[str, Any] = next((kind["schema"] for kind in content.values() if "schema" in kind), {})
             body = example(schema, description["components"]["schemas"])
-            address = re.sub(r"{\w+}", "no-such", path)  # a name, which is no text
+            address = re.sub(r"{\w+}", "no-such", path)  # a name may be in a log, so it is not the marker
             for sent in (body, {MARKER: MARKER}, MARKER.encode()):
                 statuses.add(running.ask(method.upper(), address, sent, headers).status)
     return statuses
@@ -164,7 +164,7 @@ def ask_every_route(running: Service, headers: dict[str, str]) -> set[int]:
 def processes(
     settings: Settings, tiny_source: Path, reranker_source: Path, home: Path, index_folder: Path, tmp_path: Path
 ) -> Iterator[tuple[Service, str]]:
-    """A service with a runner, all of whose processes log as much as they can in JSON; and the secret of a key."""
+    """Yield a service with a runner, whose processes log in JSON at the level debug, and an API key."""
     key = api_keys.add(tmp_path / "keys", "web", "admin", "")
     names = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool, "home": home}
     values: dict[str, Any] = names | {"model": tiny_source, "reranker": reranker_source, "precision": "f32"}

@@ -1,4 +1,4 @@
-"""Addresses in private networks, which users' URLs may not reach, and the paths that long jobs may use."""
+"""URLs of users, which may not lead into private networks, and the paths that long jobs may use."""
 
 import socket
 import ssl
@@ -36,7 +36,7 @@ PRIVATE = (
 )
 
 
-def test_public_addresses_are_told_from_others() -> None:
+def test_public_addresses_are_distinguished_from_others() -> None:
     assert [address for address in (*PUBLIC, *PRIVATE) if is_public(address)] == [*PUBLIC]
 
 
@@ -49,7 +49,7 @@ def test_a_private_address_is_refused_however_it_is_written() -> None:
             check_address(url, ())
 
 
-def test_a_host_that_is_named_is_allowed() -> None:
+def test_a_private_host_of_the_settings_is_allowed() -> None:
     assert check_address("http://127.0.0.1:81/a", LOOPBACK) == [("127.0.0.1", 81)]
     assert check_address("https://LocalHost/a", {"localhost"})[0][1] == 443
     with pytest.raises(AddressNotAllowed):
@@ -67,7 +67,7 @@ def test_a_url_that_cannot_be_used_is_refused() -> None:
 
 
 def test_a_host_that_does_not_exist_is_named() -> None:
-    host = "a" * 64 + ".example"  # which no name server is asked for: a part of a name has at most 63 letters
+    host = "a" * 64 + ".example"  # invalid, so no name server is asked: a part of a name has at most 63 letters
     with pytest.raises(FileError, match=r'/a cannot be read: there is no host "aaa'):
         check_address(f"http://{host}/a?key=secret", ())
 
@@ -83,7 +83,7 @@ def test_a_request_reaches_the_address_that_was_checked(server: CannedServer) ->
     assert headers["Host"] == f"127.0.0.1:{server.server_port}"
 
 
-def test_the_proxy_of_the_environment_is_not_asked(server: CannedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_proxy_of_the_environment_is_not_used(server: CannedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     server.answers = [Canned(204)]
     with send_request(server.url, LOOPBACK) as response:
@@ -99,7 +99,7 @@ def test_a_server_that_does_not_answer_is_named_without_the_query() -> None:
 
 
 @pytest.mark.skipif(not has_openssl(), reason="needs openssl 3")
-def test_the_certificate_is_that_of_the_name(
+def test_the_certificate_is_checked_against_the_name(
     server: CannedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certificate(tmp_path, "authority")
@@ -133,7 +133,7 @@ class TestAllowedPath:
         (tmp_path / "files" / "link").symlink_to(tmp_path / "other")
         assert allowed_path("link/a.csv", settings) == str(files.parent / "other" / "a.csv")
 
-    def test_others_are_refused(self, settings: Settings) -> None:
+    def test_other_paths_are_refused(self, settings: Settings) -> None:
         for path in ("/etc/passwd", "../secret/a", "file:///etc/passwd", "a/../../secret/a"):
             with pytest.raises(PathNotAllowed, match=r"is below none of the folders.*SHOAL_ROOTS"):
                 allowed_path(path, settings)
@@ -164,7 +164,7 @@ class TestAllowedPath:
                 allowed_path(url, settings)
 
 
-def test_headers_that_come_for_ever_are_not_waited_for() -> None:
+def test_endless_headers_are_not_waited_for() -> None:
     ended = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as threads:
 

@@ -1,12 +1,13 @@
-"""Progress: nothing for a short step, then lines that say how much is done and how long it still takes."""
+"""The lines of progress: none for a short step, then lines with the amount done and the time left."""
 
 import io
 import os
 import termios
+from typing import Any
 
 import pytest
 
-from shoal.process.progress import Progress, TaskBar, task_line
+from shoal.process.progress import Progress, RateMeter, TaskBar, task_line
 from shoal.task_progress import TaskProgress
 
 
@@ -28,7 +29,7 @@ def clock() -> Clock:
 
 
 def lines(progress: Progress, clock: Clock, stream: io.StringIO, *steps: tuple[float, int]) -> list[str]:
-    """Return the lines that are written when so many more are done at these times."""
+    """Return the lines that are written if, at each of these times, this number of further items is done."""
     for now_s, count in steps:
         clock.now_s = now_s
         progress.advance(count)
@@ -51,10 +52,10 @@ def test_a_bar_fits_a_terminal_whose_size_changes(clock: Clock) -> None:
     assert [len(text) for text in shown[:2]] == [59, 29]
     assert all(text.startswith(line[:29]) for text in shown)
     assert shown[2] == f"{line}, 83 texts a second, 9 s left"
-    assert len(shown[3]) > 60  # it does not say how wide it is
+    assert len(shown[3]) > 60  # the terminal's width is unknown
 
 
-def test_a_step_of_unknown_length_says_how_long_it_has_taken(clock: Clock) -> None:
+def test_a_step_of_unknown_length_shows_its_time_so_far(clock: Clock) -> None:
     stream = io.StringIO()
     progress = Progress("waiting for Redis", stream=stream, clock=clock)
     assert lines(progress, clock, stream, (0.9, 0), (1.0, 0), (2.0, 0), (5.9, 0), (6.0, 0)) == [
@@ -63,7 +64,7 @@ def test_a_step_of_unknown_length_says_how_long_it_has_taken(clock: Clock) -> No
     ]
 
 
-def test_a_step_of_known_length_says_how_fast_it_is_and_how_long_it_still_takes(clock: Clock) -> None:
+def test_a_step_of_known_length_shows_its_rate_and_the_time_left(clock: Clock) -> None:
     stream = io.StringIO()
     progress = Progress("embedding", 24_000, unit=" documents", stream=stream, clock=clock)
     assert lines(progress, clock, stream, (1.0, 0), (10.0, 2_000), (20.0, 10_000)) == [
@@ -86,7 +87,7 @@ def test_a_terminal_has_one_line_that_is_gone_at_the_end(clock: Clock) -> None:
     ]
 
 
-def test_a_step_that_does_not_return_is_shown_by_a_thread() -> None:
+def test_a_thread_shows_a_step_that_does_not_return() -> None:
     stream = io.StringIO()
     with Progress("opening", stream=stream, clock=iter([0.0, *[2.0] * 1_000]).__next__) as progress:
         while not stream.getvalue():
@@ -94,12 +95,38 @@ def test_a_step_that_does_not_return_is_shown_by_a_thread() -> None:
     assert stream.getvalue() == "opening … 2 s\n"
 
 
+@pytest.mark.parametrize("given_s", [None, 5.0])
+def test_a_bar_shows_a_given_rate_and_time_before_its_own(clock: Clock, given_s: float | None) -> None:
+    stream = io.StringIO()
+    with TaskBar(stream=stream, clock=clock) as report:
+        for clock.now_s, rows in ((0.0, 0), (20.0, 60)):
+            report(TaskProgress(rows, fraction=rows / 100), given_s, given_s)
+    shown = "5 a second, 5 s left" if given_s else "3 a second, 13 s left"
+    assert stream.getvalue() == f"waiting: 60 %, 60 rows, {shown}\n"
+
+
+def measured(meter: RateMeter, now_s: float, rows: int, fraction: float | None, step: str = "") -> tuple[Any, Any]:
+    """Return the rate and the seconds left that a meter measures for a progress."""
+    rows_per_s, eta_s = meter.measure(TaskProgress(rows=rows, fraction=fraction, step=step), now_s)
+    return rows_per_s, eta_s and round(eta_s, 6)
+
+
+def test_the_rate_of_a_step_is_measured_from_where_it_was_begun_or_resumed() -> None:
+    meter = RateMeter()
+    measured(meter, 10.0, 500, 0.5)  # these rows were done before the job was resumed
+    assert measured(meter, 20.0, 600, 0.6) == (10.0, 40.0)
+    measured(meter, 21.0, 600, None, "waiting for a worker")  # a wait is not a new step
+    assert measured(meter, 30.0, 660, 0.4) == (8.0, None)  # the estimated fraction has fallen
+    assert measured(meter, 100.0, 60, 0.06, "embedding") == (None, None)
+    assert measured(meter, 150.0, 160, 0.16, "embedding") == (2.0, 420.0)
+
+
 class TestTaskBar:
-    def test_lines_say_how_much_is_done_how_fast_and_how_long_it_still_takes(self, clock: Clock) -> None:
+    def test_lines_show_the_amount_done_the_rate_and_the_time_left(self, clock: Clock) -> None:
         stream = io.StringIO()
         with TaskBar(stream=stream, clock=clock) as report:
             report(TaskProgress(0, fraction=0.0, step="reading"))
-            clock.now_s = 100.0  # a step is measured by itself
+            clock.now_s = 100.0  # the rate is measured from the begin of the step
             for now_s, rows in ((0.0, 500), (10.0, 2_500), (12.0, 3_000), (20.0, 5_500)):
                 clock.now_s = 100.0 + now_s
                 report(TaskProgress(rows, fraction=rows / 10_000, step="embedding"))
@@ -126,7 +153,7 @@ class TestTaskBar:
         (TaskProgress(7, fraction=0.1), (1.0, 7_260.0), "waiting: 10 %, 7 rows, 1 a second, 2 h 1 min left"),
     ],
 )
-def test_a_line_has_what_is_known(
+def test_a_line_contains_the_known_values(
     progress: TaskProgress, measured: tuple[float | None, float | None], line: str
 ) -> None:
     assert task_line(progress, *measured) == line

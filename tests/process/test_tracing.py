@@ -1,4 +1,4 @@
-"""One trace goes from the caller through HTTP and the queue to the worker, and costs nothing where it is off."""
+"""A trace leads from the caller through HTTP and the queue to the worker. Without tracing, no library is loaded."""
 
 import os
 import socket
@@ -82,7 +82,7 @@ def put(queue: Queue, **fields: Any) -> None:
 
 
 class TestTraceparent:
-    def test_one_is_read_as_it_is(self) -> None:
+    def test_a_valid_one_is_read_unchanged(self) -> None:
         later = f"01{CALLER[2:]}-what a later version has"
         assert (traceparent.valid(CALLER), traceparent.valid(later)) == (CALLER, later)
         assert (traceparent.trace_id(CALLER), traceparent.trace_id(None)) == (TRACE, "")
@@ -95,9 +95,9 @@ class TestTraceparent:
         assert operations.unpack(job.pack()) == job
         assert "traceparent" not in msgpack.unpackb(Embed(["a"]).pack())
         assert "traceparent" not in msgpack.unpackb(Embed(["a"], traceparent="no").pack())
-        assert job.digest() == Embed(["a"]).digest()  # they ask the same
+        assert job.digest() == Embed(["a"]).digest()  # the trace is no part of the question
 
-    def test_what_a_thread_does_belongs_to_the_trace_that_it_continues(self, spans: Spans) -> None:
+    def test_a_thread_belongs_to_the_trace_that_it_continues(self, spans: Spans) -> None:
         assert traceparent.current() is None
         with spans.provider.get_tracer("program").start_as_current_span("program") as span:
             own = traceparent.current()
@@ -117,7 +117,7 @@ def test_a_job_with_a_malformed_trace_is_answered(traced: Worker, queue: Queue, 
 
 
 class TestWorker:
-    def test_each_step_of_a_job_has_a_span_within_that_of_the_job(
+    def test_each_step_of_a_job_has_a_span_within_the_span_of_the_job(
         self, traced: Worker, queue: Queue, spans: Spans
     ) -> None:
         put(queue, op="search", texts=["storm europe"], traceparent=CALLER)
@@ -147,7 +147,7 @@ class TestWorker:
         traced.step(block_s=0)
         assert spans.named("job").status.description == "malformed_job"
 
-    def test_the_flag_of_the_caller_and_the_sampler_of_the_environment_say_whether_a_trace_is_kept(
+    def test_the_flag_of_the_caller_and_the_sampler_of_the_environment_decide_whether_a_trace_is_kept(
         self, queue: Queue, encoder: Encoder, index: Index, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for sampler, trace, has_spans in (
@@ -179,7 +179,7 @@ class TestApi:
         assert request.context
         assert stub.traces == [traceparent.format_traceparent(request.context)]
 
-    def test_without_spans_the_trace_of_the_request_goes_on_to_the_job(
+    def test_without_spans_the_trace_of_the_request_is_passed_to_the_job(
         self, make_app: MakeApp, stub: StubWorker
     ) -> None:
         make_app().test_client().post("/embed", json={"inputs": "a"}, headers={"Traceparent": CALLER})
@@ -243,7 +243,7 @@ def test_processes_share_one_trace_from_the_caller_to_the_reply(
 
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["refuses", "hangs"])
-def test_a_collector_that_is_away_fails_nothing(
+def test_a_collector_that_does_not_answer_causes_no_error(
     queue: Queue, encoder: Encoder, index: Index, is_open: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -265,7 +265,7 @@ def test_a_collector_that_is_away_fails_nothing(
 @pytest.mark.wide
 def test_without_opentelemetry_a_process_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "opentelemetry").mkdir()
-    (tmp_path / "opentelemetry" / "__init__.py").touch()  # a package that has nothing in it
+    (tmp_path / "opentelemetry" / "__init__.py").touch()  # an empty package takes its place
     path = os.pathsep.join([str(tmp_path), *sys.path])
     monkeypatch.setenv("PYTHONPATH", path)
     for command in ("api", "worker", "jobs"):
@@ -276,8 +276,8 @@ def test_without_opentelemetry_a_process_says_what_to_install(tmp_path: Path, mo
 
 
 @pytest.mark.wide
-def test_nothing_of_spans_is_loaded_where_they_are_off() -> None:
-    """redis-py loads OpenTelemetry's metrics by itself, where they are installed."""
+def test_no_library_for_spans_is_loaded_if_tracing_is_off() -> None:
+    """Only the parts for spans are looked for: redis-py itself loads OpenTelemetry's metrics if they are installed."""
     script = (
         "import sys, shoal_api.app, shoal_workers.service.service, shoal_workers.long_jobs.runner\n"
         "from shoal.settings import DEFAULTS\n"

@@ -1,4 +1,4 @@
-"""The containers: unprivileged, on a read-only file system, without secrets, and each says whether it is well."""
+"""The containers: unprivileged, on a read-only file system, without secrets, and with health checks."""
 
 import re
 from typing import Any
@@ -12,13 +12,13 @@ COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 DOCKERFILES = {name: ROOT / name / "Dockerfile" for name in ("api", "workers")}
 
-#: What would give a container more than it is to have.
+#: Keys of a compose service that would give the container more privileges.
 PRIVILEGES = {"privileged", "cap_add", "devices", "pid", "ipc", "network_mode", "userns_mode"}
 PRIVILEGES |= {"group_add", "volumes_from"}
 
 
 def instructions(name: str, target: str = "") -> list[str]:
-    """The instructions of which an image is made, one a line: those of its stage and of those that it begins with."""
+    """Return the instructions that make an image, each on one line, from its stage and the stages that it extends."""
     lines = re.sub(r"\\\n", "", DOCKERFILES[name].read_text()).splitlines()
     lines = [line for line in lines if line and not line.startswith("#")]
     stages: dict[str, list[str]] = {}
@@ -32,7 +32,7 @@ def instructions(name: str, target: str = "") -> list[str]:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_service_has_no_privileges_is_not_root_and_says_whether_it_is_well(name: str) -> None:
+def test_a_service_has_no_privileges_is_not_root_and_has_a_health_check(name: str) -> None:
     service = SERVICES[name]
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
@@ -61,7 +61,7 @@ def test_only_this_machine_reaches_the_ports() -> None:
 
 
 @pytest.mark.parametrize(("name", "target"), [("api", ""), ("workers", ""), ("workers", "runner")])
-def test_an_image_holds_what_was_built_and_nothing_else(name: str, target: str) -> None:
+def test_an_image_contains_only_what_its_build_made(name: str, target: str) -> None:
     stage = instructions(name, target)
     copies = [line for line in stage if line.startswith(("COPY", "ADD"))]
     assert copies

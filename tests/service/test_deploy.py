@@ -1,4 +1,4 @@
-"""The board and the alerts of `deploy/`: their queries name metrics that exist, and each alert fires when it should."""
+"""The files in `deploy/` for monitoring, systemd and nginx: metrics exist, alerts fire, programs accept the files."""
 
 import json
 import os
@@ -33,7 +33,7 @@ needs_promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="there 
 
 
 def promtool(*arguments: str, folder: Path = PROMETHEUS) -> None:
-    """Run promtool in the folder, and fail the test with what it has found."""
+    """Run promtool in the folder; if it fails, fail the test with its output."""
     found = subprocess.run(["promtool", *arguments], cwd=folder, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout + found.stderr
 
@@ -44,7 +44,7 @@ def queries() -> Iterator[str]:
 
 
 def series() -> set[str]:
-    """Return the names of all series of the metrics that are on the page."""
+    """Return the names of all series of the metrics in docs/operating.md."""
     found = {"up"}
     for name, (kind, *_) in table("docs/operating.md", "Name").items():
         suffixes = ("_bucket", "_sum", "_count") if kind == "histogram" else ("",)
@@ -52,19 +52,19 @@ def series() -> set[str]:
     return found
 
 
-def test_every_query_is_of_metrics_that_exist() -> None:
+def test_every_query_names_metrics_that_exist() -> None:
     named = {name for query in queries() for name in re.findall(r"\b(?:shoal_\w+|process_\w+|up\b)", query)}
     assert len(named) > 30
     assert named <= series()
 
 
-def test_every_panel_says_what_it_shows_of_the_chosen_job() -> None:
+def test_every_panel_has_a_description_and_shows_the_chosen_job() -> None:
     assert all(panel["description"] for panel in BOARD["panels"])
     targets = [target for panel in BOARD["panels"] for target in panel["targets"]]
     assert all('job=~"$job"' in target["expr"] for target in targets)
 
 
-def test_panels_have_places_and_numbers_of_their_own() -> None:
+def test_panels_do_not_overlap_and_have_different_numbers() -> None:
     places = [panel["gridPos"] for panel in BOARD["panels"]]
     cells = [(place["x"] + x, place["y"] + y) for place in places for x in range(place["w"]) for y in range(place["h"])]
     assert len(set(cells)) == len(cells)
@@ -82,7 +82,7 @@ def test_every_alert_says_what_to_do_and_has_a_row_on_the_page() -> None:
         assert (text.endswith("."), anchor) == (True, "docs/operating.md#alerts")
 
 
-def test_every_alert_is_tested_where_it_fires_and_where_it_does_not() -> None:
+def test_every_alert_has_a_test_in_which_it_fires_and_one_in_which_it_does_not() -> None:
     cases = [
         case
         for test in yaml.safe_load(read("deploy/prometheus/alerts_test.yml"))["tests"]
@@ -100,12 +100,12 @@ def test_alerts_fire_when_they_should() -> None:
 
 @needs_promtool
 @pytest.mark.parametrize("name", ["prometheus.yml", "prometheus-compose.yml"])
-def test_prometheus_takes_its_configuration(name: str) -> None:
+def test_prometheus_accepts_its_configuration(name: str) -> None:
     promtool("check", "config", name)
 
 
 @needs_promtool
-def test_prometheus_takes_the_queries_of_the_board(tmp_path: Path) -> None:
+def test_prometheus_accepts_the_queries_of_the_board(tmp_path: Path) -> None:
     rules = [
         {"record": f"board:{n}", "expr": query.replace("$__rate_interval", "1m")} for n, query in enumerate(queries())
     ]
@@ -113,7 +113,7 @@ def test_prometheus_takes_the_queries_of_the_board(tmp_path: Path) -> None:
     promtool("check", "rules", "board.yml", folder=tmp_path)
 
 
-def test_compose_takes_the_overlay() -> None:
+def test_compose_accepts_the_overlay() -> None:
     if not shutil.which("docker") or subprocess.run(["docker", "compose", "version"], capture_output=True).returncode:
         pytest.skip("there is no docker compose")
     command = ["docker", "compose", "-f", "docker-compose.yml", "-f", "deploy/monitoring.yml", "config", "--quiet"]
@@ -124,8 +124,8 @@ def test_compose_takes_the_overlay() -> None:
     assert [name for name in mounted if not (ROOT / name).exists()] == []
 
 
-def test_systemd_takes_the_units(tmp_path: Path) -> None:
-    """With this Python in place of what an installation has, of which systemd asks whether it is there."""
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+    """The units start this Python instead of the installed program, because systemd checks that the program exists."""
     if not shutil.which("systemd-analyze"):
         pytest.skip("there is no systemd-analyze: apt install systemd")
     units = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
@@ -140,14 +140,14 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("unit", "least_s"), [("api@", API_STOP_WITHIN_S), ("worker@", STOP_WITHIN_S), ("runner", 15)])
-def test_a_unit_that_is_stopped_has_time_to_end_in_order(unit: str, least_s: float) -> None:
+def test_a_stopped_unit_has_time_to_finish(unit: str, least_s: float) -> None:
     (time_s,) = re.findall(r"^TimeoutStopSec=(\d+)$", read(f"deploy/systemd/shoal-{unit}.service"), re.MULTILINE)
     assert float(time_s) > least_s
 
 
 @pytest.fixture
 def proxy(tmp_path: Path) -> Iterator[Callable[[int, int], str]]:
-    """Starts nginx with the configuration of `deploy/`, in front of two ports, and returns its address."""
+    """Yield a function that starts nginx with the file of `deploy/` in front of two ports, and returns its address."""
     if not (nginx := shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")):
         pytest.skip("there is no nginx: apt install nginx-light")
     port, started = free_port(), []
@@ -177,7 +177,7 @@ def is_listening(port: int) -> bool:
 
 @contextmanager
 def breaking_server() -> Iterator[tuple[int, list[str]]]:
-    """Reads a request and closes its connection, as an API that is killed; yields its port and the paths asked for."""
+    """Run a server that closes each connection without an answer, like a killed API; yield its port and seen paths."""
     paths: list[str] = []
 
     class Breaking(BaseHTTPRequestHandler):
@@ -202,7 +202,7 @@ def asked(address: str, path: str) -> None:
     ("path", "times"),
     [("/search", 2), ("/v1/embeddings", 2), ("/v2/rerank", 2), ("/v1/jobs", 1), ("/v1/indexes/a/documents", 1)],
 )
-def test_the_proxy_repeats_questions_alone(proxy: Callable[[int, int], str], path: str, times: int) -> None:
+def test_the_proxy_repeats_only_questions(proxy: Callable[[int, int], str], path: str, times: int) -> None:
     with breaking_server() as (first, one), breaking_server() as (second, other):
         asked(proxy(first, second), path)
     assert [*one, *other] == [path] * times

@@ -1,4 +1,4 @@
-"""The chart of `deploy/helm`, rendered by Go's own templates: what Kubernetes accepts, and what it says of Shoal."""
+"""The chart in `deploy/helm`, rendered by Go's own templates: Kubernetes accepts it, and its settings are right."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ CHART = ROOT / "deploy" / "helm" / "shoal"
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 
-#: The oldest version of Kubernetes that the chart names, and the newest one whose schemas there are.
+#: The oldest version of Kubernetes that the chart supports, and the newest version with schemas.
 VERSIONS = ("1.27", "1.37")
 
 jsonschema = pytest.importorskip("jsonschema")
@@ -28,7 +28,7 @@ kubernetes_validate = pytest.importorskip("kubernetes_validate")
 if find_spec("go_template") is None:
     pytest.skip("go_template has builds for Linux on x86-64 alone", allow_module_level=True)
 
-#: In a process of its own: Go's runtime would have threads and handle signals in the process of the tests till its end.
+#: The program of a separate process, because Go's runtime would keep threads and signal handlers in the tests' process.
 RENDER = "import sys, go_template; go_template.render_template(*sys.argv[1:])"
 
 Objects = dict[str, dict[str, Any]]
@@ -37,7 +37,7 @@ Render = Callable[[dict[str, Any]], Objects]
 
 @pytest.fixture
 def render(tmp_path: Path) -> Render:
-    """A function that returns the objects of an installation called `x` by kind and name."""
+    """Return a function that renders the chart for an installation `x`, and returns its objects by kind and name."""
 
     def render(values: dict[str, Any]) -> Objects:
         values = merged(VALUES, values)
@@ -59,7 +59,7 @@ def render(tmp_path: Path) -> Render:
 
 
 def merged(values: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
-    """Return the values with others in place of some, as Helm merges them."""
+    """Return the values overridden by `others`, merged as Helm does."""
     both = {name: merged(values[name], other) for name, other in others.items() if isinstance(values.get(name), dict)}
     return values | others | both
 
@@ -100,7 +100,7 @@ def test_settings_reach_the_processes(render: Render) -> None:
         assert environment.keys() <= known
 
 
-def test_an_end_takes_as_long_as_a_process_may_need(render: Render) -> None:
+def test_a_stopped_pod_has_time_to_finish(render: Render) -> None:
     objects = render({})
     seconds = {
         name: objects[f"Deployment x-{name}"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
@@ -110,7 +110,7 @@ def test_an_end_takes_as_long_as_a_process_may_need(render: Render) -> None:
     assert seconds["workers"] >= STOP_WITHIN_S
 
 
-def test_keda_scales_by_the_texts_that_the_pool_tells(render: Render) -> None:
+def test_keda_scales_by_the_number_of_waiting_texts(render: Render) -> None:
     objects = render(ALL)
     scaled = objects["ScaledObject x-workers"]["spec"]
     assert "replicas" not in objects["Deployment x-workers"]["spec"]
@@ -127,12 +127,12 @@ def test_keda_scales_by_the_texts_that_the_pool_tells(render: Render) -> None:
     "values",
     [{"worker": {}}, {"workers": {"replicas": -1}}, {"api": {"memory": "much"}}, {"settings": {"POOL": "a"}}],
 )
-def test_values_that_mean_nothing_are_refused(render: Render, values: dict[str, Any]) -> None:
+def test_unknown_and_wrong_values_are_refused(render: Render, values: dict[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         render(values)
 
 
-def test_every_value_is_in_the_schema_with_its_meaning() -> None:
+def test_every_value_has_a_description_in_the_schema() -> None:
     def check(values: dict[str, Any], schema: dict[str, Any]) -> None:
         assert values.keys() == schema["properties"].keys()
         for name, about in schema["properties"].items():

@@ -1,4 +1,4 @@
-"""Texts that crash a worker, hang it or take all its memory, among others: real workers, started again as they end."""
+"""Texts that crash a worker, hang it or take all its memory, beside others, with real workers that are restarted."""
 
 import signal
 import subprocess
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.wide
 
 NUM_GOOD, NUM_WORKERS = 100, 3
 
-#: What a dead letter says of each harm, in its reason and in its traceback; and how the process ends, if it does.
+#: For each harm, words in the reason and in the traceback of the dead letter, and the exit code of the process, if any.
 EXPECTED = {
     "abort": ("Fatal Python error: Aborted", "in abort", -signal.SIGABRT),
     "kill": ("ended without a report: killed, or out of memory", "", -signal.SIGKILL),

@@ -1,4 +1,4 @@
-"""A worker that gets another number of compute threads: made in the background, taken between two passes."""
+"""A new number of compute threads for a worker: its engines are made in the background and used between two passes."""
 
 import shutil
 import threading
@@ -29,7 +29,7 @@ def own(encoder: Encoder) -> Encoder:
 
 
 def resized(encoders: Sequence[Encoder], threads: int, noted: list[int] | None = None) -> Resizing:
-    """Have engines made, which are not taken yet; `noted` gets the number with which searches are resized."""
+    """Make new engines that are not used yet; `noted` gets the number of threads for searches."""
     resizing = Resizing(encoders[0].engine.threads, encoders, (noted if noted is not None else []).append)
     resizing.start(threads)
     resizing.close()
@@ -60,7 +60,7 @@ def test_an_engine_can_be_resized_while_it_computes(encoder_of_two_threads: Enco
     assert one.engine.threads == 1
 
 
-def test_the_last_number_is_taken_and_the_same_one_makes_nothing(encoder: Encoder) -> None:
+def test_the_last_number_is_used_and_the_same_number_makes_no_engine(encoder: Encoder) -> None:
     one = own(encoder)
     resized([one], 1).take()
     assert one.engine is encoder.engine
@@ -71,11 +71,11 @@ def test_the_last_number_is_taken_and_the_same_one_makes_nothing(encoder: Encode
     assert one.engine.threads == 3
 
 
-def test_a_failure_keeps_what_computes(encoder: Encoder, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_keeps_the_present_engine(encoder: Encoder, caplog: pytest.LogCaptureFixture) -> None:
     one = own(encoder)
     one.engine = Unresizable(encoder.engine)
     resizing = resized([one], 2)
-    resizing.start(2)  # which is not tried again
+    resizing.start(2)  # the same number is not tried again
     resizing.take()
     assert isinstance(one.engine, Unresizable)
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
@@ -83,7 +83,7 @@ def test_a_failure_keeps_what_computes(encoder: Encoder, caplog: pytest.LogCaptu
     ]
 
 
-def test_a_model_that_was_prepared_anew_is_not_taken_in_between(
+def test_a_model_that_was_prepared_again_is_not_used_by_a_resize(
     tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = Path(shutil.copytree(tiny_model, tmp_path / "model"))
@@ -95,7 +95,7 @@ def test_a_model_that_was_prepared_anew_is_not_taken_in_between(
     resizing.take()
     assert one.engine.threads == 1
     assert "was prepared anew: start the worker again" in caplog.text
-    caplog.clear()  # what it raised holds the engine
+    caplog.clear()  # the logged error refers to the engine
 
 
 class Unresizable:
@@ -108,7 +108,7 @@ class Unresizable:
         raise RuntimeError("no memory")
 
 
-def test_a_worker_takes_them_between_two_passes(
+def test_a_worker_takes_new_engines_between_two_passes(
     queue: Queue, encoder_of_two_threads: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shoal_workers.loop.batch, "WAIT_FROM_S", 3_600.0)
@@ -121,13 +121,13 @@ def test_a_worker_takes_them_between_two_passes(
     resizing.start(1)
     resizing.close()
     worker.step(block_s=0)
-    assert held.engine.threads == 2  # the passes aside are still under way
+    assert held.engine.threads == 2  # a pass aside is still under way
     held.released.set()
     drive(worker)
     assert held.engine.threads == 1
 
 
-def test_a_process_that_gets_no_thread_keeps_its_number(
+def test_a_process_that_cannot_start_a_thread_keeps_its_engine(
     encoder: Encoder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_: object) -> None:

@@ -1,4 +1,4 @@
-"""Servers and workers that are stopped or replaced under load lose no request, whatever signals come and when."""
+"""Servers and workers that are stopped or replaced under load lose no request, at any moment and with any signals."""
 
 import json
 import select
@@ -36,7 +36,7 @@ def listens(port: int) -> bool:
 
 
 def assert_all_answered(callers: Callers) -> None:
-    """Check that every request that was sent has its answer, and none of them is an error."""
+    """Check that every request has an answer that is not an error."""
     assert callers.losses == []
     assert set(callers.outcomes) == {"200"}
 
@@ -46,7 +46,9 @@ class TestApi:
     @pytest.mark.parametrize(
         ("num_processes", "keeps"), [(1, False), *(pytest.param(n, True, marks=pytest.mark.wide) for n in (1, 2))]
     )
-    def test_it_answers_every_request_that_was_sent(self, start_api: StartApi, num_processes: int, keeps: bool) -> None:
+    def test_a_stopped_api_answers_every_request_that_was_sent(
+        self, start_api: StartApi, num_processes: int, keeps: bool
+    ) -> None:
         api = start_api(api_processes=num_processes)
         with Callers(api.port, NUM_CALLERS, keeps=keeps) as callers:
             wait_until(lambda: callers.num_answered > 5 * NUM_CALLERS)
@@ -54,12 +56,12 @@ class TestApi:
             callers.join()
         assert_all_answered(callers)
 
-    def test_answers_while_it_stops_say_that_the_connection_ends(self, start_api: StartApi) -> None:
+    def test_answers_of_a_stopping_api_announce_the_end_of_the_connection(self, start_api: StartApi) -> None:
         api = start_api()
         with closing(api.send()) as kept:
             assert "connection: close" not in ask_ready(kept)
             api.process.send(signal.SIGTERM)
-            while "connection: close" not in ask_ready(kept):  # one request after the other, while the server drains
+            while "connection: close" not in ask_ready(kept):  # requests one after the other, until the server drains
                 pass
             assert kept.recv(1) == b""
         assert api.process.wait() == 0
@@ -76,21 +78,21 @@ class TestApi:
         assert_all_answered(callers)
 
     @pytest.mark.wide
-    def test_it_ends_when_it_is_told_so_while_it_starts(self, settings: Settings, tmp_path: Path) -> None:
+    def test_a_signal_during_the_start_ends_the_api(self, settings: Settings, tmp_path: Path) -> None:
         where = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
         with Process(tmp_path / "api.log", "api", "--port", free_port(), **where) as api:
-            wait_until(lambda: "listening on" in api.output)  # its process was not started yet
+            wait_until(lambda: "listening on" in api.output)  # its server process has not started yet
             assert api.terminate() == 0
             assert "Traceback" not in api.output
 
 
 def ask_ready(connection: socket.socket) -> str:
-    """Send one request and return the headers of its response, in lower case."""
+    """Send one request, and return its response in lower case."""
     connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
     return connection.recv(65_536).decode().lower()
 
 
-@pytest.mark.skipif(not HAS_TCP_INFO, reason="the system does not tell what a connection waits for")
+@pytest.mark.skipif(not HAS_TCP_INFO, reason="the system does not report the state of a connection")
 class TestDrain:
     @pytest.fixture
     def listener(self) -> Iterator[socket.socket]:
@@ -99,7 +101,7 @@ class TestDrain:
 
     @pytest.fixture
     def drain_with(self, listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-        """Return a function that drains the listener's port, and takes the steps in place of the pauses meanwhile."""
+        """Return a function that drains the listener's port, and calls one of `steps` in place of each pause."""
 
         def drain_with(*steps: Callable[[], object], idle_s: float) -> None:
             left = iter(steps)
@@ -111,7 +113,7 @@ class TestDrain:
 
         return drain_with
 
-    def test_it_refuses_new_connections_and_waits_for_those_that_are_not_accepted_yet(
+    def test_a_drain_refuses_new_connections_and_waits_for_ones_that_are_not_accepted_yet(
         self, listener: socket.socket, drain_with: Callable[..., None]
     ) -> None:
         client = socket.create_connection(listener.getsockname())
@@ -127,7 +129,7 @@ class TestDrain:
         )
         assert outcomes == [False]
 
-    def test_of_idle_connections_it_waits_for_those_with_a_request(
+    def test_a_drain_waits_for_idle_connections_only_if_they_have_a_request(
         self, listener: socket.socket, drain_with: Callable[..., None]
     ) -> None:
         with socket.create_connection(listener.getsockname()) as client, listener.accept()[0] as accepted:
@@ -144,12 +146,12 @@ class TestWorkers:
     def start_worker(
         self, home: Path, tiny_model: Path, tiny_source: Path, tmp_path: Path, keys: Keys, redis_url: str
     ) -> Callable[[], Process]:
-        """Return a function that starts a worker of the test's own pool on the tiny model."""
+        """Return a function that starts a worker of the test's pool with the tiny model."""
         where = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool, "home": home}
         usual = {"model": tiny_source, "precision": "f32", "threads": 1}
         return lambda: Process(tmp_path / "worker.log", "worker", **where | usual)
 
-    def test_all_are_replaced_one_after_the_other(
+    def test_replacing_workers_one_by_one_loses_no_request(
         self, start_api: StartApi, start_worker: Callable[[], Process], client: Client
     ) -> None:
         api = start_api()
@@ -183,7 +185,7 @@ class TestDisconnects:
             wait_until(lambda: queue_of(client).backlog()["interactive"] == 0)
             send(stays, "another text")
             wait_until(lambda: queue_of(client).backlog()["interactive"] == 1)
-            assert not select.select([stays], [], [], 2.5)[0]  # two looks later it is still wanted
+            assert not select.select([stays], [], [], 2.5)[0]  # two looks for disconnects later, the job still waits
             assert queue_of(client).backlog()["interactive"] == 1
             stub.resume()
             assert stays.recv(65_536).startswith(b"HTTP/1.1 200")

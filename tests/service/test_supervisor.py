@@ -1,4 +1,4 @@
-"""`shoal serve`: everything starts, is watched, and is gone after a stop, whatever ended it."""
+"""`shoal serve` starts and watches its processes, and leaves none after its end, whatever the cause of the end."""
 
 import fcntl
 import json
@@ -36,7 +36,7 @@ from shoal.supervisor.summary import print_summary
 from shoal.supervisor.supervisor import MAX_RETRIES, Supervisor, is_ready
 from shoal_workers.model.model import prepared_folder
 
-#: Ends with an error the first times that it is started, then becomes the command that it is given.
+#: A program that fails the first times that it is started, and then becomes the command in its arguments.
 FAIL = """
 import os, pathlib, sys
 starts, times, words = pathlib.Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
@@ -52,7 +52,7 @@ os.execv(sys.argv[4], sys.argv[4:])
 def settings(
     redis_url: str, keys: Keys, tiny_source: Path, tiny_model: Path, home: Path, index_folder: Path, tmp_path: Path
 ) -> dict[str, Any]:
-    """Return settings of a service on the tests' Redis and the tiny model, in a home folder of its own."""
+    """Return settings of a service with the tests' Redis, the tiny model and its own home folder."""
     own = tmp_path / "home"
     own.mkdir()
     (own / "models").symlink_to((home / "models").absolute())
@@ -96,7 +96,7 @@ def search(settings: dict[str, Any]) -> list[Any]:
 
 
 def assert_refused(done: "subprocess.CompletedProcess[str]", code: str) -> None:
-    """Check that the command ended with one line for an error, and no traceback."""
+    """Check that the command ended with one line for its error, and without a traceback."""
     assert done.returncode == 1
     (line,) = [line for line in done.stderr.splitlines() if re.search(r"\[[a-z_]+\]", line)]
     assert line.startswith("shoal: ")
@@ -104,10 +104,10 @@ def assert_refused(done: "subprocess.CompletedProcess[str]", code: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_it_runs_in_the_background_until_it_is_stopped(
+def test_a_service_runs_in_the_background_until_it_is_stopped(
     settings: dict[str, Any], client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # which is not asked for addresses of this machine
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # not used for addresses of this machine
     done = run("serve", "--detach", **settings)
     try:
         assert done.returncode == 0, done.stderr
@@ -174,7 +174,7 @@ def test_two_services_on_a_machine(settings: dict[str, Any], home: Path, tmp_pat
 
 
 @pytest.mark.parametrize("name", ["a,b", "file"])
-def test_a_home_that_cannot_be_used_is_said_before_anything_is_built(tmp_path: Path, name: str) -> None:
+def test_a_home_that_cannot_be_used_is_reported_before_the_sample_is_built(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
     done = run("serve", "--sample", home=tmp_path / name)
     assert_refused(done, "bad_setting")
@@ -220,9 +220,7 @@ def test_ctrl_c_stops_everything(settings: dict[str, Any], tmp_path: Path) -> No
     assert running(settings) == []
 
 
-def test_a_summary_that_gets_no_answer_is_printed_all_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_summary_is_printed_even_if_redis_does_not_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         redis_url = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
         print_summary(Settings(redis_url=redis_url, home=str(tmp_path), workers=2))
@@ -234,7 +232,7 @@ def test_a_summary_that_gets_no_answer_is_printed_all_the_same(
 
 @pytest.fixture
 def preparing(settings: dict[str, Any], tmp_path: Path) -> Iterator[TextIO]:
-    """The lock of a model that is to be prepared: its workers wait for it."""
+    """Lock a model that is not prepared, and yield the lock. The workers of the service wait for it."""
     settings["home"] = tmp_path / "empty"
     folder = prepared_folder(settings["home"], str(settings["model"]))
     folder.parent.mkdir(parents=True)
@@ -246,7 +244,9 @@ def preparing(settings: dict[str, Any], tmp_path: Path) -> Iterator[TextIO]:
 
 @pytest.mark.wide
 @pytest.mark.usefixtures("preparing")
-def test_a_stop_while_the_model_is_prepared_ends_that_too(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_a_stop_during_the_preparation_of_the_model_ends_all_processes(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
     with Process(tmp_path / "log", "serve", **settings) as stack:
         wait_until(lambda: "another process" in stack.output)
         stack.send(signal.SIGTERM)
@@ -254,7 +254,7 @@ def test_a_stop_while_the_model_is_prepared_ends_that_too(settings: dict[str, An
 
 
 @pytest.mark.wide
-def test_it_is_ready_once_its_own_workers_are(
+def test_a_service_is_ready_once_its_own_workers_are_ready(
     settings: dict[str, Any], client: Client, preparing: TextIO, tmp_path: Path
 ) -> None:
     Pool(queue_of(client).broker, client.keys, alive_s=3_600).announce("a", {"state": "ready", "indexes": {}})
@@ -278,13 +278,13 @@ def test_ctrl_c_ends_a_start_in_the_background(settings: dict[str, Any], tmp_pat
         assert "stopping …" in starting.output
 
 
-def test_it_runs_no_runner_if_none_is_wanted() -> None:
+def test_a_service_has_a_runner_only_if_the_settings_ask_for_it() -> None:
     names = [service.name for service in Supervisor(Settings(workers=0, long_jobs=0)).services]
     assert names == ["api"]
     assert [service.name for service in Supervisor(Settings(workers=0)).services] == ["api", "jobs"]
 
 
-def test_the_summary_speaks_of_own_workers_and_not_of_a_foreign_one(
+def test_the_summary_describes_own_workers_and_no_foreign_ones(
     client: Client, redis_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pool, keys = queue_of(client).pool, client.keys
@@ -299,7 +299,7 @@ def test_the_summary_speaks_of_own_workers_and_not_of_a_foreign_one(
 
 
 @pytest.mark.wide
-def test_its_processes_do_not_outlive_it(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_the_processes_of_a_service_do_not_outlive_it(settings: dict[str, Any], tmp_path: Path) -> None:
     with Process(tmp_path / "log", "serve", **settings) as stack:
         wait_until(lambda: "curl" in stack.output)
         stack.kill()
@@ -307,7 +307,7 @@ def test_its_processes_do_not_outlive_it(settings: dict[str, Any], tmp_path: Pat
 
 
 @pytest.mark.parametrize("flags", [(), ("--detach",)])
-def test_a_port_in_use_is_said_and_nothing_is_left(settings: dict[str, Any], flags: tuple[str, ...]) -> None:
+def test_a_port_in_use_is_reported_and_no_process_is_left(settings: dict[str, Any], flags: tuple[str, ...]) -> None:
     with socket.create_server(("127.0.0.1", settings["port"])):
         done = run("serve", *flags, **settings)
     assert_refused(done, "port_in_use")
@@ -323,7 +323,7 @@ def test_a_port_in_use_is_said_and_nothing_is_left(settings: dict[str, Any], fla
         pytest.param({"redis_url": "redis://127.0.0.1:1/0"}, "unavailable", "Redis", marks=pytest.mark.wide),
     ],
 )
-def test_what_cannot_start_is_said_and_nothing_is_left(
+def test_a_failed_start_is_reported_and_no_process_is_left(
     settings: dict[str, Any], changed: dict[str, str], code: str, words: str
 ) -> None:
     done = run("serve", **settings | changed)
@@ -335,7 +335,7 @@ def test_what_cannot_start_is_said_and_nothing_is_left(
 class TestRetries:
     @pytest.fixture
     def supervisor(self, settings: dict[str, Any]) -> Iterator[Supervisor]:
-        """A supervisor of the service, whose processes are gone in the end."""
+        """Yield a supervisor of the service, and stop its processes after the test."""
         typed: dict[str, Any] = {
             key: value if isinstance(value, int) else str(value) for key, value in settings.items()
         }
@@ -344,7 +344,7 @@ class TestRetries:
         supervisor.stop()
 
     def fail(self, supervisor: Supervisor, tmp_path: Path, times: int, words: str) -> Path:
-        """Have the worker fail with these words the first times; return a file with a byte for each start."""
+        """Let the worker fail with these words `times` times; return a file with a byte for each start."""
         starts = tmp_path / "starts"
         worker = supervisor.services[-1]
         worker.command = [sys.executable, "-c", FAIL, str(starts), str(times), words, *worker.command]
@@ -357,7 +357,9 @@ class TestRetries:
         assert starts.stat().st_size == MAX_RETRIES + 1
         assert is_ready(supervisor.settings)
 
-    def test_after_that_it_is_given_up_with_the_reason(self, supervisor: Supervisor, tmp_path: Path) -> None:
+    def test_a_worker_that_ends_a_third_time_is_given_up_with_the_reason(
+        self, supervisor: Supervisor, tmp_path: Path
+    ) -> None:
         starts = self.fail(supervisor, tmp_path, 9, "filesystem error")
         supervisor.start()
         with pytest.raises(NotReady, match="worker 1 ended with exit code 3 before it was ready: filesystem error"):
@@ -384,7 +386,7 @@ def test_a_stop_ends_the_wait_for_redis() -> None:
 
 
 @pytest.mark.wide
-def test_it_stops_although_its_output_is_read_no_more(settings: dict[str, Any]) -> None:
+def test_a_service_stops_even_if_nobody_reads_its_output(settings: dict[str, Any]) -> None:
     command = [sys.executable, "-m", "shoal", "serve"]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with subprocess.Popen(command, env=environment(**settings), **pipes) as process:
@@ -392,5 +394,5 @@ def test_it_stops_although_its_output_is_read_no_more(settings: dict[str, Any]) 
         assert any(line.startswith(b"stop:") for line in process.stdout)
         process.stdout.close()
         process.terminate()
-        assert process.wait(PATIENCE_S) in (0, 120)  # Python's own code where the last output could not be written
+        assert process.wait(PATIENCE_S) in (0, 120)  # 120 is Python's code if its last output cannot be written
     assert running(settings) == []

@@ -1,6 +1,6 @@
-"""Workers: take jobs off the queue in micro-batches, embed, search, reply."""
+"""The workers, which take jobs from the queue in micro-batches, embed texts, search and reply."""
 
 import sys
 
-# Importing OpenVINO would otherwise send a usage report.
+# An import of OpenVINO would otherwise send a usage report.
 sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The command `shoal index build`: a version of an index is built of documents."""
+"""The command `shoal index build`, which builds a version of an index from documents."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shoal_workers.index.build.document_encoder import DocumentEncoder
     from shoal_workers.index.long_tasks import BuildIndex
 
-#: Sample headlines that come with Shoal.
+#: The sample headlines that come with Shoal.
 SAMPLE = Path(__file__).parent / "sample" / "headlines.csv"
 
 
@@ -85,8 +85,9 @@ def build(
     if nothing has changed, the current version stays. A build that was interrupted goes on when the same command is
     given again.
 
-    Documents that were added to the index while it was served, and deleted, stay so in the new version, whatever SOURCE
-    has. Where Redis does not answer, or with --local, changes that the current version lacks are left to later builds.
+    Documents that were added to the served index, or deleted from it, stay added or deleted in the new version,
+    whatever SOURCE has. If Redis does not answer, or with --local, changes that the current version lacks are left to
+    later builds.
 
     A new version is published when it is complete: workers that serve the index switch to it.
 
@@ -104,7 +105,7 @@ def build(
     if source is None:
         source, fields["text_column"] = str(SAMPLE), "headline"
     on_bad = "skip" if skip_bad else "raise"
-    fields["field_kinds"] = list(fields["field_kinds"])  # as JSON has it
+    fields["field_kinds"] = list(fields["field_kinds"])  # from the tuple of the option, for JSON
     request = BuildIndex(name or folder.name, source, on_bad=on_bad, publish=not no_publish, **fields)
     if detach:
         if name is None or source == str(SAMPLE) or local:
@@ -115,18 +116,28 @@ def build(
 
 
 def build_here(settings: Settings, request: "BuildIndex", folder: Path, local: bool) -> None:
-    """Build a version in this process, and print what was done."""
+    """Build a version in this process, and print the result."""
+    from shoal.client.redis.client import Client
     from shoal_workers.index.long_tasks import build_index, changes_of, name_of
     from shoal_workers.index.store.store_process import check_store
 
     check_store(settings)
-    request.open_source(settings)  # what is wrong with the source or the folder is said before a model is opened
+    request.open_source(settings)  # raises errors of the source and the folder before the model is opened
     folder.mkdir(parents=True, exist_ok=True)
-    with _client(settings, local and not request.is_migration) as client:
+    with ExitStack() as stack:
+        client = None
+        if request.is_migration or not local:
+            try:
+                client = stack.enter_context(Client.from_settings(settings))
+                if not client.pool.ready():
+                    click.echo("no worker of the pool is ready: this process embeds the texts", err=True)
+            except Unavailable:
+                client = None
+                click.echo("no pool answers: this process embeds the texts", err=True)
         changes = changes_of(name_of(settings, folder), client) if client else None
         with _encoder(settings, None if local else client) as encoder, TaskBar() as report:
             result = build_index(request, folder, encoder, report, settings=settings, changes=changes)
-        _tell(result, folder)
+        _print_result(result, folder)
         if not result.is_published:
             changed = ", as another version became the current one meanwhile" if request.publish else ""
             click.echo(f"it is not published{changed}: shoal index publish {folder} {result.version}", err=True)
@@ -135,8 +146,8 @@ def build_here(settings: Settings, request: "BuildIndex", folder: Path, local: b
             changes.forget_folded(folder)
 
 
-def _tell(result: "BuildResult", folder: Path) -> None:
-    """Print what a build has done."""
+def _print_result(result: "BuildResult", folder: Path) -> None:
+    """Print the result of a build."""
     from shoal_workers.index.files.manifest import BAD_ROWS
 
     chunks = "" if result.count == result.num_documents else f" in {result.count:,} chunks"
@@ -167,7 +178,7 @@ def _tell(result: "BuildResult", folder: Path) -> None:
 
 
 def upload_changes(settings: Settings, folder: Path, *, is_published: bool, is_anew: bool = False) -> bool:
-    """Bring the store to what the folder of an index says; return False if the store is not for that index."""
+    """Upload the folder of an index to the store; return False if the index does not belong in the store."""
     from shoal_workers.index.store.store_process import upload_index
 
     with Progress("uploading"):
@@ -178,26 +189,8 @@ def upload_changes(settings: Settings, folder: Path, *, is_published: bool, is_a
 
 
 @contextmanager
-def _client(settings: Settings, local: bool) -> Iterator["Client | None"]:
-    """Give a client of the pool; None for a local build, and after a line that says so if Redis does not answer."""
-    from shoal.client.redis.client import Client
-
-    with ExitStack() as stack:
-        client = None
-        if not local:
-            try:
-                client = stack.enter_context(Client.from_settings(settings))
-                if not client.pool.ready():
-                    click.echo("no worker of the pool is ready: this process embeds the texts", err=True)
-            except Unavailable:
-                client = None
-                click.echo("no pool answers: this process embeds the texts", err=True)
-        yield client
-
-
-@contextmanager
 def _encoder(settings: Settings, client: "Client | None") -> Iterator["DocumentEncoder"]:
-    """Give the encoder of a build: the pool, if a worker is ready, or a model in this process."""
+    """Yield the encoder of a build: the pool if a worker is ready, else a model in this process."""
     from shoal.bulk.served_model import served_model
     from shoal_workers.index.build.document_encoder import LocalEncoder, PoolEncoder
 
@@ -220,7 +213,7 @@ def _encoder(settings: Settings, client: "Client | None") -> Iterator["DocumentE
 
 
 def _unix_seconds(time: str | None) -> float | None:
-    """Return a time that is given in Unix seconds, or as ISO 8601 has it: local, unless it names its zone."""
+    """Return the Unix seconds of a time, given in Unix seconds or in ISO 8601 (local time without a zone)."""
     if time is None:
         return None
     try:

@@ -75,7 +75,7 @@ def host(settings: Settings, models: tuple[str, ...], memory_gb: float, idle_s: 
 def jobs(settings: Settings) -> None:
     """Do long jobs until it is told to stop (SIGTERM or Ctrl-C).
 
-    A job that is not done by then goes on when it is started again. It runs no model: workers embed for it.
+    Jobs that are not done by then go on when the command is started again. It runs no model: workers embed for it.
     """
     from shoal_workers.process.processors import limit_native_threads
 
@@ -98,7 +98,7 @@ def model() -> None:
 @click.option("--quiet", is_flag=True, help="Do not print the folder of the prepared model.")
 @settings_options("model", "reranker", "home")
 def prepare(settings: Settings, force: bool, quiet: bool) -> None:
-    """Prepare the model, and the reranker if one is named, which is done once.
+    """Prepare the model, and the reranker if one is named. This is done once for each.
 
     Some architectures need the `export` extra for it.
     """
@@ -107,7 +107,7 @@ def prepare(settings: Settings, force: bool, quiet: bool) -> None:
     for name in filter(None, (settings.model, settings.reranker)):
         folder = prepared_folder(settings.home_folder, name)
         if force or not is_prepared(folder):
-            from shoal_workers.model.prepare import prepare_if_needed  # which loads OpenVINO
+            from shoal_workers.model.prepare import prepare_if_needed  # loads OpenVINO
 
             prepare_if_needed(settings.home_folder, name, force=force)
         if not quiet:

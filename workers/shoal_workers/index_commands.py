@@ -1,4 +1,4 @@
-"""The commands `shoal index`, but for `build` and `watch`: versions, and documents of an index that is served."""
+"""The commands `shoal index` except `build` and `watch`, for versions of an index and for served documents."""
 
 import json
 from contextlib import suppress
@@ -16,7 +16,7 @@ from shoal_workers.build_command import build, build_here, upload_changes
 
 FOLDER_SETTINGS = ("indexes", "index_home", "home")
 
-#: The settings of the commands after which the store is brought to what the folder says.
+#: The settings of commands that change a folder and then upload it to the store.
 CHANGE_SETTINGS = (*FOLDER_SETTINGS, "index_store")
 
 
@@ -25,7 +25,7 @@ def index() -> None:
     """Build an index of your documents, and change it.
 
     INDEX is the name of an index or its folder. A name is one of SHOAL_INDEXES, or of a folder in SHOAL_INDEX_HOME.
-    Where a folder here has such a name, ./NAME is the folder.
+    If a folder here has the same name, ./NAME is the folder.
     """
 
 
@@ -40,8 +40,9 @@ index.add_command(build)
 def migrate(settings: Settings, index_name: str, no_publish: bool, local: bool) -> None:
     """Embed the documents of INDEX anew, and publish the new version when it is done.
 
-    The model is the pool's, or with --local the one of the settings. The source is the version that is served, until
-    then; documents that were added and deleted since are folded in. Interrupted, the same command goes on.
+    The model is the pool's, or with --local the model of the settings. The source is the current version, which is
+    served until then; documents that were added and deleted since are folded in. After an interruption, the same
+    command goes on.
     """
     from shoal_workers.process.processors import limit_native_threads
 
@@ -61,7 +62,7 @@ def migrate(settings: Settings, index_name: str, no_publish: bool, local: bool) 
 def add(settings: Settings, index_name: str, source: str, text_column: str | None, id_column: str) -> None:
     """Add the documents in SOURCE to INDEX, a name, while it is served: at most 10,000.
 
-    Each takes the place of the one that has its id. Searches find them within 2 s. SOURCE is a file as of a build.
+    Each replaces the document that has its id. Searches find them within 2 s. SOURCE is a file, as for a build.
     """
     from shoal.client.redis.client import Client
     from shoal.records.source import Source
@@ -92,7 +93,7 @@ def remove(settings: Settings, index_name: str, ids: tuple[str, ...]) -> None:
 @click.argument("index_name", metavar="INDEX")
 @settings_options(*FOLDER_SETTINGS)
 def list_(settings: Settings, index_name: str) -> None:
-    """List the versions of an index, the one that was built last first; the current one has an asterisk."""
+    """List the versions of an index, newest first; the current version has an asterisk."""
     from shoal_workers.index.versions import list_versions
 
     for version in list_versions(_folder(settings, index_name)):
@@ -113,7 +114,7 @@ def list_(settings: Settings, index_name: str) -> None:
 def publish(settings: Settings, index_name: str, version: str) -> None:
     """Make VERSION the current one: workers that serve the index switch to it.
 
-    A version of another model than that of the pool, if one answers, is refused.
+    If a pool answers, a version of another model than the pool's is refused.
     """
     _switch(settings, index_name, version)
 
@@ -159,12 +160,12 @@ def info(settings: Settings, index_name: str) -> None:
 
     opened = Index.open(_folder(settings, index_name))
     shown = asdict(opened.manifest) | {"fields": opened.kinds}
-    shown["checksums"] = shown.pop("checksums")  # which few read, at the end
+    shown["checksums"] = shown.pop("checksums")  # moved to the end, because few people read them
     echo_lines(json.dumps(shown, indent=2, ensure_ascii=False))
 
 
 def _folder(settings: Settings, name: str) -> Path:
-    """Return the folder of an index that a command names, by its name or as a path; the name goes first."""
+    """Return the folder of an index, from its name or from the path of the folder. The name has priority."""
     from shoal_workers.index.long_tasks import where_is
 
     is_known = name in settings.index_folders() or (name.strip(".") and (settings.index_home_folder / name).is_dir())
@@ -174,9 +175,9 @@ def _folder(settings: Settings, name: str) -> Path:
 
 
 def _switch(settings: Settings, index_name: str, version: str | None) -> None:
-    """Publish a version, or the one before the current one.
+    """Publish a version, or without a `version` the one that was published before the current one.
 
-    Redis then forgets the changes that all versions of the index have.
+    Afterwards, the changes that all versions of the index contain are deleted from Redis.
     """
     from shoal.client.redis.client import Client
     from shoal_workers.index.build.document_encoder import served_digest

@@ -1,4 +1,4 @@
-"""The command `shoal index watch`: builds an index again whenever its source has changed."""
+"""The command `shoal index watch`, which builds an index again after each change of its source."""
 
 import math
 import time
@@ -21,35 +21,36 @@ from shoal.errors import (
 )
 from shoal_workers.build_command import build
 
-#: Errors after which the same build may succeed, and seconds until it is tried again.
+#: Errors after which the same build may succeed later, and the seconds until the next attempt.
 PASSING, RETRY_S = (Unavailable, NotReady, Overloaded, IndexBusy, DiskFull, FileError, Timeout), 10.0
 
-#: Largest share of the time that is spent on looking at the source.
+#: Largest share of the time for looking at the source.
 MAX_LOOK_SHARE = 0.1
 
 #: Exit status after Ctrl-C.
 INTERRUPTED = 130
 
-#: The options of a build that a watch has not: they are for a single one.
-_NOT_TAKEN = ("source", "full", "drop_changes_before", "no_publish", "detach", "webhook")
+#: The options of `shoal index build` that `watch` does not have. They are for a single build.
+_BUILD_ONLY = ("source", "full", "drop_changes_before", "no_publish", "detach", "webhook")
 
 
 class Watcher:
-    """Builds once at the beginning, and again when the source has changed and has stayed the same from look to look.
+    """The watch of a source: builds once at the beginning, and again after each change of the source.
 
-    `look` returns what differs when the source has changed; `now_s` is the time on a clock that never goes back.
+    A build begins when two looks in a row find the same. `look` returns a value that differs after a change of the
+    source, `report` prints an error, and `now_s` returns the seconds of a monotonic clock.
     """
 
     def __init__(
         self,
         look: Callable[[], object],
         build: Callable[[], object],
-        tell: Callable[[ShoalError], object],
+        report: Callable[[ShoalError], object],
         now_s: Callable[[], float] = time.monotonic,
     ):
         self._look = look
         self._build = build
-        self._tell = tell
+        self._report = report
         self._now_s = now_s
         self._seen: object = None
         self._done: object = None
@@ -57,10 +58,10 @@ class Watcher:
         self._retry_at_s: float | None = 0.0
 
     def step(self) -> None:
-        """Look at the source, and build if that is to be done.
+        """Look at the source, and build if a build is due.
 
-        Errors are told: after one that may pass the build is tried again after `RETRY_S`, else when the source has
-        changed. Raises one of the first look, and of the first build if it has another reason than a document.
+        Errors are reported. After one of `PASSING`, the build is tried again in `RETRY_S`; after others, once the
+        source has changed. Raises errors of the first look, and of the first build except BadDocument and `PASSING`.
         """
         try:
             found = self._look()
@@ -68,7 +69,7 @@ class Watcher:
             if self._done is None:
                 raise
             if not self._is_away:
-                self._tell(error)
+                self._report(error)
             self._is_away = True
             return
         self._is_away = False
@@ -84,7 +85,7 @@ class Watcher:
                 self._retry_at_s = self._now_s() + RETRY_S
             elif is_first and not isinstance(error, BadDocument):
                 raise
-            self._tell(error)
+            self._report(error)
 
 
 def _check_finite(context: click.Context, parameter: click.Parameter, seconds: float) -> float:
@@ -108,8 +109,8 @@ def watch(context: click.Context, /, source: str, every_s: float, **options: Any
     """Build an index from SOURCE now, and again whenever it changes.
 
     SOURCE is a file or folder of this machine. A change is built when nothing has changed from one look to the next.
-    Only texts that are new are embedded. What is wrong with a source is printed, and the index stays as it was; it runs
-    until Ctrl-C. The other options are those of `shoal index build`.
+    Only new texts are embedded. Errors of the source are printed, and the index stays as it was. The command runs until
+    Ctrl-C. The other options are the ones of `shoal index build`.
     """
     from shoal.records.source import Source
     from shoal.records.source_file import is_url
@@ -131,4 +132,4 @@ def watch(context: click.Context, /, source: str, every_s: float, **options: Any
         raise SystemExit(INTERRUPTED) from None
 
 
-watch.params += [option for option in build.params if option.name not in _NOT_TAKEN]
+watch.params += [option for option in build.params if option.name not in _BUILD_ONLY]

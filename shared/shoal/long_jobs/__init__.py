@@ -1,1 +1,1 @@
-"""Long jobs as clients see them: submitted, looked at, paused, cancelled. Imports the contract and the broker."""
+"""Long jobs for clients: submit, read, pause, resume and cancel them. Imports the contract and the broker."""

@@ -1,4 +1,4 @@
-"""Long jobs: submitted, looked at, paused, resumed, cancelled and deleted by any program that reaches Redis."""
+"""Long jobs: any program with access to Redis can submit, read, pause, resume, cancel and delete them."""
 
 import secrets
 import time
@@ -26,39 +26,40 @@ if TYPE_CHECKING:
 
     from shoal.long_jobs.rq_job import LongJob
 
-#: Most jobs that are listed, if no other number is asked for.
+#: Most jobs that a list returns by default.
 LIMIT = 100
 
-#: Most bytes of the arguments of a job, of which the largest are paths and URLs.
+#: Most bytes of the arguments of a job. The largest arguments are paths and URLs.
 MAX_ARGUMENT_BYTES = 65_536
 
-#: Time for which a deleted build is known as such: a runner removes what it has left within seconds, if one is alive.
+#: Time for which Redis keeps the note that a build was deleted, in seconds. A live runner needs the note for a few
+#: seconds, until it has removed the files of the build.
 DELETED_S = 30 * 86_400
 
-#: Longest time for which Redis may list no runner although one is alive, in seconds: it has lost its data, and runners
-#: list themselves anew every 2 s.
+#: Longest time for which Redis may list no runner although one is alive, in seconds. If Redis loses its data, each
+#: runner lists itself again within 2 s.
 UNLISTED_S = 4.0
 
-#: Time for which an idempotency key counts.
+#: Time for which an idempotency key is remembered, in seconds.
 ONCE_S = 86_400
 
-#: Most jobs that a list has: the newest.
+#: Most jobs that the list of a client, or of all clients, keeps: the newest.
 MAX_LISTED = 10_000
 
 #: Time for which a list is kept after its last job was added, in seconds.
 LISTED_S = 400 * 86_400
 
-#: Jobs that are read together.
+#: Jobs that `list` reads in one round trip.
 CHUNK = 100
 
 _LOOK_EVERY_S = 0.1
 
 
 class LongJobs(Closing):
-    """The long jobs of a pool, which RQ keeps. Thread-safe; connects on first use, and needs the `jobs` extra then.
+    """The long jobs of a pool, which RQ keeps in Redis. Thread-safe. The first use connects and needs the extra `jobs`.
 
-    Every method raises Unavailable when Redis does not answer, Overloaded when it is full, Unsupported where it is a
-    cluster, and MissingExtra without RQ. Those that take an id raise UnknownJob, also for a job that another program
+    Every method raises Unavailable if Redis does not answer, Overloaded if Redis is full, Unsupported if it is a
+    cluster, and MissingExtra without RQ. Methods with a job's id raise UnknownJob, also for a job that another program
     wrote into RQ's keys.
     """
 
@@ -76,7 +77,7 @@ class LongJobs(Closing):
 
     @cached_property
     def _job_class(self) -> "type[LongJob]":
-        """The class of the pool's jobs. RQ is loaded for it."""
+        """The class of the pool's jobs. Loads RQ."""
         try:
             from shoal.long_jobs.rq_job import job_class_of
         except ModuleNotFoundError as error:
@@ -100,12 +101,11 @@ class LongJobs(Closing):
         client: str = "",
         job_id: str | None = None,
     ) -> str:
-        """Put a job and return its id, of 24 hex digits: a new one, or `job_id`, which `new_job_id` made before.
+        """Put a job into its queue and return its id, 24 hex digits: `job_id` from `new_job_id`, or else a new id.
 
-        `webhook` is a URL that the runner tells of the job's end. Submitting the same again within a day with the same
-        `idempotency_key` returns the job that was put first; keys of different clients are different. Raises
-        InvalidRequest for an unknown kind, for arguments that JSON cannot hold, for a webhook that is no URL of HTTP,
-        and if the key was used for another job.
+        The runner sends a request to the URL `webhook` when the job ends. A second call within a day with the same
+        `idempotency_key` and `client` returns the id of the first job. Raises InvalidRequest for an unknown kind, for
+        arguments that JSON cannot hold, for a webhook that is not an HTTP URL, and for a key of a different job.
         """
         if kind not in self._kinds:
             raise InvalidRequest(f"kind is {excerpt(kind)}: it takes one of {', '.join(self._kinds)}")
@@ -119,14 +119,14 @@ class LongJobs(Closing):
             return job_id
 
     def status(self, job_id: str) -> LongJobStatus:
-        """Return the state of a job, with its progress, and its result once it is done."""
+        """Return the state of a job with its progress, and with its result once the job is done."""
         with self._broker.lending():
             job = self._get(job_id)
             status = replace(job.describe(), result=job.result_if_done())
             return replace(status, webhook=self._webhook(job)) if job.submission.webhook else status
 
     def list(self, client: str | None = None, limit: int = LIMIT) -> list[LongJobStatus]:
-        """Return at most `limit` jobs of a client, or of all, but quick ones: the newest first, and without results."""
+        """Return at most `limit` jobs of a client, or of all clients, newest first, without quick jobs and results."""
         key, first = self._keys.long_jobs if client is None else self._list_of(client), 0
         found: list[LongJobStatus] = []
         with self._broker.lending():
@@ -145,26 +145,26 @@ class LongJobs(Closing):
         return found[:limit]
 
     def is_empty(self) -> bool:
-        """Return True if no job is listed, or where there can be none. This loads no RQ."""
+        """Return True if no job is listed, or if Redis is a cluster, which has no long jobs. Does not load RQ."""
         try:
             return not self._broker.execute("ZCARD", self._keys.long_jobs)
         except Unsupported:
             return True
 
     def pause(self, job_id: str) -> str:
-        """Pause a job and return its status, `running` for another moment. Raises InvalidRequest if it has ended."""
+        """Pause a job and return its status: a running job stops soon afterwards. Raises InvalidRequest if it ended."""
 
         def change(job: "LongJob", pipeline: "Pipeline") -> None:
             _refuse_end(job, "paused")
             if job.status == "running":
                 job.want("pause", pipeline)
             elif job.status == "queued":
-                job.park(pipeline)
+                job.mark_paused(pipeline)
 
         return self._change(job_id, change)
 
     def resume(self, job_id: str) -> str:
-        """Let a paused job go on where it was, and return its status. Raises InvalidRequest if it has ended."""
+        """Let a paused job continue, and return its status. Raises InvalidRequest if the job has ended."""
 
         def change(job: "LongJob", pipeline: "Pipeline") -> None:
             _refuse_end(job, "resumed")
@@ -176,18 +176,18 @@ class LongJobs(Closing):
         return self._change(job_id, change)
 
     def cancel(self, job_id: str) -> str:
-        """Cancel a job unless it has ended, and return its status: one that runs is `running` for another moment."""
+        """Cancel a job that has not ended, and return its status: a running job stops a moment later."""
 
         def change(job: "LongJob", pipeline: "Pipeline") -> None:
             if job.status == "running":
                 job.want("cancel", pipeline)
             elif job.status not in ENDED:
-                job.drop(pipeline)
+                job.mark_cancelled(pipeline)
 
         return self._change(job_id, change)
 
     def retry(self, job_id: str) -> str:
-        """Let a job that failed or was cancelled go on, and return its status. Raises InvalidRequest for others."""
+        """Let a failed or cancelled job continue, and return its status. Raises InvalidRequest for other jobs."""
 
         def change(job: "LongJob", pipeline: "Pipeline") -> None:
             if job.status not in ("failed", "cancelled"):
@@ -197,7 +197,7 @@ class LongJobs(Closing):
         return self._change(job_id, change)
 
     def delete(self, job_id: str) -> None:
-        """Forget a job that has ended; the files that it has written stay. Raises JobNotEnded for one that has not."""
+        """Delete the record of an ended job, not the files that the job wrote. Raises JobNotEnded."""
 
         def change(job: "LongJob", pipeline: "Pipeline") -> None:
             if job.status not in ENDED:
@@ -211,20 +211,20 @@ class LongJobs(Closing):
         self._change(job_id, change)
 
     def is_unwanted_build(self, job_id: str) -> bool:
-        """Return True for a build that was cancelled, or was deleted some days ago at most before it was done."""
+        """Return True for a cancelled build, and for a build deleted before its end in the last `DELETED_S` seconds."""
         try:
             return self.status(job_id).status == "cancelled"
         except UnknownJob:
             return bool(self._broker.execute("EXISTS", self._keys.deleted_build(job_id)))
 
     def num_runners(self) -> int:
-        """Return how many runners are alive: each has one worker for quick jobs."""
+        """Return the number of live runners. Each has one worker for quick jobs."""
         with self._broker.lending():
             workers = self._connection.smembers(self._job_class.workers_key % queue_name(self._keys.root, QUICK))
             return sum(self._connection.exists(name) for name in workers)
 
     def has_runner(self, within_s: float = UNLISTED_S) -> bool:
-        """Return True as soon as a runner is alive, and False if none is listed within the time."""
+        """Return True as soon as a runner is listed, and False if none is listed within `within_s` seconds."""
         until_s = time.monotonic() + within_s
         while not self.num_runners():
             if time.monotonic() > until_s:
@@ -233,7 +233,7 @@ class LongJobs(Closing):
         return True
 
     def _put(self, submission: Submission, job_id: str, once: str) -> str:
-        """Put a job and return its id; the id of the first job if the idempotency key `once` was used before."""
+        """Put a job and return its id, or the id of the earlier job with the same idempotency key `once`."""
         key, lists = self._keys.once(once), (self._keys.long_jobs, self._list_of(submission.client))
 
         def attempt(pipeline: Any) -> Any:
@@ -264,7 +264,7 @@ class LongJobs(Closing):
         raise _unknown(job_id)
 
     def _change(self, job_id: str, write: "Callable[[LongJob, Pipeline], None]") -> str:
-        """Change a job in one transaction, and return its status; `write` is called again if the job changes."""
+        """Change a job in one transaction and return its status. `write` runs again if the job changes meanwhile."""
         with self._broker.lending():
             job = self._get(job_id)
             if not job.change(lambda pipeline: write(job, pipeline)):
@@ -275,18 +275,18 @@ class LongJobs(Closing):
         return self._keys.long_jobs_of(blake2b(client.encode(), digest_size=16).hexdigest())
 
     def _webhook(self, job: "LongJob") -> dict[str, Any] | None:
-        """Return what became of the webhook of a job; None if that is not known any more."""
+        """Return the state of a job's webhook, or None once the state is forgotten."""
         url = without_query(job.submission.webhook)
-        told: dict[str, Any] = {"url": url, "status": "pending", "answer": None, "error": None}
+        pending: dict[str, Any] = {"url": url, "status": "pending", "answer": None, "error": None}
         if job.status not in ENDED:
-            return told
+            return pending
         try:
             sender = self._get(job.webhook_id)
         except UnknownJob:
             return None
         if isinstance(result := sender.result_if_done(), dict):
-            return told | {"status": "sent", "answer": result.get("status")}
-        return told | {"status": "failed" if sender.status in ENDED else "pending", "error": sender.describe().error}
+            return pending | {"status": "sent", "answer": result.get("status")}
+        return pending | {"status": "failed" if sender.status in ENDED else "pending", "error": sender.describe().error}
 
 
 def new_job_id() -> str:
@@ -295,7 +295,7 @@ def new_job_id() -> str:
 
 
 def _id_in(name: bytes) -> str:
-    """Return the id in the bytes; an empty text if they are none."""
+    """Return the bytes as text if they are a valid id of a job, else an empty text."""
     text = name.decode(errors="replace")
     return text if JOB_ID.fullmatch(text) else ""
 
@@ -305,14 +305,14 @@ def _unknown(job_id: str) -> UnknownJob:
 
 
 def _refuse_end(job: "LongJob", done: str) -> None:
-    """Raise InvalidRequest if the job has ended, or will because it was cancelled."""
+    """Raise InvalidRequest if the job has ended, or is being cancelled."""
     if job.status in ENDED or job.wanted == "cancel":
         state = job.status if job.status in ENDED else "being cancelled"
         raise InvalidRequest(f"job {job.id} is {state}: it cannot be {done}")
 
 
 def check(arguments: Mapping[str, Any], webhook: str | None) -> None:
-    """Raise InvalidRequest for arguments that JSON cannot hold, and for a webhook that is no URL of HTTP."""
+    """Raise InvalidRequest for arguments that JSON cannot hold, and for a webhook that is not an HTTP URL."""
     if not wire.is_json(dict(arguments)) or len(wire.pack(dict(arguments))) > MAX_ARGUMENT_BYTES:
         raise InvalidRequest(f"arguments takes values that JSON can hold, of at most {MAX_ARGUMENT_BYTES:,} bytes")
     if webhook is None:

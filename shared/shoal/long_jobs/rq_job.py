@@ -1,8 +1,8 @@
-"""A long job as RQ keeps it, and the steps from one state to another.
+"""A long job in RQ's keys, and its steps from one state to another.
 
-Any program that reaches Redis may have written RQ's keys. So a job is read by the fields that long jobs have, and a
-hash in which one of them is wrong is no job. Nothing is unpickled or imported, time limits and retries are those of
-the kind, and callbacks, webhooks, dependencies and repetitions of RQ do not exist.
+Any program with access to Redis may have written RQ's keys. So only the fields of long jobs are read, and a hash with a
+wrong field is not a job. Nothing is unpickled or imported. The kind of the job sets time limits and retries. RQ's
+callbacks, webhooks, dependencies and repetitions are ignored.
 """
 
 import zlib
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 #: Most bytes of a submission.
 MAX_BYTES = 2**20
 
-#: The field of a job's hash that says what its submitter wants of it while it runs: PAUSE or CANCEL.
+#: The field of a running job's hash with the wish of its submitter: PAUSE or CANCEL.
 WANTED = "shoal_wanted"
 PAUSE, CANCEL = "pause", "cancel"
 
-#: The field of a running job's hash that says which run has it, by the id of its execution.
+#: The field of a running job's hash with the id of its execution, which names the run that has the job.
 RUN = "shoal_run"
 
-#: The state in RQ's words, and in those of clients.
+#: The status that clients see, by RQ's status.
 STATUS_OF: Mapping[JobStatus, Status] = {
     JobStatus.QUEUED: "queued",
     JobStatus.SCHEDULED: "queued",
@@ -51,16 +51,16 @@ STATUS_OF: Mapping[JobStatus, Status] = {
 
 
 class LongJob(Job):
-    """A long job as RQ handles it. Methods that take a pipeline add their commands to that transaction."""
+    """A long job for RQ. Methods with a `pipeline` add their commands to that transaction."""
 
     kinds: ClassVar[Mapping[str, Kind]] = {}
-    #: The key of the set of the workers of a queue, but for the queue's name.
+    #: The key of the set of a queue's workers, with a place for the queue's name.
     workers_key: ClassVar[str] = WORKERS_BY_QUEUE_KEY
     submission: Submission
     kind: Kind
-    #: What the submitter wants of the job while it runs: PAUSE, CANCEL or nothing.
+    #: The wish of the submitter for the running job: PAUSE, CANCEL, or empty.
     wanted = ""
-    #: The id of the execution that has the job while it runs; empty for a run of an earlier release.
+    #: The id of the execution that has the running job; empty if a runner of an earlier release began the run.
     run = ""
 
     def __init__(self, id: str | None = None, connection: Any = None, serializer: Any = None):
@@ -68,9 +68,9 @@ class LongJob(Job):
 
     @classmethod
     def new(cls, submission: Submission, job_id: str, root: str, connection: Any) -> Self:
-        """Return a new job of the pool with this root of keys; it is in no queue yet."""
+        """Return a new job, not yet in a queue, of the pool whose Redis keys begin with `root`."""
         job = cast(Self, cls.create(submission.kind, kwargs=submission.to_map(), connection=connection, id=job_id))
-        job._obey(submission)
+        job._set_submission(submission)
         job.origin = queue_name(root, job.kind.queue)
         job.renew_retries()
         return job
@@ -78,27 +78,27 @@ class LongJob(Job):
     # Reading
 
     def refresh(self) -> None:
-        """Read the job again. Raises NoSuchJobError if its key is missing, or has no long job."""
+        """Read the job again. Raises NoSuchJobError if its key is missing or does not contain a long job."""
         (values,) = _hashes(self.connection, [self.key])
-        if not self._is_in(values):
+        if not self._load(values):
             raise NoSuchJobError(f"{self.key} has no long job")
 
     @classmethod
     def fetch_many(  # type: ignore[override]
         cls, job_ids: Iterable[str], connection: Any, serializer: Any = None
     ) -> list[Self | None]:
-        """Return the jobs with these ids; None for an id without one."""
+        """Return the job of each id, or None for an id without a job."""
         jobs = [cls(job_id, connection) for job_id in job_ids]
         found = _hashes(connection, [job.key for job in jobs])
-        return [job if job._is_in(values) else None for job, values in zip(jobs, found, strict=True)]
+        return [job if job._load(values) else None for job, values in zip(jobs, found, strict=True)]
 
-    def _is_in(self, values: Any) -> bool:
-        """Return True and take the values if they are those of a long job."""
+    def _load(self, values: Any) -> bool:
+        """Set this job from the fields of a hash, and return True; return False if they are not a long job."""
         try:
             texts = {name: values.get(name.encode(), b"").decode() for name in _TEXTS}
             times = {name: str_to_date(texts[name]) if texts[name] else None for name in _TIMES}
             self.data = zlib.decompressobj().decompress(values[b"data"], MAX_BYTES)
-            self._obey(Submission.unpack(self.data))
+            self._set_submission(Submission.unpack(self.data))
             self.meta = MsgpackSerializer.loads(meta) if (meta := values.get(b"meta")) else {}
             self.retries_left = min(int(texts["retries_left"] or 0), len(self.kind.retry_after_s))
             self._status = JobStatus(texts["status"])
@@ -110,8 +110,8 @@ class LongJob(Job):
         self.run = texts[RUN]
         return self._status in STATUS_OF and isinstance(self.meta, dict) and wire.is_json(self.meta)
 
-    def _obey(self, submission: Submission) -> None:
-        """Take the limits of the kind; one that is unknown here, as of a later release, fails when it is done."""
+    def _set_submission(self, submission: Submission) -> None:
+        """Set the submission and the limits of its kind. A job of an unknown kind fails when a runner starts it."""
         self.submission, self.description = submission, submission.kind
         self.kind = kind = self.kinds.get(submission.kind, Kind(submission.kind))
         self.timeout, self.result_ttl, self.failure_ttl = kind.timeout_s, kind.result_ttl_s, kind.failure_ttl_s
@@ -119,22 +119,22 @@ class LongJob(Job):
 
     @property
     def status(self) -> Status:
-        """The state as clients see it."""
+        """The status that clients see."""
         return STATUS_OF[self._status]
 
     @property
     def webhook_id(self) -> str:
-        """The id of the job that sends the webhook of the job's end."""
+        """The id of the job that sends this job's webhook."""
         return f"{self.id}-webhook"
 
     @property
     def about(self) -> dict[str, Any]:
-        """The job as a log line says which it is."""
+        """The facts that name the job in a log line, as `extra` of a logger's methods."""
         given = self.submission
         return logs.about(self.id, given.client, given.traceparent, kind=given.kind)
 
     def describe(self) -> LongJobStatus:
-        """Return all that clients see of the job but its result and webhook."""
+        """Return the job for clients, without its result and webhook."""
         error, ended_at = self.meta.get("error"), self.ended_at if self.status in ENDED else None
         return LongJobStatus(
             self.id,
@@ -151,7 +151,7 @@ class LongJob(Job):
         )
 
     def result_if_done(self) -> Any:
-        """Return the newest result of a job that is done; None if another program wrote it."""
+        """Return the newest result of a done job; None if the job is not done or the result is not readable."""
         try:
             value = self.return_value(refresh=True) if self.status == "done" else None
         except (ShoalError, LookupError, ValueError, OverflowError, zlib.error):
@@ -163,12 +163,15 @@ class LongJob(Job):
     def change(
         self, write: Callable[["Pipeline"], object], status: JobStatus | None = None, run: str | None = None
     ) -> bool:
-        """Read the job and `write` in one transaction; return True if it is in `status`, and `run` has it, if given."""
+        """Read the job and call `write`, in one transaction.
+
+        Return True, or False without a call if the job has not the `status`, or does not belong to the `run`.
+        """
 
         def attempt(pipeline: "Pipeline") -> Any:
             values = pipeline.hgetall(self.key)
             pipeline.multi()
-            if not self._is_in(values) or status not in (None, self._status):
+            if not self._load(values) or status not in (None, self._status):
                 return False
             if run is not None and self.run not in ("", run):
                 return False
@@ -178,11 +181,11 @@ class LongJob(Job):
         return bool(self.connection.transaction(attempt, self.key, value_from_callable=True))
 
     def want(self, wish: str, pipeline: "Pipeline") -> None:
-        """Ask the worker of the running job to pause or cancel it, or with an empty wish to let it go on."""
+        """Ask the worker of the running job to pause it or cancel it; an empty wish takes the request back."""
         pipeline.hset(self.key, WANTED, wish)
 
     def enqueue(self, pipeline: "Pipeline", *, at_front: bool = False) -> None:
-        """Let a job that does not run be done as soon as a runner has time."""
+        """Put a job that does not run into its queue."""
         queue = self._leave(pipeline)
         self.enqueued_at, self._status = now(), JobStatus.QUEUED
         self.save(pipeline)
@@ -190,16 +193,16 @@ class LongJob(Job):
         queue.push_job_id(self.id, pipeline, at_front)
 
     def renew_retries(self) -> None:
-        """Let the job be tried again as often as a new one."""
+        """Give the job as many retries as a new job has."""
         self.retries_left = len(self.kind.retry_after_s)
 
     def go_on(self, pipeline: "Pipeline") -> None:
-        """Put a job that does not run into its queue, as new."""
+        """Put a job that does not run into its queue, with all its retries."""
         self.renew_retries()
         self.enqueue(pipeline)
 
     def try_later(self, pipeline: "Pipeline") -> None:
-        """Let the job be tried again after the pause of its kind; RQ's own method writes the status before it."""
+        """Let the job run again after the pause of its kind. RQ's `retry` writes the status before the transaction."""
         pause_s = self.get_retry_interval()
         self.retries_left = (self.retries_left or 0) - 1
         if pause_s:
@@ -207,14 +210,14 @@ class LongJob(Job):
         else:
             self.enqueue(pipeline, at_front=True)
 
-    def park(self, pipeline: "Pipeline") -> None:
-        """Keep a job that does not run until it is resumed."""
+    def mark_paused(self, pipeline: "Pipeline") -> None:
+        """Mark a job that does not run as paused, until it is resumed."""
         queue = self._leave(pipeline)
         self.set_status(JobStatus.DEFERRED, pipeline)
         queue.deferred_job_registry.add(self, pipeline=pipeline)
 
-    def drop(self, pipeline: "Pipeline") -> None:
-        """Mark a job that does not run as cancelled, and forget it after the time for which a failure is kept."""
+    def mark_cancelled(self, pipeline: "Pipeline") -> None:
+        """Mark a job that does not run as cancelled; Redis keeps it as long as a failed job."""
         queue = self._leave(pipeline)
         self.ended_at, self._status = now(), JobStatus.CANCELED
         self.save(pipeline)
@@ -223,21 +226,21 @@ class LongJob(Job):
         self.announce_end(pipeline)
 
     def forget(self, pipeline: "Pipeline") -> None:
-        """Remove all that is kept of a job that has ended, but the outcome of its webhook."""
+        """Delete everything about an ended job except the outcome of its webhook."""
         self._leave(pipeline)
         pipeline.delete(self.key, Result.get_key(self.id), self.execution_registry.key)  # type: ignore[no-untyped-call]
 
     def announce_end(self, pipeline: "Pipeline") -> None:
-        """Put the job that sends the webhook, if the submitter named one; its id says of which job it is."""
+        """Put the job that sends the webhook into its queue, if the submitter named a webhook."""
         if url := self.submission.webhook:
             given = Submission(WEBHOOK.name, {"url": url, "id": self.id})
             sender = self.new(given, self.webhook_id, self.origin.rpartition(":")[0], self.connection)
-            pipeline.delete(sender.key)  # of an earlier end of the job, which may be tried again later
+            pipeline.delete(sender.key)  # a sender from an earlier end of a retried job
             sender._status = JobStatus.SCHEDULED
             sender.enqueue(pipeline)
 
     def _leave(self, pipeline: "Pipeline") -> Queue:
-        """Remove the job from the places where one in its state may be; return its queue."""
+        """Remove the job from the queue and the registry where its status puts it; return its queue."""
         queue = Queue(self.origin, self.connection, job_class=type(self), serializer=MsgpackSerializer)
         for key in (queue.key, queue.intermediate_queue_key):
             pipeline.lrem(key, 0, self.id)
@@ -256,12 +259,12 @@ class LongJob(Job):
 
 
 def job_class_of(kinds: Mapping[str, Kind], base: type[LongJob] = LongJob, **values: Any) -> type[LongJob]:
-    """Return the class of jobs of these kinds, with further values that `base` takes."""
+    """Return a subclass of `base` for jobs of these kinds, with further class attributes."""
     return type(base.__name__, (base,), {"kinds": kinds, "__module__": base.__module__, **values})
 
 
 def _hashes(connection: Any, keys: Iterable[str]) -> list[Mapping[bytes, bytes]]:
-    """Return the hashes under the keys; an empty one for a key that is missing, or of another type."""
+    """Return the hashes under the keys, and an empty one for a key that is missing or has another type."""
     with connection.pipeline(transaction=False) as pipeline:
         for key in keys:
             pipeline.hgetall(key)

@@ -1,22 +1,22 @@
-"""The bytes that RQ keeps for long jobs: msgpack, which holds plain values and no code."""
+"""The bytes that RQ keeps for long jobs, as msgpack, which contains plain values and no code."""
 
 from typing import Any
 
 from shoal.contract import wire
 from shoal.errors import MalformedJob
 
-#: Most values in the arrays and maps of what RQ keeps for a job: far more than any arguments, progress or result has.
+#: Most values in the arrays and maps that RQ keeps for a job. Arguments, progress and results have far fewer.
 MAX_VALUES = 65_536
 
 _FIELD = "value"
 
 
 class MsgpackSerializer:
-    """A serializer for RQ and its tools: `rq info --serializer shoal.long_jobs.serializer.MsgpackSerializer`."""
+    """The serializer for RQ and its tools: `rq info --serializer shoal.long_jobs.serializer.MsgpackSerializer`."""
 
     @staticmethod
     def dumps(value: Any, /) -> bytes:
-        """Return the value, made of plain ones, as bytes."""
+        """Return the bytes of a value that consists of plain values."""
         return wire.pack({_FIELD: value})
 
     @staticmethod

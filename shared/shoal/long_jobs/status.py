@@ -1,4 +1,4 @@
-"""The state of a long job, as clients see it, and as it leaves the pool: over HTTP, and to webhooks."""
+"""The state of a long job for clients. Its forms for HTTP and webhooks contain no private paths."""
 
 import re
 from collections.abc import Mapping
@@ -13,16 +13,16 @@ from shoal.task_progress import MAX_SHOWN, TaskProgress
 #: The states of a long job.
 Status = Literal["queued", "running", "paused", "done", "failed", "cancelled"]
 
-#: All of them.
+#: All states.
 STATUSES: tuple[str, ...] = get_args(Status)
 
-#: Those in which nothing more happens by itself.
+#: The states of a job that has ended.
 ENDED: tuple[str, ...] = ("done", "failed", "cancelled")
 
 
 @dataclass(frozen=True, slots=True)
 class Progress(TaskProgress):
-    """The progress of a long job, with its rate in rows per second and the seconds left, where they are known."""
+    """The progress of a long job, with its rate in rows per second and the seconds left, if known."""
 
     rows_per_s: float | None = None
     eta_s: float | None = None
@@ -33,7 +33,7 @@ class Progress(TaskProgress):
 
     @classmethod
     def from_map(cls, values: Any) -> Self:
-        """Return the progress that `to_map` described; a value of another type counts as none."""
+        """Return the progress from the map that `to_map` made, without values of wrong types."""
         values = values if isinstance(values, dict) else {}
         messages = values.get("first_bad")
         first_bad = tuple(text for text in messages if isinstance(text, str)) if isinstance(messages, list) else ()
@@ -51,10 +51,10 @@ class Progress(TaskProgress):
 
 @dataclass(frozen=True, slots=True)
 class LongJobStatus:
-    """A long job. Times are in Unix seconds; `error` has a code and a message, `client` the name of the submitter.
+    """A long job. Times are in Unix seconds; `error` has a code and a message, `client` is the submitter's name.
 
-    A job with an error that is queued is tried again. `webhook` has the `url` without its query, the `status`, which is
-    pending, sent or failed, the status of the `answer`, and the `error` of the last try; lists of jobs leave it out.
+    A queued job with an error waits for a retry. `webhook` has the `url` without its query, the `status` (pending, sent
+    or failed), the HTTP status of the `answer`, and the `error` of the last try; lists of jobs leave `webhook` out.
     """
 
     id: str
@@ -87,14 +87,14 @@ class LongJobStatus:
         return BY_CODE.get(about.get("code", ""), Internal)(message)
 
     def to_map(self) -> dict[str, Any]:
-        """Return the values by their names, all of them as JSON has them; the client is left out."""
+        """Return the values by their names, for JSON, without the client."""
         values = asdict(self) | {"progress": self.progress.to_map(), "error": self.error or None}
         del values["client"]
         return values
 
 
 def public_map(job: LongJobStatus, settings: Settings) -> dict[str, Any]:
-    """Return what is known of a job, without the names of the pool's machines and folders."""
+    """Return the values of a job by their names, without the names of the pool's machines and folders."""
     worker = blake2b(job.worker.encode(), digest_size=6).hexdigest() if job.worker else ""
     values = replace(job, worker=worker).to_map()
     shown: dict[str, Any] = public_values({name: values[name] for name in ("progress", "result", "error")}, settings)
@@ -102,18 +102,18 @@ def public_map(job: LongJobStatus, settings: Settings) -> dict[str, Any]:
 
 
 def public_text(text: str, settings: Settings) -> str:
-    """Return a message in which paths are relative to the folders for files and for indexes."""
+    """Return a message with paths relative to the folders for files and indexes."""
     return str(public_values(text, settings))
 
 
 def public_values(value: Any, settings: Settings) -> Any:
-    """Return a value as JSON has it, with the paths of `public_text` in all its texts."""
-    # What stands in place of each folder, as it is named and as it is with all links followed.
+    """Return a value for JSON, with paths in all its texts relative to the folders for files and indexes."""
+    # The patterns of each folder, for its path as given and with all links followed, and their replacements.
     above = (settings.files_folder, settings.index_home_folder)
-    ways = {f"{re.escape(str(path))}/": "" for folder in above for path in (folder.resolve(), folder)}
+    words = {f"{re.escape(str(path))}/": "" for folder in above for path in (folder.resolve(), folder)}
     for name, folder in settings.index_folders().items():
-        ways |= {rf"{re.escape(str(path))}(?![\w-])": name for path in (folder.resolve(), folder)}
-    return _without(value, {re.compile(way): word for way, word in ways.items()})
+        words |= {rf"{re.escape(str(path))}(?![\w-])": name for path in (folder.resolve(), folder)}
+    return _replaced(value, {re.compile(pattern): word for pattern, word in words.items()})
 
 
 def _count(value: Any) -> int:
@@ -125,15 +125,15 @@ def _number(value: Any) -> float | None:
     return float(value) if is_number else None
 
 
-def _without(value: Any, folders: dict[re.Pattern[str], str]) -> Any:
+def _replaced(value: Any, words: dict[re.Pattern[str], str]) -> Any:
     match value:
         case str():
-            for folder, word in folders.items():
-                value = folder.sub(word.replace("\\", r"\\"), value)
+            for pattern, word in words.items():
+                value = pattern.sub(word.replace("\\", r"\\"), value)
             return value
         case list() | tuple():
-            return [_without(item, folders) for item in value]
+            return [_replaced(item, words) for item in value]
         case dict():
-            return {name: _without(item, folders) for name, item in value.items()}
+            return {name: _replaced(item, words) for name, item in value.items()}
         case _:
             return value

@@ -1,4 +1,4 @@
-"""The kinds of long jobs, and what a submitter gives for one."""
+"""The kinds of long jobs, and the submission of one."""
 
 import re
 from dataclasses import asdict, dataclass, field
@@ -10,16 +10,16 @@ from shoal.long_jobs.serializer import MsgpackSerializer
 
 _DAY_S = 86_400
 
-#: An id of a long job, as RQ takes it.
+#: An id of a long job, as RQ allows it.
 JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
-#: The queues: of long work, of quick work, and of webhooks. A runner has a worker of its own for each.
+#: The queues, for long work, quick work and webhooks. A runner has a separate worker for each queue.
 QUEUES = (LONG, QUICK, WEBHOOKS) = ("long", "quick", "webhooks")
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of long job: its queue, the longest time of a run, and the pause before each retry."""
+    """A kind of long job, with its queue, its time limits, and the pause before each retry."""
 
     name: str
     queue: str = LONG
@@ -32,11 +32,11 @@ class Kind:
 #: The name of the kind that builds a version of an index.
 BUILD = "build_index"
 
-#: Sends the status of a long job to the URL that its submitter named. It is kept as long as any job that has ended,
-#: whose status shows what became of it.
+#: The kind that sends the status of a long job to its webhook. Such a job is kept as long as any ended job, because the
+#: status of the ended job shows the outcome of its webhook.
 WEBHOOK = Kind("send_webhook", WEBHOOKS, 10, 30 * _DAY_S, retry_after_s=(5, 30, 120, 600, 1_800))
 
-#: The kinds that a runner does.
+#: The kinds of jobs that a runner does.
 KINDS = {
     kind.name: kind
     for kind in (
@@ -49,13 +49,13 @@ KINDS = {
 
 
 def queue_name(root: str, queue: str) -> str:
-    """Return the name in RQ of one of `QUEUES` of the pool with this root of keys."""
+    """Return RQ's name for one of `QUEUES`, in the pool whose Redis keys begin with `root`."""
     return f"{root}:{queue}"
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """The part of a long job that its submitter gave; two that differ in their trace alone are equal."""
+    """The part of a long job that its submitter gave. Submissions are equal if only their traces differ."""
 
     kind: str
     arguments: dict[str, Any]
@@ -64,14 +64,14 @@ class Submission:
     traceparent: str | None = field(default=None, compare=False)
 
     def to_map(self) -> dict[str, Any]:
-        """Return all but the kind."""
+        """Return all values except the kind, by their names."""
         values = asdict(self)
         del values["kind"]
         return values
 
     @classmethod
     def unpack(cls, data: bytes) -> Self:
-        """Return the submission in the bytes that RQ keeps. Raises MalformedJob, InvalidText or TooLarge."""
+        """Return the submission from the bytes that RQ keeps. Raises MalformedJob, InvalidText or TooLarge."""
         match MsgpackSerializer.loads(data):
             case [
                 str(kind),

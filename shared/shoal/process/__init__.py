@@ -1,1 +1,1 @@
-"""The needs of every process beside its task: logs, spans, limits, addresses, progress. Imports the contract."""
+"""Logs, traces, limits, addresses and lines of progress, for every kind of process. Imports the contract."""

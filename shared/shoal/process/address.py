@@ -8,12 +8,12 @@ from ipaddress import ip_address
 from shoal.errors import BadSetting, PortInUse
 from shoal.settings import Settings
 
-#: The errors of the system for an address that this machine does not have.
+#: The system's errors for an address that this machine does not have.
 _MISSING = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 def find_api_addresses(settings: Settings) -> list[str]:
-    """Return the IP addresses for the API. Raises BadSetting if anyone could use it without a key."""
+    """Return the IP addresses for the API. Raises BadSetting if other machines could use the API without a key."""
     addresses = find_addresses(settings.host, settings.port)
     is_private = all(ip_address(address.partition("%")[0]).is_loopback for address in addresses)
     if is_private or settings.api_keys_file or settings.allow_anonymous == "anywhere":

@@ -1,4 +1,4 @@
-"""Paths that long jobs may use: those below the folders and URLs of the setting `roots`."""
+"""Paths that long jobs may use: paths below the folders and URLs in the setting `roots`."""
 
 import re
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ _FILE = "file://"
 
 
 def allowed_path(path: str, settings: Settings) -> str:
-    """Return the absolute path, with links followed, or the URL, as it is. Raises PathNotAllowed."""
+    """Return an absolute path with links followed, or a URL unchanged. Raises PathNotAllowed."""
     if "://" in path and not path.startswith(_FILE):
         if is_below(path, settings.root_urls()):
             return path
@@ -34,7 +34,7 @@ _REMEDY = "move it there, or add its folder or the beginning of its URL to SHOAL
 
 
 def is_below(url: str, roots: Iterable[str]) -> bool:
-    """Return True if a URL is below one of the roots: of its server or bucket, with a path below its path."""
+    """Return True if a URL has the scheme and the server or bucket of a root, and a path below the root's path."""
     return any(_is_below(url, root) for root in roots)
 
 

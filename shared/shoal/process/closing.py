@@ -1,11 +1,11 @@
-"""Objects that are closed at the end of a `with`."""
+"""The class of objects that a `with` statement closes at its end."""
 
 from abc import ABC, abstractmethod
 from typing import Self
 
 
 class Closing(ABC):
-    """An object that a `with` closes at its end."""
+    """An object that a `with` statement closes at its end."""
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""The log lines of Shoal's processes: words, or JSON on request. What is about a job is on one line."""
+"""The log lines of Shoal's processes, in words or in JSON. A line about a job contains all its facts."""
 
 import json
 import logging
@@ -12,52 +12,52 @@ from shoal.contract.traceparent import trace_id
 from shoal.process.printable import printable
 from shoal.settings import Settings
 
-#: Parts of a file's path that name it in a line.
+#: Number of parts of a file's path in a log line, counted from the end.
 _PATH_PARTS = 2
 
 
 def configure(settings: Settings, level: str = "") -> None:
-    """Write the lines of this process to standard error, as the settings say; `level` is for all but Shoal's own."""
+    """Log to standard error with the level and format of the settings; `level` replaces the level of the settings."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if settings.log_format == "json" else TextFormatter())
     logging.basicConfig(level=(level or settings.log_level).upper(), handlers=[handler])
 
 
 def about(job_id: str | None, client: str = "", traceparent: str | None = None, **facts: Any) -> dict[str, Any]:
-    """Return the facts about a job, as `extra` of a logger's methods; no fact may hold a text."""
+    """Return the facts about a job, as `extra` of a logger's methods. No fact may contain a text of a user."""
     values = {"job_id": job_id, "client": client, "trace_id": trace_id(traceparent), **facts}
     return {"about": {name: value for name, value in values.items() if value not in (None, "")}}
 
 
 def places(error: BaseException) -> str:
-    """Return the type of an error and its places, without its message, which could hold a text."""
+    """Return the type of an error and its places in the code, without its message, which could contain a text."""
     frames = traceback.extract_tb(error.__traceback__)
     found = [f"{'/'.join(Path(at.filename).parts[-_PATH_PARTS:])}:{at.lineno} {at.name}" for at in reversed(frames)]
     return f"{type(error).__name__} at {' < '.join(found)}" if found else type(error).__name__
 
 
 class TextFormatter(logging.Formatter):
-    """Lines for people, with facts as `name=value`; the lines of a traceback are indented."""
+    """A formatter of lines for people, with facts as `name=value` and indented tracebacks."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, and the lines of the traceback if there is one."""
+        """Return the line of the record, followed by the lines of its traceback."""
         line, *rest = super().format(record).splitlines()
         return "\n".join([line, *(f"    {printable(part)}" for part in rest)])
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """Return the line without a traceback."""
+        """Return the line of the record without its traceback."""
         facts = "".join(f" {name}={_shown(value)}" for name, value in _facts(record).items())
         return printable(super().formatMessage(record)) + facts
 
 
 class JsonFormatter(logging.Formatter):
-    """Lines for programs: each is a JSON object, a traceback included."""
+    """A formatter of lines for programs: each line is a JSON object, and contains the traceback if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Return the line of the record."""
         values: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -76,6 +76,6 @@ def _facts(record: logging.LogRecord) -> Mapping[str, Any]:
 
 
 def _shown(value: object) -> str:
-    """Return a value as a word of a line: in quotes if it has a space, or what would begin another line."""
+    """Return a value as one word of a line, in quotes if it has spaces, quotes or unprintable characters."""
     text = str(value)
     return text if text.isprintable() and " " not in text and '"' not in text else json.dumps(text)

@@ -1,7 +1,7 @@
-"""Texts from outside on a terminal and in a log: on one line, and without what a terminal would obey."""
+"""Texts from outside, made safe for a terminal or a log: on one line, without control characters."""
 
-#: Control characters, separators of lines and paragraphs, characters that turn the direction of a text, and halves of
-#: surrogate pairs, which no terminal takes.
+#: Control characters, separators of lines and paragraphs, characters that change the direction of a text, and halves of
+#: surrogate pairs, which cannot be encoded.
 _UNPRINTABLE = (
     range(0x20),
     range(0x7F, 0xA0),
@@ -10,10 +10,10 @@ _UNPRINTABLE = (
     range(0xD800, 0xE000),
 )
 
-#: Their escapes, as JSON has them.
+#: The escapes of these characters in JSON.
 _ESCAPES = {code: f"\\u{code:04x}" for codes in _UNPRINTABLE for code in codes} | {9: r"\t", 10: r"\n", 13: r"\r"}
 
 
 def printable(text: str) -> str:
-    """Return the text on one line, with JSON's escapes for what a terminal would obey; JSON stays JSON."""
+    """Return the text on one line, with control characters escaped as in JSON; JSON stays valid JSON."""
     return text if text.isascii() and text.isprintable() else text.translate(_ESCAPES)

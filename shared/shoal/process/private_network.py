@@ -1,4 +1,4 @@
-"""Requests to addresses that users name: refused where they lead into a private network."""
+"""HTTP requests to URLs that users give; a URL that leads into a private network is refused."""
 
 import ipaddress
 import re
@@ -14,10 +14,10 @@ from urllib.parse import SplitResult, quote, urlsplit
 from shoal.contract.excerpt import excerpt
 from shoal.errors import AddressNotAllowed, FileError, InvalidRequest
 
-#: Longest time to connect, and then for each part of an answer to come, in seconds.
+#: Longest time to connect, and longest wait for each part of an answer, in seconds.
 TIMEOUT_S = 30.0
 
-#: Longest time until all headers of an answer are there, in times of that for a part.
+#: Longest wait for all headers of an answer, as a multiple of the time for each part.
 _TIMES_FOR_HEADERS = 4
 
 #: Most characters of a URL.
@@ -25,20 +25,24 @@ MAX_URL_CHARS = 8_192
 
 _PORTS = {"http": 80, "https": 443}
 
-#: IPv6 addresses that translate to the IPv4 address in their last four bytes.
+#: IPv6 addresses that are translated to the IPv4 address in their last four bytes.
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
-#: Characters of a path or a query that are sent as they are.
+#: Characters of a path or a query that are not escaped.
 _SENT_AS_IS = "%/:=&?~+!$,;'@()*[]"
 
 
 def without_query(url: str) -> str:
-    """Return a URL without its query and its user, which may hold a secret."""
+    """Return a URL without its query and its user, because both may contain a secret."""
     return re.sub(r"//[^/?#]*@|[?#].*", lambda found: "//" if found[0].startswith("//") else "", url, flags=re.DOTALL)
 
 
 def check_address(url: str, private_hosts: Collection[str]) -> list[tuple[str, int]]:
-    """Return the addresses of a URL's host. Raises AddressNotAllowed, InvalidRequest, and FileError for no host."""
+    """Return the IP addresses and ports of a URL's host.
+
+    Raises InvalidRequest for a wrong URL, FileError for an unknown host, and AddressNotAllowed for an address that is
+    not public, if the host is none of `private_hosts`.
+    """
     parts = _split(url)
     host = parts.hostname or ""
     try:
@@ -55,13 +59,13 @@ def check_address(url: str, private_hosts: Collection[str]) -> list[tuple[str, i
 
 
 def check_webhook(url: str, private_hosts: Collection[str]) -> None:
-    """Raise AddressNotAllowed for a webhook into a private network; a host that is not found passes."""
+    """Raise InvalidRequest or AddressNotAllowed for a webhook that may not be used; an unknown host is accepted."""
     with suppress(FileError):
         check_address(url, private_hosts)
 
 
 def is_public(address: str) -> bool:
-    """Return True if an IP address belongs to one machine in the public internet."""
+    """Return True if an IP address belongs to a single machine in the public internet."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
         inner = ip.ipv4_mapped or ip.sixtofour or (ipaddress.IPv4Address(ip.packed[-4:]) if ip in _NAT64 else None)
@@ -80,11 +84,10 @@ def send_request(
     headers: Mapping[str, str] | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> HTTPResponse:
-    """Send one request to an address that was checked, and return the response, which the caller closes.
+    """Send one request to a checked address, and return the response, which the caller closes.
 
-    No redirect is followed and no proxy is used. `timeout_s` counts for the connection, and for each part of the
-    answer, and four times that for all of its headers. Raises as `check_address` does, and FileError if there is no
-    answer.
+    Follows no redirect and uses no proxy. `timeout_s` limits the connection and each part of the answer; its headers
+    together may take four times as long. Raises the errors of `check_address`, and FileError without an answer.
     """
     parts = _split(url)
     connection = _CheckedConnection(parts, check_address(url, private_hosts), timeout_s)
@@ -99,7 +102,7 @@ def send_request(
             response.close()
             raise TimeoutError("its headers take too long")
         if connection.sock:
-            connection.sock.close()  # once the response is closed, whatever the server says of the connection
+            connection.sock.close()  # takes effect when the response is closed, even if the server keeps it open
         return response
     except (OSError, HTTPException) as error:
         connection.close()
@@ -124,7 +127,7 @@ def _split(url: str) -> SplitResult:
 
 
 class _CheckedConnection(HTTPConnection):
-    """A connection to the first of the checked addresses that takes one; the host's name is not resolved again."""
+    """A connection to the first checked address that accepts one; the host's name is not resolved again."""
 
     def __init__(self, parts: SplitResult, addresses: list[tuple[str, int]], timeout_s: float):
         super().__init__(parts.hostname or "", parts.port or _PORTS[parts.scheme], timeout=timeout_s)
@@ -134,7 +137,7 @@ class _CheckedConnection(HTTPConnection):
         self.is_shut_down = False
 
     def connect(self) -> None:
-        """Connect, with TLS where the URL says so."""
+        """Connect, with TLS for an https URL."""
         plain = self._first_connection()
         try:
             self.sock: Any = plain
@@ -147,9 +150,9 @@ class _CheckedConnection(HTTPConnection):
             raise
 
     def shut_down(self) -> None:
-        """Let reading and writing end, from another thread; the socket stays."""
+        """Interrupt reads and writes in another thread. The socket stays open."""
         self.is_shut_down = True
-        with suppress(OSError, AttributeError):  # there is none yet, or none any more
+        with suppress(OSError, AttributeError):  # there may be no socket yet, or no longer
             socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
 
     def _first_connection(self) -> socket.socket:

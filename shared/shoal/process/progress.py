@@ -1,4 +1,4 @@
-"""Progress of a step that takes long: plain lines, or one line that is written anew on a terminal."""
+"""The progress of a long step on standard error: plain lines, or on a terminal one line that is overwritten."""
 
 import os
 import sys
@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO, TypeVar
 
 from shoal.errors import NotReady
@@ -17,12 +16,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Time until the first line of a step, and between two lines; on a terminal, between two states of the line.
+#: Seconds until the first line of a step, between two lines, and between two updates of the line on a terminal.
 FIRST_AFTER_S, EVERY_S, EVERY_S_ON_TERMINAL = 1.0, 5.0, 0.5
 
 _CLEAR_LINE = "\r\033[K"
 
-#: Characters of a row on a terminal that does not say how many it has.
+#: Characters of a row on a terminal of unknown width.
 _UNKNOWN_WIDTH = 79
 
 #: Characters of a bar.
@@ -30,7 +29,7 @@ _BAR_WIDTH = 24
 
 
 class _StatusLine:
-    """The state of a step on a stream: a line every few seconds, or one line that is written anew on a terminal."""
+    """The state of a step on a stream: a line every few seconds, or on a terminal one line that is overwritten."""
 
     def __init__(self, stream: TextIO | None, now_s: float):
         self._stream = stream or sys.stderr
@@ -39,7 +38,7 @@ class _StatusLine:
         self.is_terminal = self._stream.isatty()
 
     def is_due(self, now_s: float) -> bool:
-        """Return True if the state is to be shown now; it is due again some time later."""
+        """Return True if the state should be shown now; the next time is then some seconds later."""
         if now_s < self._due_s:
             return False
         self._due_s = now_s + (EVERY_S_ON_TERMINAL if self.is_terminal else EVERY_S)
@@ -53,7 +52,7 @@ class _StatusLine:
             columns = 0
             with suppress(OSError):
                 columns = os.get_terminal_size(self._stream.fileno()).columns
-            width = max(columns - 1, 0) or _UNKNOWN_WIDTH  # only the last row of a longer line would be cleared
+            width = max(columns - 1, 0) or _UNKNOWN_WIDTH  # of a line over several rows, only the last can be cleared
             self._stream.write(f"{_CLEAR_LINE}{text[:width]}")
         else:
             self._stream.write(f"{text}\n")
@@ -67,11 +66,11 @@ class _StatusLine:
 
 
 class Progress:
-    """The progress of one step, on standard error: nothing in the first second, then a line every few seconds.
+    """The progress of one step on standard error: nothing in the first second, then a line every few seconds.
 
-    A line has what is done, of how much, how fast and how long still, if `total` is known; on a terminal it begins with
-    a bar. As a context manager it writes them from a thread, for a step that is one call; a loop can call `tick`
-    instead, or go `over` its items.
+    A line says how much is done, how fast and, if `total` is known, how long the rest takes; a bar precedes it on a
+    terminal. For a step that is one call, a `with` statement writes the lines from a thread. A loop calls `tick`, or
+    iterates `over` its items.
     """
 
     def __init__(
@@ -92,16 +91,16 @@ class Progress:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def advance(self, count: int = 1) -> None:
-        """Note that `count` more are done."""
+        """Count `count` more items as done."""
         self.done += count
 
     def tick(self) -> None:
-        """Write a line if one is due."""
+        """Write a line if it is time for one."""
         if self._status_line.is_due(self._clock()):
             self._status_line.show(self.line(with_bar=self._status_line.is_terminal))
 
     def over(self, items: Iterable[T]) -> Generator[T, None, None]:
-        """Yield the items of a step, counting each, and write lines as they are due."""
+        """Yield the items, count each one, and write the lines of progress."""
         try:
             for item in items:
                 yield item
@@ -111,7 +110,7 @@ class Progress:
             self.finish()
 
     def line(self, *, with_bar: bool = False) -> str:
-        """Return the state of the step in words, behind a bar if asked for and its length is known."""
+        """Return the state of the step in words, after a bar if `with_bar` and the total is known."""
         passed_s = self._clock() - self._begin_s
         if not self.total and not self.done:
             return f"{self.label} … {passed_s:.0f} s"
@@ -133,7 +132,7 @@ class Progress:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.ended.set()
         self._thread.join()
         self.finish()
@@ -143,41 +142,52 @@ class Progress:
             self.tick()
 
 
+class RateMeter:
+    """The rate of a long job's current step since its begin. A wait counts as a part of the step before it."""
+
+    def __init__(self) -> None:
+        self._begin_s = 0.0
+        self._first: TaskProgress | None = None
+
+    def measure(self, progress: "TaskProgress", now_s: float) -> tuple[float | None, float | None]:
+        """Return the rows per second and the seconds left, each None if it is unknown."""
+        if self._first is None or (progress.step != self._first.step and not progress.step.startswith("waiting")):
+            self._first, self._begin_s = progress, now_s
+        passed_s, rows = now_s - self._begin_s, progress.rows - self._first.rows
+        eta_s, begun = None, self._first.fraction
+        if progress.fraction is not None and begun is not None and progress.fraction > begun:
+            # The rest of the source is assumed to take as long, for its size, as the part that is done.
+            eta_s = passed_s * (1 - progress.fraction) / (progress.fraction - begun)
+        return rows / passed_s if passed_s > 0 and rows > 0 else None, eta_s
+
+
 class TaskBar:
-    """The progress of a long job on standard error: a function that a task reports to."""
+    """The progress of a long job on standard error. The job calls the bar with each report."""
 
     def __init__(self, *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic):
-        self._clock = clock
-        self._begin_s = clock()
-        self._first: TaskProgress | None = None
-        self._status_line = _StatusLine(stream, self._begin_s)
+        self._clock, self._meter = clock, RateMeter()
+        self._status_line = _StatusLine(stream, clock())
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._status_line.clear()
 
     def __call__(self, progress: "TaskProgress", rows_per_s: float | None = None, eta_s: float | None = None) -> None:
-        """Show the progress if a line is due."""
+        """Show the progress if it is time for a line, with its own measurements in place of missing ones."""
         now_s = self._clock()
-        if self._first is None or progress.step != self._first.step:
-            self._first, self._begin_s = progress, now_s
-        if not self._status_line.is_due(now_s):
-            return
-        passed_s = now_s - self._begin_s
-        if rows_per_s is None and passed_s:
-            rows_per_s = (progress.rows - self._first.rows) / passed_s
-        if eta_s is None and progress.fraction is not None:
-            gained = progress.fraction - (self._first.fraction or 0.0)
-            eta_s = passed_s * (1 - progress.fraction) / gained if gained > 0 else None
-        self._status_line.show(task_line(progress, rows_per_s, eta_s, with_bar=self._status_line.is_terminal))
+        own_rate, own_eta_s = self._meter.measure(progress, now_s)
+        if self._status_line.is_due(now_s):
+            rows_per_s = own_rate if rows_per_s is None else rows_per_s
+            eta_s = own_eta_s if eta_s is None else eta_s
+            self._status_line.show(task_line(progress, rows_per_s, eta_s, with_bar=self._status_line.is_terminal))
 
 
 def task_line(
     progress: "TaskProgress", rows_per_s: float | None = None, eta_s: float | None = None, *, with_bar: bool = False
 ) -> str:
-    """Return the progress of a long job in words, behind a bar if asked for."""
+    """Return the progress of a long job in words, after a bar if `with_bar`."""
     words = []
     if progress.fraction is not None:
         words.append(f"{_bar(progress.fraction) if with_bar else ''}{100 * progress.fraction:.0f} %")
@@ -197,21 +207,18 @@ def _bar(fraction: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time in words, of two units at most."""
+    """Return a duration in words, in at most two units."""
     minutes, seconds = divmod(round(seconds), 60)
     if minutes >= 60:
         return f"{minutes // 60} h {minutes % 60} min"
     return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
-#: Longest wait, in seconds, where no other is named.
-WITHIN_S = 120.0
-
 _POLL_EVERY_S = 0.02
 
 
-def wait_until(what: str, is_done: Callable[[], bool], within_s: float = WITHIN_S) -> None:
-    """Wait until `is_done` returns True, with lines of progress. Raises NotReady after `within_s`, and its errors."""
+def wait_until(what: str, is_done: Callable[[], bool], within_s: float = 120.0) -> None:
+    """Wait with lines of progress until `is_done` returns True. Raises NotReady after `within_s` seconds."""
     started = time.monotonic()
     progress = Progress(f"waiting for {what}")
     while not is_done():

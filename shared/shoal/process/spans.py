@@ -1,6 +1,6 @@
-"""Spans: the steps of requests and jobs with their times, in OpenTelemetry's form, sent to a collector by a thread.
+"""OpenTelemetry spans: the steps of requests and jobs with their times, which a thread sends to a collector.
 
-OpenTelemetry's own variables configure them: OTEL_EXPORTER_OTLP_ENDPOINT and _HEADERS, OTEL_TRACES_SAMPLER,
+OpenTelemetry's own variables configure the spans: OTEL_EXPORTER_OTLP_ENDPOINT and _HEADERS, OTEL_TRACES_SAMPLER,
 OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES and OTEL_BSP_*.
 """
 
@@ -18,20 +18,20 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from shoal import __version__
 
-#: Longest that the end of a process waits for a collector that does not answer, in seconds.
+#: Longest time for which the end of a process waits for its collector, in seconds.
 CLOSE_WITHIN_S = 2.0
 
 _PROPAGATOR = TraceContextTextMapPropagator()
 
-#: The value of an attribute of a span.
+#: The type of a span attribute's value.
 Value = str | int | float | bool
 
-#: The kind of a span: the server's side of a call, the taking of a job from a queue, or a step of its work.
+#: The kind of a span: the server's side of a request, the processing of a job from a queue, or a step of either.
 Kind = Literal["SERVER", "CONSUMER", "INTERNAL"]
 
 
 class Tracer:
-    """The spans of a process. A collector that is away costs spans and nothing else. Thread-safe."""
+    """The spans of a process. Spans are lost, without further harm, if the collector does not answer. Thread-safe."""
 
     def __init__(self, provider: TracerProvider):
         self._provider = provider
@@ -39,11 +39,11 @@ class Tracer:
 
     @classmethod
     def open(cls, process: str) -> Self:
-        """Return the tracer of a process, which OTEL_SERVICE_NAME may call otherwise than `shoal-<process>`."""
+        """Return the tracer of a process; its service is called `shoal-<process>`, or as OTEL_SERVICE_NAME says."""
         named = OTELResourceDetector().detect().attributes
         provider = TracerProvider(
             resource=Resource.create({"service.name": f"shoal-{process}", **named}),
-            shutdown_on_exit=False,  # it would wait for a collector that does not answer
+            shutdown_on_exit=False,  # the exit would wait for a collector that does not answer
         )
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         return cls(provider)
@@ -56,16 +56,16 @@ class Tracer:
         start_ns: int,
         attributes: Mapping[str, Value] | None = None,
     ) -> Span:
-        """Return a span that began at that time, in Unix nanoseconds, in the trace of `parent` or a new one."""
+        """Return a span that began at `start_ns`, in Unix nanoseconds, in the trace of `parent` or in a new one."""
         context = _PROPAGATOR.extract({"traceparent": parent}, Context()) if parent else Context()
         return self._tracer.start_span(name, context, SpanKind[kind], attributes, start_time=start_ns)
 
     def fail(self, span: Span, code: str) -> None:
-        """Have a span say that it failed, with the code of the error; its message could hold a text."""
+        """Mark a span as failed with the code of its error, without the message, which could contain a text."""
         span.set_status(Status(StatusCode.ERROR, code))
 
     def close(self) -> None:
-        """Send the spans that are left, in at most `CLOSE_WITHIN_S`."""
+        """Send the remaining spans, within `CLOSE_WITHIN_S` seconds."""
         closing = threading.Thread(target=self._provider.shutdown, daemon=True)
         closing.start()
         closing.join(CLOSE_WITHIN_S)

@@ -1,4 +1,4 @@
-"""Limits that the system sets to a process: to its memory, and to its life without a parent."""
+"""Limits that the system enforces on a process: on its memory, and on its life after the end of its parent."""
 
 import ctypes
 import os
@@ -12,9 +12,10 @@ from pathlib import Path
 
 @contextmanager
 def limited_memory(max_bytes: int, num_held: Callable[[], int] = lambda: 0) -> Iterator[None]:
-    """Let allocations fail, with MemoryError, that take over `max_bytes` more than the process has now, on Linux.
+    """Limit this process, on Linux, to `max_bytes` more memory than it has now: beyond that, allocations fail.
 
-    `num_held()` bytes of these are taken already. The whole process has the limit, so nothing long is to be done here.
+    `num_held()` of the `max_bytes` are allocated already. The limit is on the whole process, so the `with` block should
+    be short. A failed allocation raises MemoryError.
     """
     if sys.platform != "linux":
         yield
@@ -28,23 +29,20 @@ def limited_memory(max_bytes: int, num_held: Callable[[], int] = lambda: 0) -> I
 
 
 def limit_memory(max_bytes: int) -> None:
-    """Let allocations fail, with MemoryError, that take over `max_bytes` more than the process has now. Linux alone."""
+    """Limit this process, on Linux, to `max_bytes` more memory than it has now: beyond that, allocations fail."""
     if sys.platform != "linux":
         return
+    data_bytes = int(Path("/proc/self/statm").read_bytes().split()[5]) * resource.getpagesize()
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    lowest = min(limit for limit in (_data_bytes() + max_bytes, soft, hard) if limit != resource.RLIM_INFINITY)
+    lowest = min(limit for limit in (data_bytes + max_bytes, soft, hard) if limit != resource.RLIM_INFINITY)
     resource.setrlimit(resource.RLIMIT_DATA, (lowest, hard))
-
-
-def _data_bytes() -> int:
-    return int(Path("/proc/self/statm").read_bytes().split()[5]) * resource.getpagesize()
 
 
 _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(number: signal.Signals = signal.SIGTERM, parent: int = 0) -> None:
-    """Have Linux send this process a signal when the parent ends; at once, if it has ended already."""
+    """Let Linux send this process a signal when its parent ends, or now if the `parent` has ended already."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
         if parent and os.getppid() != parent:

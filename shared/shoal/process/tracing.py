@@ -1,4 +1,4 @@
-"""The switch of spans: their library is loaded only where a process records them."""
+"""The switch for tracing. OpenTelemetry is loaded only if the settings ask for spans."""
 
 from typing import TYPE_CHECKING
 

@@ -1,1 +1,1 @@
-"""The processes of `shoal serve`, from start to stop. Imports the contract, the broker, the queue and the client."""
+"""`shoal serve`: starts, watches and stops its processes. Imports the contract, broker, queue and client."""

@@ -1,4 +1,4 @@
-"""`shoal serve` as the only one in its home folder, which its pid file's lock sees to, and in the background."""
+"""`shoal serve` in the background, and the locked pid file that allows one `shoal serve` for each home folder."""
 
 import fcntl
 import math
@@ -14,22 +14,22 @@ from shoal.errors import BadSetting, NotReady, parse
 from shoal.process.progress import wait_until
 from shoal.settings import Settings
 
-#: Beginning of the last line of the summary, which is printed once everything is ready.
+#: Beginning of the last line of the summary, which `shoal serve` prints once everything is ready.
 LAST_LINE = "stop:   "
 
 PID_FILE = "serve.pid"
 
 
 def detach(settings: Settings) -> Path | None:
-    """Return the log to the process that goes on in the background, and None here once it is ready."""
+    """Fork a process for the background; return the log file there, and None here once the service is ready."""
     if pid := running_pid(settings):
         raise _already_serving(settings, pid)
     make_home(settings)
     logfile = settings.home_folder / "serve.log"
-    # A second start at the same moment must not overwrite what the first writes.
+    # Append, because a second start at the same moment must not overwrite the lines of the first.
     output = os.open(logfile, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     os.truncate(output, 0)
-    if not (pid := os.fork()):  # what is loaded by now need not be loaded again
+    if not (pid := os.fork()):  # a fork has all modules loaded already
         _leave_terminal(output)
         return logfile
     os.close(output)
@@ -39,20 +39,20 @@ def detach(settings: Settings) -> Path | None:
 
 
 def _leave_terminal(output: int) -> None:
-    """Begin a session without input and with this output, and close all other files that this process has got."""
+    """Begin a session with an empty input and this output, and close all other open files of this process."""
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
     for name in os.listdir("/dev/fd"):
         if int(name) > 2:
-            with suppress(OSError):  # that of the list itself is closed by now
+            with suppress(OSError):  # the descriptor with which the folder was listed is closed by now
                 os.close(int(name))
 
 
 def _wait_for_summary(pid: int, logfile: Path) -> None:
     def has_summary() -> bool:
-        has_ended = bool(os.waitpid(pid, os.WNOHANG)[0])  # asked first, as the reason is written before the end
+        has_ended = bool(os.waitpid(pid, os.WNOHANG)[0])  # before the read: the process writes its error before its end
         printed = logfile.read_text()
         if has_ended:
             error = parse(printed.rstrip().rpartition("\n")[2])
@@ -60,7 +60,7 @@ def _wait_for_summary(pid: int, logfile: Path) -> None:
         return f"\n{LAST_LINE}" in printed
 
     try:
-        wait_until("the service", has_summary, within_s=math.inf)  # the process has limits of its own
+        wait_until("the service", has_summary, within_s=math.inf)  # the process itself ends if it waits too long
     except KeyboardInterrupt:
         click.echo("stopping …", err=True)
         os.kill(pid, signal.SIGTERM)
@@ -69,7 +69,7 @@ def _wait_for_summary(pid: int, logfile: Path) -> None:
 
 
 def stop(settings: Settings) -> str:
-    """Stop the process that serves from the home folder, and return a line that says so."""
+    """Stop the process that serves from the home folder, and return a message for the user."""
     pid = running_pid(settings)
     if pid is None:
         return f"nothing runs in {settings.home_folder}"
@@ -79,9 +79,9 @@ def stop(settings: Settings) -> str:
 
 
 def hold(settings: Settings) -> None:
-    """Hold the pid file's lock until this process ends. Raises BadSetting if another process holds it."""
+    """Lock the pid file until this process ends. Raises BadSetting if another process has locked it."""
     make_home(settings)
-    file = os.open(settings.home_folder / PID_FILE, os.O_RDWR | os.O_CREAT, 0o666)  # the system closes it
+    file = os.open(settings.home_folder / PID_FILE, os.O_RDWR | os.O_CREAT, 0o666)  # closed by the end of the process
     if not _lock(file):
         raise _already_serving(settings, running_pid(settings))
     os.truncate(file, 0)
@@ -89,7 +89,7 @@ def hold(settings: Settings) -> None:
 
 
 def make_home(settings: Settings) -> None:
-    """Make the home folder unless it is there. Raises BadSetting if nothing can be written there."""
+    """Make the home folder unless it exists. Raises BadSetting if it cannot be written."""
     home = settings.home_folder
     try:
         home.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ def make_home(settings: Settings) -> None:
 
 
 def running_pid(settings: Settings) -> int | None:
-    """Return the id of the process that serves from the home folder, or None."""
+    """Return the id of the process that serves from the home folder, or None if no process does."""
     path = settings.home_folder / PID_FILE
     if not path.exists():
         return None

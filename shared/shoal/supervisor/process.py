@@ -1,4 +1,4 @@
-"""A process that this one starts, watches and stops, together with the processes that it starts itself."""
+"""A child process of the supervisor, in a process group with the processes that it starts itself."""
 
 import logging
 import os
@@ -17,34 +17,34 @@ from shoal.process.system_limits import die_with_parent
 
 log = logging.getLogger(__name__)
 
-#: Longest time for a process to finish its work before it is killed.
+#: Longest time for a process to finish its work before it is killed, in seconds.
 STOP_WITHIN_S = 15.0
 
-#: Longest wait for killed processes to be gone.
+#: Longest wait for the end of killed processes, in seconds.
 GONE_WITHIN_S = 2.0
 
-#: Lines of a process's standard error that are kept.
+#: Number of last lines of a process's standard error that are kept.
 _KEPT_LINES = 20
 
 
 @dataclass(slots=True)
 class Service:
-    """A process in a process group of its own; told to stop, it is killed after `stop_within_s`.
+    """A child process in its own process group. `stop` kills it if it does not end within `stop_within_s` seconds.
 
-    `errors` has the last lines that it wrote to its standard error. They appear on this process's as well, but for the
-    error of Shoal with which it ended: the supervisor reports that.
+    `errors` has the last lines of its standard error. They are also copied to the standard error of this process,
+    except Shoal's own errors, which the supervisor reports.
     """
 
     name: str
     command: list[str]
     environment: dict[str, str]
     stop_within_s: float = STOP_WITHIN_S
-    process: "subprocess.Popen[bytes] | None" = field(default=None)
+    process: "subprocess.Popen[bytes] | None" = None
     errors: "deque[str]" = field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
-    _reader: threading.Thread | None = field(default=None)
+    _reader: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the process, which gets SIGTERM should this one die."""
+        """Start the process. Linux sends it SIGTERM if this process dies."""
         self.kill()
         environment = os.environ | self.environment
         self.errors.clear()
@@ -64,13 +64,13 @@ class Service:
         return self.process.poll() if self.process else None
 
     def last_error(self) -> str:
-        """Return the last line that the process, which has ended, wrote to its standard error."""
+        """Return the last line that the ended process wrote to its standard error."""
         if self._reader:
-            self._reader.join(GONE_WITHIN_S)  # a process that it left behind may hold the pipe open
+            self._reader.join(GONE_WITHIN_S)  # not forever: a child that it left behind may keep the pipe open
         return self.errors[-1] if self.errors else "it gave no reason"
 
     def stop(self) -> None:
-        """Ask the process to finish, wait for it, and kill the processes of its group that are left."""
+        """Ask the process to finish, wait for its end, and kill the remaining processes of its group."""
         if self.process is None:
             return
         self.process.terminate()
@@ -81,13 +81,13 @@ class Service:
         self.kill()
 
     def send_kill(self) -> None:
-        """Kill all processes of the group, and do not wait for their end. Safe in a signal handler."""
+        """Kill all processes of the group, but do not wait for their end. Safe in a signal handler."""
         if self.process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
 
     def kill(self) -> None:
-        """Kill all processes of the group and wait until they are gone."""
+        """Kill all processes of the group and wait for their end."""
         if self.process is None:
             return
         self.send_kill()
@@ -100,12 +100,12 @@ class Service:
 
 
 def _pass_on(source: IO[bytes], kept: "deque[str]") -> None:
-    """Copy the lines to this process's standard error and keep the last ones, until the source is closed."""
+    """Copy lines to this process's standard error and keep the last ones, until the source is closed."""
     with source:
         for line in source:
             kept.append(line.decode(errors="replace").rstrip())
             if parse(kept[-1]):
                 continue
-            with suppress(OSError, ValueError):  # the terminal may be gone; the process must not wait for it
+            with suppress(OSError, ValueError):  # without a terminal, go on reading: a full pipe would stop the process
                 sys.stderr.write(f"{kept[-1]}\n")
                 sys.stderr.flush()

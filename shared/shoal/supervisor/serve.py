@@ -1,4 +1,4 @@
-"""`shoal serve`: runs the supervisor, and prints a summary once everything is ready."""
+"""`shoal serve` in the foreground: runs the supervisor, and prints a summary once everything is ready."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ from shoal.supervisor.supervisor import Supervisor
 
 
 def with_sample(settings: Settings) -> Settings:
-    """Return settings that name the index of sample headlines, built unless it is there. Raises NotReady."""
+    """Return settings with the index of sample headlines, which is built unless it exists. Raises NotReady."""
     make_home(settings)
     folder = settings.home_folder / "sample"
     if "," in str(folder):
@@ -27,11 +27,11 @@ def with_sample(settings: Settings) -> Settings:
         command = [sys.executable, "-m", "shoal", "index", "build", "--local", "--out", str(folder)]
         if subprocess.run(command, env=os.environ | settings.to_environment()).returncode:
             raise NotReady("the sample headlines were not indexed: see the lines above, or name an index with --index")
-    return replace(settings, indexes=f"default={folder}")  # named, as the folder may have an equals sign
+    return replace(settings, indexes=f"default={folder}")  # named, because the path may contain an equals sign
 
 
 def serve(settings: Settings, *, query: str | None = None, log: Path | None = None) -> None:
-    """Run everything until Ctrl-C or SIGTERM, with a summary once it is ready. Raises BadSetting."""
+    """Run all processes until Ctrl-C or SIGTERM, and print a summary once they are ready. Raises BadSetting."""
     hold(settings)
     supervisor = Supervisor(settings)
     supervisor.check()
@@ -39,12 +39,12 @@ def serve(settings: Settings, *, query: str | None = None, log: Path | None = No
     signal.signal(signal.SIGINT, lambda *_: supervisor.ask_to_stop(impatiently=True))
     try:
         supervisor.start()
-        from shoal.supervisor.summary import print_summary  # with the client, which loads while the others start
+        from shoal.supervisor.summary import print_summary  # loads the client while the processes start
 
         supervisor.wait_until_ready()
         print_summary(supervisor.settings, query, log, supervisor.pids)
         supervisor.watch()
     finally:
-        with suppress(OSError):  # the terminal, or the program that reads this, may be gone already
+        with suppress(OSError):  # the terminal, or the reader of the pipe, may be gone already
             click.echo("stopping …", err=True)
         supervisor.stop()

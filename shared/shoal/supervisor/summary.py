@@ -22,7 +22,7 @@ QUERY = "europe climate change storm"
 def print_summary(
     settings: Settings, query: str | None = None, log: Path | None = None, pids: Collection[int] = ()
 ) -> None:
-    """Print what runs, a few hits, a curl command, and how to stop; the workers are those with these `pids`."""
+    """Print the parts of the service, hits of `query`, a curl command, and how to stop; `pids` are its processes."""
     query = query or QUERY
     ready, trouble = f"{settings.workers} workers", ""
     hits: Sequence[Mapping[str, Any]] = []
@@ -47,7 +47,7 @@ def print_summary(
         click.echo(f"  {hit['score']:.3f}  {printable(hit['text'])}")
     path, body = ("search", {"queries": query, "k": 3}) if hits else ("embed", {"inputs": query})
     key = '-H "authorization: Bearer $YOUR_KEY" ' if settings.api_keys_file else ""
-    data = json.dumps(body).replace("'", r"\u0027")  # it stands between single quotes
+    data = json.dumps(body).replace("'", r"\u0027")  # the shell reads it between single quotes
     click.echo(f"try:    curl -s {api_url(settings)}/{path} {key}-H 'content-type: application/json' -d '{data}'")
     click.echo(f"{LAST_LINE}{'the same command with --stop in place of --detach' if log else 'Ctrl-C'}")
 

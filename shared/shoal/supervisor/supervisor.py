@@ -1,4 +1,4 @@
-"""Redis, the API, the workers and the runner of long jobs: started, watched, restarted and stopped together."""
+"""The supervisor: starts, watches, restarts and stops Redis, the API, the workers and the runner of long jobs."""
 
 import logging
 import sys
@@ -22,26 +22,26 @@ from shoal.supervisor.process import Service
 
 log = logging.getLogger(__name__)
 
-#: Longest time for the API to stop; a request waits for a result for a minute at most.
+#: Longest time for the API to stop, in seconds. A request waits at most a minute for a result.
 API_STOP_WITHIN_S = 70.0
 
 #: Longest wait for the API and the workers, in seconds. The first worker may have to fetch and prepare its model.
 READY_WITHIN_S = 3_600.0
 
-#: Pause before a process that ended is started again.
+#: Pause before a process that ended is started again, in seconds.
 RESTART_AFTER_S = 1.0
 
-#: Times that a process that ends before all are ready is started again.
+#: Number of restarts of a process that ends before all processes are ready.
 MAX_RETRIES = 2
 
 _WATCH_EVERY_S = 0.2
 
-#: Opens URLs of this machine, to which no proxy leads, whatever the environment says.
+#: Opens URLs of this machine, without the proxies that the environment names.
 _open_url = build_opener(ProxyHandler({})).open
 
 
 class Supervisor:
-    """The processes that the settings ask for, with a Redis of their own if none is named. Raises PortInUse."""
+    """The processes that the settings ask for, and a private Redis if the settings name none. Raises PortInUse."""
 
     def __init__(self, settings: Settings):
         own_redis = not settings.redis_url
@@ -58,14 +58,14 @@ class Supervisor:
         self._stopping = False
 
     def check(self) -> None:
-        """Raise the error with which a process could not start: PortInUse, IndexNotFound, or BadSetting."""
+        """Raise PortInUse, IndexNotFound or BadSetting if a process could not start."""
         if self.settings.workers:
             for folder in self.settings.index_folders().values():
                 read_current(folder)
         find_api_addresses(self.settings)
 
     def start(self) -> None:
-        """Start all processes, and return once Redis answers: the others wait for it. Raises Unavailable."""
+        """Start all processes, and return once Redis answers; the other processes wait for it. Raises Unavailable."""
         if self.redis is None:
             self._ask("PING")
         for service in reversed(self._all()):
@@ -75,7 +75,7 @@ class Supervisor:
             embedded.save_port(self.settings)
 
     def wait_until_ready(self) -> None:
-        """Return when all are ready; what ends before is tried again `MAX_RETRIES` times. Raises NotReady."""
+        """Wait until all processes are ready; restart one that ends, `MAX_RETRIES` times at most. Raises NotReady."""
         wait_until("the API and the workers", self._is_ready, READY_WITHIN_S)
 
     def watch(self) -> None:
@@ -85,14 +85,14 @@ class Supervisor:
                 if (code := service.exit_code()) is not None and not self._stopping:
                     time.sleep(RESTART_AFTER_S)
                     ended = f"ended with exit code {code} ({service.last_error()})"
-                    if code < 0:  # the last line that it wrote is no reason then
+                    if code < 0:  # a signal ended the process, so its last line is not the reason
                         ended = f"was ended by {Signals(-code).name}"
                     log.warning("%s %s, and is started again", service.name, ended)
                     service.start()
             time.sleep(_WATCH_EVERY_S)
 
     def ask_to_stop(self, *, impatiently: bool = False) -> None:
-        """End `watch`; a second call kills the processes that still run. Safe in a signal handler."""
+        """End `watch`; if `impatiently`, a second call kills the running processes. Safe in a signal handler."""
         if self._stopping and impatiently:
             for service in self.services:
                 if service.exit_code() is None:
@@ -100,20 +100,20 @@ class Supervisor:
         self._stopping = True
 
     def stop(self) -> None:
-        """Stop the API, then the runner, the workers and Redis, each after it has finished its work."""
+        """Stop the API, then the runner, the workers and Redis; each finishes its work first."""
         for service in self._all():
             service.stop()
 
     @property
     def pids(self) -> list[int]:
-        """Return the ids of its processes."""
+        """The process ids of the API, the runner and the workers."""
         return [service.process.pid for service in self.services if service.process]
 
     def _all(self) -> list[Service]:
         return [*self.services, *([self.redis] if self.redis else [])]
 
     def _ask(self, *command: str) -> bytes:
-        from shoal.broker.broker import Broker  # takes a while, in which processes that were started load too
+        from shoal.broker.broker import Broker  # a slow import, made while the processes start
 
         with closing(Broker.connect(self.settings.redis_address)) as broker:
             return bytes(broker.execute(*command))
@@ -122,7 +122,7 @@ class Supervisor:
         self._check_stop()
         if redis.exit_code() is not None:
             raise NotReady(embedded.why_it_ended(self.settings))
-        try:  # another service, which is started at the same moment, may take the port first
+        try:  # check which Redis answers: the Redis of another service may have taken the port first
             return redis.process is not None and f"process_id:{redis.process.pid}\r".encode() in self._ask(
                 "INFO", "server"
             )
@@ -139,7 +139,7 @@ class Supervisor:
             if (code := service.exit_code()) is not None:
                 reason = service.last_error()
                 ended = f"{service.name} ended with exit code {code} before it was ready"
-                if error := parse(reason):  # which has a remedy
+                if error := parse(reason):  # an error of Shoal, whose message has a remedy
                     raise type(error)(f"{service.name} could not start: {error.message}")
                 if self._retries[service.name] == MAX_RETRIES:
                     raise NotReady(f"{ended}: {reason}")
@@ -149,7 +149,7 @@ class Supervisor:
         return is_ready(self.settings) and self._has_own_workers()
 
     def _has_own_workers(self) -> bool:
-        """Return True if its own workers are ready: those of others in the same pool make the API ready too."""
+        """Return True if this service's workers are ready. The API is ready as soon as any worker of the pool is."""
         from shoal.broker.broker import Broker
         from shoal.queue.pool import Pool
 
@@ -159,12 +159,12 @@ class Supervisor:
 
 
 def runs_jobs(settings: Settings) -> bool:
-    """Return True if the settings ask for a runner of long jobs, and it has the Redis and the library that it needs."""
+    """Return True if the settings ask for a runner of long jobs, its Redis is no cluster, and RQ is installed."""
     return settings.long_jobs > 0 and settings.can_keep_long_jobs and find_spec("rq") is not None
 
 
 def is_ready(settings: Settings) -> bool:
-    """Return True if the API answers that it is ready or, where the settings ask for no worker, that it is alive."""
+    """Return True if the API answers that it is ready or, if the settings ask for no worker, that it is alive."""
     route = "ready" if settings.workers else "health"
     try:
         with _open_url(f"{api_url(settings)}/{route}", timeout=2):

@@ -1,4 +1,4 @@
-"""Batches that are computed aside: interactive jobs are computed meanwhile."""
+"""Batches that are computed aside, while the worker answers interactive jobs."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -26,9 +26,9 @@ from shoal_workers.loop.worker import Worker
 
 
 class Engine(Encoder):
-    """The real encoder on two threads. Notes the texts of its passes, and fails on a text of nine tokens.
+    """The real encoder with two threads. It notes its passes, and fails on a text of nine tokens.
 
-    Batches that run aside do not end until `released` is set.
+    Batches aside do not end until `released` is set.
     """
 
     def __init__(self, encoder: Encoder):
@@ -72,7 +72,7 @@ def worker(queue: Queue, engine: Engine) -> Worker:
 
 @pytest.fixture
 def held(worker: Worker, queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
-    """The encoder while a batch of a bulk job of 40 texts runs aside, which does not end before it is finished."""
+    """Return the encoder while it computes a batch aside, with 40 texts of a bulk job, which does not end by itself."""
     monkeypatch.setattr(shoal_workers.loop.batch, "WAIT_FROM_S", 3_600.0)
     engine.released.clear()
     put(queue, *distinct(40), lane="bulk", reply_to="bulk")
@@ -86,7 +86,7 @@ def test_interactive_jobs_are_answered_before_a_bulk_pass_that_is_under_way(
     urgent = [put(queue, text) for text in ("storm", "rain")]
     assert worker.step(block_s=0) == 2
     assert list(replies(queue)) == [job.id for job in urgent]
-    assert worker.counters["busy_s"] == 0  # the time is part of that of the pass which is under way
+    assert worker.counters["busy_s"] == 0  # the time is counted with the pass that is under way
     held.released.set()
     assert drive(worker) == 1
     assert worker.counters["busy_s"] > 0
@@ -94,7 +94,7 @@ def test_interactive_jobs_are_answered_before_a_bulk_pass_that_is_under_way(
     assert held.passes == [("aside", 40), ("start", 2), ("finish", 2), ("finish", 40)]
 
 
-def test_an_interactive_job_that_comes_wakes_a_worker_that_waits_for_a_pass(
+def test_a_new_interactive_job_wakes_a_worker_that_waits_for_a_pass(
     worker: Worker, queue: Queue, held: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shoal_workers.loop.worker, "LOOK_SELDOM_S", 3_600.0)
@@ -112,7 +112,7 @@ def test_an_interactive_job_that_comes_wakes_a_worker_that_waits_for_a_pass(
         assert answered.result()
 
 
-def test_an_engine_that_fails_while_passes_aside_are_waited_for_holds_up_nothing(
+def test_an_engine_that_fails_during_the_wait_for_a_pass_aside_delays_no_job(
     worker: Worker, queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> bool:
@@ -124,8 +124,8 @@ def test_an_engine_that_fails_while_passes_aside_are_waited_for_holds_up_nothing
     assert [reply.error for reply in replies(queue, "bulk").values()] == [None]
 
 
-class GoesAway(Consumer):
-    """A consumer whose Redis is away from the second time on that jobs are taken. The worker is told to stop then."""
+class LosesRedis(Consumer):
+    """A consumer that loses Redis after it has taken jobs once, and then asks the worker to stop."""
 
     def __init__(self, queue: Queue, stopping: threading.Event):
         super().__init__(queue.broker, queue.keys, "w")
@@ -147,7 +147,7 @@ def test_a_worker_whose_redis_goes_away_waits_for_a_batch_aside(
     put(queue, *distinct(40), lane="bulk", reply_to="bulk")
     stopping = threading.Event()
     engine.released.clear()
-    Worker(GoesAway(queue, stopping), engine, {}, Bucketing(480), stopping=stopping).run()
+    Worker(LosesRedis(queue, stopping), engine, {}, Bucketing(480), stopping=stopping).run()
     assert engine.passes == [("aside", 40), ("finish", 40)]
 
 
@@ -166,7 +166,7 @@ def test_a_worker_that_is_stopped_answers_a_batch_aside_and_takes_no_other_job(q
     assert (len(replies(queue, "bulk")), replies(queue, "later")) == (1, {})
 
 
-def test_a_suspect_shares_no_time_with_other_jobs(worker: Worker, queue: Queue, engine: Engine) -> None:
+def test_a_suspect_does_not_run_aside(worker: Worker, queue: Queue, engine: Engine) -> None:
     put(queue, *distinct(40), lane="bulk", reply_to="bulk")
     queue.take("killed", LANES, 1)
     queue.die()
@@ -187,13 +187,13 @@ def test_the_texts_of_the_next_pass_are_tokenized_while_one_runs_aside(
 
 
 @pytest.mark.parametrize("output", ["vector", "chunks"])
-def test_a_document_that_comes_twice_while_its_chunks_are_computed_aside_has_the_same_vectors_twice(
+def test_a_document_that_is_put_again_while_its_chunks_are_computed_aside_gets_the_same_vectors(
     worker: Worker, queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:
     monkeypatch.setattr(shoal_workers.loop.batch, "WAIT_FROM_S", 3_600.0)
     engine.released.clear()
     options = Options(output=output, chunk_tokens=8)
-    for _ in range(2):  # the second one comes while all chunks of the first one are computed
+    for _ in range(2):  # the second job comes while all chunks of the first are computed
         put(queue, "storm in europe and rain in the market", lane="bulk", reply_to="bulk", options=options)
         assert worker.step(block_s=0) == 0
     engine.released.set()
@@ -202,7 +202,7 @@ def test_a_document_that_comes_twice_while_its_chunks_are_computed_aside_has_the
     assert (first.error, second.error) == (None, None)
     assert (second.tokens, second.chunks) == (first.tokens, first.chunks)
     np.testing.assert_array_equal(second.vectors, first.vectors)
-    assert [what for what, _ in engine.passes] == ["aside", "finish"]  # they were computed once
+    assert [what for what, _ in engine.passes] == ["aside", "finish"]  # the chunks were computed once
 
 
 def test_an_interactive_rerank_is_answered_before_a_bulk_pass_of_reranks(

@@ -1,4 +1,4 @@
-"""Workers that die at any point of a step, of a harmful job or by accident: only harmful jobs become poisoned."""
+"""Workers that die at any point of a step, by a harmful job or by accident. Only harmful jobs become poisoned."""
 
 import itertools
 from collections import Counter
@@ -29,16 +29,16 @@ from shoal_workers.loop.worker import Worker
 
 NUM_JOBS, NUM_WORKERS = 80, 3
 
-#: Most steps of a run: one that takes more would never end.
+#: Most steps of a run. A run with more would never end.
 MAX_STEPS = 2_000
 
 #: Share of the steps in which the worker dies by accident, and in which its connection breaks.
 SHARE_DEATHS, SHARE_BREAKS = 0.2, 0.1
 
-#: The jobs that harm, by number, and what they do not survive.
+#: The step at which a worker dies of a harmful job, by the job's number.
 HARM = {13: "read", 27: "tokenize", 41: "encode", 65: "encode"}
 
-#: Share of the steps before which a job is put, as long as there are more.
+#: Share of the steps before which a job is put, until all are put.
 SHARE_PUTS = 0.6
 
 
@@ -47,7 +47,7 @@ class Died(BaseException):
 
 
 class MortalEncoder(Encoder):
-    """The real encoder, except that it dies of harmful jobs, which it knows by their prompts and texts."""
+    """The real encoder, except that it dies of harmful jobs. Prompts and texts contain the jobs' numbers."""
 
     def __init__(self, encoder: Encoder):
         super().__init__(encoder.model, encoder.tokenizer, encoder.engine)
@@ -84,7 +84,7 @@ class MortalEncoder(Encoder):
 
 
 class MortalWorkers:
-    """Workers of which each dies now and then; another one takes its place."""
+    """Workers that die now and then, and are replaced by others."""
 
     def __init__(self, queue: Queue, redis_url: str, encoder: Encoder, random: Random):
         self.queue, self.redis_url, self.random = queue, redis_url, random
@@ -92,12 +92,12 @@ class MortalWorkers:
         self.pool = Pool(queue.broker, queue.keys, alive_s=3_600.0)
         self.plans: dict[Worker, Plan] = {}
         self.numbers = itertools.count()
-        self.harmed: Counter[int] = Counter()  # workers that died of each job
-        self.suspects: set[int] = set()  # jobs that a worker held when it died
-        self.accidents: Counter[int] = Counter()  # workers that held each job when they died, and not of that job
+        self.harmed: Counter[int] = Counter()  # number of workers that died of each job
+        self.suspects: set[int] = set()  # jobs that a worker had when it died
+        self.accidents: Counter[int] = Counter()  # number of workers that had each job when they died by accident
 
     def step(self) -> None:
-        """Let one worker step, and perhaps die or lose its connection at any round trip of it."""
+        """Let one worker make a step, in which it may die or lose its connection at any round trip."""
         while len(self.plans) < NUM_WORKERS:
             self._start()
         worker, plan = self.random.choice(list(self.plans.items()))
@@ -155,7 +155,7 @@ def number_in(text: str) -> int:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers look for jobs of dead ones in each step; long jobs and those in bulk run in many passes."""
+    """Let workers look for jobs of dead workers in each step, and compute long and bulk jobs in many passes."""
     monkeypatch.setattr(shoal_workers.loop.scheduler, "EXPECTED_S", 3_600.0)
     monkeypatch.setattr(shoal_workers.loop.admission, "RECLAIM_EVERY_S", 0.0)
     monkeypatch.setattr(shoal.queue.consumer, "RECLAIM_TURN_S", 0.001)
@@ -190,5 +190,5 @@ def test_only_harmful_jobs_become_poisoned(
     assert HARM.keys() <= poisoned
     assert others == [None] * len(others)
     assert max(workers.harmed.values()) <= MAX_DEATHS
-    # The first death may be of a neighbour; from then on it was alone with the workers that died.
+    # The first death may be due to a neighbour. Afterwards, each job was alone with the workers that died.
     assert all(workers.accidents[number] >= MAX_DEATHS for number in poisoned - HARM.keys())

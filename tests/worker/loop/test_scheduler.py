@@ -1,4 +1,4 @@
-"""The scheduler alone: which texts are in the next pass, whose turn it is, and what the worker is to take."""
+"""The scheduler alone: the texts of the next pass, the turns of jobs, and the room for further jobs."""
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
@@ -36,12 +36,12 @@ numbers = count()
 
 @pytest.fixture(autouse=True)
 def expected_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After an interactive job more of them are expected for longer than a test takes."""
+    """After an interactive job, let the scheduler expect more of them until the end of the test."""
     monkeypatch.setattr(shoal_workers.loop.scheduler, "EXPECTED_S", 3_600.0)
 
 
 def tokenize(texts: Sequence[str], side: str) -> list[Tokens]:
-    """A token for each word; `<` and `>` say which side of a text of over 100 words was cut."""
+    """Return a token for each word; of a text with over 100 words, the first or the last 100 remain."""
     cut = [text.split()[:100] if side == "right" else text.split()[-100:] for text in texts]
     return [
         Tokens(tuple(crc32(word.encode()) for word in words), len(words) < len(text.split()))
@@ -54,7 +54,7 @@ def one_token(texts: Sequence[str], side: str) -> list[Tokens]:
 
 
 def measuring(sizes: list[int], how: Callable[..., list[Tokens]]) -> Callable[..., list[Tokens]]:
-    """Return a tokenizer that notes the characters of all texts of each call."""
+    """Return a tokenizer that notes the number of characters of each call."""
 
     def measure(texts: Sequence[str], side: str) -> list[Tokens]:
         sizes.append(sum(map(len, texts)))
@@ -87,7 +87,7 @@ def words(num_words: int) -> str:
 
 
 class Chooser(Scheduler):
-    """A scheduler that gives each job its own pipeline, or that of reranks, as it takes it in."""
+    """A scheduler that sets the pipeline of each added job to its own one for embeddings or for reranks."""
 
     def __init__(self, embeds: Pipeline, **options: Any):
         super().__init__(embeds, **options)
@@ -102,7 +102,7 @@ class Chooser(Scheduler):
 
 
 def pipeline(how: Callable[..., list[Tokens]] = tokenize, max_tokens: int = 100) -> Pipeline:
-    """The pipeline of a model of 100 tokens, with one stream, of which there is the tokenizer alone."""
+    """Return the pipeline of a model of 100 tokens that has a tokenizer and no engine."""
     model = SimpleNamespace(name="words", max_tokens=100)
     encoder: Any = SimpleNamespace(model=model, fingerprint="f", tokenize=how, runs_aside=False)
     return Pipeline(encoder, Bucketing(max_tokens))
@@ -125,7 +125,7 @@ def finish(scheduler: Scheduler, batch: Batch, seconds: float = 0.0) -> list[Wor
     return scheduler.completed()
 
 
-def test_texts_of_other_options_are_not_the_same() -> None:
+def test_equal_texts_with_different_options_are_computed_separately() -> None:
     chosen = scheduler()
     chosen.add([work("storm", pooling=pooling) for pooling in ("mean", "max", None)])
     chosen.add([work("storm", output="tokens")])
@@ -154,7 +154,7 @@ def test_embeds_and_reranks_take_turns_while_both_wait() -> None:
     assert kinds == [True, False, True, False, True, True]
 
 
-def test_a_pass_has_the_oldest_text_and_is_within_its_budget() -> None:
+def test_a_pass_contains_the_oldest_text_and_keeps_its_budget() -> None:
     long, chosen = work(words(90)), scheduler()
     chosen.add([long, *(work(words(9)) for _ in range(20))])
     assert long in finish(chosen, choose(chosen))
@@ -164,9 +164,7 @@ def test_a_pass_has_the_oldest_text_and_is_within_its_budget() -> None:
 
 
 @pytest.mark.parametrize(("tokens_per_s", "num_words"), [(20_000, 90), (50_000, 5)])
-def test_a_pass_that_interactive_jobs_wait_for_has_as_many_tokens_as_are_computed_in_time(
-    tokens_per_s: int, num_words: int
-) -> None:
+def test_a_pass_that_interactive_jobs_wait_for_fills_its_time_limit(tokens_per_s: int, num_words: int) -> None:
     chosen = scheduler(2_000)
     chosen.add([work(words(3)), work(*(words(num_words) for _ in range(4_000)), kind=BULK)])
     took = []
@@ -178,7 +176,7 @@ def test_a_pass_that_interactive_jobs_wait_for_has_as_many_tokens_as_are_compute
     assert took[-1] >= MAX_PREEMPTIBLE_S - 2 * num_words / tokens_per_s
 
 
-def test_a_slow_engine_has_passes_of_some_tokens_all_the_same() -> None:
+def test_passes_of_a_slow_engine_have_a_minimum_of_tokens() -> None:
     chosen = scheduler(2_000)
     chosen.add([work(words(3)), work(*(words(10) for _ in range(200)), kind=BULK)])
     num_tokens = []
@@ -254,7 +252,7 @@ def test_tokenizing_before_a_pass_is_bounded_however_few_tokens_come_of_it() -> 
     assert sum(sizes) <= MAX_PORTIONS * MAX_TOKENIZED_CHARS
 
 
-def test_a_kind_that_was_idle_has_nothing_to_catch_up() -> None:
+def test_a_kind_that_was_idle_has_earned_no_tokens() -> None:
     chosen = scheduler(200)
     chosen.add(work(*(words(10) for _ in range(1_000))) for _ in range(2))
     for _ in range(20):
@@ -283,7 +281,7 @@ def test_a_text_that_a_later_job_repeats_completes_no_job_later_than_without_it(
     assert passes_until_done(*copies) <= passes_until_done(*(work(words(1), words(9)) for _ in range(50)))
 
 
-def test_what_is_removed_is_not_computed() -> None:
+def test_removed_jobs_are_not_computed() -> None:
     chosen = scheduler(50)
     gone, stays = work(*(words(10) for _ in range(20))), work(words(10))
     chosen.add([gone, stays])
@@ -296,7 +294,7 @@ def test_what_is_removed_is_not_computed() -> None:
     assert chosen.waiting() == chosen.unanswered() == []
 
 
-def test_texts_are_cut_on_the_side_that_each_job_names() -> None:
+def test_texts_are_cut_on_the_side_that_their_job_names() -> None:
     chosen = scheduler(1_000)
     text = words(101)
     chosen.add([right := work(text), left := work(text, truncation_side="left")])
@@ -325,8 +323,8 @@ def test_there_is_room_for_a_pass_of_texts_of_each_lane() -> None:
     assert chosen.room() == {INTERACTIVE: 64 - 40 - MAX_TEXTS_OF_LONG}
 
 
-def test_every_text_is_encoded_once_whatever_comes_between() -> None:
-    """A random mix of jobs, some of which are removed: all others complete, and no text is in two passes."""
+def test_every_text_of_a_random_mix_of_jobs_is_encoded_once() -> None:
+    """Some jobs are removed; all others complete, and no text is in two passes."""
     random = np.random.default_rng(7)
     chosen = scheduler(120, max_batch_texts=16)
     added: list[Work] = []

@@ -1,4 +1,4 @@
-"""One worker, stepped by hand: what it batches, what it refuses, and what it leaves to others."""
+"""One worker, stepped by hand: its batches, the jobs that it refuses, and the jobs that it leaves to others."""
 
 import itertools
 import threading
@@ -43,7 +43,7 @@ from shoal_workers.service.service import limits_of
 
 
 class Engine(Encoder):
-    """The real encoder. Notes its passes, lets a test act before them, and fails on `poison` and `untold`."""
+    """The real encoder. It notes its passes, calls `before` ahead of each step, and fails on `poison` and `untold`."""
 
     def __init__(self, encoder: Encoder):
         super().__init__(encoder.model, encoder.tokenizer, encoder.engine)
@@ -73,7 +73,7 @@ class Engine(Encoder):
 
 @pytest.fixture(autouse=True)
 def expected_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After an interactive job more of them are expected for longer than a test takes."""
+    """After an interactive job, let the scheduler expect more of them until the end of the test."""
     monkeypatch.setattr(shoal_workers.loop.scheduler, "EXPECTED_S", 3_600.0)
 
 
@@ -99,7 +99,7 @@ def replies(queue: Queue, address: str = "me") -> dict[str, Reply]:
 
 
 def distinct(num_texts: int) -> list[str]:
-    """Texts of 12 tokens, no two of which the tiny model's tokenizer takes for the same."""
+    """Return texts of 12 tokens that all differ for the tiny model's tokenizer."""
     return [" ".join(f"{n:010b}".replace("0", "a").replace("1", "b")) for n in range(num_texts)]
 
 
@@ -168,7 +168,7 @@ def test_a_job_the_tokenizer_fails_on_harms_only_itself(worker: Worker, queue: Q
 
 
 class WatchedIndex(Index):
-    """An index that counts the hits that it was asked for, and cannot find 13 documents."""
+    """An index that counts the requested hits, and fails if 13 hits are requested."""
 
     num_hits = 0
 
@@ -202,7 +202,7 @@ def test_jobs_for_the_tokenizer_are_answered_without_a_pass(worker: Worker, queu
     assert engine.passes == []
 
 
-def test_a_job_the_index_fails_on_harms_only_itself(queue: Queue, engine: Engine, index_folder: Path) -> None:
+def test_a_job_on_which_the_index_fails_harms_only_itself(queue: Queue, engine: Engine, index_folder: Path) -> None:
     worker = Worker(queue.consumer(), engine, {"default": WatchedIndex.open(index_folder)}, Bucketing(4_096))
     bad, good = (Search(["storm"], k=k, reply_to="me") for k in (13, 12))
     queue.put("interactive", [bad, good])
@@ -291,11 +291,11 @@ def test_heartbeats_are_not_trusted_right_after_redis_was_away(
     monkeypatch.setattr(shoal_workers.loop.admission, "ALIVE_S", 3_600.0)
     monkeypatch.setattr(shoal_workers.loop.admission, "RECLAIM_EVERY_S", 0.0)
     queue.put("interactive", [Embed(["storm"], id="others")])
-    queue.take("a", LANES, 1)  # by a worker whose heartbeat expires while Redis is away
+    queue.take("a", LANES, 1)  # the heartbeat of this worker expires while Redis is away
     worker = Worker(FailsOnce(queue.broker, queue.keys, "b"), engine, {}, Bucketing(64))
     thread = threading.Thread(target=worker.run)
     thread.start()
-    for job_id in ("first", "second"):  # before it takes a job, the worker looks for those of dead workers
+    for job_id in ("first", "second"):  # the worker looks for jobs of dead workers before it takes each one
         queue.put("interactive", [Embed(["rain"], id=job_id)])
         reply = queue.wait_result(job_id, PATIENCE_S)
         assert reply is not None
@@ -317,7 +317,7 @@ def test_a_slow_worker_keeps_its_jobs(worker: Worker, queue: Queue, engine: Engi
 
     def look() -> None:
         queue.redis.expire(key, 3_600)
-        wait_until(lambda: queue.redis.ttl(key) > 3_600)  # it has announced itself again
+        wait_until(lambda: queue.redis.ttl(key) > 3_600)  # the worker has announced itself again
         assert queue.consumer("other").reclaim(()) == (0, {})
 
     engine.before = once("encode", look)
@@ -384,7 +384,7 @@ def test_a_worker_that_stops_in_time_leaves_no_suspects(
     put(queue, *distinct(9))
     engine.before = once("encode", worker.stop)
     worker.run()
-    (taken,) = queue.take("next", LANES, 1)  # at once
+    (taken,) = queue.take("next", LANES, 1)  # without a wait for the death of the worker
     assert not taken.is_suspect
 
 
@@ -409,16 +409,16 @@ def test_a_suspect_goes_before_all_jobs_that_the_worker_holds_and_alone(
     assert list(replies(queue)) == [job.id for job in (suspect, *held, later)]
 
 
-def test_a_job_that_fails_after_it_has_begun_is_noted_with_what_it_cost(
+def test_a_job_that_fails_after_its_begin_is_noted_with_its_timings(
     worker: Worker, queue: Queue, engine: Engine
 ) -> None:
     put(queue, "storm", "poison", lane="bulk")
     drive(worker)
-    (told,) = worker.log.recent.newest()
-    assert (told["error"], told["num_texts"]) == ("internal", 2)
-    assert told["timings"]["encode_s"] > 0
+    (noted,) = worker.log.recent.newest()
+    assert (noted["error"], noted["num_texts"]) == ("internal", 2)
+    assert noted["timings"]["encode_s"] > 0
     assert worker.log.recent.longest_waits(worker.clock.now())["bulk"] == pytest.approx(
-        told["timings"]["queue_s"], abs=1e-6
+        noted["timings"]["queue_s"], abs=1e-6
     )
     assert [worker.counters[name] for name in ("jobs", "failed", "texts")] == [1, 1, 1]
 
@@ -430,7 +430,7 @@ def test_a_worker_that_always_has_something_to_answer_answers_it_and_computes_a_
         queue.pool.announce(name)
     suspect = put(queue, *distinct(2), reply_to="suspect")
     assert len(queue.take("killed", LANES, 1)) == 1
-    left: list[bool] = []  # whether other jobs were to be answered, by pass
+    left: list[bool] = []  # for each pass, True if completed jobs were not answered yet
 
     def look(what: str) -> None:
         if what == "encode":
@@ -465,7 +465,7 @@ def test_a_poisoned_job_is_answered_without_being_unpacked(worker: Worker, queue
     assert most_bytes < 20 * len(data)
 
 
-def test_a_step_takes_few_jobs_however_short_they_are(worker: Worker, queue: Queue) -> None:
+def test_a_step_takes_few_jobs_even_if_they_are_short(worker: Worker, queue: Queue) -> None:
     for text in distinct(MAX_JOBS + 1):
         put(queue, text)
     assert worker.step(block_s=0) + len(worker.scheduler.unanswered()) == MAX_JOBS
@@ -489,7 +489,7 @@ def test_a_job_that_is_cancelled_between_two_passes_is_computed_no_further(queue
     worker.admission._next_check = 0.0
     worker.step(block_s=0)
     assert queue.cancel(job.id) == "cancelled"
-    worker.admission._next_check = 0.0  # at once, where `run` would look a quarter of a second later
+    worker.admission._next_check = 0.0  # now, not a quarter of a second later
     assert drive(worker) == 0
     assert sum(engine.passes) <= 4
     assert code(queue.wait_result(job.id, 0)) == "cancelled"
@@ -499,7 +499,7 @@ def test_a_timing_covers_its_own_step_of_its_own_job(
     worker: Worker, queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = itertools.count()
-    monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))  # a look at it takes a second
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))  # each reading takes a second
     engine.before = lambda what: [next(clock) for _ in range(100 if what == "tokenize" else 10_000)]
     long = put(queue, *distinct(60), lane="bulk", reply_to="bulk")
     search = Search(["europe storm"], k=3, reply_to="me")
@@ -514,9 +514,9 @@ def test_a_timing_covers_its_own_step_of_its_own_job(
     assert timings[0]["search_s"] > 0 == timings[1]["search_s"]
 
 
-def test_a_reply_that_cannot_be_made_is_an_error_of_its_job(encoder: Encoder) -> None:
+def test_a_job_whose_reply_cannot_be_made_has_an_error(encoder: Encoder) -> None:
     pipeline = Pipeline(encoder, Bucketing(64))
-    work = EmbedWork(Delivery("bulk", "a", b"", "w", 0), Embed(["storm"]), pipeline)  # nothing of it is encoded
+    work = EmbedWork(Delivery("bulk", "a", b"", "w", 0), Embed(["storm"]), pipeline)  # its text is not encoded
     assert work.answer() is None
     assert isinstance(work.error, Internal)
 
@@ -533,13 +533,13 @@ def test_a_batch_waits_for_interactive_jobs_until_it_is_full(queue: Queue, engin
     assert (drive(worker), engine.passes) == (2, [2])
 
 
-def test_the_limits_of_a_worker_are_those_of_its_settings() -> None:
+def test_a_worker_has_the_limits_of_its_settings() -> None:
     settings = Settings(max_job_texts=3, max_text_chars=5, max_batch_texts=7, max_batch_wait_ms=9)
     assert limits_of(settings) == Limits(3, 5, 7, 0.009)
 
 
 class CountsLooks(Consumer):
-    """A consumer that counts how often it looks for jobs of dead workers."""
+    """A consumer that counts its looks for jobs of dead workers."""
 
     num_looks = 0
 

@@ -1,4 +1,4 @@
-"""A worker whose connection breaks at any round trip of a step, and that dies there or goes on: nothing is lost."""
+"""A worker whose connection breaks at any round trip of a step. No job is lost, whether it dies there or goes on."""
 
 from contextlib import suppress
 from itertools import count
@@ -19,7 +19,7 @@ from shoal_workers.loop.worker import Worker
 
 
 def put_all(queue: Queue) -> list[Job]:
-    """One job of each kind: waited for, submitted, a search, in bulk, expired, and one of a text that is refused."""
+    """Put and return one job of each kind: awaited, submitted, a search, expired, refused, and in bulk."""
     jobs = [
         Embed(["storm"], reply_to="me"),
         Embed(["rain", "storm"]),
@@ -35,14 +35,14 @@ def put_all(queue: Queue) -> list[Job]:
 
 
 def statuses(replies: list[Reply]) -> dict[str, str]:
-    """The status or error code of the reply to each job; assert that there is one reply each."""
+    """Return the status or error code of each job's reply, and check that each job has one reply."""
     assert len({reply.id for reply in replies}) == len(replies)
     return {reply.id: reply.error.code if reply.error else reply.status for reply in replies}
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("goes_on", [False, True], ids=["dies", "goes on"])
-def test_every_job_is_answered_once_wherever_a_step_breaks(
+def test_every_job_is_answered_once_at_whatever_round_trip_a_step_breaks(
     queue: Queue, redis_url: str, encoder: Encoder, index: Index, when: str, goes_on: bool
 ) -> None:
     inbox, is_broken = queue.inbox("me"), True
@@ -58,7 +58,7 @@ def test_every_job_is_answered_once_wherever_a_step_breaks(
         second = first if goes_on else Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096))
         while any(queue.backlog().values()):
             queue.redis.delete(queue.keys.reclaimed)
-            second.admission._next_reclaim = 0.0  # at once, where `run` would look a second later
+            second.admission._next_reclaim = 0.0  # now, not a second later
             second.step(block_s=0)
         (_, submitted, *_), found = jobs, statuses(inbox.wait(0.01))
         reply = queue.wait_result(submitted.id, 0)
@@ -67,6 +67,6 @@ def test_every_job_is_answered_once_wherever_a_step_breaks(
             zip((job.id for job in jobs), ("done", "done", "done", "expired", "unknown_index", "done"), strict=True)
         )
         breaking.close()
-        if not is_broken:  # the step was cut at each of its round trips, and at none in the end
+        if not is_broken:  # the step has fewer round trips than `at`, so all of them have been tried
             break
     assert at > 5

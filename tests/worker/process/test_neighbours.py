@@ -1,4 +1,4 @@
-"""The workers that share processors: counted by Redis, and by the system those whose processes can be seen."""
+"""The number of workers that share processors, from Redis and from the processes that a worker can see."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ def pool(queue: Queue) -> Pool:
 
 @contextmanager
 def running(program: bytes | None = None) -> "Iterator[subprocess.Popen[bytes]]":
-    """Run a process, of another name for Python if it is given, which the end of the context kills."""
+    """Run a process of Python, or of `program`, until the end of the `with` block."""
     process = subprocess.Popen([sys.executable, "-c", "input()"], executable=program, stdin=subprocess.PIPE)
     try:
         yield process
@@ -41,20 +41,20 @@ def membership_in(pid: int) -> Membership:
     return MEMBERSHIP._replace(name=f"{namespace}:{pid}:other")
 
 
-def test_a_killed_process_has_ended_at_once_and_a_stopped_one_has_not() -> None:
+def test_a_killed_process_has_ended_at_once_and_a_suspended_one_has_not() -> None:
     with running() as process:
         name = membership_in(process.pid).name
         assert not has_ended(name)
         process.send_signal(signal.SIGSTOP)
         assert not has_ended(name)
         process.send_signal(signal.SIGKILL)
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # its parent has yet to wait for it
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # leaves it a zombie
         assert has_ended(name)
         process.wait()
         assert has_ended(name)
 
 
-def test_a_process_that_cannot_be_seen_from_here_has_not_ended() -> None:
+def test_a_process_in_another_namespace_has_not_ended() -> None:
     with running() as process:
         process.kill()
         process.wait()
@@ -64,7 +64,7 @@ def test_a_process_that_cannot_be_seen_from_here_has_not_ended() -> None:
             assert not has_ended(name)
 
 
-def test_a_heartbeat_counts_those_that_come_leave_and_are_killed(pool: Pool) -> None:
+def test_a_heartbeat_counts_workers_that_start_leave_and_are_killed(pool: Pool) -> None:
     counts: list[int] = []
     heart = Heartbeat(pool, "this", dict, membership=MEMBERSHIP, note_sharing=counts.append)
     elsewhere = MEMBERSHIP._replace(name="7:1:elsewhere")
@@ -75,7 +75,7 @@ def test_a_heartbeat_counts_those_that_come_leave_and_are_killed(pool: Pool) -> 
         pool.announce("other", membership=(other := membership_in(process.pid)))
         heart.beat()
     heart.beat()
-    pool.leave("other", other)  # as many names are others then
+    pool.leave("other", other)  # then as many workers as before, with other names
     pool.announce("new", membership=MEMBERSHIP._replace(name="7:2:new"))
     heart.beat()
     pool.leave("elsewhere", elsewhere)
@@ -107,7 +107,7 @@ def test_workers_on_other_processors_do_not_count(pool: Pool) -> None:
     assert pool.announce("that").num_sharing == 0
 
 
-def test_when_redis_clock_is_set_back_no_neighbour_counts_for_longer(queue: Queue, pool: Pool) -> None:
+def test_when_the_clock_of_redis_is_set_back_no_neighbour_counts_for_longer(queue: Queue, pool: Pool) -> None:
     names = [MEMBERSHIP.name, "7:1:other"]
     for name in names:
         pool.announce(name, membership=MEMBERSHIP._replace(name=name))
@@ -119,7 +119,7 @@ def test_when_redis_clock_is_set_back_no_neighbour_counts_for_longer(queue: Queu
     assert until_ms[b"7:1:other"] == until_ms[MEMBERSHIP.name.encode()]
 
 
-def test_a_worker_in_place_of_a_dead_one_has_all_of_its_threads(pool: Pool) -> None:
+def test_a_worker_that_replaces_a_dead_one_has_all_its_threads(pool: Pool) -> None:
     settings = Settings(threads=0)
     alone = share_of(settings, pool).threads
     with running() as process:

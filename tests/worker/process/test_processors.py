@@ -1,4 +1,4 @@
-"""The processors that a worker may use: its control group's, divided among the workers, with the clock by hand."""
+"""The processors that a worker may use, and its share of them while other workers start and end."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ from shoal_workers.process import processors
 from shoal_workers.service.resizing import GROW_AFTER_S, SHRINK_AFTER_S, ProcessorShare
 
 
-def test_the_quota_of_both_versions(tmp_path: Path) -> None:
+def test_the_quota_is_read_from_both_versions_of_control_groups(tmp_path: Path) -> None:
     v2, v1, period = (tmp_path / name for name in ("cpu.max", "quota", "period"))
     assert processors.quota(v2, v1, period) is None
     period.write_text("100000\n")
@@ -20,7 +20,7 @@ def test_the_quota_of_both_versions(tmp_path: Path) -> None:
         assert processors.quota(v2, v1, period) == expected
 
 
-def test_this_machine() -> None:
+def test_the_processors_of_this_machine_are_found() -> None:
     assert 0 < processors.available() <= len(os.sched_getaffinity(0))
     assert processors.machine_id() == processors.machine_id() != ""
 
@@ -29,7 +29,7 @@ ALMOST_S = 0.9
 
 
 def share(num_workers: int, num_expected: int = 1, fixed_threads: int = 0) -> ProcessorShare:
-    """The share of a worker on eight processors that starts when there are so many of them."""
+    """Return the share, of eight processors, of a worker that starts as one of `num_workers`."""
     return ProcessorShare(num_workers, num_expected, fixed_threads, lambda: 8.0)
 
 
@@ -42,7 +42,7 @@ def test_a_worker_starts_with_its_share() -> None:
     assert ProcessorShare(1, available=lambda: 1.9).threads == ProcessorShare(1, available=lambda: 0.5).threads == 1
 
 
-def test_it_grows_soon_and_shrinks_later() -> None:
+def test_a_share_grows_soon_and_shrinks_later() -> None:
     one = share(2)
     assert updates(one, 1, 1, every_s=ALMOST_S * GROW_AFTER_S) == [4, 4]
     assert one.update(1, GROW_AFTER_S) == 8
@@ -66,19 +66,19 @@ def test_a_larger_share_does_not_hasten_a_smaller_one() -> None:
     assert updates(one, *[1, 4, 4] * 10) == [4] * 30
 
 
-def test_a_supervisors_workers_are_expected_again() -> None:
+def test_a_share_leaves_room_for_all_workers_of_its_supervisor() -> None:
     one = share(1, 2)
     assert one.threads == 4
     assert updates(one, *[1] * 60) == [4] * 60
 
 
-def test_a_fixed_number_stays() -> None:
+def test_a_fixed_number_of_threads_stays() -> None:
     one = share(1, 1, 3)
     assert one.threads == 3
     assert updates(one, *[5] * 60, *[1] * 60) == [3] * 120
 
 
-def test_a_limit_that_changes_is_followed() -> None:
+def test_a_share_follows_a_changed_limit_of_processors() -> None:
     processors = [8.0]
     one = ProcessorShare(2, available=lambda: processors[0])
     processors[0] = 4.0

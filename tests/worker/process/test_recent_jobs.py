@@ -1,4 +1,4 @@
-"""Recent jobs: what a worker's heartbeat tells of the jobs that it answered last; and its throughput."""
+"""The last jobs and the longest waits in a worker's heartbeat, and the worker's throughput."""
 
 import time
 
@@ -33,7 +33,7 @@ def job_log(queue: Queue) -> JobLog:
 
 
 def refused(job_log: JobLog, *waits: tuple[str, float], now_s: float = NOW_S) -> RecentJobs:
-    """Note jobs that waited so long in a lane until `NOW_S` and were refused now; return what the log tells."""
+    """Log refused jobs with these lanes and waits until `NOW_S`, and return the log's recent jobs."""
     job, error = Embed(["storm"], id="a", reply_to="me"), Expired("it is late")
     job_log._clock.now_s = now_s  # type: ignore[attr-defined]
     for lane, waited_s in waits:
@@ -43,8 +43,8 @@ def refused(job_log: JobLog, *waits: tuple[str, float], now_s: float = NOW_S) ->
     return job_log.recent
 
 
-def test_a_worker_tells_what_it_did(queue: Queue, worker: Worker) -> None:
-    assert about(worker)["written_at"] is None  # its clock is not measured yet
+def test_a_heartbeat_has_the_last_jobs(queue: Queue, worker: Worker) -> None:
+    assert about(worker)["written_at"] is None  # the worker has not measured its clock yet
     worker.step(block_s=0)
     queue.put("bulk", [Embed(["storm", "rain", "storm"], id="a", reply_to="me")], client="web")
     drive(worker)
@@ -65,7 +65,7 @@ def test_a_worker_tells_what_it_did(queue: Queue, worker: Worker) -> None:
     assert "storm" not in str(found["recent"])
 
 
-def test_a_job_that_fails_is_told_with_its_error(queue: Queue, worker: Worker) -> None:
+def test_a_heartbeat_has_failed_jobs_with_their_errors(queue: Queue, worker: Worker) -> None:
     worker.step(block_s=0)
     late = Embed(["storm"], id="late", reply_to="me", deadline=time.time() - 60)
     queue.put("bulk", [late, Search(["storm"], id="lost", index="nowhere", reply_to="me")], client="web")
@@ -77,14 +77,14 @@ def test_a_job_that_fails_is_told_with_its_error(queue: Queue, worker: Worker) -
     assert found[None][:3] == ("failed", "malformed_job", None)
 
 
-def test_the_pool_shows_what_a_worker_tells(queue: Queue, worker: Worker) -> None:
+def test_the_pool_shows_the_jobs_of_a_heartbeat(queue: Queue, worker: Worker) -> None:
     worker.step(block_s=0)
     queue.put("bulk", [Embed(["storm"], id="a", reply_to="me")], client="web")
     meter, pool = PoolMeter(), Pool(queue.broker, queue.keys, alive_s=3_600)
     for _ in range(2):
         pool.announce(worker.id, about(worker))
         found = meter.measure(read_pool(queue))
-        drive(worker)  # the first time it answers the job
+        drive(worker)  # answers the job in the first round
     assert [(job["id"], job["worker"]) for job in found["recent"]] == [("a", worker.id)]
     (shown,) = found["workers"]
     assert (shown["state"], shown["model"]) == ("ready", worker.encoder.model.name)
@@ -92,14 +92,14 @@ def test_the_pool_shows_what_a_worker_tells(queue: Queue, worker: Worker) -> Non
     assert found["rates"]["encode_s"] > 0
 
 
-def test_the_newest_are_kept(job_log: JobLog) -> None:
+def test_a_heartbeat_has_only_the_newest_jobs(job_log: JobLog) -> None:
     recent = refused(job_log, *[("bulk", 0.0)] * (2 * MAX_JOBS), ("interactive", 3.0))
     found = recent.newest()
     assert len(found) == MAX_JOBS
     assert (found[0]["lane"], found[0]["total_s"]) == ("interactive", pytest.approx(3.0))
 
 
-def test_the_longest_wait_is_that_of_the_last_minute(job_log: JobLog) -> None:
+def test_the_longest_wait_is_measured_over_the_last_minute(job_log: JobLog) -> None:
     recent = refused(job_log, ("bulk", 9.0), ("interactive", 1.0), ("bulk", 3.0))
     assert recent.longest_waits(NOW_S + PART_S) == {"bulk": 9.0, "interactive": 1.0}
     refused(job_log, ("bulk", 2.0), now_s=NOW_S + WINDOW_S / 2)
@@ -110,7 +110,7 @@ def test_the_longest_wait_is_that_of_the_last_minute(job_log: JobLog) -> None:
     assert recent.longest_waits(NOW_S - 10 * WINDOW_S) == {}  # the clock was set back
 
 
-def test_the_throughput_is_texts_over_busy_seconds_of_late() -> None:
+def test_the_throughput_is_recent_texts_over_busy_seconds() -> None:
     throughput = Throughput()
     assert throughput.texts_per_s == 0
     for _ in range(100):

@@ -1,4 +1,4 @@
-"""A worker that hangs is ended and says where, one that crashed leaves its traceback, and a slow one goes on."""
+"""The watchdog and crash reports: a worker that hangs is ended with a report, and a slow one goes on."""
 
 import fcntl
 import subprocess
@@ -15,13 +15,13 @@ from shoal_workers.process.crash_report import MAX_CHARS, CrashReports
 from shoal_workers.process.watchdog import EXIT_STALLED, STALLED_AFTER_S
 from shoal_workers.service.service import about
 
-#: A process that does what it is told, in one line; what the watchdog says goes to its output. The age of its progress
-#: is what the line sets, and the clock plays no part.
+#: A program with a watchdog that runs the line `what`, and prints the watchdog's report. The age of its activity does
+#: not come from the clock: it is `age_s`, until the line sets another one.
 WATCHED = """
 import ctypes, sys, threading
-from shoal_workers.process.watchdog import Progress, Watchdog
+from shoal_workers.process.watchdog import Activity, Watchdog
 
-class SetProgress(Progress):
+class SetActivity(Activity):
     def __init__(self, age_s):
         super().__init__()
         self.num_looks, self._age_s = threading.Semaphore(0), age_s
@@ -34,14 +34,14 @@ class SetProgress(Progress):
 def say(summary, trace):
     print(summary, trace, flush=True)
 
-progress = SetProgress({age_s})
-progress.mark("encoding")
-watchdog = Watchdog(progress, {timeout_s}, sys.stderr, say)
+activity = SetActivity({age_s})
+activity.mark("encoding")
+watchdog = Watchdog(activity, {timeout_s}, sys.stderr, say)
 watchdog.start(); {what}
 watchdog.stop()
 """
 
-#: The number of that line, as tracebacks have it.
+#: The number of the line `what` in tracebacks.
 LINE = WATCHED[: WATCHED.index("{what}")].count("\n") + 1
 
 
@@ -64,21 +64,21 @@ def test_a_worker_that_hangs_and_cannot_report_it_is_ended_too() -> None:
     assert f'File "<string>", line {LINE}' in done.stderr
 
 
-def test_a_worker_that_had_no_memory_for_a_moment_is_watched_on() -> None:
+def test_a_worker_that_had_no_memory_for_a_moment_is_still_watched() -> None:
     fail = "import faulthandler; faulthandler.dump_traceback_later = lambda *_, **__: bytearray(2**62)"
-    look = "[progress.num_looks.acquire() for _ in range(3)]; progress._age_s = 3_601"
+    look = "[activity.num_looks.acquire() for _ in range(3)]; activity._age_s = 3_601"
     done = watched(f"{fail}; {look}; threading.Event().wait()", timeout_s=3_600, age_s=0)
     assert done.returncode == EXIT_STALLED, done.stderr
 
 
-def test_who_makes_progress_goes_on() -> None:
-    done = watched("[progress.num_looks.acquire() for _ in range(3)]", timeout_s=3_600, age_s=3_599)
+def test_a_worker_that_makes_progress_goes_on() -> None:
+    done = watched("[activity.num_looks.acquire() for _ in range(3)]", timeout_s=3_600, age_s=3_599)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
 def test_a_stalled_worker_is_not_ready(worker: Worker) -> None:
     assert about(worker)["state"] == "ready"
-    worker.progress.begun_s -= STALLED_AFTER_S  # as if it had begun before
+    worker.activity.begun_s -= STALLED_AFTER_S  # as if its activity had begun earlier
     assert about(worker)["state"] == "stalled"
     worker.pool.announce(worker.id, about(worker))
     assert worker.pool.ready() == {}
@@ -100,7 +100,7 @@ def test_a_crash_report_is_kept_for_a_while(reports: CrashReports, queue: Queue)
     assert queue.redis.ttl(queue.keys.crash_report("a")) > 0
 
 
-def test_the_report_of_a_crashed_worker_is_passed_on_once(reports: CrashReports, tmp_path: Path) -> None:
+def test_the_report_of_a_crashed_worker_is_forwarded_once(reports: CrashReports, tmp_path: Path) -> None:
     folder = tmp_path / "crashes"
     with reports.recorded("alive") as file:
         assert Path(file.name).parent == folder
@@ -113,7 +113,7 @@ def test_the_report_of_a_crashed_worker_is_passed_on_once(reports: CrashReports,
     assert reports.read("killed") == ""
 
 
-def test_the_report_of_a_process_that_the_system_has_not_ended_yet_is_waited_for(
+def test_a_reader_waits_for_the_report_of_a_process_that_has_not_ended_yet(
     reports: CrashReports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "crashes").mkdir()
@@ -125,7 +125,7 @@ def test_the_report_of_a_process_that_the_system_has_not_ended_yet_is_waited_for
         assert reports.read("a") == "Fatal Python error: Aborted\n"
 
 
-def test_a_worker_that_ends_by_an_exception_says_so(reports: CrashReports) -> None:
+def test_a_worker_that_ends_with_an_exception_leaves_a_report(reports: CrashReports) -> None:
     with pytest.raises(RuntimeError, match="broken"), reports.recorded("a"):
         raise RuntimeError("broken")
     assert reports.read("a").startswith("RuntimeError: broken\nTraceback (most recent call last)")

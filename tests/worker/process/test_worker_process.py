@@ -1,4 +1,4 @@
-"""Workers as processes: started, stopped, killed, and without Redis."""
+"""Workers as real processes, which are started, stopped, killed, and left without Redis."""
 
 import shutil
 import signal
@@ -22,7 +22,7 @@ from shoal_workers.process.processors import available
 Start = Callable[..., Process]
 NUM_JOBS = 60
 
-#: Indexes that a worker serves whose files are more than it may open at first.
+#: Number of indexes whose files are more than a worker may open at its start.
 NUM_INDEXES = 60
 
 
@@ -53,16 +53,16 @@ def assert_all_done(client: Client, job_ids: list[str]) -> None:
 
 
 def suspend(client: Client, process: Process) -> None:
-    """Return once the process is stopped, and Redis has done all that it had been sent by it."""
+    """Suspend the process, and return once Redis has executed all commands that it has sent."""
     process.send(signal.SIGSTOP)
     wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
     queue_of(client).ping()
 
 
 def suspend_at_work(client: Client, process: Process, submit: Callable[[], list[str]]) -> list[str]:
-    """Suspend the worker at a moment when it holds jobs; return the ids of all that were submitted for that.
+    """Suspend the worker while it has jobs, and return the ids of all submitted jobs.
 
-    It may have answered them all before this process, on a busy machine, gets to see one: then more are submitted.
+    On a busy machine, the worker may answer all jobs before this process sees one. Then more are submitted.
     """
     job_ids: list[str] = []
     suspend(client, process)
@@ -75,7 +75,7 @@ def suspend_at_work(client: Client, process: Process, submit: Callable[[], list[
     return job_ids
 
 
-def test_it_announces_itself_serves_and_leaves(start: Start, client: Client, index_folder: Path) -> None:
+def test_a_worker_announces_itself_serves_and_leaves(start: Start, client: Client, index_folder: Path) -> None:
     with start(indexes=index_folder) as process:
         wait_until(client.pool.ready)
         (about,) = client.pool.ready().values()
@@ -121,7 +121,7 @@ def reaches_redis(client: Client) -> bool:
 
 
 @pytest.mark.wide
-def test_redis_restarts_in_the_middle(start: Start, own_redis: RedisServer, keys: Keys) -> None:
+def test_a_restart_of_redis_under_load_loses_no_job(start: Start, own_redis: RedisServer, keys: Keys) -> None:
     with (
         Client(own_redis.url, key_prefix=keys.prefix, pool=keys.pool) as client,
         start(redis_url=own_redis.url) as process,
@@ -132,13 +132,13 @@ def test_redis_restarts_in_the_middle(start: Start, own_redis: RedisServer, keys
         process.send(signal.SIGCONT)
         wait_until(lambda: "trying until it does" in process.output)
         own_redis.start()
-        wait_until(lambda: reaches_redis(client))  # which a client tries ten times a second, by one caller
+        wait_until(lambda: reaches_redis(client))  # a client tries that ten times a second
         assert_all_done(client, job_ids)
         assert process.terminate() == 0
 
 
 @pytest.mark.wide
-def test_redis_comes_after_the_worker_which_stops_without_it(start: Start, own_redis: RedisServer, keys: Keys) -> None:
+def test_a_worker_starts_before_redis_and_stops_without_it(start: Start, own_redis: RedisServer, keys: Keys) -> None:
     own_redis.stop()
     with start(redis_url=own_redis.url) as process:
         wait_until(lambda: "trying until it does" in process.output)
@@ -151,7 +151,7 @@ def test_redis_comes_after_the_worker_which_stops_without_it(start: Start, own_r
 
 
 @pytest.mark.wide
-def test_a_worker_serves_more_indexes_than_it_may_open_files_at_first(
+def test_a_worker_serves_indexes_with_more_files_than_its_first_limit(
     start: Start, client: Client, index_folder: Path, tmp_path: Path
 ) -> None:
     for number in range(NUM_INDEXES):

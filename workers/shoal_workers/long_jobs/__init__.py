@@ -1,1 +1,1 @@
-"""The runner of long jobs, without a model. Imports the contract, broker, client, bulk, long_jobs and index."""
+"""The runner of long jobs. It opens no model. Imports the contract, broker, client, bulk, long_jobs and index."""

@@ -1,6 +1,6 @@
-"""The maintenance of a queue of RQ: the jobs of processes that died go on, and what has had its time is forgotten.
+"""The maintenance of an RQ queue: puts back the jobs of dead processes, enqueues due retries, forgets expired jobs.
 
-RQ's own maintenance would call functions that a job names, and takes up to a minute to notice that a process died.
+RQ's own maintenance would call functions that a job names, and needs up to a minute to notice that a process died.
 """
 
 import logging
@@ -21,22 +21,22 @@ from shoal_workers.long_jobs.runnable_job import RunnableJob
 
 log = logging.getLogger(__name__)
 
-#: Seconds for which a runner watches before it takes a job over from another one: after Redis was away, a runner that
-#: is alive gives a sign of life within them.
+#: Seconds for which a runner watches the queue before it takes over a job. After Redis was away, a live runner renews
+#: the keys of its job within this time.
 LOOK_FIRST_S = 4.0
 
-#: Longest that a job is between the queue and a runner; if it is there for longer, its runner died.
+#: Longest time between the take of a job and the begin of its run, in seconds. A worker that needs longer has died.
 BETWEEN_S = 4.0
 
-#: Longest pause between two rounds after which the other runners' signs of life still count as seen.
+#: Longest pause between two rounds, in seconds. After a longer one, the runner watches for `LOOK_FIRST_S` again.
 MAX_GAP_S = 6.0
 
-#: Longest that the right to maintain a queue is held by a runner that died.
+#: Longest time for which a dead runner keeps the lock of the maintenance, in seconds.
 LOCK_S = 10
 
 
 class Maintenance:
-    """The maintenance of a queue by one worker; the workers of a queue take turns."""
+    """The maintenance of a queue by one worker. Of all workers of the queue, only one at a time does a round."""
 
     def __init__(self, queue: Queue, clock: Callable[[], float] = time.monotonic):
         self._queue = queue
@@ -47,7 +47,7 @@ class Maintenance:
         self._between: dict[bytes, float] = {}
 
     def run(self) -> None:
-        """Do a round, unless another worker does one. Raises redis-py's errors."""
+        """Do one round, unless another worker is doing one. Raises redis-py's errors."""
         now_s = self._clock()
         if now_s - self._looked_s > MAX_GAP_S:
             self._since_s = now_s
@@ -67,7 +67,7 @@ class Maintenance:
             self._queue.release_maintenance_lock()  # type: ignore[no-untyped-call]
 
     def _resume_abandoned(self) -> None:
-        """Let the jobs go on whose process gives no sign of life any more."""
+        """Put back the running jobs whose process no longer renews its execution."""
         key = self._queue.started_job_registry.key
         for entry in self._connection.zrange(key, 0, -1):
             job_id, _, execution_id = entry.decode(errors="replace").partition(":")
@@ -81,7 +81,7 @@ class Maintenance:
             self._connection.zrem(key, entry)
 
     def _resume_between(self, now_s: float) -> None:
-        """Put back the jobs that a worker took from the queue, and did not begin with."""
+        """Put back the jobs that a worker took from the queue and did not begin within `BETWEEN_S`."""
         key = self._queue.intermediate_queue_key
         self._between = {name: self._between.get(name, now_s) for name in self._connection.lrange(key, 0, -1)}
         for name, since_s in self._between.items():
@@ -89,14 +89,14 @@ class Maintenance:
                 self._connection.lrem(key, 0, name)
 
     def _enqueue_due(self) -> None:
-        """Put the jobs into the queue that are to be tried again by now."""
+        """Put the jobs whose retry is due into the queue."""
         key, is_long = self._queue.scheduled_job_registry.key, self._queue.name.endswith(LONG)
         for name in self._connection.zrangebyscore(key, 0, time.time(), start=0, num=100):
             if not self._enqueue(name, JobStatus.SCHEDULED, at_front=is_long):
                 self._connection.zrem(key, name)
 
     def _enqueue(self, name: bytes, status: JobStatus, *, at_front: bool) -> bool:
-        """Put a job of the status into the queue; return False if the entry names none."""
+        """Put a job that has the status into the queue; return False if there is no such job."""
         job = self._fetch(name.decode(errors="replace"))
         if job is None:
             log.warning("an entry of the queue %s that names no long job is dropped", self._queue.name)
@@ -104,8 +104,8 @@ class Maintenance:
         return job.change(lambda pipeline: job.enqueue(pipeline, at_front=at_front), status)
 
     def _fetch(self, job_id: str) -> RunnableJob | None:
-        """Return the job, if there is one, as one of this queue."""
-        with suppress(NoSuchJobError, ValueError):  # no job has the id, or none can have it
+        """Return the job, or None if this queue has no job with that id."""
+        with suppress(NoSuchJobError, ValueError):  # no job has this id, or the id is not valid
             job: Any = self._queue.job_class.fetch(job_id, self._connection)
             if job.origin == self._queue.name:
                 return job  # type: ignore[no-any-return]

@@ -1,8 +1,8 @@
-"""A worker of RQ for long jobs: a process that takes them from its queue and has each done by a process of its own.
+"""An RQ worker for long jobs: a process that takes jobs from its queue and starts a child process for each job.
 
-A job is stopped by the end of its process. It keeps all that it needs to go on, so a pause, a cancellation and the stop
-of the runner are no other cases than a crash. What RQ's worker would do because Redis says so, this one does not: it
-listens to no commands, calls no callbacks, and sends no webhooks of RQ.
+The worker stops a job by killing its process. Each job saves the data that it needs to continue, so a pause, a
+cancellation, the stop of the runner and a crash are the same case. Other programs that write into Redis cannot control
+the worker as they can control RQ's: it listens to no commands, calls no callbacks, and sends none of RQ's webhooks.
 """
 
 import logging
@@ -36,23 +36,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The signals that tell a worker to end.
+#: The signals that ask a worker to end.
 STOPS = (signal.SIGTERM, signal.SIGINT)
 
-#: Pause between two signs of life of a job's process, after which it is also stopped if it is to; and the time after
-#: which it counts as dead.
+#: Seconds between two heartbeats of a running job, and the age of the last heartbeat at which the job is abandoned. At
+#: each heartbeat, the worker also looks whether the job should stop.
 HEARTBEAT_S, ALIVE_S = 1, 8
 
-#: Longest wait for a job, after which the worker gives a sign of life; time for which it is listed without one.
+#: Longest wait for a job before the next heartbeat of the worker, and the age of the last heartbeat at which the worker
+#: is no longer listed, in seconds.
 TAKE_S, LISTED_S = 2, 15
 
 
 class LongJobWorker(Worker):
-    """A worker for a queue. It does one job at a time, each in a process that it starts and watches."""
+    """A worker of one queue. It starts and watches a process for one job at a time."""
 
     max_connection_wait_time = 2.0
     dequeue_timeout = TAKE_S
-    connection_timeout = 2 * TAKE_S  # RQ's 12 s are longer than a job's process may give no sign of life
+    connection_timeout = 2 * TAKE_S  # RQ's 12 s are longer than `ALIVE_S`
 
     def __init__(
         self, queue: Queue, name: str, broker: Broker, open_tracer: "Callable[[], Tracer | None]" = lambda: None
@@ -69,18 +70,18 @@ class LongJobWorker(Worker):
         )
         self._broker, self._open_tracer, self.birth_date = broker, open_tracer, now()
         self._maintenance = Maintenance(queue)
-        self._is_stopped = False  # the job under way, by this worker
+        self._has_killed = False  # True if this worker has killed the process of its job
         self._last_fault = ""
 
     # Taking jobs
 
     def run(self) -> None:
-        """Do jobs until the worker is told to stop. Raises redis-py's errors, after which it can do no more.
+        """Do jobs until a signal asks the worker to end. Raises redis-py's errors, after which a new worker is needed.
 
-        RQ's own loop would end with a traceback when Redis is full, and its start would listen to commands, by which
-        any program that reaches Redis could end this worker or its jobs.
+        RQ's own loop would end with a traceback when Redis is full. Its start would listen to commands, by which any
+        program with access to Redis could end this worker or its jobs.
         """
-        for name in ("rq.worker", "rq.job"):  # whose words of jobs that begin and end are repeated here
+        for name in ("rq.worker", "rq.job"):  # this worker itself logs the begin and the end of a job
             logging.getLogger(name).setLevel(logging.ERROR)
         self.heartbeat()
         self._install_signal_handlers()  # type: ignore[no-untyped-call]
@@ -90,7 +91,7 @@ class LongJobWorker(Worker):
                     self.check_for_suspension(burst=False)
                     try:
                         found = self.dequeue_job_and_maintain_ttl(self.dequeue_timeout)
-                    except ValueError:  # the entry is no id; the maintenance drops it
+                    except ValueError:  # the entry is not an id of a job; the maintenance drops it
                         continue
                     if found:
                         self.execute_job(*found)
@@ -99,9 +100,9 @@ class LongJobWorker(Worker):
                     self.teardown()  # type: ignore[no-untyped-call]
 
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
-        """Say that the worker is alive, in all the keys that tell it: Redis may have lost them."""
+        """Renew all keys that list the worker as alive, because Redis may have lost some."""
         if self._stop_requested and self.get_state() != WorkerStatus.BUSY:
-            raise StopRequested  # again: logging, for example, swallows what `request_stop` raises while it is at work
+            raise StopRequested  # again, because `request_stop` may have raised it within a log call, which drops it
         whole = self.connection.pipeline() if pipeline is None else pipeline
         super().heartbeat(LISTED_S, whole)
         whole.hset(self.key, mapping={**self.serialize(), "state": self.get_state()})
@@ -110,7 +111,7 @@ class LongJobWorker(Worker):
             whole.execute()
 
     def run_maintenance_tasks(self) -> None:
-        """Maintain the queue; what another program wrote there must not stop this worker."""
+        """Maintain the queue; errors, also from entries that other programs wrote, are logged once."""
         self.last_cleaned_at = now()  # type: ignore[assignment]
         fault = ""
         try:
@@ -123,7 +124,7 @@ class LongJobWorker(Worker):
         self._last_fault = fault
 
     def request_stop(self, signum: Any, frame: Any) -> None:
-        """End the worker: at once if it has no job, else when the process of the job has ended."""
+        """End the worker, at once if it has no job, else when the process of its job has ended."""
         self._stop_requested = True
         if self.get_state() != WorkerStatus.BUSY:
             raise StopRequested
@@ -131,49 +132,49 @@ class LongJobWorker(Worker):
     # Watching the process of a job
 
     def execute_job(self, job: Any, queue: Queue) -> None:
-        """Have the job done by a process of its own, if it waits in this queue: it may be queued twice."""
+        """Run the job in a process of its own, unless it no longer waits, for example because it was queued twice."""
         execution = job.begin(self.name, ALIVE_S) if job.origin == queue.name else None
         if execution is None:
             self.connection.lrem(queue.intermediate_queue_key, 0, job.id)
             return
         log.info("the long job begins", extra=job.about)
-        self.executions[execution.id], self._is_stopped = execution, False
+        self.executions[execution.id], self._has_killed = execution, False
         self.set_state(WorkerStatus.BUSY)
         self.fork_work_horse(job, queue)
         self.monitor_work_horse(job, queue, execution)
         self.set_state(WorkerStatus.IDLE)
 
     def fork_work_horse(self, job: Any, queue: Queue) -> None:
-        """Start the process of a job; signals wait until it has its own handlers."""
+        """Start the process of a job; signals wait until the process has set its handlers."""
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
         super().fork_work_horse(job, queue)
-        with suppress(OSError):  # as the process itself does: whichever is first, its group is never this worker's
+        with suppress(OSError):  # if the process has not done so yet: a kill of its group must not hit this worker
             os.setpgid(self.horse_pid, self.horse_pid)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
     def get_heartbeat_ttl(self, job: Any, working_time: float = 0.0) -> int:
-        """Return the time after which a job counts as abandoned if its worker gives no sign of life."""
+        """Return the seconds without a heartbeat after which a running job is abandoned."""
         return ALIVE_S
 
     def maintain_heartbeats(self, job: Any, execution: Any) -> None:
-        """Say that the process of the job is alive; end it if it is to stop, or if another runner has the job."""
+        """Renew the heartbeat of the job; kill its process if the job is to stop or belongs to another run."""
         is_to_stop = self._stop_requested
         with suppress(ShoalError), self._broker.translated():
             super().maintain_heartbeats(job, execution)
             run, wanted = self.connection.hmget(job.key, RUN, WANTED)
             is_to_stop = is_to_stop or run != execution.id.encode() or wanted in (PAUSE.encode(), CANCEL.encode())
         if is_to_stop:
-            self._is_stopped = True
+            self._has_killed = True
             self.kill_horse()
-        if self.should_run_maintenance_tasks:  # all workers may have long jobs, and another one may have died
+        if self.should_run_maintenance_tasks:  # here too, because all workers may be busy with long jobs
             self.run_maintenance_tasks()
 
     def handle_job_failure(
         self, job: Any, queue: Queue, started_job_registry: Any = None, exc_string: str = "", execution: Any = None
     ) -> None:
-        """Let a job whose process was killed go on, or be tried again if this worker did not kill it."""
+        """End the run of a job whose process was killed, without an error if this worker killed it, else with one."""
         with self._broker.translated():
-            if self._is_stopped:
+            if self._has_killed:
                 job.break_off(self.name, execution, None)
                 log.info("the long job is stopped", extra=job.about)
                 return
@@ -184,13 +185,13 @@ class LongJobWorker(Worker):
     # In the process of a job
 
     def setup_work_horse_signals(self) -> None:
-        """Let the process of a job end with its worker, and when it is told to."""
+        """Let the process of a job end at a signal, and with its worker."""
         die_with_parent(signal.SIGKILL, self.pid or 0)
         super().setup_work_horse_signals()  # type: ignore[no-untyped-call]
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
     def perform_job(self, job: Any, queue: Queue, execution: Any) -> bool:
-        """Do the job, and write how it ended. Raises Unavailable or Overloaded if that cannot be written."""
+        """Do the job, and write its result or error. Raises Unavailable or Overloaded if that cannot be written."""
         progress = ProgressLog(job, execution.id, self._broker.translated)
         with self._traced(job), self._broker.translated():
             try:
@@ -210,7 +211,7 @@ class LongJobWorker(Worker):
 
     @contextmanager
     def _traced(self, job: Any) -> Iterator[None]:
-        """Have what the job does belong to the trace of its submitter, with a span of this run if spans are on."""
+        """Run the `with` block in the trace of the job's submitter, and record a span for it if tracing is on."""
         given = job.submission
         tracer = self._open_tracer()
         if tracer is None:
@@ -227,7 +228,7 @@ class LongJobWorker(Worker):
             span.end()
 
     def _log_failure(self, job: Any, words: str) -> None:
-        """Log a failure, as an error if the job is not tried again."""
+        """Log a failure, as an error if the job has ended with it."""
         if job.status in ("failed", "cancelled"):
             log.error(words, extra=job.about)
         else:

@@ -1,8 +1,9 @@
-"""A long job that can be done: the function of its kind, its progress, and how a run of it ends."""
+"""A long job in a runner: the function of its kind, its progress, and the end of its runs."""
 
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from rq.executions import Execution
@@ -27,32 +28,33 @@ from shoal.errors import (
 )
 from shoal.long_jobs.rq_job import CANCEL, PAUSE, RUN, LongJob
 from shoal.long_jobs.status import Progress
+from shoal.process.progress import RateMeter
 from shoal.task_progress import Report, TaskProgress
 
 if TYPE_CHECKING:
     from redis.client import Pipeline
 
-#: The function of a kind of job: takes the arguments, the id of the job and the call to report progress; returns the
-#: result, a map.
+#: The function of a kind of job. It gets the arguments, the job's id and a function that reports progress, and returns
+#: the result, a map.
 Task: TypeAlias = Callable[[Mapping[str, Any], str, Report], Any]
 
-#: Errors that pass by themselves: after one of them a job is tried again. A folder may still be locked by a process of
-#: the same job that was slow to notice that it had lost it.
+#: Errors after which a job is tried again. FolderBusy and IndexBusy are among them because an earlier process of the
+#: same job may still lock the folder: it has lost the job and has not noticed yet.
 TEMPORARY_ERRORS = (Unavailable, Overloaded, NotReady, Timeout, Expired, FolderBusy, IndexBusy)
 
-#: Pause between two notes of the progress.
+#: Seconds between two writes of the progress.
 NOTE_EVERY_S = 0.5
 
 
 class RunnableJob(LongJob):
-    """A long job in a runner. Of the processes that may end a run, the first that finds the job in it does so."""
+    """A long job in a runner. If several processes try to end a run, the first succeeds and the others do nothing."""
 
     functions: ClassVar[Mapping[str, Task]] = {}
-    #: Makes a message one for clients, which need not know the folders of the runner.
+    #: Returns an error message for clients, without the runner's folders.
     public: ClassVar[Callable[[str], str]] = str
 
     def begin(self, worker: str, alive_s: int) -> Execution | None:
-        """Make the job that waits the worker's; return None if it does not wait, as when it is queued twice."""
+        """Begin a run of the job; return None if the job is not queued, for example because it was queued twice."""
         begun: list[Execution] = []
 
         def write(pipeline: "Pipeline") -> None:
@@ -64,7 +66,7 @@ class RunnableJob(LongJob):
         return begun[0] if self.change(write, JobStatus.QUEUED) else None
 
     def do(self, report: Report) -> Any:
-        """Return the result. Raises ShoalErrors alone, with their messages and without what they were caused by."""
+        """Return the result of the job. Raises only ShoalErrors, without their causes."""
         function = self.functions.get(self.kind.name)
         if function is None:
             raise MalformedJob(f"this runner knows no long job called {excerpt(self.kind.name)}: upgrade it")
@@ -74,11 +76,11 @@ class RunnableJob(LongJob):
             raise self._translated(error).with_traceback(error.__traceback__) from None
 
     def succeed(self, worker: str, execution: Execution, result: Any) -> bool:
-        """End a run with its result; return False if another run has the job by now."""
+        """End a run with its result; return False if the job now belongs to another run."""
 
         def write(pipeline: "Pipeline") -> None:
             self.ended_at, self._result = now(), result
-            self.meta.pop("error", None)  # of an earlier try
+            self.meta.pop("error", None)  # the error of an earlier try
             pipeline.hset(self.key, "meta", self.serializer.dumps(self.meta))
             self._handle_success(self.result_ttl, pipeline, worker, execution.id, execution.created_at, self.ended_at)
             self.cleanup(self.result_ttl, pipeline, remove_from_queue=False)
@@ -89,7 +91,10 @@ class RunnableJob(LongJob):
     def break_off(
         self, worker: str, execution: Execution, error: ShoalError | None, passes: bool = True, trace: str = ""
     ) -> bool:
-        """End a run that was stopped or has an error; return False if another run has the job by now."""
+        """End a run that was stopped or failed; return False if the job now belongs to another run.
+
+        After an error that `passes`, the job is tried again while it has retries.
+        """
 
         def write(pipeline: "Pipeline") -> None:
             if error is not None:
@@ -97,13 +102,13 @@ class RunnableJob(LongJob):
                 self.meta["error"] = {"code": error.code, "message": type(self).public(error.message)}
                 pipeline.hset(self.key, "meta", self.serializer.dumps(self.meta))
             if self.wanted == CANCEL:
-                self.drop(pipeline)
+                self.mark_cancelled(pipeline)
             elif error is not None and not (passes and self.should_retry):
                 self.set_status(JobStatus.FAILED, pipeline)
                 self._handle_failure(trace or error.message, pipeline, worker)
                 self.announce_end(pipeline)
             elif self.wanted == PAUSE:
-                self.park(pipeline)
+                self.mark_paused(pipeline)
             elif error is not None:
                 self.try_later(pipeline)
             else:
@@ -112,7 +117,7 @@ class RunnableJob(LongJob):
         return self._end(execution, write)
 
     def _end(self, execution: Execution, write: Callable[["Pipeline"], None]) -> bool:
-        """Write the end of a run if it still has the job, and forget the execution."""
+        """Call `write` if the job still belongs to the run, and delete the execution; return True if it was called."""
 
         def end(pipeline: "Pipeline") -> None:
             execution.delete(self, pipeline)
@@ -126,7 +131,7 @@ class RunnableJob(LongJob):
         return is_ended
 
     def _translated(self, error: BaseException) -> ShoalError:
-        """Return the error that is kept: no message of another library, which may repeat a text."""
+        """Return the error to keep. Messages of other libraries are left out, because they may repeat a text."""
         if isinstance(error, ShoalError):
             return error
         if isinstance(error, JobTimeoutException):
@@ -139,31 +144,32 @@ class RunnableJob(LongJob):
 
 
 class ProgressLog:
-    """The progress of one run of a job, which the id of its execution names."""
+    """The progress of one run of a job; `run` is the id of its execution."""
 
     def __init__(self, job: LongJob, run: str, translated: Callable[[], AbstractContextManager[None]]):
         self._job, self._run = job, run
         self._translated = translated
-        self._meter = Meter(time.monotonic())
+        self._meter = RateMeter()
         self._due_s = time.monotonic()
         self._latest: Progress | None = None
         self._most_rows = Progress.from_map(job.meta.get("progress")).rows
 
     def report(self, progress: TaskProgress) -> None:
-        """Note the progress, every `NOTE_EVERY_S`."""
+        """Note the progress, and write it every `NOTE_EVERY_S` seconds."""
         now_s = time.monotonic()
-        self._latest = self._meter.measure(progress, now_s)
+        rows_per_s, eta_s = self._meter.measure(progress, now_s)
+        self._latest = Progress(**asdict(progress), rows_per_s=rows_per_s, eta_s=eta_s)
         if now_s >= self._due_s:
             self._due_s = now_s + NOTE_EVERY_S
             self.save()
 
     def save(self) -> None:
-        """Write what was reported last, unless another run has the job or Redis is away."""
+        """Write the last report, unless the job belongs to another run or Redis does not answer."""
         if (latest := self._latest) is None:
             return
 
         def write(pipeline: "Pipeline") -> None:
-            if latest.rows > self._most_rows:  # it gets on, so what stopped it before was no fault of its own
+            if latest.rows > self._most_rows:  # the job makes progress, so the earlier failures were not its fault
                 self._job.renew_retries()
             self._job.meta = {"progress": latest.to_map()}
             values: Any = {
@@ -175,31 +181,3 @@ class ProgressLog:
         with suppress(ShoalError), self._translated():
             if self._job.change(write, JobStatus.STARTED, self._run):
                 self._most_rows = max(self._most_rows, latest.rows)
-
-
-class Meter:
-    """The rate since a step was begun or resumed, of which a wait is a part."""
-
-    def __init__(self, now_s: float):
-        self._began_s = now_s
-        self._first: TaskProgress | None = None
-
-    def measure(self, progress: TaskProgress, now_s: float) -> Progress:
-        """Return the progress with its rate and the seconds left, as far as they can be told."""
-        is_wait = progress.step.startswith("waiting")
-        if self._first is None or (progress.step != self._first.step and not is_wait):
-            self._first, self._began_s = progress, now_s
-        passed_s, rows = now_s - self._began_s, progress.rows - self._first.rows
-        eta_s, begun = None, self._first.fraction
-        if progress.fraction is not None and begun is not None and progress.fraction > begun:
-            # the rest of the source takes as long as the same part of it took
-            eta_s = passed_s * (1 - progress.fraction) / (progress.fraction - begun)
-        return Progress(
-            rows=progress.rows,
-            num_bad=progress.num_bad,
-            first_bad=progress.first_bad,
-            fraction=progress.fraction,
-            step=progress.step,
-            rows_per_s=rows / passed_s if passed_s > 0 and rows > 0 else None,
-            eta_s=eta_s,
-        )

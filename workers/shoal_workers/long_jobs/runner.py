@@ -1,4 +1,4 @@
-"""The runner: a process with a few workers of RQ, each a process of its own, that do long jobs."""
+"""The runner of long jobs: a process that starts and watches RQ workers, each in a process of its own."""
 
 import logging
 import multiprocessing
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Longest time for the workers to end: they kill the processes of their jobs within 1 s.
+#: Longest time for the workers to end, in seconds. They kill the processes of their jobs within 1 s.
 STOP_WITHIN_S = 10.0
 
-#: Longest that Redis may take to answer a worker, in seconds, until RQ sets the worker's `connection_timeout`.
+#: Longest wait for an answer of Redis, in seconds, until RQ sets the worker's `connection_timeout`.
 ANSWER_S = 2.0
 
-#: Pause before a worker that ended is started again.
+#: Pause before a worker that ended is started again, in seconds.
 RESTART_AFTER_S = 1.0
 
-#: Time without a failure of Redis after which the next one is logged.
+#: Seconds without a failure of Redis after which the next failure is logged.
 QUIET_S = 15.0
 
-#: Pause between two looks for what unwanted builds have left.
+#: Seconds between two searches for files of cancelled and deleted builds.
 CLEAN_EVERY_S = 2.0
 
 _LOOK_EVERY_S = 0.2
@@ -58,7 +58,7 @@ _LOOK_EVERY_S = 0.2
 
 @dataclass(slots=True)
 class _Place:
-    """A place for a worker of a queue, and the process that has it."""
+    """A place for one worker of a queue, and the worker's process."""
 
     queue: str
     process: BaseProcess | None = None
@@ -66,7 +66,7 @@ class _Place:
 
 
 class Runner:
-    """The runner of a pool, with a worker for each of `settings.long_jobs`, one for quick jobs and one for webhooks."""
+    """A runner with `settings.long_jobs` workers for long jobs, one for quick jobs, and one for webhooks."""
 
     def __init__(
         self,
@@ -89,12 +89,12 @@ class Runner:
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Do long jobs until SIGTERM or SIGINT. Raises BadSetting for a file of schedules that is wrong."""
+        """Do long jobs until SIGTERM or SIGINT. Raises BadSetting for a wrong file of schedules."""
         load(self._settings)
         with LongJobs(self._settings, self._kinds) as jobs:
             scheduled: list[ScheduledJob] = []
             if path := self._settings.schedules:
-                from shoal_workers.long_jobs import schedules  # slow: it starts a program
+                from shoal_workers.long_jobs import schedules  # a slow import, because it starts a program
 
                 allowed = self._settings.private_host_names()
                 scheduled = schedules.read(Path(path).expanduser(), jobs, self._kinds, allowed)
@@ -115,14 +115,14 @@ class Runner:
                 self._stop()
 
     def _start_workers(self) -> None:
-        """Start the workers that do not run, some time after they ended."""
+        """Start the workers that do not run. A worker that ended is started `RESTART_AFTER_S` later."""
         for place in self._places:
             if place.process is not None and not place.process.is_alive():
                 log.warning("a worker ended with exit code %s and is started again", place.process.exitcode)
                 place.process.close()
                 place.process, place.due_s = None, time.monotonic() + RESTART_AFTER_S
             if place.process is None and time.monotonic() >= place.due_s:
-                # It shares the memory of what is loaded; signals wait until it can handle them.
+                # A fork shares the memory of loaded modules. Signals wait until it has set its handlers.
                 forked = multiprocessing.get_context("fork").Process(target=self._work, args=(place.queue, os.getpid()))
                 signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
                 try:
@@ -132,8 +132,8 @@ class Runner:
                 place.process = forked
 
     def _work(self, name: str, parent: int) -> None:
-        """Do the jobs of a queue, in a process of its own."""
-        _exit_when_told()  # first of all: until then the handlers are the runner's, after which a process goes on
+        """Do the jobs of a queue. Runs in a process of its own."""
+        _exit_when_told()  # first, because the inherited handlers of the runner would let this process go on
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
         die_with_parent(signal.SIGTERM, parent)
         quiet_until_s = 0.0
@@ -151,7 +151,7 @@ class Runner:
                         return worker.run()
                 except (Unavailable, Overloaded) as error:
                     _exit_when_told()
-                    if worker and worker._stop_requested:  # by a signal that its handlers took
+                    if worker and worker._stop_requested:  # a signal came while the worker's own handlers were set
                         return
                     if time.monotonic() >= quiet_until_s:
                         log.warning("waiting for Redis: %s", error.message)
@@ -159,7 +159,7 @@ class Runner:
                     time.sleep(RESTART_AFTER_S)
 
     def _stop(self) -> None:
-        """End the workers."""
+        """Terminate the workers, and kill those that do not end within `STOP_WITHIN_S`."""
         running = [place.process for place in self._places if place.process]
         for process in running:
             process.terminate()
@@ -172,7 +172,7 @@ class Runner:
 
 
 def remove_unwanted_builds(settings: Settings, jobs: LongJobs) -> None:
-    """Remove what cancelled and deleted builds have left, as far as it can be read and removed now."""
+    """Remove the files of cancelled and deleted builds, except files that cannot be read or removed now."""
 
     def is_unwanted(job_id: str) -> bool:
         with suppress(ShoalError):
@@ -188,6 +188,6 @@ def remove_unwanted_builds(settings: Settings, jobs: LongJobs) -> None:
 
 
 def _exit_when_told() -> None:
-    """End this process at once when it is told to: it has no job."""
+    """Let signals end this process at once. It has no job."""
     for number in STOPS:
         signal.signal(number, lambda *_: os._exit(0))

@@ -1,4 +1,4 @@
-"""Long jobs at set times, from a file."""
+"""Long jobs that are submitted at set times, as a file of schedules says."""
 
 import logging
 import tomllib
@@ -22,15 +22,15 @@ from shoal_workers.long_jobs.tasks import REQUESTS, made
 
 log = logging.getLogger(__name__)
 
-#: The fields of a schedule that are no arguments of its job.
+#: The fields of a schedule that are not arguments of its job.
 FIELDS = ("cron", "kind", "webhook")
 
-#: The name that jobs of schedules have as their client; no key of the API can have it.
+#: The name of the client that submits scheduled jobs. No key of the API can have this name.
 CLIENT = ":schedule"
 
 
 class ScheduledJob(CronJob):
-    """A job to submit whenever its time comes. Of several runners with the same file, one submits it."""
+    """A job that is submitted at the times of its schedule, once even if several runners have the same file."""
 
     def __init__(self, cron: str, kind: str, arguments: Mapping[str, Any], webhook: str | None, jobs: LongJobs):
         super().__init__("", func_name=kind, kwargs=dict(arguments), cron=cron)
@@ -39,7 +39,7 @@ class ScheduledJob(CronJob):
         self._digest = blake2b(wire.pack({"job": [cron, kind, arguments, webhook]})).hexdigest()
 
     def submit_if_due(self) -> None:
-        """Submit the job if its time has come; after an error that passes, it is tried again the next time."""
+        """Submit the job if it is due; after a temporary error, the next call tries again."""
         if not self.should_run():
             return
         at = (self.next_enqueue_time or datetime.now(UTC)).isoformat()
@@ -62,7 +62,7 @@ class ScheduledJob(CronJob):
 def read(
     path: Path, jobs: LongJobs, kinds: Mapping[str, Kind], private_hosts: Collection[str] = ()
 ) -> list[ScheduledJob]:
-    """Return the scheduled jobs of a file, and log when each begins. Raises BadSetting for a wrong one."""
+    """Return the scheduled jobs of a file, and log the next time of each. Raises BadSetting for a wrong file."""
     try:
         table = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError) as error:

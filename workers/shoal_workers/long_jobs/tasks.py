@@ -1,4 +1,4 @@
-"""The functions of the kinds of long jobs. Nothing else can be done by a job."""
+"""The functions of the kinds of long jobs. A job can call nothing else."""
 
 import os
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from shoal_workers.index.store.store_process import upload_index
 from shoal_workers.long_jobs.runnable_job import Task
 from shoal_workers.long_jobs.webhook import send_webhook
 
-#: The arguments of each kind that may be submitted.
+#: The class of the arguments, for each kind of job that clients may submit.
 REQUESTS: Mapping[str, type[BulkRequest | BuildIndex | ManageIndex]] = {
     "embed_file": BulkRequest,
     "build_index": BuildIndex,
@@ -56,24 +56,25 @@ def embed_file(settings: Settings, arguments: Mapping[str, Any], job_id: str, re
 
 def build_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, report: Report) -> dict[str, Any]:
     """Build a version of an index: `arguments` are the fields of `BuildIndex`."""
-    # Earlier releases say `approximate` with every build.
+    # Clients of earlier releases send `approximate` with every build.
     request = made(BuildIndex, {name: value for name, value in arguments.items() if name != "approximate"})
     request = replace(request, source=allowed_path(request.source, settings))
     folder = where_is(settings, request.name)
     _check_writable(request.name, folder)
     with Client.from_settings(settings) as client:
         encoder, changes = PoolEncoder.find(client), changes_of(request.name, client)
-        given: dict[str, Any] = {"resume_key": job_id, "changes": changes}
-        result = long_tasks.build_index(request, folder, encoder, report, settings=settings, **given)
+        result = long_tasks.build_index(
+            request, folder, encoder, report, settings=settings, resume_key=job_id, changes=changes
+        )
         progress = TaskProgress(result.count + result.num_bad, result.num_bad, result.first_bad, 1.0, "uploading")
         upload_index(settings, folder, lambda: report(progress), is_published=result.is_published)
-        if changes:  # now that no copy of an older version is the one to serve
+        if changes:  # not earlier: until the upload, other machines serve an older version, which needs the changes
             changes.forget_folded(folder)
     return asdict(result)
 
 
 def manage_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, report: Report) -> dict[str, Any]:
-    """List, publish or delete versions of an index, or go back to one: `arguments` are the fields of `ManageIndex`."""
+    """List, publish, roll back or delete versions of an index: `arguments` are the fields of `ManageIndex`."""
     request = made(ManageIndex, arguments)
     folder = where_is(settings, request.name)
     if request.action != "list":
@@ -91,7 +92,7 @@ def manage_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, 
 
 
 def _check_writable(name: str, folder: Path) -> None:
-    """Raise FileError if the runner may not write the folder of an index, as that of an image."""
+    """Raise FileError if the runner may not write the folder of an index, for example one in a container image."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not os.access(there, os.W_OK, effective_ids=True):
         raise FileError(
@@ -101,7 +102,7 @@ def _check_writable(name: str, folder: Path) -> None:
 
 
 def made(kind: type[_Request], arguments: Mapping[str, Any]) -> _Request:
-    """Return the request with these arguments. Raises InvalidRequest for one that is unknown, missing or wrong."""
+    """Return the request with these arguments. Raises InvalidRequest for an unknown, missing or wrong argument."""
     names = [item.name for item in fields(kind)]
     if unknown := sorted(arguments.keys() - set(names)):
         raise InvalidRequest(f"there is no argument {excerpt(unknown[0])}: there are {', '.join(names)}")

@@ -1,4 +1,4 @@
-"""The webhook: an HTTP request that tells a receiver of the end of a long job, tried again as any long job is."""
+"""The webhook: an HTTP request that reports the end of a long job. Sending it is a long job too, with retries."""
 
 import hmac
 import json
@@ -15,15 +15,15 @@ from shoal.process.private_network import send_request, without_query
 from shoal.settings import Settings
 from shoal.task_progress import Report
 
-#: Header of the time and the signature.
+#: The header with the time and the signature.
 SIGNATURE = "Shoal-Signature"
 
-#: Longest wait for the receiver to connect and to answer, in seconds.
+#: Longest wait for the connection to the receiver, and for each part of its answer, in seconds.
 WEBHOOK_TIMEOUT_S = 5.0
 
 
 def send_webhook(settings: Settings, arguments: Mapping[str, Any], job_id: str, report: Report) -> dict[str, Any]:
-    """Tell the `url` of the end of the job `id`, unless that was deleted, or was retried meanwhile."""
+    """Report the end of the job `id` to the `url`, unless the job was deleted or retried meanwhile."""
     url, of = (arguments.get(name) for name in ("url", "id"))
     if not isinstance(url, str) or not isinstance(of, str):
         raise InvalidRequest("a webhook takes url and id, two strings")
@@ -40,13 +40,13 @@ def send_webhook(settings: Settings, arguments: Mapping[str, Any], job_id: str, 
 
 
 def sign(secret: str, body: bytes, at_s: int) -> str:
-    """Return the value of the header: the time, and the HMAC-SHA-256 in hex of the time, a dot and the body."""
+    """Return the header's value: the time, and the HMAC-SHA-256 of the time, a dot and the body, in hex digits."""
     digest = hmac.new(secret.encode(), f"{at_s}.".encode() + body, sha256).hexdigest()
     return f"t={at_s},v1={digest}"
 
 
 def send(url: str, values: Mapping[str, Any], secret: str, private_hosts: Collection[str]) -> int:
-    """Send the values as JSON, signed if there is a secret, and return the status. Raises Unavailable."""
+    """Send the values as JSON, signed if there is a secret, and return the HTTP status. Raises Unavailable."""
     body = json.dumps(values, separators=(",", ":")).encode()
     headers = {"Content-Type": "application/json", "User-Agent": "shoal"}
     if secret:

@@ -1,4 +1,4 @@
-"""Admission control: takes jobs from the lanes and from dead workers, and answers those not to be computed."""
+"""Admission control, which takes jobs from the lanes and from dead workers, and refuses jobs that have an error."""
 
 import logging
 import time
@@ -28,36 +28,35 @@ from shoal_workers.process.job_log import EndedJob, JobLog
 
 log = logging.getLogger(__name__)
 
-#: Workers that die while they hold a job before it counts as poison.
+#: Number of workers that must have died with a job before it is answered as poisoned.
 MAX_DEATHS = 3
 
-#: Summary for a worker that ended without leaving a crash report.
+#: Summary for a worker that left no crash report.
 NO_REPORT = "ended without a report: killed, or out of memory"
 
 
-#: Most jobs of a lane that a worker takes at a time, however few texts they have. With 64 headlines, jobs that come
-#: meanwhile waited for a longer pass: 64 connections had 0.91 of the answers a second, and a client beside 1,000 others
-#: waited twice as long.
+#: Most jobs of a lane that a worker takes at a time. With 64 headlines, later jobs waited for a longer pass: 64
+#: connections got 0.91 of the answers a second, and a client beside 1,000 others waited twice as long.
 MAX_JOBS = 32
 
-#: Interval at which a worker looks for jobs that it was given without its knowledge and, in turn with others, for those
-#: of dead workers, in seconds.
+#: Interval at which a worker looks for its own jobs from lost answers of Redis and, unless another worker has just
+#: looked, for jobs of dead workers, in seconds.
 RECLAIM_EVERY_S = 1.0
 
-#: Interval at which a worker looks whether it still holds its jobs, in seconds.
+#: Interval at which a worker checks that its jobs still belong to it, in seconds.
 CHECK_EVERY_S = 0.25
 
-#: Pauses of a worker that has nothing but jobs to give back, in seconds: the first, and after twice as long each, the
-#: longest. Meanwhile another worker takes them.
+#: First and longest pause of a worker that gets only jobs that it must give back, in seconds. Each pause is twice as
+#: long as the one before. Meanwhile, another worker takes the jobs.
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.005, 0.1
 
-#: Time for which the indexes and fingerprints that other workers serve count as known, in seconds.
+#: Time for which a worker remembers the indexes and fingerprints of other workers, in seconds.
 SERVED_KNOWN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits on the jobs that a worker admits; `max_batch_texts` fill a pass."""
+    """Limits on admitted jobs, on the texts of a pass, and on the wait for more texts."""
 
     max_job_texts: int = 1_024
     max_text_chars: int = 2**20
@@ -93,13 +92,13 @@ class Admission:
     def take(
         self, room: Mapping[str, int], block_s: float, held: Collection[Work], takes_suspects: bool = False
     ) -> list[Work]:
-        """Take jobs for the texts of each lane that `room` says; without any held, wait up to `block_s` for one."""
+        """Take and admit jobs with at most `room` texts of each lane; if `held` is empty, wait `block_s` for one."""
         self._reclaim(held)
         if not held:
             time.sleep(self._pause_s)
         works = self._admit(self._consumer.take(room, 0.0 if held else block_s, takes_suspects, MAX_JOBS))
         until = time.monotonic() + self._limits.max_batch_wait_s
-        while works and (wait_s := until - time.monotonic()) > 0:  # for more interactive jobs, until the pass is full
+        while works and (wait_s := until - time.monotonic()) > 0:  # wait for more interactive jobs, to fill the pass
             num_texts = self._limits.max_batch_texts - sum(work.job.num_lane_texts for work in works)
             if num_texts <= 0:
                 break
@@ -107,7 +106,7 @@ class Admission:
         return works
 
     def distrust_heartbeats(self) -> None:
-        """Count no worker as dead until all have had time for a heartbeat: they had none while Redis was away."""
+        """After Redis was away, assume that all workers are alive until each has had time for a heartbeat."""
         self._trust_heartbeats_at = time.monotonic() + ALIVE_S
 
     def _reclaim(self, held: Collection[Work]) -> None:
@@ -151,7 +150,7 @@ class Admission:
         return works
 
     def _read(self, delivery: Delivery) -> Job:
-        """Return the job of the delivery. Raises the ShoalError that says why it cannot be served by any worker."""
+        """Return the job of the delivery. Raises a ShoalError for a job that no worker can serve."""
         delivery.check_size()
         job = delivery.job()
         if (put_as := delivery.put_as) not in (None, job.id):
@@ -166,7 +165,7 @@ class Admission:
         return job
 
     def _start(self, works: list[Work]) -> list[Work]:
-        """Mark jobs whose status is kept as running; return all jobs but those that are this worker's no longer."""
+        """Set the status of submitted jobs to `running`; return all jobs except the jobs that this worker has lost."""
         submitted = [work for work in works if work.job.reply_to is None or work.delivery.keeps_status]
         started = self._consumer.start([(work.delivery, work.job.id) for work in submitted])
         refused = [work for work, runs in zip(submitted, started, strict=True) if not runs]
@@ -190,7 +189,7 @@ class Admission:
     # Refuse
 
     def drop(self, held: Collection[Work]) -> list[Work]:
-        """Return the jobs that need not be computed any more: expired ones, which are answered, and lost ones."""
+        """Answer expired jobs with an error; return them and the jobs that this worker has lost. Both need no pass."""
         now = self._clock.now()
         late = {work: error for work in held if (error := expired(work.job, now))}
         self.refuse([(work.delivery, error) for work, error in late.items()], late)
@@ -201,7 +200,7 @@ class Admission:
         return [work for work in held if work in late or work.delivery in lost]
 
     def refuse(self, refusals: Sequence[tuple[Delivery, ShoalError]], works: Collection[Work] = ()) -> int:
-        """Answer with the errors, or give back jobs that other workers can do; return the number of answers."""
+        """Answer jobs with their errors, or give back jobs that another worker serves; return the number of answers."""
         answers, ended, given = [], [], self._give_back(refusals)
         begun = {work.delivery: work for work in works if work.has_begun}
         for delivery, error in refusals:
@@ -211,7 +210,7 @@ class Admission:
             work = begun.get(delivery)
             job = replace(work.ended(), error=error) if work else EndedJob.refused(delivery, outline, error)
             reply = Reply.failure(job.id, error) if job.id else None
-            letter = self._letter(delivery, error, outline)
+            letter = self._dead_letter(delivery, error, outline)
             answers.append(Answer(delivery, reply, delivery.reply_to or outline.reply_to, letter))
             ended.append(job)
         replying_at = time.time()
@@ -219,8 +218,8 @@ class Admission:
         self._job_log.note(ended, replying_at)
         return num_answered
 
-    def _letter(self, delivery: Delivery, error: ShoalError, outline: Outline) -> DeadLetter | None:
-        """Return the dead letter of a job that is answered with the error; None for one that does no harm."""
+    def _dead_letter(self, delivery: Delivery, error: ShoalError, outline: Outline) -> DeadLetter | None:
+        """Return the dead letter for a poisoned job, an unforeseen error or an unreadable id; None in other cases."""
         job_id = delivery.put_as or outline.id
         if job_id and not isinstance(error, Poisoned | Internal):
             return None
@@ -229,13 +228,13 @@ class Admission:
         if isinstance(error, Poisoned):
             summary, _, trace = self._crash_reports.read(delivery.died).partition("\n")
             reason, worker = f"{reason}; the last one {summary or NO_REPORT}", delivery.died
-            deliveries -= 1  # the present one is only to answer it
+            deliveries -= 1  # the job was not computed in this delivery
         facts = logs.about(job_id, delivery.client, outline.traceparent)
         log.warning("dead letter: %s in delivery %d; `shoal dead` has the rest", error.code, deliveries, extra=facts)
         return DeadLetter(reason, trace, worker, deliveries)
 
     def _give_back(self, refusals: Sequence[tuple[Delivery, ShoalError]]) -> Collection[Delivery]:
-        """Give back the jobs whose index or model this worker does not serve and another one does; return them."""
+        """Give back the jobs whose index or model only other workers serve, and return them."""
         wanting = {one: one.job() for one, error in refusals if isinstance(error, UnknownIndex | ModelMismatch)}
         if not wanting:
             return ()
@@ -259,7 +258,7 @@ class Admission:
 
 
 def expired(job: Job, now: float) -> Expired | None:
-    """Return the error of a job whose deadline has passed; `now` is Redis's time in Unix seconds."""
+    """Return an error if the job's deadline has passed. `now` is Redis's time in Unix seconds."""
     if job.deadline is None or (late_s := now - job.deadline) <= 0:
         return None
     return Expired(f"the deadline passed {late_s:.1f} s before the job was computed: add workers or wait longer")

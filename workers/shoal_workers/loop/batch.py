@@ -1,4 +1,4 @@
-"""A batch: the texts of one forward pass, from when they are chosen until each has its vectors or an error."""
+"""A batch: the texts of one forward pass, until each has its vectors or an error."""
 
 import logging
 import time
@@ -10,20 +10,20 @@ from shoal.queue.consumer import JobNotice
 from shoal_workers.encoding.encoder import EncodingPass, Pipeline, TokenizedText
 from shoal_workers.operations.work import INTERACTIVE, Work
 from shoal_workers.process.measurements import Measurements
-from shoal_workers.process.watchdog import Progress
+from shoal_workers.process.watchdog import Activity
 
 log = logging.getLogger(__name__)
 
-#: Interval at which a worker that waits for a pass aside looks for the notice of a job, in seconds. Measured: a look
-#: takes some 50 µs of processor time.
+#: Interval at which a worker that waits for a pass aside looks for the notice of a job, in seconds. Each look takes
+#: some 50 µs of processor time.
 LOOK_EVERY_S = 0.004
 
-#: Age at which a pass aside is waited for, in seconds, so that the watchdog sees one that hangs.
+#: Age from which the worker waits for the end of a pass aside, in seconds, so that the watchdog notices if it hangs.
 WAIT_FROM_S = 1.0
 
 
 class Batch:
-    """The texts of one pass, all different, and the jobs that wait for them. For one thread."""
+    """The texts of one pass, all different, and the jobs that wait for them. Not thread-safe."""
 
     def __init__(self, kind: str, texts: list[TokenizedText], works: list[Work], pipeline: Pipeline):
         self.kind = kind
@@ -34,43 +34,46 @@ class Batch:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all texts."""
+        """The number of tokens of all texts together."""
         return sum(text.num_tokens for text in self.texts)
 
     @property
     def may_run_aside(self) -> bool:
-        """True if interactive jobs may be computed while this is. A suspect shares no time with any job."""
+        """True if interactive jobs may be computed beside this pass. Nothing is computed beside a suspect."""
         is_suspect = self.works[0].delivery.is_suspect
         return self.kind != INTERACTIVE and self.pipeline.encoder.runs_aside and not is_suspect
 
-    def start(self, progress: Progress, measurements: Measurements) -> None:
-        """Start the pass, aside if it may be; each is marked in `progress` and counted in `measurements`."""
-        self._progress, self._measurements = progress, measurements
+    def start(self, activity: Activity, measurements: Measurements) -> None:
+        """Start the pass, aside if possible. It is marked in `activity` and counted in `measurements`."""
+        self._activity, self._measurements = activity, measurements
         self._started_s = time.perf_counter()
         self._note_pass(self.texts)
         encoder = self.pipeline.encoder
         try:
             self._passes = encoder.start_aside(self.texts) if self.may_run_aside else encoder.start(self.texts)
         except Exception as error:  # any that an engine may raise
-            traceback.clear_frames(error.__traceback__)  # they hold memory
+            traceback.clear_frames(error.__traceback__)  # frees the memory of their variables
 
     def ends_within(self, seconds: float, notice: JobNotice) -> bool:
-        """Wait `seconds` at most, or until the notice; return True once a pass aside has ended, failed or grown old."""
+        """Wait at most `seconds`, or until the notice; return True if the pass has ended, failed or is overdue."""
         until = time.perf_counter() + seconds
         while self._passes is not None and time.perf_counter() - self._started_s <= WAIT_FROM_S:
             left_s = until - time.perf_counter()
             try:
                 if self.pipeline.encoder.ends_within(self._passes, max(0.0, min(left_s, LOOK_EVERY_S))):
                     return True
-            except Exception:  # any that an engine may raise, and raises again when the passes are finished
+            except Exception:  # any that an engine may raise; `finish` raises it again
                 return True
             if left_s <= 0 or notice.has_come:
                 return False
         return True
 
     def finish(self) -> float:
-        """Wait until each text has its vectors or, encoded alone, an error; return the seconds since the start."""
-        self._progress.mark("encoding")
+        """Wait until each text has its vectors or an error, and return the seconds since the start.
+
+        If the pass fails, each text is encoded alone.
+        """
+        self._activity.mark("encoding")
         try:
             if self._passes is None:
                 raise RuntimeError("the passes could not be started")
@@ -93,6 +96,6 @@ class Batch:
             log.error("the engine failed on a text of %d tokens: %s", text.num_tokens, logs.places(error), extra=facts)
 
     def _note_pass(self, texts: Sequence[TokenizedText]) -> None:
-        self._progress.mark("encoding")
+        self._activity.mark("encoding")
         num_tokens = sum(text.num_tokens for text in texts)
         self._measurements.add_batch(len(texts), num_tokens, self.pipeline.bucketing.max_batch_tokens)

@@ -1,4 +1,4 @@
-"""The scheduler holds admitted jobs by priority and chooses the texts of the next pass. Knows no tensors."""
+"""The scheduler, which keeps the admitted jobs and chooses the texts of the next pass. It knows no tensors."""
 
 import sys
 import time
@@ -10,29 +10,30 @@ from shoal_workers.loop import window
 from shoal_workers.loop.batch import Batch
 from shoal_workers.operations.work import BULK, INTERACTIVE, LONG, Work
 
-#: Time after the last interactive job in which more of them are expected, in seconds.
+#: Time after an interactive job for which more interactive jobs are expected, in seconds.
 EXPECTED_S = 1.0
 
-#: Longest that a pass of long or bulk jobs that runs aside should take, by the speed of the passes before, in seconds.
+#: Longest time for a pass of long or bulk jobs aside, by the speed of earlier passes, while interactive jobs are
+#: expected, in seconds.
 MAX_ASIDE_S = 0.1
 
-#: Longest that such a pass should take, in seconds, where it cannot run aside: interactive jobs wait for its end.
+#: The same for a pass that cannot run aside. Interactive jobs wait for its end.
 MAX_PREEMPTIBLE_S = 0.012
 
-#: Tokens that such a pass may have however slow passes are.
+#: Number of tokens that such a pass may always have, even if passes are slow.
 MIN_PREEMPTIBLE_TOKENS = 64
 
 
-#: The kinds of jobs, in the order of their priority, and the tokens that each is served for each token of a kind before
-#: it while both wait.
+#: The kinds of jobs in the order of their priority, each with its share: the tokens that a waiting kind earns for each
+#: computed token of an earlier kind.
 SHARES = {INTERACTIVE: 1.0, LONG: 1 / 4, BULK: 1 / 8}
 
 
 class Scheduler:
-    """The jobs that a worker has admitted and not answered. For one thread.
+    """The admitted jobs of a worker that are not answered yet. Not thread-safe.
 
-    `embeds` is the pipeline of the model that makes vectors. A job for vectors of tokens or chunks fails as soon as its
-    texts have more than `max_reply_vectors` of them. `has_come` returns True while an interactive job is to be taken.
+    `embeds` is the pipeline of the embedding model. A job for vectors of tokens or chunks fails as soon as its texts
+    have more than `max_reply_vectors` vectors. `has_come` returns True if an interactive job waits in the queue.
     """
 
     def __init__(
@@ -49,31 +50,31 @@ class Scheduler:
         self._has_come = has_come
         self._expected_until = 0.0
         self._waiting: dict[str, dict[Work, None]] = {kind: {} for kind in SHARES}  # each an ordered set
-        self._credit = dict.fromkeys(SHARES, 0.0)  # tokens that jobs of higher priority owe a kind
+        self._credit = dict.fromkeys(SHARES, 0.0)  # the tokens that each kind has earned
         self._last: dict[str, Pipeline] = {}  # the pipeline of the last pass of a kind
         self._completed: list[Work] = []
 
     def waiting(self) -> list[Work]:
-        """Return the jobs that are not completed, and searches whose index is being opened."""
+        """Return the jobs that are not completed, and the searches whose index is being opened."""
         works = [work for waiting in self._waiting.values() for work in waiting]
         return works + [work for work in self._completed if work.is_opening]
 
     def unanswered(self) -> list[Work]:
-        """Return all jobs that the worker holds, completed ones included."""
+        """Return all jobs, including completed ones."""
         return [work for waiting in self._waiting.values() for work in waiting] + self._completed
 
     def waits(self, *kinds: str) -> bool:
-        """Return True if jobs of one of the kinds are not completed."""
+        """Return True if there are jobs of these kinds that are not completed."""
         return any(self._waiting[kind] for kind in kinds)
 
     # Add and remove
 
     def room(self, num_aside: int = 0) -> dict[str, int]:
-        """Return the number of texts that the worker should take of each lane; 0 for a lane that is missing.
+        """Return the number of texts to take from each lane. A lane without room is left out.
 
-        A pass of interactive jobs is full with `max_batch_texts`. Of the others the worker takes no more than it can
-        compute soon, because idle workers may do so sooner: a pass beside the `num_aside` texts that are computed, or
-        one job while interactive jobs would wait for it.
+        Interactive jobs may fill a pass of `max_batch_texts`. Bulk jobs may fill one more pass than the `num_aside`
+        texts of the pass under way, since idle workers could compute more of them sooner. If interactive jobs would
+        have to wait for bulk, there is room for one bulk job.
         """
         holds_up_interactive = self._expects_interactive() and not self._embeds.encoder.runs_aside
         most_of_bulk = 1 if holds_up_interactive else self._max_batch_texts + num_aside
@@ -83,7 +84,7 @@ class Scheduler:
         return {lane: num_texts for lane, num_texts in room.items() if num_texts > 0}
 
     def add(self, works: Iterable[Work]) -> None:
-        """Take in jobs that were admitted, and those that go on: with another stage, or once their index is open."""
+        """Add admitted jobs, and completed jobs without a result, which have another stage or wait for their index."""
         for work in works:
             if work.kind == INTERACTIVE:
                 self._expected_until = time.monotonic() + EXPECTED_S
@@ -91,7 +92,7 @@ class Scheduler:
             self._collect([work])
 
     def remove(self, works: Iterable[Work]) -> None:
-        """Forget jobs that are not to be computed: expired, cancelled, withdrawn, or waiting again."""
+        """Remove jobs that need no pass: they are expired, cancelled, withdrawn, or back in the queue."""
         for work in works:
             self._waiting[work.kind].pop(work, None)
             if work in self._completed:
@@ -100,7 +101,7 @@ class Scheduler:
     # Choose and finish
 
     def next_batch(self, kinds: Collection[str] = SHARES.keys()) -> Batch | None:
-        """Choose the texts of the next pass of the kinds, or of a suspect alone; None if no text waits."""
+        """Return the next pass, of a job of these kinds or of a suspect alone; None if no text waits."""
         if suspect := next((work for work in self.unanswered() if work.delivery.is_suspect), None):
             return self._next_of(suspect.kind, [suspect])
         while kind := self._choose(kinds):
@@ -109,24 +110,24 @@ class Scheduler:
         return None
 
     def tokenize_ahead(self) -> None:
-        """Tokenize for the next pass of long or bulk jobs, while the engine computes one."""
+        """Tokenize texts for the next pass of long or bulk jobs, while the engine computes a pass."""
         if kind := self._choose((LONG, BULK)):
             self._fill(kind, self._turn(kind))
 
     def finish(self, batch: Batch, seconds: float) -> None:
-        """Note that the texts of the batch are encoded, which took `seconds`."""
+        """Note that the texts of the batch are encoded, which took `seconds` seconds."""
         if batch.kind != INTERACTIVE:
             batch.pipeline.note(batch.texts, seconds)
-        done = set(batch.texts)  # of a pass aside, they may be texts of jobs that came after its start too
+        done = set(batch.texts)  # jobs that came after the start of a pass aside may share its texts
         works = [work for work in self._waiting[batch.kind] if not done.isdisjoint(work.tokenized.values())]
         for work in works:
             work.end_pass(seconds)
-            if work.takes_turns:  # others go before it
+            if work.takes_turns:  # to the end, behind the other jobs of its kind
                 self._waiting[work.kind][work] = self._waiting[work.kind].pop(work)
         self._collect(works)
 
     def _choose(self, kinds: Collection[str]) -> str | None:
-        """Return the kind that is served next: one that is owed a share, else the one of the highest priority."""
+        """Return the kind of the next pass: a kind that has earned one, else the kind with the highest priority."""
         waiting = [kind for kind in kinds if self._waiting[kind]]
         pass_tokens = self._max_batch_tokens
         if self._expects_interactive():
@@ -135,21 +136,21 @@ class Scheduler:
         return next(owed, waiting[0] if waiting else None)
 
     def _turn(self, kind: str) -> list[Work]:
-        """Return the jobs of the kind whose model has the next pass: models take turns while jobs of several wait."""
+        """Return the jobs of the kind and of one model: while jobs of two models wait, the models take turns."""
         works = list(self._waiting[kind])
         others = [work for work in works if work.pipeline is not self._last.get(kind, self._embeds)]
         first = (others or works)[0].pipeline
         return [work for work in works if work.pipeline is first]
 
     def _next_of(self, kind: str, works: Sequence[Work]) -> Batch | None:
-        """Choose the texts of the next pass of jobs of that kind and one model; None if none of their texts waits."""
+        """Return the next pass of these jobs, which have one kind and one model; None if none of their texts waits."""
         self._last[kind] = pipeline = works[0].pipeline
         self._fill(kind, works)
         self._collect(works)
         if not (texts := window.texts_of(works)):
             return None
         bucketing, max_cost = pipeline.bucketing, self._max_cost(kind, pipeline)
-        if max_cost is None:  # the batch that has the oldest text
+        if max_cost is None:  # the batch with the oldest text
             texts = next(batch for batch in bucketing.cut(texts) if texts[0] in batch)
         else:
             texts = bucketing.part(texts, max_cost, any(work.has_untokenized for work in works))
@@ -160,7 +161,7 @@ class Scheduler:
         return batch
 
     def _fill(self, kind: str, works: Sequence[Work]) -> None:
-        """Tokenize texts for the next passes of the jobs."""
+        """Tokenize texts of the jobs for their next passes."""
         max_cost = self._max_cost(kind, works[0].pipeline)
         window.fill(works, self._max_reply_vectors, max_cost, self._has_come)
 
@@ -168,19 +169,19 @@ class Scheduler:
         return time.monotonic() < self._expected_until
 
     def _max_cost(self, kind: str, pipeline: Pipeline) -> float | None:
-        """Return the most that a pass of the kind may cost for the sake of interactive jobs; None for any cost."""
+        """Return the largest cost of a pass that does not delay interactive jobs much; None if any cost is allowed."""
         if kind == INTERACTIVE or not self._expects_interactive():
             return None
         least = MIN_PREEMPTIBLE_TOKENS + pipeline.bucketing.pass_cost
         return max(least, pipeline.cost_within(MAX_ASIDE_S if pipeline.encoder.runs_aside else MAX_PREEMPTIBLE_S))
 
     def _charge(self, served: str, num_tokens: int) -> None:
-        """Give each waiting kind of lower priority its share of the tokens that another one is served."""
+        """Credit the waiting kinds of lower priority with their share of the tokens, and charge them to `served`."""
         kinds = list(SHARES)
         for kind in kinds[kinds.index(served) + 1 :]:
             credit = min(self._credit[kind] + SHARES[kind] * num_tokens, self._max_batch_tokens)
             self._credit[kind] = credit if self._waiting[kind] else 0.0
-        # A long text can take more than is owed: the kind then waits the longer for its next share.
+        # A pass with a long text may have more tokens than the kind has earned. The kind's next pass is then later.
         self._credit[served] = max(-self._max_batch_tokens, self._credit[served] - num_tokens)
 
     # Complete
@@ -192,18 +193,18 @@ class Scheduler:
                 self._completed.append(work)
 
     def completed(self) -> list[Work]:
-        """Return the jobs that were completed since the last call: encoded, with an open index, or with an error."""
+        """Remove and return the completed jobs, except the ones that still wait for their index."""
         works = [work for work in self._completed if not work.is_opening]
         self._completed = [work for work in self._completed if work not in works]
         return works
 
     @property
     def has_completed(self) -> bool:
-        """True if there are completed jobs that are not answered, those that wait for their index included."""
+        """True if there are completed jobs, including jobs that wait for their index."""
         return bool(self._completed)
 
     def wait_for_index(self, timeout_s: float) -> bool:
-        """Wait until one of the indexes that are being opened for jobs is open; return False if there is none."""
+        """Wait up to `timeout_s` until one of the jobs' indexes is open; return False if no job waits for its index."""
         opening = [work.opening for work in self._completed if work.opening and work.is_opening]
         if opening:
             wait(opening, timeout_s, FIRST_COMPLETED)

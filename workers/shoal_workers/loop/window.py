@@ -1,4 +1,4 @@
-"""The window: texts of the jobs whose turn it is, tokenized a few passes ahead, so that like lengths share a pass."""
+"""The window: texts of jobs that are tokenized a few passes ahead, so that texts of similar length share a pass."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -9,35 +9,35 @@ from shoal_workers.encoding.encoder import Pipeline, TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.operations.work import Work
 
-#: Passes for which texts are tokenized ahead.
+#: Number of passes for which texts are tokenized ahead.
 WINDOW_PASSES = 2
 
-#: Most characters that are tokenized at a time: with the longest texts and the slowest scripts, that takes 50 ms.
+#: Most characters that are tokenized at a time. This takes at most 50 ms, with the longest texts and slowest scripts.
 MAX_TOKENIZED_CHARS = 16_384
 
 #: Most characters that are tokenized at a time while interactive jobs are expected.
 MAX_PREEMPTIBLE_CHARS = 4_096
 
-#: Most portions of `MAX_TOKENIZED_CHARS` before a pass. The rest is tokenized after it.
+#: Most portions of `MAX_TOKENIZED_CHARS` that are tokenized before a pass.
 MAX_PORTIONS = 8
 
-#: Characters of chunks after which no more chunks are cut before a pass. The tokens of the pass are no such limit:
-#: equal chunks are computed once, so a text that repeats itself would be cut for seconds, while other jobs wait.
+#: Characters of chunks after which no more chunks are cut before a pass. A limit of tokens would not be enough: equal
+#: chunks count once, so a text that repeats itself would be cut for seconds while other jobs wait.
 ENOUGH_CHUNK_CHARS = 8_192
 
 
 def texts_of(works: Iterable[Work]) -> list[TokenizedText]:
-    """Return the tokenized texts that are not encoded yet, in the order of their jobs, each once."""
+    """Return the tokenized texts that are not encoded yet, in the order of their jobs, without duplicates."""
     texts = (text for work in works if work.error is None for text in work.tokenized.values())
     return list(dict.fromkeys(text for text in texts if not text.is_done))
 
 
 def fill(works: Sequence[Work], max_reply_vectors: int, max_cost: float | None, is_urgent: Callable[[], bool]) -> None:
-    """Tokenize inputs of jobs of one pipeline, in order, until a few passes are full. Equal ones become one.
+    """Tokenize inputs of one pipeline's jobs, in order, until `WINDOW_PASSES` passes are full. Equal inputs become one.
 
-    A pass may have `max_cost` while interactive jobs are expected: then few texts are tokenized at a time, and once
-    `is_urgent` returns True, no more are.
-    A job for vectors of tokens or chunks fails as soon as its texts have more than `max_reply_vectors` of them.
+    `max_cost` limits a pass while interactive jobs are expected. Then only few texts are tokenized at a time, and none
+    after `is_urgent` has returned True. A job for vectors of tokens or chunks fails as soon as its texts have more than
+    `max_reply_vectors` vectors.
     """
     pipeline = works[0].pipeline
     known = {_key(work, text.tokens): text for work in works for text in work.tokenized.values() if not text.is_done}
@@ -61,12 +61,12 @@ def fill(works: Sequence[Work], max_reply_vectors: int, max_cost: float | None, 
 
 
 def _key(work: Work, tokens: Tokens) -> Any:
-    """Return a key that is equal for inputs that can share their computation, and of which as much was read."""
+    """Return a key of an input. Inputs with equal keys can share one computation."""
     return (tokens, work.options.pooling, work.options.output)
 
 
 def _tokenize_next(pipeline: Pipeline, works: Iterable[Work], max_chars: int) -> list[tuple[Work, int, Tokens]]:
-    """Tokenize the next inputs, up to `max_chars` characters; a job that cuts its inputs is alone."""
+    """Tokenize the next inputs, up to `max_chars` characters. Inputs of a job that cuts them are tokenized alone."""
     portion: list[tuple[Work, int]] = []
     num_chars = 0
     for work in works:
@@ -87,7 +87,7 @@ def _tokenize_next(pipeline: Pipeline, works: Iterable[Work], max_chars: int) ->
 
 
 def _tokenize(pipeline: Pipeline, portion: Sequence[tuple[Work, int]]) -> list[tuple[Work, int, Tokens]]:
-    """Return the inputs with their tokens, tokenized together; a job on which the tokenizer fails gets an error."""
+    """Tokenize the inputs together and return them with their tokens. If the tokenizer fails on one, its job fails."""
     started, works = time.perf_counter(), dict.fromkeys(work for work, _ in portion)
     for work in works:
         work.begin()

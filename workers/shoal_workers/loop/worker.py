@@ -1,4 +1,4 @@
-"""The worker: one loop over one scheduler. Takes jobs, computes passes, and replies; it knows no operation."""
+"""The worker: a loop that takes jobs, computes passes and replies. It knows no operation."""
 
 import logging
 import threading
@@ -21,7 +21,7 @@ from shoal_workers.operations.served import Served
 from shoal_workers.operations.work import BULK, INTERACTIVE, LONG, Work
 from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.process.job_log import JobLog
-from shoal_workers.process.watchdog import Progress
+from shoal_workers.process.watchdog import Activity
 
 if TYPE_CHECKING:
     from shoal.process.spans import Tracer
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Pause before a worker tries Redis again, in seconds.
+#: Pause after an error of Redis before the worker tries again, in seconds.
 RETRY_S = 0.5
 
-#: Longest that a worker which is told to stop computes what it holds, in seconds.
+#: Longest time for which a stopping worker still computes the jobs that it has, in seconds.
 DRAIN_S = 5.0
 
-#: Difference between the clocks of this machine and of Redis that is logged, in seconds.
+#: Difference between the clocks of this machine and Redis above which the worker logs a warning, in seconds.
 WRONG_CLOCK_S = 1.0
 
-#: Interval at which a worker that computes a batch aside looks for interactive jobs, in seconds: where Redis gives it
-#: notice of them, and where it does not. Each look takes some 0.2 ms of processor time.
+#: Intervals at which a worker that computes a batch aside looks for interactive jobs, in seconds: with a notice from
+#: Redis, and without one. Each look takes some 0.2 ms of processor time.
 LOOK_SELDOM_S, LOOK_OFTEN_S = 0.25, 0.01
 
-#: Longest that a worker without anything to compute waits for an index before it looks for other jobs, in seconds.
+#: Longest time for which a worker with nothing to compute waits for an index before it looks for jobs, in seconds.
 OPENING_WAIT_S = 0.005
 
 
 class Worker:
-    """One worker: `step` is one round of its loop; `before_pass` is called while the engine computes nothing."""
+    """A worker. `step` is one round of its loop. It calls `before_pass` before a pass, while the engine is idle."""
 
     def __init__(
         self,
@@ -65,15 +65,16 @@ class Worker:
         before_pass: Callable[[], object] = lambda: None,
         tracer: "Tracer | None" = None,
     ):
-        self.consumer, self.limits, self.cache = consumer, limits or Limits(), cache
+        self.consumer, self.id = consumer, consumer.name
+        self.limits, self.cache = limits or Limits(), cache
         self.encoder, self.reranker, self.indexes = encoder, reranker, indexes
         self.clock = clock or Clock(consumer.broker)
         self.pool = Pool(consumer.broker, consumer.keys)
-        self.progress, self.log = Progress(), JobLog(consumer.name, self.clock, tracer)
+        self.activity, self.log = Activity(), JobLog(consumer.name, self.clock, tracer)
         self.counters = self.log.measurements.counters
         embeds = Pipeline(encoder, bucketing)
         reranks = Pipeline(reranker, reranker.bucketing(bucketing, encoder.model)) if reranker else None
-        served = Served(embeds, reranks, aliases, indexes, self.progress, self.clock.now)
+        served = Served(embeds, reranks, aliases, indexes, self.activity, self.clock.now)
         crash_reports = crash_reports or CrashReports(consumer.broker, consumer.keys)
         self.admission = Admission(consumer, self.pool, served, self.limits, cache, crash_reports, self.clock, self.log)
         self._notice = consumer.notice(INTERACTIVE)
@@ -85,17 +86,12 @@ class Worker:
         self._stopping = stopping or threading.Event()
         self._aside: Batch | None = None
 
-    @property
-    def id(self) -> str:
-        """Name of the worker, in the queue and in its heartbeat."""
-        return self.consumer.name
-
     def run(self) -> None:
-        """Step until `stop` is called; wait while Redis is away, and go on when it is back."""
+        """Step until `stop` is called; while Redis does not answer, wait for it."""
         is_away = False
         while not self._stopping.is_set():
             try:
-                self.progress.mark("joining the pool")
+                self.activity.mark("joining the pool")
                 self._check_redis()
                 log.info("worker %s is taking jobs", self.id)
                 is_away = False
@@ -105,21 +101,21 @@ class Worker:
             except (Unavailable, Overloaded) as error:
                 log.log(logging.DEBUG if is_away else logging.WARNING, "%s; trying until it does", error)
                 is_away = True
-                self._finish(self._aside)  # else the time until Redis is back would count as the batch's
+                self._finish(self._aside)  # now, or the wait for Redis would count as time of the batch
                 if isinstance(error, Unavailable):
                     self.admission.distrust_heartbeats()
                 self._stopping.wait(RETRY_S)
 
     def stop(self) -> None:
-        """End `run` once the jobs that the worker holds are answered. Safe in a signal handler."""
+        """End `run`, after the answers to the worker's jobs or after `DRAIN_S`. Safe in a signal handler."""
         self._stopping.set()
 
     def step(self, block_s: float = 1.0) -> int:
-        """Run one round: take jobs, compute the next pass, and answer the jobs that the pass before has completed.
+        """Run one round: take jobs, compute the next pass, and answer jobs that earlier passes have completed.
 
-        Waits up to `block_s` for a job if the worker holds none. A pass of long or bulk jobs may go on aside for
-        several rounds, which are of interactive jobs then; another one follows it at once if no other job is to be
-        taken before. Returns how many jobs were answered.
+        Waits up to `block_s` for a job if the worker has none. A pass of long or bulk jobs may run aside for several
+        rounds, which then compute interactive jobs. The next pass aside follows at once if no interactive job and no
+        suspect waits. Returns the number of answered jobs.
         """
         started, was_idle, goes_on = time.perf_counter(), not self.scheduler.unanswered(), False
         if self._aside and self._aside.ends_within(0.0, self._notice):
@@ -129,7 +125,7 @@ class Worker:
             self._before_pass()
         if not goes_on:
             self._take(block_s)
-        if was_idle:  # until now it had no jobs
+        if was_idle:  # a worker without jobs did no work until now
             started = time.perf_counter()
         num_answered = self._advance()
         self.log.throughput.add_busy(time.perf_counter() - started)
@@ -151,7 +147,7 @@ class Worker:
             )
 
     def _drain(self) -> None:
-        """Compute and answer what the worker holds, for `DRAIN_S` at most, and let the rest wait again."""
+        """Compute and answer the worker's jobs for at most `DRAIN_S`, and give the rest back to the queue."""
         until = time.monotonic() + DRAIN_S
         while self.scheduler.unanswered() and time.monotonic() < until:
             self._finish(self._aside)
@@ -161,13 +157,13 @@ class Worker:
         self.consumer.leave()
 
     def _take(self, block_s: float) -> None:
-        """Take new jobs and jobs of dead workers; a suspect only if nothing else is under way."""
-        self.progress.mark("taking jobs")
+        """Take new jobs and jobs of dead workers; a suspect only if no pass is under way and no completed job waits."""
+        self.activity.mark("taking jobs")
         self.clock.refresh()
         if self.consumer.more_suspects and not self._aside:
             self._answer()
         if self.scheduler.waits(LONG, BULK):
-            self._notice.ask()  # first: a job that comes before the jobs are taken is taken, and a later one ends waits
+            self._notice.ask()  # before the take: a job that comes now is taken, and a later one ends a wait
         is_free = not (self._aside or self.scheduler.has_completed)
         room = self.scheduler.room(len(self._aside.texts) if self._aside else 0)
         self.scheduler.add(self.admission.take(room, block_s, self.scheduler.unanswered(), is_free))
@@ -175,13 +171,13 @@ class Worker:
     # Compute
 
     def _advance(self) -> int:
-        """Compute the next pass, and answer what the pass before has completed; return how many jobs were answered."""
-        self.progress.mark("tokenizing")
+        """Compute the next pass, and meanwhile answer completed jobs; return the number of answered jobs."""
+        self.activity.mark("tokenizing")
         self.scheduler.remove(self.admission.drop(self.scheduler.waiting()))
         batch = self.scheduler.next_batch((INTERACTIVE,) if self._aside else SHARES)
         if batch is None:
             return self._wait()
-        batch.start(self.progress, self.log.measurements)
+        batch.start(self.activity, self.log.measurements)
         if batch.may_run_aside:
             self._aside = batch
             return self._answer()
@@ -189,12 +185,12 @@ class Worker:
             num_answered = self._answer()  # while the engine computes
         finally:
             self._finish(batch)
-        if self._aside or len(batch.works) == 1:  # these need not wait for what the worker does next
+        if self._aside or len(batch.works) == 1:  # the jobs of this batch need not wait for the next pass
             num_answered += self._answer()
         return num_answered
 
     def _wait(self) -> int:
-        """Answer completed jobs, or wait for an index, the pass aside or a job; return the number of answers."""
+        """Answer completed jobs, or else wait for an index, the pass aside or a job; return the number of answers."""
         if self._aside:
             self.scheduler.tokenize_ahead()
         is_opening, num_answered = self.scheduler.wait_for_index(OPENING_WAIT_S), self._answer()
@@ -208,14 +204,14 @@ class Worker:
         if batch is self._aside:
             self._aside = None
         seconds = batch.finish()
-        if self._aside is None:  # else this time is a part of the time of the batch aside
+        if self._aside is None:  # else this time is within the time of the batch aside
             self.counters["busy_s"] += seconds  # type: ignore[assignment]
         self.scheduler.finish(batch, seconds)
 
     # Answer
 
     def _answer(self) -> int:
-        """Let completed jobs go on to their next stage, or reply and fill the cache; return the number of answers."""
+        """Move completed jobs to their next stage, or reply and fill the cache; return the number of answers."""
         works = self.scheduler.completed()
         if not works:
             return 0
@@ -230,7 +226,7 @@ class Worker:
         works = [work for work in works if work.has_result or work.error]
         replying_at = time.time()
         answers = [(work, answer) for work in works if not work.error and (answer := work.answer())]
-        num_answered = self.consumer.reply([answer for _, answer in answers], lambda: self.progress.mark("replying"))
+        num_answered = self.consumer.reply([answer for _, answer in answers], lambda: self.activity.mark("replying"))
         self.log.note([work.ended() for work, _ in answers], replying_at)
         if self.cache is not None:
             entries = {digest: entry for work, _ in answers for digest, entry in work.new_entries().items()}
@@ -240,4 +236,4 @@ class Worker:
                 self.counters["cache_refused"] += len(entries)
                 log.debug("%d texts could not be put into the cache: %s", len(entries), error)
         failed = [(work.delivery, work.error) for work in works if work.error]
-        return num_answered + self.admission.refuse(failed, works)  # last: if it fails, the others are noted
+        return num_answered + self.admission.refuse(failed, works)  # last: its failure must not stop the other answers

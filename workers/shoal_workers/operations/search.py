@@ -24,7 +24,7 @@ from shoal_workers.index.ranked_search import PAIR_OPTIONS, RankedSearch, Search
 from shoal_workers.index.serving.open_indexes import find_index
 from shoal_workers.index.vectors.upper_bounds import SharedProducts
 from shoal_workers.operations.work import Work
-from shoal_workers.process.watchdog import Progress
+from shoal_workers.process.watchdog import Activity
 
 if TYPE_CHECKING:
     from shoal_workers.operations.served import Served
@@ -114,9 +114,9 @@ class SearchWork(Work):
 class Searcher:
     """The search of jobs in the indexes of a worker. For one thread."""
 
-    def __init__(self, indexes: Mapping[str, Index], progress: Progress):
+    def __init__(self, indexes: Mapping[str, Index], activity: Activity):
         self.indexes = indexes
-        self._progress = progress
+        self._activity = activity
 
     def search(self, works: Sequence[SearchWork]) -> None:
         """Set the hits or the error of each encoded job, or its `opening` if its index is still being opened.
@@ -160,7 +160,7 @@ class Searcher:
 
     def _go_on(self) -> None:
         """Note that a search makes progress, so that the watchdog does not end the worker."""
-        self._progress.mark("searching")
+        self._activity.mark("searching")
 
     def _search_together(self, index: Index, works: Sequence[SearchWork]) -> None:
         """Find the hits of plain jobs together. If that fails, search job by job, so that only the faulty job fails."""

@@ -16,7 +16,7 @@ from shoal_workers.operations.rerank import RerankWork
 from shoal_workers.operations.search import Searcher, SearchWork
 from shoal_workers.operations.tokenize import TokenizerWork
 from shoal_workers.operations.work import Work
-from shoal_workers.process.watchdog import Progress
+from shoal_workers.process.watchdog import Activity
 
 #: For the name of each operation, the class of its jobs' work.
 WORKS: dict[str, type[Work]] = {
@@ -40,11 +40,11 @@ class Served:
         reranks: Pipeline | None,
         aliases: Sequence[str],
         indexes: Mapping[str, Index],
-        progress: Progress,
+        activity: Activity,
         now: Callable[[], float],
     ):
         self.embeds = embeds
-        self.searcher = Searcher(indexes, progress)
+        self.searcher = Searcher(indexes, activity)
         self.now = now
         self._reranks, self._aliases = reranks, aliases
 

@@ -1,1 +1,1 @@
-"""A worker process as others see it, and its processors. Imports the contract, the broker and the queue."""
+"""Heartbeat, measurements, watchdog, crash reports and processors. Imports the contract, the broker and the queue."""

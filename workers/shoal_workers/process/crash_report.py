@@ -1,4 +1,4 @@
-"""Crash reports: the cause of the end of a worker, for the dead letter of the job that may have ended it."""
+"""Crash reports: why a worker ended. The dead letter of the job that may have ended the worker contains the report."""
 
 import faulthandler
 import fcntl
@@ -24,13 +24,13 @@ REPORT_TTL_S = 3_600
 #: Most characters of a report that are kept.
 MAX_CHARS = 16_384
 
-#: Longest time from a crashed worker's last heartbeat until its process has ended, and the interval at which a reader
-#: of its report looks for that, in seconds.
+#: Longest wait for the end of a dead worker's process, which may still be writing its report, and the interval between
+#: two looks at the report, in seconds.
 MAX_END_S, LOOK_EVERY_S = 4.0, 0.05
 
 
 class CrashReports:
-    """The crash reports of a pool's workers; their files are in `folder`, if it can be written to."""
+    """The crash reports of a pool's workers. A crashed worker leaves a file in `folder`; others copy it to Redis."""
 
     def __init__(self, broker: Broker, keys: Keys, folder: Path | None = None):
         self._broker = broker
@@ -38,12 +38,12 @@ class CrashReports:
         self._folder = folder
 
     def write(self, worker_id: str, summary: str, trace: str) -> None:
-        """Write the report of a worker to Redis; the summary is one line."""
+        """Write the report of a worker to Redis. The summary is one line."""
         report = f"{summary}\n{trace}"[:MAX_CHARS].encode(errors="replace")
         self._broker.execute("SET", self._keys.crash_report(worker_id), report, "EX", REPORT_TTL_S)
 
     def read(self, worker_id: str) -> str:
-        """Return the report of a dead worker, once its process has ended, the summary first; empty if it left none."""
+        """Return a dead worker's report once its process has ended, summary first, or an empty text without one."""
         until = time.monotonic() + MAX_END_S
         self.forward_files()
         while self._folder and (self._folder / worker_id).exists() and time.monotonic() < until:
@@ -52,7 +52,7 @@ class CrashReports:
         return (self._broker.execute("GET", self._keys.crash_report(worker_id)) or b"").decode(errors="replace")
 
     def forward_files(self) -> None:
-        """Forward the files of crashed workers to Redis. A living worker's file is locked, and left alone."""
+        """Write the files of crashed workers to Redis and delete them. The files of living workers are locked."""
         for path in self._folder.glob("[!.]*") if self._folder else ():
             with suppress(OSError, ShoalError), path.open(errors="replace") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -64,7 +64,7 @@ class CrashReports:
 
     @contextmanager
     def recorded(self, worker_id: str) -> Iterator[TextIO]:
-        """Record how the worker ends while the context lasts; give the file that crashes are traced to."""
+        """Report an exception or a crash in the `with` block; yield the file that gets the traceback of a crash."""
         file = self._open(worker_id)
         faulthandler.enable(file)
         try:
@@ -81,7 +81,7 @@ class CrashReports:
                 file.close()
 
     def _open(self, worker_id: str) -> TextIO:
-        """Open the worker's file, which gets its name once it is locked: an unlocked one belongs to a dead worker."""
+        """Open the worker's file and lock it before it gets its name: an unlocked file belongs to a dead worker."""
         if self._folder is None:
             return sys.stderr
         path = self._folder / f".{worker_id}"

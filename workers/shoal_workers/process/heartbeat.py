@@ -1,4 +1,4 @@
-"""The heartbeat announces a worker every second, and counts the workers that share its processors."""
+"""The heartbeat, which announces a worker every second and counts the workers that share its processors."""
 
 import logging
 import os
@@ -17,31 +17,31 @@ from shoal_workers.process import processors
 
 log = logging.getLogger(__name__)
 
-#: The name of a worker among those that share its processors: pid namespace (0: not known), process id, worker.
+#: The name of a worker in the group that shares its processors: pid namespace (0 if unknown), process id, worker's id.
 _NAME = re.compile(r"(\d{1,20}):([1-9]\d{0,8}):.*", re.DOTALL)
 
 _PID_NAMESPACE = Path("/proc/self/ns/pid")
 
 
 def membership_of(worker_id: str) -> Membership:
-    """Return the group of workers to which a worker of this process belongs, and its name there."""
+    """Return the group of workers that share this process's processors, and the worker's name in it."""
     return Membership(processors.group(), f"{_pid_namespace()}:{os.getpid()}:{worker_id}")
 
 
 def has_ended(name: str) -> bool:
-    """Return True if the process of that worker is one that could be seen from here, and has ended."""
+    """Return True if the worker with this name is in the same pid namespace, and its process has ended."""
     found = _NAME.fullmatch(name)
     namespace = _pid_namespace()
     return bool(found and namespace and int(found[1]) == namespace and _is_gone(int(found[2])))
 
 
 def _is_gone(pid: int) -> bool:
-    """Return True if no process has that id, or only one that has ended and that its parent has not waited for."""
+    """Return True if no process has this id, or only a zombie has it."""
     try:
-        os.kill(pid, 0)  # sends nothing
+        os.kill(pid, 0)  # sends no signal, and fails if there is no such process
     except ProcessLookupError:
         return True
-    except OSError:  # it is another user's
+    except OSError:  # the process belongs to another user
         return False
     with suppress(OSError, IndexError):
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] in "ZX"
@@ -49,24 +49,28 @@ def _is_gone(pid: int) -> bool:
 
 
 def _pid_namespace() -> int:
-    """Return the id of the namespace of this process's id on this machine; 0 if that is not known."""
+    """Return the id of this process's pid namespace, or 0 if it is unknown."""
     if sys.platform != "linux":
-        return 1  # these systems have no containers of their own
+        return 1  # these systems have a single namespace
     try:
         return _PID_NAMESPACE.stat().st_ino
     except OSError:
         return 0
 
 
-#: Announcements from one with the contents of the heartbeat to the next.
+#: One of this number of announcements has the contents of the heartbeat.
 CONTENTS_EVERY = 5
 
-#: Fields of the contents that are announced as soon as they change.
+#: Fields of the contents that are announced immediately after a change.
 URGENT = ("state", "threads", "indexes", "index_errors")
 
 
 class Heartbeat:
-    """A thread that announces a worker until stopped; `note_sharing` gets the number of workers on its processors."""
+    """A thread that announces a worker to the pool until `stop`.
+
+    After each beat, `note_sharing` is called with the number of workers that share this worker's processors, this
+    worker included.
+    """
 
     def __init__(
         self,
@@ -83,7 +87,7 @@ class Heartbeat:
         self._every_s = every_s
         self._membership = membership
         self._note_sharing = note_sharing
-        self._names: tuple[str, ...] = ()  # of the workers that share the processors, this one included
+        self._names: tuple[str, ...] = ()  # the names of all workers that share the processors
         self._num_sharing = 0
         self._stopped = threading.Event()
         self._announced: list[object] = []
@@ -91,12 +95,12 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
-        """Announce the worker now, before it can take a job, and from then on."""
+        """Announce the worker now, before it takes its first job, and then regularly."""
         self._try_to_beat()
         self._thread.start()
 
     def beat(self) -> None:
-        """Announce the worker once, with the contents if one of `URGENT` has changed, or if they are due."""
+        """Announce the worker once, with the contents if they are due, urgent, or missing in Redis."""
         about = self._about()
         urgent = [about.get(name) for name in URGENT]
         self._num_without_contents += 1
@@ -107,7 +111,7 @@ class Heartbeat:
         self._note_sharing(self._num_sharing - sum(map(has_ended, self._names)))
 
     def stop(self) -> None:
-        """Stop announcing the worker, and take it out of the pool."""
+        """Stop announcing the worker, and remove it from the pool."""
         self._stopped.set()
         self._thread.join()
         try:
@@ -116,7 +120,7 @@ class Heartbeat:
             log.debug("the worker could not leave the pool, and is forgotten when its heartbeat expires: %s", error)
 
     def _announce(self, about: dict[str, Any] | None) -> bool:
-        # Redis need not send the names again while it has as many, unless some of them have ended.
+        # Redis sends the names again only if their number is not `num_known`. After an end, 0 asks for them anyway.
         num_known = 0 if any(map(has_ended, self._names)) else self._num_sharing
         announced = self._pool.announce(self._worker_id, about, self._membership, num_known)
         self._num_sharing = announced.num_sharing
@@ -131,7 +135,7 @@ class Heartbeat:
     def _try_to_beat(self) -> None:
         try:
             self.beat()
-        except (ShoalError, MemoryError) as error:  # the text that is encoded may take all memory for a moment
+        except (ShoalError, MemoryError) as error:  # an encoder may need all memory for a moment
             log.debug("no heartbeat: %s", error)
-        except Exception as error:  # any: without this thread, the worker would never be found again
+        except Exception as error:  # any, because the end of this thread would make the worker look dead for good
             log.error("no heartbeat: %s", logs.places(error))

@@ -1,4 +1,4 @@
-"""The log of jobs: counters, lines and spans of each job that a worker has answered."""
+"""The log of answered jobs: counters, log lines, spans, and notes for the heartbeat."""
 
 import logging
 import time
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
-    """A job that was answered, without its texts; one that was refused at once has no timings."""
+    """An answered job, without its texts. A job that was refused before its begin has no timings."""
 
     delivery: Delivery
     id: str | None
@@ -39,16 +39,12 @@ class EndedJob:
 
     @classmethod
     def refused(cls, delivery: Delivery, outline: Outline, error: ShoalError) -> Self:
-        """Return a job of which only the outline was read."""
+        """Return the refused job, with the values of its outline."""
         job_id = delivery.put_as or outline.id
         return cls(delivery, job_id, outline.op, outline.traceparent, outline.num_texts, error=error)
 
-    def waited_s(self, now_s: float) -> float:
-        """Return the seconds until the worker began with the job, or refused it now, in Unix seconds."""
-        return self.timings["queue_s"] if self.timings else self.delivery.queued_s(now_s)
-
     def to_heartbeat(self, now_s: float) -> dict[str, Any]:
-        """Return the heartbeat's note of the job, which was answered at `now_s`."""
+        """Return the map for the heartbeat about the job, which was answered at `now_s`."""
         return {
             "id": self.id,
             "op": self.op,
@@ -73,7 +69,7 @@ class JobLog:
         self.measurements, self.throughput, self.recent = Measurements(), Throughput(), RecentJobs()
 
     def note(self, jobs: Sequence[EndedJob], replying_at: float) -> None:
-        """Note jobs; the worker began to write their replies at `replying_at`, in Unix seconds."""
+        """Log jobs. The worker began to write their replies at `replying_at`, in Unix seconds."""
         ended_at, now_s = time.time(), self._clock.now()
         self.recent.add([job.to_heartbeat(now_s) for job in jobs[-MAX_JOBS:]])
         for job in jobs:
@@ -86,12 +82,13 @@ class JobLog:
                 self._record(self._tracer, job, replying_at, ended_at)
 
     def _count(self, job: EndedJob, now_s: float) -> None:
-        wait_s, counters = job.waited_s(now_s), self.measurements.counters
+        counters = self.measurements.counters
+        wait_s = job.timings["queue_s"] if job.timings else job.delivery.queued_s(now_s)
         self.recent.add_wait(job.delivery.lane, wait_s, now_s)
         self.measurements.waits[job.delivery.lane].add(wait_s)
         if job.error:
             counters["failed"] += 1
-        if not job.timings:  # it was refused
+        if not job.timings:  # the job was refused before its begin
             return
         counters["jobs"] += 1
         counters["texts"] += job.num_computed
@@ -101,7 +98,7 @@ class JobLog:
             counters[name] += seconds  # type: ignore[assignment]
 
     def _record(self, tracer: "Tracer", job: EndedJob, replying_at: float, ended_at: float) -> None:
-        """Record the spans of a job: its steps one after the other, and one of each step that was done in pieces."""
+        """Record the span of a job and one span for each step. A step done in several pieces has one span."""
         start = job.delivery.put_ms / 1000 + self._clock.offset_s
         names = {"worker": self._worker_id, "lane": job.delivery.lane, "client": job.delivery.client}
         facts = {f"shoal.{name}": value for name, value in {"job_id": job.id or "", **names, **_facts(job)}.items()}

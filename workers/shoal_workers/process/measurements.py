@@ -1,4 +1,4 @@
-"""Measurements of a worker: counters and histograms since its start, throughput, and the last jobs."""
+"""Measurements of a worker: counters and histograms since its start, its throughput, and its last jobs."""
 
 import resource
 import sys
@@ -13,13 +13,13 @@ from shoal.contract.histogram import Histogram
 from shoal.contract.jobs import LANES
 from shoal.contract.replies import TIMINGS
 
-#: All counters. They begin at 0: Prometheus sees no increase in a number whose first value is not 0.
+#: The names of all counters. Each begins at 0, because Prometheus sees no increase in the first value of a counter.
 COUNTERS = (
     *("jobs", "failed", "texts", "tokens", "batches", *TIMINGS, "busy_s", "claims", "redeliveries"),
     *("cache_hits", "cache_misses", "cache_refused"),
 )
 
-#: Limits of the histograms: of the seconds that a job waited, and of the texts, the tokens and the fill of a pass.
+#: Limits of the histograms of the seconds that a job waited, and of the texts, the tokens and the fill of a pass.
 WAIT_LIMITS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0)
 TEXTS_LIMITS = (1, 4, 16, 64)
 TOKENS_LIMITS = (64, 256, 1_024, 4_096)
@@ -27,7 +27,7 @@ FILL_LIMITS = (0.1, 0.25, 0.5, 0.75)
 
 
 class Measurements:
-    """The counters of a worker, and histograms of its passes and of the `waits` of jobs in each lane."""
+    """The counters of a worker, histograms of its passes, and for each lane a histogram of the `waits` of jobs."""
 
     def __init__(self) -> None:
         self.counters: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
@@ -39,14 +39,14 @@ class Measurements:
         }
 
     def add_batch(self, num_texts: int, num_tokens: int, max_tokens: int) -> None:
-        """Count a forward pass of so many texts and tokens, which may have `max_tokens`."""
+        """Count a forward pass with these numbers of texts and tokens, out of at most `max_tokens`."""
         self.counters["batches"] += 1
         self._batches["texts"].add(num_texts)
         self._batches["tokens"].add(num_tokens)
         self._batches["fill"].add(num_tokens / max_tokens)
 
     def to_heartbeat(self) -> dict[str, Any]:
-        """Return the fields of the heartbeat that say what was measured."""
+        """Return the measurements as fields of the heartbeat."""
         return {
             "counters": dict(self.counters) | {"cpu_s": time.process_time()},
             "waits": {lane: wait.to_map() for lane, wait in self.waits.items()},
@@ -56,18 +56,18 @@ class Measurements:
 
 
 def _resident_bytes() -> int | None:
-    """Return the memory that this process has in use; None where the system does not tell it."""
+    """Return the resident memory of this process in bytes, or None on systems other than Linux."""
     if sys.platform != "linux":
         return None
     return int(Path("/proc/self/statm").read_bytes().split()[1]) * resource.getpagesize()
 
 
-#: Seconds of work after which older measurements count half.
+#: Seconds of work after which the weight of a measurement has halved.
 HALF_LIFE_S = 10.0
 
 
 class Throughput:
-    """Texts answered per second of work; older measurements count less."""
+    """Texts answered per second of work. Older measurements have less weight."""
 
     def __init__(self) -> None:
         self._num_texts = 0.0
@@ -89,31 +89,31 @@ class Throughput:
         return self._num_texts / self._busy_s if self._busy_s else 0.0
 
 
-#: Jobs that a heartbeat tells. Each takes some 250 bytes, and every reader of the pool reads all heartbeats.
+#: Number of last jobs in a heartbeat. Each has some 250 bytes, and every reader of the pool reads all heartbeats.
 MAX_JOBS = 8
 
-#: Longest name of a client that is told, in characters.
+#: Most characters of a client's name in a heartbeat; longer names are cut.
 MAX_CLIENT_CHARS = 256
 
-#: Time for which the longest wait of a lane is told, in seconds, and the length of its parts.
+#: Time over which the longest wait of a lane is measured, and the length of the parts that expire, in seconds.
 WINDOW_S, PART_S = 60.0, 5.0
 
 
 class RecentJobs:
     """The last jobs of a worker, and the longest wait of each lane in the last minute. Thread-safe."""
 
-    def __init__(self, max_jobs: int = MAX_JOBS):
-        self._jobs: deque[Mapping[str, Any]] = deque(maxlen=max_jobs)
+    def __init__(self) -> None:
+        self._jobs: deque[Mapping[str, Any]] = deque(maxlen=MAX_JOBS)
         self._longest: dict[tuple[str, int], float] = {}
         self._lock = Lock()
 
     def add(self, jobs: Sequence[Mapping[str, Any]]) -> None:
-        """Note jobs that were answered, as the heartbeat tells them."""
+        """Add answered jobs, as maps for the heartbeat."""
         with self._lock:
             self._jobs.extend(jobs)
 
     def add_wait(self, lane: str, wait_s: float, now_s: float) -> None:
-        """Note how long a job of the lane has waited."""
+        """Add the seconds for which a job of the lane has waited."""
         part = (lane, int(now_s / PART_S))
         with self._lock:
             self._longest[part] = max(wait_s, self._longest.get(part, 0.0))
@@ -124,10 +124,10 @@ class RecentJobs:
             return list(reversed(self._jobs))
 
     def longest_waits(self, now_s: float) -> dict[str, float]:
-        """Return for each lane the longest wait of a job that was answered in the last minute, in seconds."""
+        """Return, by lane, the longest wait of a job that was answered in the last minute, in seconds."""
         found: dict[str, float] = {}
         with self._lock:
-            # Parts that are over are forgotten, and those that are to come since the clock was set back.
+            # Old parts are forgotten, and so are parts in the future, which exist if the clock was set back.
             first, last = int((now_s - WINDOW_S) / PART_S), int(now_s / PART_S)
             self._longest = {part: wait_s for part, wait_s in self._longest.items() if first < part[1] <= last}
             for (lane, _), wait_s in self._longest.items():

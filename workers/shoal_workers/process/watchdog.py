@@ -1,4 +1,4 @@
-"""The watchdog: ends a worker that hangs, so that others claim its jobs and its supervisor starts it again."""
+"""The watchdog, which ends a worker that hangs. Other workers then do its jobs, and its supervisor restarts it."""
 
 import faulthandler
 import logging
@@ -19,14 +19,14 @@ STALLED_AFTER_S = 5.0
 EXIT_STALLED = 70
 
 
-class Progress:
-    """The present activity of a worker and its age. One thread marks it, others read it."""
+class Activity:
+    """The present activity of a worker and its age. The worker's thread marks it; other threads read it."""
 
     def __init__(self) -> None:
         self.mark("starting")
 
     def mark(self, doing: str) -> None:
-        """Note that an activity begins now, even if it is the same again."""
+        """Note that an activity begins now, even if it is the same as before."""
         self.doing = doing
         self.begun_s = time.monotonic()
 
@@ -37,13 +37,14 @@ class Progress:
 
 
 class Watchdog:
-    """A thread that calls `report` and ends the process if the thread that made it makes no progress.
+    """A thread that calls `report` and ends the process if the thread that made the watchdog makes no progress.
 
-    Where native code holds the interpreter's lock, a C thread does so after twice the time, with a traceback in `file`.
+    If native code holds the interpreter's lock, a C thread ends the process after twice the time, with a traceback in
+    `file`.
     """
 
-    def __init__(self, progress: Progress, timeout_s: float, file: TextIO, report: Callable[[str, str], None]):
-        self._progress = progress
+    def __init__(self, activity: Activity, timeout_s: float, file: TextIO, report: Callable[[str, str], None]):
+        self._activity = activity
         self._timeout_s = timeout_s
         self._file = file
         self._report = report
@@ -53,11 +54,11 @@ class Watchdog:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
-        """Start to watch."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop watching."""
+        """Stop the thread."""
         self._stopped.set()
         self._thread.join()
         faulthandler.cancel_dump_traceback_later()
@@ -65,20 +66,17 @@ class Watchdog:
     def _run(self) -> None:
         while not self._stopped.is_set():
             try:
-                self._look()
-            except (MemoryError, RuntimeError):  # no memory, or none for the C thread: the next look may have some
+                if self._activity.age_s > self._timeout_s:
+                    self._end()
+                # Each call restarts the time after which the C thread ends the process.
+                faulthandler.dump_traceback_later(2 * self._timeout_s, exit=True, file=self._file)
+            except (MemoryError, RuntimeError):  # no memory, or no C thread: the next look may succeed
                 log.debug("the watchdog could not look", exc_info=True)
             self._stopped.wait(self._every_s)
 
-    def _look(self) -> None:
-        """End the process if it is stalled; else put off the end by the C thread."""
-        if self._progress.age_s > self._timeout_s:
-            self._end()
-        faulthandler.dump_traceback_later(2 * self._timeout_s, exit=True, file=self._file)
-
     def _end(self) -> None:
         try:
-            summary = f"stalled while {self._progress.doing}, for {self._progress.age_s:.0f} s"
+            summary = f"stalled while {self._activity.doing}, for {self._activity.age_s:.0f} s"
             log.critical("%s: the worker ends itself, to be started again", summary)
             self._report(summary, "".join(traceback.format_stack(sys._current_frames()[self._watched])))
         finally:

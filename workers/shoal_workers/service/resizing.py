@@ -1,4 +1,4 @@
-"""The compute threads of a worker follow the workers that come and go; a change holds up no pass."""
+"""The number of a worker's compute threads, which changes when workers on the same processors start or end."""
 
 import logging
 import threading
@@ -10,16 +10,16 @@ from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.engines import Engine
 from shoal_workers.process import processors
 
-#: A worker gets a larger share only after it was due for this time, in seconds: so a worker that restarts within it
-#: finds its processors free.
+#: Seconds for which a larger share must have been due before the worker takes it. So another worker that restarts in
+#: this time finds its processors free.
 GROW_AFTER_S = 3.0
 
-#: The same for a smaller share: in a rolling restart, the new worker runs beside the old one for about so long.
+#: The same for a smaller share. In a rolling restart, the new worker runs beside the old one for about this time.
 SHRINK_AFTER_S = 10.0
 
 
 class ProcessorShare:
-    """A worker's compute threads: `fixed_threads`, or its share of the `available` processors."""
+    """The number of a worker's compute threads: `fixed_threads`, or if that is 0 its share of the processors."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class ProcessorShare:
         self.threads = self._due(num_workers)
 
     def update(self, num_workers: int, now: float) -> int:
-        """Return the threads of the worker, now that `num_workers` workers share the processors."""
+        """Return the number of threads, given that `num_workers` workers share the processors at the time `now`."""
         due = self._due(num_workers)
         is_growing = None if due == self.threads else due > self.threads
         if is_growing != self._is_growing:
@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 
 class Resizing:
-    """The models and searches of a worker, which get another number of threads between two passes."""
+    """The change of a worker's models and searches to another number of threads, between two passes."""
 
     def __init__(self, threads: int, encoders: Sequence[Encoder], resize_searches: Callable[[int], object]):
         self._threads = threads
@@ -63,7 +63,7 @@ class Resizing:
         self._thread: threading.Thread | None = None
 
     def start(self, threads: int) -> None:
-        """Make engines with this number of threads, unless they are made already or others are under way."""
+        """Make engines with this number of threads in the background, unless they exist or others are being made."""
         if threads == self._threads or (self._thread and self._thread.is_alive()):
             return
         self._threads = threads
@@ -75,12 +75,12 @@ class Resizing:
         self._thread = thread
 
     def close(self) -> None:
-        """Wait until no engine is being made."""
+        """Wait for the engines that are being made."""
         if self._thread:
             self._thread.join()
 
     def take(self) -> None:
-        """Give the models and searches the threads that are ready. No pass may be under way."""
+        """Use the engines that are ready, if any, and let searches use as many threads. No pass may be under way."""
         if not self._made:
             return
         engines = self._made.pop()
@@ -92,7 +92,7 @@ class Resizing:
         started = time.monotonic()
         try:
             self._made.append([encoder.engine.resized(threads) for encoder in self._encoders])
-        except Exception as error:  # any that an engine may raise
+        except Exception as error:  # engines of several libraries raise errors of any type
             return _warn(threads, error)
         log.info("%d compute threads from the next pass on, made in %.1f s", threads, time.monotonic() - started)
 

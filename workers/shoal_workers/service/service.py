@@ -1,4 +1,4 @@
-"""The service: a worker process that opens what the settings name, announces itself, and runs until it is stopped."""
+"""The service: a worker process that opens its model and indexes, joins the pool, and runs until it is stopped."""
 
 import logging
 import os
@@ -46,15 +46,15 @@ from shoal_workers.service.resizing import ProcessorShare, Resizing
 
 log = logging.getLogger(__name__)
 
-#: Longest that Redis may take to answer a worker, in seconds. A worker has time: a job that is not answered runs again.
+#: Longest wait of a worker for an answer of Redis, in seconds. If it is exceeded, jobs without a reply run again.
 ANSWER_S = 2.0
 
-#: Most open files that a worker asks for: some thousand indexes have so many.
+#: Number of open files that a worker asks the system for, enough for some thousand indexes.
 MAX_FILES = 65_536
 
 
 def serve(settings: Settings, encoder: Encoder | None = None) -> None:
-    """Run one worker until SIGTERM or SIGINT, with `encoder` in place of the one that the settings name."""
+    """Run one worker until SIGTERM or SIGINT, with `encoder` or else with the model that the settings name."""
     check_store(settings)
     raise_limit_of_open_files()
     tracer = open_tracer(settings, "worker")
@@ -66,13 +66,14 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
     log.info("%s runs on %s in %s", encoder.model.name, encoder.engine.name, encoder.engine.precision)
     reranker = open_reranker(settings, share.threads)
     stopping = Event()
-    for number in (signal.SIGTERM, signal.SIGINT):  # until here they end the process, which has no jobs yet
+    for number in (signal.SIGTERM, signal.SIGINT):  # before, signals end the process at once, because it has no jobs
         signal.signal(number, lambda *_: stopping.set())
     sizes = {"max_reply_bytes": settings.max_reply_mb * 2**20, "max_unread_bytes": settings.max_result_mb * 2**20}
     indexes = OpenIndexes.from_settings(settings, encoder.model, share.threads, ChangeLog(broker, keys), stopping)
     resizing = Resizing(share.threads, [encoder, *([reranker] if reranker else [])], indexes.resize)
+    worker_id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
     worker = Worker(
-        Consumer(broker, keys, new_worker_id(), settings.result_ttl_s, **sizes),
+        Consumer(broker, keys, worker_id, settings.result_ttl_s, **sizes),
         encoder,
         indexes,
         Bucketing(settings.max_batch_tokens, encoder.model.shares_rows),
@@ -85,7 +86,7 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
         before_pass=resizing.take,
         tracer=tracer,
     )
-    with suppress(ShoalError):  # Redis may be away; the next worker that starts here, or reads a report, does it too
+    with suppress(ShoalError):  # without Redis, the next worker that starts here or reads a report does it
         crash_reports.forward_files()
     with (
         closing(broker),
@@ -102,23 +103,18 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
 
 
 def raise_limit_of_open_files() -> None:
-    """Raise the limit as far as the system lets this process: many allow 1,024 files, and mapped ones count."""
+    """Raise the limit of open files as far as the system allows. It is often 1,024, and mapped files count."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = sys.maxsize if hard == resource.RLIM_INFINITY else hard
     if soft != resource.RLIM_INFINITY:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(MAX_FILES, allowed)), hard))
 
 
-def new_worker_id() -> str:
-    """Return an id for a worker of this process: the host, the process, and a random part."""
-    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-
-
 @contextmanager
 def announced(
     worker: Worker, lane_limits: LaneLimits, note_sharing: Callable[[int], object] = lambda _: None
 ) -> Iterator[None]:
-    """Announce the worker to the pool; `note_sharing` gets the number of workers on its processors, with itself."""
+    """Announce the worker to the pool during the `with` block, and call `note_sharing` as `Heartbeat` says."""
     heartbeat = Heartbeat(
         worker.pool,
         worker.id,
@@ -135,13 +131,13 @@ def announced(
 
 @contextmanager
 def watched(worker: Worker, crash_reports: CrashReports, file: TextIO, timeout_s: float) -> Iterator[None]:
-    """End the process if this thread hangs, after a crash report, so that others claim its jobs at once."""
+    """Report a crash and end the process if this thread hangs. The worker leaves the pool, so others do its jobs."""
 
     def report(summary: str, trace: str) -> None:
         crash_reports.write(worker.id, summary, trace)
         worker.pool.leave(worker.id, membership_of(worker.id))
 
-    watchdog = Watchdog(worker.progress, timeout_s, file, report)
+    watchdog = Watchdog(worker.activity, timeout_s, file, report)
     watchdog.start()
     try:
         yield
@@ -150,13 +146,13 @@ def watched(worker: Worker, crash_reports: CrashReports, file: TextIO, timeout_s
 
 
 def open_encoder(settings: Settings, threads: int) -> Encoder:
-    """Open the encoder that the settings name; the model is prepared first if it never was."""
+    """Return the encoder with the settings' model, which is prepared first if necessary."""
     folder = prepare_if_needed(settings.home_folder, settings.model)
     return Encoder.open(folder, settings.engine, settings.precision, threads)
 
 
 def open_reranker(settings: Settings, threads: int) -> Reranker | None:
-    """Open the reranker that the settings name, prepared first if it never was; None if they name none."""
+    """Return the settings' reranker, which is prepared first if necessary, or None if they name none."""
     if not settings.reranker:
         return None
     folder = prepare_if_needed(settings.home_folder, settings.reranker)
@@ -164,7 +160,7 @@ def open_reranker(settings: Settings, threads: int) -> Reranker | None:
 
 
 def open_cache(settings: Settings, encoder: Encoder, broker: Broker) -> Cache | None:
-    """Open the pool's cache of texts that were embedded before; None if the settings want none."""
+    """Return the pool's cache of the vectors of texts, or None if the settings want none."""
     model, keys = encoder.model, settings.keys
     places = num_places(settings.cache_mb, model.dimension, keys)
     if not places:
@@ -187,18 +183,18 @@ def limits_of(settings: Settings) -> Limits:
 
 
 def share_of(settings: Settings, pool: Pool) -> ProcessorShare:
-    """Return the share of the processors of a worker that starts now."""
+    """Return the share of the processors for a worker that starts now."""
     num_others = 0
-    with suppress(ShoalError):  # without Redis no other worker is known
+    with suppress(ShoalError):  # without Redis, no other worker is known
         num_others = sum(not has_ended(name) for name in pool.sharing(processors.group()))
     return ProcessorShare(num_others + 1, settings.workers, settings.threads)
 
 
 def about(worker: Worker, lane_limits: LaneLimits | None = None) -> dict[str, Any]:
-    """Return the contents of the worker's heartbeat; `lane_limits` bind all producers."""
+    """Return the contents of the worker's heartbeat, with the `lane_limits` that producers obey."""
     model, engine, now_s = worker.encoder.model, worker.encoder.engine, worker.clock.now()
     state = "unsynchronised" if worker.clock.is_uncertain else "ready"
-    if worker.progress.age_s > STALLED_AFTER_S:
+    if worker.activity.age_s > STALLED_AFTER_S:
         state = "stalled"
     return {
         "state": state,
@@ -232,7 +228,7 @@ def about(worker: Worker, lane_limits: LaneLimits | None = None) -> dict[str, An
         },
         "indexes": describe(worker.indexes),
         "index_errors": worker.indexes.errors if isinstance(worker.indexes, OpenIndexes) else {},
-        "written_at": None if worker.clock.error_s is None else now_s,  # no time before the clock is measured
+        "written_at": None if worker.clock.error_s is None else now_s,  # unknown until the clock is measured
         "recent": worker.log.recent.newest(),
         "longest_waits": worker.log.recent.longest_waits(now_s),
         **worker.log.measurements.to_heartbeat(),
