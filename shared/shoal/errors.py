@@ -107,10 +107,6 @@ class Cancelled(ShoalError):
     """Error raised in place of the reply to a job that was cancelled before it was answered."""
 
 
-class Paused(ShoalError):
-    """Error raised in a long job that was paused before it was done. When it is resumed, it goes on from there."""
-
-
 class JobNotEnded(ShoalError):
     """Error raised when somebody tries to delete a long job that waits, runs or is paused."""
 

@@ -18,7 +18,7 @@ from test_cli import fail, succeed
 from shoal import Client
 from shoal.cli.main import main
 from shoal.contract.excerpt import excerpt
-from shoal.errors import ModelMismatch, NotReady, Paused
+from shoal.errors import ModelMismatch, NotReady, Unavailable
 from shoal.queue.lane import LaneLimits
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.document_encoder import (
@@ -199,9 +199,9 @@ def test_no_worker_is_ready(client: Client) -> None:
         PoolEncoder.find(client)
 
     def stop(reason: str) -> None:
-        raise Paused(reason)
+        raise Unavailable(reason)
 
-    with pytest.raises(Paused, match="waiting for a worker"):
+    with pytest.raises(Unavailable, match="waiting for a worker"):
         PoolEncoder.find(client, stop)
 
 

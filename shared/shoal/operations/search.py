@@ -104,14 +104,10 @@ class Search(Job):
         return {"rerank.query": query} if query else {}
 
     @property
-    def cursor(self) -> str | None:
-        """The cursor of the page to return."""
-        return self.search.cursor
-
-    @property
     def is_one_question(self) -> bool:
         """True if the job must not be split, because its parts would have other answers."""
-        return self.search.is_one_question
+        search = self.search
+        return search.fuse or search.num_negative > 0 or search.num_given > 0 or search.cursor is not None
 
     @property
     def uses_reranker(self) -> bool:

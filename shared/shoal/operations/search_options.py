@@ -118,11 +118,6 @@ class SearchOptions:
         passes = [self.mode == "hybrid", self.sort is not None, len(self.facets or ()) if has_own_facets else 0]
         return 1 + sum(passes) + (GROUP_PASSES if self.group_size > 1 and self.group_by != "" else 0)
 
-    @property
-    def is_one_question(self) -> bool:
-        """True if the search must not be split, because its parts would have other answers."""
-        return self.fuse or self.num_negative > 0 or self.num_given > 0 or self.cursor is not None
-
     @classmethod
     def from_map(cls, values: Mapping[str, Any]) -> "SearchOptions":
         """Return options with values from a map. Options that are not in it keep their defaults."""

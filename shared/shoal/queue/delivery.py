@@ -55,13 +55,10 @@ class Delivery:
         )
 
     def job(self) -> Job:
-        """Return the job. Raises a ShoalError if its bytes cannot be read."""
-        return operations.unpack(self.data, self.put_ms / 1000, self.reply_to)
-
-    def check_size(self) -> None:
-        """Raise TooLarge for a job of more than `MAX_PUT_BYTES`."""
+        """Return the job. Raises TooLarge for more than `MAX_PUT_BYTES`, and errors of `operations.unpack`."""
         if self.size_bytes > MAX_PUT_BYTES:
             raise TooLarge(f"the job has {self.size_bytes:,} bytes and may have {MAX_PUT_BYTES:,}: split it")
+        return operations.unpack(self.data, self.put_ms / 1000, self.reply_to)
 
     @property
     def put_as(self) -> str | None:

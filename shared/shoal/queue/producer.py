@@ -109,22 +109,22 @@ class Producer:
         return outcomes
 
     async def _put(self, *puts: PackedJobs) -> list[dict[str, Any] | ShoalError]:
-        outcomes = await self.commands.run_many(_PUT, [ScriptCall(self._keys, put.arguments()) for put in puts])
-        return [await self._checked(put, outcome) for put, outcome in zip(puts, outcomes, strict=True)]
-
-    async def _checked(self, put: PackedJobs, outcome: dict[str, Any] | ShoalError) -> dict[str, Any] | ShoalError:
-        if isinstance(outcome, ShoalError):
-            return outcome
-        if outcome["status"] == b"full":
-            return overloaded(put.lane, outcome, await self._speed())
-        if outcome["status"] == b"too_large":
-            return too_large(put, outcome)
-        if outcome["status"] == b"unread":
-            return too_much_unread(outcome)
-        if outcome["status"] == b"reused":
-            job_id = bytes(outcome["id"]).decode()
-            return InvalidRequest(f"the idempotency key was used for job {job_id}, which asks something else")
-        return outcome
+        """Make puts in one round trip; return for each the answer of the script if it is accepted, or the error."""
+        answers = await self.commands.run_many(_PUT, [ScriptCall(self._keys, put.arguments()) for put in puts])
+        outcomes: list[dict[str, Any] | ShoalError] = []
+        for put, answer in zip(puts, answers, strict=True):
+            outcome, status = answer, None if isinstance(answer, ShoalError) else answer["status"]
+            if status == b"full":
+                outcome = overloaded(put.lane, answer, await self._speed())
+            elif status == b"too_large":
+                outcome = too_large(put, answer)
+            elif status == b"unread":
+                outcome = too_much_unread(answer)
+            elif status == b"reused":
+                job_id = bytes(answer["id"]).decode()
+                outcome = InvalidRequest(f"the idempotency key was used for job {job_id}, which asks something else")
+            outcomes.append(outcome)
+        return outcomes
 
     async def _speed(self) -> float:
         if time.monotonic() > self._speed_known_until:
