@@ -1,4 +1,4 @@
-"""Redis out of memory: nothing new is taken in, everything that was is answered, and with room it all goes on."""
+"""Redis out of memory: new jobs are refused, accepted jobs are answered, and with room everything goes on."""
 
 import json
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.loop.worker import Worker
 
-#: Memory that a test leaves to itself.
+#: Bytes of memory that are left for the jobs of a test.
 ROOM_BYTES = 3_000_000
 
 
@@ -54,7 +54,7 @@ def fill(admin: "redis.Redis") -> None:
 
 
 def work(queue: Queue, encoder: Encoder) -> int:
-    """Has a worker of its own answer what waits; returns how many jobs that were."""
+    """Answer all jobs by a worker; return their number."""
     worker = Worker(queue.consumer(), encoder, {}, Bucketing(4_096))
     answered = 0
     while sum(queue.backlog().values()):
@@ -76,12 +76,12 @@ def submit_until_refused(client: Client, jobs: list[Handle]) -> None:
 def test_the_jobs_that_filled_it_are_all_answered(
     own_redis: RedisServer, admin: "redis.Redis", queue: Queue, encoder: Encoder
 ) -> None:
-    text, output = "storm europe " * 2_000, "tokens"  # its reply is of about the job's size
+    text, output = "storm europe " * 2_000, "tokens"  # the reply is about as large as the job
     limit(admin)
     with Client(own_redis.url) as client:
         jobs = list(submitted(client, text, output))
         with pytest.raises(Overloaded, match="no memory left"):
-            submit_until_refused(client, jobs)  # smaller ones may still be taken in
+            submit_until_refused(client, jobs)  # smaller jobs may still be accepted
         assert len(jobs) > 50
         assert work(queue, encoder) == len(jobs)
         assert {job.status() for job in jobs} == {"done"}
@@ -89,7 +89,7 @@ def test_the_jobs_that_filled_it_are_all_answered(
         assert client.submit("embed", text, output=output).status() == "queued"
 
 
-def test_a_worker_that_starts_meanwhile_is_known_and_answers(
+def test_a_worker_that_starts_while_redis_is_full_is_known_and_answers(
     own_redis: RedisServer, admin: "redis.Redis", queue: Queue, encoder: Encoder
 ) -> None:
     with Client(own_redis.url) as client:
@@ -133,7 +133,7 @@ def test_the_service_refuses_stays_ready_and_recovers(
             assert "no memory left" in refused.body["error"]["message"]
             assert int({name.lower(): value for name, value in refused.headers.items()}["retry-after"]) >= 1
         beats = admin.pttl(client.keys.worker(worker_id))
-        wait_until(lambda: admin.pttl(client.keys.worker(worker_id)) > beats)  # it beats on
+        wait_until(lambda: admin.pttl(client.keys.worker(worker_id)) > beats)  # a new heartbeat
         wait_until(running.is_ready)
         assert "no memory left" not in json.dumps(running.ask("GET", "/info").body)
         admin.delete("filler")
@@ -143,7 +143,7 @@ def test_the_service_refuses_stays_ready_and_recovers(
 
 
 @pytest.mark.parametrize("policy", ["volatile-ttl", "noeviction"])
-def test_a_worker_that_starts_tells_a_policy_by_which_redis_forgets_jobs_or_results(
+def test_a_worker_that_starts_warns_of_a_policy_by_which_redis_evicts_jobs_or_results(
     queue: Queue, admin: "redis.Redis", encoder: Encoder, policy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     admin.config_set("maxmemory-policy", policy)
@@ -155,7 +155,7 @@ def test_a_worker_that_starts_tells_a_policy_by_which_redis_forgets_jobs_or_resu
     assert told == (policy in caplog.text) == (policy != "noeviction")
 
 
-def test_workers_look_for_jobs_of_dead_ones(admin: "redis.Redis", queue: Queue) -> None:
+def test_workers_look_for_jobs_of_dead_workers_while_redis_is_full(admin: "redis.Redis", queue: Queue) -> None:
     queue.put("interactive", [Embed(["storm"], reply_to="me")])
     admin.config_set("maxmemory", 1)
     queue.take("dead", LANES, 1)
