@@ -139,6 +139,20 @@ async def test_after_a_task_that_tried_was_cancelled_another_may_try(
 
 
 @in_loop
+async def test_a_cancelled_command_does_not_fail_the_next_one(proxy: Proxy) -> None:
+    broker = AsyncBroker(ConnectionMaker(url_of(proxy), PATIENCE_S))
+    assert await broker.execute("PING") == b"PONG"
+    proxy.hold()
+    cancelled, waiting = (asyncio.create_task(broker.execute("PING")) for _ in range(2))
+    await asyncio.sleep(0)  # both are sent over the shared connection
+    cancelled.cancel()
+    assert [type(error) for error in await outcomes([cancelled])] == [asyncio.CancelledError]
+    proxy.release()
+    assert await waiting == b"PONG"
+    await broker.close()
+
+
+@in_loop
 async def test_an_answer_that_came_while_the_loop_was_delayed_is_read(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

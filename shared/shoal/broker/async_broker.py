@@ -25,7 +25,7 @@ from shoal.errors import ShoalError
 
 
 class AsyncBroker:
-    """The commands of one event loop's tasks to Redis. It connects on first use.
+    """A client of Redis for the tasks of one event loop. It connects on first use.
 
     Small commands of all tasks go over one connection. A command that blocks or is large has a connection for itself.
     Every method raises Overloaded if Redis is out of memory, and Unavailable if Redis does not answer or refuses.

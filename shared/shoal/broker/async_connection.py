@@ -114,7 +114,18 @@ class AsyncConnection(asyncio.Protocol):
         self._reader.feed(data)
         try:
             while (answer := self._reader.gets(False)) is not _NO_ANSWER:
-                self._take(answer)
+                if isinstance(answer, redis.RedisError):
+                    if not isinstance(answer, redis.ResponseError):
+                        raise answer
+                    answer = refused(answer)
+                if not self._questions:
+                    raise redis.ConnectionError("Redis answered what was not asked")
+                question = self._questions[0]
+                question.answers.append(answer)
+                if len(question.answers) == question.num_answers:
+                    self._questions.popleft()
+                    if not question.outcome.done():  # its task may have been cancelled
+                        question.outcome.set_result(question.answers)
         except redis.RedisError as error:  # a replica answers, or the bytes are no answer of Redis
             self._fail(error)
 
@@ -122,20 +133,6 @@ class AsyncConnection(asyncio.Protocol):
         """Fail all open questions, because the connection has ended."""
         if self._questions:
             self._fail(redis.ConnectionError(str(error or "Connection closed by server.")))
-
-    def _take(self, answer: Any) -> None:
-        if isinstance(answer, redis.RedisError):
-            if not isinstance(answer, redis.ResponseError):
-                raise answer
-            answer = refused(answer)
-        if not self._questions:
-            raise redis.ConnectionError("Redis answered what was not asked")
-        question = self._questions[0]
-        question.answers.append(answer)
-        if len(question.answers) == question.num_answers:
-            self._questions.popleft()
-            if not question.outcome.done():  # its task may have been cancelled
-                question.outcome.set_result(question.answers)
 
     # Time limits
 
@@ -167,7 +164,7 @@ class AsyncConnection(asyncio.Protocol):
 
 
 class ConnectionMaker:
-    """Opens connections to the Redis at a URL, which share a circuit breaker. Raises Unavailable for a bad URL."""
+    """A maker of connections to the Redis at a URL, which share a circuit breaker. Raises Unavailable for a bad URL."""
 
     def __init__(self, url: str, answer_s: float = ANSWER_S):
         self.breaker = CircuitBreaker(lambda: id(asyncio.current_task()))

@@ -75,7 +75,9 @@ class ScriptCall(NamedTuple):
 
 
 class Broker:
-    """The commands of a process to Redis. Thread-safe. It connects on first use; a thread that waits has a connection.
+    """A client of Redis for the threads of a process. Thread-safe. It connects on first use.
+
+    Each thread that waits for an answer has a connection.
 
     Every method raises Overloaded if Redis is out of memory, and Unavailable if Redis does not answer or refuses.
     """
@@ -160,7 +162,7 @@ def checked(answers: list[Any]) -> list[Any]:
 
 
 def outcome_of(answer: Any) -> Any:
-    """Return the result in a script's answer, or the error, which is not raised."""
+    """Return the result in a script's answer, or the error as a value."""
     return translate(answer) if isinstance(answer, redis.ResponseError) else wire.unpack_result(answer)
 
 

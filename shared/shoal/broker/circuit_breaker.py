@@ -82,7 +82,7 @@ class CircuitBreaker:
                 self.record_failure(silence, since, is_silence=True)
 
     def record_no_connection(self, error: redis.RedisError, since: float) -> None:
-        """Record that a connection, whose opening began at `since`, failed. It counts as silence if that took long."""
+        """Record that the opening of a connection, begun at `since`, failed. A slow failure counts as silence."""
         is_refused = isinstance(error.__context__, ConnectionRefusedError)  # takes long only on a busy machine
         self.record_failure(error, since, not is_refused and time.monotonic() - since > TRY_EVERY_S)
 

@@ -38,7 +38,7 @@ SHORT_BLOCK_S = 0.25
 #: Lowest speed of a connection. The time limit of a command is longer by the time that its bytes take at this speed.
 MIN_BYTES_PER_S = 1_000_000
 
-#: Most bytes of a command whose time limit is not longer, because to set another limit takes two system calls.
+#: Most bytes of a small command. Its time limit is not longer, because to set another one needs two system calls.
 SMALL_BYTES = 65_536
 
 #: A command of more bytes is large. Redis serves no other client while it reads and runs a large command, so a process
@@ -51,13 +51,13 @@ MAX_CONNECTIONS = 64
 #: Most times that a command is sent again because another node of the cluster has the keys.
 MAX_MOVES = 4
 
-#: A process may keep a connection for long if it may have at least this number of connections.
+#: Fewest connections that a process must be allowed, if it keeps one of them for long.
 MIN_WITH_SPARE = 8
 
 #: Longest time that a caller waits for a free connection, in seconds.
 MAX_WAIT_S = 5.0
 
-#: The options of connections for which the URL gives no other value.
+#: The default options of connections. The URL may give others.
 _OPTIONS: dict[str, Any] = {
     "retry": Retry(NoBackoff(), 0),
     "retry_on_error": [redis.ReadOnlyError],  # never retries; closes the connection to the demoted primary
@@ -150,7 +150,7 @@ class Connections:
         """
         packed = _pack(commands)
         num_bytes = sum(map(len, packed))
-        with self._turn(num_bytes), self.reserved():
+        with self._alone_if_large(num_bytes), self.reserved():
             for _ in range(MAX_MOVES):
                 try:
                     return self._ask(packed, num_bytes, len(commands), block_s)
@@ -180,7 +180,7 @@ class Connections:
         self.drop_idle()
 
     @contextmanager
-    def _turn(self, num_bytes: int) -> Iterator[None]:
+    def _alone_if_large(self, num_bytes: int) -> Iterator[None]:
         if num_bytes <= LARGE_BYTES:
             yield
             return

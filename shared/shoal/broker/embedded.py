@@ -27,7 +27,7 @@ _CANNOT_READ = re.compile(
     r"RDB format version|loading DB|Bad file format|AOF loading aborted|AOF manifest|AOF file|[Ee]rror reading"
 )
 
-#: A disk with less free space counts as full if the server ended without a line in its log.
+#: A disk with less free space is full if the server has ended without a line in its log.
 _MIN_FREE_BYTES = 2**20
 
 #: The first version that keeps its data in `appendonlydir`. Older versions do not look there, and would start empty.

@@ -12,7 +12,7 @@ _STORE = Script.load("shoal.cache", "store")
 
 
 class Cache:
-    """Reads and writes the cache of a pool. Thread-safe."""
+    """The entries of a pool's cache, which workers read and write. Thread-safe."""
 
     def __init__(self, broker: Broker, keys: Keys, table: Table, ttl_s: int = DEFAULTS.cache_ttl_s):
         self.table = table

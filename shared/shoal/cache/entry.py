@@ -15,7 +15,7 @@ _CHECKSUM = struct.Struct("<I")
 #: Highest number of characters in an entry. It is more than a worker reads of a text.
 _MAX_CHARACTERS = 2**24 - 1
 
-#: The CRC-32 of any bytes that end with their own CRC-32, little-endian.
+#: The CRC-32 of any bytes that are followed by their own CRC-32, little-endian.
 _CRC_RESIDUE = 0x2144DF1C
 
 

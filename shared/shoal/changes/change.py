@@ -100,7 +100,7 @@ class Change:
 
 
 def is_position(document_id: str) -> bool:
-    """Return True if a source without a column of ids could give a document this id, which is its position there."""
+    """Return True for an id that may be the position of a document in a source without a column of ids."""
     return document_id.isascii() and document_id.isdigit()
 
 

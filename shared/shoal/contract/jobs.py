@@ -32,7 +32,7 @@ LANES: tuple[str, ...] = get_args(Lane)
 #: Longest time from now to a deadline, in seconds: a year. A later deadline is in a wrong unit, such as milliseconds.
 MAX_DEADLINE_S = 365 * 86_400
 
-#: A job counts as at most this number of texts in its lane. The scripts have the same number.
+#: Largest weight of a job in its lane's load, in texts. The scripts have the same number.
 MAX_LANE_TEXTS = 999_999
 
 #: Highest number that a text can have in a list that is split into jobs. No list has so many texts.
@@ -152,7 +152,7 @@ class Job:
 
     @property
     def texts_per_job(self) -> int:
-        """The most texts, as a lane counts them, in each job of a list that is split."""
+        """The largest weight, in texts, of each job of a list that is split."""
         return TEXTS_PER_JOB
 
     @property
@@ -166,12 +166,12 @@ class Job:
         return len(self.texts)
 
     def lane_texts_of(self, text: str) -> int:
-        """Return the texts as which a text counts in its lane. Its chunks and its hits to rerank count as texts."""
+        """Return the weight of one text in its lane's load, in texts. Chunks and hits to rerank weigh as texts."""
         return 1
 
     @property
     def num_lane_texts(self) -> int:
-        """The number of texts as which the whole job counts in its lane."""
+        """The weight of the job in its lane's load, in texts."""
         return min(MAX_LANE_TEXTS, sum(map(self.lane_texts_of, self.texts)))
 
     def name_of(self, number: int) -> str:
@@ -263,7 +263,7 @@ class Job:
         return blake2b(replace(self, id="-", traceparent=None).pack(), digest_size=16).hexdigest()
 
     def split(self, max_texts: int) -> list[Self]:
-        """Return jobs that together ask the same, each of at most `max_texts` texts, as a lane counts them."""
+        """Return jobs that together ask the same, each with a weight of at most `max_texts` texts."""
         if self.num_lane_texts <= max_texts:
             return [self]
         return self.cut(len(self.texts), max_texts, map(self.lane_texts_of, self.texts))

@@ -33,8 +33,8 @@ MAX_DIMENSIONS = 100_000
 #: Most tokens of a chunk that can be asked for: more than any model reads.
 MAX_CHUNK_TOKENS = 1_000_000
 
-#: ASCII characters that count as one token if the chunks of a text are estimated, before a worker cuts the text. Every
-#: other character counts as a token, which is nearly right for most other scripts.
+#: ASCII characters for each token in an estimate of a text's chunks, before a worker cuts the text. Every other
+#: character is estimated as one token, which is nearly right for most other scripts.
 ASCII_PER_TOKEN = 4
 
 

@@ -33,7 +33,7 @@ def trace_id(traceparent: str | None) -> str:
 
 
 def current() -> str | None:
-    """Return the traceparent that `continued` has set, or else the one of OpenTelemetry's current span, or None."""
+    """Return the traceparent that `continued` has set, or else the traceparent of OpenTelemetry's current span."""
     if traceparent := _continued.get():
         return traceparent
     opentelemetry: Any = sys.modules.get("opentelemetry.trace")  # never loads it: a program that has not, has no span

@@ -22,11 +22,11 @@ MAX_HITS_PER_JOB = 5_000
 #: in which the worker does nothing else.
 MAX_JOB_ROWS = 2**27
 
-#: A further pass over all documents, for one list of hits, counts as this many texts in a lane, so that a worker takes
-#: few such lists at a time and other jobs do not wait long.
+#: Weight, in texts, of a further pass over all documents for one list of hits. So a worker takes few such lists at a
+#: time, and other jobs do not wait long.
 TEXTS_PER_PASS = 4
 
-#: So many hits of a list count as one text in a lane. With snippets or explanations, they need as much time.
+#: Hits of a list that weigh as much as one text. With snippets or explanations, they need as much time.
 HITS_PER_TEXT = 100
 
 #: The options for which a worker goes over all documents again, in words for messages.
@@ -154,13 +154,13 @@ class Search(Job):
         return min(MAX_REQUEST_TEXTS, max(1, MAX_HITS_PER_JOB // self.hits_per_list))
 
     def lane_texts_of(self, text: str) -> int:
-        """Return the texts as which a query counts: one for itself, and more for hits, hits to rerank and passes."""
+        """Return the weight of a query, in texts: 1, and more for its hits, hits to rerank and further passes."""
         num_more = self.num_pairs // len(self.texts) + self._texts_of_hits
         return 1 + num_more + TEXTS_PER_PASS * (self.search.num_passes - 1)
 
     @property
     def num_lane_texts(self) -> int:
-        """The number of texts as which the job counts in its lane, without the first list's further passes."""
+        """The weight of the job in its lane's load, in texts, without the first list's further passes."""
         num_asked = max(1, len(self.texts) + self.search.num_given)
         num_more = self.num_pairs + TEXTS_PER_PASS * (self.num_lists - 1) * (self.search.num_passes - 1)
         return min(MAX_LANE_TEXTS, num_asked + num_more + self.num_lists * self._texts_of_hits)

@@ -76,7 +76,7 @@ class Consumer:
         self._sweep_fault = ""
 
     def leave(self) -> None:
-        """Put all jobs that this consumer holds back, for other consumers."""
+        """Return all jobs of this consumer to the queue, for other consumers."""
         self._run(_RECLAIM, {"worker": self.name, "holds": (), "leaves": True})
 
     def eviction_policy(self) -> str:
@@ -164,7 +164,7 @@ class Consumer:
         return [delivery for delivery, score in zip(deliveries, scores, strict=True) if score is None]
 
     def give_back(self, deliveries: Sequence[Delivery]) -> None:
-        """Put jobs that this consumer still holds back into their lanes, for any consumer."""
+        """Return jobs that this consumer still holds to their lanes, for any consumer."""
         self._run(_GIVE_BACK, {"worker": self.name, "jobs": [delivery.key for delivery in deliveries]})
 
     # Answer

@@ -12,7 +12,7 @@ from shoal.errors import TooLarge
 from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.lane import MAX_PUT_BYTES
 
-#: Bytes that are read of a job that is too large.
+#: Bytes that are read of a too large job.
 HEAD_BYTES = 65_536
 
 

@@ -10,7 +10,7 @@ from shoal.contract.jobs import Job
 from shoal.errors import InvalidRequest, Overloaded, TooLarge
 from shoal.settings import DEFAULTS, Settings
 
-#: Most bytes of all jobs of one put, and so of a single job. Redis serves no other client while it copies them.
+#: Most bytes of the jobs in one put, and so of one job. Redis serves no other client while it copies them.
 MAX_PUT_BYTES = 32 * 2**20
 
 #: Longest `retry_after_s` of a refusal.

@@ -126,7 +126,7 @@ class Pool:
             with suppress(Overloaded):  # the next heartbeat tries again
                 self.broker.execute("HSET", self.keys.scripts, *texts)
         sharing = found.get("sharing")
-        return Announced(found["has_about"], found["num_sharing"], None if sharing is None else _words(sharing))
+        return Announced(found["has_about"], found["num_sharing"], None if sharing is None else _decoded(sharing))
 
     def leave(self, worker_id: str, membership: Membership | None = None) -> None:
         """Remove a worker from the lists of living workers."""
@@ -152,14 +152,14 @@ def _ask_living(key: str) -> tuple[tuple[Any, ...], ...]:
 def _living(time: tuple[bytes, bytes], members: Sequence[bytes]) -> set[str]:
     now_ms = 1_000 * int(time[0]) + int(time[1]) // 1_000
     pairs = zip(members[::2], members[1::2], strict=True)
-    return set(_words([name for name, until in pairs if float(until) > now_ms]))
+    return set(_decoded([name for name, until in pairs if float(until) > now_ms]))
 
 
 def _read_all(ids: Sequence[str], beats: Sequence[bytes | None]) -> dict[str, dict[str, Any]]:
     return {worker_id: _read(beat) for worker_id, beat in zip(ids, beats, strict=True) if beat is not None}
 
 
-def _words(members: Sequence[bytes]) -> tuple[str, ...]:
+def _decoded(members: Sequence[bytes]) -> tuple[str, ...]:
     return tuple(member.decode(errors="replace") for member in members)
 
 

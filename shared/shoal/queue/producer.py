@@ -198,7 +198,7 @@ class Producer:
     # Loads
 
     async def loads(self) -> dict[str, LaneLoad]:
-        """Return the load of each lane. Pushed jobs count as jobs; their texts and bytes count once a worker looked."""
+        """Return the load of each lane. Texts and bytes of pushed jobs count once a worker has looked at the lane."""
         commands: list[tuple[Any, ...]] = [("TIME",)]
         for lane in LANES:
             jobs = self.keys.of_lane(lane, "jobs")
@@ -240,7 +240,7 @@ class Producer:
 
 
 class ReplyStream:
-    """The replies at one address, for one task. No reply is lost if a connection breaks while it is on its way.
+    """The replies at one address, for one task. No reply is lost if a connection breaks while the reply is on its way.
 
     `answered` has the ids of watched jobs whose results were reported as ready to the last call of `wait`.
     """

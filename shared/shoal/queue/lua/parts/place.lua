@@ -24,8 +24,8 @@ local function remove(id, job)
   call('HDEL', record, 'job', 'lane', 'texts', 'put_ms', 'worker', 'deaths', 'died')
 end
 
--- Put a job that a worker held back into its client's list, at the beginning or the end, or into the list of suspects.
--- Returns true if the worker held it.
+-- Move a job from its worker to the beginning or the end of its client's list, or of the list of suspects. Returns true if
+-- the worker held the job.
 local function put_back(worker, id, is_first, has_died)
   local record, job = record_of(id), read(id, PLACE)
   if call('ZREM', held_by(worker), id) == 0 or not job.lane then return false end

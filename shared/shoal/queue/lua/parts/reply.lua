@@ -15,8 +15,8 @@ end
 
 -- Set the final status of a job, let its record expire, and send a note to the processes that wait for its result.
 local function conclude(id, status, timings, result_ttl_s)
-  local is_told = redis.pcall('HSET', record_of(id), 'status', status, 'timings', timings)
-  if type(is_told) == 'table' then return end -- another program's key has the record's name
+  local written = redis.pcall('HSET', record_of(id), 'status', status, 'timings', timings)
+  if type(written) == 'table' then return end -- another program's key has the record's name
   local job = read(id, {'lives', 'watchers'})
   call('EXPIRE', record_of(id), math.max(result_ttl_s, job.lives or 0))
   for address in string.gmatch(job.watchers or '', '%S+') do
