@@ -83,7 +83,7 @@ def test_while_a_slot_is_moved_key_by_key_the_pool_is_away_and_nothing_is_writte
         broker.pipeline(*(["SET", f"{KEY}{n}", "kept"] for n in range(100)))
         before, jobs = cluster.primary(), num_jobs(cluster)
         cluster.move(key_by_key=True, meanwhile=write)
-        wait_until(lambda: cluster.primary() != before)  # nodes tell each other
+        wait_until(lambda: cluster.primary() != before)  # the nodes learn it from each other
         assert broker.execute("GET", f"{KEY}7") == b"kept"
         assert (len(refused), num_jobs(cluster)) == (2, jobs)
 
@@ -105,7 +105,7 @@ def test_a_blocked_command_fails_if_its_node_loses_the_pool_and_the_next_goes_on
         with pytest.raises(Unavailable), broker.translated():
             waiting.end()
         wait_until(lambda: succeeds(broker, "RPUSH", KEY, "x"))
-        wait_until(lambda: cluster.primary() != before)  # nodes tell each other
+        wait_until(lambda: cluster.primary() != before)  # the nodes learn it from each other
         broker.execute("DEL", KEY)
 
 

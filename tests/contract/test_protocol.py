@@ -561,7 +561,7 @@ def test_messages_on_the_wire_name_no_types_of_python(worker: Worker) -> None:
         for name in ("v", *sorted({*JOB_NAMES, *OPTION_NAMES, *SEARCH_NAMES} - {"id"})):
             for value in ANY_TYPE:
                 add(queue, msgpack.packb({**MINIMAL, "op": op, "reply_to": "me", name: value}))
-        num_jobs += answer_all()  # now, because of unanswered jobs with one id only one gets a result
+        num_jobs += answer_all()  # at once: of several unanswered jobs with one id, only one gets a result
     for _, data in [*DAMAGED.values(), *((code, msgpack.packb(job)) for code, job in REFUSED.items())]:
         add(queue, data)
     num_jobs += answer_all()

@@ -34,7 +34,6 @@ class Engine(Encoder):
         self.passes: list[int] = []
 
     def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
-        """Start to encode, unless `poison` is among the texts."""
         (poison,) = self.tokenizer.encode(["poison"])
         self.passes.append(sum(text.num_tokens for text in texts))
         if any(set(poison.ids) <= set(text.tokens.ids) for text in texts):
@@ -49,7 +48,6 @@ def worker(queue: Queue, encoder: Encoder) -> Worker:
 
 
 def embed(worker: Worker, queue: Queue, *texts: str, **options: Any) -> Reply:
-    """Return the worker's reply to a job with the texts."""
     job = Embed(list(texts), Options(**options), reply_to="me")
     queue.put("interactive", [job])
     drive(worker)
@@ -92,13 +90,11 @@ class TestTruncated:
 
 
 def chunks_of(reply: Reply) -> list[list[Chunk]]:
-    """Return the chunks of each text in a reply without error."""
     assert reply.error is None, reply.error
     return reply.chunks_by_text()
 
 
 def rows_of(reply: Reply) -> NDArray[np.float32]:
-    """Return the vectors in a reply without error."""
     assert reply.error is None, reply.error
     assert reply.vectors is not None
     return reply.vectors

@@ -134,7 +134,6 @@ def source(reranker_source: Path, tmp_path: Path) -> Path:
 
 
 def change(source: Path, file: str = "config.json", **values: Any) -> None:
-    """Change settings in one of the model's files."""
     path = source / file
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
@@ -215,13 +214,11 @@ class FailingReranker(Reranker):
 
 @pytest.fixture
 def failing(reranker: Reranker) -> FailingReranker:
-    """Return a reranker that can fail."""
     return FailingReranker(reranker)
 
 
 @pytest.fixture
 def worker(queue: Queue, encoder: Encoder, failing: FailingReranker, index: Index) -> Worker:
-    """Return a worker that embeds, searches and reranks."""
     limits = Limits(max_job_texts=100, max_text_chars=40_000)
     return Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096), limits, reranker=failing)
 
@@ -233,7 +230,6 @@ def small_passes(queue: Queue, encoder: Encoder, failing: FailingReranker, index
 
 
 def put_rerank(queue: Queue, *texts: str, query: str = QUERY, **fields: Any) -> Rerank:
-    """Put a rerank of the texts."""
     job = Rerank(list(texts), reply_to="me", query=query, **fields)
     queue.put("interactive", [job])
     return job
@@ -255,21 +251,18 @@ def replies(queue: Queue, *jobs: Job) -> list[Reply]:
 
 
 def scores(reply: Reply) -> NDArray[np.float32]:
-    """Return the scores of a reply without error."""
     assert reply.error is None
     assert reply.scores is not None
     return reply.scores
 
 
 def hits(reply: Reply) -> list[list[dict[str, Any]]]:
-    """Return the hits of a reply without error."""
     assert reply.error is None
     assert reply.hits is not None
     return reply.hits
 
 
 def error(reply: Reply) -> ShoalError:
-    """Return the error of a reply."""
     assert reply.error is not None
     return reply.error
 
@@ -409,7 +402,6 @@ def test_scores_stay_between_0_and_1_however_large_they_are() -> None:
 
 
 def embedded(encoder: Encoder, query: str) -> NDArray[np.float32]:
-    """Return the vector of a query, [1, dimension]."""
     return encoder.embed([query], Options(), encoder.prompt(Options(), QUERY_PROMPTS))
 
 

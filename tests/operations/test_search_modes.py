@@ -68,7 +68,6 @@ class Scene:
         return cls(index, made, [row for row, one in enumerate(built) if one.id not in changed])
 
     def answer(self, query: Vectors, k: int = 10, text: str = "storm", **options: Any) -> SearchAnswer:
-        """Return the answer to a search for one text with this vector."""
         return self.index.find(Search([text], k=k, search=SearchOptions(**options)), query[None]).answer()
 
     def expected(self, query: Vectors, text: str = "storm", **options: Any) -> list[Hit]:
@@ -78,14 +77,12 @@ class Scene:
         return [self.hit(place, job.search) for place in ranked]
 
     def hit(self, place: Place, search: SearchOptions) -> Hit:
-        """Return the hit of a document."""
         document, score = self.made.documents[place[0]], place[1]
         found = {"text": document.text, **document.fields}
         names = found if search.fields is None else search.fields
         return {"id": document.id, "score": score} | {name: found[name] for name in names if name in found}
 
     def groups(self, ranked: list[Place], search: SearchOptions) -> list[list[Hit]]:
-        """Return the hits of a list in their groups."""
         groups: dict[Any, list[Hit]] = {}
         for number, score in ranked:
             fields = self.made.documents[number].fields
@@ -155,7 +152,6 @@ class Scene:
 
 
 def unit(vector: Any) -> Vectors:
-    """Scale a vector to length 1."""
     exact = vector.astype(np.float64)
     return np.asarray(exact / max(float(np.linalg.norm(exact)), 1e-12), np.float32)
 
@@ -242,7 +238,6 @@ def test_a_search_finds_what_scoring_all_documents_finds(data: st.DataObject) ->
 
 
 def joined(groups: list[list[Hit]]) -> list[Hit]:
-    """Return the hits of the groups, one after the other."""
     return [hit for group in groups for hit in group]
 
 
@@ -274,7 +269,6 @@ def check_second_stage(index: Index, job: Search, vectors: Vectors, lists: list[
 
 
 def by_score(hit: Hit) -> float:
-    """Return the key by which hits are sorted."""
     return -float(hit["score"])
 
 

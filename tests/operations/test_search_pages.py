@@ -107,9 +107,7 @@ def test_later_pages_are_ranked_as_of_the_time_of_the_first(tmp_path: Path) -> N
     options: dict[str, Any] = {"boost": [{"field": "day", "weight": 5, "half_life_days": 30}], "explain": True}
     _, cursor = first_page(scene, 1, **options)
     at = datetime(2007, 1, 1, tzinfo=UTC).timestamp()
-    earlier = replace(
-        Cursor.unpack(cursor), now=at, row=7
-    ).pack()  # as if that day's document came first
+    earlier = replace(Cursor.unpack(cursor), now=at, row=7).pack()  # as if that day's document came first
     answer = scene.answer(QUERY, 18, cursor=earlier, **options)
     (next_cursor,) = answer.cursors or [""]
     assert Cursor.unpack(next_cursor or "").now == at

@@ -24,7 +24,7 @@ NUMBERS = (math.nan, math.inf, -math.inf, -1, -1e308, 1e308, 2**64 - 1, -(2**63)
 #: Values of types that no field is documented to have, or only some fields.
 ODD: tuple[Any, ...] = (None, True, -1, "x", [], {}, [[]], {"a": {}}, [None], "\x00\x1b[2J")
 
-#: The times of a heartbeat whose worker had another clock: long ago, and in a thousand years.
+#: Times in heartbeats of workers with wrong clocks: long ago, and in a thousand years.
 TIMES = (0, 1, 32_503_680_000.0, 2.0**40)
 
 
