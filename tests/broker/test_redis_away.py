@@ -17,7 +17,6 @@ from shoal.broker import async_connection, circuit_breaker
 from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.async_connection import ConnectionMaker
 from shoal.contract.jobs import LANES
-from shoal.contract.keys import Keys
 from shoal.errors import Unavailable
 from shoal.operations import Embed
 
@@ -42,29 +41,26 @@ async def test_the_loop_runs_while_redis_does_not_answer(proxy: Proxy) -> None:
         assert await outcomes(tasks) == [set()] * 3
 
 
-def test_tasks_that_wait_learn_that_redis_went_and_later_calls_go_on(own_redis: RedisServer) -> None:
-    queue = Queue.connect(own_redis.url, Keys())
-
+def test_tasks_that_wait_learn_that_redis_went_and_later_calls_go_on(own_redis: RedisServer, own_queue: Queue) -> None:
     async def use() -> None:
-        async with async_client(queue, own_redis.url) as client:
+        async with async_client(own_queue, own_redis.url) as client:
             handle = await client.submit("embed", "storm", lane="bulk")
             tasks = [asyncio.create_task(client.embed("storm")) for _ in range(20)]
             tasks.append(asyncio.create_task(client.embed(["storm"] * 40)))
-            await wait_for(lambda: num_interactive(queue) == 22)
+            await wait_for(lambda: num_interactive(own_queue) == 22)
             waiting = asyncio.create_task(handle.result())
-            await wait_for(lambda: queue.redis.hexists(queue.keys.record(handle.id), "watchers"))
+            await wait_for(lambda: own_queue.redis.hexists(own_queue.keys.record(handle.id), "watchers"))
             own_redis.stop()
             for error in await outcomes([*tasks, waiting]):
                 assert isinstance(error, Unavailable)
             with pytest.raises(Unavailable, match="check that it runs"):
                 await client.embed("storm")
             own_redis.start()
-            with answering(queue):
+            with answering(own_queue):
                 assert np.array_equal(await client.embed("storm"), [5])
                 assert (await handle.result()).tokens == [5]
 
     asyncio.run(use())
-    queue.close()
 
 
 @in_loop

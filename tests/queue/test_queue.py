@@ -6,13 +6,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from blocking import Commands, run_now
-from conftest import PATIENCE_S, RedisServer
+from conftest import PATIENCE_S
 from queues import Queue, set_limits
 
 from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.broker import Script, ScriptCall
 from shoal.contract.jobs import LANES, Job
-from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
 from shoal.errors import Overloaded, TooLarge, Unavailable, UnknownJob
 from shoal.operations import Embed
@@ -49,21 +48,20 @@ def num_pending(queue: Queue) -> int:
     return sum(queue.redis.zcard(key) for key in queue.redis.scan_iter(queue.keys.held("*")))
 
 
-def test_successive_puts_of_one_client_are_one_run_of_the_script(own_redis: RedisServer) -> None:
-    queue, large = Queue.connect(own_redis.url, Keys()), Embed(["x" * MAX_JOINED_BYTES], reply_to="me")
+def test_successive_puts_of_one_client_are_one_run_of_the_script(own_queue: Queue) -> None:
+    large = Embed(["x" * MAX_JOINED_BYTES], reply_to="me")
     clients = ["a", "a", "b", "b", "b", "a"]
     puts = [PackedJobs.pack("bulk", [addressed(), addressed()], client=client) for client in clients]
     puts += [PackedJobs.pack("bulk", [job], client="a") for job in (large, submitted(), submitted())]
-    queue.put_many(puts[:1])  # so that Redis knows the script
-    before = queue.redis.info("commandstats")["cmdstat_evalsha"]["calls"]
-    outcomes = queue.put_many(puts[1:])
-    num_runs = queue.redis.info("commandstats")["cmdstat_evalsha"]["calls"] - before
+    own_queue.put_many(puts[:1])  # so that Redis knows the script
+    before = own_queue.redis.info("commandstats")["cmdstat_evalsha"]["calls"]
+    outcomes = own_queue.put_many(puts[1:])
+    num_runs = own_queue.redis.info("commandstats")["cmdstat_evalsha"]["calls"] - before
     assert num_runs == len([["a"], ["b", "b", "b"], ["a"], ["large"], ["submitted"], ["submitted"]])
     found = [job_id for outcome in outcomes if isinstance(outcome, list) for job_id in outcome]
     assert found == [job.id for put in puts[1:] for job in put.jobs]
-    assert queue.holds([job_id for job_id in found if job_id]) == [True] * 13
-    assert queue.status(puts[-1].jobs[0].id)[0] == "queued"
-    queue.close()
+    assert own_queue.holds([job_id for job_id in found if job_id]) == [True] * 13
+    assert own_queue.status(puts[-1].jobs[0].id)[0] == "queued"
 
 
 def test_a_put_that_fails_does_not_fail_the_others(queue: Queue) -> None:

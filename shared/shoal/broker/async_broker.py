@@ -138,7 +138,7 @@ class AsyncBroker:
             try:
                 answers = await connection.ask(data, num_answers, block_s)
             except BaseException:
-                connection.close()  # the answers may still come
+                connection.close()  # its answers may come later
                 raise
             finally:
                 self._busy.discard(connection)

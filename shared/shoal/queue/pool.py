@@ -168,7 +168,7 @@ def _read(beat: bytes) -> dict[str, Any]:
     if len(beat) > MAX_BYTES:
         return {}
     try:
-        about = wire.unpack(beat, MAX_VALUES if len(beat) > MAX_VALUES else None)  # a value has a byte at least
+        about = wire.unpack(beat, MAX_VALUES if len(beat) > MAX_VALUES else None)  # each value needs a byte
     except ShoalError:
         return {}
     return about if _is_sound(about) else {}

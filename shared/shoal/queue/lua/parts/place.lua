@@ -36,6 +36,6 @@ local function put_back(worker, id, is_first, has_died)
     job.deaths = call('HINCRBY', record, 'deaths', 1)
   end
   if job.deaths then call(is_first and 'LPUSH' or 'RPUSH', SUSPECTS, id) else wait(job.lane, job.client, id, is_first) end
-  wake(job.deaths and 'bulk' or job.lane) -- busy workers expect no job in bulk
+  wake(job.deaths and 'bulk' or job.lane) -- a busy worker, which takes no suspect, does not watch the marker of bulk
   return true
 end
