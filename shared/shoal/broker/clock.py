@@ -23,17 +23,11 @@ class Clock:
     the largest possible error of both values, half of the round trip; None before the first measurement.
     """
 
-    def __init__(
-        self,
-        broker: Broker,
-        monotonic: Callable[[], float] = time.monotonic,
-        calendar: Callable[[], float] = time.time,
-    ):
+    def __init__(self, broker: Broker, monotonic: Callable[[], float] = time.monotonic):
         self.offset_s = 0.0
         self.error_s: float | None = None
         self._broker = broker
         self._monotonic = monotonic
-        self._calendar = calendar
         self._measured_at: float | None = None
         self._redis_ahead_s = 0.0  # Redis's clock minus the monotonic clock
 
@@ -62,7 +56,7 @@ class Clock:
             round_trips.append((answered_at - sent_at, redis_time - (sent_at + answered_at) / 2))
         shortest_s, ahead_s = min(round_trips)
         self.error_s = shortest_s / 2
-        self.offset_s = self._calendar() - self._monotonic() - ahead_s
+        self.offset_s = time.time() - self._monotonic() - ahead_s
         if self.is_uncertain:
             raise Unavailable(
                 f"Redis's time is known to within {self.error_s:.1f} s only, and deadlines need {MAX_ERROR_S:g} s: "
