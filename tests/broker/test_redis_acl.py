@@ -100,7 +100,7 @@ Ask = Callable[..., Answer]
 #: The word by which a watch ends itself.
 END = "the watch ends"
 
-#: Commands that no test here makes a user send: a worker counts dead letters, and deletes more than 10,000.
+#: Commands that no test here makes a user send: a worker deletes dead letters if there are over 10,000.
 RARE = {"shoal-worker": {"xdel", "xlen"}}
 
 #: Commands that have subcommands.

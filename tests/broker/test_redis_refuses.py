@@ -95,7 +95,7 @@ REFUSALS = [
 ]
 
 
-def is_told(use: Callable[[str], object], remedy: str) -> bool:
+def has_remedy(use: Callable[[str], object], remedy: str) -> bool:
     """Return True if the error has the remedy. The first error may only say that a blocked connection was closed."""
     with pytest.raises(Unavailable) as caught:
         use("rain")
@@ -115,7 +115,7 @@ def test_clients_and_workers_learn_why_and_go_on(
             before = client.embed("storm")
             with refusal(admin, own_redis):
                 for use in (client.embed, lambda text: client.submit("embed", text)):
-                    wait_until(partial(is_told, use, remedy))
+                    wait_until(partial(has_remedy, use, remedy))
             np.testing.assert_allclose(client.embed("storm"), before, atol=1e-5)  # other texts may be in its pass
             assert client.submit("embed", "rain").result(PATIENCE_S).vectors is not None
         finally:

@@ -21,7 +21,7 @@ pytest_plugins = ["api_fixtures"]
 #: Numbers that no worker can have measured.
 NUMBERS = (math.nan, math.inf, -math.inf, -1, -1e308, 1e308, 2**64 - 1, -(2**63), True)
 
-#: Values of types that no field is documented to have, or only some fields.
+#: Values of many types. No field is documented to have most of these types.
 ODD: tuple[Any, ...] = (None, True, -1, "x", [], {}, [[]], {"a": {}}, [None], "\x00\x1b[2J")
 
 #: Times in heartbeats of workers with wrong clocks: long ago, and in a thousand years.

@@ -29,7 +29,7 @@ from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.delivery import Answer, Delivery
 from shoal.queue.lane import LaneLimits, PackedJobs
 
-#: Bytes that an unread result counts in addition to the bytes of its reply.
+#: Bytes that count for an unread result in addition to its reply.
 KEYS_BYTES = 1_024
 
 BREAKS = st.none() | st.tuples(st.sampled_from(["before", "after"]), st.integers(1, 2))

@@ -16,7 +16,7 @@ from shoal_workers.loop.worker import Worker
 
 pytest_plugins = ["api_fixtures"]
 
-#: Bytes that a result counts in addition to the bytes of the reply.
+#: Bytes that count for an unread result in addition to its reply.
 KEYS_BYTES = 1_024
 
 NOTHING = UnreadLoad(0, 0)

@@ -1,7 +1,7 @@
 -- Put back jobs that their worker cannot answer. This worker's jobs are put back if it does not know them, because an answer
 -- of Redis was lost, or if it leaves. Jobs of dead workers become suspects, because any of them may have ended its worker.
 -- If a dead worker held a suspect, which ran alone, only the suspect is blamed.
--- args: worker, holds (keys of the jobs that it knows), leaves, every_ms (the time between looks; nil: do not look for dead)
+-- args: worker, holds (keys of the jobs that it knows), leaves, every_ms (the time between looks for dead workers; nil: no look)
 -- Returns {own, dead}: the number of this worker's jobs that were put back, and for each dead worker {worker, jobs}.
 local MOST_WORKERS, MOST_JOBS = 8, 256 -- most dead workers, and most jobs of each, at a time
 local TURN = ROOT .. 'reclaimed' -- exists for every_ms after a look for dead workers

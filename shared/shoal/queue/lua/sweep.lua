@@ -1,7 +1,7 @@
 -- Stop counting results and idempotency keys that have expired, or that a client popped. A result that is still there is
 -- looked at again when its age has doubled, and when it expires; an idempotency key, when it expires or at some time before.
 -- Returns {more}: true if more members may be due.
-local MOST, result_ttl_s = 500, limits_of('result_ttl_s').result_ttl_s -- most members at a time: half a millisecond of Redis
+local MOST, result_ttl_s = 500, limits_of('result_ttl_s').result_ttl_s -- most members at a time: Redis needs half a millisecond
 local now = call('TIME')[1]
 local due = call('ZRANGEBYSCORE', UNREAD, '-inf', now, 'LIMIT', 0, MOST)
 call('PERSIST', UNREAD) -- allowed when memory is full, and then so are later writes

@@ -1,6 +1,7 @@
 -- Idempotency keys, a part of put. Two owners may use the same key.
 local ONCE_TTL_S, LEAST_ONCE_S = 86400, 60 -- usual time to remember a key, and shortest time
-local WHOLE_SHARE, HALVING_SHARE = 1 / 4, 1 / 24 -- up to this share of its bytes a client's keys live long; each more halves it
+-- If a client has used more than WHOLE_SHARE of its unread bytes, each further HALVING_SHARE halves the time for a new key.
+local WHOLE_SHARE, HALVING_SHARE = 1 / 4, 1 / 24
 
 -- Check the key; return its name, and an answer if it was used. An expired or cancelled job frees its key.
 local function use_of(once)
