@@ -183,9 +183,7 @@ class TestTls:
         done = run("status", redis_url=server.url)
         assert "1 unanswered jobs" in done.stdout
 
-    def test_a_client_without_a_certificate_or_with_a_strangers_is_not_let_in(
-        self, server: RedisServer, files: Path
-    ) -> None:
+    def test_a_client_without_one_or_with_a_strangers_is_not_let_in(self, server: RedisServer, files: Path) -> None:
         alone = f"rediss://127.0.0.1:{server.port}/0?ssl_ca_certs={files}/ca.pem"
         for url in (alone, self.url(server, files, "stranger")):
             check_refused(url, "Redis does not answer")

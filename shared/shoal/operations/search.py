@@ -104,6 +104,11 @@ class Search(Job):
         return {"rerank.query": query} if query else {}
 
     @property
+    def cursor(self) -> str | None:
+        """The cursor of the page to return."""
+        return self.search.cursor
+
+    @property
     def is_one_question(self) -> bool:
         """True if the job must not be split, because its parts would have other answers."""
         search = self.search

@@ -53,7 +53,7 @@ class SearchWork(Work):
     @classmethod
     def admit(cls, delivery: Delivery, job: Any, served: "Served") -> Work:
         """Return the work of a job; its index may be opened while the texts are encoded."""
-        find_index(served.searcher.indexes, job.index, job.search.cursor)
+        find_index(served.searcher.indexes, job.index, job.cursor)
         reranks = served.reranker(job.reranker) if job.uses_reranker else None
         prompt = served.embeds.encoder.prompt(job.options, cls.prompts)
         return cls(delivery, job, served.embeds, prompt, served.now, searcher=served.searcher, reranks=reranks)
@@ -146,7 +146,7 @@ class Searcher:
             if failure and not isinstance(failure, Unavailable | Overloaded):
                 raise failure
             # It is opened again if Redis, which has its changes, was away.
-            opening = find_index(self.indexes, group[0].job.index, group[0].job.search.cursor)
+            opening = find_index(self.indexes, group[0].job.index, group[0].job.cursor)
             if opening.done():
                 return opening.result()
             for work in group:
