@@ -1,4 +1,4 @@
-"""Shoal's contract and client: all that a program needs to put jobs into the queue and get replies out."""
+"""Shoal's contract and client: everything that a program needs to put jobs into the queue and get their replies."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -75,7 +75,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name on first use, so that the command line and `import shoal` stay quick."""
+    """Import a public name on first use, so that the command line and `import shoal` stay quick."""
     if name in _HOMES:
         return getattr(import_module(f"shoal.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'shoal' has no attribute {name!r}")

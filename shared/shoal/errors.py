@@ -1,4 +1,4 @@
-"""All errors, one level below `ShoalError`.
+"""All errors. Each is a direct subclass of `ShoalError`.
 
 `docs/http.md` lists their codes with remedies, and `shoal_api.errors` maps them to HTTP statuses.
 """
@@ -11,8 +11,8 @@ from typing import ClassVar
 class ShoalError(Exception):
     """Base of all errors that are raised on purpose. A message says what was wrong, which value, and what to do.
 
-    The `code` is the name of the class in small letters, as `too_large`: the same on the wire, in HTTP bodies, metrics
-    and logs. To rename a class would break the clients that know its code.
+    The `code` is the name of the class in lower case, such as `too_large`. It is the same on the wire, in HTTP bodies,
+    metrics and logs, so a class with another name would break clients.
     """
 
     code: ClassVar[str] = "internal"
@@ -27,28 +27,28 @@ class ShoalError(Exception):
 
     @property
     def line(self) -> str:
-        """The line that a command prints before it ends with the error; `parse` reads it."""
+        """The line that a command prints when it ends with the error. `parse` reads it."""
         return f"shoal: {self.message} [{self.code}]"
 
 
 class InvalidRequest(ShoalError):
-    """Error raised when a field is missing, has a wrong type, or has a value that it does not take."""
+    """Error raised when a field is missing, or has a wrong type or value."""
 
 
 class InvalidJson(ShoalError):
-    """Error raised when the body of an HTTP request is neither JSON nor, where it says so, a msgpack map."""
+    """Error raised when the body of an HTTP request is not JSON, or not the msgpack map that its header announces."""
 
 
 class NotAcceptable(ShoalError):
-    """Error raised when the API has no format that the request's Accept header takes."""
+    """Error raised when the request's Accept header allows no format of the API."""
 
 
 class InvalidText(ShoalError):
-    """Error raised when a text holds half of a surrogate pair, which UTF-8 cannot encode."""
+    """Error raised when a text contains half of a surrogate pair, which UTF-8 cannot encode."""
 
 
 class TextTooLong(ShoalError):
-    """Error raised when a text has more tokens than the model takes and the job has `truncate` false."""
+    """Error raised when a text has more tokens than the model reads, and the job has `truncate` false."""
 
 
 class TooLarge(ShoalError):
@@ -56,23 +56,23 @@ class TooLarge(ShoalError):
 
 
 class Unauthorized(ShoalError):
-    """Error raised when the API needs a key and a request has none, or an unknown one."""
+    """Error raised when the API needs a key, and a request has none or an unknown one."""
 
 
 class Forbidden(ShoalError):
-    """Error raised when the key of a request is no admin's, or when a web page of another site sent it."""
+    """Error raised when a request needs an admin's key and has another, or comes from a web page of another site."""
 
 
 class PathNotAllowed(ShoalError):
-    """Error raised when a long job names a file, folder or URL that is below none of the configured roots."""
+    """Error raised when a long job names a file, folder or URL that is not below a configured root."""
 
 
 class AddressNotAllowed(ShoalError):
-    """Error raised when a URL leads into a private network and its host is not allowed by name."""
+    """Error raised when a URL leads into a private network, and the settings do not allow its host."""
 
 
 class RateLimited(ShoalError):
-    """Error raised when an API key is over its rate; it may be used again after `retry_after_s`."""
+    """Error raised when an API key has exceeded its rate. It may be used again after `retry_after_s`."""
 
     def __init__(self, message: str, retry_after_s: int = 1):
         super().__init__(message)
@@ -80,7 +80,7 @@ class RateLimited(ShoalError):
 
 
 class UnknownFile(ShoalError):
-    """Error raised when the result of a long job has no file of a name, or the job is not done yet."""
+    """Error raised when the result of a long job has no file with the wanted name, or the job is not done yet."""
 
 
 class UnknownIndex(ShoalError):
@@ -88,11 +88,11 @@ class UnknownIndex(ShoalError):
 
 
 class Unsupported(ShoalError):
-    """Error raised when the served model cannot do what a request asks for, such as score pairs of texts."""
+    """Error raised when the served model cannot do what a request asks, such as score pairs of texts."""
 
 
 class UnknownJob(ShoalError):
-    """Error raised when no job has the id, because it was never submitted or its result has expired."""
+    """Error raised when no job has the id: it was never submitted, or its result has expired."""
 
 
 class MalformedJob(ShoalError):
@@ -107,12 +107,8 @@ class Cancelled(ShoalError):
     """Error raised in place of the reply to a job that was cancelled before it was answered."""
 
 
-class Paused(ShoalError):
-    """Error raised in a long job that was paused before it was done; resumed, it goes on from there."""
-
-
 class JobNotEnded(ShoalError):
-    """Error raised when a long job that waits, runs or is paused is to be deleted."""
+    """Error raised when somebody tries to delete a long job that waits, runs or is paused."""
 
 
 class Expired(ShoalError):
@@ -124,7 +120,7 @@ class Timeout(ShoalError):
 
 
 class Overloaded(ShoalError):
-    """Error raised when a lane or Redis is full, before anything is written; try again after `retry_after_s`."""
+    """Error raised when a lane or Redis is full, before anything is written. Try again after `retry_after_s`."""
 
     def __init__(self, message: str, retry_after_s: int = 1):
         super().__init__(message)
@@ -132,19 +128,19 @@ class Overloaded(ShoalError):
 
 
 class Unavailable(ShoalError):
-    """Error raised when Redis does not answer, or refuses; over HTTP also when the API does not answer."""
+    """Error raised when Redis does not answer or refuses, or, over HTTP, when the API does not answer."""
 
 
 class NotReady(ShoalError):
-    """Error raised when no worker has the model and the index, when several have different models, or a start fails."""
+    """Error raised when no worker has the model and the index, when workers have different models, or a start fails."""
 
 
 class Poisoned(ShoalError):
-    """Error raised in place of the reply to a job whose workers died as often as it may be delivered."""
+    """Error raised in place of the reply to a job after too many workers died while they held it."""
 
 
 class Internal(ShoalError):
-    """Error raised in place of the reply to a job that made a worker fail; its log has the traceback."""
+    """Error raised in place of the reply to a job on which a worker failed. The worker's log has the traceback."""
 
 
 class ModelNotFound(ShoalError):
@@ -156,7 +152,7 @@ class ModelMismatch(ShoalError):
 
 
 class IndexNotFound(ShoalError):
-    """Error raised when a folder that was named as an index holds none."""
+    """Error raised when a folder contains no index."""
 
 
 class IndexCorrupt(ShoalError):
@@ -168,11 +164,11 @@ class IndexMismatch(ShoalError):
 
 
 class IndexBusy(ShoalError):
-    """Error raised when a build of an index is started while another one of it runs."""
+    """Error raised when a build of an index is started while another build of the same index runs."""
 
 
 class TooManyChanges(ShoalError):
-    """Error raised when an index has as many changes as it may have before a build folds them in."""
+    """Error raised when an index has so many changes that a build must fold them in first."""
 
 
 class FolderBusy(ShoalError):
@@ -180,7 +176,7 @@ class FolderBusy(ShoalError):
 
 
 class BadDocument(ShoalError):
-    """Error raised when a line of a source file cannot be indexed; the message has its number."""
+    """Error raised when a line of a source file cannot be indexed. The message has the number of the line."""
 
 
 class BadSetting(ShoalError):
@@ -192,27 +188,27 @@ class PortInUse(ShoalError):
 
 
 class DiskFull(ShoalError):
-    """Error raised when the disk is too full for a file; the file that it would replace is unchanged."""
+    """Error raised when the disk is too full for a new file. The file that it should replace is unchanged."""
 
-    #: The system's error numbers that mean this: no space, no quota, and a file over the largest size.
+    #: The system's error numbers for a full disk, an exhausted quota and a file over the largest size.
     ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class FileError(ShoalError):
-    """Error raised when a file or folder that was named cannot be read or written."""
+    """Error raised when a named file or folder cannot be read or written."""
 
 
 class MissingExtra(ShoalError):
     """Error raised when a command or a client needs a package or program that is not installed."""
 
 
-#: The error class of each code, to make an exception of an error on the wire.
+#: The class of each code, to turn an error on the wire into an exception.
 BY_CODE: dict[str, type[ShoalError]] = {cls.code: cls for cls in ShoalError.__subclasses__()}
 
 _LINE = re.compile(r"shoal: (.+) \[(\w+)\]")
 
 
 def parse(line: str) -> ShoalError | None:
-    """Return the error of a line that a command printed; None for any other line."""
+    """Return the error in a line that a command printed, or None for any other line."""
     found = _LINE.fullmatch(line)
     return BY_CODE[found[2]](found[1]) if found and found[2] in BY_CODE else None

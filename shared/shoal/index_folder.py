@@ -1,15 +1,15 @@
-"""The file by which a folder is known to be an index."""
+"""The file `current`, which every folder of an index has."""
 
 from pathlib import Path
 
 from shoal.errors import IndexNotFound
 
-#: Name of the file, which has the name of the version to serve.
+#: Name of the file. It contains the name of the version to serve.
 CURRENT = "current"
 
 
 def read_current(folder: Path) -> bytes:
-    """Return the contents of the file of an index. Raises IndexNotFound if there is none."""
+    """Return the contents of an index's file `current`. Raises IndexNotFound if there is none."""
     try:
         return (folder / CURRENT).read_bytes()
     except OSError as error:

@@ -1,6 +1,6 @@
-"""The folders of long jobs that came over HTTP, each with an upload, a result, or both.
+"""The folders of long jobs that came over HTTP. Each contains an upload, a result, or both.
 
-The API makes them, and the runner writes results into them.
+The API makes the folders, and the runner writes results into them.
 """
 
 import os
@@ -15,13 +15,13 @@ from shoal.errors import DiskFull
 from shoal.settings import Settings
 from shoal.task_progress import Report, TaskProgress
 
-#: The folder of these folders, below the one for files. Each pool has one in it.
+#: The parent of these folders, in the folder for files. Each pool has a subfolder in it.
 JOBS = "jobs"
 
-#: The folder of a job's result, in the folder of the job.
+#: The folder of a result, in the folder of its job.
 RESULT = "vectors"
 
-#: Pause between two looks at the space that results take while one grows.
+#: Seconds between two checks of the space of all results while a job writes one.
 LOOK_EVERY_S = 10.0
 
 _OWNER_BYTES = 6
@@ -29,10 +29,10 @@ _FOLDER_NAME = re.compile(rf"[0-9a-f]{{{2 * _OWNER_BYTES}}}-[0-9a-f]{{24}}")
 
 
 class JobFolders:
-    """The names and the sizes of the folders of a pool. A name begins with the name of the owner, a client."""
+    """The names and sizes of a pool's folders. A name begins with the name of the owner, a client."""
 
     def __init__(self, settings: Settings):
-        #: The place of the folders, relative to the folder for files. Another pool with these files has another.
+        #: The path of the folders, relative to the folder for files. Other pools have other paths.
         self.place = f"{JOBS}/{_digest(settings.keys.root)}"
         self.folder = settings.files_folder / self.place
         self._max_result_bytes = settings.max_results_mb * 2**20
@@ -44,16 +44,16 @@ class JobFolders:
         return []
 
     def owner_of(self, path: str) -> str:
-        """Return the owner of the folder that the path leads into; an empty text for any other path."""
+        """Return the owner of the folder into which the path leads, or an empty string for any other path."""
         with suppress(ValueError):
             name, *_ = Path(path).relative_to(self.folder.resolve()).parts or ("",)
             return name.partition("-")[0] if _FOLDER_NAME.fullmatch(name) else ""
         return ""
 
     def check_results(self, owner: str) -> None:
-        """Raise DiskFull if all results take too much space, or those of the owner do.
+        """Raise DiskFull if all results, or the owner's results, need too much space.
 
-        The results of an owner may take as much as is free beside them.
+        The results of an owner may need at most as much space as is still free.
         """
         sizes = {name: _num_result_bytes(self.folder / name / RESULT) for name in self.names()}
         num_used = sum(sizes.values())
@@ -65,7 +65,7 @@ class JobFolders:
             )
 
     def limited(self, owner: str, report: Report, clock: Callable[[], float] = time.monotonic) -> Report:
-        """Return a report of progress that raises DiskFull as `check_results` does, from time to time."""
+        """Return a report of progress that also calls `check_results` every `LOOK_EVERY_S`. May raise DiskFull."""
         due_s = clock()
 
         def report_and_check(progress: TaskProgress) -> None:
@@ -88,7 +88,7 @@ def _digest(text: str) -> str:
 
 
 def file_size(file: Path | os.DirEntry[str]) -> int:
-    """Return the bytes of a file, 0 if it is gone by now: it may have been renamed since its folder was read."""
+    """Return the bytes of a file; 0 if it is gone, because it may have been renamed since its folder was read."""
     with suppress(FileNotFoundError):
         return file.stat(follow_symlinks=False).st_size
     return 0

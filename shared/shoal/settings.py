@@ -1,4 +1,4 @@
-"""All settings in one table, from which the environment variables, the flags of commands and the docs are made."""
+"""All settings in one table. Environment variables, flags of commands and the docs are made from it."""
 
 import os
 import re
@@ -13,28 +13,28 @@ from shoal.contract.keys import NAME, NAME_RULE, Keys
 from shoal.contract.model_names import ANY_NAME, is_among
 from shoal.errors import BadSetting, Unavailable, Unsupported
 
-#: Port of the Redis that `shoal serve` starts, where it is free. Not 6379, where another may run.
+#: Port of the Redis that `shoal serve` starts, if it is free. It is not 6379, because another Redis may use that.
 EMBEDDED_PORT = 6390
 
-#: The file in the home folder with the port of that Redis.
+#: The file in the home folder that contains the port of this Redis.
 PORT_FILE = "redis.port"
 
-#: The compatible protocols that the API can speak beside its own.
+#: The compatible protocols that the API can speak in addition to its own.
 PROTOCOLS = (
     *("openai", "tei", "infinity", "ollama", "cohere", "jina", "voyage", "weaviate"),
     *("similar", "predict", "wire_formats"),
 )
 
-#: Paths that begin so are files of the pages at / and /docs, which are read without a key.
+#: The beginnings of paths of files that belong to the pages / and /docs. Clients read them without a key.
 OPEN_PATHS = ("/docs/", "/page/")
 
-#: A path below which a protocol may be mounted, or none.
+#: A path below which a protocol may be mounted, or an empty string.
 _PREFIX = re.compile(r"(/[A-Za-z0-9._-]+)*")
 
-#: The beginning of URLs below which long jobs may read and write.
+#: A root that is a URL: the beginning of URLs that long jobs may read and write.
 _ROOT_URL = re.compile(r"https?://|[a-z][a-z0-9+.-]*://[^/?#:@]+(:[0-9]+)?(/[^?#]*)?")
 
-#: The URL of a store of indexes. Web servers are none, as nothing can be written there.
+#: The URL of a store of indexes. A web server cannot be one, because nothing can be written there.
 _STORE_URL = re.compile(r"(?!https?:)[a-z][a-z0-9+.-]*://[^?#\s]+")
 
 
@@ -50,7 +50,7 @@ def _setting(
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All settings, each from `SHOAL_<FIELD>` or the flag of the same name.
+    """All settings. Each comes from `SHOAL_<FIELD>` or the flag with the same name.
 
     Raises BadSetting for a value that cannot work.
     """
@@ -227,14 +227,14 @@ class Settings:
         self.root_urls()
         self.protocol_prefixes()
         if self.index_store and ("::" in self.index_store or not _STORE_URL.fullmatch(self.index_store)):
-            raise BadSetting(  # without its value, which may hold a password
+            raise BadSetting(  # without its value, which may contain a password
                 "index_store is not the URL of a folder in a store: it takes one such as s3://bucket/folder or "
                 "file:///srv/shoal, without a query"
             )
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ, **overrides: Any) -> Self:
-        """Return settings from `SHOAL_<FIELD>`, with `overrides` on top. Raises BadSetting."""
+        """Return settings from variables `SHOAL_<FIELD>`; `overrides` replace their values. Raises BadSetting."""
         values: dict[str, Any] = {}
         for name, kind in get_type_hints(cls).items():
             if text := environment.get(variable(name)):
@@ -242,7 +242,7 @@ class Settings:
         return cls(**(values | overrides))
 
     def to_environment(self) -> dict[str, str]:
-        """Return the variables that give a child process the same settings."""
+        """Return the environment variables that give a child process the same settings."""
         return {variable(item.name): str(getattr(self, item.name)) for item in fields(self)}
 
     @property
@@ -257,9 +257,9 @@ class Settings:
 
     @property
     def redis_address(self) -> str:
-        """`redis_url`, or the URL of the Redis that `shoal serve` starts from the home folder.
+        """`redis_url`, or the URL of the Redis that `shoal serve` has started from the home folder.
 
-        Raises Unavailable if it has started none from this folder, which is not the default one.
+        Raises Unavailable if it has started none from this folder, and this is not the default folder.
         """
         if self.redis_url:
             return self.redis_url
@@ -273,7 +273,7 @@ class Settings:
 
     @property
     def long_jobs_redis_address(self) -> str:
-        """`long_jobs_redis_url`, or else the Redis of the pool. Raises Unsupported for a cluster."""
+        """`long_jobs_redis_url`, or by default the URL of the pool's Redis. Raises Unsupported for a cluster."""
         if not self.can_keep_long_jobs:
             raise Unsupported(
                 "long jobs need a Redis that is no cluster: name one by SHOAL_LONG_JOBS_REDIS_URL, for the API, the "
@@ -283,12 +283,12 @@ class Settings:
 
     @property
     def can_keep_long_jobs(self) -> bool:
-        """True if the Redis for long jobs is no cluster, on which RQ does not run."""
+        """True if the Redis for long jobs is not a cluster: RQ does not work on clusters."""
         return "+cluster://" not in (self.long_jobs_redis_url or self.redis_url)
 
     @property
     def last_redis_port(self) -> int:
-        """The port that `shoal serve` took last for its Redis, as the home folder has it; 0 if it took none."""
+        """The port that `shoal serve` last used for its Redis, from a file in the home folder; 0 if there is none."""
         path = self.home_folder / PORT_FILE
         try:
             return int(path.read_text())
@@ -304,21 +304,21 @@ class Settings:
 
     @property
     def index_copies_folder(self) -> Path:
-        """The folder of this machine's copies of the indexes in `index_store`."""
+        """The folder with this machine's copies of the indexes in `index_store`."""
         return self.home_folder / "index-copies"
 
     @property
     def served_folder(self) -> Path:
-        """The folder in which workers find indexes: the folder of copies, if there is a store."""
+        """The folder in which workers find indexes. If there is a store, it is the folder of copies."""
         return self.index_copies_folder if self.index_store else self.index_home_folder
 
     @property
     def files_folder(self) -> Path:
-        """The first folder of `roots`: it holds uploads, and relative paths begin there."""
+        """The first folder of `roots`. It contains uploads, and relative paths begin there."""
         return self.root_folders()[0]
 
     def root_folders(self) -> list[Path]:
-        """Return the absolute folders of `roots`, or the one for files in the home folder if it names none."""
+        """Return the folders in `roots` as absolute paths; if it names none, the folder `files` of the home folder."""
         folders = [_absolute("roots", part) for part in _parts(self.roots) if "://" not in part]
         return folders or [self.home_folder / "files"]
 
@@ -334,11 +334,11 @@ class Settings:
         return urls
 
     def private_host_names(self) -> frozenset[str]:
-        """Return the hosts in `private_hosts`, in small letters."""
+        """Return the hosts in `private_hosts`, in lower case."""
         return frozenset(name.lower() for name in _parts(self.private_hosts))
 
     def index_folders(self) -> dict[str, Path]:
-        """Return the absolute folder of each index by its name; an index without a name is called `default`."""
+        """Return the absolute folder of each index in `indexes` by its name, or by `default` if it has no name."""
         folders: dict[str, Path] = {}
         for part in _parts(self.indexes):
             name, equals, folder = part.partition("=")
@@ -351,7 +351,7 @@ class Settings:
         return folders
 
     def protocol_prefixes(self) -> dict[str, str]:
-        """Return the path below which each compatible protocol is mounted, by its name; empty: at the root."""
+        """Return the path below which each compatible protocol is mounted, by its name. The root is an empty path."""
         prefixes: dict[str, str] = {}
         for part in _parts(self.protocols):
             name, _, prefix = part.partition("=")
@@ -370,7 +370,7 @@ class Settings:
         return prefixes
 
     def pool_names(self) -> list[str]:
-        """Return the names in `pools`, each once, without the name of `pool`."""
+        """Return the names in `pools`, without repeats and without the name of `pool`."""
         return [name for name in dict.fromkeys(_parts(self.pools)) if name != self.pool]
 
     def model_alias_names(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Redis killed or hung: the API says so within a second and everything goes on after it."""
+"""The circuit breaker: if Redis is killed or hangs, the API says so within a second, and later goes on by itself."""
 
 import signal
 import threading
@@ -23,7 +23,7 @@ from shoal.broker.connections import ANSWER_S
 from shoal.contract.keys import Keys
 from shoal.errors import ShoalError
 
-#: Time that a request is given, in seconds: an answer that comes has not waited for it.
+#: Time limit of a request, in seconds. It is so long that no answer in these tests can come because it is over.
 GIVEN_S = 3_600
 
 EMBED = ("POST", "/embed", {"inputs": "storm"})
@@ -41,7 +41,7 @@ ROUTES = [
 
 
 class Api(ApiProcess):
-    """`shoal api` whose Redis can be killed, or stopped: then it takes connections and answers nothing."""
+    """`shoal api` whose Redis can be killed, or hung: then Redis accepts connections and answers nothing."""
 
     def __init__(self, process: Process, port: int, redis_server: RedisServer):
         super().__init__(process, port)
@@ -89,7 +89,7 @@ def stub(own_redis: RedisServer) -> Iterator[StubWorker]:
 
 @pytest.fixture
 def api(own_redis: RedisServer, stub: StubWorker, tmp_path: Path) -> Iterator[Api]:
-    """An API that answers, with the time limits of Redis that it has by default."""
+    """Return an API that answers, with the default time limits for Redis."""
     port = free_port()
     settings = {"redis_url": own_redis.plain_url, "cache_mb": 0, "request_timeout_s": GIVEN_S}
     with Process(tmp_path / "api.log", "api", "--port", port, **settings) as process:
@@ -99,7 +99,7 @@ def api(own_redis: RedisServer, stub: StubWorker, tmp_path: Path) -> Iterator[Ap
 
 
 @pytest.mark.parametrize("how", ["killed", pytest.param("hung", marks=pytest.mark.wide)])
-def test_every_route_says_so_and_goes_on_by_itself(api: Api, how: str) -> None:
+def test_every_route_reports_the_outage_and_goes_on_by_itself(api: Api, how: str) -> None:
     job_id = api.ask("POST", "/v1/jobs", {"op": "embed", "inputs": "storm"})[1]["id"]
     api.lose(how)
     for method, path, body in ROUTES:
@@ -114,9 +114,9 @@ def test_every_route_says_so_and_goes_on_by_itself(api: Api, how: str) -> None:
     assert b"shoal_redis_up 1.0" in api.ask("GET", "/metrics").body
 
 
-def test_those_who_wait_get_their_answer_if_it_is_back_at_once(api: Api, stub: StubWorker) -> None:
+def test_requests_that_wait_are_answered_if_redis_is_back_at_once(api: Api, stub: StubWorker) -> None:
     away_s = ANSWER_S
-    while away_s >= ANSWER_S / 2:  # once more where this process itself did not run for so long
+    while away_s >= ANSWER_S / 2:  # once more if this process itself was delayed for so long
         wait_until(api.answers)
         stub.pause()
         with ThreadPoolExecutor(8) as pool:
@@ -136,9 +136,9 @@ def test_outages_leave_nothing_behind(api: Api, stub: StubWorker) -> None:
     bodies = [{"inputs": f"text {n}"} for n in range(8)]
 
     def ask_together() -> None:
-        """Have all requests under way at the same time, for which the server needs the most threads and files."""
+        """Have all requests under way at the same time, so that the server needs the most threads and files."""
         stub.pause()
-        before = stub.queue.backlog()["interactive"]  # a Redis that was killed may have lost that a job was answered
+        before = stub.queue.backlog()["interactive"]  # a killed Redis may have lost the answer to a job
         asking = [pool.submit(api.ask, "POST", "/embed", body) for body in bodies]
         wait_until(lambda: stub.queue.backlog()["interactive"] == before + len(bodies))
         stub.resume()
@@ -162,7 +162,7 @@ def test_outages_leave_nothing_behind(api: Api, stub: StubWorker) -> None:
 
 
 class Clock:
-    """A monotonic clock that a test sets."""
+    """A monotonic clock that shows the time that a test sets."""
 
     now_s = 1_000.0
 
@@ -199,12 +199,12 @@ class TestCircuitBreaker:
         breaker.record_failure(redis.TimeoutError("silence"), since, is_silence=True)
         breaker.check()
 
-    def test_silence_while_a_large_command_is_under_way_opens_it_once_that_one_fails_too(
+    def test_during_a_large_command_silence_opens_it_only_if_that_fails_too(
         self, breaker: CircuitBreaker, clock: Clock
     ) -> None:
         with suppress(redis.TimeoutError), breaker.large():
             clock.now_s += 20.0
-            breaker.record_success()  # others are answered
+            breaker.record_success()  # other commands are answered
             raise redis.TimeoutError("large")
         breaker.check()
         with suppress(redis.TimeoutError), breaker.large():
@@ -215,7 +215,7 @@ class TestCircuitBreaker:
         with pytest.raises(redis.ConnectionError, match="large"):
             breaker.check()
 
-    def test_a_refused_connection_does_not_open_it_however_long_that_took(
+    def test_a_connection_that_is_refused_slowly_does_not_open_it(
         self, breaker: CircuitBreaker, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         clock = chain([0.0], repeat(1.0))
@@ -228,7 +228,7 @@ class TestCircuitBreaker:
         breaker.check()
 
     def test_one_thread_at_a_time_tries_and_may_connect_again(self, breaker: CircuitBreaker, clock: Clock) -> None:
-        """The idle connection that it was given may be one that Redis has closed."""
+        """It may connect again because the idle connection that it got may have been closed."""
         breaker.record_failure(redis.ConnectionError("gone"), clock.now_s, is_silence=True)
         clock.now_s += 0.99 * TRY_EVERY_S
         assert not _passes(breaker)

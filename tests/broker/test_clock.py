@@ -1,4 +1,4 @@
-"""The clock of a pool is Redis's: a wrong clock of a machine changes no deadline."""
+"""The clock of a pool is Redis's clock, so a machine's wrong clock changes no deadline."""
 
 import time
 from collections.abc import Iterator
@@ -25,12 +25,12 @@ from shoal_workers.index.index import Index
 from shoal_workers.loop.worker import Worker
 from shoal_workers.service.service import about
 
-#: Difference between the clocks of Redis and of this machine in the tests.
+#: Seconds between Redis's clock and this machine's clock in the tests.
 WRONG_S = 31.0
 
 
 class OtherClock(Broker):
-    """A real Redis on a machine whose clock is ahead of this one's by `WRONG_S`; each answer takes `round_trip_s`."""
+    """A broker to a Redis whose clock seems `ahead_s` ahead of this machine's; its answers take `round_trip_s`."""
 
     ahead_s = WRONG_S
     round_trip_s = 0.0
@@ -49,7 +49,7 @@ class OtherClock(Broker):
         return [int(int(answer[0]) + self.ahead_s), int(answer[1])]
 
     def monotonic(self) -> float:
-        """Return this machine's monotonic clock, on which the answers take that long."""
+        """Return the time of a monotonic clock on which each answer takes `round_trip_s`."""
         return time.monotonic() + self.waited_s
 
     def time(self) -> float:
@@ -79,7 +79,7 @@ def reply_of(queue: Queue, worker: Worker, deadline: float) -> Reply:
 
 
 class TestClock:
-    def test_it_is_redis_own_whatever_the_machine_says(self, broker: OtherClock) -> None:
+    def test_it_shows_redis_time_whatever_the_machine_says(self, broker: OtherClock) -> None:
         clock = Clock(broker)
         clock.measure()
         before, now, after = broker.time(), clock.now(), broker.time()
@@ -103,7 +103,7 @@ class TestClock:
         clock.measure()
         assert clock.error_s == 0.25
 
-    def test_one_that_cannot_be_known_is_not_used(self, broker: OtherClock) -> None:
+    def test_an_inexact_measurement_is_not_used(self, broker: OtherClock) -> None:
         broker.round_trip_s = 2.5
         clock = Clock(broker, broker.monotonic)
         with pytest.raises(Unavailable, match="deadlines need 1 s"):
@@ -116,7 +116,7 @@ class TestClock:
 
 class TestWorker:
     @pytest.mark.parametrize("ahead_s", [WRONG_S, -WRONG_S])
-    def test_a_wrong_clock_expires_no_job_and_computes_none_too_late(
+    def test_with_a_wrong_clock_jobs_expire_at_their_deadlines(
         self, other: Worker, broker: OtherClock, queue: Queue, ahead_s: float
     ) -> None:
         broker.ahead_s = ahead_s
@@ -149,7 +149,7 @@ class TestWorker:
 
 
 class TestClient:
-    def test_a_call_tells_how_long_it_waits_and_no_time_of_this_machine(self, client: Client) -> None:
+    def test_a_call_sends_its_timeout_and_no_time_of_this_machine(self, client: Client) -> None:
         queue = queue_of(client)
         with ThreadPoolExecutor(1) as threads:
             calling = threads.submit(client.call, Search(["storm"]), timeout_s=60)

@@ -1,4 +1,4 @@
-"""Connections to Redis: kept, and replaced when they break; scripts."""
+"""Connections to Redis are kept, limited, and replaced when they break; and scripts are sent over them."""
 
 import asyncio
 from collections.abc import Iterator
@@ -62,7 +62,9 @@ class TestCommands:
 
 
 class TestBreaking:
-    def test_one_that_redis_has_closed_is_replaced_without_a_word(self, own_redis: RedisServer, broker: Broker) -> None:
+    def test_a_connection_that_redis_has_closed_is_replaced_silently(
+        self, own_redis: RedisServer, broker: Broker
+    ) -> None:
         broker.ping()
         with redis.Redis.from_url(own_redis.url) as other:
             assert other.client_kill_filter(_type="normal", skipme=True) >= 1
@@ -77,14 +79,14 @@ class TestBreaking:
         assert answers == [b"PONG"]
         impatient.close()
 
-    def test_a_large_command_has_the_time_that_its_bytes_take(self, own_redis: RedisServer, broker: Broker) -> None:
-        impatient = Broker.connect(own_redis.plain_url, answer_s=1)  # and six seconds more for six megabytes
+    def test_a_large_command_has_more_time(self, own_redis: RedisServer, broker: Broker) -> None:
+        impatient = Broker.connect(own_redis.plain_url, answer_s=1)  # plus six seconds for six megabytes
         broker.execute("CLIENT", "PAUSE", 2_000)
         assert impatient.execute("SET", "a", bytes(6_000_000)) == b"OK"
         impatient.close()
 
     def test_a_process_sends_one_large_command_at_a_time_beside_small_ones(self, own_redis: RedisServer) -> None:
-        """On a slow link the first one takes seconds, and small ones are answered meanwhile."""
+        """On a slow link a large command takes seconds, and small commands are answered meanwhile."""
         sent: list[int] = []
         link, admin = Proxy(own_redis.port, bytes_per_s=2_000_000), redis.Redis.from_url(own_redis.url)
         with link, admin, ThreadPoolExecutor(4) as threads:
@@ -98,10 +100,10 @@ class TestBreaking:
         assert max(sent) == 1
 
     def test_silence_while_a_large_command_is_under_way_is_no_outage(self, own_redis: RedisServer) -> None:
-        """Redis runs another program's command: the large one has the time of its bytes, and small ones try on."""
+        """While Redis lets all writes wait, the large one has time for its bytes, and small ones may still be tried."""
         with redis.Redis.from_url(own_redis.url) as admin, ThreadPoolExecutor(1) as threads:
             impatient = Broker.connect(own_redis.plain_url, answer_s=0.5)
-            admin.client_pause(600_000, all=False)  # writes alone
+            admin.client_pause(600_000, all=False)  # only writes
             large = threads.submit(impatient.execute, "SET", "large", bytes(30_000_000))
             wait_until(lambda: num_in_hand(admin) == 1)
             with pytest.raises(Unavailable):
@@ -136,7 +138,7 @@ class TestBound:
                 broker.execute("RPUSH", "list", "x")
             assert [result.result() for result in results] == [[b"list", b"x"]] * 20
 
-    def test_a_thread_that_waits_for_long_is_told(
+    def test_a_thread_that_waits_too_long_gets_an_error(
         self, broker: Broker, two: Broker, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with ThreadPoolExecutor(2) as threads:
@@ -151,7 +153,7 @@ class TestBound:
             assert [result.result() for result in results] == [[b"list", b"x"]] * 2
         two.ping()
 
-    def test_a_library_gets_one_of_few_that_the_url_allows(self, broker: Broker, own_redis: RedisServer) -> None:
+    def test_a_library_gets_a_connection_if_the_url_allows_few(self, broker: Broker, own_redis: RedisServer) -> None:
         with closing(Broker.connect(f"{own_redis.url}&max_connections=4")) as few, ThreadPoolExecutor(4) as threads:
             results = [threads.submit(few.execute, "BLPOP", "list", 0, block_s=PATIENCE_S) for _ in range(4)]
             for _ in results:
@@ -169,7 +171,7 @@ class TestBound:
 
 
 def num_in_hand(admin: "redis.Redis") -> int:
-    """Return how many connections have sent a large command, or a part of it, that Redis has not run."""
+    """Return the number of connections with a large command that Redis has received in part and has not run."""
     return sum(int(client["qbuf"]) + int(client["argv-mem"]) > 500_000 for client in admin.client_list())
 
 
@@ -192,7 +194,7 @@ class TestScripts:
             queue.put("interactive", [Embed(["storm"])])
         assert queue.backlog()["interactive"] == 2
 
-    def test_its_error_is_an_outcome_beside_the_others(self, broker: Broker) -> None:
+    def test_an_error_of_a_script_does_not_stop_the_others(self, broker: Broker) -> None:
         broker.execute("SET", "a", "no number")
         script = Script.of("return cmsgpack.pack(redis.call('INCR', KEYS[1]))")
         failed, done = broker.run_many(script, [ScriptCall(["a"], {}), ScriptCall(["b"], {})])
@@ -202,7 +204,7 @@ class TestScripts:
             broker.run(script, ["a"], {})
 
 
-def test_no_option_of_the_url_changes_how_answers_are_read(own_redis: RedisServer) -> None:
+def test_options_of_the_url_do_not_change_how_answers_are_read(own_redis: RedisServer) -> None:
     url = f"{own_redis.url}&protocol=3&decode_responses=True"
 
     async def ask() -> Any:

@@ -1,4 +1,4 @@
-"""The Redis that `shoal serve` starts: the choice of its program, and its message for data that it cannot read."""
+"""The Redis that `shoal serve` starts: the choice of its program and port, its options, and why it ended."""
 
 import os
 import socket
@@ -30,7 +30,7 @@ except ShoalError as error:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Return settings with a home of the test's own and a free port for the server."""
+    """Return settings with a temporary home folder and a free port for the server."""
     return Settings(home=str(tmp_path / "home"), redis_port=free_port())
 
 
@@ -42,24 +42,24 @@ def program(folder: Path, name: str, version: str) -> Path:
 
 
 def choose(home: Path, *folders: Path) -> str:
-    """Return the server that is chosen without the wheel and with these folders on the PATH, or the error."""
+    """Return the chosen server, or the error, without the wheel and with these folders on the PATH."""
     environment = os.environ | {"PATH": os.pathsep.join(map(str, folders)), "PYTHONPATH": str(ROOT / "shared")}
     command = [sys.executable, "-S", "-c", CHOOSE, str(home)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
 
 
 class TestChoice:
-    def test_without_it_one_on_the_path_is_used(self, tmp_path: Path) -> None:
+    def test_without_the_wheel_a_server_on_the_path_is_used(self, tmp_path: Path) -> None:
         redis = program(tmp_path, "redis-server", "7.0.15")
         assert choose(tmp_path / "home", tmp_path) == str(redis)
         valkey = program(tmp_path, "valkey-server", "9.1.2")
         assert choose(tmp_path / "home", tmp_path) == str(valkey)
 
-    def test_without_any_the_error_names_the_remedies(self, tmp_path: Path) -> None:
+    def test_without_a_server_the_error_names_the_remedies(self, tmp_path: Path) -> None:
         message = choose(tmp_path / "home", tmp_path)
         assert all(remedy in message for remedy in ("[embedded]", "valkey-server", "--redis-url"))
 
-    def test_one_too_old_for_the_data_is_not_started(self, tmp_path: Path) -> None:
+    def test_a_server_too_old_for_the_data_is_not_started(self, tmp_path: Path) -> None:
         program(tmp_path, "redis-server", "6.2.14")
         folder = tmp_path / "home" / "redis"
         (folder / "appendonlydir").mkdir(parents=True)
@@ -78,7 +78,7 @@ class TestChoice:
 
 
 class TestPort:
-    def test_the_last_one_is_taken_again_unless_another_program_has_it(self, settings: Settings) -> None:
+    def test_the_last_port_is_used_again_unless_another_program_has_it(self, settings: Settings) -> None:
         settings.home_folder.mkdir()
         embedded.save_port(settings)
         anew = replace(settings, redis_port=0)
@@ -87,13 +87,13 @@ class TestPort:
             assert embedded.choose_port(anew) not in (0, settings.redis_port)
         assert [path.name for path in settings.home_folder.iterdir()] == [PORT_FILE]
 
-    def test_one_that_is_chosen_and_taken_is_refused(self, settings: Settings) -> None:
+    def test_a_configured_port_that_is_taken_is_refused(self, settings: Settings) -> None:
         taken = pytest.raises(PortInUse, match=f"port {settings.redis_port}, .* choose another --redis-port")
         with socket.create_server((embedded.HOST, settings.redis_port)), taken:
             embedded.choose_port(settings)
 
 
-def test_it_keeps_what_is_written_and_listens_on_loopback_only(tmp_path: Path) -> None:
+def test_it_writes_to_disk_and_listens_on_loopback_only(tmp_path: Path) -> None:
     command = embedded.command(Settings(home=str(tmp_path), redis_port=7000))
     options = dict(zip(command[1::2], command[2::2], strict=True))
     assert options["--bind"] == "127.0.0.1"
@@ -116,7 +116,7 @@ class TestWhyItEnded:
             ("appendonly.aof.manifest", b"no manifest\n"),
         ],
     )
-    def test_data_of_another_version_or_that_is_damaged_is_named_with_the_remedies(
+    def test_unreadable_data_is_reported_with_the_remedies(
         self, settings: Settings, name: str, contents: bytes
     ) -> None:
         command = embedded.command(settings)
@@ -132,7 +132,7 @@ class TestWhyItEnded:
         words = (f"cannot read the data in {folder.parent}", "--home", "--redis-url")
         assert all(word in reason for word in words)
 
-    def test_a_full_disk_is_said_with_a_remedy(self, settings: Settings) -> None:
+    def test_a_full_disk_is_reported_with_a_remedy(self, settings: Settings) -> None:
         embedded.command(settings)
         embedded.log_file(settings).write_text("1:M 1 Jan 2026 # Write error on disk: No space left on device\n")
         assert "make room, or choose another --home" in embedded.why_it_ended(settings)

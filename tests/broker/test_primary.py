@@ -1,4 +1,4 @@
-"""Redis as large users run it: a primary that Sentinels watch, and a cluster of which one node has the pool."""
+"""Redis with a primary that can change: one that Sentinels watch, or the node of a cluster that has the pool's keys."""
 
 import asyncio
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def sentinels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGroup
         yield group
 
 
-#: For tests that each kind of group passes.
+#: Runs a test once for each kind of group.
 KINDS = pytest.mark.parametrize("kind", ["cluster", pytest.param("sentinels", marks=pytest.mark.wide)])
 
 
@@ -83,7 +83,7 @@ def test_while_a_slot_is_moved_key_by_key_the_pool_is_away_and_nothing_is_writte
         broker.pipeline(*(["SET", f"{KEY}{n}", "kept"] for n in range(100)))
         before, jobs = cluster.primary(), num_jobs(cluster)
         cluster.move(key_by_key=True, meanwhile=write)
-        wait_until(lambda: cluster.primary() != before)  # nodes tell each other
+        wait_until(lambda: cluster.primary() != before)  # the nodes learn it from each other
         assert broker.execute("GET", f"{KEY}7") == b"kept"
         assert (len(refused), num_jobs(cluster)) == (2, jobs)
 
@@ -94,7 +94,7 @@ def num_jobs(cluster: RunningGroup) -> int:
 
 
 @pytest.mark.wide
-def test_a_command_that_waits_in_a_node_which_loses_the_pool_fails_and_the_next_one_goes_on(
+def test_a_blocked_command_fails_if_its_node_loses_the_pool_and_the_next_goes_on(
     cluster: RunningGroup,
 ) -> None:
     with closing(Broker.connect(cluster.url)) as broker:
@@ -105,7 +105,7 @@ def test_a_command_that_waits_in_a_node_which_loses_the_pool_fails_and_the_next_
         with pytest.raises(Unavailable), broker.translated():
             waiting.end()
         wait_until(lambda: succeeds(broker, "RPUSH", KEY, "x"))
-        wait_until(lambda: cluster.primary() != before)  # nodes tell each other
+        wait_until(lambda: cluster.primary() != before)  # the nodes learn it from each other
         broker.execute("DEL", KEY)
 
 
@@ -126,13 +126,13 @@ def test_after_a_failover_the_new_primary_is_asked(kind: str, request: pytest.Fi
             group.kill(former)
         wait_until(lambda: succeeds(broker, "SET", KEY, 2))
         wait_until(lambda: group.primary() != former)
-        group.start(former)  # it is a replica from now on
+        group.start(former)  # as a replica
         wait_until(group.is_complete)
         assert asyncio.run(get()) == b"2"
 
 
 @pytest.mark.wide
-def test_sentinels_that_are_away_or_know_no_such_service_are_told(sentinels: RunningGroup) -> None:
+def test_sentinels_that_are_away_or_do_not_know_the_service_are_reported(sentinels: RunningGroup) -> None:
     nodes = sentinels.url.rpartition("/")[0]
     for url in (f"{nodes}/another/0", "redis+sentinel://127.0.0.1:1/shoal"):
         with closing(Broker.connect(url)) as broker, pytest.raises(Unavailable, match="No master found"):
@@ -144,7 +144,7 @@ def test_sentinels_that_are_away_or_know_no_such_service_are_told(sentinels: Run
 def test_workers_and_clients_go_on_after_a_failover(
     kind: str, request: pytest.FixtureRequest, tiny_source: Path, home: Path, tmp_path: Path
 ) -> None:
-    """All that was replicated is answered, and all that is accepted afterwards."""
+    """Jobs that were replicated before the failover are answered, and jobs that are accepted after it."""
     group: RunningGroup = request.getfixturevalue(kind)
     settings = {"redis_url": group.url, "model": tiny_source, "home": home, "cache_mb": 0}
     with ExitStack() as stack:

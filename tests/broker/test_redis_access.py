@@ -1,4 +1,4 @@
-"""Access to Redis: passwords, password files, TLS with certificates of both sides; and passwords are never shown."""
+"""Access to Redis by passwords, password files and TLS with certificates on both sides. Passwords are never shown."""
 
 import shutil
 import subprocess
@@ -24,7 +24,7 @@ SECRET = "guess"
 
 
 def use(url: str) -> str:
-    """Ask Redis as a thread does, put a job from an event loop, and return its status."""
+    """Ask Redis from a thread, put a job from an event loop, and return the job's status."""
     with Client(url) as client:
         queue_of(client).ping()
         job = client.submit("embed", "storm")
@@ -41,7 +41,7 @@ def answers(client: Client) -> bool:
 
 
 def check_refused(url: str, words: str) -> None:
-    """Check that neither a thread nor a task of an event loop gets in, and that both are told these words."""
+    """Check that Redis refuses a thread and a task of an event loop, and that both errors have these words."""
     with Client(url) as client:
         for ask in (queue_of(client).ping, lambda: client.submit("embed", "storm")):
             with pytest.raises(Unavailable, match=words) as refusal:
@@ -65,7 +65,7 @@ class TestPassword:
         check_refused(locked.url, "put the password into the Redis URL")
         check_refused(with_password(locked.url, SECRET), "check the user and the password")
 
-    def test_in_a_file(self, locked: RedisServer, tmp_path: Path) -> None:
+    def test_the_password_may_be_in_a_file(self, locked: RedisServer, tmp_path: Path) -> None:
         file = tmp_path / "pass word"
         url = f"{locked.url}&password_file={quote(str(file))}"
         check_refused(url, "check its path")
@@ -75,7 +75,7 @@ class TestPassword:
         file.write_text(SECRET)
         check_refused(url, "check the user and the password")
 
-    def test_one_that_changes_is_read_again(self, locked: RedisServer, tmp_path: Path) -> None:
+    def test_a_password_file_that_changes_is_read_again(self, locked: RedisServer, tmp_path: Path) -> None:
         file = tmp_path / "password"
         file.write_text(PASSWORD)
         with Client(f"{locked.url}&password_file={file}") as client:
@@ -104,7 +104,7 @@ class TestUrl:
             f"redis+other://:{SECRET}@host",
         ],
     )
-    def test_one_that_cannot_be_read_is_refused_and_not_shown(self, url: str) -> None:
+    def test_an_unreadable_url_is_refused_and_not_shown(self, url: str) -> None:
         with pytest.raises(Unavailable, match="write redis://host:port/db") as raised:
             connect(url)
         assert SECRET not in str(raised.value)
@@ -120,7 +120,7 @@ class TestUrl:
             (f"redis+cluster://:{SECRET}@x@[::1]:7000,b", "redis+cluster://[::1]:7000,b"),
         ],
     )
-    def test_what_is_shown_of_one(self, url: str, safe: str) -> None:
+    def test_a_url_is_shown_without_secrets(self, url: str, safe: str) -> None:
         assert shown(url) == safe
 
     @pytest.mark.wide
@@ -147,7 +147,7 @@ class TestUrl:
 
 
 def speaks_tls(program: str) -> bool:
-    """Return True if the server was built with TLS: it misses its certificate then, and not the protocol."""
+    """Return True if the server was built with TLS. It then complains that it has no certificate."""
     command = [program, "--port", "0", "--tls-port", str(free_port())]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     return "Failed to configure TLS" in done.stdout
@@ -157,7 +157,7 @@ def speaks_tls(program: str) -> bool:
 class TestTls:
     @pytest.fixture
     def files(self, tmp_path: Path) -> Path:
-        """Certificates of an authority, a server, a server at another address and a client, and a stranger's."""
+        """Make certificates of an authority, of two servers and a client, which it signs, and of a stranger."""
         certificate(tmp_path, "ca")
         certificate(tmp_path, "server", "ca")
         certificate(tmp_path, "elsewhere", "ca", "IP:127.0.0.2")
@@ -167,7 +167,7 @@ class TestTls:
 
     @pytest.fixture
     def server(self, files: Path) -> Iterator[RedisServer]:
-        """A Redis that speaks TLS only, and only with clients that have a certificate of the same authority."""
+        """Return a Redis that only speaks TLS, and only with clients that have a certificate of its authority."""
         programs = (redis_program(), shutil.which("redis-server"), shutil.which("valkey-server"))
         program = next((program for program in programs if program and speaks_tls(program)), None)
         if not program:
@@ -186,7 +186,7 @@ class TestTls:
         patience = f"socket_timeout={PATIENCE_S}&socket_connect_timeout={PATIENCE_S}"
         return f"rediss://127.0.0.1:{server.port}/0?{options}&{patience}"
 
-    def test_with_certificates_on_both_sides(self, server: RedisServer) -> None:
+    def test_certificates_on_both_sides_let_a_client_in(self, server: RedisServer) -> None:
         assert use(server.url) == "queued"
         done = run("status", redis_url=server.url)
         assert "1 unanswered jobs" in done.stdout
@@ -219,7 +219,7 @@ class TestTls:
     def test_a_server_that_cannot_be_trusted_is_not_spoken_to(self, server: RedisServer, files: Path) -> None:
         for url in (f"rediss://127.0.0.1:{server.port}/0", server.url.replace("ca.pem", "stranger.pem")):
             check_refused(url, "certificate verify failed")
-        with redis.Redis.from_url(server.url) as connection:  # the certificate names another address from now on
+        with redis.Redis.from_url(server.url) as connection:  # its certificate names another address from now on
             files_of = ("tls-key-file", f"{files}/elsewhere.key", "tls-cert-file", f"{files}/elsewhere.pem")
             connection.config_set(*files_of)
         check_refused(server.url, "certificate verify failed")

@@ -1,4 +1,4 @@
-"""docs/redis-users.acl on a real server: each user may do what it does, and nothing that it does not."""
+"""docs/redis-users.acl on a real server: each user has permission for what it needs, and for nothing else."""
 
 import hashlib
 import json
@@ -44,7 +44,7 @@ from shoal_workers.service.service import about
 
 ACL = ROOT / "docs" / "redis-users.acl"
 
-#: A producer in JavaScript, and what it finds: see there.
+#: A producer in JavaScript, and the values that it must print.
 PRODUCER = TESTS / "shared/clients/producer.mjs"
 FOUND = {
     "replies": ["done", "done", "done", "failed", "cancelled"],
@@ -78,15 +78,15 @@ FOUND = {
     "knowsNoScript": True,
 }
 
-#: Whether the server is older than Redis 7, which has rules for reading alone.
+#: Whether the server is older than Redis 7, and so has no rules that only allow reading.
 IS_OLD = " v=6." in subprocess.run([redis_program(), "--version"], capture_output=True, text=True, check=True).stdout
 
-#: The keys of a call for an answer, and those of long jobs and changes of indexes, by their names in `Keys`.
+#: The keys of jobs, the keys of long jobs and changes of indexes, and all keys, by their names in `Keys`.
 _JOBS = {"lane", "held", "suspects", "replies", "result", "unread", "unread_load", "record", "once"}
 _LONG = {"long_jobs", "long_jobs_of", "deleted_build", "changes", "changed"}
 _ALL = {name for name in dir(Keys()) if not name.startswith("_")}
 
-#: By user, the keys that it writes, and those that it only reads (SECURITY.md). A new key is in `_ALL` alone.
+#: For each user, the keys that it writes and the keys that it only reads (SECURITY.md). A new key is only in `_ALL`.
 ACCESS = {
     "shoal-api": (_JOBS | _LONG | {"rates", "dead"}, _ALL),
     "shoal-jobs": (_JOBS | _LONG, _ALL),
@@ -94,21 +94,21 @@ ACCESS = {
     "shoal-worker": (_ALL, _ALL),
 }
 
-#: Sends a request with a key.
+#: A function that sends a request with an API key.
 Ask = Callable[..., Answer]
 
-#: Commands that only the watch itself sends.
+#: The word by which a watch ends itself.
 END = "the watch ends"
 
-#: Commands that no test here makes a user send: a worker counts dead letters, and deletes those that are over 10,000.
+#: Commands that no test here makes a user send: a worker deletes dead letters if there are over 10,000.
 RARE = {"shoal-worker": {"xdel", "xlen"}}
 
-#: Commands whose first argument is a command of its own.
+#: Commands that have subcommands.
 CONTAINERS = ("client", "script", "xgroup", "xinfo")
 
 
 class Place(NamedTuple):
-    """A Redis with the users of the file; `api` is reached on a socket in the file system, to tell the two apart."""
+    """A Redis with the users of the file. The user `api` connects over a Unix socket, so that `Watch` recognises it."""
 
     server: RedisServer
     api: str
@@ -136,7 +136,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 class Watch:
-    """The commands of each user, known by the socket that they come through."""
+    """The commands of each user, which is recognised by the kind of its socket."""
 
     def __init__(self, url: str):
         self.used: dict[str, set[str]] = defaultdict(set)
@@ -160,7 +160,7 @@ class Watch:
         with redis.Redis.from_url(self._url, socket_timeout=None) as connection, connection.monitor() as monitor:
             self._is_watching.set()
             while END not in (seen := monitor.next_command())["command"]:
-                if seen["client_type"] != "lua":  # what a script does is done by the one who runs it
+                if seen["client_type"] != "lua":  # a script's commands are the commands of the user who runs it
                     user = "shoal-api" if seen["client_type"] == "unix" else "shoal-worker"
                 self.used[user].add(named(seen["command"].lower().split()))
 
@@ -175,7 +175,7 @@ def granted() -> dict[str, set[str]]:
 
 
 class Runner(Process):
-    """A runner with the long jobs of the tests."""
+    """A runner that knows the kinds of long jobs in `long_job_tasks`."""
 
     def __init__(self, log: Path, **settings: Any):
         self.log = log
@@ -215,7 +215,7 @@ def use_long_jobs(url: str) -> None:
 
 
 def use_clients(place: Place) -> None:
-    """Do what programs do that put jobs, while the only workers are three that die of a job."""
+    """Use Redis like programs that put jobs, and like three workers that die of a job."""
     lane, result = Keys().lane("interactive"), Keys().result("by-hand")
     for url in (place.api.replace("db=0", "db=1"), place.worker.replace("/0", "/1")):
         with connect(url) as elsewhere:
@@ -234,7 +234,7 @@ def use_clients(place: Place) -> None:
     use_long_jobs(place.api)
     with Client(place.api, timeout_s=0.05) as client:
         assert client.submit("embed", "storm").cancel() == "cancelled"
-        client.submit("embed", ["storm"] * 33)  # for the worker
+        client.submit("embed", ["storm"] * 33)  # a worker does it later
         with pytest.raises(Timeout):
             client.submit("embed", "storm").result()
     with closing(Queue.connect(place.worker, Keys())) as queue:
@@ -243,7 +243,7 @@ def use_clients(place: Place) -> None:
             refused.submit("embed", "storm")
         set_limits(queue, LaneLimits())
     with Client(place.api, timeout_s=0.05) as client, pytest.raises(Timeout):
-        client.embed("storm")  # it is withdrawn
+        client.embed("storm")  # is withdrawn after the timeout
 
 
 def use_changes(place: Place) -> None:
@@ -295,7 +295,7 @@ def use_api(caller: Ask, admin: Ask, limited: Ask) -> None:
 
 
 @pytest.mark.wide
-def test_each_user_may_do_what_it_does_and_nothing_else(
+def test_users_have_all_permissions_that_they_need_and_no_others(
     place: Place, tiny_source: Path, home: Path, index_folder: Path, tmp_path: Path
 ) -> None:
     port, key_file = free_port(), tmp_path / "keys"
@@ -317,8 +317,10 @@ def test_each_user_may_do_what_it_does_and_nothing_else(
             use_api(*callers)
             push_and_wait(place)
             take_result(place)
-            wait_until(lambda: "zrem" in watch.used["shoal-worker"])  # it has seen that the result is gone
-            wait_until(lambda: succeeds(quick, "/info") and "rename" in watch.used["shoal-api"])  # in another window
+            wait_until(lambda: "zrem" in watch.used["shoal-worker"])  # the worker has noticed that the result is gone
+            wait_until(
+                lambda: succeeds(quick, "/info") and "rename" in watch.used["shoal-api"]
+            )  # in another window of the rate limit
             status = run("status", redis_url=place.api)
             assert "workers alive: 1" in status.stdout
             worker.kill()
@@ -336,7 +338,7 @@ def test_each_user_may_do_what_it_does_and_nothing_else(
 
 
 @pytest.mark.wide
-def test_the_runner_may_do_what_it_does(place: Place, tmp_path: Path) -> None:
+def test_the_runner_has_all_permissions_that_it_needs(place: Place, tmp_path: Path) -> None:
     runner_url = place.api.replace("shoal-api:api", "shoal-jobs:jobs")
     url = place.worker.replace("shoal-worker:worker", "shoal-api:api")
     submitter = LongJobs(Settings(redis_url=url), KINDS)

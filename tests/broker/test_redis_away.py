@@ -1,4 +1,4 @@
-"""Redis gone, silent, or back without its data: clients and workers know at once, and go on when it is back."""
+"""Redis is gone, silent, or back without its data: clients and workers learn it at once, and go on when it is back."""
 
 import asyncio
 from collections.abc import Iterator
@@ -17,14 +17,13 @@ from shoal.broker import async_connection, circuit_breaker
 from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.async_connection import ConnectionMaker
 from shoal.contract.jobs import LANES
-from shoal.contract.keys import Keys
 from shoal.errors import Unavailable
 from shoal.operations import Embed
 
 
 @pytest.fixture
 def proxy(own_redis: RedisServer) -> Iterator[Proxy]:
-    """The way to a Redis of the test's own."""
+    """Return a proxy of a Redis that only this test uses."""
     with Proxy(own_redis.port) as proxy:
         yield proxy
 
@@ -38,40 +37,37 @@ async def test_the_loop_runs_while_redis_does_not_answer(proxy: Proxy) -> None:
         for _ in range(100):
             await asyncio.sleep(0)
         assert not any(task.done() for task in tasks)
-        proxy.release()  # which a blocked loop would never come to
+        proxy.release()  # a blocked event loop would never come here
         assert await outcomes(tasks) == [set()] * 3
 
 
-def test_tasks_that_wait_learn_that_redis_went_and_it_goes_on_when_it_is_back(own_redis: RedisServer) -> None:
-    queue = Queue.connect(own_redis.url, Keys())
-
+def test_tasks_that_wait_learn_that_redis_went_and_later_calls_go_on(own_redis: RedisServer, own_queue: Queue) -> None:
     async def use() -> None:
-        async with async_client(queue, own_redis.url) as client:
+        async with async_client(own_queue, own_redis.url) as client:
             handle = await client.submit("embed", "storm", lane="bulk")
             tasks = [asyncio.create_task(client.embed("storm")) for _ in range(20)]
             tasks.append(asyncio.create_task(client.embed(["storm"] * 40)))
-            await wait_for(lambda: num_interactive(queue) == 22)
+            await wait_for(lambda: num_interactive(own_queue) == 22)
             waiting = asyncio.create_task(handle.result())
-            await wait_for(lambda: queue.redis.hexists(queue.keys.record(handle.id), "watchers"))
+            await wait_for(lambda: own_queue.redis.hexists(own_queue.keys.record(handle.id), "watchers"))
             own_redis.stop()
             for error in await outcomes([*tasks, waiting]):
                 assert isinstance(error, Unavailable)
             with pytest.raises(Unavailable, match="check that it runs"):
                 await client.embed("storm")
             own_redis.start()
-            with answering(queue):
+            with answering(own_queue):
                 assert np.array_equal(await client.embed("storm"), [5])
                 assert (await handle.result()).tokens == [5]
 
     asyncio.run(use())
-    queue.close()
 
 
 @in_loop
 async def test_connections_that_redis_has_closed_are_replaced(own_redis: RedisServer) -> None:
     broker = AsyncBroker(ConnectionMaker(own_redis.url))
     with redis.Redis.from_url(own_redis.url) as admin:
-        for block_s in (0.0, 1.0):  # over the shared connection, and over one that a task has for itself
+        for block_s in (0.0, 1.0):  # over the shared connection, and over a task's own
             assert await broker.execute("PING", block_s=block_s) == b"PONG"
             admin.client_kill_filter(_type="normal", skipme=True)
             assert await broker.execute("PING", block_s=block_s) == b"PONG"
@@ -79,7 +75,7 @@ async def test_connections_that_redis_has_closed_are_replaced(own_redis: RedisSe
 
 
 @in_loop
-async def test_while_it_is_silent_all_fail_at_once(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_while_redis_is_silent_all_commands_fail_at_once(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = AsyncBroker(ConnectionMaker(url_of(proxy), PATIENCE_S))
     assert await broker.execute("PING", block_s=PATIENCE_S) == b"PONG"
     monkeypatch.setattr(circuit_breaker, "TRY_EVERY_S", PATIENCE_S)
@@ -89,12 +85,12 @@ async def test_while_it_is_silent_all_fail_at_once(proxy: Proxy, monkeypatch: py
         await broker.execute("PING", block_s=-PATIENCE_S)  # its time is over at once
     proxy.release()
     for error in await outcomes([asyncio.create_task(broker.execute("PING")) for _ in range(20)]):
-        assert isinstance(error, Unavailable)  # although it would be answered
+        assert isinstance(error, Unavailable)  # although Redis would answer
     await broker.close()
 
 
 @in_loop
-async def test_a_connection_that_opens_and_stays_silent_takes_the_time_of_an_answer(proxy: Proxy) -> None:
+async def test_a_connection_that_opens_and_stays_silent_fails_after_the_time_of_an_answer(proxy: Proxy) -> None:
     limits = f"socket_connect_timeout={PATIENCE_S}&socket_timeout=0.05"
     broker = AsyncBroker(ConnectionMaker(f"redis://127.0.0.1:{proxy.port}/0?{limits}"))
     proxy.hold()
@@ -104,7 +100,7 @@ async def test_a_connection_that_opens_and_stays_silent_takes_the_time_of_an_ans
     await broker.close()
 
 
-def test_tasks_that_wait_while_one_cannot_connect_learn_it_together(own_redis: RedisServer) -> None:
+def test_tasks_that_wait_while_one_cannot_connect_all_get_the_error(own_redis: RedisServer) -> None:
     async def use() -> None:
         broker = AsyncBroker(ConnectionMaker(own_redis.url.replace("//", "//:wrong@")))
         for error in await outcomes([asyncio.create_task(broker.execute("PING")) for _ in range(20)]):
@@ -139,7 +135,21 @@ async def test_after_a_task_that_tried_was_cancelled_another_may_try(
 
 
 @in_loop
-async def test_an_answer_that_came_while_something_held_the_loop_up_is_read(
+async def test_a_cancelled_command_does_not_fail_the_next_one(proxy: Proxy) -> None:
+    broker = AsyncBroker(ConnectionMaker(url_of(proxy), PATIENCE_S))
+    assert await broker.execute("PING") == b"PONG"
+    proxy.hold()
+    cancelled, waiting = (asyncio.create_task(broker.execute("PING")) for _ in range(2))
+    await asyncio.sleep(0)  # both are sent over the shared connection
+    cancelled.cancel()
+    assert [type(error) for error in await outcomes([cancelled])] == [asyncio.CancelledError]
+    proxy.release()
+    assert await waiting == b"PONG"
+    await broker.close()
+
+
+@in_loop
+async def test_an_answer_that_came_while_the_loop_was_delayed_is_read(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(async_connection, "LATE_S", PATIENCE_S)
@@ -181,7 +191,7 @@ def test_a_connection_that_is_left_at_a_replica_ends_no_command_at_the_primary(
         asyncio.run(use(proxy, former, primary))
 
 
-def test_a_redis_that_came_back_empty_is_used_as_a_new_one(queue: Queue) -> None:
+def test_a_redis_that_came_back_empty_is_used_like_a_new_one(queue: Queue) -> None:
     queue.put("interactive", [Embed(["storm"])])
     taken = queue.take("a", LANES, 1)
     queue.redis.delete(*queue.redis.keys(f"{queue.keys.root}:*".replace("{", "[{]")))

@@ -1,4 +1,4 @@
-"""A primary and a replica of it, which takes over while connections still lead to the former primary."""
+"""A replica takes over from its primary, while connections still lead to the former primary."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +21,7 @@ from shoal.errors import Unavailable
 
 
 class Pair(NamedTuple):
-    """A primary and its replica; `entrance` leads to the primary, `link` is what the replica follows it through."""
+    """A primary and its replica. Clients reach the primary through `entrance`, and the replica through `link`."""
 
     primary: RedisServer
     replica: RedisServer
@@ -50,11 +50,11 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         follow(replica, link.port)
         yield Pair(primary, replica, entrance, link)
     for server in servers:
-        server.stop(SIGKILL)  # one that has just become a replica may refuse to stop while it writes its first log
+        server.stop(SIGKILL)  # a new replica may refuse to stop otherwise, while it writes its first log
 
 
 def follow(replica: RedisServer, port: int) -> None:
-    """Makes it the replica of the Redis at the port, and waits until it has all its data."""
+    """Make `replica` a replica of the Redis at the port, and wait until it has all data."""
     with redis.Redis.from_url(replica.url) as connection:
         connection.replicaof("127.0.0.1", port)
         wait_until(lambda: connection.info("replication")["master_link_status"] == "up")
@@ -71,7 +71,7 @@ def test_workers_and_clients_leave_a_primary_that_was_demoted(
         with Load(client) as load:
             wait_until(lambda: len(load.accepted) > 100)
             pair.fail_over()
-            follow(pair.primary, pair.replica.port)  # all of Shoal's connections still lead to it
+            follow(pair.primary, pair.replica.port)  # Shoal's connections still lead to it
             num_before = len(load.accepted)
             wait_until(lambda: len(load.accepted) > num_before + 100)
         with redis.Redis.from_url(pair.replica.url) as connection:
@@ -81,7 +81,7 @@ def test_workers_and_clients_leave_a_primary_that_was_demoted(
         assert [worker.terminate() for worker in workers] == [0, 0]
 
 
-def test_a_connection_to_what_was_the_primary_is_used_once_more_at_most(pair: Pair) -> None:
+def test_a_connection_to_the_former_primary_is_used_at_most_once_more(pair: Pair) -> None:
     with connect(pair.url) as connection:
         connection.set("a", 1)
         pair.fail_over()
@@ -93,7 +93,7 @@ def test_a_connection_to_what_was_the_primary_is_used_once_more_at_most(pair: Pa
 
 @pytest.mark.wide
 def test_min_replicas_bounds_it(pair: Pair) -> None:
-    """Jobs that are sent while the link to the replica is held up are lost with the primary."""
+    """Without the limit, jobs that are put while the replica gets no data would be lost with the primary."""
     with redis.Redis.from_url(pair.primary.url) as admin, Client(pair.url) as client:
         admin.config_set("min-replicas-to-write", 1)
         admin.config_set("min-replicas-max-lag", 1)
@@ -106,7 +106,7 @@ def test_min_replicas_bounds_it(pair: Pair) -> None:
 
 
 def test_a_producer_that_waits_loses_nothing(pair: Pair) -> None:
-    """`WAIT` on the connection of the put says whether a replica has it."""
+    """`WAIT` on the producer's connection says whether a replica has the job."""
     lane = Keys().lane("interactive")
     with redis.Redis.from_url(pair.url) as producer, ThreadPoolExecutor(1) as threads:
         producer.rpush(lane, b"1")

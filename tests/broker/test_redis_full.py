@@ -1,4 +1,4 @@
-"""Redis out of memory: nothing new is taken in, everything that was is answered, and with room it all goes on."""
+"""Redis out of memory: new jobs are refused, accepted jobs are answered, and with room everything goes on."""
 
 import json
 from collections.abc import Iterator
@@ -17,7 +17,6 @@ from service import service
 from shoal import Client
 from shoal.client.questions import Handle
 from shoal.contract.jobs import LANES
-from shoal.contract.keys import Keys
 from shoal.errors import Overloaded
 from shoal.operations import Embed
 from shoal.queue import scripts
@@ -25,7 +24,7 @@ from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.loop.worker import Worker
 
-#: Memory that a test leaves to itself.
+#: Bytes of memory that are left for the jobs of a test.
 ROOM_BYTES = 3_000_000
 
 
@@ -33,13 +32,6 @@ ROOM_BYTES = 3_000_000
 def admin(own_redis: RedisServer) -> Iterator["redis.Redis"]:
     with redis.Redis.from_url(own_redis.url) as connection:
         yield connection
-
-
-@pytest.fixture
-def queue(own_redis: RedisServer) -> Iterator[Queue]:
-    queue = Queue.connect(own_redis.url, Keys())
-    yield queue
-    queue.close()
 
 
 def limit(admin: "redis.Redis", room_bytes: int = ROOM_BYTES) -> None:
@@ -54,7 +46,7 @@ def fill(admin: "redis.Redis") -> None:
 
 
 def work(queue: Queue, encoder: Encoder) -> int:
-    """Has a worker of its own answer what waits; returns how many jobs that were."""
+    """Answer all jobs by a worker; return their number."""
     worker = Worker(queue.consumer(), encoder, {}, Bucketing(4_096))
     answered = 0
     while sum(queue.backlog().values()):
@@ -74,44 +66,44 @@ def submit_until_refused(client: Client, jobs: list[Handle]) -> None:
 
 
 def test_the_jobs_that_filled_it_are_all_answered(
-    own_redis: RedisServer, admin: "redis.Redis", queue: Queue, encoder: Encoder
+    own_redis: RedisServer, admin: "redis.Redis", own_queue: Queue, encoder: Encoder
 ) -> None:
-    text, output = "storm europe " * 2_000, "tokens"  # its reply is of about the job's size
+    text, output = "storm europe " * 2_000, "tokens"  # the reply is about as large as the job
     limit(admin)
     with Client(own_redis.url) as client:
         jobs = list(submitted(client, text, output))
         with pytest.raises(Overloaded, match="no memory left"):
-            submit_until_refused(client, jobs)  # smaller ones may still be taken in
+            submit_until_refused(client, jobs)  # smaller jobs may still be accepted
         assert len(jobs) > 50
-        assert work(queue, encoder) == len(jobs)
+        assert work(own_queue, encoder) == len(jobs)
         assert {job.status() for job in jobs} == {"done"}
         assert all(job.result().vectors is not None for job in jobs)
         assert client.submit("embed", text, output=output).status() == "queued"
 
 
-def test_a_worker_that_starts_meanwhile_is_known_and_answers(
-    own_redis: RedisServer, admin: "redis.Redis", queue: Queue, encoder: Encoder
+def test_a_worker_that_starts_while_redis_is_full_is_known_and_answers(
+    own_redis: RedisServer, admin: "redis.Redis", own_queue: Queue, encoder: Encoder
 ) -> None:
     with Client(own_redis.url) as client:
         job = client.submit("embed", "storm")
         admin.config_set("maxmemory", 1)
-        pool = Pool(queue.broker, queue.keys, alive_s=3_600)
+        pool = Pool(own_queue.broker, own_queue.keys, alive_s=3_600)
         pool.announce("new", {"state": "ready"})
         assert pool.ready() == {"new": {"state": "ready"}}
         pool.announce("new", {"state": "ready", "model": "tiny"})
         assert pool.workers()["new"]["model"] == "tiny"
-        assert work(queue, encoder) == 1
+        assert work(own_queue, encoder) == 1
         assert job.status() == "done"
         pool.leave("new")
         assert pool.workers() == {}
 
 
-def test_a_producer_without_shoal_is_told_by_the_code_of_redis(admin: "redis.Redis", queue: Queue) -> None:
+def test_a_producer_without_shoal_is_told_by_the_code_of_redis(admin: "redis.Redis", own_queue: Queue) -> None:
     arguments = msgpack.packb({"lane": "bulk", "client": "me", "jobs": [{"id": "a", "job": "x"}]})
     admin.config_set("maxmemory", 1)
     with pytest.raises(redis.OutOfMemoryError):
-        admin.eval(scripts.PUT.text, 1, queue.keys.root, arguments)
-    assert queue.backlog()["bulk"] == 0
+        admin.eval(scripts.PUT.text, 1, own_queue.keys.root, arguments)
+    assert own_queue.backlog()["bulk"] == 0
 
 
 @pytest.mark.wide
@@ -133,7 +125,7 @@ def test_the_service_refuses_stays_ready_and_recovers(
             assert "no memory left" in refused.body["error"]["message"]
             assert int({name.lower(): value for name, value in refused.headers.items()}["retry-after"]) >= 1
         beats = admin.pttl(client.keys.worker(worker_id))
-        wait_until(lambda: admin.pttl(client.keys.worker(worker_id)) > beats)  # it beats on
+        wait_until(lambda: admin.pttl(client.keys.worker(worker_id)) > beats)  # a new heartbeat
         wait_until(running.is_ready)
         assert "no memory left" not in json.dumps(running.ask("GET", "/info").body)
         admin.delete("filler")
@@ -143,22 +135,22 @@ def test_the_service_refuses_stays_ready_and_recovers(
 
 
 @pytest.mark.parametrize("policy", ["volatile-ttl", "noeviction"])
-def test_a_worker_that_starts_tells_a_policy_by_which_redis_forgets_jobs_or_results(
-    queue: Queue, admin: "redis.Redis", encoder: Encoder, policy: str, caplog: pytest.LogCaptureFixture
+def test_a_worker_that_starts_warns_of_a_policy_by_which_redis_evicts_jobs_or_results(
+    own_queue: Queue, admin: "redis.Redis", encoder: Encoder, policy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     admin.config_set("maxmemory-policy", policy)
     stopping = Event()
-    worker = Worker(queue.consumer(), encoder, {}, Bucketing(4_096), stopping=stopping, before_pass=stopping.set)
+    worker = Worker(own_queue.consumer(), encoder, {}, Bucketing(4_096), stopping=stopping, before_pass=stopping.set)
     with caplog.at_level("WARNING"):
         worker.run()
     told = "config set maxmemory-policy noeviction" in caplog.text
     assert told == (policy in caplog.text) == (policy != "noeviction")
 
 
-def test_workers_look_for_jobs_of_dead_ones(admin: "redis.Redis", queue: Queue) -> None:
-    queue.put("interactive", [Embed(["storm"], reply_to="me")])
+def test_workers_look_for_jobs_of_dead_workers_while_redis_is_full(admin: "redis.Redis", own_queue: Queue) -> None:
+    own_queue.put("interactive", [Embed(["storm"], reply_to="me")])
     admin.config_set("maxmemory", 1)
-    queue.take("dead", LANES, 1)
-    assert queue.consumer("one").reclaim(()) == (0, {"dead": 1})
-    (taken,) = queue.take("one", LANES, 1)
+    own_queue.take("dead", LANES, 1)
+    assert own_queue.consumer("one").reclaim(()) == (0, {"dead": 1})
+    (taken,) = own_queue.take("one", LANES, 1)
     assert taken.deaths == 1

@@ -1,4 +1,4 @@
-"""Redis answers and refuses: clients and workers get the reason, as `unavailable`, and go on once it serves again."""
+"""Redis answers and refuses: clients and workers get the reason in an error, and go on once Redis serves again."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -95,15 +95,15 @@ REFUSALS = [
 ]
 
 
-def is_told(use: Callable[[str], object], remedy: str) -> bool:
-    """Return True if the error has the remedy; the first one may be that a blocked connection was closed."""
+def has_remedy(use: Callable[[str], object], remedy: str) -> bool:
+    """Return True if the error has the remedy. The first error may only say that a blocked connection was closed."""
     with pytest.raises(Unavailable) as caught:
         use("rain")
     return remedy in caught.value.message
 
 
 @pytest.mark.parametrize(("refusal", "remedy"), REFUSALS, ids=[refusal.__name__ for refusal, _ in REFUSALS])
-def test_all_are_told_why_and_go_on(
+def test_clients_and_workers_learn_why_and_go_on(
     own_redis: RedisServer, own_queue: Queue, encoder: Encoder, refusal: Refusal, remedy: str
 ) -> None:
     stopping = threading.Event()
@@ -115,15 +115,15 @@ def test_all_are_told_why_and_go_on(
             before = client.embed("storm")
             with refusal(admin, own_redis):
                 for use in (client.embed, lambda text: client.submit("embed", text)):
-                    wait_until(partial(is_told, use, remedy))
-            np.testing.assert_allclose(client.embed("storm"), before, atol=1e-5)  # with others in its pass or alone
+                    wait_until(partial(has_remedy, use, remedy))
+            np.testing.assert_allclose(client.embed("storm"), before, atol=1e-5)  # other texts may be in its pass
             assert client.submit("embed", "rain").result(PATIENCE_S).vectors is not None
         finally:
             stopping.set()
             thread.join()
 
 
-def test_one_that_reads_its_data_at_its_start(own_redis: RedisServer) -> None:
+def test_while_redis_reads_its_data_the_error_says_so(own_redis: RedisServer) -> None:
     with redis.Redis.from_url(own_redis.url) as admin:
         admin.config_set("rdbcompression", "no")
         admin.mset({f"key{n}": bytes(10_000) for n in range(2_000)})

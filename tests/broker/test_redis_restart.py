@@ -1,4 +1,4 @@
-"""Redis killed in the middle of a load and started again with its append-only log: what it took in is answered."""
+"""Redis is killed and started again: jobs in its append-only log are answered, and without data all goes on."""
 
 from collections.abc import Sized
 from contextlib import ExitStack
@@ -27,7 +27,7 @@ def longer_than(found: Sized, num: int) -> bool:
     return len(found) > num
 
 
-def test_every_job_that_was_accepted_is_answered_right(tmp_path: Path, tiny_source: Path, home: Path) -> None:
+def test_every_accepted_job_is_answered_right(tmp_path: Path, tiny_source: Path, home: Path) -> None:
     server = RedisServer(tmp_path, appendfsync="always")
     settings = {"redis_url": server.url, "model": tiny_source, "home": home, "cache_mb": 0}
     with ExitStack() as stack, Client(server.url) as client:
@@ -71,7 +71,7 @@ def search(pool: Service, query: str) -> Answer:
 
 
 def is_taken(pool: Service, documents: object) -> bool:
-    """Return whether the documents were added: what the API knows of the workers may be some tenths of a second old."""
+    """Return True if the documents were added. The API's knowledge of workers may be some tenths of a second old."""
     return pool.ask("POST", "/v1/indexes/news/documents", documents).status == 200
 
 

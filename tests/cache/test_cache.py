@@ -1,4 +1,4 @@
-"""The cache of exact repeats: what is found is what was computed, and nothing depends on finding it."""
+"""The cache of exact repeats: a found vector is the computed one, and no answer depends on whether it is found."""
 
 import struct
 import zlib
@@ -51,14 +51,14 @@ DIGESTS = st.binary(min_size=16, max_size=16)
 
 @pytest.fixture
 def settings(redis_url: str, keys: Keys, home: Path, tiny_source: Path) -> Settings:
-    """Return settings of a worker of the test's own pool, and of an API in front of it."""
+    """Return settings for a worker and an API of the pool that only this test uses."""
     where: dict[str, Any] = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
     return Settings(**where, home=str(home), model=str(tiny_source), cache_mb=1, request_timeout_s=PATIENCE_S)
 
 
 @pytest.fixture
 def make_worker(settings: Settings, encoder: Encoder, index: Index) -> Iterator[MakeWorker]:
-    """Make workers that share a cache, with other settings where they are given."""
+    """Return a function that makes workers that share a cache; it accepts changes of their settings."""
     queues: list[Queue] = []
 
     def make(encoder: Encoder = encoder, **changes: Any) -> Worker:
@@ -115,7 +115,7 @@ def places(worker: Worker) -> list[bytes]:
 
 
 def own_places(n: int) -> bytes:
-    """Return a digest whose two places are those of no other, in a table of over `2 * n` places."""
+    """Return a digest that shares its two places with no other, in a table of over `2 * n` places."""
     return struct.pack("<QQ", 2 * n, 2 * n + 1)
 
 
@@ -129,7 +129,7 @@ def cache_of(queue: Queue, table: Table, ttl_s: int = 100) -> Cache:
 
 class TestEntry:
     @given(ENTRIES, DIGESTS, st.data())
-    def test_it_comes_back_as_it_was_and_damaged_anywhere_it_is_none(
+    def test_it_survives_packing_and_is_none_if_damaged_anywhere(
         self, entry: Entry, digest: bytes, data: st.DataObject
     ) -> None:
         found = Entry.unpack(entry.pack(digest), digest, 32)
@@ -141,7 +141,7 @@ class TestEntry:
         packed[data.draw(st.integers(0, len(packed) - 1))] ^= data.draw(st.integers(1, 255))
         assert Entry.unpack(bytes(packed), digest, 32) is None
 
-    def test_another_texts_or_another_size_is_none(self) -> None:
+    def test_an_entry_of_another_text_or_size_is_none(self) -> None:
         entry, digest = Entry(np.ones((1, 32), np.float32), 4, True, 9), b"x" * 16
         packed = entry.pack(digest)
         assert Entry.unpack(packed, b"y" * 16, 32) is None
@@ -152,7 +152,7 @@ class TestEntry:
 
 
 class TestTable:
-    def test_a_digest_depends_on_all_that_a_vector_depends_on(self) -> None:
+    def test_a_digest_depends_on_everything_that_changes_the_vector(self) -> None:
         def digest(table: Table = TABLE, text: str = "storm", prompt: str = "", **options: Any) -> bytes:
             return table.digests([text], prompt, Options(**options))[0]
 
@@ -170,7 +170,7 @@ class TestTable:
             assert digest(**same) == digest()
         assert digest(prompt="rain ", text="storm") == digest(text="rain storm")
 
-    def test_it_is_what_all_workers_announce(self) -> None:
+    def test_there_is_a_table_if_all_workers_announce_it(self) -> None:
         beat = {"model": "tiny", "dimension": 32, "pooling": "mean", "cache": TABLE.to_heartbeat()}
         assert Table.from_heartbeats([beat, beat]) == TABLE
         for other in (
@@ -189,7 +189,7 @@ class TestTable:
 
 
 class TestTableInRedis:
-    def test_an_entry_that_does_not_tell_it_is_missing(self, queue: Queue) -> None:
+    def test_an_old_entry_without_its_characters_is_missing(self, queue: Queue) -> None:
         cache = cache_of(queue, TABLE)
         cache.store({own_places(1): Entry(np.zeros((1, 32), np.float32), 9, True)})
         assert cache.find([own_places(1)]) == [None]
@@ -200,18 +200,18 @@ class TestTableInRedis:
         cache.store({digest: Entry(np.zeros((1, 32), np.float32), n, False) for n, digest in enumerate(digests)})
         assert [entry and entry.num_tokens for entry in cache.find(digests)] == list(range(len(digests)))
 
-    def test_of_two_places_the_empty_or_older_one_is_taken(self, queue: Queue, keys: Keys) -> None:
+    def test_an_entry_goes_to_the_empty_or_older_of_two_places(self, queue: Queue, keys: Keys) -> None:
         cache = cache_of(queue, TABLE)
         entry = Entry(np.zeros((1, 32), np.float32), 1, False)
         first, second, third = (struct.pack("<QQ", 1 + 1_000 * n, 2) for n in range(3))
         cache.store({first: entry})
         cache.store({second: entry})
         assert None not in cache.find([first, second])
-        queue.redis.expire(keys.cache("1"), 50)  # the first's: the other place was empty
+        queue.redis.expire(keys.cache("1"), 50)  # the place of the first entry
         cache.store({third: entry})
         assert [bool(found) for found in cache.find([first, second, third])] == [False, True, True]
 
-    def test_it_never_needs_more_memory_than_it_may(self, own_redis: RedisServer, own_queue: Queue) -> None:
+    def test_it_never_needs_more_than_its_memory(self, own_redis: RedisServer, own_queue: Queue) -> None:
         dimension = 384
         table = replace(TABLE, dimension=dimension, num_places=num_places(8, dimension, Keys()))
         entry = Entry(np.zeros((1, dimension), np.float32), 1, False)
@@ -233,7 +233,7 @@ class TestTableInRedis:
 
 
 def used_memory(server: RedisServer) -> int:
-    """Return the bytes of the data of Redis and of the table of its keys, without connections and scripts."""
+    """Return the bytes of Redis's data and of the table of its keys, without connections and scripts."""
     with redis.Redis.from_url(server.url) as connection:
         tables = [about for about in connection.memory_stats().values() if isinstance(about, dict)]
         of_keys = sum(about["overhead.hashtable.main"] for about in tables)
@@ -253,7 +253,7 @@ class TestWorker:
         assert worker.counters["texts"] == worker.counters["cache_misses"] == worker.counters["cache_hits"] == 3
         assert worker.counters["jobs"] == 2
 
-    def test_one_entry_serves_all_that_is_made_of_it(self, worker: Worker) -> None:
+    def test_one_entry_serves_all_options_that_are_applied_later(self, worker: Worker) -> None:
         embed(worker, "storm rain")
         for options in ({"normalize": False}, {"dimensions": 5}, {"truncate": False}, {"pooling": "mean"}):
             assert embed(worker, "storm rain", **options).cached == 1
@@ -273,7 +273,7 @@ class TestWorker:
         assert embed(worker, "storm europe").cached == 0
 
     @pytest.mark.parametrize("damage", [b"x", None])
-    def test_what_is_no_entry_is_a_miss_and_mended(self, worker: Worker, damage: bytes | None) -> None:
+    def test_another_value_is_a_miss_and_is_replaced(self, worker: Worker, damage: bytes | None) -> None:
         first = embed(worker, "storm")
         for name in places(worker):
             queue_of(worker).redis.delete(name)
@@ -287,7 +287,7 @@ class TestWorker:
         np.testing.assert_allclose(array(reply), array(first), atol=1e-6)
         assert embed(worker, "storm").cached == 1
 
-    def test_a_full_redis_takes_nothing_in_and_everybody_is_answered(
+    def test_a_full_redis_keeps_no_entry_and_all_jobs_are_answered(
         self, make_worker: MakeWorker, own_redis: RedisServer
     ) -> None:
         worker = make_worker(redis_url=own_redis.url)
@@ -308,7 +308,7 @@ class TestWorker:
         assert about(plain)["cache"] is None
         assert plain.counters["cache_misses"] == 0
 
-    def test_an_entry_is_where_and_what_the_protocol_says(self, worker: Worker) -> None:
+    def test_an_entry_has_the_place_and_the_bytes_that_the_protocol_says(self, worker: Worker) -> None:
         vectors = array(embed(worker, "storm europe", normalize=False, prompt_name="query"))
         heartbeat = about(worker)
         cache = heartbeat["cache"]
@@ -333,7 +333,7 @@ async def replace_lookup(client: AsyncClient, **options: Any) -> None:
 
 
 class TestClient:
-    def test_what_the_cache_has_needs_no_worker(self, client: Client, worker: Worker) -> None:
+    def test_cached_texts_need_no_worker(self, client: Client, worker: Worker) -> None:
         texts = [f"storm {n}" for n in range(100)]
         first = embed(worker, *texts)
         announce(worker)
@@ -345,7 +345,7 @@ class TestClient:
         assert client.run(num_found) == (100, 0)
         assert np.shape(client.embed("storm 7", dimensions=3)) == (3,)
 
-    def test_only_what_is_missing_is_sent_and_all_comes_in_order(self, client: Client, worker: Worker) -> None:
+    def test_only_missing_texts_are_sent_and_the_reply_is_in_order(self, client: Client, worker: Worker) -> None:
         texts, new = [f"storm {n}" for n in range(100)], ["rain", "market", LONG]
         first = array(embed(worker, *texts))
         mixed = [*texts[:40], *new[:2], *texts[40:], new[2]]
@@ -371,11 +371,11 @@ class TestClient:
             with pytest.raises(InvalidText, match="text 1: lone surrogate"):
                 client.embed(["storm", "\ud800"])
 
-    def test_another_models_vectors_are_never_mixed_in(self, client: Client, worker: Worker, encoder: Encoder) -> None:
+    def test_vectors_of_two_models_are_never_mixed(self, client: Client, worker: Worker, encoder: Encoder) -> None:
         embed(worker, "storm")
         announce(worker)
         other = Encoder(replace(encoder.model, name="other"), encoder.tokenizer, encoder.engine)
-        client.run(lambda own: replace_lookup(own, refresh_s=3_600))  # it learns of the successor late
+        client.run(lambda own: replace_lookup(own, refresh_s=3_600))  # it learns late of the other model
         assert client.call(Embed(["storm"])).cached == 1
         with at_work(Worker(queue_of(worker).consumer(), other, {}, Bucketing(4_096))):
             reply = client.call(Embed(["storm", "rain"]))
@@ -401,7 +401,7 @@ class TestClient:
         worker.pool.leave(worker.id)
         assert not is_known()
 
-    def test_what_was_found_is_held_for_a_while(self, client: Client, worker: Worker) -> None:
+    def test_found_entries_are_kept_for_a_while(self, client: Client, worker: Worker) -> None:
         embed(worker, "storm")
         announce(worker)
         holds, reads_anew = (Lookup(queue_of(client), refresh_s=0, hold_s=hold_s) for hold_s in (3_600, 0))
@@ -412,7 +412,7 @@ class TestClient:
         assert reads_anew.find(job).missing == ["storm", "rain"]
         assert (holds.num_hits, holds.num_misses) == (2, 2)
 
-    def test_a_caller_that_changes_its_vectors_changes_none_that_are_held(self, client: Client, worker: Worker) -> None:
+    def test_a_caller_that_changes_its_vectors_changes_no_kept_entry(self, client: Client, worker: Worker) -> None:
         embed(worker, "storm")
         announce(worker)
         for options in (Options(normalize=False), Options(), Options(dimensions=8)):
@@ -423,7 +423,7 @@ class TestClient:
             np.testing.assert_array_equal(array(client.call(job)), expected)
         assert client.run(num_found)[0] == 6
 
-    def test_no_more_is_held_than_may_be(self, client: Client, worker: Worker) -> None:
+    def test_the_memory_for_kept_entries_is_limited(self, client: Client, worker: Worker) -> None:
         texts = [f"storm {n}" for n in range(5)]
         embed(worker, *texts)
         announce(worker)
@@ -466,7 +466,7 @@ def plain(make_worker: MakeWorker, settings: Settings) -> Iterator[Client]:
 
 
 @given(st.lists(REQUESTS, min_size=1, max_size=12))
-def test_with_and_without_the_cache_all_is_the_same(
+def test_with_and_without_the_cache_all_replies_are_equal(
     client: Client, plain: Client, worker: Worker, requests: list[tuple[list[str], Options, int | None]]
 ) -> None:
     with at_work(worker):
@@ -489,7 +489,9 @@ def assert_alike(found: np.ndarray, expected: np.ndarray) -> None:
 
 
 class TestApi:
-    def test_it_says_how_many_texts_were_cached_and_counts(self, make_app: MakeApp, worker: Worker, keys: Keys) -> None:
+    def test_an_answer_has_the_number_of_cached_texts_and_metrics_count_them(
+        self, make_app: MakeApp, worker: Worker, keys: Keys
+    ) -> None:
         api = make_app().test_client()
         embed(worker, "storm", "rain")
         announce(worker)

@@ -1,4 +1,4 @@
-"""Every bad input has an answer that is written down, and a test that exists."""
+"""Every bad input has a row in bad_input.md, with its answer and a test that exists."""
 
 import ast
 from functools import cache
@@ -8,7 +8,7 @@ from page import BAD_INPUT, ERRORS, ROOT, BadInput, table
 from shoal.errors import BY_CODE, parse
 from shoal_api.schema.errors import STATUS
 
-#: What must have an answer that is written down.
+#: Bad inputs that must have a row.
 INPUTS = [
     *("Not JSON", "Wrong type", "Missing field", "Empty list", "Empty string as a text", "Empty string as a query"),
     *("100,000 texts at once", "One text of 10 MB", "Lone surrogate", "NUL byte"),
@@ -28,7 +28,7 @@ ROWS = list(table(BAD_INPUT, "Input"))
 
 @cache
 def names_of_tests(path: str) -> set[str]:
-    """Return the names of the tests in a file, as pytest writes them after the file's."""
+    """Return the names of the tests in a file, as pytest writes them after the name of the file."""
     found = set()
     for node in ast.parse((ROOT / path).read_text("utf-8")).body:
         group = node.body if isinstance(node, ast.ClassDef) else [node]
@@ -49,7 +49,7 @@ def test_every_bad_input_has_a_row_with_a_code_and_a_test_that_exist() -> None:
         assert test in names_of_tests(path), name
 
 
-def test_the_line_of_an_error_is_read_again_and_another_line_is_none() -> None:
+def test_the_line_of_an_error_can_be_read_and_another_line_is_none() -> None:
     for code, kind in BY_CODE.items():
         error = parse(kind("a: [b] c").line)
         assert (type(error), str(error)) == (BY_CODE[code], "a: [b] c")

@@ -1,4 +1,4 @@
-"""Excerpts of clients' values: short, printable, and in the words of JSON."""
+"""Excerpts of clients' values are short, printable, and in the words of JSON."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Any bytes from Redis are read correctly or refused with an error of Shoal, without another error or much memory."""
+"""Any bytes from Redis are read correctly or refused with an error of Shoal, and reading them needs little memory."""
 
 import pickle
 import resource
@@ -44,7 +44,7 @@ ABOUT |= {"waits": {"bulk": {"limits": [0.5, 2], "counts": [3, 0, 1], "sum": 10.
 ABOUT |= {"written_at": 5.0, "longest_waits": {"bulk": 1.5}, "recent": [{"id": "a", "timings": {"queue_s": 0.5}}]}
 
 
-def test_a_claim_of_more_than_there_is_takes_no_memory() -> None:
+def test_a_false_length_needs_no_memory() -> None:
     claims = [b"\x81\xa1a" + marker + b"\xff" * 4 for marker in (b"\xc6", b"\xdb", b"\xdd", b"\xdf", b"\xc9")]
     claims += [b"\x81\xa1a" + b"\xdd\x00\x0f\x00\x00" * 1_000 + b"\xc0" * 2**20]  # a thousand lists of a million each
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -53,14 +53,14 @@ def test_a_claim_of_more_than_there_is_takes_no_memory() -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KB
 
 
-def test_where_memory_is_bounded_a_claim_is_an_error_like_any_other() -> None:
+def test_with_little_memory_a_false_length_is_malformed() -> None:
     script = """
 import resource
 from pathlib import Path
 from shoal.contract import wire
 from shoal.errors import MalformedJob
 now_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (now_bytes + 2**28, resource.RLIM_INFINITY))  # more processors, more stacks
+resource.setrlimit(resource.RLIMIT_AS, (now_bytes + 2**28, resource.RLIM_INFINITY))  # stacks of all threads
 try:
     wire.unpack(b"\\x81\\xa1a" + b"\\xdd\\x00\\xf0\\x00\\x00" * 1_000 + b"\\xc0" * 2**24)
 except MalformedJob as error:
@@ -100,13 +100,13 @@ def test_reply_of_odd_vectors(values: dict[str, Any]) -> None:
 
 
 def check_reply(data: bytes) -> None:
-    """Check that the bytes are a reply with fields of the right types, or are refused as malformed."""
+    """Check that the bytes are a reply whose fields have the right types, or are refused as malformed."""
     reply = outcome(Reply.unpack, data)
     if isinstance(reply, MalformedJob):
         return
     assert isinstance(reply, Reply)
     assert isinstance(reply.id, str)
-    with suppress(ShoalError):  # which is the reply's own, in the words that came
+    with suppress(ShoalError):  # the reply's own error
         assert Reply.join([reply]) is reply
     if reply.vectors is not None:
         assert reply.vectors.ndim == 2
@@ -190,7 +190,7 @@ def test_other_bytes_are_malformed(data: bytes, words: str) -> None:
         wire.unpack(data)
 
 
-def test_a_string_that_utf8_cannot_hold_is_refused() -> None:
+def test_a_string_that_utf8_cannot_encode_is_refused() -> None:
     with pytest.raises(InvalidText, match=r"lone surrogate '\\ud83d' at character 1, .* remove or replace it"):
         wire.pack({"texts": ["a\ud83d"]})
     with pytest.raises(InvalidText, match="not UTF-8"):

@@ -1,4 +1,4 @@
-"""Histograms: what they count, what they estimate, and what is none."""
+"""Histograms: how they count and estimate, and which maps are refused as histograms."""
 
 from typing import Any
 
@@ -16,12 +16,12 @@ def of(*values: float) -> Histogram:
     return histogram
 
 
-def test_a_value_counts_up_to_the_first_limit_that_is_not_below_it() -> None:
+def test_a_value_counts_at_the_first_limit_not_below_it() -> None:
     histogram = of(0, 1, 1.5, 4, 4.5, 100)
     assert (histogram.counts, histogram.num_values, histogram.sum) == ([2, 1, 1, 2], 6, 111)
 
 
-def test_it_travels_in_a_heartbeat() -> None:
+def test_a_histogram_survives_a_heartbeat() -> None:
     assert Histogram.from_map(of(1, 3).to_map()).to_map() == {"limits": [1, 2, 4], "counts": [1, 0, 1, 0], "sum": 4.0}
 
 
@@ -41,7 +41,7 @@ def test_it_travels_in_a_heartbeat() -> None:
         None,
     ],
 )
-def test_what_is_no_histogram_is_refused(change: dict[str, Any] | None) -> None:
+def test_an_invalid_histogram_is_refused(change: dict[str, Any] | None) -> None:
     with pytest.raises(ValueError, match="histogram"):
         Histogram.from_map(None if change is None else of(1).to_map() | change)
 
@@ -53,11 +53,11 @@ def test_a_quantile_is_estimated_within_its_limits() -> None:
     assert of().quantile(0.5) is None
 
 
-def test_what_was_measured_since_is_the_difference() -> None:
+def test_the_difference_is_what_was_measured_since() -> None:
     earlier = of(1, 3)
     later = of(1, 3, 5, 0.5)
     assert later.minus(earlier).to_map() == of(5, 0.5).to_map()
-    assert earlier.minus(later) is earlier  # another worker's
+    assert earlier.minus(later) is earlier  # counts that fell are another worker's
     assert later.minus(Histogram((1, 2))) is later
 
 

@@ -1,4 +1,4 @@
-"""Jobs: what can be asked survives the wire, and what cannot is refused by the name of its field."""
+"""Jobs: a valid job survives the wire, and an error names the field of an invalid one."""
 
 import math
 from collections.abc import Callable
@@ -72,7 +72,7 @@ def test_a_job_survives_the_wire_and_its_parts_ask_the_same_together(job: Job, s
         ({"deadline": 10**30}, "deadline is 1000"),
     ],
 )
-def test_a_field_that_cannot_be_is_named(fields: dict[str, Any], message: str) -> None:
+def test_a_wrong_field_is_named(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         Embed(**({"texts": ["a"]} | fields))
 
@@ -97,7 +97,7 @@ def test_a_field_that_cannot_be_is_named(fields: dict[str, Any], message: str) -
         ({"chunk_tokens": 9, "truncation_side": "left"}, "chunk_tokens does not go with truncation_side 'left'"),
     ],
 )
-def test_an_option_that_cannot_be_is_named(values: dict[str, Any], message: str) -> None:
+def test_a_wrong_option_is_named(values: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         Options(**values)
 
@@ -115,7 +115,7 @@ def test_an_option_that_cannot_be_is_named(values: dict[str, Any], message: str)
         ({"options": Options(chunk_tokens=9)}, "chunk_tokens does not go with a search"),
     ],
 )
-def test_a_search_that_cannot_be_is_named(fields: dict[str, Any], message: str) -> None:
+def test_a_wrong_field_of_a_search_is_named(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         Search(**({"texts": ["a"]} | fields))
 
@@ -135,7 +135,7 @@ def test_a_chunk_counts_as_a_text_in_the_lane_and_when_a_list_is_split() -> None
     ("text", "num_chunks"),
     [("", 1), ("a" * 79, 1), ("a" * 80, 2), ("👍" * 25 + "a" * 20, 3)],
 )
-def test_of_the_chunks_of_a_text_a_character_beyond_ascii_is_a_token(text: str, num_chunks: int) -> None:
+def test_a_character_beyond_ascii_counts_as_a_token(text: str, num_chunks: int) -> None:
     assert Options(chunk_tokens=15, chunk_overlap=5).num_chunks(text) == num_chunks
     assert Options().num_chunks(text) == 1
 
@@ -177,7 +177,7 @@ def test_the_outline_of_a_job_is_read_without_the_rest() -> None:
         {b"\xff": 1, "deep": [[[{"x": {}}]]], "id": "mine", "reply_to": "me", "id2": "y"},
     ],
 )
-def test_the_address_of_a_job_is_known_whatever_else_it_holds(data: dict[Any, Any]) -> None:
+def test_the_address_of_a_job_is_known_whatever_else_it_contains(data: dict[Any, Any]) -> None:
     outline = Outline.read(msgpack.packb(data))
     assert (outline.id, outline.reply_to) == ("mine", "me")
 

@@ -1,4 +1,4 @@
-"""docs/protocol.md and its vectors, held against a real worker; and the tables of keys in docs/architecture.md."""
+"""A worker does what docs/protocol.md and its examples say, and the tables of both pages are complete."""
 
 import hashlib
 import inspect
@@ -55,7 +55,7 @@ TYPES = {"int": int, "float": float, "bool": bool, "str": str, "array": list, "m
 
 MINIMAL: dict[str, Any] = {"v": 1, "id": "x", "op": "embed", "texts": ["storm"]}
 
-#: A job for each code that a worker refuses it with. The other codes need more than a job, and have tests of their own.
+#: For each of these codes, a job that a worker refuses with it. The other codes need more than a job, and other tests.
 REFUSED: dict[str, dict[str, Any]] = {
     "malformed_job": {"v": 1, "id": "x", "op": "embed"},
     "unsupported_version": MINIMAL | {"v": 2},
@@ -68,7 +68,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 }
 OTHER_CODES = {"cancelled", "invalid_text", "poisoned", "internal", "unsupported", "index_corrupt"}
 
-#: Errors that the modules behind a reply know, and that are never in one.
+#: Errors that the modules of replies import, and that are never in a reply.
 NOT_IN_REPLIES = {"bad_setting", "unavailable", "overloaded", "unknown_job", "index_not_found"}
 
 UNREADABLE: dict[str, bytes] = {
@@ -79,7 +79,7 @@ UNREADABLE: dict[str, bytes] = {
     "a bad id": msgpack.packb(MINIMAL | {"id": "a b"}),
 }
 
-#: Jobs whose id can be read, and nothing or not all of the rest, with the code of the reply.
+#: Jobs whose id can be read but not all other fields, with the code of the reply.
 DAMAGED: dict[str, tuple[str, bytes]] = {
     "two maps": ("malformed_job", msgpack.packb(MINIMAL) * 2),
     "cut off": ("malformed_job", msgpack.packb(MINIMAL)[:-1]),
@@ -96,7 +96,7 @@ def example(kind: str, name: str) -> bytes:
 
 
 def table(heading: str, section: str = "") -> dict[str, list[str]]:
-    """The first table with that heading over its first column: the other columns by the first, without backticks."""
+    """Return the first table whose first column has this heading, by this column; backticks are removed from it."""
     body = PAGE.split(f"\n## {section}")[1] if section else PAGE
     body = body.split(f"\n| {heading} |", 1)[1].split("\n\n", 1)[0]
     rows = [line.strip("| ").split(" | ") for line in body.splitlines()[2:]]
@@ -109,7 +109,7 @@ def codes_of_replies() -> set[str]:
 
 
 def fits(value: object, words: str) -> bool:
-    """Return True if a value is of a type as the page writes it: `array of str`, `float, int or nil`."""
+    """Return True if a value has a type in the words of the page, such as `array of str` or `float, int or nil`."""
     outer, _, inner = words.partition(" of ")
     if inner:
         return type(value) is TYPES[outer] and all(fits(item, inner) for item in value)  # type: ignore[attr-defined]
@@ -141,7 +141,7 @@ def add(queue: Queue, data: bytes, lane: str = "interactive") -> Any:
 
 
 def answer(worker: Worker, data: bytes) -> dict[str, Any]:
-    """The map that comes back for a job, from wherever the job wants it, once a worker has done one step."""
+    """Let a worker do one step for a job; return the map of the reply from the job's address or its result."""
     job = msgpack.unpackb(data, unicode_errors="replace")
     add(queue_of(worker), data)
     worker.step(block_s=0)
@@ -195,7 +195,7 @@ def test_the_client_reads_the_reply_examples() -> None:
     assert (cancelled.status, cancelled.error and cancelled.error.code) == ("cancelled", "cancelled")
 
 
-def test_long_encodings_and_unknown_fields_are_taken(worker: Worker) -> None:
+def test_long_encodings_and_unknown_fields_are_accepted(worker: Worker) -> None:
     long_op = b"\xa2op\xdb\0\0\0\x05embed"
     data = msgpack.packb(MINIMAL | {"colour": [None, {"deep": 1.5}]}).replace(b"\xa2op\xa5embed", long_op)
     assert long_op in data
@@ -230,7 +230,7 @@ def test_the_producer_in_python(worker: Worker, redis_url: str, tmp_path: Path) 
     assert "'status': 'done'" in output
 
 
-def test_a_job_of_which_a_field_means_nothing_says_so(worker: Worker) -> None:
+def test_a_reply_names_the_fields_that_were_ignored(worker: Worker) -> None:
     job = MINIMAL | {"filters": {}, "k": 3, "x" * 100: 1, "normalize": True}
     assert answer(worker, msgpack.packb(job))["ignored"] == ["filters", "k", "x" * 64]
     assert "ignored" not in answer(worker, msgpack.packb(MINIMAL | {"id": "y", "op": "search", "k": 1}))
@@ -257,7 +257,7 @@ def run_script(queue: Queue, name: str, **arguments: Any) -> Any:
 
 
 def put(queue: Queue, jobs: list[dict[str, Any]], **arguments: Any) -> Any:
-    """Put jobs into the bulk lane by the script, as the page tells a stranger to, and return its result."""
+    """Put jobs into the bulk lane by the published script, as the page says, and return the script's result."""
     asked = {"lane": "bulk", "client": "me", "jobs": jobs} | arguments
     return run_script(queue, "put", **asked)
 
@@ -301,7 +301,7 @@ def test_a_job_with_an_address_can_have_a_record(worker: Worker, keys: Keys) -> 
     assert not queue.redis.exists(*(keys.result(job_id) for job_id in "abc"))
 
 
-def test_a_refusal_says_if_waiting_helps(queue: Queue) -> None:
+def test_a_refusal_says_whether_waiting_helps(queue: Queue) -> None:
     job = {"id": "a", "job": b"x" * 10, "texts": 7}
     assert put(queue, [job])["status"] == "ok"
     for what, load, size in (("jobs", 1, 1), ("texts", 7, 7), ("bytes", 10, 10)):
@@ -350,7 +350,7 @@ def test_an_idempotency_key_is_free_again_when_its_job_came_to_nothing(worker: W
     assert put_once(queue, "four") == {"status": "known", "id": "three"}
 
 
-def test_an_idempotency_key_that_is_something_else_is_named(queue: Queue, keys: Keys) -> None:
+def test_another_programs_key_with_the_name_of_an_idempotency_key_is_named(queue: Queue, keys: Keys) -> None:
     name = hashlib.sha1(b"me\0k").hexdigest()
     queue.redis.set(keys.once(name), b"x", ex=60)
     with pytest.raises(redis.ResponseError, match=rf":once:{name} holds something else: WRONGTYPE"):
@@ -420,7 +420,7 @@ def test_results_are_written_although_they_cannot_be_counted(queue: Queue, keys:
 
 
 @pytest.mark.parametrize("name", ["jobs", "of:me"])
-def test_a_put_into_a_lane_that_is_something_else_puts_nothing(queue: Queue, keys: Keys, name: str) -> None:
+def test_a_put_into_a_lane_with_another_programs_key_puts_nothing(queue: Queue, keys: Keys, name: str) -> None:
     other = keys.of_lane("bulk", name)
     queue.redis.set(other, "junk")
     with pytest.raises(redis.ResponseError, match=f"^{re.escape(other)} holds something else"):
@@ -461,7 +461,7 @@ def test_an_argument_that_redis_cannot_read_is_named(queue: Queue, keys: Keys) -
             queue.redis.eval(scripts.PUT.text, 1, keys.root, *given)
 
 
-def test_the_ways_to_a_result(worker: Worker, keys: Keys) -> None:
+def test_a_result_can_be_read_in_several_ways(worker: Worker, keys: Keys) -> None:
     server, key = queue_of(worker).redis, keys.result("q-1")
     add(queue_of(worker), example("job", "search"), "bulk")
     assert server.hget(keys.record("q-1"), "status") is None
@@ -472,7 +472,7 @@ def test_the_ways_to_a_result(worker: Worker, keys: Keys) -> None:
     assert server.hgetall(keys.record("q-1")).keys() == {b"status", b"timings", b"client"}
 
 
-def test_a_job_that_is_pushed_twice_is_one_while_it_is_not_answered(worker: Worker, keys: Keys) -> None:
+def test_a_job_that_is_pushed_twice_before_its_answer_is_done_once(worker: Worker, keys: Keys) -> None:
     queue = queue_of(worker)
     for _ in range(2):
         add(queue, msgpack.packb(MINIMAL))
@@ -483,9 +483,7 @@ def test_a_job_that_is_pushed_twice_is_one_while_it_is_not_answered(worker: Work
     assert queue.redis.llen(keys.result("x")) == 2
 
 
-def test_a_result_that_is_read_while_another_job_with_its_id_runs_does_that_one_no_harm(
-    worker: Worker, keys: Keys
-) -> None:
+def test_reading_a_result_does_not_touch_another_job_with_its_id(worker: Worker, keys: Keys) -> None:
     queue = queue_of(worker)
     add(queue, msgpack.packb(MINIMAL))
     assert worker.step(block_s=0) == 1
@@ -522,7 +520,7 @@ def error_of(queue: Queue, job_id: str) -> ShoalError:
     return reply.error
 
 
-def test_what_is_refused_is_answered_with_its_code(worker: Worker) -> None:
+def test_a_refused_job_is_answered_with_its_code(worker: Worker) -> None:
     for code, job in REFUSED.items():
         reply = answer(worker, msgpack.packb(job | {"id": code}))
         assert reply["error"]["code"] == code
@@ -541,10 +539,10 @@ def test_a_job_whose_id_can_be_read_is_answered_whatever_else_is_wrong(worker: W
     assert not queue.redis.exists(keys.dead)
 
 
-#: Values of which each field of a job takes one or two.
+#: Values of all types. Each field of a job accepts only a few of them.
 ANY_TYPE = [None, True, -1, 10**6, 1.5, "", "no such", b"bin", [], [1], ["a"], [None], {}, {"a": 1}]
 
-#: Words of Python for what other languages have other words for.
+#: Words of Python that mean nothing in other languages.
 PYTHON_WORDS = re.compile(
     r"NoneType|\b(None|True|False|dict|int|str|tuple|float|bool)\b|Error|Exception|strict_map_key"
 )
@@ -563,7 +561,7 @@ def test_messages_on_the_wire_name_no_types_of_python(worker: Worker) -> None:
         for name in ("v", *sorted({*JOB_NAMES, *OPTION_NAMES, *SEARCH_NAMES} - {"id"})):
             for value in ANY_TYPE:
                 add(queue, msgpack.packb({**MINIMAL, "op": op, "reply_to": "me", name: value}))
-        num_jobs += answer_all()  # as of unanswered jobs of one id, one has a result
+        num_jobs += answer_all()  # at once: of several unanswered jobs with one id, only one gets a result
     for _, data in [*DAMAGED.values(), *((code, msgpack.packb(job)) for code, job in REFUSED.items())]:
         add(queue, data)
     num_jobs += answer_all()
@@ -586,7 +584,7 @@ def test_a_job_that_was_put_by_the_script_is_answered_although_its_bytes_have_no
     assert not queue_of(worker).redis.exists(keys.dead)
 
 
-def test_a_job_that_was_put_under_another_id_is_refused_under_that_one(worker: Worker, keys: Keys) -> None:
+def test_a_job_that_was_put_under_another_id_is_refused_under_that_id(worker: Worker, keys: Keys) -> None:
     job = {"id": "y", "job": msgpack.packb(MINIMAL), "texts": 1}
     put(queue_of(worker), [job])
     worker.step(block_s=0)
@@ -595,7 +593,7 @@ def test_a_job_that_was_put_under_another_id_is_refused_under_that_one(worker: W
     assert not queue_of(worker).redis.exists(keys.record("x"))
 
 
-def test_what_cannot_be_read_is_a_dead_letter(worker: Worker, keys: Keys) -> None:
+def test_an_unreadable_job_becomes_a_dead_letter(worker: Worker, keys: Keys) -> None:
     for data in UNREADABLE.values():
         add(queue_of(worker), data)
         worker.step(block_s=0)
@@ -609,7 +607,7 @@ def test_what_cannot_be_read_is_a_dead_letter(worker: Worker, keys: Keys) -> Non
 # The tables are complete
 
 
-#: The modules that know the errors of a reply.
+#: The modules that import the errors of replies.
 MODULES = [
     "shoal.contract.jobs",
     "shoal.contract.wire",
@@ -631,11 +629,13 @@ MODULES = [
 def test_every_code_is_listed() -> None:
     known = {value for name in MODULES for value in vars(import_module(name)).values() if inspect.isclass(value)}
     codes = {kind.code for kind in known if issubclass(kind, ShoalError)}
-    assert codes_of_replies() == {*REFUSED, *OTHER_CODES} == codes - NOT_IN_REPLIES | {"cancelled"}  # by the script
+    assert (
+        codes_of_replies() == {*REFUSED, *OTHER_CODES} == codes - NOT_IN_REPLIES | {"cancelled"}
+    )  # a script makes this one
 
 
 def test_every_field_of_a_job_is_listed() -> None:
-    """Options are on the page of HTTP, and named here."""
+    """Options are described in docs/http.md; this page only names them."""
     rows = table("Field", "The job")
     assert rows.keys() == {"v", *JOB_NAMES}
     assert [name for name in OPTION_NAMES if f"`{name}`" not in PAGE] == []
@@ -671,7 +671,7 @@ def test_every_lane_and_status_is_listed() -> None:
     assert table("Status").keys() == set(STATUSES)
 
 
-def test_everything_a_worker_says_of_itself_is_listed(worker: Worker) -> None:
+def test_every_field_of_a_heartbeat_is_listed(worker: Worker) -> None:
     about, rows = service.about(worker), table("Field", "What workers tell")
     assert {name: int(size.replace(",", "")) for name, (size, _) in table("Limit").items()} == about["limits"]
     assert about.keys() == rows.keys()

@@ -1,4 +1,4 @@
-"""Replies: vectors, hits and errors survive the wire, and the parts of a job come together in order."""
+"""Replies: vectors, hits and errors survive the wire, and the replies to the parts of a job are joined in order."""
 
 from typing import Any
 
@@ -57,7 +57,7 @@ def test_the_first_error_of_the_parts_is_raised() -> None:
         Reply.join([Reply.failure("a", Internal("alone"))])
 
 
-def test_parts_of_two_models_are_no_answer() -> None:
+def test_parts_of_two_models_are_refused() -> None:
     part, other = (reply_of(np.ones((1, width), np.float32), model="m") for width in (2, 3))
     with pytest.raises(NotReady, match='"m" of 2 dimensions and "m" of 3 dimensions: send it'):
         Reply.join([part, part, other])
@@ -86,7 +86,7 @@ def test_a_reply_of_another_shape_is_malformed(change: dict[str, Any]) -> None:
         Reply.unpack(msgpack.packb({"v": 1, "id": "a", "status": "done"} | change))
 
 
-def test_hits_tokens_and_texts_survive_the_wire_and_come_together_in_order() -> None:
+def test_hits_tokens_and_texts_survive_the_wire_and_are_joined_in_order() -> None:
     hits = [[{"id": "a", "score": 0.5}], []]
     assert Reply.join([Reply.unpack(reply_of(hits=[part]).pack()) for part in hits]).hits == hits
     piece = {"id": 5, "text": "a", "special": False, "start": 0, "stop": None}

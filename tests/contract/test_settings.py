@@ -1,4 +1,4 @@
-"""Settings: one table, from the environment to a child process and back, with what cannot work refused by name."""
+"""Settings: they come from the environment and go to child processes, and values that cannot work are refused."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,7 @@ from shoal.errors import BadSetting, Unavailable
 from shoal.settings import EMBEDDED_PORT, PORT_FILE, Settings, variable
 
 
-def test_redis_is_the_one_that_is_named_else_that_of_the_home_folder(
+def test_the_redis_is_the_named_one_or_the_one_of_the_home_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
@@ -33,7 +33,7 @@ def test_the_environment_is_read_by_type() -> None:
     assert (found.port, found.request_timeout_s, found.pool, found.host) == (9000, 2.5, "blue", "127.0.0.1")
 
 
-def test_a_child_process_gets_the_same() -> None:
+def test_a_child_process_gets_the_same_settings() -> None:
     settings = Settings(port=9000, indexes="a=/x,b=/y", max_batch_wait_ms=1.5, engine="torch")
     assert Settings.from_environment(settings.to_environment()) == settings
 
@@ -56,7 +56,7 @@ def test_a_child_process_gets_the_same() -> None:
         ("roots", "~no-such-user/x", "there is no user of that name"),
     ],
 )
-def test_what_cannot_work_is_refused(name: str, text: str, message: str) -> None:
+def test_a_value_that_cannot_work_is_refused(name: str, text: str, message: str) -> None:
     with pytest.raises(BadSetting, match=message):
         Settings.from_environment({variable(name): text})
 

@@ -16,7 +16,7 @@ from test_builder import MadeVectors
 
 from shoal.client.redis.client import Client
 from shoal.contract.keys import Keys
-from shoal.errors import InvalidRequest, JobNotEnded, Paused, Unavailable, UnknownJob, Unsupported
+from shoal.errors import InvalidRequest, JobNotEnded, Unavailable, UnknownJob, Unsupported
 from shoal.long_jobs import long_jobs
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.serializer import MsgpackSerializer
@@ -246,8 +246,8 @@ def interrupt(out: Path, key: str) -> Path:
     out.parent.mkdir(parents=True, exist_ok=True)
     source = out.parent / "source.txt"
     source.write_text("storm\n")
-    with pytest.raises(Paused):
-        build(Source(source), out, MadeVectors(breaks=Paused("stop")), key=key)
+    with pytest.raises(Unavailable):
+        build(Source(source), out, MadeVectors(breaks=Unavailable("stop")), key=key)
     return out / SCRATCH
 
 

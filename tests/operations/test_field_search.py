@@ -1,4 +1,4 @@
-"""Searches by fields: filters and facets of many documents, and values of other kinds, layouts and changes."""
+"""Searches by fields: filters, facets, boosts and orders, with many documents, odd values, changes and old layouts."""
 
 import math
 from collections import Counter
@@ -24,7 +24,7 @@ QUERY = unit_vectors(1, DIMENSION, 99)[0]
 
 
 def scene_of(folder: Path, fields: list[Fields], num_added: int = 0, num_deleted: int = 0) -> Scene:
-    """Return an index of documents with these fields, of which the last ones were added and the first ones deleted."""
+    """Return an index of documents with these fields. The last ones were added and the first ones deleted later."""
     documents = [Document(str(n), f"text {n}", one) for n, one in enumerate(fields)]
     deleted = [str(n) for n in range(num_deleted)]
     return Scene.of(folder, documents, near_ties(len(documents), 0), len(documents) - num_added, deleted)
@@ -32,13 +32,13 @@ def scene_of(folder: Path, fields: list[Fields], num_added: int = 0, num_deleted
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Scene:
-    """An index of 3,000 documents with three values in turn, of which 100 were added and 50 deleted."""
+    """Return an index of 3,000 documents with few values, of which 100 were added and 50 deleted later."""
     fields: list[Fields] = [{"year": n % 3, "tag": f"t{n % 7}", "and": "x"} for n in range(3_000)]
     return scene_of(tmp_path_factory.mktemp("many") / "v1", fields, 100, 50)
 
 
 @pytest.mark.parametrize("wanted", [{"year": 2}, {"not": {"tag": "t0"}}, {"tag": "t6", "year": 0}])
-def test_many_documents_are_filtered_whatever_part_is_left(many: Scene, wanted: dict[str, Any]) -> None:
+def test_many_documents_are_filtered_whatever_part_matches(many: Scene, wanted: dict[str, Any]) -> None:
     expected = many.expected(QUERY, filter=wanted)
     for k in (1, 1_000):
         assert many.answer(QUERY, k, filter=wanted).hits == [expected[:k]]
@@ -59,7 +59,7 @@ def test_the_least_score_is_compared_alike_with_and_without_an_order(tmp_path: P
             assert len(scene.answer(QUERY, min_score=least, sort=order).hits[0]) == num
 
 
-def test_facets_are_of_the_documents_that_may_be_in_each_list(many: Scene) -> None:
+def test_facets_count_the_documents_that_may_be_in_each_list(many: Scene) -> None:
     like = Search([], search=SearchOptions(like=["60"], facets=["year"], cursor=""))
     found = many.index.find(like, NO_VECTORS).answer()
     assert found.totals == [len(many.made.documents) - 1]
@@ -82,7 +82,7 @@ def test_facets_are_of_the_documents_that_may_be_in_each_list(many: Scene) -> No
         {"like": ["60"]},
     ],
 )
-def test_facets_may_be_of_the_best_documents_alone(many: Scene, options: dict[str, Any]) -> None:
+def test_facets_may_count_only_the_best_documents(many: Scene, options: dict[str, Any]) -> None:
     texts = [] if "like" in options else ["text storm"]
     vectors = QUERY[None][: len(texts)]
     ungrouped = {"group_by": ""} | {name: value for name, value in options.items() if not name.startswith("group")}
@@ -98,7 +98,7 @@ def test_facets_may_be_of_the_best_documents_alone(many: Scene, options: dict[st
         assert cursor is None or many.index.find(later, vectors).answer().facets == found.facets
 
 
-def test_numbers_and_booleans_that_are_written_as_texts_are_the_same_in_hits_and_facets(tmp_path: Path) -> None:
+def test_numbers_and_booleans_written_as_texts_are_equal_in_hits_and_facets(tmp_path: Path) -> None:
     kinds = {"year": "number", "new": "boolean", "tag": "keyword", "day": "date"}
     written: list[Fields] = [
         {"year": "2001", "new": "true", "tag": "7", "day": "2001"},
@@ -123,7 +123,7 @@ def test_numbers_and_booleans_that_are_written_as_texts_are_the_same_in_hits_and
     assert [one["value"] for one in facets["new"]["values"]] == [False, True]
 
 
-def test_fields_that_only_added_documents_have(tmp_path: Path) -> None:
+def test_fields_that_only_added_documents_have_can_be_used(tmp_path: Path) -> None:
     scene = scene_of(tmp_path / "v1", [{"year": n} for n in range(9)])
     with pytest.raises(InvalidRequest, match=r'filter\.size: there is no field "size"'):
         scene.answer(QUERY, filter={"size": 7})

@@ -1,4 +1,4 @@
-"""Long texts through a worker: cut on either side, or in chunks."""
+"""A worker cuts long texts on either side, or into chunks."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,14 +27,13 @@ WORDS = ["storm", "europe", "climate", "change", "rain", "market", "falls", "ris
 
 
 class Engine(Encoder):
-    """The real encoder, which fails on `poison`."""
+    """An encoder that notes the tokens of each pass, and fails on `poison`."""
 
     def __init__(self, encoder: Encoder):
         super().__init__(encoder.model, encoder.tokenizer, encoder.engine)
         self.passes: list[int] = []
 
     def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
-        """Start to encode, unless `poison` is among the texts."""
         (poison,) = self.tokenizer.encode(["poison"])
         self.passes.append(sum(text.num_tokens for text in texts))
         if any(set(poison.ids) <= set(text.tokens.ids) for text in texts):
@@ -44,12 +43,11 @@ class Engine(Encoder):
 
 @pytest.fixture
 def worker(queue: Queue, encoder: Encoder) -> Worker:
-    """A worker with the tiny model, which takes 48 tokens."""
+    """Return a worker with the tiny model, which reads at most 48 tokens."""
     return Worker(queue.consumer(), encoder, {}, Bucketing(256))
 
 
 def embed(worker: Worker, queue: Queue, *texts: str, **options: Any) -> Reply:
-    """The worker's reply to a job of the texts."""
     job = Embed(list(texts), Options(**options), reply_to="me")
     queue.put("interactive", [job])
     drive(worker)
@@ -58,12 +56,12 @@ def embed(worker: Worker, queue: Queue, *texts: str, **options: Any) -> Reply:
 
 
 def words(num_words: int) -> str:
-    """A text of so many words, each of which is a token."""
+    """Return a text of `num_words` words. Each word is a token."""
     return " ".join(WORDS[n % len(WORDS)] for n in range(num_words))
 
 
 class TestTruncated:
-    def test_a_reply_tells_how_much_of_each_text_was_read(self, worker: Worker, queue: Queue) -> None:
+    def test_a_reply_says_how_much_of_each_text_was_read(self, worker: Worker, queue: Queue) -> None:
         texts = [words(46), words(47), words(47) + "  ", "", "z" * 3_000, words(3) + "\r\n"]
         reply = embed(worker, queue, *texts)
         assert reply.truncated == [False, True, True, False, False, False]
@@ -80,7 +78,9 @@ class TestTruncated:
         assert reply.truncated == [True, False, True]
         assert reply.characters == [len(" ".join(part)) for part in expected]
 
-    def test_texts_that_are_cut_to_the_same_tokens_each_tell_their_own(self, worker: Worker, queue: Queue) -> None:
+    def test_texts_that_are_cut_to_the_same_tokens_have_their_own_numbers_of_characters(
+        self, worker: Worker, queue: Queue
+    ) -> None:
         whole, cut, spaced = words(46), words(60), words(60).replace(" ", "  ")
         reply = embed(worker, queue, whole, cut, spaced)
         assert reply.truncated == [False, True, True]
@@ -90,13 +90,11 @@ class TestTruncated:
 
 
 def chunks_of(reply: Reply) -> list[list[Chunk]]:
-    """The chunks of a reply without error."""
     assert reply.error is None, reply.error
     return reply.chunks_by_text()
 
 
 def rows_of(reply: Reply) -> NDArray[np.float32]:
-    """The vectors of a reply without error."""
     assert reply.error is None, reply.error
     assert reply.vectors is not None
     return reply.vectors
@@ -146,7 +144,7 @@ class TestChunked:
         assert isinstance(error, InvalidRequest)
         assert "takes 48 tokens, 3 of them special ones and the prompt's, so it takes at most 45" in str(error)
 
-    def test_chunks_beyond_what_a_reply_has_room_for_are_refused(self, queue: Queue, encoder: Encoder) -> None:
+    def test_more_chunks_than_a_reply_has_room_for_are_refused(self, queue: Queue, encoder: Encoder) -> None:
         consumer = Consumer(queue.broker, queue.keys, "w", max_reply_bytes=4 * 32 * 20)
         worker = Worker(consumer, encoder, {}, Bucketing(256))
         error = embed(worker, queue, TEXT, output="chunks", chunk_tokens=10).error
@@ -154,7 +152,9 @@ class TestChunked:
         assert "more chunks of 10 tokens than the 20 for whose vectors a reply has room" in str(error)
         assert rows_of(embed(worker, queue, TEXT, chunk_tokens=10)).shape == (1, 32)
 
-    def test_a_long_text_lets_others_go_first_and_is_read_piece_by_piece(self, queue: Queue, encoder: Encoder) -> None:
+    def test_a_long_text_lets_other_jobs_go_first_and_is_read_piece_by_piece(
+        self, queue: Queue, encoder: Encoder
+    ) -> None:
         worker = Worker(queue.consumer(), engine := Engine(encoder), {}, Bucketing(256))
         long = Embed([TEXT * 200], Options(chunk_tokens=46), reply_to="me")
         queue.put("interactive", [long])

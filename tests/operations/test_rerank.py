@@ -1,4 +1,4 @@
-"""Reranks, and searches with a second stage: the scores of Sentence Transformers' CrossEncoder, in shared passes."""
+"""Reranks, and searches with a second stage. Their scores equal CrossEncoder's, and jobs share passes."""
 
 import json
 import os
@@ -49,14 +49,14 @@ from shoal_workers.model.model import GRAPH, Model
 from shoal_workers.model.prepare import prepare, prepare_if_needed
 from shoal_workers.service import service
 
-#: Largest difference from the scores of CrossEncoder, in f32, and between scores of different passes.
+#: Largest difference, in f32, from the scores of CrossEncoder, and between scores of different passes.
 MAX_ERROR = 1e-4
 
 QUERY, TOP_N = "storm in europe", 20
 DOCUMENTS = ["the storm rises", "market falls", "", "rain in the market and a change of climate", "Zürich 価格 😀"]
 LONG, LONGER = "rain and change " * 20, "the storm of europe falls in " * 30
 
-#: Pairs of which neither text is too long, one is, the other is, or both are; and texts of which a part is read.
+#: Pairs in which neither text is too long, one text is, or both are; and pairs with a text that is read in part.
 PAIRS = [
     *((QUERY, text) for text in DOCUMENTS),
     *((first, second) for first in (QUERY, LONG, LONGER) for second in (LONG, LONGER, "a")),
@@ -69,7 +69,7 @@ PAIRS = [
 
 @pytest.fixture(scope="module")
 def originals(torch_reference: None, reranker_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of cross-encoders, and their scores of the `PAIRS` by Sentence Transformers, from its own process."""
+    """Return a folder of cross-encoders, with the scores that Sentence Transformers gives to `PAIRS`."""
     folder = tmp_path_factory.mktemp("originals")
     shutil.copytree(reranker_source, folder / "bert")
     (folder / "pairs.json").write_text(json.dumps(PAIRS))
@@ -83,7 +83,7 @@ def originals(torch_reference: None, reranker_source: Path, tmp_path_factory: py
 
 @pytest.mark.wide
 @pytest.mark.parametrize("name", ["bert", "roberta", "modernbert"])
-def test_scores_are_those_of_sentence_transformers(originals: Path, name: str, tmp_path: Path) -> None:
+def test_scores_equal_the_scores_of_sentence_transformers(originals: Path, name: str, tmp_path: Path) -> None:
     opened = Reranker.open(prepare_if_needed(tmp_path, str(originals / name)), "openvino", "f32", 2)
     cut_left = [TokenizedText(tokens) for tokens in opened.tokenize(PAIRS, "left")]
     opened.encode(cut_left)
@@ -109,7 +109,7 @@ def test_the_torch_engine_makes_the_same_scores(
     assert Reranker.open(folder, "torch", "f32", 1).score(PAIRS) == pytest.approx(reranker.score(PAIRS), abs=MAX_ERROR)
 
 
-def test_other_precisions_are_near_enough_to_serve(reranker_source: Path, home: Path) -> None:
+def test_other_precisions_are_exact_enough_to_serve(reranker_source: Path, home: Path) -> None:
     folder = prepare_if_needed(home, str(reranker_source))
     for precision in ("bf16", "int8"):
         assert np.isfinite(Reranker.open(folder, "openvino", precision, 1).score(PAIRS)).all()
@@ -129,12 +129,11 @@ def test_an_engine_whose_scores_are_off_is_refused(tiny_model: Path, reranker: R
 
 @pytest.fixture
 def source(reranker_source: Path, tmp_path: Path) -> Path:
-    """A copy of the tiny cross-encoder that a test may change."""
+    """Return a copy of the tiny cross-encoder, which a test may change."""
     return Path(shutil.copytree(reranker_source, tmp_path / "source"))
 
 
 def change(source: Path, file: str = "config.json", **values: Any) -> None:
-    """Change settings in one of the model's files."""
     path = source / file
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
@@ -155,7 +154,7 @@ def test_a_model_that_makes_no_single_score_is_refused(
         prepare("odd", source, tmp_path / "prepared")
 
 
-def test_a_folder_of_sentence_transformers_is_taken_too(source: Path, tmp_path: Path, reranker: Reranker) -> None:
+def test_a_folder_of_sentence_transformers_is_accepted_too(source: Path, tmp_path: Path, reranker: Reranker) -> None:
     layer = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}
     (source / "modules.json").write_text(json.dumps([layer]))
     prepare("new", source, tmp_path / "prepared")
@@ -196,7 +195,7 @@ def test_each_kind_of_model_is_refused_in_place_of_the_other(
 
 
 class FailingReranker(Reranker):
-    """The real reranker. Notes the number of pairs in its passes, and fails on one that has `poison`."""
+    """A reranker that notes the number of pairs in each pass, and fails on a pass with `poison`."""
 
     def __init__(self, reranker: Reranker, num_held: Callable[[], int] = lambda: 0):
         super().__init__(reranker.model, reranker.tokenizer, reranker.engine)
@@ -215,32 +214,29 @@ class FailingReranker(Reranker):
 
 @pytest.fixture
 def failing(reranker: Reranker) -> FailingReranker:
-    """A reranker that can fail."""
     return FailingReranker(reranker)
 
 
 @pytest.fixture
 def worker(queue: Queue, encoder: Encoder, failing: FailingReranker, index: Index) -> Worker:
-    """A worker that embeds, searches and reranks."""
     limits = Limits(max_job_texts=100, max_text_chars=40_000)
     return Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096), limits, reranker=failing)
 
 
 @pytest.fixture
 def small_passes(queue: Queue, encoder: Encoder, failing: FailingReranker, index: Index) -> Worker:
-    """The same with passes of few tokens, so that a second stage takes several."""
+    """Return such a worker with passes of few tokens, so that a second stage needs several."""
     return Worker(queue.consumer(), encoder, {"default": index}, Bucketing(24), reranker=failing)
 
 
 def put_rerank(queue: Queue, *texts: str, query: str = QUERY, **fields: Any) -> Rerank:
-    """Put a rerank of the texts."""
     job = Rerank(list(texts), reply_to="me", query=query, **fields)
     queue.put("interactive", [job])
     return job
 
 
 def put_search(queue: Queue, *queries: str, options: Options | None = None, k: int = 5, **fields: Any) -> Search:
-    """Put a search of the queries, whose best hits are reranked; options of the search are given by name."""
+    """Put a search whose best hits are reranked; `fields` may have other options of the search."""
     about = {"reply_to": "me"} | {name: fields.pop(name) for name in ("reply_to", "deadline") if name in fields}
     search = SearchOptions(**{"rerank": {"top_n": TOP_N}} | fields)
     job = Search(list(queries), options or Options(), k=k, search=search, **about)
@@ -249,27 +245,24 @@ def put_search(queue: Queue, *queries: str, options: Options | None = None, k: i
 
 
 def replies(queue: Queue, *jobs: Job) -> list[Reply]:
-    """Return the replies to some jobs, which have all come."""
+    """Return the replies to the jobs, all of which must have come."""
     found = {reply.id: reply for reply in queue.inbox("me").wait()}
     return [found[job.id] for job in jobs]
 
 
 def scores(reply: Reply) -> NDArray[np.float32]:
-    """Return the scores of a reply without error."""
     assert reply.error is None
     assert reply.scores is not None
     return reply.scores
 
 
 def hits(reply: Reply) -> list[list[dict[str, Any]]]:
-    """Return the hits of a reply without error."""
     assert reply.error is None
     assert reply.hits is not None
     return reply.hits
 
 
 def error(reply: Reply) -> ShoalError:
-    """Return the error of a reply."""
     assert reply.error is not None
     return reply.error
 
@@ -291,7 +284,7 @@ def test_many_reranks_share_passes_and_each_has_its_own_scores(
         assert reply.timings["encode_s"] > 0
 
 
-def test_a_pair_that_is_cut_is_said_or_refused(worker: Worker, queue: Queue) -> None:
+def test_a_cut_pair_is_reported_or_refused(worker: Worker, queue: Queue) -> None:
     cut = put_rerank(queue, "a", LONG)
     refused = put_rerank(queue, "a", LONG, options=Options(truncate=False))
     long_query = put_rerank(queue, "a", query=LONGER, options=Options(truncate=False, truncation_side="left"))
@@ -324,7 +317,7 @@ def test_a_headline_waits_for_one_pass_of_a_long_job(
     assert reply.error is None
 
 
-def test_a_text_that_the_engine_fails_on_harms_its_own_job_alone(
+def test_a_text_that_the_engine_fails_on_harms_only_its_own_job(
     queue: Queue, encoder: Encoder, failing: FailingReranker, tmp_path: Path
 ) -> None:
     (tmp_path / "texts.txt").write_text("rain\npoison\nstorm\n")
@@ -397,7 +390,7 @@ def test_a_job_and_its_reply_are_packed_and_unpacked() -> None:
     assert scores(Reply.join([reply, reply])).tolist() == [*scores(found), *scores(found)]
     with pytest.raises(InvalidText, match=r"^query: "):
         Rerank(["a"], query="\ud83d").pack()
-    data = Embed(["a"], id="x").pack()  # which ignores the fields of a rerank
+    data = Embed(["a"], id="x").pack()  # an embed ignores the fields of a rerank
     assert operations.unpack(msgpack.packb(msgpack.unpackb(data) | {"query": "b", "raw_scores": True})).pack() == data
 
 
@@ -409,21 +402,20 @@ def test_scores_stay_between_0_and_1_however_large_they_are() -> None:
 
 
 def embedded(encoder: Encoder, query: str) -> NDArray[np.float32]:
-    """Return the vector of a query, [1, dimension]."""
     return encoder.embed([query], Options(), encoder.prompt(Options(), QUERY_PROMPTS))
 
 
 def expected(
     index: Index, encoder: Encoder, reranker: Reranker, query: str, scored: str = "", top_n: int = TOP_N
 ) -> list[dict[str, Any]]:
-    """Return the hits of a query with their scores for the text that is `scored`, best first."""
+    """Return the hits of a query with their scores for the text `scored`, or for the query, best first."""
     (found,) = index.search(embedded(encoder, query), top_n)
     by_reranker = sigmoid(reranker.score([(scored or query, hit["text"]) for hit in found]))
     return [found[n] | {"score": float(by_reranker[n])} for n in np.argsort(-by_reranker, kind="stable")]
 
 
 def check_hits(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
-    """Assert that these are the best of the wanted hits; hits with about the same score may come in another order."""
+    """Assert that these are the best wanted hits. Hits with about equal scores may come in another order."""
     by_id = {hit["id"]: hit for hit in wanted}
     of_found = [hit["score"] for hit in found]
     assert of_found == sorted(of_found, reverse=True)
@@ -447,7 +439,7 @@ def test_the_best_hits_come_in_the_order_of_the_reranker(
     assert [hit["id"] for hit in plain] != [hit["id"] for hit in hits(reply)[0]]
 
 
-def test_the_reply_tells_of_the_queries_and_of_the_model_of_the_index(
+def test_the_reply_describes_the_queries_and_the_model_of_the_index(
     worker: Worker, queue: Queue, encoder: Encoder, index: Index
 ) -> None:
     job = put_search(queue, QUERY)
@@ -460,7 +452,7 @@ def test_the_reply_tells_of_the_queries_and_of_the_model_of_the_index(
     assert (worker.counters["jobs"], worker.counters["texts"]) == (1, 1 + TOP_N)
 
 
-def test_a_given_query_is_what_hits_are_scored_for(
+def test_hits_are_scored_for_a_given_query(
     worker: Worker, queue: Queue, index: Index, encoder: Encoder, reranker: Reranker
 ) -> None:
     rerank = {"top_n": TOP_N, "query": "market"}
@@ -486,7 +478,7 @@ def test_long_documents_are_cut_although_queries_may_not_be(
     assert first == second
 
 
-def test_diversity_is_about_the_scores_of_the_reranker(
+def test_diversity_uses_the_scores_of_the_reranker(
     worker: Worker, queue: Queue, index: Index, encoder: Encoder, reranker: Reranker
 ) -> None:
     job = put_search(queue, QUERY, diversity=0.7)
@@ -498,7 +490,7 @@ def test_diversity_is_about_the_scores_of_the_reranker(
     assert [hit["id"] for hit in hits(reply)[0]] == [pool[n]["id"] for n in chosen]
 
 
-def test_nothing_is_scored_where_nothing_is_found_or_the_search_is_refused(
+def test_nothing_is_scored_if_nothing_is_found_or_the_search_is_refused(
     worker: Worker, queue: Queue, failing: FailingReranker
 ) -> None:
     jobs = [put_search(queue, QUERY, min_score=1.0), put_search(queue, QUERY, facets=["nothing"])]
@@ -538,7 +530,7 @@ def test_a_search_that_is_cancelled_or_expires_between_two_passes_is_computed_no
     cancelled = put_search(queue, "storm", rerank={"top_n": 100}, reply_to=None)
     until_scored(small_passes, failing)
     assert queue.cancel(cancelled.id) == "cancelled"
-    small_passes.admission._next_check = 0.0  # at once, where `run` would look a quarter of a second later
+    small_passes.admission._next_check = 0.0  # else the worker would look a quarter of a second later
     small_passes.clock._redis_ahead_s += 7_200  # as if two hours had passed
     assert drive(small_passes) == 0
     assert len(failing.passes) <= 2
@@ -547,7 +539,7 @@ def test_a_search_that_is_cancelled_or_expires_between_two_passes_is_computed_no
     assert error(queue.wait_result(cancelled.id, 0) or Reply("")).code == "cancelled"
 
 
-def test_a_worker_that_is_stopped_answers_what_it_has_found(
+def test_a_stopping_worker_answers_the_search_that_it_has_begun(
     small_passes: Worker, queue: Queue, failing: FailingReranker
 ) -> None:
     job = put_search(queue, QUERY)
@@ -575,7 +567,7 @@ def test_a_suspect_is_alone_in_each_pass(queue: Queue, encoder: Encoder, reranke
     assert set(notes.held[:of_suspect]) == {1}
 
 
-def test_the_vectors_of_queries_come_from_the_cache_and_go_there(
+def test_the_vectors_of_queries_are_cached(
     queue: Queue, encoder: Encoder, failing: FailingReranker, index: Index
 ) -> None:
     model = encoder.model
@@ -608,10 +600,10 @@ def test_the_command_prints_texts_and_scores_best_first(
 
 
 @pytest.mark.parametrize("is_there", [True, pytest.param(False, marks=pytest.mark.wide)])
-def test_a_reranker_is_had_by_its_short_name(
+def test_a_reranker_can_be_named_by_its_short_name(
     tiny_source: Path, reranker_source: Path, tmp_path: Path, is_there: bool
 ) -> None:
-    """The hub's cache has it under its full name; where neither has it, the message says what was asked for."""
+    """The hub's cache has the full name. If neither the cache nor the hub has it, the message has that name."""
     if is_there:
         repository = tmp_path / "hub" / "models--cross-encoder--ms-marco-MiniLM-L6-v2"
         shutil.copytree(reranker_source, repository / "snapshots" / ("a" * 40))

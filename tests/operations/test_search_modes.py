@@ -1,4 +1,4 @@
-"""Searches with options find what scoring all documents finds, before and after changes of the index."""
+"""Searches with options find the same hits as scoring all documents, before and after changes of the index."""
 
 import random
 import tempfile
@@ -44,7 +44,7 @@ TEXTS = st.lists(st.sampled_from(["rain", "storm", "storms", "sun", "wind and ra
 
 @dataclass(frozen=True)
 class Scene:
-    """An index with a change, its documents in their order, and the rows of the version that are left of it."""
+    """An index with a change. `made` has its documents in order, `left` the version's rows that are not deleted."""
 
     index: Index
     made: Made
@@ -54,7 +54,7 @@ class Scene:
     def of(
         cls, folder: Path, documents: Sequence[Document], vectors: Vectors, num_built: int, deleted: Sequence[str] = ()
     ) -> "Scene":
-        """Build a version of the first documents, add the others to it, and delete some ids."""
+        """Build a version of the first documents, delete some ids, and add the other documents."""
         built, added = documents[:num_built], documents[num_built:]
         write_version(folder, built, vectors[:num_built], kinds=KINDS)
         index, made = Index.open_version(folder), Made(list(built), list(vectors[:num_built]))
@@ -68,24 +68,21 @@ class Scene:
         return cls(index, made, [row for row, one in enumerate(built) if one.id not in changed])
 
     def answer(self, query: Vectors, k: int = 10, text: str = "storm", **options: Any) -> SearchAnswer:
-        """Return the answer to a search for one text with this vector."""
         return self.index.find(Search([text], k=k, search=SearchOptions(**options)), query[None]).answer()
 
     def expected(self, query: Vectors, text: str = "storm", **options: Any) -> list[Hit]:
-        """Return all hits of that search, by scoring all documents."""
+        """Return all hits of the search that `answer` asks, by scoring all documents."""
         job = Search([text], search=SearchOptions(**options))
         (ranked,) = self.lists(job, query[None])
         return [self.hit(place, job.search) for place in ranked]
 
     def hit(self, place: Place, search: SearchOptions) -> Hit:
-        """Return the hit of a document."""
         document, score = self.made.documents[place[0]], place[1]
         found = {"text": document.text, **document.fields}
         names = found if search.fields is None else search.fields
         return {"id": document.id, "score": score} | {name: found[name] for name in names if name in found}
 
     def groups(self, ranked: list[Place], search: SearchOptions) -> list[list[Hit]]:
-        """Return the hits of a list in their groups."""
         groups: dict[Any, list[Hit]] = {}
         for number, score in ranked:
             fields = self.made.documents[number].fields
@@ -96,7 +93,7 @@ class Scene:
         return [group[: search.group_size if search.group_by else 1] for group in groups.values()]
 
     def lists(self, job: Search, vectors: Vectors) -> Iterator[list[Place]]:
-        """Yield for each list the places of all documents that may be hits, best first."""
+        """Yield for each list of hits the places of all documents that may be hits, best first."""
         documents, search = self.made.documents, job.search
         eligible = [matches(search.filter or {}, one.fields) for one in documents]
         for number, (vector, excluded) in enumerate(self._queries(job, vectors)):
@@ -109,14 +106,14 @@ class Scene:
             if search.mode != "dense" and texts:
                 scores, words, is_found = self._with_words(search, scores, texts, is_found)
                 known = words + known
-            scores = scores + known  # added in this order, which decides the last bit
+            scores = scores + known  # the order of these sums decides the last bit
             rows = np.flatnonzero(is_found & (scores >= (-np.inf if search.min_score is None else search.min_score)))
             found = scores[rows].tolist()
             order = in_order(search.sort or [], [documents[row].fields for row in rows], found)
             yield [(int(rows[n]), found[n]) for n in order]
 
     def _queries(self, job: Search, vectors: Vectors) -> Iterator[tuple[Vectors, set[str]]]:
-        """Yield the vector of each list of hits, and the ids of the documents that are none of its hits."""
+        """Yield the vector of each list of hits, and the ids of documents that must not be hits."""
         search, num_positive = job.search, len(job.texts) - job.search.num_negative
         asked: list[tuple[Vectors, set[str]]] = [(vector, set()) for vector in vectors[:num_positive]]
         asked += [(unit(np.array(vector)), set()) for vector in search.vectors or ()]
@@ -130,7 +127,7 @@ class Scene:
             yield (vector if away is None else unit(vector - away)), ids
 
     def _boosts(self, boost: list[dict[str, Any]] | None) -> Numbers:
-        """Return the sums of boosts of all documents: test_selection.py compares them with looking at each document."""
+        """Return the sum of boosts of each document. test_selection.py checks these sums document by document."""
         if boost is None:
             return np.zeros(len(self.made.documents), np.float32)
         found = boosts_of(parse_boosts(boost), self.index.fields_at(self.index.live), 0.0)
@@ -139,9 +136,9 @@ class Scene:
     def _with_words(
         self, search: SearchOptions, cosines: Numbers, texts: tuple[str, ...], is_found: NDArray[np.bool_]
     ) -> tuple[Numbers, Numbers, NDArray[np.bool_]]:
-        """Return the parts of the scores that vectors and words have, and the documents that may be hits.
+        """Return the vectors' parts of the scores, the words' parts, and the documents that may be hits.
 
-        test_lexical.py compares scores by BM25 with the formula.
+        test_lexical.py checks scores by BM25 against the formula.
         """
         terms, live = self.index.lexical.weigh(texts), self.index.live.terms
         assert live is not None
@@ -155,12 +152,11 @@ class Scene:
 
 
 def unit(vector: Any) -> Vectors:
-    """Scale a vector to length 1."""
     exact = vector.astype(np.float64)
     return np.asarray(exact / max(float(np.linalg.norm(exact)), 1e-12), np.float32)
 
 
-#: The values that fields of documents have.
+#: The values of documents' fields.
 VALUES: dict[str, list[Any]] = {
     "tag": ["a", "b", "ab", "ä", "z"],
     "year": [1999, 2000, 2000.5, 2001, -1],
@@ -171,7 +167,7 @@ VALUES: dict[str, list[Any]] = {
 
 
 def random_document(draw: random.Random, num_ids: int) -> Document:
-    """Return a document with a few words, and with one value of most fields; some have several or none."""
+    """Return a document with a few words. Most of its fields have one value, some have several or none."""
     fields: Fields = {}
     for name, values in VALUES.items():
         if (luck := draw.random()) < 0.6:
@@ -184,7 +180,7 @@ def random_document(draw: random.Random, num_ids: int) -> Document:
 
 @st.composite
 def scenes(draw: st.DrawFn, folder: Path) -> Scene:
-    """Draw documents, many with equal ids, vectors and texts, of which some are added or deleted after the build."""
+    """Draw an index. Many of its documents have equal ids, vectors and texts; some were added or deleted later."""
     chosen = random.Random(draw(st.integers(0, 2**32)))
     count = chosen.choice([3, 20, 60])
     documents = [random_document(chosen, count) for _ in range(count)]
@@ -242,12 +238,11 @@ def test_a_search_finds_what_scoring_all_documents_finds(data: st.DataObject) ->
 
 
 def joined(groups: list[list[Hit]]) -> list[Hit]:
-    """Return the hits of the groups, one after the other."""
     return [hit for group in groups for hit in group]
 
 
 def check_pages(scene: Scene, job: Search, vectors: Vectors, groups: list[list[Hit]]) -> None:
-    """Assert that the pages of a search are the same hits, one after the other."""
+    """Assert that the pages of a search together have the hits of the groups, in order."""
     (matching,) = scene.lists(replace(job, search=replace(job.search, min_score=None)), vectors)
     cursor: str | None = ""
     for start in range(0, max(1, len(groups)), job.k):
@@ -260,7 +255,7 @@ def check_pages(scene: Scene, job: Search, vectors: Vectors, groups: list[list[H
 
 
 def check_second_stage(index: Index, job: Search, vectors: Vectors, lists: list[list[list[Hit]]]) -> None:
-    """Assert that the best groups are scored again, and the best of these answered; many of the scores are equal."""
+    """Assert that the best groups get new scores, many equal, and that the best groups by these are returned."""
     search = replace(job.search, rerank={"top_n": job.k + 3, "query": "storm"})
     stage = index.find(replace(job, search=search), vectors)
     scores = [0.1 * (7 * number % 5) for number in range(len(stage.pairs()))]
@@ -274,7 +269,6 @@ def check_second_stage(index: Index, job: Search, vectors: Vectors, lists: list[
 
 
 def by_score(hit: Hit) -> float:
-    """Return the key by which hits are sorted."""
     return -float(hit["score"])
 
 
@@ -302,7 +296,7 @@ def test_diverse_hits_are_the_best_choice_of_all_documents(data: st.DataObject, 
 
 
 def check_choice(chosen: list[int], pool: list[Place], vectors: Vectors, diversity: float) -> None:
-    """Assert that each choice has the highest value there was, as far as rounding allows, by sums one by one."""
+    """Assert that each choice had the highest value of all that were left, as far as rounding allows."""
     scores = [score for _, score in pool]
     best = scores[0] if scores[0] > 0 else 1.0
     rounding = 1e-5 * max(1.0, float(np.abs(scores).max()) / best)
@@ -318,15 +312,15 @@ def check_choice(chosen: list[int], pool: list[Place], vectors: Vectors, diversi
         assert values[chosen[position]] >= max(values.values()) - rounding
 
 
-def test_a_copy_of_a_hit_comes_after_one_that_says_something_else() -> None:
+def test_a_copy_of_a_hit_comes_after_a_different_hit() -> None:
     vectors = np.eye(2, dtype=np.float32)[[0, 0, 0, 1]]
     scores = vectors @ np.array([0.8, 0.6], np.float32)
     assert most_diverse(scores, vectors, 2, 0.0).tolist() == [0, 1]
     assert most_diverse(scores, vectors, 2, 0.5).tolist() == [0, 3]
-    assert most_diverse(30 * scores, vectors, 2, 0.5).tolist() == [0, 3]  # scores of any scale are weighed alike
+    assert most_diverse(30 * scores, vectors, 2, 0.5).tolist() == [0, 3]  # the scale of scores does not matter
 
 
-def test_a_pool_has_a_few_hits_for_each_that_is_chosen() -> None:
+def test_a_pool_has_a_few_hits_for_each_chosen_one() -> None:
     sizes = {k: pool_size(k) for k in (1, 13, 100, 400, 1_000)}
     assert sizes == {1: MIN_POOL, 13: 52, 100: 400, 400: MAX_POOL, 1_000: MAX_POOL}
 
@@ -335,7 +329,7 @@ def test_a_pool_has_a_few_hits_for_each_that_is_chosen() -> None:
 
 
 def forty(folder: Path) -> Scene:
-    """Return an index of forty documents with the fields n, and group for most of them."""
+    """Return an index of forty documents. All have the field `n`, and most the field `group`."""
     fields: list[Fields] = [{"n": n} | ({"group": n % 5} if n % 3 else {}) for n in range(40)]
     documents = [Document(str(n), f"text {n}", one) for n, one in enumerate(fields)]
     vectors = unit_vectors(40, DIMENSION, 7)
@@ -344,7 +338,7 @@ def forty(folder: Path) -> Scene:
 
 
 def refusal(index: Index, job: Search, vectors: Vectors) -> str:
-    """Return the message with which a search is refused; nothing keeps the index after that."""
+    """Return the message with which a search is refused, without a traceback that would keep the index open."""
     try:
         index.find(job, vectors).answer()
     except InvalidRequest as error:
@@ -386,7 +380,7 @@ def test_a_given_vector_may_have_any_length_but_0(length: float, tmp_path: Path)
     assert (hits[0]["id"], hits[0]["score"]) == ("3", pytest.approx(1, abs=1e-6))
 
 
-def test_groups_are_of_values_that_filters_call_equal(tmp_path: Path) -> None:
+def test_a_group_has_hits_whose_values_are_equal_for_filters(tmp_path: Path) -> None:
     values: list[Any] = ["a", ["a"], ["a", "b"], ["a", "b"], ["b", "a"], "b", "", None, [], "c", "a"]
     documents = [Document(str(n), "text", {"of": value}) for n, value in enumerate(values)]
     documents += [Document(name, "text", {"of": value}) for name, value in (("x", "a"), ("y", "new"), ("z", "new"))]
@@ -400,7 +394,7 @@ def test_groups_are_of_values_that_filters_call_equal(tmp_path: Path) -> None:
     assert len(scene.answer(query, 20, **options).hits[0]) == len(groups)
 
 
-def test_groups_are_told_apart_by_value_and_type(tmp_path: Path) -> None:
+def test_groups_differ_by_value_and_type(tmp_path: Path) -> None:
     values: list[Any] = [1, True, "1", 1.5, [1], {"a": 1}, None, None, 1, [1]]
     documents = [Document(str(n), "text", {"of": value}) for n, value in enumerate(values)]
     scene = Scene.of(tmp_path / "v1", documents, unit_vectors(len(values), DIMENSION, 3), len(values))

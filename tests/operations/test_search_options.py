@@ -1,4 +1,4 @@
-"""The options of a search: which values they take, how jobs carry and count them, and the grammar of filters."""
+"""The options of a search: their values, how jobs contain and count them, and the grammar of filters."""
 
 from dataclasses import replace
 from typing import Any
@@ -49,12 +49,12 @@ REFUSED: dict[str, list[Any]] = {
 }
 
 
-def test_every_option_has_values_that_it_does_not_take() -> None:
+def test_every_option_has_wrong_values_here() -> None:
     assert REFUSED.keys() == SEARCH_DEFAULTS.keys()
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_value_that_an_option_does_not_take_is_named(name: str) -> None:
+def test_a_wrong_value_of_an_option_is_named(name: str) -> None:
     for value in REFUSED[name]:
         with pytest.raises(InvalidRequest, match=name):
             SearchOptions(**{name: value})
@@ -82,7 +82,7 @@ def test_options_that_do_not_go_together_are_refused(texts: list[str], options: 
         Search(texts, k=10, search=SearchOptions(**options))
 
 
-def test_a_search_travels_with_its_options() -> None:
+def test_a_search_is_packed_with_its_options() -> None:
     search = SearchOptions(fuse=True, num_negative=1, like=["7"], vectors=[[0.5, 1.0]], min_score=0.25, fields=[])
     job = Search(["storm", "protest"], k=3, search=search)
     assert operations.unpack(job.pack()) == job
@@ -91,7 +91,7 @@ def test_a_search_travels_with_its_options() -> None:
     assert plain.search is PLAIN
 
 
-# What a job counts as
+# How jobs count in a lane
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_lists_of_hits_are_counted(texts: list[str], options: dict[str, Any], nu
 
 
 @pytest.mark.parametrize("options", [{"fuse": True}, {"num_negative": 1}, {"vectors": [[1.0]]}, {"like": ["1"]}])
-def test_what_must_be_answered_together_stays_in_one_job(options: dict[str, Any]) -> None:
+def test_a_search_that_must_be_answered_together_stays_one_job(options: dict[str, Any]) -> None:
     job = Search(["storm"] * 50, search=SearchOptions(**options))
     assert job.split(32) == [job]
 
@@ -139,7 +139,7 @@ SORTED: dict[str, Any] = {"sort": [{"field": "year"}]}
         ({"mode": "lexical", "facets": ["a"], **SORTED}, 3),
     ],
 )
-def test_a_list_counts_as_often_as_it_goes_over_the_documents(options: dict[str, Any], num_passes: int) -> None:
+def test_a_list_counts_for_each_pass_over_the_documents(options: dict[str, Any], num_passes: int) -> None:
     job = Search(["storm"] * 50, search=SearchOptions(**options))
     texts_per_list = 1 + 4 * (num_passes - 1)
     assert job.num_lane_texts == 50 * texts_per_list - (texts_per_list - 1)
@@ -158,7 +158,7 @@ def test_many_hits_count_as_texts_of_the_lane_and_are_split() -> None:
     assert replace(job, k=100, search=SearchOptions(group_by="topic", group_size=10)).num_lane_texts >= 50 + 50 * 10
 
 
-def test_too_many_lists_of_a_large_index_are_refused_with_the_number_that_is_taken() -> None:
+def test_too_many_lists_of_a_large_index_are_refused_with_the_number_that_is_allowed() -> None:
     many = Search(["storm"] * 200, search=SearchOptions(**SORTED))
     with pytest.raises(TooLarge, match="asks for 200 lists of hits of 1,000,000 documents, and may ask for 67 with"):
         many.check_rows(1_000_000)
@@ -220,7 +220,7 @@ def test_every_field_can_be_named(written: str) -> None:
         ({"a" * 500: None}, r'filter\["a{79}…\] is null'),
     ],
 )
-def test_what_is_no_filter_is_named_with_its_place(wanted: Any, said: str) -> None:
+def test_a_wrong_filter_is_named_with_its_place(wanted: Any, said: str) -> None:
     with pytest.raises(InvalidRequest, match=said):
         parse_filter(wanted)
 
@@ -307,6 +307,6 @@ def test_sorts_boosts_and_facets_are_read() -> None:
         (parse_facets, ["a"] * 9, "facets has 9 entries: it takes at most 8"),
     ],
 )
-def test_what_cannot_be_asked_of_fields_is_named_with_its_place(parse: Any, value: Any, said: str) -> None:
+def test_a_wrong_sort_boost_or_facet_is_named_with_its_place(parse: Any, value: Any, said: str) -> None:
     with pytest.raises(InvalidRequest, match=said):
         parse(value)

@@ -1,4 +1,4 @@
-"""Pages of a search: the hits of the whole list one after the other, whatever is added or deleted in between."""
+"""Pages of a search: together they are the whole list of hits, whatever is added or deleted in between."""
 
 import math
 from collections.abc import Iterator
@@ -88,7 +88,7 @@ def test_a_page_in_the_order_of_a_field_begins_after_a_document_that_was_deleted
 
 
 @pytest.mark.parametrize("added", ["w31 w31 w31 w31", "w59"])
-def test_the_order_of_later_pages_is_that_of_the_first_where_words_count(added: str, tmp_path: Path) -> None:
+def test_later_pages_keep_the_order_of_the_first_though_words_count(added: str, tmp_path: Path) -> None:
     texts = [f"w{n % 40} w{n % 7} w{n % 3}" for n in range(300)]
     documents = [Document(str(n), text, {}) for n, text in enumerate(texts)]
     scene = Scene.of(tmp_path / "v1", documents, unit_vectors(300, DIMENSION, 3), 290)
@@ -107,7 +107,7 @@ def test_later_pages_are_ranked_as_of_the_time_of_the_first(tmp_path: Path) -> N
     options: dict[str, Any] = {"boost": [{"field": "day", "weight": 5, "half_life_days": 30}], "explain": True}
     _, cursor = first_page(scene, 1, **options)
     at = datetime(2007, 1, 1, tzinfo=UTC).timestamp()
-    earlier = replace(Cursor.unpack(cursor), now=at, row=7).pack()  # the document of that day was the first hit
+    earlier = replace(Cursor.unpack(cursor), now=at, row=7).pack()  # as if that day's document came first
     answer = scene.answer(QUERY, 18, cursor=earlier, **options)
     (next_cursor,) = answer.cursors or [""]
     assert Cursor.unpack(next_cursor or "").now == at
@@ -119,7 +119,7 @@ def test_later_pages_are_ranked_as_of_the_time_of_the_first(tmp_path: Path) -> N
     "forged",
     [{"num_shown": -1}, {"num_shown": 2**63}, {"row": -1}, {"score": math.nan}, {"best_bm25": 1e-300}, {"row": "7"}],
 )
-def test_a_cursor_with_values_that_no_search_answers_is_refused(forged: dict[str, Any]) -> None:
+def test_a_cursor_with_impossible_values_is_refused(forged: dict[str, Any]) -> None:
     cursor = Cursor("d", "v1", 10, 0.5, 7, "", 1e9, 2.0)
     assert Cursor.unpack(cursor.pack()) == cursor
     with pytest.raises(InvalidRequest, match="which no search has answered"):

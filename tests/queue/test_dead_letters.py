@@ -1,4 +1,4 @@
-"""Dead letters: listed, shown, retried and dropped, by a program, over HTTP and from the command line."""
+"""Dead letters can be listed, shown, retried and dropped by a program, over HTTP and from the command line."""
 
 import json
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from shoal.queue.producer import Producer
 
 pytest_plugins = ["api_fixtures"]
 
-#: Bytes of all letters in the tests of that limit.
+#: The limit on the bytes of all letters, in the test of this limit.
 MAX_BYTES = 50_000
 
 
@@ -43,7 +43,7 @@ def listed(queue: Queue) -> list[str]:
 
 
 class TestDeadLetters:
-    def test_a_letter_says_what_there_is_to_know(self, queue: Queue) -> None:
+    def test_a_letter_has_the_reason_the_worker_and_the_job(self, queue: Queue) -> None:
         data = msgpack.packb({"v": 1, "id": "x", "op": "embed", "texts": ["storm"], "colour": "blue"})
         letter = DeadLetters(queue).get(bury(queue, data))
         assert (letter.reason, letter.traceback, letter.worker) == ("poisoned: why", "line 1", "w1")
@@ -76,7 +76,7 @@ class TestDeadLetters:
 
     def test_of_six_retries_at_once_one_puts_the_job(self, redis_url: str, queue: Queue) -> None:
         class Together(Producer):
-            """A producer that puts only when all six are about to."""
+            """A producer that puts a job only when six threads are ready to put it."""
 
             async def put(self, lane: str, jobs: Sequence[Job], client: str = "") -> None:
                 barrier.wait(PATIENCE_S)
@@ -92,7 +92,7 @@ class TestDeadLetters:
         assert len(job_ids) == queue.backlog()["bulk"] == 1
         assert len(DeadLetters(queue)) == 0
 
-    def test_what_cannot_be_read_can_only_be_dropped(self, queue: Queue) -> None:
+    def test_an_unreadable_job_can_only_be_dropped(self, queue: Queue) -> None:
         letters, letter_id = DeadLetters(queue), bury(queue, b"\xc1")
         assert letters.get(letter_id).job() is None
         with pytest.raises(MalformedJob):
@@ -108,7 +108,7 @@ class TestDeadLetters:
             letters.retry(letter_id)
         assert letters.get(letter_id).id == letter_id
 
-    def test_an_unknown_letter_is_named(self, queue: Queue) -> None:
+    def test_an_unknown_letter_is_refused(self, queue: Queue) -> None:
         for letter_id in ("1-1", "", "-", "1-1 2-2", "9" * 40):
             for ask in (DeadLetters(queue).get, DeadLetters(queue).retry, DeadLetters(queue).drop):
                 with pytest.raises(UnknownJob, match="no dead letter"):
@@ -116,7 +116,7 @@ class TestDeadLetters:
 
 
 class TestHttp:
-    def test_from_the_list_to_the_result(self, api: FlaskClient, stub: StubWorker) -> None:
+    def test_a_letter_is_listed_shown_and_retried_over_http(self, api: FlaskClient, stub: StubWorker) -> None:
         stub.pause()
         letter_id = bury(stub.queue, Embed(["storm"], id="mine").pack())
         stub.resume()
@@ -134,7 +134,7 @@ class TestHttp:
         assert result["status"] == "done"
         assert api.get("/v1/dead").get_json() == {"count": 0, "dead": []}
 
-    def test_unreadable_ones_are_listed_and_dropped(self, api: FlaskClient, queue: Queue) -> None:
+    def test_an_unreadable_job_is_listed_and_dropped_over_http(self, api: FlaskClient, queue: Queue) -> None:
         letter_id = bury(queue, b"\xc1\xff")
         whole = api.get(f"/v1/dead/{letter_id}").get_json()
         assert (whole["asked"], whole["bytes"]) == (None, "c1ff")
@@ -181,7 +181,7 @@ def test_an_idempotency_key_answers_the_first_job_with_its_status(api: FlaskClie
     assert submit() == first | {"status": "done"}
 
 
-def test_they_are_limited_in_number(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_letters_is_limited(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shoal.queue.consumer, "MAX_DEAD_LETTERS", 3)
     ids = [bury(queue, b"x") for _ in range(5)]
     assert listed(queue) == ids[:1:-1]
@@ -197,7 +197,7 @@ def test_a_letter_can_be_dropped_while_the_memory_of_redis_is_full(own_queue: Qu
 @pytest.mark.parametrize("how", ["drop", "retry"])
 def test_they_are_limited_in_bytes(queue: Queue, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shoal.queue.consumer, "MAX_DEAD_BYTES", MAX_BYTES)
-    job = Embed(["x" * 10_000])  # with the other fields of a letter, there is room for 4
+    job = Embed(["x" * 10_000])  # there is room for 4 letters with such a job
     kept = [bury(queue, job.pack()) for _ in range(3)]
     for _ in range(6):
         letter_id = bury(queue, job.pack())

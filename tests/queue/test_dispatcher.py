@@ -25,7 +25,7 @@ from shoal.queue.dispatcher import Pending
 from shoal.queue.lane import MAX_PUTS_OF_CLIENT, PackedJobs, few_of_each_client
 from shoal.queue.producer import Producer, ReplyStream
 
-#: Uses a client, forks, and uses the same client on both sides: `python -c FORKS URL PREFIX POOL`.
+#: A program that uses a client, forks, and uses the client in both processes: `python -c FORKS URL PREFIX POOL`.
 FORKS = """
 import os, sys
 from shoal import Client
@@ -42,7 +42,7 @@ client.close()
 """
 
 
-def test_puts_of_a_client_with_few_go_before_those_of_one_with_many() -> None:
+def test_puts_of_a_client_with_few_puts_go_first() -> None:
     many = [PackedJobs.pack("bulk", [Embed(["a"])], "me", "many") for _ in range(2 * MAX_PUTS_OF_CLIENT + 1)]
     few = PackedJobs.pack("bulk", [Embed(["b"])], "me", "few")
     now, later = few_of_each_client([*many, few])
@@ -72,9 +72,7 @@ def test_a_reply_that_no_client_waits_for_is_dropped(queue: Queue, dispatcher: T
     assert not pending[0].done()
 
 
-def test_a_job_that_no_client_waits_for_and_no_worker_has_is_taken_back(
-    queue: Queue, dispatcher: ThreadDispatcher
-) -> None:
+def test_a_job_that_no_client_waits_for_is_withdrawn(queue: Queue, dispatcher: ThreadDispatcher) -> None:
     jobs = [Embed(["storm"]) for _ in range(3)]
     pending = [dispatcher.call("interactive", [job])[0] for job in jobs]
     wait_until(lambda: all(waiting.put_id for waiting in pending))
@@ -85,11 +83,11 @@ def test_a_job_that_no_client_waits_for_and_no_worker_has_is_taken_back(
     assert pending[2].result(PATIENCE_S).id == jobs[2].id
 
 
-def test_to_close_it_withdraws_the_jobs_of_threads_that_wait(queue: Queue, dispatcher: ThreadDispatcher) -> None:
+def test_closing_withdraws_the_jobs_of_threads_that_wait(queue: Queue, dispatcher: ThreadDispatcher) -> None:
     jobs = [Embed(["storm"]) for _ in range(20)]
     pending = dispatcher.call("interactive", jobs)
     wait_until(lambda: all(waiting.put_id for waiting in pending))
-    queue.take("a", LANES, 5)  # a worker has some of them
+    queue.take("a", LANES, 5)  # a worker holds some of the jobs
     dispatcher.close_inside()
     assert queue.backlog()["interactive"] == 0
     for reply in pending:
@@ -98,7 +96,7 @@ def test_to_close_it_withdraws_the_jobs_of_threads_that_wait(queue: Queue, dispa
 
 
 class Interrupted(Producer):
-    """A producer that runs something between a put and its end."""
+    """A producer that calls `then` after Redis has accepted a put and before the caller knows it."""
 
     then: Callable[[], object] = staticmethod(lambda: None)
 
@@ -108,7 +106,7 @@ class Interrupted(Producer):
         return outcomes
 
 
-def test_jobs_of_a_caller_who_leaves_while_they_are_put_are_taken_back(queue: Queue) -> None:
+def test_jobs_of_a_caller_that_leaves_during_their_put_are_withdrawn(queue: Queue) -> None:
     dispatcher = ThreadDispatcher(queue, Interrupted)
     stays, *leaves = (Embed(["storm"]) for _ in range(3))
     left = Event()
@@ -129,7 +127,7 @@ def test_jobs_of_a_caller_who_leaves_while_they_are_put_are_taken_back(queue: Qu
 
 
 class FailingStream(ReplyStream):
-    """Replies whose reader fails as often as it is told to, each time with what a function raises."""
+    """A stream of replies. Each of its `failures` is called, and raises an error, in place of one read."""
 
     def __init__(self, *args: Any):
         super().__init__(*args)
@@ -142,7 +140,7 @@ class FailingStream(ReplyStream):
 
 
 class FailingInbox(Producer):
-    """A producer with such replies."""
+    """A producer whose inbox is a `FailingStream`."""
 
     stream: FailingStream
 
@@ -157,7 +155,7 @@ def failing(queue: Queue) -> tuple[ThreadDispatcher, FailingStream]:
     return dispatcher, dispatcher.producer.stream
 
 
-def test_after_an_unforeseen_error_those_who_wait_are_told_and_it_goes_on(queue: Queue) -> None:
+def test_after_an_unforeseen_error_callers_get_it_and_the_dispatcher_goes_on(queue: Queue) -> None:
     dispatcher, stream = failing(queue)
     first, second = (Embed(["storm"]) for _ in range(2))
     (pending,) = dispatcher.call("interactive", [first])
@@ -175,9 +173,7 @@ def test_after_an_unforeseen_error_those_who_wait_are_told_and_it_goes_on(queue:
     dispatcher.close()
 
 
-def test_a_caller_who_comes_when_redis_is_back_is_not_told_that_it_was_away(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_caller_that_comes_when_redis_is_back_gets_no_error(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shoal.queue.dispatcher, "GRACE_S", -1.0)
     (dispatcher, stream), late = failing(queue), list[Pending[Reply]]()
     first, second = (Embed(["storm"]) for _ in range(2))
@@ -200,7 +196,7 @@ def test_a_caller_who_comes_when_redis_is_back_is_not_told_that_it_was_away(
     dispatcher.close()
 
 
-def test_a_reply_that_cannot_be_read_does_not_keep_the_others(queue: Queue, dispatcher: ThreadDispatcher) -> None:
+def test_an_unreadable_reply_does_not_stop_the_others(queue: Queue, dispatcher: ThreadDispatcher) -> None:
     for garbage in (b"\xc1", b"no map", b""):
         queue.redis.xadd(queue.keys.replies(dispatcher.address), {"reply": garbage})
     (pending,) = dispatcher.call("interactive", [Embed(["storm"])])
@@ -210,7 +206,7 @@ def test_a_reply_that_cannot_be_read_does_not_keep_the_others(queue: Queue, disp
 
 
 @pytest.mark.usefixtures("serving")
-def test_a_client_works_on_both_sides_of_a_fork(client: Client, redis_url: str) -> None:
+def test_after_a_fork_a_client_works_in_both_processes(client: Client, redis_url: str) -> None:
     keys = client.keys
     command = [sys.executable, "-W", "ignore", "-c", FORKS, redis_url, keys.prefix, keys.pool]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
@@ -218,7 +214,7 @@ def test_a_client_works_on_both_sides_of_a_fork(client: Client, redis_url: str) 
 
 
 class SlowForLargeJobs(Producer):
-    """A producer on a link over which large jobs take until they are let through."""
+    """A producer on a slow link: a large put is not sent until `is_through` is set."""
 
     def __init__(self, *args: Any):
         super().__init__(*args)
@@ -257,7 +253,7 @@ def test_a_reply_that_comes_while_the_connection_is_broken_is_not_lost(
 ) -> None:
     waiting = [dispatcher.call("interactive", [Embed(["storm"])])[0] for _ in range(3)]
     wait_until(lambda: queue.backlog()["interactive"] == 3)
-    for _ in range(5):  # also those that were opened since
+    for _ in range(5):  # also new connections
         queue.redis.client_kill_filter(_type="normal", skipme=True)
     answer_all(queue)
     assert {pending.result(PATIENCE_S).status for pending in waiting} == {"done"}
@@ -279,7 +275,7 @@ def submit(queue: Queue, num_jobs: int = 1) -> list[str]:
 
 @contextmanager
 def waits(queue: Queue, ids: list[str], *dispatchers: ThreadDispatcher) -> Iterator[list[Future[Reply | None]]]:
-    """A thread for each job and dispatcher that waits for the result, all of which have begun to."""
+    """Start a thread for each job and dispatcher that waits for the result; give their futures once all wait."""
     with ThreadPoolExecutor(len(ids) * len(dispatchers)) as threads:
         found = [threads.submit(one.wait_result, job_id, PATIENCE_S) for job_id in ids for one in dispatchers]
         wait_until(lambda: all(num_watchers(queue, job_id) >= len(set(dispatchers)) for job_id in ids))
@@ -290,7 +286,7 @@ def num_watchers(queue: Queue, job_id: str) -> int:
     return len((queue.redis.hget(queue.keys.record(job_id), "watchers") or b"").split())
 
 
-def test_threads_that_wait_hold_no_connections_and_each_gets_its_result(
+def test_threads_that_wait_use_no_connections_and_each_gets_its_result(
     queue: Queue, dispatcher: ThreadDispatcher
 ) -> None:
     ids = submit(queue, 40)
@@ -308,15 +304,15 @@ def test_several_threads_and_processes_wait_for_one_result_and_all_get_it(
     other = ThreadDispatcher(queue)
     (job_id,) = submit(queue)
     with waits(queue, [job_id], *[dispatcher] * 4, other) as results:
-        assert dispatcher.wait_result(job_id, 0.01) is None  # one of them gives up
+        assert dispatcher.wait_result(job_id, 0.01) is None  # one more thread, which gives up
         answer_all(queue)
-        replies = [result.result(PATIENCE_S / 2) for result in results]  # at once, not when their time is over
+        replies = [result.result(PATIENCE_S / 2) for result in results]  # at once, long before their timeout
         assert [reply.id if reply else None for reply in replies] == [job_id] * 5
     other.close()
     assert queue.wait_result(job_id, 0)
 
 
-def test_a_thread_that_waits_for_a_job_that_is_cancelled_is_told(queue: Queue, dispatcher: ThreadDispatcher) -> None:
+def test_a_thread_that_waits_learns_that_its_job_is_cancelled(queue: Queue, dispatcher: ThreadDispatcher) -> None:
     (job_id,) = submit(queue)
     with waits(queue, [job_id], dispatcher) as (result,):
         assert queue.cancel(job_id) == "cancelled"
@@ -363,7 +359,7 @@ def test_a_wait_ends_when_its_time_is_over(queue: Queue, dispatcher: ThreadDispa
         dispatcher.wait_result("nobody", PATIENCE_S)
 
 
-def test_threads_that_wait_are_told_that_redis_is_away(own_redis: RedisServer, own_queue: Queue) -> None:
+def test_threads_that_wait_learn_that_redis_is_away(own_redis: RedisServer, own_queue: Queue) -> None:
     dispatcher = ThreadDispatcher(own_queue)
     with waits(own_queue, submit(own_queue, 3), dispatcher) as results:
         own_redis.stop()

@@ -1,4 +1,4 @@
-"""A real worker answers any bytes that are pushed onto a lane or keeps them as a dead letter, and goes on."""
+"""A worker answers any bytes that are pushed onto a lane, or keeps them as a dead letter, and goes on."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ JOBS = st.sampled_from(
     ]
 )
 
-#: Bytes that may be a job: good ones, damaged ones, ones of odd fields, and anything.
+#: Good jobs, damaged jobs, jobs with odd fields, and other bytes.
 DATA = JOBS | mutated(JOBS) | st.binary(max_size=50)
 DATA |= (changed(JOB) | changed(RERANK) | changed(JOB | {"op": "embed", "texts": ["rain"], "k": 3})).map(packed)
 DATA |= ODD.map(packed)
@@ -41,7 +41,9 @@ def worker(queue: Queue, encoder: Encoder, index: Index, reranker: Reranker) -> 
 
 
 @fuzz(40, entries=st.lists(ENTRY, min_size=1, max_size=6), good=TEXTS)
-def test_bytes_that_are_pushed_onto_a_lane(worker: Worker, queue: Queue, entries: list[Any], good: str) -> None:
+def test_any_bytes_pushed_onto_a_lane_are_answered_or_buried(
+    worker: Worker, queue: Queue, entries: list[Any], good: str
+) -> None:
     redis, keys = queue.redis, queue.keys
     for lane, data in entries:
         redis.rpush(keys.lane(lane), data)

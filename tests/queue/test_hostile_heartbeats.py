@@ -1,4 +1,4 @@
-"""Heartbeats that no worker wrote: whatever they hold, everything that shows the pool goes on, and says what it can."""
+"""Odd heartbeats that no worker wrote: whatever they contain, everything that shows the pool goes on."""
 
 import json
 import math
@@ -18,13 +18,13 @@ from shoal_api.context import Context
 
 pytest_plugins = ["api_fixtures"]
 
-#: Numbers that no sensor has measured.
+#: Numbers that no worker can have measured.
 NUMBERS = (math.nan, math.inf, -math.inf, -1, -1e308, 1e308, 2**64 - 1, -(2**63), True)
 
-#: Values of another type than the one that is documented.
+#: Values of many types. No field is documented to have most of these types.
 ODD: tuple[Any, ...] = (None, True, -1, "x", [], {}, [[]], {"a": {}}, [None], "\x00\x1b[2J")
 
-#: The times of a heartbeat whose worker had another clock: long ago, and in a thousand years.
+#: Times in heartbeats of workers with wrong clocks: long ago, and in a thousand years.
 TIMES = (0, 1, 32_503_680_000.0, 2.0**40)
 
 
@@ -64,7 +64,7 @@ def write(stub: StubWorker, name: str, beat: bytes) -> None:
 
 
 def look(app: Flask) -> dict[str, Any]:
-    """Ask every route that shows the pool, which must answer; return the pool, read after this call."""
+    """Assert that every route that shows the pool answers; return the pool."""
     api = app.test_client()
     for path in ("/ready", "/info", "/v1/indexes"):
         assert api.get(path).status_code == 200, path
@@ -83,7 +83,7 @@ def test_everything_that_shows_the_pool_goes_on(app: Flask, stub: StubWorker) ->
         stub.pool.announce(name, about)
     names = {worker["id"] for worker in look(app)["workers"]}
     assert names == {"stub", *found}
-    for name, about in found.items():  # with other numbers than before, from which rates are computed
+    for name, about in found.items():  # with other numbers than before, so that rates are computed
         stub.pool.announce(name, about | {"counters": COUNTERS, "written_at": 1_790_000_000.0})
     assert {worker["id"] for worker in look(app)["workers"]} == names
 
@@ -116,9 +116,7 @@ def test_the_commands_go_on(settings: Settings, stub: StubWorker) -> None:
     ],
     ids=["empty", "no msgpack", "no map", "bytes", "large", "many maps", "deep"],
 )
-def test_one_that_cannot_be_read_is_of_a_worker_whose_state_is_unknown(
-    app: Flask, stub: StubWorker, beat: bytes
-) -> None:
+def test_a_worker_with_an_unreadable_heartbeat_has_an_unknown_state(app: Flask, stub: StubWorker, beat: bytes) -> None:
     stub.pause()
     write(stub, "odd", beat)
     states = {worker["id"]: worker["state"] for worker in look(app)["workers"]}

@@ -1,4 +1,4 @@
-"""Workers that wait: one job wakes one that is idle, and one that computes has a notice of jobs."""
+"""Workers that wait for jobs: a job wakes one idle worker, and a worker that computes has a notice of jobs."""
 
 import threading
 import time
@@ -23,7 +23,7 @@ NUM_WORKERS = 12
 
 
 class Idle:
-    """A worker that waits until it has got a job. It takes one: others are left to the others."""
+    """A worker that waits for a job in a thread, takes it, and ends."""
 
     def __init__(self, queue: Queue, name: str):
         self.consumer = queue.consumer(name)
@@ -71,7 +71,7 @@ def take_one_each(workers: list[Idle]) -> None:
     assert [len(worker.taken) for worker in workers] == [1] * NUM_WORKERS
 
 
-def test_jobs_that_are_pushed_and_wake_no_worker_are_taken_by_those_that_look(queue: Queue) -> None:
+def test_pushed_jobs_which_wake_no_worker_are_taken_at_the_next_look(queue: Queue) -> None:
     with idle_workers(queue) as workers:
         queue.redis.script_flush()
         for _ in workers:
@@ -94,7 +94,7 @@ def test_who_leaves_jobs_behind_wakes_the_next(own_queue: Queue, is_full: bool) 
     if is_full:
         own_queue.redis.config_set("maxmemory", 1)
     marker = own_queue.keys.of_lane("bulk", "wake")
-    assert own_queue.redis.lpop(marker) == b""  # by a worker that dies at once
+    assert own_queue.redis.lpop(marker) == b""  # taken by a worker that dies at once
     assert len(own_queue.take("w", LANES, 1)) == 1
     assert own_queue.redis.llen(marker) == 1
     assert len(own_queue.take("w", LANES, 1)) == 1
@@ -192,7 +192,7 @@ def test_a_redis_that_went_away_is_asked_again_when_it_is_back(
     assert not has_ended(notice, 0)
 
 
-def test_a_refused_read_is_said_once_and_is_not_repeated_at_once(
+def test_a_refused_read_is_logged_once_and_is_not_repeated_at_once(
     own_redis: RedisServer, broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.execute("ACL", "SETUSER", "narrow", "on", "nopass", "~*", "+@all", "-blmove")
@@ -210,9 +210,7 @@ def test_a_refused_read_is_said_once_and_is_not_repeated_at_once(
     assert caplog.text.count("docs/redis-users.acl") == 1
 
 
-def test_where_few_connections_are_allowed_none_is_held(
-    own_redis: RedisServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_process_with_few_connections_has_no_notice(own_redis: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     with closing(Broker.connect(f"{own_redis.url}&max_connections=4")) as broker:
         notice = JobNotice(broker, Keys().of_lane("interactive", "wake"))
         notice.ask()

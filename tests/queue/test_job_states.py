@@ -29,14 +29,14 @@ from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.delivery import Answer, Delivery
 from shoal.queue.lane import LaneLimits, PackedJobs
 
-#: Bytes that an unread result counts for beside those of its reply.
+#: Bytes that count for an unread result in addition to its reply.
 KEYS_BYTES = 1_024
 
 BREAKS = st.none() | st.tuples(st.sampled_from(["before", "after"]), st.integers(1, 2))
 
 
 class Jobs(RuleBasedStateMachine):
-    """Producers, workers that die and come back, and callers who change their minds."""
+    """Producers, workers that die or fall silent, and callers that cancel or withdraw jobs."""
 
     redis_url = ""
 
@@ -47,19 +47,19 @@ class Jobs(RuleBasedStateMachine):
         self.queue = Queue(Broker(connect(self.redis_url, self.plan).connection_pool), self.keys)
         self.watcher = Queue.connect(self.redis_url, self.keys)
         set_limits(self.watcher, LaneLimits(max_jobs=40, max_texts=300))
-        self.jobs: dict[str, Job] = {}  # those that were accepted, by id
-        self.clients: dict[str, tuple[str, str]] = {}  # lane and client of each
-        self.ended: Counter[str] = Counter()  # how often each was answered
+        self.jobs: dict[str, Job] = {}  # accepted jobs by id
+        self.clients: dict[str, tuple[str, str]] = {}  # lane and client of each job
+        self.ended: Counter[str] = Counter()  # number of answers to each job
         self.withdrawn: set[str] = set()
-        self.called: list[str] = []  # ids of those whose replies go to an address
+        self.called: list[str] = []  # ids of jobs whose replies go to an address
         self.held: dict[str, list[Delivery]] = {"w0": [], "w1": []}
         self.silent: dict[str, list[Delivery]] = {}
         self.num_workers = 2
 
-    # What is done
+    # Steps
 
     def attempt(self, breaks: tuple[str, int] | None) -> suppress:
-        """A context in which the connection may break; what happened is then found out."""
+        """Return a context in which the connection may break, without an error for the caller."""
         self.plan.clear()
         if breaks:
             self.plan.breaks(*breaks)
@@ -97,7 +97,7 @@ class Jobs(RuleBasedStateMachine):
                 self.called += [job.id for job in jobs]
         accepted = self.unanswered() & {job.id for job in jobs}
         assert len(accepted) in (0, len(jobs))
-        self.jobs |= {job.id: job for job in jobs if accepted}  # whether the producer knows it or not
+        self.jobs |= {job.id: job for job in jobs if accepted}  # even if the producer does not know it
 
     @rule(data=st.data(), breaks=BREAKS)
     def put_again(self, data: st.DataObject, breaks: tuple[str, int] | None) -> None:
@@ -128,7 +128,7 @@ class Jobs(RuleBasedStateMachine):
 
     @rule(data=st.data(), breaks=BREAKS)
     def reclaim(self, data: st.DataObject, breaks: tuple[str, int] | None) -> None:
-        """A worker learns which jobs it was given without its knowledge; those of dead workers wait again."""
+        """A worker puts back jobs that it was given without its knowledge, and the jobs of dead workers."""
         worker = data.draw(st.sampled_from(sorted(self.held)))
         before = self.unanswered()
         with self.attempt(breaks):
@@ -140,7 +140,7 @@ class Jobs(RuleBasedStateMachine):
     @rule(data=st.data(), leaves=st.booleans(), breaks=BREAKS)
     def give_back(self, data: st.DataObject, leaves: bool, breaks: tuple[str, int] | None) -> None:
         worker = data.draw(st.sampled_from(sorted(self.held)))
-        given, self.held[worker] = self.held[worker], []  # after a break, those that are still its own wait again
+        given, self.held[worker] = self.held[worker], []  # after a break, `reclaim` puts back jobs that it still has
         before = self.unanswered()
         with self.attempt(breaks):
             if leaves:
@@ -183,7 +183,7 @@ class Jobs(RuleBasedStateMachine):
         self.ended.update(gone)
 
     def named(self, delivery: Delivery, job: Job) -> Delivery:
-        """The delivery with its own id, which a pushed job without an address has once it is started."""
+        """Return the delivery with the id of its job, which a pushed job without an address gets at its start."""
         return delivery if delivery.put_as or job.reply_to else replace(delivery, key=job.id)
 
     @rule(data=st.data(), is_silent=st.booleans(), claims=st.booleans(), answers=st.booleans())
@@ -193,7 +193,7 @@ class Jobs(RuleBasedStateMachine):
             return
         old, new = data.draw(st.sampled_from(busy)), f"w{self.num_workers}"
         left = self.held.pop(old)
-        if is_silent:  # and goes on with what it has, while others think that it is dead
+        if is_silent:  # it goes on with its jobs, and others think that it is dead
             self.silent[old] = left
         self.num_workers += 1
         self.held[new] = []
@@ -230,7 +230,7 @@ class Jobs(RuleBasedStateMachine):
         assert gone <= {job_id}
         self.withdrawn |= gone
 
-    # What must hold
+    # Invariants
 
     def announce(self) -> None:
         for worker in self.held:
@@ -263,7 +263,7 @@ class Jobs(RuleBasedStateMachine):
         return [job_id for job_id, is_there in zip(self.jobs, found, strict=True) if is_there]
 
     def num_replies(self) -> dict[str, int]:
-        """Return the number of answers that each job has, at its address or its result key."""
+        """Return the number of answers to each job, at its address or its result key."""
         with self.watcher.redis.pipeline(transaction=False) as pipeline:
             for job_id in self.jobs:
                 pipeline.xlen(self.keys.replies(job_id)).llen(self.keys.result(job_id))
@@ -291,7 +291,7 @@ class Jobs(RuleBasedStateMachine):
                     wanted[name] += number
                     wanted[f"{name}:{client}"] += number
             assert load == wanted
-            assert wanted["texts"] <= 300 + len(self.jobs)  # what is pushed has no limits
+            assert wanted["texts"] <= 300 + len(self.jobs)  # pushed jobs have no limits
 
     @invariant()
     def each_job_is_in_one_place_and_each_client_that_waits_in_one_ring(self) -> None:
@@ -373,13 +373,13 @@ def test_a_job_is_answered_once_wherever_connections_break(redis_url: str) -> No
     with redis.Redis.from_url(redis_url) as connection:
         for script in (*vars(shoal.queue.consumer).values(), *vars(shoal.queue.producer).values()):
             if isinstance(script, Script):
-                connection.script_load(script.text)  # else who comes first has more round trips, in which to break
-    num_examples = settings().max_examples // 3  # each is of many steps
+                connection.script_load(script.text)  # else the first call has more round trips, in which it may break
+    num_examples = settings().max_examples // 3  # each has many steps
     profile = settings(max_examples=num_examples, stateful_step_count=25, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(Jobs, settings=profile)
 
 
-def test_a_connection_breaks_where_it_is_told_to(redis_url: str) -> None:
+def test_a_connection_breaks_as_planned(redis_url: str) -> None:
     plan = Plan()
     client = connect(redis_url, plan)
     client.delete("test:breaking")

@@ -28,12 +28,12 @@ from shoal_workers.process.crash_report import CrashReports
 
 PAGE = "docs/architecture.md"
 
-#: The keys of the page and their lives; "the same" is that of the key before.
+#: The keys of the page and their lives. "the same" means the life of the key before.
 LIVES: dict[str, str] = {}
 for _key, (*_, _life) in table(PAGE, "Key").items():
     LIVES[_key.strip("`")] = [*LIVES.values()][-1] if _life == "the same" else _life
 
-#: Time that the test may take, in seconds: a key may have lived for so long already.
+#: Longest time that the test may take, in seconds: a key may be so old when it is looked at.
 SLACK_S = 60
 
 Act = Callable[[Queue], object]
@@ -120,7 +120,7 @@ def limited(queue: Queue) -> None:
 
 
 def long_jobs(queue: Queue) -> LongJobs:
-    """Return the long jobs of the queue's pool, by its own connections, which the test closes."""
+    """Return the long jobs of the queue's pool, over the queue's connections, which its fixture closes."""
     jobs = LongJobs(Settings(key_prefix=queue.keys.prefix, pool=queue.keys.pool))
     vars(jobs)["_broker"] = queue.broker
     return jobs
@@ -144,7 +144,8 @@ def waiting(queue: Queue) -> None:
     queue.put("bulk", [Embed(["storm"], reply_to="me")], client="b")
 
 
-#: For each key of the page what makes it, and the seconds that it then lives; None for ever or while there are any.
+#: For each key of the page: a function that makes the key, and the seconds for which the key then lives. None is for
+#: keys that live for ever, or as long as they are not empty.
 EXAMPLES: dict[str, list[tuple[Act, Callable[[Keys], str], int | None]]] = {
     "lane:<name>": [(pushed, lambda keys: keys.lane("bulk"), None)],
     "lane:<name>:jobs": [(waiting, lambda keys: keys.of_lane("bulk", "jobs"), None)],
@@ -179,7 +180,7 @@ EXAMPLES: dict[str, list[tuple[Act, Callable[[Keys], str], int | None]]] = {
     "changes:<index>": [(changed, lambda keys: keys.changes("news"), None)],
     "changed": [(changed, lambda keys: keys.changed, None)],
     "cache:<place>": [(cached, lambda keys: keys.cache("0"), 86_400)],
-    "rate": [(limited, lambda keys: f"{keys.rates}*", 120)],  # two windows: the last one still counts in part
+    "rate": [(limited, lambda keys: f"{keys.rates}*", 120)],  # two windows: the one before counts in part
     "dead": [(buried, lambda keys: keys.dead, None)],
     "alive": [(announced, lambda keys: keys.alive, 15)],
     "processors:<group>": [(announced, lambda keys: keys.processors("p"), 15)],
@@ -218,7 +219,7 @@ def test_a_key_lives_as_long_as_the_page_says(
     assert seconds in said or name.endswith((":rate", ":reclaimed"))
 
 
-def test_an_empty_pool_has_only_what_lives_for_ever(queue: Queue) -> None:
+def test_an_empty_pool_has_only_keys_that_live_for_ever(queue: Queue) -> None:
     waiting(queue)
     queue.leave("w")
     queue.put("interactive", [Embed(["storm"] * 200, reply_to="me") for _ in range(3)], client="b")

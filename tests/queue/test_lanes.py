@@ -1,4 +1,4 @@
-"""Lanes: their limits, the turns of clients, and jobs that are put once."""
+"""Lanes: their limits, the turns of clients, idempotency keys, and the replies to their jobs."""
 
 import time
 from collections import Counter
@@ -74,14 +74,14 @@ class TestFairness:
             found.update("waits" if one.client == "waits" else "invented" for one in take(queue, 1, "bulk"))
         assert found["waits"] >= 200 - 32
 
-    def test_what_a_client_took_beyond_its_turn_it_waits_for(self, queue: Queue) -> None:
+    def test_a_client_that_took_more_than_its_turn_waits_for_longer(self, queue: Queue) -> None:
         queue.put("bulk", jobs(4, 320), client="long")
         queue.put("bulk", jobs(2_000), client="short")
         order = [one.client for _ in range(60) for one in take(queue, 16, "bulk")]
         between = order[order.index("long") + 1 :].index("long")
         assert 320 - 64 <= between <= 320 + 64
 
-    def test_a_job_counts_its_wait_from_when_it_was_put(self, queue: Queue) -> None:
+    def test_the_wait_of_a_job_begins_with_its_put(self, queue: Queue) -> None:
         before = time.time()
         queue.put("bulk", jobs(2, 33), client="a")
         after = time.time()
@@ -90,7 +90,7 @@ class TestFairness:
         for delivery in deliveries:
             assert int(before * 1000) <= delivery.put_ms <= int(after * 1000) + 1
 
-    def test_a_client_has_seven_eighths_of_what_others_leave(self, queue: Queue) -> None:
+    def test_a_client_may_fill_seven_eighths_of_the_room_that_others_leave(self, queue: Queue) -> None:
         set_limits(queue, LaneLimits(max_jobs=800))
         with pytest.raises(
             TooLarge, match=r"701 jobs at a time are over .* bulk lane takes, 700 \(SHOAL_MAX_BACKLOG\)"
@@ -151,7 +151,7 @@ class TestTake:
 
 
 class TestBounds:
-    def test_its_bounds_are_those_of_the_settings(self) -> None:
+    def test_the_limits_come_from_the_settings(self) -> None:
         settings = Settings(max_backlog=1, max_backlog_texts=2, max_backlog_mb=3, max_result_mb=4)
         assert LaneLimits.from_settings(settings) == LaneLimits(1, 2, 3 * 2**20, 4 * 2**20)
         assert LaneLimits.from_settings(Settings()) == LaneLimits()
@@ -176,14 +176,14 @@ class TestBounds:
 
 class TestRetryAfter:
     @pytest.mark.parametrize(("texts_per_s", "retry_after_s"), [(10.0, 4), (1e6, 1), (0.0, 60)])
-    def test_it_is_when_the_pool_will_have_made_room(
+    def test_it_is_the_time_in_which_the_pool_makes_room(
         self, queue: Queue, texts_per_s: float, retry_after_s: int
     ) -> None:
         queue.pool.announce("w", {"state": "ready", "texts_per_s": texts_per_s})
         set_limits(queue, LaneLimits(max_jobs=100))
         queue.put("bulk", jobs(80), client="flood")
         with pytest.raises(Overloaded) as refusal:
-            queue.put("bulk", jobs(47), client="flood")  # it would have 127, and may have 88: 39 have to go
+            queue.put("bulk", jobs(47), client="flood")  # it would have 127 jobs and may have 88: 39 must be done first
         assert refusal.value.retry_after_s == retry_after_s
 
 
@@ -197,7 +197,7 @@ class TestOnce:
         set_limits(queue, LaneLimits())
         assert queue.put_once("bulk", job, "k") == job.id
 
-    def test_of_many_at_the_same_time_one_is_put(self, client: Client) -> None:
+    def test_of_many_submits_with_one_key_at_once_one_is_put(self, client: Client) -> None:
         with ThreadPoolExecutor(16) as threads:
             handles = list(
                 threads.map(lambda _: client.submit("embed", "storm", lane="bulk", idempotency_key="k"), range(50))
@@ -205,14 +205,14 @@ class TestOnce:
         assert len({handle.id for handle in handles}) == 1
         assert queue_of(client).backlog()["bulk"] == 1
 
-    def test_a_key_that_is_none_is_refused(self, client: Client) -> None:
+    def test_an_invalid_key_is_refused(self, client: Client) -> None:
         for key in ("", "x" * 256, "a\nb"):
             with pytest.raises(InvalidRequest, match="the idempotency key is"):
                 client.submit("embed", "storm", idempotency_key=key)
 
 
 class TestReplies:
-    def test_after_an_error_nothing_is_deleted_that_was_not_read(self, queue: Queue) -> None:
+    def test_after_an_error_no_unread_reply_is_deleted(self, queue: Queue) -> None:
         address = queue.keys.replies("me")
         inbox, data = queue.inbox("me"), Reply("x").pack()
         queue.redis.xadd(address, {"reply": data}, id="7-7")
@@ -221,7 +221,7 @@ class TestReplies:
         with pytest.raises(Unavailable):
             inbox.wait(0.01)
         queue.redis.delete(address)
-        queue.redis.xadd(address, {"reply": data}, id="7-7")  # of a Redis that gave no such id yet
+        queue.redis.xadd(address, {"reply": data}, id="7-7")  # from a new Redis, which has not used this id yet
         queue.redis.expire(address, 60)
         assert len(inbox.wait(0.01)) == 1
         assert inbox.wait(0.01) == []
@@ -231,7 +231,7 @@ class TestReplies:
         inbox, address = queue.inbox("me"), queue.keys.replies("me")
         queue.answer(queue.take("a", LANES, 3))
         assert len(inbox.wait()) == 3
-        queue.broker.close()  # a failover between two reads: the next one opens a connection, and meets no error
+        queue.broker.close()  # like a failover between two reads: the next read opens a connection, and gets no error
         queue.redis.delete(address)
         for n in range(8):
             queue.redis.xadd(address, {"reply": Reply(f"late-{n}").pack()}, id=f"{n + 1}-0")
@@ -255,7 +255,7 @@ class TestReplies:
         assert max(read.count("large") for read in reads) == 3
         assert len(reads) < 20  # small ones are read many at a time
 
-    def test_an_address_that_is_something_else_costs_its_own_reply_alone(self, queue: Queue) -> None:
+    def test_if_another_key_has_the_address_only_its_reply_is_lost(self, queue: Queue) -> None:
         queue.put("interactive", [Embed(["storm"], reply_to="taken"), *jobs(1)])
         queue.redis.set(queue.keys.replies("taken"), "by something else", ex=60)
         assert queue.answer(queue.take("a", LANES, 2)) == 2
@@ -271,7 +271,7 @@ class TestReplies:
         assert queue.answer(queue.take("a", LANES, 1)) == 1
         assert queue.status(job.id)[0] == "failed"
 
-    def test_a_record_that_is_something_else_costs_its_own_job_alone(self, queue: Queue) -> None:
+    def test_if_another_key_has_the_name_of_a_record_only_its_job_is_lost(self, queue: Queue) -> None:
         taken, other = Embed(["storm"]), Embed(["rain"])
         queue.put("interactive", [taken, other])
         queue.redis.delete(queue.keys.record(taken.id))

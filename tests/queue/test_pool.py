@@ -1,4 +1,4 @@
-"""The pool: who announces itself is alive until it leaves or falls silent, and a heartbeat goes on by itself."""
+"""The pool: a worker that announces itself is alive until it leaves or falls silent. A heartbeat goes on by itself."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def pool(queue: Queue) -> Pool:
     return Pool(queue.broker, queue.keys, alive_s=3_600)
 
 
-def test_who_announces_itself_is_alive_until_it_leaves(pool: Pool) -> None:
+def test_a_worker_that_announces_itself_is_alive_until_it_leaves(pool: Pool) -> None:
     assert pool.workers() == {}
     pool.announce("b", {"state": "ready", "model": "m"})
     pool.announce("a", {"state": "starting"})
@@ -45,7 +45,7 @@ def test_a_heartbeat_of_another_shape_is_empty(pool: Pool) -> None:
         assert pool.workers() == {"a": {}}, about
 
 
-def test_the_speed_of_a_pool_is_that_of_its_workers(pool: Pool) -> None:
+def test_the_speed_of_a_pool_is_the_sum_of_its_workers_speeds(pool: Pool) -> None:
     pool.announce("a", {"texts_per_s": 2.5})
     pool.announce("b", {"texts_per_s": 4})
     pool.announce("c", {})
@@ -60,7 +60,7 @@ def test_a_heartbeat_without_contents_keeps_those_before_it(pool: Pool) -> None:
     assert pool.workers() == {"a": {"state": "ready"}}
 
 
-def test_what_workers_never_change_is_read_once(pool: Pool) -> None:
+def test_the_first_heartbeat_of_a_worker_is_read_once(pool: Pool) -> None:
     for n in range(50):
         pool.announce(f"w{n:02d}", {"model": "m"})
     assert list(pool.first_heartbeats()) == [f"w{n:02d}" for n in range(50)]
@@ -76,7 +76,7 @@ def test_a_look_for_jobs_of_dead_workers_reads_no_heartbeat(own_queue: Queue) ->
         own_queue.put("interactive", [Embed(["storm"], reply_to="me")])
         assert own_queue.take(f"w{n}", ["interactive"], 1)
     before = own_queue.redis.info("stats")["total_net_output_bytes"]
-    assert own_queue.consumer("w0").reclaim([]) == (1, {})  # its own job, of which it does not know here
+    assert own_queue.consumer("w0").reclaim([]) == (1, {})  # one is its own job, which it does not hold here
     assert own_queue.redis.info("stats")["total_net_output_bytes"] - before < 20_000
 
 
@@ -113,7 +113,7 @@ def test_a_heartbeat_outlives_redis(own_redis: RedisServer, own_queue: Queue) ->
     heart.stop()
 
 
-def test_a_heartbeat_tells_new_versions_of_indexes_at_once(pool: Pool) -> None:
+def test_a_heartbeat_announces_new_versions_of_indexes_at_once(pool: Pool) -> None:
     about: dict[str, Any] = {"state": "ready", "indexes": {"a": {"count": 1, "version": "v1"}}, "counters": {"n": 1}}
     heart = Heartbeat(pool, "a", lambda: about)
     heart.beat()

@@ -1,4 +1,4 @@
-"""The queue on a real Redis: what is put is taken, answered once, cancelled, claimed, and never lost."""
+"""The queue on a real Redis: jobs are put, taken, cancelled and reclaimed; each is answered once, and none is lost."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -6,13 +6,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from blocking import Commands, run_now
-from conftest import PATIENCE_S, RedisServer
+from conftest import PATIENCE_S
 from queues import Queue, set_limits
 
 from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.broker import Script, ScriptCall
 from shoal.contract.jobs import LANES, Job
-from shoal.contract.keys import Keys
 from shoal.contract.replies import Reply
 from shoal.errors import Overloaded, TooLarge, Unavailable, UnknownJob
 from shoal.operations import Embed
@@ -49,24 +48,23 @@ def num_pending(queue: Queue) -> int:
     return sum(queue.redis.zcard(key) for key in queue.redis.scan_iter(queue.keys.held("*")))
 
 
-def test_puts_of_one_client_that_follow_each_other_are_one_run_of_the_script(own_redis: RedisServer) -> None:
-    queue, large = Queue.connect(own_redis.url, Keys()), Embed(["x" * MAX_JOINED_BYTES], reply_to="me")
+def test_successive_puts_of_one_client_are_one_run_of_the_script(own_queue: Queue) -> None:
+    large = Embed(["x" * MAX_JOINED_BYTES], reply_to="me")
     clients = ["a", "a", "b", "b", "b", "a"]
     puts = [PackedJobs.pack("bulk", [addressed(), addressed()], client=client) for client in clients]
     puts += [PackedJobs.pack("bulk", [job], client="a") for job in (large, submitted(), submitted())]
-    queue.put_many(puts[:1])  # so that Redis knows the script
-    before = queue.redis.info("commandstats")["cmdstat_evalsha"]["calls"]
-    outcomes = queue.put_many(puts[1:])
-    num_runs = queue.redis.info("commandstats")["cmdstat_evalsha"]["calls"] - before
+    own_queue.put_many(puts[:1])  # so that Redis knows the script
+    before = own_queue.redis.info("commandstats")["cmdstat_evalsha"]["calls"]
+    outcomes = own_queue.put_many(puts[1:])
+    num_runs = own_queue.redis.info("commandstats")["cmdstat_evalsha"]["calls"] - before
     assert num_runs == len([["a"], ["b", "b", "b"], ["a"], ["large"], ["submitted"], ["submitted"]])
     found = [job_id for outcome in outcomes if isinstance(outcome, list) for job_id in outcome]
     assert found == [job.id for put in puts[1:] for job in put.jobs]
-    assert queue.holds([job_id for job_id in found if job_id]) == [True] * 13
-    assert queue.status(puts[-1].jobs[0].id)[0] == "queued"
-    queue.close()
+    assert own_queue.holds([job_id for job_id in found if job_id]) == [True] * 13
+    assert own_queue.status(puts[-1].jobs[0].id)[0] == "queued"
 
 
-def test_a_put_that_is_at_fault_takes_no_other_with_it(queue: Queue) -> None:
+def test_a_put_that_fails_does_not_fail_the_others(queue: Queue) -> None:
     puts = [PackedJobs.pack("bulk", [addressed()]) for _ in range(3)]
     object.__setattr__(puts[1].jobs[0], "id", "no name")
     first, second, third = queue.put_many(puts)
@@ -75,14 +73,14 @@ def test_a_put_that_is_at_fault_takes_no_other_with_it(queue: Queue) -> None:
     assert queue.backlog()["bulk"] == 2
 
 
-def test_a_run_of_the_script_has_so_many_jobs() -> None:
+def test_a_run_of_the_script_has_a_limit_of_jobs() -> None:
     size = MAX_JOINED_JOBS // 2
     puts = [PackedJobs.pack("bulk", [addressed() for _ in range(size)]) for _ in range(5)]
     assert [sum(len(put.jobs) for put in group) for group in group_puts(puts)] == [2 * size, 2 * size, size]
 
 
 class OneRoundTrip(Commands):
-    """Commands to a Redis that runs scripts in one round trip, and then in no more."""
+    """Commands to a Redis that answers one round trip of scripts, and fails after that."""
 
     num_left = 1
 
@@ -93,7 +91,7 @@ class OneRoundTrip(Commands):
         return await super().run_many(script, calls)
 
 
-def test_a_put_that_was_accepted_has_its_place_though_redis_fails_before_others_are_made(queue: Queue) -> None:
+def test_an_accepted_put_stays_accepted_though_redis_fails_at_the_next_ones(queue: Queue) -> None:
     set_limits(queue, LaneLimits(max_jobs=2, max_unread_bytes=0))
     producer = Producer(cast(AsyncBroker, OneRoundTrip(queue.broker)), queue.keys)
     puts = [PackedJobs.pack("bulk", [addressed()], client=client) for client in ("a", "b", "b")]
@@ -105,7 +103,7 @@ def test_a_put_that_was_accepted_has_its_place_though_redis_fails_before_others_
     assert queue.backlog()["bulk"] == 1
 
 
-def test_the_age_of_a_lane_is_that_of_its_oldest_unanswered_job(queue: Queue) -> None:
+def test_the_age_of_a_lane_is_the_age_of_its_oldest_unanswered_job(queue: Queue) -> None:
     first, second = addressed(), addressed()
     queue.put("bulk", [first, second])
     now_ms = int(queue.redis.time()[0]) * 1000
@@ -118,12 +116,12 @@ def test_the_age_of_a_lane_is_that_of_its_oldest_unanswered_job(queue: Queue) ->
     assert 100 <= queue.loads()["bulk"].oldest_age_s < 100 + PATIENCE_S
 
 
-def test_the_wait_of_a_job_is_counted_from_when_redis_took_it_in() -> None:
+def test_the_wait_of_a_job_is_never_negative() -> None:
     delivery = Delivery("interactive", "a", b"", "w", put_ms=1_500)
     assert [delivery.queued_s(now) for now in (4.0, 1.0)] == [2.5, 0.0]  # the clock may be behind Redis's
 
 
-def test_replies_are_written_in_groups_of_so_many_bytes(queue: Queue) -> None:
+def test_replies_are_written_in_groups_of_limited_bytes(queue: Queue) -> None:
     sizes = [MAX_WRITE_BYTES // 2, 10, MAX_WRITE_BYTES + 1, MAX_WRITE_BYTES // 2, MAX_WRITE_BYTES + 1]
     queue.put("interactive", [addressed() for _ in sizes])
     deliveries = queue.take("a", LANES, 10)
@@ -138,7 +136,7 @@ def test_replies_are_written_in_groups_of_so_many_bytes(queue: Queue) -> None:
     assert written == [0, 2, 3, 4]
     stream = queue.redis.xrange(queue.keys.replies("me"))
     are_large = [len(fields[b"reply"]) > MAX_WRITE_BYTES for _, fields in stream]
-    assert are_large == [False, False, False, True, True]  # they hold up no other
+    assert are_large == [False, False, False, True, True]  # large replies delay no small one
 
 
 def test_a_job_that_was_never_put_is_unknown(queue: Queue) -> None:
@@ -166,7 +164,7 @@ def test_a_pushed_job_has_a_status_from_its_start_and_can_be_cancelled_then(queu
 
 
 @pytest.mark.parametrize("what", ["jobs", "pushed"])
-def test_a_pushed_job_is_not_lost_while_a_key_of_its_lane_is_something_else(queue: Queue, what: str) -> None:
+def test_a_pushed_job_is_not_lost_while_another_program_has_a_key_of_its_lane(queue: Queue, what: str) -> None:
     job = pushed(queue)
     key = f"{queue.keys.root}:lane:pushed" if what == "pushed" else queue.keys.of_lane("bulk", what)
     queue.redis.hset(key, "another", "program")
@@ -187,7 +185,7 @@ def test_a_pushed_job_that_cannot_be_started_is_answered_and_its_record_says_so(
     assert reply.id == job.id
 
 
-def test_a_refused_push_with_the_id_of_a_job_under_way_leaves_that_one_alone(queue: Queue) -> None:
+def test_a_refused_push_with_the_id_of_a_job_under_way_does_not_touch_this_job(queue: Queue) -> None:
     job = submitted()
     queue.put("interactive", [job])
     queue.redis.rpush(queue.keys.lane("bulk"), job.pack())
@@ -207,7 +205,7 @@ def test_what_dead_workers_held_waits_again_before_the_others_in_its_order(queue
     queue.die()
     assert queue.consumer("alive").lost(held["alive"]) == []
     found: list[str] = []
-    for _ in range(2):  # each alone
+    for _ in range(2):  # each suspect comes alone
         (delivery,) = queue.take("me", LANES, 9)
         assert (delivery.deaths, delivery.died) == (1, "dead")
         assert queue.take("me", LANES, 9) == []

@@ -1,4 +1,4 @@
-"""Unread results: counted for the pool and for each client, bounded, and no longer counted once they are gone."""
+"""Unread results are counted for the pool and for each client, and limited. A result that is gone counts no longer."""
 
 import numpy as np
 import pytest
@@ -16,12 +16,12 @@ from shoal_workers.loop.worker import Worker
 
 pytest_plugins = ["api_fixtures"]
 
-#: Bytes that a result counts for beside those of the reply.
+#: Bytes that count for an unread result in addition to its reply.
 KEYS_BYTES = 1_024
 
 NOTHING = UnreadLoad(0, 0)
 
-#: Most results that one look is at.
+#: Most results in one sweep.
 MAX_SWEPT = 500
 
 
@@ -72,7 +72,7 @@ class TestCounts:
         assert of_client(queue, "b") == 2 * size_of(queue, two[0])
         assert queue.unread.load() == (3, of_client(queue, "a") + of_client(queue, "b"))
 
-    def test_jobs_that_no_script_put_count_together(self, queue: Queue) -> None:
+    def test_results_of_pushed_jobs_count_together(self, queue: Queue) -> None:
         jobs: list[Job] = [Embed(["storm"]) for _ in range(2)]
         for job in jobs:
             queue.redis.rpush(queue.keys.lane("bulk"), job.pack())
@@ -81,7 +81,7 @@ class TestCounts:
 
 
 class TestFreed:
-    def test_what_was_fetched_counts_no_longer(self, queue: Queue) -> None:
+    def test_a_fetched_result_counts_no_longer(self, queue: Queue) -> None:
         first, second = answered(queue, 2)
         queue.wait_result(first.id, 0)
         assert queue.unread.load() == (1, size_of(queue, second))
@@ -100,7 +100,7 @@ class TestFreed:
         queue.wait_result(job.id, 0)
         assert queue.unread.load() == NOTHING
 
-    def test_a_sweep_finds_what_is_gone(self, queue: Queue) -> None:
+    def test_a_sweep_finds_results_that_are_gone(self, queue: Queue) -> None:
         jobs = answered(queue, 3)
         assert queue.redis.blpop([queue.keys.result(jobs[0].id)], 1)
         queue.redis.delete(queue.keys.result(jobs[1].id))  # as if it had expired
@@ -115,7 +115,7 @@ class TestFreed:
         worker.step(block_s=0)
         assert queue.unread.load() == NOTHING
 
-    def test_many_are_swept_a_part_at_a_time(self, queue: Queue) -> None:
+    def test_many_results_are_swept_a_part_at_a_time(self, queue: Queue) -> None:
         with queue.redis.pipeline(transaction=False) as pipeline:
             for job in answered(queue, MAX_SWEPT + 1):
                 pipeline.delete(queue.keys.result(job.id))
@@ -151,7 +151,7 @@ class TestFreed:
 
 
 class TestLostCounts:
-    """Counts that a failover, or another program, has lost in part."""
+    """Counts of which a failover or another program has lost a part."""
 
     def test_without_the_set_the_counts_begin_anew(self, queue: Queue) -> None:
         answered(queue, 3)
@@ -164,7 +164,7 @@ class TestLostCounts:
 
 
 class TestRefusedSweeps:
-    """Sweeps that fail because another program, or a release before this one, wrote a key."""
+    """Sweeps that fail because another program, or an older version of Shoal, wrote a key."""
 
     @pytest.mark.parametrize("what", ["unread", "limits"])
     def test_jobs_of_a_dead_worker_are_done_all_the_same(
@@ -180,7 +180,7 @@ class TestRefusedSweeps:
         for _ in range(2):
             assert queue.unread.sweep() is False
         told = [record.getMessage() for record in caplog.records if record.name == "shoal.queue.consumer"]
-        assert len(told) == 2  # by the worker and by this queue, each once
+        assert len(told) == 2  # one by the worker and one by this queue
 
 
 class TestBound:
@@ -201,7 +201,7 @@ class TestBound:
         for name in ("b", "c", "d", "e"):
             answered(queue, client=name)
         assert is_refused(queue, "flood")
-        queue.put("bulk", [Embed(["storm"], reply_to="me")], "flood")  # its reply is no result
+        queue.put("bulk", [Embed(["storm"], reply_to="me")], "flood")  # its reply does not become a result
 
     def test_jobs_that_were_put_before_fill_redis_no_more_than_as_much_again(self, queue: Queue) -> None:
         limit, jobs = 100_000, [Embed(["storm"]) for _ in range(60)]
@@ -227,9 +227,9 @@ class TestBound:
         queue.wait_result(other.id, 0)
         assert queue.unread.load() == NOTHING
 
-    def test_what_others_have_unread_refuses_no_client_that_has_little(self, queue: Queue) -> None:
+    def test_a_client_with_few_unread_bytes_is_not_refused_because_of_others(self, queue: Queue) -> None:
         set_limits(queue, LaneLimits(max_unread_bytes=200_000))
-        answered(queue, 200)  # of one put, while nothing is unread
+        answered(queue, 200)  # one put, accepted because nothing is unread yet
         assert queue.unread.load().num_bytes > 200_000
         assert is_refused(queue, "a")
         num_jobs = 0
@@ -283,7 +283,7 @@ class TestIdempotencyKeys:
         sweep(queue)
         assert queue.redis.exists(queue.keys.unread, queue.keys.unread_load) == 0
 
-    def test_they_live_for_less_time_the_more_a_client_has_and_are_bounded(self, queue: Queue) -> None:
+    def test_keys_live_for_less_time_if_a_client_has_more_and_are_limited(self, queue: Queue) -> None:
         set_limits(queue, LaneLimits(max_unread_bytes=100 * KEYS_BYTES))
         first = self.submit(queue)
         for _ in range(49):
@@ -294,5 +294,5 @@ class TestIdempotencyKeys:
         assert [life > 86_000 for life in lives] == [True] * 21 + [False] * 29
         assert lives[30] < lives[25] < lives[22]
         assert 0 < lives[-1] <= 60
-        assert queue.put_once("bulk", Embed(["storm"]), first.id, client="a") == first.id  # it is known
+        assert queue.put_once("bulk", Embed(["storm"]), first.id, client="a") == first.id  # the key is known
         self.submit(queue, "other")

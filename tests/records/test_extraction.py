@@ -13,7 +13,7 @@ import pytest
 from conftest import PATIENCE_S
 from pdf_files import pdf, pdf_of
 
-from shoal.errors import Paused
+from shoal.errors import Unavailable
 from shoal.extraction.file_formats import extract_markdown
 from shoal.extraction.reader_client import MAX_FILE_BYTES, MAX_TEXT_BYTES, Extracted, ReaderClient, UnreadableFile
 
@@ -194,9 +194,9 @@ class TestTheReader:
     @needs_html
     def test_a_caller_can_stop_the_reader(self, reader: ReaderClient) -> None:
         def stop() -> None:
-            raise Paused("stop")
+            raise Unavailable("stop")
 
-        with pytest.raises(Paused):
+        with pytest.raises(Unavailable):
             reader.read("html", [b"<div>" * 400_000], stop)
         assert read(reader, "text", b"rain").text == "rain"
 

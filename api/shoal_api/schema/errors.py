@@ -17,7 +17,7 @@ _CODES = {
     405: ("method_not_allowed",),
     406: ("not_acceptable",),
     409: (
-        *("cancelled", "job_not_ended", "paused"),
+        *("cancelled", "job_not_ended"),
         *("index_busy", "folder_busy", "too_many_changes", "index_mismatch", "model_mismatch"),
     ),
     413: ("too_large",),

@@ -1,1 +1,1 @@
-"""Redis: connections to it, its errors, and the server that `shoal serve` starts. Imports the contract alone."""
+"""Connections to Redis, Redis's errors, and the server that `shoal serve` starts. Imports only the contract."""

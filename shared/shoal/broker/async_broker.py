@@ -1,4 +1,4 @@
-"""The broker for an event loop: small commands of all tasks go to Redis over one connection, as they come."""
+"""The broker for an event loop. Small commands of all tasks go to Redis over one connection."""
 
 import asyncio
 from collections import deque
@@ -25,10 +25,10 @@ from shoal.errors import ShoalError
 
 
 class AsyncBroker:
-    """A way to Redis for the tasks of one event loop; connects on first use.
+    """A client of Redis for the tasks of one event loop. It connects on first use.
 
-    Small commands of all tasks go over one connection; one that blocks or is large has a connection for itself. Every
-    method raises Overloaded when Redis is out of memory, and Unavailable when it does not answer or refuses.
+    Small commands of all tasks go over one connection. A command that blocks or is large has a connection for itself.
+    Every method raises Overloaded if Redis is out of memory, and Unavailable if Redis does not answer or refuses.
     """
 
     def __init__(self, maker: ConnectionMaker):
@@ -39,25 +39,25 @@ class AsyncBroker:
         self._idle: deque[AsyncConnection] = deque()
         self._busy: set[AsyncConnection] = set()
         self._free = asyncio.Semaphore(num_connections(maker.max_connections))
-        self._large = asyncio.Semaphore(1)  # no Lock, which is not `locked` while it passes to the next task
+        self._large = asyncio.Semaphore(1)  # a Lock is not `locked` while it passes to the next task
         self._is_closed = False
 
     async def close(self) -> None:
-        """Close all connections; commands that are under way fail."""
+        """Close all connections. Commands that wait for their answers fail."""
         self._is_closed = True
         for connection in self._busy:
             connection.close()
         if self._shared is not None:
             self._shared.close()
         self._drop_idle()
-        await asyncio.sleep(0)  # the loop ends the transports
+        await asyncio.sleep(0)  # lets the event loop end the transports
 
     async def execute(self, *command: Any, block_s: float = 0.0) -> Any:
         """Return the answer to one command, which may block in Redis for `block_s`."""
         return (await self.pipeline(command, block_s=block_s))[0]
 
     async def pipeline(self, *commands: Sequence[Any], block_s: float = 0.0) -> list[Any]:
-        """Return the answers to several commands, sent in one round trip; raise the first error among them."""
+        """Send commands in one round trip; return their answers, or raise the first error among them."""
         try:
             return checked(await self._ask(commands, block_s))
         except redis.RedisError as error:
@@ -71,11 +71,11 @@ class AsyncBroker:
         return outcome
 
     async def run_many(self, script: Script, calls: Sequence[ScriptCall]) -> list[Any]:
-        """Run the script once for each call, in one round trip; return for each its result, or its error unraised."""
+        """Run the script once for each call, in one round trip; return the result or the error of each call."""
         try:
             answers = await self._ask([call.command("EVALSHA", script.digest) for call in calls])
             if unknown := [n for n, answer in enumerate(answers) if isinstance(answer, NoScriptError)]:
-                texts = [calls[n].command("EVAL", script.text) for n in unknown]  # Redis was started since
+                texts = [calls[n].command("EVAL", script.text) for n in unknown]  # a new Redis
                 for n, answer in zip(unknown, await self._ask(texts), strict=True):
                     answers[n] = answer
         except redis.RedisError as error:
@@ -83,7 +83,7 @@ class AsyncBroker:
         return [outcome_of(answer) for answer in answers]
 
     async def _ask(self, commands: Sequence[Sequence[Any]], block_s: float = 0.0) -> list[Any]:
-        """Return the answers to the commands; an error that Redis answers is one of them."""
+        """Return the answers to the commands. An answer may be an error of Redis."""
         if not commands:
             return []
         packed = [pack_command(tuple(command)) for command in commands]
@@ -91,7 +91,7 @@ class AsyncBroker:
         for _ in range(MAX_MOVES):
             try:
                 return await self._send(data, len(packed), block_s)
-            except MovedError as error:  # nothing was done
+            except MovedError as error:  # the commands have had no effect
                 if self._maker.primary:
                     self._maker.primary.note_move(error)
                 self._drop_idle()
@@ -108,7 +108,7 @@ class AsyncBroker:
             return await connection.ask(data, num_answers)
         except redis.RedisError as error:
             if isinstance(error, redis.ReadOnlyError):
-                self._drop_idle()  # after a failover they lead to the former primary
+                self._drop_idle()  # after a failover, idle connections lead to the former primary
             if self._is_closed:
                 raise _closed() from error
             raise
@@ -117,7 +117,7 @@ class AsyncBroker:
             raise
 
     async def _ask_alone(self, data: bytes, num_answers: int, block_s: float) -> list[Any]:
-        """Ask over a connection that no other task uses meanwhile; one task at a time asks what is large."""
+        """Ask over a connection that no other task uses meanwhile. Only one large command is under way at a time."""
         if len(data) <= LARGE_BYTES:
             return await self._ask_over_own(data, num_answers, block_s)
         await _acquire(self._large, MAX_LARGE_WAIT_S)
@@ -138,7 +138,7 @@ class AsyncBroker:
             try:
                 answers = await connection.ask(data, num_answers, block_s)
             except BaseException:
-                connection.close()  # the answers may still come
+                connection.close()  # its answers may come later
                 raise
             finally:
                 self._busy.discard(connection)
@@ -148,7 +148,7 @@ class AsyncBroker:
             self._free.release()
 
     async def _open_shared(self) -> AsyncConnection:
-        """Return the shared connection; all tasks that wait while one cannot open it get the error."""
+        """Return the shared connection. If one task fails to open it, all tasks that wait for it get the error."""
         earlier = self._not_opened
         async with self._opening:
             if self._not_opened and self._not_opened is not earlier:

@@ -1,6 +1,6 @@
-"""A connection to Redis for an event loop: commands go out as they come, and the answers come in their order.
+"""A connection to Redis for an event loop. It sends commands at once, and Redis answers them in their order.
 
-redis-py opens it; then its bytes go past redis-py's streams, which take ten times the processor time.
+redis-py opens the connection. After that redis-py's streams are not used: they need ten times the processor time.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ from shoal.broker.circuit_breaker import CircuitBreaker
 from shoal.broker.connections import ANSWER_S, read_url, readable_url, refused, sending_s
 from shoal.broker.primary import Primary
 
-#: Seconds for which an answer may still be read after its time limit: if other work has held up the event loop, the
-#: limit is noticed before the answer that came meanwhile.
+#: Seconds for which an answer may still be read after its time limit. If other work has delayed the event loop, it
+#: notices the limit before it reads an answer that came in time.
 LATE_S = 0.05
 
-#: redis-py's class of connections for an event loop, by that for threads.
+#: redis-py's classes of connections for threads, each with the class of the same kind for an event loop.
 _CLASSES: dict[type, type[asyncio_connection.AbstractConnection]] = {
     redis.Connection: asyncio_connection.Connection,
     redis.SSLConnection: asyncio_connection.SSLConnection,
@@ -35,7 +35,7 @@ _NO_ANSWER = object()
 
 
 class _Question:
-    """Commands that were sent together, the answers that have come, and the future of all of them."""
+    """Commands that were sent together: the answers that have come, and the future of all answers."""
 
     __slots__ = ("answers", "asked_at", "limit_s", "num_answers", "outcome")
 
@@ -48,14 +48,14 @@ class _Question:
 
 
 class AsyncConnection(asyncio.Protocol):
-    """An open connection for several tasks, which reports its outcomes to a circuit breaker.
+    """An open connection for several tasks. It reports answers and failures to a circuit breaker.
 
-    When one task learns that Redis is silent, away or a replica, all of them do, and the connection is closed.
+    If Redis is silent, away or a replica, all tasks that wait get the error, and the connection is closed.
     """
 
     def __init__(self, writer: asyncio.StreamWriter, breaker: CircuitBreaker, answer_s: float):
         self._loop = asyncio.get_running_loop()
-        self._writer = writer  # when it goes, it closes the transport
+        self._writer = writer  # is kept because its deletion closes the transport
         self._transport = writer.transport
         self._breaker = breaker
         self._answer_s = answer_s
@@ -71,7 +71,7 @@ class AsyncConnection(asyncio.Protocol):
         self._transport.set_protocol(self)
 
     def ask(self, packed: bytes, num_answers: int, block_s: float = 0.0) -> asyncio.Future[list[Any]]:
-        """Send packed commands, which may block for `block_s` altogether; return the future of their answers."""
+        """Send packed commands, which together may block for `block_s`; return the future of their answers."""
         limit_s = self._answer_s + block_s + sending_s(len(packed))
         question = _Question(num_answers, limit_s, self._loop.time(), self._loop.create_future())
         self._questions.append(question)
@@ -81,61 +81,58 @@ class AsyncConnection(asyncio.Protocol):
         return question.outcome
 
     def is_open(self) -> bool:
-        """Return True as far as can be told: Redis may have closed an idle connection, and says nothing on one."""
+        """Return False if the connection is known to be closed. An idle one that can be read was closed by Redis."""
         if self._transport.is_closing():
             return False
         if self._questions:
             return True
-        poll = select.poll()  # the loop may not have looked since
+        poll = select.poll()  # the event loop may not have noticed the end yet
         poll.register(self._transport.get_extra_info("socket"), select.POLLIN)
         return not poll.poll(0)
 
     def is_idle(self) -> bool:
-        """Return True if no answer is awaited."""
+        """Return True if no task waits for an answer."""
         return not self._questions
 
     def close(self, error: redis.RedisError | None = None) -> None:
-        """Close the connection; tasks that wait for answers get the error."""
+        """Close the connection. Tasks that wait for answers get the error."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._transport.abort()
         while self._questions:
             outcome = self._questions.popleft().outcome
-            if not outcome.done():  # for each task an error of its own, to which its traceback is added
+            if not outcome.done():  # a copy for each task, because each adds its own traceback
                 outcome.set_exception(copy(error) if error else redis.ConnectionError("the connection was closed"))
 
     # The protocol of the event loop
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes from Redis: give each question that they answer its answers."""
+        """Read bytes from Redis, and give each complete answer to the oldest question."""
         self._heard_at, self._is_late = self._loop.time(), False
         self._breaker.record_success()
         self._reader.feed(data)
         try:
             while (answer := self._reader.gets(False)) is not _NO_ANSWER:
-                self._take(answer)
-        except redis.RedisError as error:  # the answer of a replica, or no answer of Redis's
+                if isinstance(answer, redis.RedisError):
+                    if not isinstance(answer, redis.ResponseError):
+                        raise answer
+                    answer = refused(answer)
+                if not self._questions:
+                    raise redis.ConnectionError("Redis answered what was not asked")
+                question = self._questions[0]
+                question.answers.append(answer)
+                if len(question.answers) == question.num_answers:
+                    self._questions.popleft()
+                    if not question.outcome.done():  # its task may have been cancelled
+                        question.outcome.set_result(question.answers)
+        except redis.RedisError as error:  # a replica answers, or the bytes are no answer of Redis
             self._fail(error)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Fail the questions that are open: the connection has ended."""
+        """Fail all open questions, because the connection has ended."""
         if self._questions:
             self._fail(redis.ConnectionError(str(error or "Connection closed by server.")))
-
-    def _take(self, answer: Any) -> None:
-        if isinstance(answer, redis.RedisError):
-            if not isinstance(answer, redis.ResponseError):
-                raise answer
-            answer = refused(answer)
-        if not self._questions:
-            raise redis.ConnectionError("Redis answered what was not asked")
-        question = self._questions[0]
-        question.answers.append(answer)
-        if len(question.answers) == question.num_answers:
-            self._questions.popleft()
-            if not question.outcome.done():  # its task may have been cancelled
-                question.outcome.set_result(question.answers)
 
     # Time limits
 
@@ -145,7 +142,7 @@ class AsyncConnection(asyncio.Protocol):
         self._timer = self._loop.call_later(max(0.0, seconds), self._look)
 
     def _look(self) -> None:
-        """Fail all questions if Redis has been silent for longer than the oldest one allows."""
+        """Fail all questions if Redis has been silent for longer than the oldest question allows."""
         self._timer = None
         if not self._questions:
             return
@@ -167,7 +164,7 @@ class AsyncConnection(asyncio.Protocol):
 
 
 class ConnectionMaker:
-    """The URL of a Redis as options of connections that share a circuit breaker. Raises Unavailable."""
+    """A maker of connections to the Redis at a URL, which share a circuit breaker. Raises Unavailable for a bad URL."""
 
     def __init__(self, url: str, answer_s: float = ANSWER_S):
         self.breaker = CircuitBreaker(lambda: id(asyncio.current_task()))
@@ -177,10 +174,10 @@ class ConnectionMaker:
             self._class = _CLASSES[self._options.pop("connection_class")]
             self._answer_s = float(self._options["socket_timeout"])
             self.primary: Primary | None = self._options.pop("primary")
-            self._class(**self._options)  # refuses options that it does not know
+            self._class(**self._options)  # raises an error for unknown options
 
     async def open(self) -> AsyncConnection:
-        """Return a new connection. Raises redis.RedisError, and at once while Redis is away."""
+        """Return a new connection. Raises redis.RedisError; while Redis is away, at once."""
         self.breaker.check()
         started = time.monotonic()
         opened: Any = self._class(**self._options)
@@ -189,7 +186,7 @@ class ConnectionMaker:
                 opened.host, opened.port = await asyncio.to_thread(self.primary.find)
             await opened.connect()
             await opened.send_command("PING", check_health=False)
-            await opened.read_response()  # of a Redis that has no room it is the error
+            await opened.read_response()  # an error if Redis allows no more clients
         except BaseException as error:
             await opened.disconnect(nowait=True)
             if isinstance(error, redis.RedisError):
@@ -198,5 +195,5 @@ class ConnectionMaker:
                     self.primary.note_silence((opened.host, opened.port))
             raise
         writer = cast(asyncio.StreamWriter, opened._writer)
-        opened._reader = opened._writer = None  # else it closes them when it goes
+        opened._reader = opened._writer = None  # else the deletion of `opened` closes them
         return AsyncConnection(writer, self.breaker, self._answer_s)

@@ -1,4 +1,4 @@
-"""The broker: every command that a process sends to Redis, and Redis's errors in Shoal's terms."""
+"""The broker: it sends every command of a process to Redis, and translates Redis's errors into Shoal's."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from shoal.broker.connections import ANSWER_S, BlockedCommand, Connections, open
 from shoal.contract import wire
 from shoal.errors import Overloaded, ShoalError, Unavailable
 
-#: Words in an error of a Redis that refuses, casefolded, and the remedy. Versions differ in the words around them.
+#: Casefolded words in an error by which Redis refuses a command, and the remedy. The other words differ by version.
 _REMEDIES = {
     "read only replica": "it is a replica; this goes on by itself once the Redis URL leads to the primary",
     "instance state changed": "it was made a replica; this goes on by itself once the Redis URL leads to the primary",
@@ -35,7 +35,7 @@ _REMEDIES = {
     "the password_file": "check its path in the Redis URL, and its permissions",
 }
 
-#: Errors of a cluster whose nodes change, and the remedy. Nothing was done.
+#: Errors of a cluster whose nodes change, and the remedy. The command has had no effect.
 _CLUSTER_REMEDIES: dict[type[redis.RedisError], str] = {
     MovedError: "another node has the pool's keys now; this goes on by itself",
     AskError: "the pool's slot moves to another node; this goes on by itself once it has moved",
@@ -46,14 +46,14 @@ _CLUSTER_REMEDIES: dict[type[redis.RedisError], str] = {
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A Lua script that runs inside Redis, and its digest, by which Redis knows it once it has seen the text."""
+    """A Lua script that runs inside Redis, and its digest, which replaces the text once Redis has seen it."""
 
     text: str
     digest: str
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """Return the script with that text."""
+        """Return the script with this text."""
         return cls(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
     @classmethod
@@ -70,14 +70,16 @@ class ScriptCall(NamedTuple):
     arguments: Mapping[str, Any]
 
     def command(self, name: str, script: str) -> tuple[Any, ...]:
-        """Return the command that runs it: `EVAL` with the script's text or `EVALSHA` with its digest."""
+        """Return the command that runs the script: `name` is `EVAL` with its text, or `EVALSHA` with its digest."""
         return (name, script, len(self.keys), *self.keys, wire.pack_arguments(self.arguments))
 
 
 class Broker:
-    """A process's way to Redis. Thread-safe; connects on first use, and each thread that waits holds one connection.
+    """A client of Redis for the threads of a process. Thread-safe. It connects on first use.
 
-    Every method raises Overloaded when Redis is out of memory, and Unavailable when it does not answer or refuses.
+    Each thread that waits for an answer has a connection.
+
+    Every method raises Overloaded if Redis is out of memory, and Unavailable if Redis does not answer or refuses.
     """
 
     def __init__(self, pool: redis.ConnectionPool):
@@ -86,11 +88,11 @@ class Broker:
 
     @classmethod
     def connect(cls, url: str, answer_s: float = ANSWER_S) -> Self:
-        """Return a broker for the Redis at `url`, which may take `answer_s` for each answer; see `open_pool`."""
+        """Return a broker for the Redis at `url`, which has `answer_s` for each answer; see `open_pool`."""
         return cls(open_pool(url, answer_s))
 
     def close(self) -> None:
-        """Close all connections; threads that wait for an answer get Unavailable."""
+        """Close all connections. Threads that wait for an answer get Unavailable."""
         self._connections.drop_idle()
         self._connections.shut_down()
 
@@ -103,12 +105,12 @@ class Broker:
         return self.pipeline(command, block_s=block_s)[0]
 
     def begin(self, *command: Any, block_s: float) -> BlockedCommand:
-        """Send a command that blocks in Redis for up to `block_s`, and do not wait for its answer."""
+        """Send a command that may block in Redis for `block_s`, and return without its answer."""
         with self.translated():
             return BlockedCommand(self._connections, *command, block_s=block_s)
 
     def pipeline(self, *commands: Sequence[Any], block_s: float = 0.0) -> list[Any]:
-        """Return the answers to several commands, sent in one round trip; raise the first error among them."""
+        """Send commands in one round trip; return their answers, or raise the first error among them."""
         with self.translated():
             return checked(self._connections.ask(commands, block_s))
 
@@ -120,31 +122,31 @@ class Broker:
         return outcome
 
     def run_many(self, script: Script, calls: Sequence[ScriptCall]) -> list[Any]:
-        """Run the script once for each call, in one round trip; return for each its result, or its error unraised."""
+        """Run the script once for each call, in one round trip; return the result or the error of each call."""
         with self.translated():
             answers = self._connections.ask([call.command("EVALSHA", script.digest) for call in calls])
             if unknown := [n for n, answer in enumerate(answers) if isinstance(answer, NoScriptError)]:
-                texts = [calls[n].command("EVAL", script.text) for n in unknown]  # Redis was started since
+                texts = [calls[n].command("EVAL", script.text) for n in unknown]  # a new Redis
                 for n, answer in zip(unknown, self._connections.ask(texts), strict=True):
                     answers[n] = answer
         return [outcome_of(answer) for answer in answers]
 
     def library_client(self) -> "redis.Redis":
-        """Return a client of redis-py over `connection_pool`, for a library that takes one; use it in `lending`."""
+        """Return a client of redis-py over `connection_pool`, for a library that needs one. Use it inside `lending`."""
         return redis.Redis(connection_pool=self.connection_pool)
 
     @contextmanager
     def lending(self) -> Iterator[None]:
-        """Reserve a connection for a library that was given `connection_pool`, and translate its errors."""
+        """Reserve a connection for a library that uses `connection_pool`, and translate the library's errors."""
         with self.translated(), self._connections.reserved():
             yield
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """Translate redis-py's errors."""
+        """Translate redis-py's errors into Shoal's."""
         try:
             yield
-        except MovedError as error:  # of a library, or of a command that was waiting
+        except MovedError as error:  # raised in a library, or by a `BlockedCommand`
             self._connections.follow(error)
             raise translate(error) from error
         except redis.RedisError as error:
@@ -160,12 +162,12 @@ def checked(answers: list[Any]) -> list[Any]:
 
 
 def outcome_of(answer: Any) -> Any:
-    """Return the result that a script has answered, or its error unraised."""
+    """Return the result in a script's answer, or the error as a value."""
     return translate(answer) if isinstance(answer, redis.ResponseError) else wire.unpack_result(answer)
 
 
 def translate(error: redis.RedisError) -> ShoalError:
-    """Return the error in Shoal's terms, with the remedy if Redis said why it refuses."""
+    """Return Shoal's error for an error of redis-py, with the remedy if Redis said why it refuses."""
     if remedy := _CLUSTER_REMEDIES.get(type(error)):
         return Unavailable(f"the cluster refuses ({error}): {remedy}")
     words = str(error).casefold()

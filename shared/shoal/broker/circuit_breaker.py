@@ -1,4 +1,4 @@
-"""A circuit breaker: while Redis is away, one caller at a time tries whether it is back, and others fail at once."""
+"""A circuit breaker: while Redis is away, one caller at a time tries whether Redis is back, and others fail at once."""
 
 import threading
 import time
@@ -12,20 +12,19 @@ from redis.utils import SENTINEL
 
 from shoal.broker.primary import Primary
 
-#: Time between two attempts while Redis is away.
+#: Seconds between two attempts while Redis is away.
 TRY_EVERY_S = 0.1
 
-#: Longest that one attempt keeps other callers from trying, in seconds, if the caller that made it never reports its
-#: outcome.
+#: Seconds after which another caller may try if the caller that tries has not reported an outcome.
 _TRY_WITHIN_S = 5.0
 
 
 class CircuitBreaker:
-    """The state of one Redis: closed while it answers, open while it is away. Thread-safe.
+    """The state of one Redis: the breaker is closed while Redis answers, and open while Redis is away. Thread-safe.
 
-    It opens when a command gets no answer in its time and no other was answered since it was sent, or when a connection
-    took long to fail. It stays closed when a connection breaks or is refused, which is quick, and while a large command
-    is under way, for which Redis may take longer. `caller` names the thread or task that calls.
+    It opens if a command gets no answer in its time and no other command was answered since it was sent, or if the
+    opening of a connection takes long to fail. It stays closed if a connection breaks or is refused, which is quick,
+    and during a large command, for which Redis may need longer. `caller` returns the id of the current thread or task.
     """
 
     def __init__(self, caller: Callable[[], int] = threading.get_ident) -> None:
@@ -38,26 +37,26 @@ class CircuitBreaker:
         self._num_large = 0
 
     def check(self) -> None:
-        """Raise redis.ConnectionError while Redis is away; let one caller pass every `TRY_EVERY_S`, to try."""
+        """Raise redis.ConnectionError while Redis is away, except for one caller every `TRY_EVERY_S`, which tries."""
         if not self._cause:
             return
         with self._lock:
             now, caller = time.monotonic(), self._caller()
             if self._cause and now < self._next_try_at and self._trying != caller:
                 raise redis.ConnectionError(self._cause)
-            self._trying = caller  # may pass again: the idle connection that it got may have been closed
+            self._trying = caller  # may pass again, because the idle connection that it got may have been closed
             self._next_try_at = now + _TRY_WITHIN_S
 
     def give_up(self) -> None:
-        """Let another caller try, if this one did: it was cancelled, and reports no outcome."""
+        """Let another caller try if this caller was trying: it is cancelled and will report no outcome."""
         with self._lock:
             if self._trying == self._caller():
                 self._trying, self._next_try_at = 0, 0.0
 
     def record_failure(self, error: Exception, since: float, is_silence: bool) -> None:
-        """Record a failed command; `is_silence` if no answer came since `since` on the monotonic clock.
+        """Record a failed command. `is_silence` is True if no answer came from `since`, a monotonic time, until now.
 
-        Only silence opens the breaker. Any failure keeps an open one open.
+        Only silence opens the breaker. Any failure keeps an open breaker open.
         """
         with self._lock:
             if self._cause or (is_silence and self._answered_at <= since and not self._num_large):
@@ -67,7 +66,7 @@ class CircuitBreaker:
 
     @contextmanager
     def large(self) -> Iterator[None]:
-        """Take a large command in the context for under way."""
+        """Keep the breaker closed while the context sends a large command."""
         with self._lock:
             self._num_large += 1
         since, silence = time.monotonic(), None
@@ -83,8 +82,8 @@ class CircuitBreaker:
                 self.record_failure(silence, since, is_silence=True)
 
     def record_no_connection(self, error: redis.RedisError, since: float) -> None:
-        """Record that a connection failed which was begun at `since`: silence if that took long."""
-        is_refused = isinstance(error.__context__, ConnectionRefusedError)  # takes long on a busy machine alone
+        """Record that the opening of a connection, begun at `since`, failed. A slow failure counts as silence."""
+        is_refused = isinstance(error.__context__, ConnectionRefusedError)  # takes long only on a busy machine
         self.record_failure(error, since, not is_refused and time.monotonic() - since > TRY_EVERY_S)
 
     def record_success(self) -> None:
@@ -96,7 +95,7 @@ class CircuitBreaker:
 
 
 class _Watched(AbstractConnection):
-    """A connection that reports its outcomes to a circuit breaker, and does not open while the breaker is open."""
+    """A connection that reports answers and failures to a circuit breaker, and connects only if the breaker lets it."""
 
     def __init__(self, *, breaker: CircuitBreaker, primary: Primary | None = None, **options: Any):
         self.breaker = breaker
@@ -104,7 +103,7 @@ class _Watched(AbstractConnection):
         super().__init__(**options)
 
     def connect(self) -> None:
-        """Connect unless connected; raise redis.ConnectionError at once while Redis is away."""
+        """Connect, unless it is connected. Raises redis.ConnectionError at once while Redis is away."""
         self.breaker.check()
         started = time.monotonic()
         try:
@@ -139,7 +138,7 @@ class _WatchedTcp(_Watched, redis.Connection):
 
 class _WatchedTls(_Watched, redis.SSLConnection):
     def on_connect_check_health(self, check_health: bool = True) -> None:
-        """Check as redis-py does, then read the server's TLS tickets in a round trip: they look like an answer."""
+        """Check as redis-py does, then read the server's TLS tickets by a round trip: else they look like an answer."""
         super().on_connect_check_health(check_health)
         self.send_command("PING", check_health=False)  # type: ignore[no-untyped-call]
         self.read_response()
@@ -149,7 +148,7 @@ class _WatchedUnix(_Watched, redis.UnixDomainSocketConnection):
     pass
 
 
-#: The class to use in place of each of redis-py's kinds of connection; each takes a `breaker`.
+#: redis-py's classes of connections, each with the class to use in its place, which needs a `breaker`.
 WATCHED = {
     redis.Connection: _WatchedTcp,
     redis.SSLConnection: _WatchedTls,

@@ -1,4 +1,4 @@
-"""The clock of a pool is its Redis's, which every worker measures, so that all agree on deadlines."""
+"""The clock of a pool: every worker measures Redis's clock, so that all agree on deadlines."""
 
 import time
 from collections.abc import Callable
@@ -6,53 +6,47 @@ from collections.abc import Callable
 from shoal.broker.broker import Broker
 from shoal.errors import Unavailable
 
-#: Time after which the clock is measured again, in seconds.
+#: Seconds after which the clock is measured again.
 MEASURE_EVERY_S = 60.0
 
-#: Round trips of a measurement, of which the shortest counts.
+#: Round trips of a measurement. Only the shortest counts.
 NUM_ROUND_TRIPS = 3
 
-#: Largest error of a measurement that may be used, in seconds. Requests wait some ten seconds for their answer.
+#: Largest error of a usable measurement, in seconds. Requests wait some ten seconds for their answers.
 MAX_ERROR_S = 1.0
 
 
 class Clock:
     """Redis's clock, computed from the monotonic clock of this process. One thread measures it, others may read it.
 
-    `offset_s` is how far the calendar clock of the machine, which is not used, is ahead of Redis's; `error_s` is the
-    largest error of both: half of the round trip, or None before the first measurement.
+    `offset_s` says how far this machine's calendar clock, which is not used, is ahead of Redis's clock. `error_s` is
+    the largest possible error of both values, half of the round trip; None before the first measurement.
     """
 
-    def __init__(
-        self,
-        broker: Broker,
-        monotonic: Callable[[], float] = time.monotonic,
-        calendar: Callable[[], float] = time.time,
-    ):
+    def __init__(self, broker: Broker, monotonic: Callable[[], float] = time.monotonic):
         self.offset_s = 0.0
         self.error_s: float | None = None
         self._broker = broker
         self._monotonic = monotonic
-        self._calendar = calendar
         self._measured_at: float | None = None
-        self._redis_ahead_s = 0.0  # of the monotonic clock
+        self._redis_ahead_s = 0.0  # Redis's clock minus the monotonic clock
 
     @property
     def is_uncertain(self) -> bool:
-        """Return True if the last measurement was not exact enough to be used."""
+        """Return True if the last measurement was too inexact to be used."""
         return self.error_s is not None and self.error_s > MAX_ERROR_S
 
     def now(self) -> float:
-        """Return Redis's time in Unix seconds. `refresh` must have been called before."""
+        """Return Redis's time in Unix seconds. Call `refresh` first."""
         return self._monotonic() + self._redis_ahead_s
 
     def refresh(self) -> None:
-        """Measure the clock if that was `MEASURE_EVERY_S` ago or never done; raises Unavailable as `measure` does."""
+        """Measure the clock, unless it was measured in the last `MEASURE_EVERY_S`. Raises Unavailable as `measure`."""
         if self._measured_at is None or self._monotonic() >= self._measured_at + MEASURE_EVERY_S:
             self.measure()
 
     def measure(self) -> None:
-        """Ask Redis for its time; the shortest round trip counts. Raises Unavailable, also where it is inexact."""
+        """Measure the clock by some round trips. Raises Unavailable, also if the measurement is too inexact."""
         round_trips = []
         for _ in range(NUM_ROUND_TRIPS):
             sent_at = self._monotonic()
@@ -62,7 +56,7 @@ class Clock:
             round_trips.append((answered_at - sent_at, redis_time - (sent_at + answered_at) / 2))
         shortest_s, ahead_s = min(round_trips)
         self.error_s = shortest_s / 2
-        self.offset_s = self._calendar() - self._monotonic() - ahead_s
+        self.offset_s = time.time() - self._monotonic() - ahead_s
         if self.is_uncertain:
             raise Unavailable(
                 f"Redis's time is known to within {self.error_s:.1f} s only, and deadlines need {MAX_ERROR_S:g} s: "

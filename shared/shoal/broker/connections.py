@@ -1,6 +1,6 @@
-"""Connections to Redis, which redis-py opens by the URL, and round trips over them.
+"""Connections of threads to Redis, which redis-py opens, and round trips over them.
 
-Round trips go around redis-py's methods and pipelines, which take twice the processor time of the round trip itself.
+Round trips do not use redis-py's methods and pipelines, which need twice the processor time of the round trip itself.
 """
 
 import os
@@ -25,60 +25,59 @@ from shoal.broker.circuit_breaker import WATCHED, CircuitBreaker
 from shoal.broker.primary import Primary, split_url
 from shoal.errors import Unavailable
 
-#: Longest that one command blocks in Redis: after it a stop or a broken connection is noticed.
+#: Longest time that one command blocks in Redis, in seconds. A stop or a broken connection is noticed after that.
 BLOCK_S = 1.0
 
-#: Longest that Redis may take for an answer or for a connection: a caller learns within a second that Redis is away.
-#: On a busy machine an answer takes some hundredths of a second.
+#: Longest time for an answer of Redis or for a connection, in seconds, so that a caller learns within a second that
+#: Redis is away. On a busy machine an answer takes some hundredths of a second.
 ANSWER_S = 0.7
 
-#: Longest that a command blocks on behalf of a caller: `ANSWER_S` and this together stay within the second.
+#: Longest time that a command blocks for a caller, in seconds. With `ANSWER_S` added it is still within a second.
 SHORT_BLOCK_S = 0.25
 
-#: Least bytes that a connection sends in a second. A command has the time of an answer, and as much more as its bytes
-#: take at this speed.
+#: Lowest speed of a connection. The time limit of a command is longer by the time that its bytes take at this speed.
 MIN_BYTES_PER_S = 1_000_000
 
-#: Most bytes of a command that needs no more time: to set a time limit takes two calls of the system.
+#: Most bytes of a small command. Its time limit is not longer, because to set another one needs two system calls.
 SMALL_BYTES = 65_536
 
-#: Most bytes of a command that is sent beside others of any size. Redis serves no other client while it reads and runs
-#: a large one: a process sends one of them at a time, and the next one waits for at most `MAX_LARGE_WAIT_S`.
+#: A command of more bytes is large. Redis serves no other client while it reads and runs a large command, so a process
+#: sends only one at a time. The next one waits for at most `MAX_LARGE_WAIT_S`.
 LARGE_BYTES, MAX_LARGE_WAIT_S = 2**20, 30.0
 
-#: Most connections of a process. A caller holds one for the time of a round trip, so few are in use at a time.
+#: Most connections of a process. A caller uses one only for a round trip, so few are in use at a time.
 MAX_CONNECTIONS = 64
 
-#: How often a command is sent to another node of a cluster that has the keys now.
+#: Most times that a command is sent again because another node of the cluster has the keys.
 MAX_MOVES = 4
 
-#: Least connections that a process must be allowed, if it holds one of them for long.
+#: Fewest connections that a process must be allowed, if it keeps one of them for long.
 MIN_WITH_SPARE = 8
 
-#: Longest that a caller waits for a free connection, in seconds.
+#: Longest time that a caller waits for a free connection, in seconds.
 MAX_WAIT_S = 5.0
 
-#: How connections behave, where the URL does not say otherwise.
+#: The default options of connections. The URL may give others.
 _OPTIONS: dict[str, Any] = {
     "retry": Retry(NoBackoff(), 0),
-    "retry_on_error": [redis.ReadOnlyError],  # no retry either, but the connection to the demoted primary is closed
-    "max_connections": 2 * MAX_CONNECTIONS,  # as many for a library that takes them from the pool itself
-    "driver_info": None,  # a round trip less, and a command less that rules must allow
+    "retry_on_error": [redis.ReadOnlyError],  # never retries; closes the connection to the demoted primary
+    "max_connections": 2 * MAX_CONNECTIONS,  # half are for libraries that use the pool themselves
+    "driver_info": None,  # saves a round trip, and a command that rules must allow
 }
 
-#: How answers are read, whatever the URL says: lists and bytes.
+#: The options for answers of lists and bytes, whatever the URL says.
 _ANSWERS = {"protocol": 2, "decode_responses": False}
 
 
 class PasswordFile(redis.CredentialProvider):
-    """A user with a password in a file, which is read anew for each connection: the password may change meanwhile."""
+    """A user whose password is in a file. Each new connection reads the file, because the password may change."""
 
     def __init__(self, path: str, username: str | None):
         self._path = path
         self._username = username
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        """Return the user, if it is not the default one, and the password."""
+        """Return the user and the password, or only the password for the default user."""
         try:
             password = Path(self._path).read_text().strip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
@@ -92,12 +91,12 @@ def open_pool(url: str, answer_s: float = ANSWER_S) -> redis.ConnectionPool:
         options = read_url(url, answer_s)
         options["connection_class"] = WATCHED[options["connection_class"]]
         pool = redis.ConnectionPool(**options, breaker=CircuitBreaker())
-        pool.connection_class(**pool.connection_kwargs)  # refuses options that it does not know
+        pool.connection_class(**pool.connection_kwargs)  # raises an error for unknown options
     return pool
 
 
 def read_url(url: str, answer_s: float) -> dict[str, Any]:
-    """Return the options of a connection, with redis-py's `connection_class` for threads, and the `primary` or None."""
+    """Return the options of a connection, with redis-py's `connection_class` for threads and the `primary` or None."""
     url, primary = split_url(url, answer_s)
     options = parse_url(url)  # type: ignore[no-untyped-call]
     if path := options.pop("password_file", None):
@@ -109,7 +108,7 @@ def read_url(url: str, answer_s: float) -> dict[str, Any]:
 
 @contextmanager
 def readable_url() -> Iterator[None]:
-    """Raise Unavailable where a URL cannot be read, without repeating the URL: it may hold a password."""
+    """Raise Unavailable if a URL cannot be read. The message does not repeat the URL, which may contain a password."""
     try:
         yield
     except (ValueError, TypeError, redis.RedisError) as error:
@@ -121,7 +120,7 @@ def readable_url() -> Iterator[None]:
 
 
 def shown(url: str) -> str:
-    """Return the URL as it may be printed: without user, password and options."""
+    """Return the URL without user, password and options, so that it may be printed."""
     scheme, _, rest = url.partition("://")
     if "+" in scheme:
         return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
@@ -132,30 +131,30 @@ def shown(url: str) -> str:
 
 
 class Connections:
-    """The open connections of one process. Thread-safe: each belongs to one thread for the time of a round trip."""
+    """The open connections of one process. Thread-safe: only one thread uses a connection during a round trip."""
 
     def __init__(self, pool: redis.ConnectionPool):
         self.num_allowed = num_connections(pool.max_connections)
         self._pool = pool
         self._idle: deque[Any] = deque()
-        self._sent: set[Any] = set()  # those with a command whose answer no thread waits for
+        self._sent: set[Any] = set()  # connections of a `BlockedCommand`
         self._set_free()
         self._breaker: CircuitBreaker = pool.connection_kwargs.get("breaker") or CircuitBreaker()
         self._primary: Primary | None = pool.connection_kwargs.get("primary")
 
     def ask(self, commands: Sequence[Sequence[Any]], block_s: float = 0.0) -> list[Any]:
-        """Send the commands together and return their answers; an error that Redis answers is one of the answers.
+        """Send the commands together and return their answers. An answer may be an error of Redis.
 
-        The commands may block in Redis for `block_s` altogether. Raises redis.RedisError when the answers do not come,
-        and redis.ReadOnlyError when a replica gives them.
+        Together the commands may block in Redis for `block_s`. Raises redis.RedisError if the answers do not come, and
+        redis.ReadOnlyError if they come from a replica.
         """
         packed = _pack(commands)
         num_bytes = sum(map(len, packed))
-        with self._turn(num_bytes), self.reserved():
+        with self._alone_if_large(num_bytes), self.reserved():
             for _ in range(MAX_MOVES):
                 try:
                     return self._ask(packed, num_bytes, len(commands), block_s)
-                except MovedError as error:  # nothing was done
+                except MovedError as error:  # the commands have had no effect
                     self.follow(error)
             return self._ask(packed, num_bytes, len(commands), block_s)
 
@@ -175,13 +174,13 @@ class Connections:
         return answers
 
     def follow(self, error: MovedError) -> None:
-        """Connect to the node that has the keys from now on, as another one has said."""
+        """Connect to the node that has the keys from now on, which `error` names."""
         if self._primary:
             self._primary.note_move(error)
         self.drop_idle()
 
     @contextmanager
-    def _turn(self, num_bytes: int) -> Iterator[None]:
+    def _alone_if_large(self, num_bytes: int) -> Iterator[None]:
         if num_bytes <= LARGE_BYTES:
             yield
             return
@@ -196,9 +195,9 @@ class Connections:
 
     @contextmanager
     def reserved(self) -> Iterator[None]:
-        """Reserve one of the process's connections once one is free. Raises Unavailable after `MAX_WAIT_S`."""
+        """Wait for one of the process's connections, and reserve it. Raises Unavailable after `MAX_WAIT_S`."""
         if self._pid != os.getpid():
-            self._set_free()  # in the process that this one was forked from, other threads hold some
+            self._set_free()  # after a fork: threads of the parent process had reserved some
         free = self._free
         if not free.acquire(timeout=MAX_WAIT_S):
             raise all_in_use(MAX_WAIT_S)
@@ -209,10 +208,10 @@ class Connections:
 
     def _set_free(self) -> None:
         self._free, self._large = Semaphore(self.num_allowed), Lock()
-        self._pid = os.getpid()  # last: another thread that sees it takes what was set before
+        self._pid = os.getpid()  # last, because another thread that sees it uses the others
 
     def send(self, command: Sequence[Any]) -> Any:
-        """Send a small command; return its connection, for `receive` or `drop`. Raises redis.RedisError."""
+        """Send a small command; return the connection, for `receive` or `drop`. Raises redis.RedisError."""
         connection = self._take()
         try:
             connection.send_packed_command(_pack([command]), check_health=False)
@@ -223,7 +222,7 @@ class Connections:
         return connection
 
     def receive(self, connection: Any) -> Any:
-        """Return the answer to the command that was sent; an error that Redis answers is one. Raises as `ask` does."""
+        """Return the answer to a command that `send` sent, which may be an error of Redis. Raises as `ask` does."""
         self._sent.discard(connection)
         try:
             answer = _answer(connection, {})
@@ -234,23 +233,24 @@ class Connections:
         return answer
 
     def drop_idle(self) -> None:
-        """Close all connections that are not in use: after a failover they lead to the former primary."""
+        """Close all connections that are not in use, for example after a failover of their primary."""
         with suppress(IndexError):
             while True:
                 self.drop(self._idle.pop())
         self._pool.disconnect(inuse_connections=False)
 
     def shut_down(self) -> None:
-        """Close connections with a command that was sent, and end those in use.
+        """Close connections of blocked commands, and shut down the sockets of connections in use.
 
-        Threads close what they use: else one could read from the next socket of the process with the same number.
+        The threads that use these connections close them. If another thread closed one, its thread could read from a
+        new socket with the same number.
         """
         with suppress(KeyError):
             while True:
                 self.drop(self._sent.pop())
         for connection in self._pool._get_in_use_connections():  # type: ignore[no-untyped-call]
             if (sock := connection._sock) is not None:
-                with suppress(OSError):  # it has ended
+                with suppress(OSError):  # it has ended already
                     sock.shutdown(socket.SHUT_RDWR)
 
     def _take(self) -> Any:
@@ -259,7 +259,7 @@ class Connections:
             with suppress(IndexError):
                 connection = self._idle.pop()
                 if connection.pid != os.getpid():
-                    continue  # it belongs to the process that this one was forked from
+                    continue  # it belongs to the parent process
                 with suppress(redis.ConnectionError):
                     if not connection.can_read():
                         return connection
@@ -267,15 +267,16 @@ class Connections:
         return self._pool.get_connection()
 
     def drop(self, connection: Any) -> None:
-        """Close a connection that was taken."""
+        """Close a connection, and remove it from redis-py's pool."""
         connection.disconnect()
         self._pool.release(connection)
 
 
 class BlockedCommand:
-    """A command that was sent and may block in Redis for `block_s`. It has a connection until `end`. For one thread.
+    """A command that is sent at once and may block in Redis for `block_s`. It uses a connection until `end`.
 
-    Raises redis.RedisError, as its methods do, and Unavailable where the process may have few connections.
+    For one thread. It and its methods raise redis.RedisError; it raises Unavailable if the process may have too few
+    connections.
     """
 
     def __init__(self, connections: Connections, *command: Any, block_s: float):
@@ -292,18 +293,18 @@ class BlockedCommand:
         self._late_at = time.monotonic() + block_s + self._connection.socket_timeout
 
     def fileno(self) -> int:
-        """Return a descriptor that can be read once the answer has come or the connection is broken."""
+        """Return a descriptor that becomes readable when the answer has come or the connection is broken."""
         return int(self._connection._sock.fileno())
 
     @property
     def has_ended(self) -> bool:
-        """True once the answer has come, the connection is broken, or the answer is overdue."""
+        """True if the answer has come or is overdue, or the connection is broken."""
         poll = select.poll()
         poll.register(self, select.POLLIN)
         return bool(poll.poll(0)) or time.monotonic() > self._late_at
 
     def end(self) -> Any:
-        """Return the answer, which may be an error, and give the connection back."""
+        """Return the answer, which may be an error, and release the connection."""
         with self._reserved:
             return self._connections.receive(self._connection)
 
@@ -314,12 +315,12 @@ def _pack(commands: Sequence[Sequence[Any]]) -> list[bytes]:
 
 
 def num_connections(max_connections: int) -> int:
-    """Return how many of the connections that the URL allows are used: half, the rest is for a library."""
+    """Return the number of connections to use: half of the number that the URL allows. The rest is for libraries."""
     return max(1, min(MAX_CONNECTIONS, max_connections // 2))
 
 
 def all_in_use(waited_s: float) -> Unavailable:
-    """Return the error for a caller that waited so long for a connection."""
+    """Return the error for a caller that has waited `waited_s` for a connection."""
     return Unavailable(
         f"all connections of this process to Redis were in use for {waited_s:g} s: try again, ask for less "
         "at a time, or start more processes"
@@ -327,12 +328,12 @@ def all_in_use(waited_s: float) -> Unavailable:
 
 
 def sending_s(num_bytes: int) -> float:
-    """Return how many seconds longer a command of `num_bytes` may take."""
+    """Return the seconds by which the time limit of a command of `num_bytes` is longer."""
     return num_bytes / MIN_BYTES_PER_S if num_bytes > SMALL_BYTES else 0.0
 
 
 def pieces(packed: Sequence[bytes], timeout_s: float) -> Iterator[bytes | memoryview]:
-    """Yield the bytes in pieces that take `timeout_s` at the least speed: the socket limits the time of each piece."""
+    """Yield the bytes in pieces that take `timeout_s` at the lowest speed. The socket limits the time of each piece."""
     most = max(1, int(timeout_s * MIN_BYTES_PER_S))
     for data in packed:
         if len(data) <= most:
@@ -350,9 +351,9 @@ def _answer(connection: Any, limit: Mapping[str, float]) -> Any:
 
 
 def refused(error: redis.ResponseError) -> redis.ResponseError:
-    """Return an error that Redis answers; raise it if it says that another Redis is the primary."""
+    """Return an error with which Redis answers, or raise it if it says that another Redis is the primary."""
     if isinstance(error, MovedError):
         raise error
     if "read only replica" in str(error):
-        raise redis.ReadOnlyError(str(error)) from error  # Redis 6.2 gives a script's error no class of its own
+        raise redis.ReadOnlyError(str(error)) from error  # in a script of Redis 6.2, it has no class of its own
     return error

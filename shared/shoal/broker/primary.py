@@ -1,6 +1,6 @@
-"""The primary that has a pool's keys, where it is at no fixed address: Sentinels name it, or the nodes of a cluster do.
+"""The address of the primary that has a pool's keys, if it can change. Sentinels or the nodes of a cluster name it.
 
-All keys of a pool lie in one slot, so a pool needs one node of a cluster.
+All keys of a pool are in one slot, so a pool needs only one node of a cluster.
 """
 
 import re
@@ -17,14 +17,14 @@ from redis.exceptions import MovedError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-#: `redis+sentinel://user:password@host:port,host:port/service/db` and `redis+cluster://user:password@host:port,host:port`,
-#: each with options after a question mark.
+#: `redis+sentinel://user:password@host:port,host:port/service/db` or
+#: `redis+cluster://user:password@host:port,host:port`, with options after a question mark.
 _URL = re.compile(r"(?P<scheme>rediss?)\+(?P<kind>sentinel|cluster)://(?P<user>[^/]*@)?(?P<nodes>[^/?@]+)(?P<rest>.*)")
 
-#: Ports of nodes whose port a URL leaves out.
+#: The port of a node if the URL leaves it out.
 _PORTS = {"sentinel": 26_379, "cluster": 6_379}
 
-#: Options of a URL for the connections to the Sentinels, which have users and passwords of their own.
+#: Options of a URL for connections to Sentinels, which have their own users and passwords.
 _SENTINEL_OPTIONS = {"sentinel_username": "username", "sentinel_password": "password"}
 
 #: Options of a URL for all connections.
@@ -34,21 +34,21 @@ Address = tuple[str, int]
 
 
 class Primary(ABC):
-    """The way to the primary. Thread-safe. `find` raises redis.ConnectionError where no primary is known."""
+    """The address of the primary. Thread-safe. `find` raises redis.ConnectionError if no primary is known."""
 
     @abstractmethod
     def find(self) -> Address:
-        """Return the address of the primary, as far as it is known."""
+        """Return the address at which the primary is thought to be."""
 
-    def note_move(self, error: MovedError) -> None:  # noqa: B027 - Sentinels name no other node
-        """Note where a node says that the keys are."""
+    def note_move(self, error: MovedError) -> None:  # noqa: B027 - only nodes of a cluster raise it
+        """Note the node that has the keys, which `error` names."""
 
-    def note_silence(self, address: Address) -> None:  # noqa: B027 - Sentinels are asked anew
+    def note_silence(self, address: Address) -> None:  # noqa: B027 - `Sentinels.find` asks anew in any case
         """Note that nothing answers at an address."""
 
 
 class Sentinels(Primary):
-    """The Sentinels of a primary, by the name of its service. Each new connection asks them."""
+    """The primary that Sentinels name for a service. Each new connection asks them."""
 
     def __init__(self, nodes: list[Address], service: str, options: Mapping[str, Any]):
         self._nodes = nodes
@@ -56,41 +56,44 @@ class Sentinels(Primary):
         self._options = dict(options)
 
     def find(self) -> Address:
-        """Return the address that the first Sentinel names which knows the primary and sees it alive."""
+        """Return the address from the first Sentinel that knows the primary and sees it alive."""
         with closing(Sentinel(self._nodes, sentinel_kwargs=self._options)) as sentinel:  # type: ignore[no-untyped-call]
             host, port = sentinel.discover_master(self._service)  # type: ignore[no-untyped-call]
-            first = sentinel.sentinels[0].connection_pool.connection_kwargs  # the one that answered
+            first = sentinel.sentinels[0].connection_pool.connection_kwargs  # of the Sentinel that answered
         answered = (first["host"], first["port"])
-        self._nodes = [answered, *(node for node in self._nodes if node != answered)]  # is asked first from now on
+        self._nodes = [answered, *(node for node in self._nodes if node != answered)]  # it is asked first from now on
         return str(host), int(port)
 
 
 class ClusterNodes(Primary):
-    """The nodes of a cluster. Any of them names the one that has the keys, as the answer to a command about them."""
+    """The primary among the nodes of a cluster. Each node answers a command for its keys with the address to use."""
 
     def __init__(self, nodes: list[Address]):
         self._nodes = deque(nodes)
         self._lock = Lock()
 
     def find(self) -> Address:
-        """Return the node that had the keys last, or else another one."""
+        """Return the node that had the keys last or, if it did not answer, another node."""
         return self._nodes[0]
 
     def note_move(self, error: MovedError) -> None:
-        """Take the node that has the keys as the first one."""
+        """Put the node that has the keys first."""
         with self._lock:
             address = (error.host or self._nodes[0][0], int(error.port))
             self._nodes = deque([address, *(node for node in self._nodes if node != address)])
 
     def note_silence(self, address: Address) -> None:
-        """Go on to the next node if this one was the first."""
+        """Put the next node first if the silent node was first."""
         with self._lock:
             if self._nodes[0] == address:
                 self._nodes.rotate(-1)
 
 
 def split_url(url: str, answer_s: float) -> tuple[str, Primary | None]:
-    """Return the URL of one Redis, as redis-py reads it, and the way to the primary of several. Raises ValueError."""
+    """Return a URL that redis-py can read, and the `Primary` if the URL names Sentinels or a cluster.
+
+    Raises ValueError.
+    """
     if (found := _URL.fullmatch(url)) is None:
         return url, None
     nodes = [_address(node, _PORTS[found["kind"]]) for node in found["nodes"].split(",")]

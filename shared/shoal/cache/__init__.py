@@ -1,1 +1,1 @@
-"""Vectors of texts that were embedded before, kept in Redis. Imports the contract, the broker and the queue."""
+"""The cache: vectors of texts that were embedded before, in Redis. Imports the contract, the broker and the queue."""

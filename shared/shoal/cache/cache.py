@@ -1,4 +1,4 @@
-"""The cache of a pool, as its workers read and write it."""
+"""The cache of a pool, for its workers."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +12,7 @@ _STORE = Script.load("shoal.cache", "store")
 
 
 class Cache:
-    """The table of a pool, as workers read and write it. Thread-safe."""
+    """The entries of a pool's cache, which workers read and write. Thread-safe."""
 
     def __init__(self, broker: Broker, keys: Keys, table: Table, ttl_s: int = DEFAULTS.cache_ttl_s):
         self.table = table
@@ -21,7 +21,7 @@ class Cache:
         self._broker = broker
 
     def find(self, digests: Sequence[bytes]) -> list[Entry | None]:
-        """Return the entry of each digest, or None where there is none. Raises Unavailable."""
+        """Return the entry of each digest, or None. Raises Unavailable."""
         entries: list[Entry | None] = []
         for part in self.table.parts(digests):
             values = self._broker.execute("MGET", *self.table.places(self._prefix, part))
@@ -29,7 +29,7 @@ class Cache:
         return entries
 
     def store(self, entries: Mapping[bytes, Entry]) -> None:
-        """Put each entry into one of the two places of its digest. Raises Overloaded and Unavailable."""
+        """Write each entry to one of the two places of its digest. Raises Overloaded and Unavailable."""
         if entries:
             values = [entry.pack(digest) for digest, entry in entries.items()]
             places = self.table.places(self._prefix, entries)

@@ -1,4 +1,4 @@
-"""A cached text: its vector and what the tokenizer said of it, as bytes with a digest and a checksum."""
+"""An entry of the cache: the vector of a text and its number of tokens, packed with a digest and a checksum."""
 
 import struct
 from typing import NamedTuple, Self
@@ -9,20 +9,20 @@ from numpy.typing import NDArray
 
 from shoal.contract.options import Options
 
-_HEADER = struct.Struct("<16sI?3s")  # digest, tokens, whether the text was cut, characters read of one that was
+_HEADER = struct.Struct("<16sI?3s")  # digest, tokens, whether the text was cut, characters read of a cut text
 _CHECKSUM = struct.Struct("<I")
 
-#: Most characters that an entry can count: more than a worker reads of a text.
+#: Highest number of characters in an entry. It is more than a worker reads of a text.
 _MAX_CHARACTERS = 2**24 - 1
 
-#: The CRC-32 of any bytes that end with their own CRC-32, little-endian.
+#: The CRC-32 of any bytes that are followed by their own CRC-32, little-endian.
 _CRC_RESIDUE = 0x2144DF1C
 
 
 class Entry(NamedTuple):
-    """The pooled vector of a text, float32 `[1, dimension]`, its number of tokens, and whether it was cut.
+    """The pooled vector of a text, float32 `[1, dimension]`, its number of tokens, and whether the text was cut.
 
-    `characters` is the number that was read of a text that was cut; else it is 0.
+    `characters` is the number of characters that were read of a cut text; 0 for other texts.
     """
 
     vectors: NDArray[np.float32]
@@ -31,15 +31,15 @@ class Entry(NamedTuple):
     characters: int = 0
 
     def num_read(self, text: str) -> int:
-        """Return how many characters of the text, which has this entry, were read."""
+        """Return the number of characters that were read of the entry's text."""
         return self.characters if self.truncated else len(text)
 
     def answers(self, options: Options) -> bool:
-        """Return True unless the options refuse truncation and the text was cut."""
+        """Return False if the text was cut and the options refuse truncation."""
         return options.truncate or not self.truncated
 
     def pack(self, digest: bytes) -> bytes:
-        """Return the bytes to store (docs/protocol.md)."""
+        """Return the entry as bytes (docs/protocol.md)."""
         vector = self.vectors.astype("<f4", copy=False).tobytes()
         characters = min(self.characters, _MAX_CHARACTERS).to_bytes(3, "little")
         data = _HEADER.pack(digest, self.num_tokens, self.truncated, characters) + vector
@@ -47,14 +47,14 @@ class Entry(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes | None, digest: bytes, dimension: int) -> Self | None:
-        """Return the entry in `data`, its vector a read-only view; None if it has another digest or is damaged."""
+        """Return the entry in `data`, with a read-only vector; None if `data` has another digest or is damaged."""
         if data is None or len(data) != size_bytes(dimension) or not data.startswith(digest):
             return None
         if crc32(data) != _CRC_RESIDUE:
             return None
         _, num_tokens, truncated, read = _HEADER.unpack_from(data)
         vectors, characters = np.frombuffer(data, "<f4", dimension, _HEADER.size)[None], int.from_bytes(read, "little")
-        is_older = truncated and not characters  # older versions did not say how much of a text that was cut was read
+        is_older = truncated and not characters  # older versions did not write how much they read of a cut text
         return None if is_older else cls(vectors, num_tokens, truncated, characters)
 
 

@@ -1,4 +1,4 @@
-"""A client's look-up in the cache: texts that it finds are not sent to a worker."""
+"""A client's look-up in the cache. Texts that are found there are not sent to a worker."""
 
 import asyncio
 import time
@@ -17,19 +17,19 @@ from shoal.contract.replies import TIMINGS, Reply, finish
 from shoal.errors import ShoalError
 from shoal.queue.pool import ALIVE_S, AsyncPool
 
-#: Most bytes of entries that a client holds in memory.
+#: Most bytes of entries that a client keeps in memory.
 MAX_HELD_BYTES = 8 * 2**20
 
-#: Time for which it holds them, in seconds: they may be deleted meanwhile. It may be as much longer as a refresh waits.
+#: Seconds after which it drops them, because they may have been deleted. The next refresh drops them.
 HOLD_S = 30.0
 
-#: Bytes that Python's objects of an entry take beside the entry itself.
+#: Bytes of the Python objects of an entry, in addition to the packed entry.
 OBJECT_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True)
 class LookupResult:
-    """A job with the cached entry of each of its texts, or None; `model` and `fingerprint` are what made them."""
+    """A job with the cached entry of each of its texts, or None. `model`, with its `fingerprint`, made the entries."""
 
     job: Job
     entries: Sequence[Entry | None]
@@ -38,11 +38,11 @@ class LookupResult:
 
     @property
     def missing(self) -> list[str]:
-        """The texts that a worker has to embed."""
+        """The texts that are not cached, which a worker must embed."""
         return [text for text, entry in zip(self.job.texts, self.entries, strict=True) if entry is None]
 
     def reply(self, rest: Reply | None = None) -> Reply:
-        """Return the reply to the job; `rest` is a worker's reply to the missing texts, if there are any."""
+        """Return the reply to the job; `rest` is a worker's reply to the missing texts, if any are missing."""
         pairs = [(entry, text) for entry, text in zip(self.entries, self.job.texts, strict=True) if entry is not None]
         found = [entry for entry, _ in pairs]
         reply = Reply(
@@ -71,11 +71,11 @@ class LookupResult:
 
 
 class CacheLookup:
-    """A client's look-up of texts in the cache of the pool. A failure counts as a missing text.
+    """A client's look-up of texts in the cache of the pool. If it fails, all texts are missing.
 
-    Workers announce the table in their heartbeats; after `refresh_s`, the first heartbeats of new workers are read.
-    Without a table, or while workers announce different ones, all texts are missing. Entries that were found are held
-    in memory for about `hold_s`: repeats need no round trip. `num_hits` and `num_misses` count texts.
+    Workers announce the table in their heartbeats. After `refresh_s`, the heartbeats of new workers are read. Without a
+    table, or while workers announce different tables, all texts are missing. Found entries stay in memory for about
+    `hold_s`, so that repeats need no round trip. `num_hits` and `num_misses` count texts.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class CacheLookup:
         self._refreshing = asyncio.Lock()
 
     async def find(self, job: Job) -> LookupResult:
-        """Look up the texts of a job that embeds; texts of other jobs, and token vectors, are all missing."""
+        """Look up the texts of a job. All are missing if the job does not embed, or asks for token vectors."""
         if job.is_cacheable and self._is_due():
             async with self._refreshing:
                 if self._is_due():
@@ -115,7 +115,7 @@ class CacheLookup:
         digests = table.digests(job.texts, table.prompt(options.prompt_name), options)
         try:
             found = await self._entries(table, digests)
-        except ShoalError:  # the queue raises the same when the job is put
+        except ShoalError:  # the put of the job raises the same error
             return all_missing
         entries = [entry if entry and entry.answers(options) else None for entry in found]
         self.num_hits += len(entries) - entries.count(None)
@@ -133,7 +133,7 @@ class CacheLookup:
                 new.update((digest, entry) for digest, entry in read if entry is not None)
             most = self._max_held_bytes // (size_bytes(table.dimension) + OBJECT_BYTES)
             if len(held) + len(new) > most:
-                held = self._held = {}  # other tasks may still read the one before
+                held = self._held = {}  # a new one, because other tasks may still read the old one
             held.update(islice(new.items(), most))
             found |= new
         return [found[digest] for digest in digests]
@@ -145,7 +145,7 @@ class CacheLookup:
         try:
             workers = (await self._pool.first_heartbeats()).values()
             self._table = Table.from_heartbeats(workers)
-            self._fingerprint = next((str(about.get("fingerprint", "")) for about in workers), "")  # of all, as tables
+            self._fingerprint = next((str(about.get("fingerprint", "")) for about in workers), "")
         except ShoalError:
             self._table = None
         now = time.monotonic()

@@ -1,7 +1,7 @@
-"""The cache of exact repeats: vectors of texts embedded before, in a table in Redis that never outgrows its room.
+"""The table of a pool's cache: a fixed number of places in Redis, each with one entry or none.
 
-The digest of a text names two places, and its entry may be in either. With one, a table large enough for all texts in
-use would miss a quarter of them.
+The digest of a text names two places, and its entry may be in either. With one place a text, a table large enough for
+all texts in use would miss a quarter of them.
 """
 
 import struct
@@ -14,21 +14,21 @@ from shoal.cache.entry import Entry, size_bytes
 from shoal.contract.keys import Keys
 from shoal.contract.options import Options
 
-#: Bytes that Redis may need for an entry beside its name and value. Versions 6.2 and 7.0 took 100 to 200.
+#: Bytes that Redis may need for an entry beside its name and value. Versions 6.2 and 7.0 needed 100 to 200.
 OVERHEAD_BYTES = 256
 
-#: Most texts looked up in one command, so that a long list does not hold Redis up.
+#: Most texts that one command looks up, so that a long list does not delay Redis's other clients.
 MAX_TEXTS_PER_READ = 512
 
 _TWO_NUMBERS = struct.Struct("<QQ")
 
-#: Fields of `Table` that a heartbeat has under "cache"; the others stand beside it.
+#: Fields of `Table` that a heartbeat has in the map "cache". The heartbeat itself has the other fields.
 _ANNOUNCED = ("fingerprint", "num_places", "prompts", "default_prompt")
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The number of places in a pool's cache, and all that a digest depends on besides text and options.
+    """The number of places in a pool's cache, and the values on which digests depend in addition to text and options.
 
     Workers with the same `fingerprint` compute the same vectors. `prompts` has the text of each prompt by its name.
     """
@@ -43,7 +43,7 @@ class Table:
 
     @classmethod
     def from_heartbeats(cls, heartbeats: Iterable[Mapping[str, Any]]) -> Self | None:
-        """Return the table in these heartbeats; None if they differ, or if one of them has no valid table."""
+        """Return the table that all heartbeats announce; None if they differ, or if one has no valid table."""
         try:
             tables = [
                 cls(about["model"], about["dimension"], about["pooling"], **about["cache"]) for about in heartbeats
@@ -59,20 +59,20 @@ class Table:
         return all(isinstance(word, str) for word in words) and all(isinstance(n, int) and n > 0 for n in sizes)
 
     def to_heartbeat(self) -> dict[str, Any]:
-        """Return the map that a heartbeat has under "cache"."""
+        """Return the map "cache" of a heartbeat."""
         return {name: getattr(self, name) for name in _ANNOUNCED}
 
     def supports(self, options: Options) -> bool:
-        """Return True if the model can follow the options of an embed; if not, only a worker can say why."""
+        """Return True if the model supports the options of an embed. If not, only a worker can say why."""
         has_prompt = options.prompt_name is None or options.prompt_name in self.prompts
         return has_prompt and (options.dimensions or 0) <= self.dimension
 
     def prompt(self, name: str | None) -> str:
-        """Return the text of the prompt of that name, or of the default one."""
+        """Return the text of the prompt with this name, or of the default prompt."""
         return self.default_prompt if name is None else self.prompts[name]
 
     def digests(self, texts: Sequence[str], prompt: str, options: Options) -> list[bytes]:
-        """Return the cache key of each text: a hash of the prompt, the text and all else that its vector depends on."""
+        """Return the digest of each text: a hash of everything on which its vector depends."""
         pooling = options.pooling or self.pooling
         start = "\0".join((self.fingerprint, pooling, options.truncation_side, prompt))
         hasher = blake2b(_encode(start), digest_size=16)
@@ -84,16 +84,16 @@ class Table:
         return digests
 
     def parts(self, digests: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-        """Yield the digests in parts that are looked up by one command each."""
+        """Yield the digests in parts. One command looks up a part."""
         return (digests[n : n + MAX_TEXTS_PER_READ] for n in range(0, len(digests), MAX_TEXTS_PER_READ))
 
     def places(self, prefix: str, digests: Iterable[bytes]) -> list[str]:
-        """Return the keys, which begin with the prefix, of both places of each digest."""
+        """Return the Redis keys of both places of each digest. All begin with the prefix."""
         numbers = (number for digest in digests for number in _TWO_NUMBERS.unpack(digest))
         return [f"{prefix}{number % self.num_places}" for number in numbers]
 
     def entries(self, digests: Sequence[bytes], values: Sequence[bytes | None]) -> list[Entry | None]:
-        """Return the entry of each digest in the values of its two places, or None."""
+        """Return the entry of each digest, or None; `values` has the contents of the two places of each."""
         return [
             Entry.unpack(values[2 * n], digest, self.dimension)
             or Entry.unpack(values[2 * n + 1], digest, self.dimension)
@@ -102,7 +102,7 @@ class Table:
 
 
 def num_places(size_mb: int, dimension: int, keys: Keys) -> int:
-    """Return how many entries fit into `size_mb` of Redis's memory."""
+    """Return the number of entries for which `size_mb` of Redis's memory is enough."""
     value_bytes = size_bytes(dimension) + 10
     step = 1 << ((value_bytes - 1).bit_length() - 3)  # jemalloc has four sizes from one power of two to the next
     name_bytes = len(keys.cache("")) + 8
@@ -110,4 +110,4 @@ def num_places(size_mb: int, dimension: int, keys: Keys) -> int:
 
 
 def _encode(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")  # a lone surrogate is refused later, when the job is packed
+    return text.encode("utf-8", "surrogatepass")  # `Job.pack` refuses a lone surrogate later

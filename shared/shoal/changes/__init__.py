@@ -1,1 +1,1 @@
-"""Changes of indexes that are served: a log of them in Redis. Imports the contract, broker and records."""
+"""Changes of indexes that workers serve, and the logs of changes in Redis. Imports the contract, broker and records."""

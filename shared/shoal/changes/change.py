@@ -1,4 +1,4 @@
-"""A change of an index: documents that are added to it and ids that are deleted from it, in one step."""
+"""A change of an index: in one step, it deletes documents by their ids and adds others."""
 
 import json
 import math
@@ -15,33 +15,34 @@ from shoal.records.document import RESERVED_NAMES, Document
 
 T = TypeVar("T")
 
-#: Most ids of a change: those of its documents and of the deleted ones together.
+#: Most ids in a change: added documents and deleted ids together.
 MAX_CHANGE_IDS = 1_000
 
-#: Most bytes of a packed change: Redis serves no other client while it takes one, or hands it to a worker.
+#: Most bytes of a packed change, because Redis serves no other client while it receives or sends one.
 MAX_CHANGE_BYTES = 2**20
 
-#: Most ids of the changes of an index that no build has folded in.
+#: Most ids in all changes of an index that no build has folded in.
 MAX_CHANGES = 10_000
 
-#: Most bytes of these changes: every worker holds them in memory.
+#: Most bytes of all changes of an index that no build has folded in, because every worker has them in memory.
 MAX_CHANGES_BYTES = 64 * 2**20
 
-#: Least bytes that each value in the arrays and maps of a change counts for: reading it takes memory and time.
+#: A change counts as at least this many bytes for each value in its arrays and maps, because a worker needs memory and
+#: time to read a value.
 BYTES_OF_A_VALUE = 50
 
 #: Most values in the arrays and maps of a change.
 MAX_CHANGE_VALUES = MAX_CHANGE_BYTES // BYTES_OF_A_VALUE
 
-#: Longest vector that counts as normalised: rounding makes some a little longer than 1.
+#: Greatest length of a normalised vector. Rounding makes some a little longer than 1.
 MAX_LENGTH = 1.01
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
-    """Ids deleted from an index, then documents added, each in place of others with its id, in one step.
+    """Ids to delete from an index, and documents to add after that. A document replaces others with its id.
 
-    `vectors` of the documents are float32 `[len(documents), dimension]`, normalised; `digest` is their model's.
+    `vectors`, of the documents, are normalised float32 `[len(documents), dimension]`; `digest` identifies their model.
     """
 
     documents: tuple[Document, ...]
@@ -57,11 +58,11 @@ class Change:
 
     @property
     def num_ids(self) -> int:
-        """The number of ids that the change is of."""
+        """The number of documents and deleted ids."""
         return len(self.documents) + len(self.deleted)
 
     def pack(self) -> bytes:
-        """Return the change as bytes, which `unpack` reads. Raises TooLarge, InvalidText and InvalidRequest."""
+        """Return the change as bytes for `unpack`. Raises TooLarge, InvalidText and InvalidRequest."""
         fields = {
             "documents": [_map_of(document) for document in self.documents],
             "vectors": self.vectors.astype("<f4", copy=False).tobytes(),
@@ -74,13 +75,13 @@ class Change:
             self.unpack(packed)
         except MalformedJob as error:
             raise InvalidRequest(error.message) from error
-        except (TypeError, ValueError, OverflowError) as error:  # of msgpack
+        except (TypeError, ValueError, OverflowError) as error:  # msgpack raises these
             raise InvalidRequest(f"a document has a value that cannot be sent ({error!s:.80}): leave it out") from error
         return packed
 
     @classmethod
     def unpack(cls, packed: bytes) -> Self:
-        """Return the change in `packed`, its vectors a read-only view. Raises MalformedJob, TooLarge, InvalidText."""
+        """Return the change in `packed`, with read-only vectors. Raises MalformedJob, TooLarge and InvalidText."""
         if len(packed) > MAX_CHANGE_BYTES:
             raise TooLarge(f"the change has {len(packed):,} bytes and may have {MAX_CHANGE_BYTES:,}: split it")
         fields = wire.unpack(packed, MAX_CHANGE_VALUES)
@@ -99,7 +100,7 @@ class Change:
 
 
 def is_position(document_id: str) -> bool:
-    """Return True for an id that a document may have as its position in a source without a column of ids."""
+    """Return True for an id that may be the position of a document in a source without a column of ids."""
     return document_id.isascii() and document_id.isdigit()
 
 
@@ -112,7 +113,7 @@ def _field(fields: dict[str, Any], name: str, wanted: type[T]) -> T:
 
 
 def size_of(change: Change, packed: bytes) -> int:
-    """Return the bytes as which a change counts among those that no build has folded in."""
+    """Return the bytes of a change that count toward `MAX_CHANGES_BYTES`."""
     return max(len(packed), BYTES_OF_A_VALUE * change.num_values)
 
 

@@ -1,4 +1,4 @@
-"""The log of an index's changes: a stream in Redis, which workers follow and builds fold in (docs/protocol.md)."""
+"""The log of an index's changes, a stream in Redis. Workers follow it, and builds fold it in (docs/protocol.md)."""
 
 import re
 import secrets
@@ -15,17 +15,17 @@ from shoal.errors import IndexMismatch, InvalidRequest, MalformedJob, ShoalError
 #: The position before all changes.
 START = "0-0"
 
-#: A position: the number of a change, counted from 1 without gaps, and 18 digits that no other change has: those of its
-#: log, and its own. It is also the id of the entry of the stream.
+#: A position: the number of a change, counted from 1 without gaps, and 18 random digits. The first 9 digits name the
+#: log, the others this change. A position is also the id of an entry in the stream.
 POSITION = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 
 #: Highest number in an id of a stream.
 _MAX_NUMBER = 2**64 - 1
 
-#: Bytes of entries after which a read ends, so that it holds neither Redis nor much memory; the next one goes on.
+#: Bytes of entries after which a read ends and another one begins, so that none delays Redis or needs much memory.
 MAX_READ_BYTES = 2**18
 
-#: Most entries of a read.
+#: Most entries that one read returns.
 MAX_READ_ENTRIES = 1_000
 
 _APPEND, _FOLD = (Script.load("shoal.changes", "log", name) for name in ("append", "fold"))
@@ -33,10 +33,10 @@ _READ = Script.load("shoal.changes", "read")
 
 
 class LoggedChange(NamedTuple):
-    """A change in the log of an index, or the reason why it, or changes that should be there, cannot be read.
+    """A change in the log of an index; or the error if it cannot be read, or if changes before it are lost.
 
-    `num` and `size` are the ids and bytes of all changes of the index so far. An entry that no client wrote has the
-    position of the one before it.
+    `num` and `size` count the ids and bytes of all changes of the index so far. An entry that no client wrote has the
+    position of the entry before it.
     """
 
     position: str
@@ -60,14 +60,14 @@ class LoggedChange(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """The changes in a log after a position, or all of them if the log does not have the position."""
+    """The changes in a log after a position, or all changes if the log does not have the position."""
 
     has_position: bool
     entries: Iterator[LoggedChange]
 
 
 async def append(commands: AsyncBroker, keys: Keys, index: str, change: Change) -> str:
-    """Add a change to the log of an index; return its position. Raises TooManyChanges, and as `Change.pack` does."""
+    """Add a change to the log of an index; return its position. Raises TooManyChanges, and errors of `Change.pack`."""
     packed = change.pack()
     arguments = {
         "index": index,
@@ -88,20 +88,20 @@ async def append(commands: AsyncBroker, keys: Keys, index: str, change: Change) 
 
 
 class ChangeLog:
-    """The logs of the changes of a pool's indexes, for their readers. Thread-safe."""
+    """The logs of changes of a pool's indexes, for workers and builds. Thread-safe."""
 
     def __init__(self, broker: Broker, keys: Keys):
         self._broker = broker
         self._keys = keys
 
     def positions(self) -> dict[str, str]:
-        """Return the position of the last change of each index that was ever changed. Raises Unavailable."""
+        """Return the position of the last change of every index that was ever changed. Raises Unavailable."""
         answer: list[bytes] = self._broker.execute("HGETALL", self._keys.changed)
         found = {_text(name): _position(line) for name, line in zip(*[iter(answer)] * 2, strict=True)}
         return {name: position for name, position in found.items() if position}
 
     def since(self, index: str, position: str) -> Tail:
-        """Return the changes after a position; reading them raises Unavailable, and MalformedJob for no log."""
+        """Return the changes after a position. Raises Unavailable, and MalformedJob if the key is no log."""
         number = int(position.partition("-")[0])
         if number < _MAX_NUMBER:
             page = self._read(index, f"({number}-{_MAX_NUMBER}")
@@ -110,14 +110,14 @@ class ChangeLog:
         return Tail(False, self._entries(index, self._read(index, START), START, position))
 
     def fold(self, index: str, through: str, kept: Sequence[str]) -> None:
-        """Note that the published version has the changes up to `through`; remove those that all kept versions have.
+        """Note that the published version has all changes up to `through`; delete changes that all kept versions have.
 
-        `kept` has the position up to which each of these has the changes. Raises Unavailable.
+        `kept` has for each kept version the position up to which it has the changes. Raises Unavailable.
         """
         self._broker.run(_FOLD, _keys_of(self._keys, index), {"index": index, "through": through, "kept": list(kept)})
 
     def _entries(self, index: str, page: "_Page", reached: str, known: str) -> Iterator[LoggedChange]:
-        """Yield the entries after `reached`, the page first, to a reader who has all up to `known`."""
+        """Yield the entries after `reached`, beginning with `page`, to a reader that has all changes up to `known`."""
         if not page.entries and page.last != reached and not _has(known, page.last):
             yield _lost(reached, page.last)
         last_id = reached
@@ -130,7 +130,7 @@ class ChangeLog:
                     reached = entry_id
                 last_id = entry_id
                 yield _entry(entry_id, reached, fields)
-            if last_id == f"{_MAX_NUMBER}-{_MAX_NUMBER}":  # no later one can be asked for
+            if last_id == f"{_MAX_NUMBER}-{_MAX_NUMBER}":  # no id is higher
                 return
             page = self._read(index, f"({last_id}")
 
@@ -151,12 +151,12 @@ class _Page(NamedTuple):
 
     @property
     def before(self) -> str:
-        """The position before the first entry."""
+        """The position before the first entry that a client wrote."""
         return next((_text(fields["after"]) for fields in self.entries if fields["after"]), self.last)
 
 
 def _has(position: str, other: str) -> bool:
-    """Return True if the changes up to `position` include those up to `other`, a position of the same log."""
+    """Return True if the changes up to `position` include all changes up to `other`."""
     (number, digits), (other_number, other_digits) = position.split("-"), other.split("-")
     is_same_log = len(digits) == len(other_digits) == 18 and digits[:9] == other_digits[:9]
     return other == START or (is_same_log and int(number) >= int(other_number))
@@ -184,7 +184,7 @@ def _entry(entry_id: str, position: str, fields: dict[str, Any]) -> LoggedChange
 
 
 def _position(line: bytes) -> str:
-    """Return the position of a log's last change, which its line begins with; an empty string for another line."""
+    """Return the position at the beginning of a log's line, or an empty string if the line has none."""
     position = _text(line).partition(" ")[0]
     return position if POSITION.fullmatch(position) else ""
 

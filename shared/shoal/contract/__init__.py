@@ -1,1 +1,1 @@
-"""The contract: jobs and replies, as objects and as bytes. Imports `errors` alone."""
+"""The contract: jobs and replies, as objects and as bytes. Imports only `errors`."""

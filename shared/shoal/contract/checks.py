@@ -1,4 +1,4 @@
-"""Checks of single values from outside, whose errors name the field, the value and what is right."""
+"""Checks of single values from outside. The error names the field, the wrong value and the right values."""
 
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
@@ -7,34 +7,34 @@ from typing import Any
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
 
-#: Numbers are less than this, without the sign: sums and products of a few of them are finite in float32.
+#: Largest number without its sign, so that sums and products of a few numbers are finite in float32.
 MAX_NUMBER = 1e15
 
-#: Most characters of the name of a field, a prompt, an index, a version or a model.
+#: Most characters in the name of a field, a prompt, an index, a version or a model.
 MAX_NAME_CHARS = 1_024
 
-#: Most characters of an id, of a path or URL, and of a value that is compared with values of documents.
+#: Most characters in an id, a path, a URL, or a value that is compared with values of documents.
 MAX_VALUE_CHARS = 4_096
 
-#: Longest unknown name that is compared with the known ones: a longer one is no misspelling of any of them.
+#: Most characters of an unknown name that is compared with known names. A longer name is no misspelling.
 _MAX_COMPARED_CHARS = 40
 
 
 def check_type(name: str, value: Any, type_: type, words: str) -> None:
-    """Raise InvalidRequest unless the value is of the type, which `words` describe."""
+    """Raise InvalidRequest if the value has another type; `words` describe the right one."""
     if not isinstance(value, type_):
         raise InvalidRequest(f"{name} is {excerpt(value)}: it takes {words}")
 
 
 def check_string(name: str, value: Any, words: str, most: int = MAX_NAME_CHARS) -> None:
-    """Raise InvalidRequest unless the value is a string of at most `most` characters, which `words` describe."""
+    """Raise InvalidRequest if the value is no string of at most `most` characters; `words` describe the right ones."""
     check_type(name, value, str, words)
     if len(value) > most:
         raise InvalidRequest(f"{name} has {len(value):,} characters: it takes {words} of at most {most:,}")
 
 
 def is_header_text(value: str) -> bool:
-    """Return True for printable ASCII, which HTTP headers can hold."""
+    """Return True for printable ASCII, which an HTTP header can contain."""
     return value.isascii() and value.isprintable()
 
 
@@ -62,7 +62,7 @@ def check_strings(name: str, value: Any, most: int, most_chars: int) -> None:
 
 
 def check_names(name: str, value: Any, known: tuple[str, ...], required: tuple[str, ...] = ()) -> None:
-    """Raise InvalidRequest unless the value is a map with the required names, and no others than those known."""
+    """Raise InvalidRequest unless the value is a map that has all required names and only known names."""
     if not isinstance(value, dict):
         raise InvalidRequest(f"{name} is {excerpt(value)}: it takes a map with {', '.join(known)}")
     if unknown := [key for key in value if key not in known]:
@@ -72,7 +72,7 @@ def check_names(name: str, value: Any, known: tuple[str, ...], required: tuple[s
 
 
 def check_known(kind: str, names: Iterable[str | bytes], known: Collection[str]) -> None:
-    """Raise InvalidRequest for the first unknown name of that `kind`, such as "field", with the one that is meant."""
+    """Raise InvalidRequest for the first unknown name, and suggest a known one; `kind` is "field", for example."""
     unknown = next((name for name in names if name not in known), None)
     if unknown is not None:
         raise InvalidRequest(f"unknown {kind} {excerpt(unknown)}: {_advice(unknown, known)}")

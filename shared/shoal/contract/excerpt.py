@@ -1,15 +1,15 @@
-"""Excerpts of values from outside, for error messages: short however long or deep the value is, and in JSON's words."""
+"""Excerpts of values from outside, for error messages. They are always short, and in the words of JSON."""
 
 import json
 import reprlib
 from typing import Any
 
-#: Most characters of an excerpt, without the mark that something was left out.
+#: Most characters of an excerpt, without the mark at its end if it is cut.
 MAX_CHARS = 80
 
 
 def excerpt(value: Any) -> str:
-    """Return the value as JSON would write it, cut to `MAX_CHARS` characters; bytes are in hex."""
+    """Return the value as JSON, cut to `MAX_CHARS` characters; bytes are in hex."""
     text = _writer.repr(value)
     return text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]}…"
 
@@ -22,7 +22,7 @@ class _JsonWriter(reprlib.Repr):
         self.maxlevel, self.maxother = 3, MAX_CHARS
 
     def repr_str(self, value: str, level: int) -> str:
-        """Return the first characters in double quotes, with escapes for all that is neither ASCII nor printable."""
+        """Return the first characters in double quotes, with escapes if any of them is not printable."""
         quoted = json.dumps(value[:MAX_CHARS], ensure_ascii=False)
         return quoted if quoted.isprintable() else json.dumps(value[:MAX_CHARS])
 
@@ -54,5 +54,5 @@ _KINDS = {
 
 
 def kind(value: Any) -> str:
-    """Return the type of a decoded value in words, for messages that must not repeat the value itself."""
+    """Return the type of a decoded value in words, for messages that must not contain the value."""
     return _KINDS.get(type(value).__name__, "of another type")

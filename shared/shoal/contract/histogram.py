@@ -1,4 +1,4 @@
-"""A histogram: how many measurements lie up to each of some limits, as heartbeats carry it and Prometheus takes it."""
+"""A histogram: numbers of measurements between limits. Heartbeats contain it, and Prometheus can read it."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -9,9 +9,9 @@ from typing import Any, Self
 
 @dataclass(slots=True)
 class Histogram:
-    """Measurements of at least 0, counted by the first of the `limits`, which ascend, that is not below them.
+    """Counts of measurements from 0 on. The `limits` ascend; a measurement counts at the first limit not below it.
 
-    `counts` has one number more, for the values above all limits. One thread adds, others may read.
+    `counts` has one number more than `limits`, for measurements above all limits. One thread adds, others may read.
     """
 
     limits: Sequence[float]
@@ -23,7 +23,7 @@ class Histogram:
 
     @classmethod
     def from_map(cls, found: Any) -> Self:
-        """Return the histogram of a heartbeat. Raises ValueError if it is not valid."""
+        """Return the histogram in a map of a heartbeat. Raises ValueError if it is not valid."""
         if not isinstance(found, dict) or found.keys() != {"limits", "counts", "sum"}:
             raise ValueError("a histogram is a map of limits, counts and sum")
         limits, counts, total = found["limits"], found["counts"], found["sum"]
@@ -38,7 +38,7 @@ class Histogram:
         return cls(limits, counts, total)
 
     def to_map(self) -> dict[str, Any]:
-        """Return the histogram as a heartbeat carries it."""
+        """Return the histogram as a map for a heartbeat."""
         return {"limits": list(self.limits), "counts": list(self.counts), "sum": self.sum}
 
     def add(self, value: float) -> None:
@@ -48,20 +48,21 @@ class Histogram:
 
     @property
     def num_values(self) -> int:
-        """Number of the measurements."""
+        """The number of measurements."""
         return sum(self.counts)
 
     def minus(self, earlier: "Histogram") -> "Histogram":
-        """Return the measurements since `earlier`; all of them if `earlier` is no reading of this histogram."""
+        """Return the measurements since `earlier`, or all of them if `earlier` is not from this histogram."""
         counts = [now - then for now, then in zip(self.counts, earlier.counts, strict=False)]
         if list(self.limits) != list(earlier.limits) or min(counts) < 0:
             return self
         return Histogram(self.limits, counts, self.sum - earlier.sum)
 
     def quantile(self, share: float) -> float | None:
-        """Return the value that this share of the measurements does not exceed, estimated as in Prometheus.
+        """Return the value that this share of the measurements does not exceed, estimated as Prometheus does.
 
-        Between two limits, measurements count as evenly spread; what is above the highest limit counts as that.
+        Between two limits, measurements are assumed to be evenly spread. A measurement above the highest limit counts
+        as equal to that limit. Without measurements, return None.
         """
         rank = share * self.num_values
         if not rank:
@@ -75,7 +76,7 @@ class Histogram:
 
 
 def total(histograms: Iterable[Histogram]) -> Histogram | None:
-    """Return the measurements of several histograms together; those whose limits differ from the first are left out."""
+    """Return the sum of several histograms, without histograms whose limits differ from the first one's."""
     found = list(histograms)
     if not found:
         return None

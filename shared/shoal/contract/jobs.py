@@ -1,4 +1,4 @@
-"""Jobs: the envelope of what a producer asks of the workers; `shoal.operations` has what is in it."""
+"""Jobs: the fields that all requests to the workers share. `shoal.operations` has a class for each operation."""
 
 import os
 import secrets
@@ -17,48 +17,48 @@ from shoal.contract.options import OPTION_DEFAULTS, Options
 from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest, InvalidText, TooLarge
 
-# The words of the contract, as a type: the HTTP schema is made from the same ones.
+# The names of the lanes. The HTTP schema is made from them too.
 Lane = Literal["interactive", "bulk"]
 
-# The names of the operations; the HTTP schema is made from the same ones.
+# The names of the operations. The HTTP schema is made from them too.
 Operation = Literal["embed", "search", "rerank", "tokenize", "decode"]
 
-#: All operations: `shoal.operations` has a class of jobs for each.
+#: The names of all operations.
 OPERATION_NAMES: tuple[str, ...] = get_args(Operation)
 
-#: All lanes, the one with the highest priority first.
+#: The names of all lanes, the lane with the highest priority first.
 LANES: tuple[str, ...] = get_args(Lane)
 
-#: Longest time from now to a deadline, in seconds: a year. One that is later is in another unit, such as milliseconds.
+#: Longest time from now to a deadline, in seconds: a year. A later deadline is in a wrong unit, such as milliseconds.
 MAX_DEADLINE_S = 365 * 86_400
 
-#: Most texts that a job counts as in its lane; the scripts have the same number.
+#: Largest weight of a job in its lane's load, in texts. The scripts have the same number.
 MAX_LANE_TEXTS = 999_999
 
-#: Largest number of a text in a list that is split into jobs: more than any list has.
+#: Highest number that a text can have in a list that is split into jobs. No list has so many texts.
 MAX_TEXT_NUMBER = 2**53
 
-#: Most names of fields without meaning that a reply tells, and most characters of each.
+#: Most names of ignored fields in a reply, and most characters of each name.
 MAX_IGNORED, MAX_IGNORED_CHARS = 16, 64
 
-#: Most texts in one job of a list that is split: several workers share the list, and no job behind it waits long.
+#: Most texts in each job of a list that is split, so that several workers share the list and no other job waits long.
 TEXTS_PER_JOB = 32
 
-#: Most texts of one request of a list that is split.
+#: Most texts in each HTTP request of a list that is split.
 MAX_REQUEST_TEXTS = 256
 
-#: The settings that limit the texts of a request, whose jobs go to one lane, and the texts of a job.
+#: The settings that limit the texts of a request, all of which go to one lane, and the texts of a job.
 _MAX_TEXTS = {"request": "SHOAL_MAX_BACKLOG_TEXTS", "job": "SHOAL_MAX_JOB_TEXTS"}
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job: its texts, the options with which they are read, and its envelope. Each operation is a subclass.
+    """A job: its texts, their options, and fields that all operations share. Each operation is a subclass.
 
     `first_text` is the number of the first text in a longer list, for messages. `deadline` is in Unix seconds by
-    Redis's clock; a worker makes it of `timeout_s`, the seconds from the put. The reply goes to the address `reply_to`;
-    a job without one keeps a record and a result. With a `fingerprint` it is answered by that model alone. `ignored`
-    are names of fields on the wire that mean nothing here. Raises InvalidRequest for a field that is not right.
+    Redis's clock. A worker computes it from `timeout_s`, the seconds from the put. The reply goes to the address
+    `reply_to`; without it, Redis keeps a record and a result of the job. With a `fingerprint`, only the model with this
+    fingerprint answers. `ignored` has names of unknown fields on the wire. Raises InvalidRequest for a wrong field.
     """
 
     texts: list[str] = field(default_factory=list)
@@ -75,13 +75,13 @@ class Job:
 
     #: The name of the operation.
     op: ClassVar[str] = ""
-    #: The route of the API that waits for the reply; empty if there is none for programs.
+    #: The API's route that answers with the reply; empty if there is none for programs.
     path: ClassVar[str] = ""
-    #: The names of the operation's own fields, which are the same on the wire.
+    #: The names of the operation's own fields, here and on the wire.
     own_names: ClassVar[tuple[str, ...]] = ()
-    #: The names of its options, beside the options of texts.
+    #: The names of the operation's options, without the options of texts.
     option_names: ClassVar[tuple[str, ...]] = ()
-    #: The field of a reply that has the answer to each item that is asked for.
+    #: The field of a reply that has one answer for each item, such as each text.
     answer_name: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
@@ -109,14 +109,14 @@ class Job:
                 )
         self._check()
 
-    # What an operation adds
+    # Subclasses override these
 
     @property
     def _takes_texts(self) -> bool:
         return True
 
     def _check(self) -> None:
-        """Raise InvalidRequest for a field of the operation that is not right."""
+        """Raise InvalidRequest for a wrong field of the operation."""
 
     def _fields(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.own_names}
@@ -127,17 +127,17 @@ class Job:
 
     @property
     def queries(self) -> dict[str, str]:
-        """The texts, by the names of their fields, for which others are scored."""
+        """The texts for which other texts are scored, by the names of their fields."""
         return {}
 
     @property
     def is_one_question(self) -> bool:
-        """True if all that is asked must be answered together: parts of it would have other answers."""
+        """True if the job must not be split, because its parts would have other answers."""
         return False
 
     @property
     def is_cacheable(self) -> bool:
-        """True if the vectors of the texts are the reply, and a cache may have them."""
+        """True if the reply is one vector a text, which the cache may have."""
         return False
 
     @property
@@ -147,52 +147,52 @@ class Job:
 
     @property
     def reranker(self) -> str | None:
-        """The name of the reranker that is asked for; None for any."""
+        """The name of the reranker to use; None for any."""
         return None
 
     @property
     def texts_per_job(self) -> int:
-        """The most texts, as a lane counts them, of each job into which a long list is split."""
+        """The largest weight, in texts, of each job of a list that is split."""
         return TEXTS_PER_JOB
 
     @property
     def texts_per_request(self) -> int:
-        """The most texts of each request into which a long list is split."""
+        """The most texts in each HTTP request of a list that is split."""
         return MAX_REQUEST_TEXTS
 
     @property
     def num_lists(self) -> int:
-        """The number of items of the answer: one for each text."""
+        """The number of answers in the reply: one for each text."""
         return len(self.texts)
 
     def lane_texts_of(self, text: str) -> int:
-        """Return how many texts a text counts as in the lane: a chunk, and a hit to rerank, counts as one."""
+        """Return the weight of one text in its lane's load, in texts. Chunks and hits to rerank weigh as texts."""
         return 1
 
     @property
     def num_lane_texts(self) -> int:
-        """The number of texts that the job counts as in its lane."""
+        """The weight of the job in its lane's load, in texts."""
         return min(MAX_LANE_TEXTS, sum(map(self.lane_texts_of, self.texts)))
 
     def name_of(self, number: int) -> str:
-        """Return the name of a text by its number in the job, for messages: its place in the list that callers send."""
+        """Return the name of a text for messages, which has its number in the caller's list; `number` is in the job."""
         return f"text {self.first_text + number}"
 
     def check_sizes(self, max_texts: int) -> None:
-        """Raise TooLarge for what would occupy a worker too long; `max_texts` is the most of a job."""
+        """Raise TooLarge if the job would occupy a worker too long; a job may have `max_texts` texts."""
 
     def answer_of(self, reply: Reply) -> Any:
-        """Return the reply's part for each item that is asked for; None if the reply lacks it."""
+        """Return the reply's answers, one for each item, or None if the reply has none."""
         return getattr(reply, self.answer_name) if self.answer_name else None
 
     def body(self) -> dict[str, Any]:
-        """Return the fields of a request that asks the same of the API."""
+        """Return the body of an HTTP request that asks the same."""
         return {"inputs": self.texts} | self._asked()
 
-    # What all have
+    # Subclasses share these
 
     def check_texts(self, max_texts: int, max_text_chars: int, subject: str, remedy: str) -> None:
-        """Raise TooLarge for too many texts or characters; the message names the `subject` and `remedy` for texts."""
+        """Raise TooLarge for too many texts or characters. For texts, the message has `subject` and `remedy`."""
         if len(self.texts) > max_texts:
             raise TooLarge(
                 f"the {subject} has {len(self.texts):,} texts and may have {max_texts:,} ({_MAX_TEXTS[subject]}): "
@@ -209,11 +209,11 @@ class Job:
                 raise TooLarge(f"{name} has {len(query):,} characters and may have {max_text_chars:,}: shorten it")
 
     def pinned(self, fingerprint: str | None) -> Self:
-        """Return the job for workers with this fingerprint alone; itself without one, or if it names one already."""
+        """Return the job for workers with this fingerprint only, unless it has a fingerprint already."""
         return replace(self, fingerprint=fingerprint) if fingerprint and not self.fingerprint else self
 
     def pack(self, trace: str | None = None, timeout_s: float | None = None) -> bytes:
-        """Return the job as msgpack, with that trace and timeout if it has none itself. Raises InvalidText."""
+        """Return the job as msgpack, with this trace and timeout if it has none itself. Raises InvalidText."""
         values: dict[str, Any] = {"v": wire.VERSION, "id": self.id, "op": self.op, "texts": self.texts}
         values |= self._asked()
         if self.deadline is not None:
@@ -229,7 +229,7 @@ class Job:
         return self.packed(values)
 
     def packed(self, values: dict[str, Any]) -> bytes:
-        """Return values that have the job's texts as msgpack. Raises InvalidText, which names the text."""
+        """Return values, among them the job's texts, as msgpack. Raises InvalidText, which names the bad text."""
         try:
             return wire.pack(values)
         except InvalidText:
@@ -247,7 +247,7 @@ class Job:
 
     @classmethod
     def of_map(cls, values: Mapping[str, Any], put_s: float = 0.0) -> Self:
-        """Return the job of this operation with these values on the wire, put at `put_s` in Unix seconds."""
+        """Return the job with these values from the wire, which was put at `put_s`, in Unix seconds."""
         known = {name: values[name] for name in _ENVELOPE if name in values}
         known["traceparent"] = traceparent.valid(values.get("traceparent"))
         ignored = values.keys() - _KNOWN.union(cls.own_names, cls.option_names)
@@ -255,23 +255,23 @@ class Job:
         job = cls(**known, options=Options.from_map(values), **cls._fields_of(values), ignored=named)
         if job.timeout_s is None:
             return job
-        ends = put_s + (job.timeout_s or -1.0)  # no time is over at once, whatever the error of a worker's clock
+        ends = put_s + (job.timeout_s or -1.0)  # a timeout of 0 is over at once, even if a worker's clock is behind
         return replace(job, deadline=ends if job.deadline is None else min(ends, job.deadline))
 
     def digest(self) -> str:
-        """Return 32 hex digits, the same for two jobs that differ in their ids and traces alone."""
+        """Return 32 hex digits, which are equal for two jobs that differ only in their ids and traces."""
         return blake2b(replace(self, id="-", traceparent=None).pack(), digest_size=16).hexdigest()
 
     def split(self, max_texts: int) -> list[Self]:
-        """Return jobs of at most `max_texts` texts, as a lane counts them, that together ask the same."""
+        """Return jobs that together ask the same, each with a weight of at most `max_texts` texts."""
         if self.num_lane_texts <= max_texts:
             return [self]
         return self.cut(len(self.texts), max_texts, map(self.lane_texts_of, self.texts))
 
     def cut(self, max_texts: int, max_size: int, sizes: Iterable[int]) -> list[Self]:
-        """Return jobs with new ids, of at most `max_texts` texts and `max_size`, that together ask the same.
+        """Return jobs with new ids that together ask the same, each of at most `max_texts` texts and `max_size`.
 
-        A text stays whole: a larger one is a job by itself.
+        `sizes` has the size of each text. A text larger than `max_size` becomes a job by itself.
         """
         if self.is_one_question:
             return [self]
@@ -292,12 +292,12 @@ class Job:
 #: The fields of a job on the wire that all operations share.
 _ENVELOPE = ("id", "texts", "deadline", "timeout_s", "reply_to", "first_text", "fingerprint")
 
-#: The fields on the wire that mean something in a job of any operation.
+#: The fields on the wire that all operations know.
 _KNOWN = frozenset(("v", "op", "traceparent", *_ENVELOPE, *OPTION_DEFAULTS))
 
 
-#: Random ids, drawn 256 at a time: each draw lets other threads run first, which costs more than the draw itself. By
-#: process, as a fork must not use the ids of its parent.
+#: Random ids by process, because a fork must not use the ids of its parent. They are drawn 256 at a time, because
+#: during each draw other threads run, and this costs more than the draw itself.
 _drawn_ids: dict[int, deque[str]] = {}
 
 
@@ -313,14 +313,14 @@ def new_id() -> str:
 
 
 def check_name(field_name: str, value: Any) -> str:
-    """Return `value`; raise InvalidRequest unless it may be part of a Redis key."""
+    """Return `value`. Raises InvalidRequest if it may not be part of a Redis key."""
     if isinstance(value, str) and NAME.fullmatch(value):
         return value
     raise InvalidRequest(f"{field_name} is {excerpt(value)}: it takes {NAME_RULE}")
 
 
 def check_deadline(deadline: float, now: float) -> None:
-    """Raise InvalidRequest if the deadline is further from `now` than any that is meant; both in Unix seconds."""
+    """Raise InvalidRequest if the deadline is more than `MAX_DEADLINE_S` after `now`; both are in Unix seconds."""
     if deadline > now + MAX_DEADLINE_S:
         raise InvalidRequest(
             f"deadline is {excerpt(deadline)}, and now is {now:.0f}: it takes Unix seconds, at most a year from now"

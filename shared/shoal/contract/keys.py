@@ -1,6 +1,6 @@
-"""Names of all Redis keys that Shoal uses; docs/architecture.md says what each holds.
+"""Names of all Redis keys that Shoal uses. docs/architecture.md says what each contains.
 
-The braces make the pool a hash tag, so that all keys of a pool share one slot and Redis Cluster can hold them.
+The braces make the pool a hash tag, so that all keys of a pool are in one slot of a Redis Cluster.
 """
 
 import re
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 #: A name that may be part of a key: 1 to 128 of these characters.
 NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
-#: The same in words, for error messages.
+#: The rule for names in words, for error messages.
 NAME_RULE = "1 to 128 letters, digits, '-', '_', '.' or ':'"
 
 
-#: What is kept of a lane, with the type of each key: its unanswered jobs by the time of their put; the texts and bytes
-#: of all and of each client; the clients that wait for their first turn, the others, and what each may still take; and
-#: the marker that wakes an idle worker. The jobs of a client are in the list `of:CLIENT`.
+#: The keys of a lane and their types: its unanswered jobs by the time of their put; the texts and bytes of the lane and
+#: of each client; the ring of new clients; the ring of other clients; the texts left of each client's turn; and the
+#: marker that wakes an idle worker. The jobs of a client are in the list `of:CLIENT`.
 LANE_KEYS = {"jobs": "zset", "load": "hash", "new": "list", "old": "list", "credit": "hash", "wake": "list"}
 
 
@@ -42,43 +42,43 @@ class Keys:
         self.reclaimed = f"{root}:reclaimed"
 
     def lane(self, name: str) -> str:
-        """Return the list onto which any program may push a job."""
+        """Return the key of the list onto which any program may push a job."""
         return f"{self.root}:lane:{name}"
 
     def of_lane(self, name: str, what: str) -> str:
-        """Return one of `LANE_KEYS` of a lane."""
+        """Return a key of a lane; `what` is one of `LANE_KEYS`."""
         return f"{self.root}:lane:{name}:{what}"
 
     def held(self, worker_id: str) -> str:
-        """Return the sorted set of the ids of the jobs that a worker holds, by the time of their delivery."""
+        """Return the key of the sorted set of the ids of jobs that a worker holds, by the time of their delivery."""
         return f"{self.root}:held:{worker_id}"
 
     def replies(self, address: str) -> str:
-        """Return the stream from which a process reads its replies."""
+        """Return the key of the stream from which a process reads its replies."""
         return f"{self.root}:replies:{address}"
 
     def result(self, job_id: str) -> str:
-        """Return the list with the one reply to a submitted job."""
+        """Return the key of the list with the reply to a submitted job."""
         return f"{self.root}:result:{job_id}"
 
     def record(self, job_id: str) -> str:
-        """Return the hash with all of an unanswered job, and with the status and timings of a submitted one."""
+        """Return the key of a job's record, a hash. Submitted jobs keep it, with status and timings, once answered."""
         return f"{self.root}:job:{job_id}"
 
     def once(self, name: str) -> str:
-        """Return the key of the job that an idempotency key was used for; `name` is a digest of key and owner."""
+        """Return the key for the use of an idempotency key; `name` is a digest of the idempotency key and its owner."""
         return f"{self.root}:once:{name}"
 
     def long_jobs_of(self, client: str) -> str:
-        """Return the same of one client; `client` is a digest of its name."""
+        """Return the key of the sorted set of a client's long jobs; `client` is a digest of the client's name."""
         return f"{self.root}:long-jobs:{client}"
 
     def deleted_build(self, job_id: str) -> str:
-        """Return the key that exists for some days after a build that was not done is deleted: its job."""
+        """Return a key that exists for some days after the job of an unfinished build is deleted."""
         return f"{self.root}:deleted-build:{job_id}"
 
     def changes(self, index: str) -> str:
-        """Return the stream with the changes of an index that no build has folded in, and a few that one has."""
+        """Return the key of the stream of an index's changes: all that no build has folded in, and a few others."""
         return f"{self.root}:changes:{index}"
 
     def cache(self, place: str) -> str:
@@ -86,7 +86,7 @@ class Keys:
         return f"{self.root}:cache:{place}"
 
     def processors(self, group: str) -> str:
-        """Return the sorted set of the workers that share processors, by the time until which they count as alive."""
+        """Return the key of the sorted set of workers that share processors, by the time until which they are alive."""
         return f"{self.root}:processors:{group}"
 
     def worker(self, worker_id: str) -> str:

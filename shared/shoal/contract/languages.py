@@ -1,9 +1,9 @@
-"""The languages in which an index knows the words of a text by their stems."""
+"""The languages for which an index can reduce words to their stems."""
 
 from typing import Literal, get_args
 
-#: Their English names, as the stemmer has them; `none` is for texts in another language, or in many: words are compared
-#: as they are, and all of them count.
+#: The stemmer's names of languages. `none` is for texts in other languages or in several: words are compared as they
+#: are, and none is left out.
 Language = Literal[
     "none",
     "arabic",
@@ -42,8 +42,8 @@ Language = Literal[
     "yiddish",
 ]
 
-#: All of them.
+#: The names of all languages.
 LANGUAGES: tuple[str, ...] = get_args(Language)
 
-#: The one whose words have no stems.
+#: The name for texts whose words are not reduced to stems.
 NO_LANGUAGE = LANGUAGES[0]

@@ -1,25 +1,25 @@
-"""The names by which a model, or a reranker, may be asked for: one rule for the API and the workers."""
+"""The names by which a request may ask for a model or a reranker. The API and the workers share this rule."""
 
 from collections.abc import Iterable
 
-#: The alias that stands for any name.
+#: The alias that matches any name.
 ANY_NAME = "*"
 
 #: The tag that Ollama's clients add to a name without one.
 _DEFAULT_TAG = ":latest"
 
-#: Ollama's names of models, by the last part of the usual name in small letters.
+#: Ollama's names of models, by the last part of the usual name in lower case.
 _OLLAMA_NAMES = {"all-minilm-l6-v2": "all-minilm"}
 
 
 def names_of(model: str) -> list[str]:
-    """Return the names of a model: its own, the last part of that, and Ollama's name of it if it has another."""
+    """Return the names of a model: its own name, the last part of this name, and Ollama's name if that differs."""
     last = model.rstrip("/").rpartition("/")[2]
     return list(dict.fromkeys(filter(None, (model, last, _OLLAMA_NAMES.get(last.lower())))))
 
 
 def is_among(asked: str, names: Iterable[str]) -> bool:
-    """Return True if the name is one of these, whatever the case, with the tag `:latest` or without."""
+    """Return True if `asked` is one of the names. Case and the tag `:latest` do not matter."""
     known = {_plain(name) for name in names}
     return _plain(asked) in known or ANY_NAME in known
 

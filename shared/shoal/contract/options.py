@@ -1,4 +1,4 @@
-"""The options of texts: how they are read, and what vectors are made of them."""
+"""The options of texts: how a worker reads texts, and which vectors it makes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -8,42 +8,42 @@ from shoal.contract.checks import check_range, check_string, check_type
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
 
-# The words of the contract, as types: the HTTP schema is made from the same ones.
+# The values of some options. The HTTP schema is made from them too.
 Pooling = Literal["mean", "max", "cls"]
 Output = Literal["vector", "tokens", "chunks"]
 TruncationSide = Literal["right", "left"]
 
-#: The values of each option that takes one of a few. None stands for the model's own.
+#: The allowed values of options that have only a few. None means the model's own value.
 CHOICES: dict[str, tuple[str | None, ...]] = {
     "pooling": (None, *get_args(Pooling)),
     "output": get_args(Output),
     "truncation_side": get_args(TruncationSide),
 }
 
-#: The options that go with a rerank.
+#: The options that a rerank may have.
 RERANK_OPTIONS = ("truncate", "truncation_side")
 
-#: Names of the prompts for the two sides of a search, in order of preference.
+#: Names of prompts for queries and for documents, in order of preference.
 QUERY_PROMPTS = ("query", "search_query")
 DOCUMENT_PROMPTS = ("document", "passage", "search_document")
 
 #: Most dimensions that can be asked for: more than any model has.
 MAX_DIMENSIONS = 100_000
 
-#: Most tokens of a chunk that can be asked for: more than any model takes.
+#: Most tokens of a chunk that can be asked for: more than any model reads.
 MAX_CHUNK_TOKENS = 1_000_000
 
-#: ASCII characters for each token by which the chunks of a text are estimated before a worker cuts it. Any other
-#: character is estimated as a token: most writings without spaces or with small letters of their own come near that.
+#: ASCII characters for each token in an estimate of a text's chunks, before a worker cuts the text. Every other
+#: character is estimated as one token, which is nearly right for most other scripts.
 ASCII_PER_TOKEN = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of how the texts of a job are embedded. Raises InvalidRequest for a value that an option does not take.
+    """Options that say how a job's texts are embedded. Raises InvalidRequest for a value that an option cannot have.
 
-    With `chunk_tokens` a text is cut into chunks of at most so many tokens, of which neighbours share at most
-    `chunk_overlap`, and its vector is the mean of theirs.
+    With `chunk_tokens`, a text is cut into chunks of at most `chunk_tokens` tokens. Neighbouring chunks share at most
+    `chunk_overlap` tokens. The vector of the text is the mean of the chunks' vectors.
     """
 
     normalize: bool = True
@@ -91,11 +91,11 @@ class Options:
 
     @property
     def is_cacheable(self) -> bool:
-        """Return True if each text has one vector, which is computed at once."""
+        """Return True if each text has one vector, and is not cut into chunks."""
         return self.output == "vector" and self.chunk_tokens is None
 
     def num_chunks(self, text: str) -> int:
-        """Return about how many chunks the text has; 1 if it is not chunked."""
+        """Return an estimate of the number of chunks of the text; 1 without `chunk_tokens`."""
         if self.chunk_tokens is None:
             return 1
         num_ascii = len(text) if text.isascii() else len(text.encode("ascii", "ignore"))
@@ -104,7 +104,7 @@ class Options:
 
     @classmethod
     def from_map(cls, values: Mapping[str, Any]) -> Self:
-        """Return options with the map's values; options that it lacks keep their defaults, other fields are ignored."""
+        """Return options with values from a map. Options that are not in it keep their defaults."""
         return cls(**{name: values[name] for name in OPTION_NAMES if name in values})
 
 

@@ -1,4 +1,4 @@
-"""The outline of a job: the few fields that name it, read without unpacking the rest."""
+"""The outline of a job: a few fields, which are read without unpacking the rest of the job."""
 
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from shoal.errors import InvalidRequest
 #: Most bytes of the header of a list in msgpack.
 _MAX_HEADER_BYTES = 5
 
-#: Most bytes of a field's name or value that are looked at: an outline has no longer ones.
+#: Most bytes of a name or a value in an outline. Longer ones are skipped.
 _MAX_STRING_BYTES = 256
 
 _FIELDS = ("id", "reply_to", "op", "traceparent")
@@ -23,9 +23,9 @@ _UNREADABLE = (msgpack.UnpackException, ValueError, TypeError, MemoryError)
 
 @dataclass(slots=True)
 class Outline:
-    """The fields that say which job it is and where its reply goes, if they are strings, and the number of its texts.
+    """The fields of a job that identify it and say where its reply goes, if they are strings; and its number of texts.
 
-    Of bytes that are cut off or damaged, there are the fields of the part before.
+    If the bytes are cut off or damaged, the outline has only fields before the damage.
     """
 
     fields: dict[str, str | None] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Outline:
 
     @classmethod
     def read(cls, data: bytes) -> Self:
-        """Return the outline of the job in `data`; to unpack the job could take a hundred times its bytes."""
+        """Return the outline of the job in `data`, without unpacking it: that could need a hundred times its bytes."""
         outline = cls()
         with suppress(*_UNREADABLE):
             reader = _reader(data)
@@ -52,23 +52,23 @@ class Outline:
 
     @property
     def op(self) -> str | None:
-        """Return the operation, if it is one of those that there are."""
+        """Return the operation, or None if no operation has this name."""
         op = self.fields.get("op")
         return op if op in OPERATION_NAMES else None
 
     @property
     def id(self) -> str | None:
-        """Return the id, if it is one that a job may have."""
+        """Return the id, or None if it is not valid."""
         return self._name("id")
 
     @property
     def reply_to(self) -> str | None:
-        """Return the reply address, if it is one that a job may have."""
+        """Return the reply address, or None if it is not valid."""
         return self._name("reply_to")
 
     @property
     def traceparent(self) -> str | None:
-        """Return the trace that the job belongs to, if it is one."""
+        """Return the traceparent of the job, or None if it is not valid."""
         return traceparent.valid(self.fields.get("traceparent"))
 
     def _name(self, name: str) -> str | None:
@@ -78,7 +78,7 @@ class Outline:
 
 
 def _reader(data: bytes) -> msgpack.Unpacker:
-    """Return a reader of the bytes that makes strings and numbers, and no list or map."""
+    """Return an unpacker of strings and numbers, which refuses lists and maps."""
     reader = msgpack.Unpacker(
         max_buffer_size=len(data), raw=False, unicode_errors="replace", max_array_len=0, max_map_len=0
     )
@@ -87,7 +87,7 @@ def _reader(data: bytes) -> msgpack.Unpacker:
 
 
 def _string(data: bytes, start: int, end: int) -> str | None:
-    """Return the string that lies there; None for another value, or a long string."""
+    """Return the string in `data[start:end]`, or None for another value or a long string."""
     with suppress(*_UNREADABLE):
         value = _reader(data[start:end]).unpack() if end - start <= _MAX_STRING_BYTES else None
         return value if isinstance(value, str) else None

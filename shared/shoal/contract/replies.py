@@ -1,4 +1,4 @@
-"""Replies: the vectors, hits or scores with which a worker answers a job, or the error."""
+"""Replies: a worker's answer to a job, with vectors, hits or scores, or an error."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,13 +15,13 @@ from shoal.contract.excerpt import excerpt, kind
 from shoal.contract.options import Options
 from shoal.errors import BY_CODE, InvalidText, MalformedJob, ModelMismatch, NotReady, ShoalError
 
-#: The timings of a reply, in seconds: waiting in the lane, tokenising, encoding and searching.
+#: The timings of a reply, in seconds: for waiting in the lane, tokenizing, encoding and searching.
 TIMINGS = ("queue_s", "tokenize_s", "encode_s", "search_s")
 
-#: The header in which an HTTP request names the fingerprint that it wants, and the answer its own.
+#: The HTTP header with the fingerprint that a request wants, or with the fingerprint of the model that answered.
 FINGERPRINT_HEADER = "X-Model-Fingerprint"
 
-#: What a reply tells of each chunk, in the order of its columns where it is a row of numbers.
+#: The fields of each chunk in a reply, in the order of columns if chunks are rows of numbers.
 CHUNK_COLUMNS = ("start", "stop", "tokens")
 
 Status = Literal["queued", "running", "done", "failed", "cancelled", "expired"]
@@ -29,7 +29,7 @@ Status = Literal["queued", "running", "done", "failed", "cancelled", "expired"]
 #: All statuses of a job; the last four are final.
 STATUSES: tuple[str, ...] = get_args(Status)
 
-#: The status of a job that ended with one of these errors; with any other it is `failed`.
+#: The statuses of jobs by the codes of their errors. With any other code, the status is `failed`.
 _STATUS_OF_CODE = {"cancelled": "cancelled", "expired": "expired"}
 
 
@@ -44,11 +44,11 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to one job; docs/protocol.md says what its fields hold.
+    """The answer to one job. docs/protocol.md describes its fields.
 
     `vectors` is float32 `[texts, dimension]`; with `output` "tokens" it has a row for each token, and with "chunks" for
-    each chunk. `characters`, `index_version` and `fingerprint` are empty if a worker of another version does not tell.
-    `scores` is float32 `[texts]`. A reply with an `error` has no more than its id and status.
+    each chunk. `scores` is float32 `[texts]`. `characters`, `index_version` and `fingerprint` are empty if the worker's
+    version does not send them. A reply with an `error` has only an id and a status beside it.
     """
 
     id: str
@@ -76,7 +76,7 @@ class Reply:
 
     @classmethod
     def failure(cls, job_id: str, error: ShoalError) -> Self:
-        """Return the reply of a job that ended with `error`."""
+        """Return the reply to a job that ended with `error`."""
         return cls(job_id, status=_STATUS_OF_CODE.get(error.code, "failed"), error=error)
 
     def pack(self) -> bytes:
@@ -101,7 +101,7 @@ class Reply:
 
     @classmethod
     def unpack(cls, data: bytes) -> Self:
-        """Return the reply in `data`, its vectors a read-only view of the bytes. Raises MalformedJob."""
+        """Return the reply in `data`, with read-only vectors. Raises MalformedJob."""
         try:
             values = wire.unpack(data)
         except InvalidText as error:
@@ -110,7 +110,7 @@ class Reply:
 
     @classmethod
     def from_map(cls, values: Mapping[str, Any]) -> Self:
-        """Return the reply with these values, as `unpack` does; unknown names are ignored."""
+        """Return the reply with these unpacked values. Unknown names are ignored. Raises MalformedJob."""
         try:
             if error := values.get("error"):
                 code, message = (_typed(name, error[name], str) for name in ("code", "message"))
@@ -132,10 +132,10 @@ class Reply:
 
     @classmethod
     def join(cls, replies: Sequence["Reply"]) -> "Reply":
-        """Return one reply made of the replies to the parts of a job, in order; each timing is the longest of theirs.
+        """Join the replies to the parts of a job, in order; each timing is the longest of all parts.
 
-        Raises the error of the first part that has one, and NotReady for parts of different models, fingerprints or
-        versions of an index, which cannot be compared.
+        Raises the error of the first part that has one, and NotReady if parts come from different models, fingerprints
+        or versions of an index, because such parts cannot be compared.
         """
         for reply in replies:
             if reply.error is not None:
@@ -166,22 +166,22 @@ class Reply:
         )
 
     def is_like(self, other: "Reply") -> bool:
-        """Return True unless the two tell different fingerprints, or different versions of an index."""
+        """Return True unless the two replies have different fingerprints, or different versions of an index."""
         versions = {self.index_version, other.index_version}
         return self.has_fingerprint(other) and ("" in versions or len(versions) == 1)
 
     def has_fingerprint(self, of: "Reply") -> bool:
-        """Return True unless the two tell different fingerprints."""
+        """Return True unless the two replies have different fingerprints."""
         return "" in (self.fingerprint, of.fingerprint) or self.fingerprint == of.fingerprint
 
     def of_pinned(self, fingerprint: str | None) -> "Reply":
-        """Return the reply, or the error ModelMismatch if a fingerprint is wanted and it is of another one."""
+        """Return the reply, or the error ModelMismatch if a fingerprint is wanted and the reply has another one."""
         if not fingerprint or self.error or self.fingerprint == fingerprint:
             return self
         return self.failure(self.id, other_fingerprint(fingerprint, self.model, self.fingerprint))
 
     def rows_by_text(self) -> list[NDArray[np.float32]]:
-        """Return vectors of tokens, or of chunks, as one `[vectors, dimension]` array for each text."""
+        """Return vectors of tokens or chunks as one array `[vectors, dimension]` for each text."""
         counts = self.tokens if self.chunks is None else [len(part) for part in self.chunks]
         return np.split(_present(self.vectors), np.cumsum(counts)[:-1])
 
@@ -199,7 +199,7 @@ class Reply:
 
 T = TypeVar("T")
 
-#: The fields that a reply has where they are asked for.
+#: The fields that a reply has only if the job asked for them.
 _IF_ASKED = ("hits", "pieces", "decoded", "chunks", "cursors", "totals", "facets")
 
 
@@ -229,7 +229,7 @@ def _are_timings(value: Any) -> bool:
 
 _are_maps = _if_asked(_list_of(_list_of(_is(dict))))
 
-#: What is true for the value of each field that a reply may have beside arrays. Others are ignored.
+#: The check of each field of a reply, except arrays of numbers. Other fields are ignored.
 _CHECKS: dict[str, Callable[[Any], bool]] = {
     "id": _is(str),
     "status": _is(str),
@@ -260,7 +260,7 @@ def _typed(name: str, value: Any, type_: Any) -> Any:
 
 
 def _check_alike(first: Reply, other: Reply) -> None:
-    """Raise NotReady if two parts of a reply are of different models, dimensions, or versions of an index."""
+    """Raise NotReady if two parts of a reply have different models, dimensions, or versions of an index."""
     described, another = _describe_model(first), _describe_model(other)
     if described == another and not other.has_fingerprint(first):
         described, another = f"{described} ({first.fingerprint:.12})", f"{another} ({other.fingerprint:.12})"
@@ -278,7 +278,7 @@ def _check_alike(first: Reply, other: Reply) -> None:
 
 
 def other_fingerprint(wanted: str, model: str, fingerprint: str) -> ModelMismatch:
-    """Return the error of a job that wants a fingerprint, of a worker with another one or that tells none."""
+    """Return the error of a job that wants a fingerprint if the answer has another `fingerprint`, or none."""
     found = f"{excerpt(model) if model else 'the one that answered'} has {fingerprint}"
     return ModelMismatch(
         f"the answer is to be of the model with fingerprint {excerpt(wanted)}, and "
@@ -304,9 +304,9 @@ def _present(value: T | None) -> T:
 
 
 def finish(vectors: Sequence[NDArray[np.float32]], options: Options) -> NDArray[np.float32]:
-    """Stack the rows, cut them to `dimensions` and normalise them as the options say: float32 `[rows, dimension]`.
+    """Stack the rows, cut them to the option `dimensions` and normalise them: return float32 `[rows, dimension]`.
 
-    A row comes out the same to the bit with any other rows.
+    The bits of a row do not depend on the other rows.
     """
     stacked = np.concatenate(vectors)[:, : options.dimensions]
     if options.normalize:
@@ -315,7 +315,7 @@ def finish(vectors: Sequence[NDArray[np.float32]], options: Options) -> NDArray[
 
 
 def pack_vectors(vectors: NDArray[np.float32]) -> dict[str, Any]:
-    """Return a map of the raw little-endian bytes with their dtype and shape."""
+    """Return the vectors as a map of raw little-endian bytes with their dtype and shape."""
     rows = np.ascontiguousarray(vectors, dtype="<f4")
     return {"dtype": "float32", "shape": list(rows.shape), "data": rows.data.cast("B") if rows.size else b""}
 

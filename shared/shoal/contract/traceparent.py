@@ -1,4 +1,4 @@
-"""The trace that a piece of work belongs to, as W3C's Trace Context writes it: `00-<trace id>-<span id>-<flags>`."""
+"""The traceparent of a piece of work, in the form of W3C's Trace Context: `00-<trace id>-<span id>-<flags>`."""
 
 import re
 import sys
@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
-#: A traceparent of any version. Version 00 ends after its flags; a later one may go on after another dash.
+#: A traceparent of any version. Version 00 ends after its flags. A later version may go on after another dash.
 _FORM = re.compile(r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?", re.ASCII)
 
-#: Longest traceparent that is read: one of version 00 has 55 characters.
+#: Most characters of a traceparent. In version 00 it has 55.
 _MAX_CHARS = 128
 
 _continued: ContextVar[str | None] = ContextVar("traceparent", default=None)
 
 
 def valid(value: Any) -> str | None:
-    """Return a traceparent as it is; None for anything else, as a trace that cannot be read never fails a job."""
+    """Return the value if it is a traceparent, or else None: a trace that cannot be read never fails a job."""
     if not isinstance(value, str) or len(value) > _MAX_CHARS:
         return None
     found = _FORM.fullmatch(value)
@@ -28,15 +28,15 @@ def valid(value: Any) -> str | None:
 
 
 def trace_id(traceparent: str | None) -> str:
-    """Return the 32 hex digits by which all of a trace is found; none without a traceparent."""
+    """Return the 32 hex digits that identify the trace, or an empty string without a traceparent."""
     return traceparent[3:35] if traceparent else ""
 
 
 def current() -> str | None:
-    """Return the traceparent that `continued` names, else the current span of a program that uses OpenTelemetry."""
+    """Return the traceparent that `continued` has set, or else the traceparent of OpenTelemetry's current span."""
     if traceparent := _continued.get():
         return traceparent
-    opentelemetry: Any = sys.modules.get("opentelemetry.trace")  # without it there is no span, and nothing is loaded
+    opentelemetry: Any = sys.modules.get("opentelemetry.trace")  # never loads it: a program that has not, has no span
     if opentelemetry is None:
         return None
     span = opentelemetry.get_current_span().get_span_context()
@@ -44,13 +44,13 @@ def current() -> str | None:
 
 
 def format_traceparent(span: "SpanContext") -> str:
-    """Return the traceparent of what is done for a span."""
+    """Return the traceparent of work that belongs to the span."""
     return f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"
 
 
 @contextmanager
 def continued(traceparent: str | None) -> Iterator[None]:
-    """Have all that this thread or task does meanwhile belong to that trace."""
+    """Make the traceparent the current one of this thread or task while the context is open."""
     token = _continued.set(traceparent)
     try:
         yield

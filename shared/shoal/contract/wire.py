@@ -1,4 +1,4 @@
-"""The bytes on the wire: msgpack maps and nothing else (docs/protocol.md)."""
+"""The bytes on the wire, which are msgpack maps (docs/protocol.md)."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,10 +12,10 @@ from shoal.errors import InvalidText, MalformedJob, TooLarge
 #: Version of the contract that this package speaks.
 VERSION = 1
 
-#: Most levels of lists and maps in a document or a heartbeat; every JSON and msgpack library in use takes so many.
+#: Most levels of lists and maps in a document or a heartbeat. All JSON and msgpack libraries in use can read so many.
 MAX_DEPTH = 64
 
-#: Values whose memory an array or a map takes beside its own values.
+#: An array or a map counts as this many values in addition to its own values, because it needs as much memory.
 VALUES_OF_A_CONTAINER = 4
 
 
@@ -24,7 +24,7 @@ def _refuse_extension(code: int, data: bytes) -> NoReturn:
 
 
 def pack(value: dict[str, Any]) -> bytes:
-    """Return the map as msgpack. Raises InvalidText for a str that UTF-8 cannot hold."""
+    """Return the map as msgpack. Raises InvalidText for a string that UTF-8 cannot encode."""
     try:
         return bytes(msgpack.packb(value, use_bin_type=True))
     except UnicodeEncodeError as error:
@@ -32,15 +32,15 @@ def pack(value: dict[str, Any]) -> bytes:
 
 
 def describe_surrogate(error: UnicodeEncodeError) -> str:
-    """Return the part of a message that names the character that UTF-8 cannot hold, and the remedy."""
+    """Return a part of a message: the character that UTF-8 cannot encode, and the remedy."""
     surrogate = ascii(error.object[error.start])
     return f"lone surrogate {surrogate} at character {error.start}, which UTF-8 cannot hold: remove or replace it"
 
 
 def unpack(data: bytes, max_values: int | None = None) -> dict[str, Any]:
-    """Return the msgpack map in `data`; `max_values` bounds the memory that it takes beside its strings.
+    """Return the msgpack map in `data`. `max_values` limits the values in its arrays and maps, and so their memory.
 
-    Raises InvalidText for a string that is not UTF-8, MalformedJob for other bytes, and TooLarge for more values.
+    Raises InvalidText for a string that is not UTF-8, MalformedJob for other bytes, and TooLarge for too many values.
     """
     bounds = {} if max_values is None else _bounds(max_values, len(data))
     try:
@@ -60,7 +60,7 @@ def unpack(data: bytes, max_values: int | None = None) -> dict[str, Any]:
 
 
 def num_values(value: Any, most: float = math.inf) -> int:
-    """Return the number of values that `unpack` counts in a value, or a part of it above `most`."""
+    """Return the number of values that `unpack` counts in a value; any number above `most` if there are more."""
     num, left = 0, [value]
     while left and num <= most:
         inner = left.pop()
@@ -91,7 +91,7 @@ def _too_many(max_values: int) -> TooLarge:
 
 
 def _reason(error: Exception) -> str:
-    """Return the fault of bytes that msgpack cannot read, without the library's Python words."""
+    """Return why msgpack cannot read some bytes, without the library's Python words."""
     if isinstance(error, msgpack.ExtraData):
         return "more bytes follow the first value"
     if isinstance(error, msgpack.StackError | RecursionError):
@@ -106,12 +106,12 @@ def _reason(error: Exception) -> str:
 
 
 def pack_arguments(arguments: Mapping[str, Any]) -> bytes:
-    """Return the arguments of a script as msgpack; bytes travel as str, because Redis's own msgpack knows no bin."""
+    """Return the arguments of a script as msgpack. Bytes are packed as str, because Redis's msgpack has no bin."""
     return bytes(msgpack.packb(arguments, use_bin_type=False))
 
 
 def unpack_result(data: bytes | None) -> Any:
-    """Return the result of a script: maps have str keys, strings stay bytes. Without a result, return an empty map."""
+    """Return the result of a script, or an empty map if it has none. Keys of maps are str, other strings bytes."""
     return {} if data is None else msgpack.unpackb(data, raw=True, object_pairs_hook=_with_str_keys)
 
 
@@ -120,7 +120,7 @@ def _with_str_keys(pairs: Sequence[tuple[bytes, Any]]) -> dict[str, Any]:
 
 
 def is_json(value: Any, max_depth: int = MAX_DEPTH) -> bool:
-    """Return True if JSON can hold `value`: no bytes, only strings as keys, and at most `max_depth` levels."""
+    """Return True if `value` has a JSON form: no bytes, only string keys, and at most `max_depth` levels."""
     if isinstance(value, list):
         return max_depth > 0 and all(is_json(item, max_depth - 1) for item in value)
     if isinstance(value, dict):

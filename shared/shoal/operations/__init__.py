@@ -1,4 +1,4 @@
-"""Operations: what can be asked of the workers, a class of jobs each, and the table of them by name."""
+"""Operations: everything that workers can do. Each has a class of jobs, and a table has the classes by their names."""
 
 from typing import Any
 
@@ -13,17 +13,17 @@ from shoal.operations.tokenize import Decode, Tokenize
 
 __all__ = ["OPERATIONS", "Decode", "Embed", "Rerank", "Search", "Tokenize", "job_class", "unpack"]
 
-#: The class of each operation's jobs, by its name.
+#: The class of each operation's jobs, by the operation's name.
 OPERATIONS: dict[str, type[Job]] = {job.op: job for job in (Embed, Search, Rerank, Tokenize, Decode)}
 
-#: Most values in the arrays and maps of a job: more than the texts of any job that the script accepts.
+#: Most values in the arrays and maps of a job. No job that the scripts accept has as many texts.
 MAX_VALUES = 2**20
 
 
 def unpack(data: bytes, put_s: float = 0.0, reply_to: str | None = None) -> Job:
     """Return the job in `data`, which was put at `put_s`, in Unix seconds by Redis's clock, for the address `reply_to`.
 
-    Raises MalformedJob, UnsupportedVersion, InvalidRequest for a field, which it names, or TooLarge for more than
+    Raises MalformedJob, UnsupportedVersion, InvalidRequest, which names the wrong field, and TooLarge for more than
     `MAX_VALUES` values.
     """
     values = wire.unpack(data, MAX_VALUES)
@@ -38,7 +38,7 @@ def unpack(data: bytes, put_s: float = 0.0, reply_to: str | None = None) -> Job:
 
 
 def job_class(op: Any) -> type[Job]:
-    """Return the class of the operation's jobs; raise InvalidRequest if there is none of that name."""
+    """Return the class of the operation's jobs. Raises InvalidRequest if no operation has this name."""
     if not isinstance(op, str) or op not in OPERATIONS:
         raise InvalidRequest(f"op is {excerpt(op)}: it takes one of {', '.join(OPERATIONS)}")
     return OPERATIONS[op]

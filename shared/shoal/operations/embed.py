@@ -1,4 +1,4 @@
-"""Embed: texts to vectors, one for each text, token or chunk."""
+"""Embed: texts become vectors, one for each text, token or chunk."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,52 +8,52 @@ from shoal.contract.jobs import MAX_REQUEST_TEXTS, TEXTS_PER_JOB, Job
 from shoal.contract.replies import Reply
 from shoal.errors import TooLarge
 
-#: Most texts in one job for token vectors: 1.5 MB where a text has 256 tokens of 384 dimensions.
+#: Most texts in one job for token vectors. If texts have 256 tokens of 384 dimensions, the vectors have 1.5 MB.
 TEXTS_PER_TOKENS_JOB = 4
 
-#: Characters at the beginning of a text whose words are counted; a worker reads at least as many.
+#: Only words in this many characters of a text are counted. A worker reads at least as many.
 COUNTED_CHARS = 8_192
 
 
 @dataclass(frozen=True, slots=True)
 class Embed(Job):
-    """Texts to embed."""
+    """A job that embeds its texts."""
 
     op: ClassVar[str] = "embed"
     path: ClassVar[str] = "/embed"
 
     @property
     def is_cacheable(self) -> bool:
-        """True if each text has one vector, which is computed at once."""
+        """True if each text has one vector, and is not cut into chunks."""
         return self.options.is_cacheable
 
     @property
     def texts_per_job(self) -> int:
-        """The most texts or chunks of a job; few where each token of a text has a vector."""
+        """The most texts or chunks in a job; few if each token has a vector."""
         return TEXTS_PER_TOKENS_JOB if self.options.output == "tokens" else TEXTS_PER_JOB
 
     @property
     def texts_per_request(self) -> int:
-        """The most texts of a request; few where each has many vectors."""
+        """The most texts in an HTTP request; few if a text has many vectors."""
         return MAX_REQUEST_TEXTS if self.is_cacheable else TEXTS_PER_TOKENS_JOB
 
     def answer_of(self, reply: Reply) -> Any:
-        """Return the reply's part for each text."""
+        """Return the part of the reply that has one element for each text, or None."""
         if reply.vectors is None:
             return None
         return {"vector": reply.vectors, "tokens": reply.tokens, "chunks": reply.chunks}[self.options.output]
 
     def lane_texts_of(self, text: str) -> int:
-        """Return about how many chunks the text has."""
+        """Return an estimate of the number of chunks of the text."""
         return self.options.num_chunks(text)
 
     def check_num_vectors(self, heartbeats: Mapping[str, Mapping[str, Any]], max_bytes: int) -> None:
-        """Raise TooLarge for vectors of tokens or chunks that take more bytes for certain, at any worker."""
+        """Raise TooLarge if the vectors of tokens or chunks need more than `max_bytes` for certain, at every worker."""
         sizes = [(about.get("dimension"), about.get("max_tokens")) for about in heartbeats.values()]
         known = [(d, m) for d, m in sizes if isinstance(d, int) and isinstance(m, int)]
         if not known or self.options.output == "vector":
             return
-        # a word has a token at least
+        # a word has at least one token
         dimension, max_tokens = min(d for d, _ in known), min(m for _, m in known)
         if self.options.output == "chunks":
             size = min(max_tokens, self.options.chunk_tokens or max_tokens)

@@ -1,4 +1,4 @@
-"""Rerank: texts to scores for a query."""
+"""Rerank: texts get scores for a query."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -11,7 +11,7 @@ from shoal.errors import InvalidRequest
 
 @dataclass(frozen=True, slots=True)
 class Rerank(Job):
-    """Texts to score for a `query`; `raw_scores` asks for the reranker's numbers, else each is between 0 and 1."""
+    """A job that scores its texts for a `query`, from 0 to 1 or, with `raw_scores`, by the reranker's own numbers."""
 
     query: str | None = None
     raw_scores: bool = False
@@ -31,15 +31,15 @@ class Rerank(Job):
                 raise InvalidRequest(f"{name} does not go with a rerank: leave it out")
 
     def pinned(self, fingerprint: str | None) -> Self:
-        """Return the job as it is: its answer is of the reranker, which has another fingerprint."""
+        """Return the job as it is, because the reranker, which answers, has another fingerprint."""
         return self
 
     @property
     def queries(self) -> dict[str, str]:
-        """The query."""
+        """The query, by the name of its field."""
         return {"query": self.query or ""}
 
     @property
     def uses_reranker(self) -> bool:
-        """True: it scores the texts."""
+        """True, because the reranker scores the texts."""
         return True

@@ -1,4 +1,4 @@
-"""Search: queries, vectors or documents to the documents of an index that are nearest to them."""
+"""Search: finds the documents of an index that are nearest to queries, vectors or other documents."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -9,33 +9,33 @@ from shoal.contract.jobs import MAX_LANE_TEXTS, MAX_REQUEST_TEXTS, TEXTS_PER_JOB
 from shoal.errors import InvalidRequest, TooLarge
 from shoal.operations.search_options import PLAIN, SearchOptions
 
-#: Most hits a query may ask for.
+#: Most hits that a query may ask for.
 MAX_K = 1_000
 
-#: Most hits that a job may ask for, with all its queries. A worker serves nothing else while it reads their documents.
+#: Most hits of all queries of a job together. A worker does nothing else while it reads their documents.
 MAX_JOB_HITS = 10_000
 
-#: Most hits that one job of a list that is split asks for: with documents of 1.5 KB, 8 MB.
+#: Most hits for which a job of a list that is split asks. If documents have 1.5 KB, they have 8 MB.
 MAX_HITS_PER_JOB = 5_000
 
-#: Most rows that a job with search options goes over, for all its lists of hits together. That takes about a second, in
-#: which the worker serves nothing else.
+#: Most rows over which a job with search options goes, for all its lists of hits together. That needs about a second,
+#: in which the worker does nothing else.
 MAX_JOB_ROWS = 2**27
 
-#: A further pass over all documents, for one list of hits, counts as this many texts in a lane. So a worker takes few
-#: such lists at a time, and other jobs do not wait long.
+#: Weight, in texts, of a further pass over all documents for one list of hits. So a worker takes few such lists at a
+#: time, and other jobs do not wait long.
 TEXTS_PER_PASS = 4
 
-#: Hits of a list that count as a text in a lane: with snippets or explained, a worker reads them no faster.
+#: Hits of a list that weigh as much as one text. With snippets or explanations, they need as much time.
 HITS_PER_TEXT = 100
 
-#: The options with which a list goes over all documents again.
+#: The options for which a worker goes over all documents again, in words for messages.
 _COSTLY = ("mode hybrid", "sort", "facets", "group_size")
 
 
 @dataclass(frozen=True, slots=True)
 class Search(Job):
-    """Queries to search for, with the options of a search, which needs no texts if it is for vectors or documents."""
+    """A job that searches. It needs no query texts if its options have vectors or documents to search by."""
 
     index: str = "default"
     k: int = 5
@@ -85,7 +85,7 @@ class Search(Job):
         return given | {"search": SearchOptions.from_map(values)}
 
     def body(self) -> dict[str, Any]:
-        """Return the fields of a request that asks the same of the API: the last texts are its `negative` ones."""
+        """Return the body of an HTTP request that asks the same. It has the last texts as `negative`."""
         num_queries = len(self.texts) - self.search.num_negative
         lists = {"queries": self.texts[:num_queries], "negative": self.texts[num_queries:]}
         asked = {name: value for name, value in self._asked().items() if name != "num_negative"}
@@ -99,72 +99,73 @@ class Search(Job):
 
     @property
     def queries(self) -> dict[str, str]:
-        """The text for which hits are scored, if there is one."""
+        """The text for which the reranker scores hits, if there is one, by the name of its field."""
         query = (self.search.rerank or {}).get("query")
         return {"rerank.query": query} if query else {}
 
     @property
     def cursor(self) -> str | None:
-        """The cursor of the page that is asked for."""
+        """The cursor of the page to return."""
         return self.search.cursor
 
     @property
     def is_one_question(self) -> bool:
-        """True if parts of the job would have other answers."""
-        return self.search.is_one_question
+        """True if the job must not be split, because its parts would have other answers."""
+        search = self.search
+        return search.fuse or search.num_negative > 0 or search.num_given > 0 or search.cursor is not None
 
     @property
     def uses_reranker(self) -> bool:
-        """True if the hits are scored once they are found."""
+        """True if a reranker scores the hits after they are found."""
         return self.search.rerank is not None
 
     @property
     def reranker(self) -> str | None:
-        """The name of the reranker that is to score the hits; None for any."""
+        """The name of the reranker that must score the hits; None for any."""
         return (self.search.rerank or {}).get("model")
 
     @property
     def is_plain(self) -> bool:
-        """True for a search without options: many jobs' are done together."""
+        """True for a search without options. A worker does plain searches of many jobs together."""
         return self.search == PLAIN
 
     # Count
 
     @property
     def num_lists(self) -> int:
-        """The number of lists of hits that are asked for."""
+        """The number of lists of hits in the reply."""
         return 1 if self.search.fuse else len(self.texts) - self.search.num_negative + self.search.num_given
 
     @property
     def hits_per_list(self) -> int:
-        """The most hits that a list may have."""
+        """The most hits in a list."""
         return self.k * (self.search.group_size if self.search.group_by != "" else 1)
 
     @property
     def num_pairs(self) -> int:
-        """The most hits that the reranker scores, each with a query."""
+        """The most pairs of a query and a hit that the reranker scores."""
         if self.search.rerank is None:
             return 0
         return int(self.num_lists * self.search.rerank["top_n"] * (self.hits_per_list // self.k))
 
     @property
     def texts_per_job(self) -> int:
-        """The most queries of a job; fewer where each has many hits."""
+        """The most queries in a job; fewer if each has many hits."""
         return min(TEXTS_PER_JOB, self.texts_per_request)
 
     @property
     def texts_per_request(self) -> int:
-        """The most queries of a request."""
+        """The most queries in an HTTP request."""
         return min(MAX_REQUEST_TEXTS, max(1, MAX_HITS_PER_JOB // self.hits_per_list))
 
     def lane_texts_of(self, text: str) -> int:
-        """Return how many texts a query counts as: itself, its hits, those to rerank, and its further passes."""
+        """Return the weight of a query, in texts: 1, and more for its hits, hits to rerank and further passes."""
         num_more = self.num_pairs // len(self.texts) + self._texts_of_hits
         return 1 + num_more + TEXTS_PER_PASS * (self.search.num_passes - 1)
 
     @property
     def num_lane_texts(self) -> int:
-        """The number of texts that the job counts as in its lane, without the first list's further passes."""
+        """The weight of the job in its lane's load, in texts, without the first list's further passes."""
         num_asked = max(1, len(self.texts) + self.search.num_given)
         num_more = self.num_pairs + TEXTS_PER_PASS * (self.num_lists - 1) * (self.search.num_passes - 1)
         return min(MAX_LANE_TEXTS, num_asked + num_more + self.num_lists * self._texts_of_hits)
@@ -176,14 +177,14 @@ class Search(Job):
     # Limit
 
     def check_hits(self, most: int = MAX_JOB_HITS, subject: str = "job") -> None:
-        """Raise TooLarge for more than `most` hits; the message names the `subject` that asks."""
+        """Raise TooLarge for more than `most` hits. The message names the `subject`, such as "job"."""
         if (num_hits := self.num_lists * self.hits_per_list) > most:
             raise TooLarge(
                 f"the {subject} asks for {num_hits:,} hits and may ask for {most:,}: split the list, or lower k"
             )
 
     def check_sizes(self, max_texts: int) -> None:
-        """Raise TooLarge for more hits than a job may ask for, or more to rerank than it may have texts."""
+        """Raise TooLarge for more hits than a job may have, or more hits to rerank than it may have texts."""
         self.check_hits()
         if self.num_pairs > max_texts:
             raise TooLarge(
@@ -192,7 +193,7 @@ class Search(Job):
             )
 
     def check_rows(self, num_rows: int) -> None:
-        """Raise TooLarge for too many lists of hits, when the filter leaves `num_rows` rows for each."""
+        """Raise TooLarge for too many lists of hits, if `num_rows` rows match the filter."""
         if not num_rows:
             return
         most = max(1, MAX_JOB_ROWS // (num_rows * self.search.num_passes))

@@ -1,4 +1,4 @@
-"""The order of hits by fields, boosts by fields, and the facets that a search asks for."""
+"""The options of a search that use fields of documents: `sort`, `boost` and `facets`."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,25 +8,25 @@ from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
 from shoal.operations.search_filter import Value, parse_value
 
-#: Most fields that a search sorts by, boosts, and facets that it counts: each goes over all documents.
+#: Most fields to sort by, most boosts, and most facets. For each, a worker goes over all documents.
 MAX_SORTS, MAX_BOOSTS, MAX_FACETS = 4, 8, 8
 
-#: Most values of all boosts together: each is looked up, and its documents are marked.
+#: Most values of all boosts together. A worker looks up each value and marks its documents.
 MAX_BOOST_VALUES = 1_000
 
-#: Largest weight of a boost: scores of a dense search are between -1 and 1.
+#: Largest weight of a boost, without its sign. Scores of a dense search are between -1 and 1.
 MAX_WEIGHT = 1_000.0
 
-#: Largest number that a boost takes.
+#: Largest number in a boost, without its sign.
 MAX_NUMBER = 1e300
 
-#: Seconds of a day.
+#: Seconds in a day.
 DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class Sort:
-    """A field by whose values hits are ordered; documents without a value come last. `place` is for messages."""
+    """A field by whose values hits are ordered. Documents without a value come last. `place` is for messages."""
 
     field: str
     is_descending: bool
@@ -35,11 +35,11 @@ class Sort:
 
 @dataclass(frozen=True, slots=True)
 class Boost:
-    """A number added to the score: `weight` times a share between 0 and 1, which the field of a document gives.
+    """A number that is added to the score: `weight` times a share from 0 to 1, which depends on a field's value.
 
-    With `values`, the share is 1 for a document that has one of them. With `half_life`, in seconds for a date, it is 1
-    at `origin`, by default the time of the search, and half at each half-life from there. Without both, it grows from
-    0 for the least value of the index to 1 for the largest. `place` is for messages.
+    With `values`, the share is 1 for a document that has one of them. With `half_life`, which is in seconds for dates,
+    the share is 1 at `origin`, by default the time of the search, and halves with each half-life from there. Without
+    both, the share grows from 0 for the index's least value to 1 for its largest. `place` is for messages.
     """
 
     field: str
@@ -52,7 +52,7 @@ class Boost:
 
 
 def parse_sort(value: Any) -> tuple[Sort, ...]:
-    """Return the fields to sort by, the most important one first. Raises InvalidRequest, which names the place."""
+    """Return the fields to sort by, the most important field first. Raises InvalidRequest, which names the place."""
     return tuple(_sort(item, f"sort[{n}]") for n, item in enumerate(_list("sort", value, MAX_SORTS)))
 
 
@@ -69,7 +69,7 @@ def parse_boosts(value: Any) -> tuple[Boost, ...]:
 
 
 def parse_facets(value: Any) -> tuple[str, ...]:
-    """Return the fields whose values are counted, each once. Raises InvalidRequest, which names the place."""
+    """Return the fields whose values to count, without repeats. Raises InvalidRequest, which names the place."""
     names = _list("facets", value, MAX_FACETS)
     return tuple(dict.fromkeys(_string(name, f"facets[{n}]") for n, name in enumerate(names)))
 

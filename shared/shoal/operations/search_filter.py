@@ -9,23 +9,23 @@ from shoal.contract.checks import MAX_VALUE_CHARS, check_string
 from shoal.contract.excerpt import excerpt
 from shoal.errors import InvalidRequest
 
-#: A value that a field is compared with.
+#: A value with which a field is compared.
 Value = str | int | float | bool
 
-#: The operators that together give a range.
+#: The operators that together make a range.
 RANGE_OPERATORS = ("gt", "gte", "lt", "lte")
 
 #: All operators on a field.
 OPERATORS = ("eq", "in", *RANGE_OPERATORS, "exists")
 
-#: Most conditions of a filter, `and`, `or` and `not` among them, and so its most levels: each may look at all
-#: documents.
+#: Most conditions of a filter, including `and`, `or` and `not`, because each may need a look at all documents. So it is
+#: also the most levels.
 MAX_FILTER_CONDITIONS = 32
 
-#: Most values in the lists of a filter together.
+#: Most values in all lists of a filter together.
 MAX_FILTER_VALUES = 1_000
 
-#: Before a field's name that is also an operator, or that begins with this itself.
+#: Comes before the name of a field that is also an operator, or that begins with this character.
 ESCAPE = "\\"
 
 _PLAIN_NAME = re.compile(r"[\w-]{1,60}")
@@ -33,7 +33,7 @@ _PLAIN_NAME = re.compile(r"[\w-]{1,60}")
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """A condition that a field has one of some values. `place` says where it stands in the filter, for messages."""
+    """The condition that a field has one of some values. `place` is its place in the filter, for messages."""
 
     field: str
     values: tuple[Value, ...]
@@ -42,7 +42,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """A condition that one value of a field meets all `bounds`: pairs of a range operator and a value."""
+    """The condition that one value of a field meets all `bounds`, which are pairs of a range operator and a value."""
 
     field: str
     bounds: tuple[tuple[str, Value], ...]
@@ -51,7 +51,7 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class Exists:
-    """A condition that a field has a value, or that it has none. Null, "" and [] are no values."""
+    """The condition that a field has a value, or that it has none. Null, "" and [] are no values."""
 
     field: str
     is_wanted: bool
@@ -60,21 +60,21 @@ class Exists:
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """A condition that all parts hold; no parts hold always."""
+    """The condition that all parts are true. Without parts, it is true."""
 
     parts: "tuple[Filter, ...]"
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """A condition that at least one part holds; of no parts, none does."""
+    """The condition that at least one part is true. Without parts, it is false."""
 
     parts: "tuple[Filter, ...]"
 
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """A condition that its part does not hold."""
+    """The condition that its part is false."""
 
     part: "Filter"
 
@@ -83,12 +83,12 @@ Filter = OneOf | Between | Exists | All | AnyOf | Not
 
 
 def parse_filter(value: Any) -> Filter:
-    """Return the filter that a JSON value says. Raises InvalidRequest, which names a place as "filter.and[1].year"."""
+    """Return the filter in a JSON value. Raises InvalidRequest, which names a place such as "filter.and[1].year"."""
     return _Parser().filter(value, "filter")
 
 
 def parse_value(value: Any, place: str) -> Value:
-    """Return a value that a field is compared with. Raises InvalidRequest for any other; `place` names it."""
+    """Return the value if a field can be compared with it. Raises InvalidRequest for others; `place` names it."""
     if value is None or value == "":
         raise InvalidRequest(f'{place} is {excerpt(value)}, which is no value: {{"exists": false}} finds none')
     if isinstance(value, list):
@@ -105,12 +105,12 @@ def parse_value(value: Any, place: str) -> Value:
 
 
 def place_of(parent: str, name: str) -> str:
-    """Return the place of a name in the map at another place, for messages."""
+    """Return the place of `name` in the map at the place `parent`, for messages."""
     return f"{parent}.{name}" if _PLAIN_NAME.fullmatch(name) else f"{parent}[{excerpt(name)}]"
 
 
 class _Parser:
-    """A reader of one filter, which counts its conditions and values."""
+    """A parser of one filter, which counts the filter's conditions and values."""
 
     def __init__(self) -> None:
         self._num_conditions, self._num_values = 0, 0
@@ -120,7 +120,7 @@ class _Parser:
         if not isinstance(value, dict):
             raise InvalidRequest(f'{place} is {excerpt(value)}: it takes a map, as {{"year": {{"gte": 2001}}}}')
         if not value:
-            self._count_condition(place)  # it is looked at as any other
+            self._count_condition(place)  # an empty filter is a condition too
         parts = [self._part(name, item, place_of(place, str(name))) for name, item in value.items()]
         return parts[0] if len(parts) == 1 else All(tuple(parts))
 

@@ -1,4 +1,4 @@
-"""The options of a search: which documents may be found, how they are ranked, and what is told of them."""
+"""The options of a search: which documents it may find, how it ranks them, and what it returns of them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -25,28 +25,28 @@ Mode = Literal["dense", "lexical", "hybrid"]
 #: All modes.
 MODES: tuple[str, ...] = get_args(Mode)
 
-#: Most lists of hits that one job asks for by vectors, and by ids: each reads the whole index.
+#: Most vectors to search by in one job, and most ids. For each, a worker reads the whole index.
 MAX_LISTS = 32
 
-#: Most texts that hits are not to be like.
+#: Most negative texts, which hits should not resemble.
 MAX_NEGATIVE = 32
 
 #: Most hits of a group.
 MAX_GROUP_SIZE = 100
 
-#: Further passes over all documents for a list with several hits of each group.
+#: Further passes over all documents for a list with several hits in each group.
 GROUP_PASSES = 3
 
-#: Most fields that are named in one option.
+#: Most fields that one option may name.
 MAX_FIELDS = 100
 
-#: Most numbers of a vector: more than any model makes.
+#: Most numbers in a vector: more than any model makes.
 MAX_VECTOR_NUMBERS = 100_000
 
-#: Most hits that are ranked anew, and most documents of a list of which facets are counted.
+#: Most hits of a list that a reranker scores, and most documents of a list in which facets are counted.
 MAX_TOP_N = 1_000
 
-#: Least and most characters of a snippet, and the number if none is given.
+#: Fewest and most characters of a snippet, and the default.
 MIN_SNIPPET_CHARS, MAX_SNIPPET_CHARS, SNIPPET_CHARS = 20, 10_000, 240
 
 #: Most characters of a cursor.
@@ -57,11 +57,11 @@ _CURSOR = "a cursor that a search has answered, or an empty string"
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """Options of how an index is searched. None stands for what is not asked for.
+    """Options that say how to search an index. An option that is None is not used.
 
-    A list of hits is asked for each text, then for each of `vectors`, then for each document whose id is in `like`;
-    with `fuse`, one list for all of them together. The last `num_negative` texts are those that hits are not to be
-    like. An empty `cursor` asks for the first page. Raises InvalidRequest for a value that an option does not take.
+    The reply has a list of hits for each text, then for each of `vectors`, then for each document whose id is in
+    `like`; with `fuse`, it has one list for all of them together. The last `num_negative` texts are negative: hits
+    should not resemble them. An empty `cursor` asks for the first page. Raises InvalidRequest for a wrong value.
     """
 
     mode: str = "dense"
@@ -108,29 +108,24 @@ class SearchOptions:
 
     @property
     def num_given(self) -> int:
-        """The number of vectors and of documents that the search is for, beside texts."""
+        """The number of vectors and documents to search by, in addition to texts."""
         return len(self.vectors or ()) + len(self.like or ())
 
     @property
     def num_passes(self) -> int:
-        """The times that a list goes over all documents: for scores, order, its own facets, and hits of groups."""
+        """The passes over all documents for one list of hits: for scores, order, its own facets, and hits of groups."""
         has_own_facets = self.mode == "lexical" or self.like is not None or self.facets_top_n is not None
         passes = [self.mode == "hybrid", self.sort is not None, len(self.facets or ()) if has_own_facets else 0]
         return 1 + sum(passes) + (GROUP_PASSES if self.group_size > 1 and self.group_by != "" else 0)
 
-    @property
-    def is_one_question(self) -> bool:
-        """True if all that is asked must be answered together: parts of it would have other answers."""
-        return self.fuse or self.num_negative > 0 or self.num_given > 0 or self.cursor is not None
-
     @classmethod
     def from_map(cls, values: Mapping[str, Any]) -> "SearchOptions":
-        """Return options with the map's values; options that it lacks keep their defaults, other fields are ignored."""
+        """Return options with values from a map. Options that are not in it keep their defaults."""
         given = {name: values[name] for name in SEARCH_NAMES if name in values}
         return cls(**given) if given else PLAIN
 
     def to_map(self) -> dict[str, Any]:
-        """Return the options that differ from their defaults, by name."""
+        """Return the options that differ from their defaults, by their names."""
         if self is PLAIN:
             return {}
         return {name: value for name, default in SEARCH_DEFAULTS.items() if (value := getattr(self, name)) != default}
@@ -166,7 +161,7 @@ def _check_vectors(name: str, value: Any) -> None:
             raise InvalidRequest(f"{place} has only zeros, which point nowhere: send the vector of a text")
 
 
-#: The check of each option that may be left out.
+#: The check of each option that may be None.
 _CHECKS: dict[str, Callable[[str, Any], object]] = {
     "alpha": lambda name, value: check_number(name, value, 0, 1),
     "filter": lambda _, value: parse_filter(value),
@@ -191,5 +186,5 @@ SEARCH_DEFAULTS: dict[str, Any] = {option.name: option.default for option in fie
 #: The names of all options of a search.
 SEARCH_NAMES = tuple(SEARCH_DEFAULTS)
 
-#: A dense search that asks for nothing else: many jobs' are done together.
+#: A dense search without other options. A worker does plain searches of many jobs together.
 PLAIN = SearchOptions()

@@ -1,4 +1,4 @@
-"""Tokenize and decode: what needs the model's tokenizer alone."""
+"""Tokenize and decode: the operations that need only the model's tokenizer."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -7,17 +7,17 @@ from shoal.contract.checks import check_type
 from shoal.contract.jobs import Job
 from shoal.errors import TooLarge
 
-#: Texts of a job for the tokenizer: the longest that most models take fit into one.
+#: Most texts in a job for the tokenizer. A job has room for so many of the longest texts that most models read.
 TEXTS_PER_TOKENIZER_JOB = 8
 
-#: Most characters that an HTTP request may have tokenized, and most ids that it may have decoded: the answer takes some
-#: hundred bytes of memory for each.
+#: Most characters to tokenize in an HTTP request, and most ids to decode. The answer needs some hundred bytes of memory
+#: for each.
 MAX_REQUEST_PIECES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerJob(Job):
-    """Texts for the tokenizer, of `max_chars` together, as a worker serves no other job meanwhile."""
+    """A job for the tokenizer. Its texts have at most `max_chars` together: a worker does no other job meanwhile."""
 
     special_tokens: bool = True
 
@@ -29,11 +29,11 @@ class TokenizerJob(Job):
 
     @property
     def texts_per_job(self) -> int:
-        """The most texts of a job."""
+        """The most texts in a job."""
         return TEXTS_PER_TOKENIZER_JOB
 
     def check_sizes(self, max_texts: int) -> None:
-        """Raise TooLarge for several texts with too many characters altogether."""
+        """Raise TooLarge for several texts that have too many characters together."""
         if len(self.texts) > 1 and (num_chars := sum(map(len, self.texts))) > self.max_chars:
             raise TooLarge(
                 f"the texts have {num_chars:,} characters, and a job to {self.op} may have {self.max_chars:,}: "
@@ -43,7 +43,7 @@ class TokenizerJob(Job):
 
 @dataclass(frozen=True, slots=True)
 class Tokenize(TokenizerJob):
-    """Texts to tokenize; with `special_tokens`, these are added."""
+    """A job that tokenizes its texts; with `special_tokens`, it adds special tokens."""
 
     op: ClassVar[str] = "tokenize"
     answer_name: ClassVar[str] = "pieces"
@@ -52,7 +52,7 @@ class Tokenize(TokenizerJob):
 
 @dataclass(frozen=True, slots=True)
 class Decode(TokenizerJob):
-    """Ids of tokens to decode: each text is ids in decimal, with spaces between them. `special_tokens` keeps these."""
+    """A job that decodes ids: each text is decimal ids with spaces between. `special_tokens` keeps special tokens."""
 
     op: ClassVar[str] = "decode"
     answer_name: ClassVar[str] = "decoded"

@@ -1,1 +1,1 @@
-"""Jobs in Redis: put, taken, answered, and kept when they cannot be. Imports the contract and the broker."""
+"""Jobs in Redis: how they are put, taken, answered, and kept if no worker can answer. Imports contract and broker."""

@@ -1,4 +1,4 @@
-"""The consumer's end of the queue: taking jobs, answering them, and letting jobs of dead workers wait again."""
+"""The consumer's end of the queue: it takes jobs, answers them, and puts back jobs of dead workers."""
 
 import logging
 import re
@@ -18,31 +18,31 @@ from shoal.queue.delivery import HEAD_BYTES, Answer, Delivery
 from shoal.queue.lane import MAX_PUT_BYTES
 from shoal.settings import DEFAULTS
 
-#: Most jobs of a lane that are taken at a time.
+#: Most jobs of one lane that are taken at a time.
 MAX_TAKE_JOBS = 1_024
 
-#: Most bytes of jobs that are taken at a time; a single job may have more.
+#: Bytes of jobs after which no more are taken at a time. A single job may have more.
 MAX_TAKE_BYTES = 4 * 2**20
 
-#: Time for which one look for jobs of dead workers serves the whole pool, in seconds.
+#: Seconds in which only one worker of the pool looks for jobs of dead workers.
 RECLAIM_TURN_S = 0.9
 
-#: Time for which no notice of jobs is asked after Redis has failed or refused, in seconds.
+#: Seconds for which no notice of jobs is asked for after Redis has failed or refused.
 PAUSE_S = 1.0
 
-#: Most bytes of replies that are written at a time. A larger reply is written alone, so it holds up no other.
+#: Most bytes of replies that are written at a time. A larger reply is written alone, so that it delays no other.
 MAX_WRITE_BYTES = 2**20
 
-#: Most times that a reply of more than `MAX_WRITE_BYTES` is sent in vain while Redis answers other commands.
+#: Failed attempts to send a reply of more than `MAX_WRITE_BYTES`, while Redis answers, after which the job fails.
 MAX_SENDS = 2
 
-#: Times the limit of unread results that results may take: jobs that were put before it was reached are answered too.
+#: Unread results may exceed their limit by this factor, because jobs put before it was reached are answered too.
 MAX_EXCESS = 2
 
-#: Most dead letters that are kept; the oldest go first.
+#: Most dead letters that are kept. The oldest are deleted first.
 MAX_DEAD_LETTERS = 10_000
 
-#: Most bytes of dead letters that are kept beside the oldest one; the oldest go first.
+#: Most bytes of dead letters that are kept in addition to the oldest one. The oldest are deleted first.
 MAX_DEAD_BYTES = 64 * 2**20
 
 _POLICY = re.compile(rb"^maxmemory_policy:(\S+)", re.MULTILINE)
@@ -76,11 +76,11 @@ class Consumer:
         self._sweep_fault = ""
 
     def leave(self) -> None:
-        """Let all jobs that this consumer holds wait again, for others."""
+        """Return all jobs of this consumer to the queue, for other consumers."""
         self._run(_RECLAIM, {"worker": self.name, "holds": (), "leaves": True})
 
     def eviction_policy(self) -> str:
-        """Return Redis's `maxmemory-policy`; "" where its rules do not let this user ask."""
+        """Return Redis's `maxmemory-policy`, or "" if this user of Redis has no permission to ask."""
         with suppress(Unavailable):
             if found := _POLICY.search(self.broker.execute("INFO", "memory")):
                 return found[1].decode(errors="replace")
@@ -95,13 +95,15 @@ class Consumer:
         takes_suspects: bool = False,
         max_jobs: int = MAX_TAKE_JOBS,
     ) -> list[Delivery]:
-        """Take waiting jobs, which this consumer holds until they are answered.
+        """Take waiting jobs. This consumer holds them until they are answered.
 
-        `room` has the number of texts that are wanted of each lane; lanes are read in the order of `LANES`, each for
-        `max_jobs` at most, and all for `MAX_TAKE_BYTES`; the last job may exceed texts and bytes. If there is no job,
-        wait `block_s` for one, `BLOCK_S` at most. With `takes_suspects`, a suspect comes before all others and alone,
-        and no more comes until it is answered. It must run alone: if this consumer dies meanwhile, only the suspect is
-        blamed. `more_suspects` says whether others wait.
+        `room` has the number of texts wanted from each lane. Lanes are read in the order of `LANES`; each gives at most
+        `max_jobs`, and all together about `MAX_TAKE_BYTES`. The last job may exceed the texts and the bytes. If there
+        is no job, wait for one for `block_s`, at most `BLOCK_S`.
+
+        With `takes_suspects`, a suspect comes alone, before all other jobs, and no job follows until it is answered.
+        The caller must run it alone, because only the suspect is blamed if this consumer dies. `more_suspects` is True
+        if other suspects wait.
         """
         wanted = [lane for lane in LANES if room.get(lane, 0) > 0]
         arguments = {
@@ -113,7 +115,7 @@ class Consumer:
             "head_bytes": HEAD_BYTES,
             "takes_suspects": takes_suspects,
         }
-        jobs = self._take(arguments)  # without room too: suspects may wait
+        jobs = self._take(arguments)  # also if there is no room, because suspects may wait
         if wanted and not jobs and block_s > 0:
             wait_s = max(0.001, min(block_s, BLOCK_S))
             markers = [self.keys.of_lane(lane, "wake") for lane in wanted]
@@ -127,15 +129,15 @@ class Consumer:
         return list(taken["jobs"])
 
     def notice(self, lane: str) -> "JobNotice":
-        """Return the notice of jobs in a lane."""
+        """Return an object that notices jobs in a lane."""
         return JobNotice(self.broker, self.keys.of_lane(lane, "wake"))
 
     # Hold
 
     def reclaim(self, holds: Collection[Delivery], looks_for_dead: bool = True) -> tuple[int, dict[str, int]]:
-        """Let jobs wait again that this consumer was given and does not hold, and jobs of dead workers, as suspects.
+        """Put back jobs that Redis gave this consumer and are not in `holds`, and the jobs of dead workers as suspects.
 
-        Returns the number of the former, and the number of each dead worker.
+        Returns the number of this consumer's jobs that were put back, and the number for each dead worker.
         """
         keys = [delivery.key for delivery in holds]
         arguments: dict[str, Any] = {"worker": self.name, "holds": keys, "leaves": False}
@@ -145,29 +147,32 @@ class Consumer:
         return found["own"], {one["worker"].decode(errors="replace"): one["jobs"] for one in found["dead"]}
 
     def start(self, jobs: Sequence[tuple[Delivery, str]]) -> list[bool]:
-        """Mark jobs whose status is kept, with their ids, as running; return for each whether it is still held."""
+        """Mark jobs as running. Return for each of them whether this consumer still holds it.
+
+        A job is given with the id in its bytes, and must be one whose status is kept.
+        """
         if not jobs:
             return []
         listed = [{"key": delivery.key, "id": job_id} for delivery, job_id in jobs]
         return list(self._run(_START, {"worker": self.name, "jobs": listed})["started"])
 
     def lost(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """Return those that are no longer this consumer's: cancelled, withdrawn, or waiting again."""
+        """Return the deliveries that this consumer no longer holds: they were cancelled, withdrawn or put back."""
         held = self.keys.held(self.name)
         commands = [("ZSCORE", held, delivery.key) for delivery in deliveries]
         scores = self.broker.pipeline(*commands) if commands else []
         return [delivery for delivery, score in zip(deliveries, scores, strict=True) if score is None]
 
     def give_back(self, deliveries: Sequence[Delivery]) -> None:
-        """Give jobs that are still this consumer's back to their lanes, where any consumer may take them."""
+        """Return jobs that this consumer still holds to their lanes, for any consumer."""
         self._run(_GIVE_BACK, {"worker": self.name, "jobs": [delivery.key for delivery in deliveries]})
 
     # Answer
 
     def reply(self, answers: Iterable[Answer], before_each: Callable[[], object] = lambda: None) -> int:
-        """Write replies and dead letters, the largest last; return how many jobs were still unanswered.
+        """Write replies and dead letters, large replies last; return the number of jobs that were still unanswered.
 
-        `before_each` is called before each group of at most `MAX_WRITE_BYTES`.
+        `before_each` is called before each group of answers, of at most `MAX_WRITE_BYTES`, is written.
         """
         num_written = size = 0
         groups: list[list[tuple[Answer, dict[str, Any]]]] = []
@@ -184,7 +189,7 @@ class Consumer:
         return num_written
 
     def _write(self, group: Sequence[tuple[Answer, dict[str, Any]]]) -> int:
-        """Write answers together; count a large reply that was sent in vain, unless Redis is away."""
+        """Write answers together. If Redis answers other commands, count a failed attempt to send a large reply."""
         arguments = {
             "result_ttl_s": self.result_ttl_s,
             "max_kept_bytes": MAX_EXCESS * self.max_unread_bytes,
@@ -207,7 +212,7 @@ class Consumer:
         return int(written)
 
     def check_sends(self, delivery: Delivery) -> None:
-        """Raise TooLarge if this consumer has sent the reply to the job in vain `MAX_SENDS` times."""
+        """Raise TooLarge if `MAX_SENDS` attempts of this consumer to send the reply to the job have failed."""
         if self._failed_sends[delivery.key] >= MAX_SENDS:
             raise TooLarge(
                 f"the reply was sent to Redis {MAX_SENDS} times and did not arrive: split the job, or give the worker "
@@ -215,9 +220,9 @@ class Consumer:
             )
 
     def sweep_unread(self) -> bool:
-        """Stop counting results that are no longer there; return True if more may be due to be looked at."""
+        """Stop counting results that are no longer there; return True if more results may need a look now."""
         (outcome,) = self.broker.run_many(_SWEEP, [ScriptCall([self.keys.root], {})])
-        fault = str(outcome) if isinstance(outcome, ShoalError) else ""  # must not keep a worker from its jobs
+        fault = str(outcome) if isinstance(outcome, ShoalError) else ""  # is logged only: the worker must go on
         if fault and fault != self._sweep_fault:
             log.warning("unread results are not looked at: %s", fault)
         self._sweep_fault = fault
@@ -228,7 +233,10 @@ class Consumer:
 
 
 class JobNotice:
-    """A read of the marker of a lane that ends once there is one, or after a second, and leaves it. For one thread."""
+    """A blocking read of a lane's marker. It ends when there is a marker, which stays, or after a second.
+
+    For one thread.
+    """
 
     def __init__(self, broker: Broker, marker: str):
         self._broker = broker
@@ -239,16 +247,16 @@ class JobNotice:
 
     @property
     def is_asked(self) -> bool:
-        """True from `ask` on, unless it failed."""
+        """True after `ask`, unless it failed."""
         return self._reading is not None
 
     @property
     def has_come(self) -> bool:
-        """True if the read has ended since it was asked."""
+        """True if the read that `ask` began has ended."""
         return self._reading is not None and self._reading.has_ended
 
     def ask(self) -> None:
-        """See that a job that waits, now or later, ends a read; after a failure, none is begun for `PAUSE_S`."""
+        """Begin a read, unless one is under way. After a failure, none is begun for `PAUSE_S`."""
         if self.is_asked and not self.has_come:
             return
         try:

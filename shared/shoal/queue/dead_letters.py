@@ -1,4 +1,4 @@
-"""Dead letters: jobs that could not be answered, for an operator to look at, retry or drop."""
+"""Dead letters: jobs that no worker could answer. An operator can list, retry or drop them."""
 
 import re
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ from shoal.errors import ShoalError, UnknownJob
 from shoal.queue import scripts
 from shoal.queue.producer import Producer
 
-#: Most bytes of the job, and of each other field, that a list has of a letter.
+#: Most bytes of the job, and of every other field of a letter, in a list.
 MAX_LISTED_BYTES = 4_096
 
-#: Most letters that Redis is asked for at a time.
+#: Most letters that one run of the script reads.
 LETTERS_AT_ONCE = 100
 
 _ID = re.compile(r"\d{1,19}-\d{1,19}")
@@ -29,9 +29,9 @@ _LIST = scripts.load("dead_letters")
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """The reason why a job could not be answered; once it is kept, also the bytes of the job and the letter's id.
+    """The reason why a job could not be answered. A letter read from Redis also has an id and the job's bytes.
 
-    `worker` had the job last. A list has only the beginning of the job's `size_bytes` in `data`.
+    `worker` had the job last. In a list of letters, `data` is only the beginning of the job, which has `size_bytes`.
     """
 
     reason: str
@@ -44,14 +44,14 @@ class DeadLetter:
     size_bytes: int = 0
 
     def fields(self, lane: str) -> dict[str, str]:
-        """Return the fields that are kept beside the bytes of a job of that lane."""
+        """Return the fields that are kept beside the bytes of the job, which was in `lane`."""
         about = {"reason": self.reason, "lane": lane, "deliveries": str(self.deliveries)}
         texts = about | {"traceback": self.traceback, "worker": self.worker}
         return {name: text.encode(errors="replace").decode() for name, text in texts.items()}
 
     @classmethod
     def read(cls, entry: bytes, fields: Mapping[str, bytes], size_bytes: int) -> Self:
-        """Return the letter in an entry of the stream."""
+        """Return the letter in an entry of the stream; `entry` is the entry's id."""
         count = fields.get("deliveries", b"")
         return cls(
             _text(fields, "reason"),
@@ -66,7 +66,7 @@ class DeadLetter:
 
     @property
     def time_s(self) -> float:
-        """Return when it was kept, in Unix seconds."""
+        """Return the Unix time at which the letter was written, in seconds."""
         return int(self.id.partition("-")[0]) / 1000
 
     @property
@@ -75,11 +75,11 @@ class DeadLetter:
         return blake2b(self.id.encode() + self.data, digest_size=12).hexdigest()
 
     def outline(self) -> Outline:
-        """Return the outline of the job, also if only its beginning is here."""
+        """Return the outline of the job, even if `data` is only its beginning."""
         return Outline.read(self.data)
 
     def job(self) -> Job | None:
-        """Return the job; None if its bytes cannot be read, or are not all here."""
+        """Return the job, or None if its bytes cannot be read or `data` is only their beginning."""
         try:
             return operations.unpack(self.data)
         except ShoalError:
@@ -108,7 +108,7 @@ class DeadLetters:
         return letters
 
     async def get(self, letter_id: str) -> DeadLetter:
-        """Return one letter. Raises UnknownJob."""
+        """Return the letter with this id. Raises UnknownJob."""
         if _ID.fullmatch(letter_id):
             for entry, values in await self._commands.execute("XRANGE", self._key, letter_id, letter_id):
                 names = [name.decode(errors="replace") for name in values[::2]]
@@ -117,10 +117,10 @@ class DeadLetters:
         raise UnknownJob(f"no dead letter {excerpt(letter_id)}: it was retried or dropped, or its id is not right")
 
     async def retry(self, letter_id: str) -> str:
-        """Put the job again, without its deadline, and return the new id by which its result can be fetched.
+        """Put the job again, without its deadline; return its new id, by which the result can be fetched.
 
-        The same letter gives the same id, so retries at the same time put one job.
-        Raises UnknownJob, Overloaded, or the error that keeps the job from being read: then it can only be dropped.
+        The same letter always gives the same id, so two retries at once put one job. Raises UnknownJob, Overloaded, or
+        a ShoalError if the job cannot be read. Such a letter can only be dropped.
         """
         letter = await self.get(letter_id)
         job = replace(

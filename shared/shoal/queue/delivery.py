@@ -1,4 +1,4 @@
-"""A job as a worker gets it out of its lane, and the end of it as it is written to Redis."""
+"""A job as a worker gets it from its lane, and the answer that the worker writes to Redis."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ from shoal.errors import TooLarge
 from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.lane import MAX_PUT_BYTES
 
-#: All that is read of a job that is too large, in bytes.
+#: Bytes that are read of a too large job.
 HEAD_BYTES = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One job as it came out of its lane: still bytes, and held by a worker until it is answered.
+    """One job as it came out of its lane. The job is still packed, and a worker holds it until it is answered.
 
-    `key` is the id under which the job was put, or a number after "+" if it was pushed without a script. `put_ms` is
-    in Unix milliseconds. `deaths` counts the workers that died while they held the job; `died` is the last of them. A
-    job that is too large has only its beginning in `data`.
+    `key` is the id under which the job was put, or "+" and a number if it was pushed without a script. `put_ms` is
+    in Unix milliseconds. `deaths` counts the workers that died while they held the job; `died` is the last of them. If
+    the job is too large, `data` is only its beginning.
     """
 
     lane: str
@@ -39,7 +39,7 @@ class Delivery:
 
     @classmethod
     def read(cls, worker: str, job: Mapping[str, Any]) -> Self:
-        """Return the delivery to the worker of a job that the script has returned."""
+        """Return the delivery of a job to a worker; `job` is one element of the answer of the script `take`."""
         return cls(
             job["lane"].decode(),
             job["key"].decode(),
@@ -55,13 +55,10 @@ class Delivery:
         )
 
     def job(self) -> Job:
-        """Return the job. Raises the ShoalError that says why its bytes cannot be read."""
-        return operations.unpack(self.data, self.put_ms / 1000, self.reply_to)
-
-    def check_size(self) -> None:
-        """Raise TooLarge for a job of more than `MAX_PUT_BYTES`."""
+        """Return the job. Raises TooLarge for more than `MAX_PUT_BYTES`, and errors of `operations.unpack`."""
         if self.size_bytes > MAX_PUT_BYTES:
             raise TooLarge(f"the job has {self.size_bytes:,} bytes and may have {MAX_PUT_BYTES:,}: split it")
+        return operations.unpack(self.data, self.put_ms / 1000, self.reply_to)
 
     @property
     def put_as(self) -> str | None:
@@ -74,13 +71,13 @@ class Delivery:
         return self.deaths > 0
 
     def queued_s(self, now: float) -> float:
-        """Return the seconds from when Redis took the job in until `now`, in Unix seconds."""
+        """Return the seconds from the put of the job until `now`, in Unix seconds."""
         return max(0.0, now - self.put_ms / 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The end of a delivery: the reply, if one can be sent, and where it goes; and the dead letter, if one is kept."""
+    """The end of a delivery: a reply, if one can be sent, and its address; and a dead letter, if one is kept."""
 
     delivery: Delivery
     reply: Reply | None = None
@@ -88,7 +85,7 @@ class Answer:
     letter: DeadLetter | None = None
 
     def fields(self, max_reply_bytes: int) -> dict[str, Any]:
-        """Return the answer as the script takes it; a larger reply becomes the error TooLarge."""
+        """Return the answer as an argument of the script `answer`. A too large reply becomes the error TooLarge."""
         delivery = self.delivery
         fields: dict[str, Any] = {"worker": delivery.worker, "key": delivery.key}
         if self.letter:

@@ -1,6 +1,6 @@
-"""The dispatcher: jobs of many tasks go to Redis in one round trip, and one task receives all replies.
+"""The dispatcher puts the jobs of many tasks in one round trip, and one task of it receives all replies.
 
-With a round trip and a connection of its own for every request, the same two cores answer a third as many.
+If every request had its own round trip and connection, the same two cores would answer a third as many requests.
 """
 
 import asyncio
@@ -18,17 +18,17 @@ from shoal.process import logs
 from shoal.queue.lane import PackedJobs, few_of_each_client
 from shoal.queue.producer import Producer
 
-#: Time for which Redis may be away before the callers that wait for a reply are told.
+#: Seconds for which Redis may be away before callers that wait for a reply get an error.
 GRACE_S = 0.8
 
-#: Time after which a caller looks for a result by itself: a note is lost with a Redis that fails.
+#: Seconds after which a caller looks for a result without a note, because a Redis that fails loses notes.
 LOOK_AGAIN_S = 2.0
 
-#: Time that the receiver waits before it tries Redis again.
+#: Seconds that the receiver waits before it tries Redis again.
 RETRY_S = 0.1
 
-#: Most bytes of jobs that are put with other callers' jobs. Jobs of one put are accepted when the last of them has
-#: arrived, so larger ones would delay the others.
+#: Most bytes of a put that is made together with other callers' puts. Redis accepts puts of one round trip when the
+#: last one has arrived, so a larger put would delay the others.
 MAX_TOGETHER_BYTES = 65_536
 
 T = TypeVar("T")
@@ -37,9 +37,9 @@ _log = logging.getLogger("shoal.queue.dispatcher")
 
 
 class Pending(Generic[T]):
-    """A result on its way, for any number of tasks; `put_id` is the id of its job once that is in its lane.
+    """A result for which any number of tasks can wait. `put_id` is the id of its job once the job is in its lane.
 
-    A reply must be of the `fingerprint`, if the job names one.
+    If the job names a `fingerprint`, the reply must come from the model with this fingerprint.
     """
 
     __slots__ = ("_is_settled", "_outcome", "_waiting", "fingerprint", "put_id")
@@ -52,22 +52,22 @@ class Pending(Generic[T]):
         self._outcome: T | ShoalError
 
     def settle(self, outcome: T | ShoalError) -> None:
-        """Wake all tasks that wait, with the result or with the error to raise."""
+        """Wake all tasks that wait. They return the result or raise the error."""
         self._outcome, self._is_settled = outcome, True
         for waiter in self._waiting:
-            if not waiter.done():  # by its cancellation
+            if not waiter.done():  # a cancelled task's waiter is done
                 waiter.set_result(None)
 
     def done(self) -> bool:
-        """Return True once it is settled."""
+        """Return True if the result or an error is here."""
         return self._is_settled
 
     def error(self) -> ShoalError | None:
-        """Return the error that it was settled with, if it was."""
+        """Return the error, if an error is here."""
         return self._outcome if self._is_settled and isinstance(self._outcome, ShoalError) else None
 
     async def result(self, timeout_s: float) -> T:
-        """Return the result. Raises the error that it was settled with, or TimeoutError."""
+        """Wait for the result and return it. Raises the error that came in its place, or TimeoutError."""
         if not self._is_settled:
             loop = asyncio.get_running_loop()
             waiter = loop.create_future()
@@ -89,9 +89,9 @@ def _time_out(waiter: asyncio.Future[None]) -> None:
 
 
 class Dispatcher:
-    """The jobs that wait for replies at one address, and the task `receiver`, which receives them from now on.
+    """The jobs that wait for replies at one address, and the task `receiver`, which receives the replies.
 
-    Jobs are put and withdrawn by tasks of the dispatcher's own: the task that asked may be cancelled at any moment.
+    The dispatcher's own tasks put and withdraw jobs, because the task that asks may be cancelled at any moment.
     """
 
     def __init__(self, producer: Producer):
@@ -108,7 +108,10 @@ class Dispatcher:
     def call(
         self, lane: str, jobs: Sequence[Job], client: str = "", timeout_s: float | None = None
     ) -> list[Pending[Reply]]:
-        """Send the client's jobs, all or none; return their replies to come, in order, or the error of the put."""
+        """Send the client's jobs, all or none; return the pending reply to each, in order. Does not wait.
+
+        An error of the put settles all of them.
+        """
         pending = [Pending[Reply](job.fingerprint) for job in jobs]
         self._pending.update(zip((job.id for job in jobs), pending, strict=True))
         try:
@@ -128,14 +131,14 @@ class Dispatcher:
         return pending
 
     def forget(self, jobs: Sequence[Job]) -> None:
-        """Drop interest in the jobs' replies; jobs that are not answered yet are withdrawn."""
+        """Ignore the replies to the jobs from now on, and withdraw jobs that are not answered yet."""
         dropped = [self._pending.pop(job.id, None) for job in jobs]
         job_ids = [pending.put_id for pending in dropped if pending is not None and pending.put_id is not None]
-        if job_ids:  # a put that is under way withdraws the others
+        if job_ids:  # `_put` withdraws a job that is being put now
             self._start(self._withdraw(job_ids))
 
     async def wait_result(self, job_id: str, timeout_s: float) -> Reply | None:
-        """Return the reply to a submitted job; None if it takes over `timeout_s`. Raises UnknownJob and Unavailable."""
+        """Return the reply to a submitted job, or None after `timeout_s`. Raises UnknownJob and Unavailable."""
         until = time.monotonic() + timeout_s
         reply = await self._producer.read_result(job_id)
         while reply is None and (left_s := until - time.monotonic()) > 0:
@@ -155,7 +158,7 @@ class Dispatcher:
         return reply
 
     async def close(self) -> None:
-        """End the tasks, once unanswered jobs are withdrawn; a task that waits gets Unavailable."""
+        """Withdraw unanswered jobs, then end all tasks. Tasks that wait for a reply get Unavailable."""
         self._is_closed = True
         self._start(self._withdraw(self._settle_all(closed())))
         while self._tasks:
@@ -185,7 +188,7 @@ class Dispatcher:
             self._is_sending = False
 
     async def _put(self, puts: Sequence[PackedJobs]) -> None:
-        """Put the jobs that are still wanted, and note that they are; settle those that are refused."""
+        """Make the puts that a caller still wants, record the ids of their jobs, and settle refused jobs."""
         puts = [put for put in puts if any(job.id in self._pending for job in put.jobs)]
         if not puts:
             return
@@ -201,12 +204,12 @@ class Dispatcher:
             for job, put_id in zip(put.jobs, outcome, strict=True):
                 if pending := self._pending.get(job.id):
                     pending.put_id = put_id
-                elif put_id is not None:  # forgotten meanwhile, or answered already: then it is no longer there
+                elif put_id is not None:  # forgotten meanwhile; or answered already, and then `withdraw` does nothing
                     abandoned.append(put_id)
         await self._withdraw(abandoned)
 
     async def _withdraw(self, job_ids: Sequence[str]) -> None:
-        with suppress(ShoalError):  # then they are computed without need, or expire
+        with suppress(ShoalError):  # workers then compute these jobs in vain, or drop them at their deadlines
             await self._producer.withdraw(job_ids)
 
     # The receiver
@@ -233,7 +236,7 @@ class Dispatcher:
                     self._settle_all(error, known)
                 await asyncio.sleep(RETRY_S)
                 if is_away:
-                    known = {*self._pending, *self._watched}  # when this fails, Redis may answer those that come later
+                    known = {*self._pending, *self._watched}  # only these get an error of the next read
                 continue
             if is_away:
                 _log.info("Redis answers again")
@@ -245,14 +248,14 @@ class Dispatcher:
                 self._note(job_id, None)
 
     def _report(self, error: Exception) -> None:
-        """Log an unforeseen error without its message, which could hold a text, and tell all callers that wait."""
+        """Log an unforeseen error without its message, which could contain a text, and fail all callers that wait."""
         _log.error("the dispatcher goes on after an error: %s", logs.places(error))
         self._settle_all(Internal("the client failed in an unforeseen way; its log has the traceback"))
 
     # Callers that wait
 
     def _note(self, job_id: str, outcome: ShoalError | None) -> None:
-        """Wake the callers that wait for the result of the job, or have them raise the error."""
+        """Wake callers that wait for the job's result. They look for it, or raise `outcome` if it is an error."""
         for note in self._watched.pop(job_id, []):
             note.settle(outcome)
 
@@ -262,11 +265,14 @@ class Dispatcher:
                 pending.settle(error)
 
     def _settle_all(self, error: ShoalError, known: Collection[str] | None = None) -> list[str]:
-        """Have callers that wait, all or those of the `known` jobs, raise the error; return ids of unanswered jobs."""
+        """Make callers raise the error, all or only callers that wait for `known` jobs.
+
+        Returns the ids of these jobs in their lanes.
+        """
         put_ids = []
         for job_id in list(self._pending) if known is None else known:
             if pending := self._pending.pop(job_id, None):
-                if pending.put_id is not None:  # else the put withdraws the job
+                if pending.put_id is not None:  # else `_put` withdraws the job
                     put_ids.append(pending.put_id)
                 pending.settle(error)
         for job_id in list(self._watched) if known is None else known:
@@ -275,5 +281,5 @@ class Dispatcher:
 
 
 def closed() -> Unavailable:
-    """Return the error of callers that wait while the client is closed."""
+    """Return the error for callers that wait when the client is closed."""
     return Unavailable("the client was closed while this waited: make a new one")

@@ -1,4 +1,4 @@
-"""A lane: its limits and load, jobs on their way into it, and the refusal of those for which it has no room."""
+"""A lane: its limits, its load, the jobs to put into it, and the errors that refuse jobs if it has no room."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,29 +10,29 @@ from shoal.contract.jobs import Job
 from shoal.errors import InvalidRequest, Overloaded, TooLarge
 from shoal.settings import DEFAULTS, Settings
 
-#: Most bytes of the jobs of one put, and so of a job: Redis serves no other client while it reads and copies them.
+#: Most bytes of the jobs in one put, and so of one job. Redis serves no other client while it copies them.
 MAX_PUT_BYTES = 32 * 2**20
 
 #: Longest `retry_after_s` of a refusal.
 MAX_RETRY_S = 60
 
-#: Longest name of a client: it is kept with each of its jobs.
+#: Most bytes of a client's name, which is kept with each of the client's jobs.
 MAX_CLIENT_BYTES = 256
 
-#: Most jobs, and most bytes, of several puts that one run of the script makes: Redis serves no other client for some 4
-#: ms then.
+#: Most jobs, and most bytes, of puts that are joined for one run of the script. Redis serves no other client during the
+#: run, some 4 ms.
 MAX_JOINED_JOBS, MAX_JOINED_BYTES = 256, 2**18
 
 #: Most puts of a client that are made in one round trip.
 MAX_PUTS_OF_CLIENT = 16
 
-#: The variable of the setting that limits the jobs of a lane, their texts, and their bytes.
+#: The settings that limit a lane's jobs, their texts and their bytes.
 _SETTINGS = {"jobs": "SHOAL_MAX_BACKLOG", "texts": "SHOAL_MAX_BACKLOG_TEXTS", "bytes": "SHOAL_MAX_BACKLOG_MB"}
 
 
 @dataclass(frozen=True, slots=True)
 class LaneLimits:
-    """The most unanswered jobs, texts and bytes of a lane; and the most bytes of unread results, in all lanes."""
+    """The most unanswered jobs, texts and bytes of one lane, and the most bytes of unread results of all lanes."""
 
     max_jobs: int = DEFAULTS.max_backlog
     max_texts: int = DEFAULTS.max_backlog_texts
@@ -41,7 +41,7 @@ class LaneLimits:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """Return the limits that the settings set."""
+        """Return the limits in the settings."""
         return cls(
             settings.max_backlog,
             settings.max_backlog_texts,
@@ -50,13 +50,13 @@ class LaneLimits:
         )
 
     def to_map(self) -> dict[str, int]:
-        """Return the limits as workers announce them, for all producers."""
+        """Return the limits as workers announce them to all producers."""
         return asdict(self) | {"max_put_bytes": MAX_PUT_BYTES}
 
 
 @dataclass(frozen=True, slots=True)
 class LaneLoad:
-    """The unanswered jobs that a lane holds, and the time since the first of them was put."""
+    """The number of a lane's unanswered jobs, of their texts and bytes, and the time since the oldest job was put."""
 
     num_jobs: int
     num_texts: int
@@ -64,14 +64,14 @@ class LaneLoad:
     oldest_age_s: float = 0.0
 
     def fill(self, limits: LaneLimits) -> float:
-        """Return the share that is taken of the limit on jobs, texts or bytes, whichever is the largest."""
+        """Return the largest of three shares: jobs, texts and bytes, each divided by its limit."""
         return max(
             self.num_jobs / limits.max_jobs, self.num_texts / limits.max_texts, self.num_bytes / limits.max_bytes
         )
 
 
 class UnreadLoad(NamedTuple):
-    """The number of results that were not read, and their bytes, with their keys and idempotency keys."""
+    """The number of unread results, and the bytes of unread results and idempotency keys."""
 
     num_results: int
     num_bytes: int
@@ -79,10 +79,10 @@ class UnreadLoad(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PackedJobs:
-    """The jobs of one client for one lane, and their bytes: packed by the caller, so that a bad text fails at once.
+    """Jobs of one client for one lane, with their packed bytes.
 
-    Replies go to the address `reply_to`, or to results. `once` has an idempotency `key`, its `owner` and the `digest`
-    of its job.
+    Replies go to the address `reply_to`; without it, each becomes the result of its job. `once` has an idempotency
+    `key`, the `owner` of the key and the `digest` of the job.
     """
 
     lane: str
@@ -101,7 +101,7 @@ class PackedJobs:
         client: str = "",
         timeout_s: float | None = None,
     ) -> Self:
-        """Return the jobs packed, of the current trace. Raises InvalidText, and InvalidRequest for a long name."""
+        """Return the packed jobs, with the current trace. Raises InvalidText, or InvalidRequest for a long `client`."""
         if (num_bytes := len(client.encode())) > MAX_CLIENT_BYTES:
             raise InvalidRequest(f"the name of the client has {num_bytes:,} bytes, and at most {MAX_CLIENT_BYTES} fit")
         trace = traceparent.current()
@@ -109,7 +109,7 @@ class PackedJobs:
 
     @classmethod
     def join(cls, puts: Sequence[Self]) -> Self:
-        """Return puts of one group of `group_puts` as one."""
+        """Return the puts of one group that `group_puts` has made as one put."""
         if len(puts) == 1:
             return puts[0]
         jobs = [job for put in puts for job in put.jobs]
@@ -118,16 +118,16 @@ class PackedJobs:
 
     @property
     def is_plain(self) -> bool:
-        """Return True if nothing is kept of the jobs once they are answered."""
+        """Return True if Redis keeps nothing of the jobs once they are answered."""
         return self.once is None and all(self.reply_to or job.reply_to for job in self.jobs)
 
     @property
     def num_bytes(self) -> int:
-        """Return the size of all jobs."""
+        """Return the size of all packed jobs."""
         return sum(map(len, self.data))
 
     def arguments(self) -> dict[str, Any]:
-        """Return the put as the script takes it."""
+        """Return the arguments of the script `put`."""
         jobs = [
             {"id": job.id, "job": data, "texts": job.num_lane_texts, "reply_to": self.reply_to or job.reply_to}
             for job, data in zip(self.jobs, self.data, strict=True)
@@ -137,7 +137,10 @@ class PackedJobs:
 
 
 def few_of_each_client(puts: Sequence[PackedJobs]) -> tuple[list[PackedJobs], list[PackedJobs]]:
-    """Return the puts to make now, first of clients with few, so that none waits for one with many; and the others."""
+    """Return the puts to make now, at most `MAX_PUTS_OF_CLIENT` of each client, and the puts to make later.
+
+    Clients with few puts go first, so that they do not wait for clients with many.
+    """
     of_client: dict[str, list[PackedJobs]] = {}
     for put in puts:
         of_client.setdefault(put.client, []).append(put)
@@ -147,7 +150,7 @@ def few_of_each_client(puts: Sequence[PackedJobs]) -> tuple[list[PackedJobs], li
 
 
 def group_puts(puts: Sequence[PackedJobs]) -> list[list[PackedJobs]]:
-    """Return the puts in groups, in order: single puts, or plain ones that one run of the script can make."""
+    """Return the puts in groups, in order: each group is a single put, or plain puts that `join` can make one."""
     groups: list[list[PackedJobs]] = []
     num_jobs = num_bytes = 0
     for put in puts:
@@ -163,7 +166,7 @@ def group_puts(puts: Sequence[PackedJobs]) -> list[list[PackedJobs]]:
 
 
 def too_large(put: PackedJobs, refusal: Mapping[str, Any]) -> TooLarge:
-    """Return the refusal of jobs that not even an empty lane takes together, from the script's words."""
+    """Return the error of a put for which even an empty lane has no room; `refusal` is the script's answer."""
     exceeded = refusal["exceeded"].decode()
     is_of_chunks = exceeded == "texts" and any(job.options.chunk_tokens is not None for job in put.jobs)
     chunks = ", chunks counted," if is_of_chunks else ""
@@ -177,7 +180,10 @@ def too_large(put: PackedJobs, refusal: Mapping[str, Any]) -> TooLarge:
 
 
 def overloaded(lane: str, load: Mapping[str, Any], texts_per_s: float) -> Overloaded:
-    """Return the refusal of jobs for which a lane has no room; `texts_per_s` is the pool's speed, 0 without workers."""
+    """Return the error of a put for which a lane has no room now; `load` is the script's answer.
+
+    `texts_per_s` is the speed of all workers together, 0 without workers.
+    """
     held = load[load["exceeded"].decode()]
     excess = max(0.0, load["own"] + load["asked"] - load["most"]) / max(held, 1)
     wait_s = excess * load["texts"] / texts_per_s if texts_per_s else MAX_RETRY_S
@@ -190,7 +196,7 @@ def overloaded(lane: str, load: Mapping[str, Any], texts_per_s: float) -> Overlo
 
 
 def too_much_unread(unread: Mapping[str, Any]) -> Overloaded:
-    """Return the refusal of jobs of a client that has too much unread, from the script's words."""
+    """Return the error of a put whose client has too many unread bytes; `unread` is the script's answer."""
     return Overloaded(
         f"the client has {unread['client_bytes']:,} bytes of results that were not read and of idempotency keys, and "
         f"may have less than {unread['most']:,} (SHOAL_MAX_RESULT_MB): fetch results, then submit again",

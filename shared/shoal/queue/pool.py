@@ -1,4 +1,4 @@
-"""The workers of a pool: each announces itself, and every process can read which are alive and what they serve."""
+"""The workers of a pool. Each announces itself, and every process can read who is alive and what each serves."""
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -13,33 +13,34 @@ from shoal.contract.keys import Keys
 from shoal.errors import Overloaded, ShoalError
 from shoal.queue import scripts
 
-#: Time for which a worker counts as alive after its last heartbeat.
+#: Seconds for which a worker counts as alive after its last heartbeat.
 ALIVE_S = 3.0
 
 #: States of workers whose pool answers jobs. A worker that is asleep is started by the first job: `shoal host` does it.
 ANSWERING = ("ready", "asleep")
 
-#: Redis keeps the contents of a heartbeat for this many times `ALIVE_S`: they are written less often than the sign that
-#: the worker is alive.
+#: Redis keeps the contents of a heartbeat for this many times `ALIVE_S`, because workers write them less often than
+#: they announce that they are alive.
 _KEPT_FOR = 5
 
-#: Most bytes of a heartbeat, and most values in its arrays and maps: ten times what a thousand indexes take.
+#: Most bytes of a heartbeat, and most values in its arrays and maps: ten times what a thousand indexes need.
 MAX_BYTES, MAX_VALUES = 2**22, 2**18
 
 _ANNOUNCE = scripts.load("announce")
 
 
 class Membership(NamedTuple):
-    """The id of a group of workers that share processors, and the name of one worker there."""
+    """The id of a group of workers that share processors, and the name of one worker in the group."""
 
     group: str
     name: str
 
 
 class Announced(NamedTuple):
-    """The answer of Redis to a worker: whether it has the contents of its heartbeat, and who shares its processors.
+    """The answer to a worker's announcement.
 
-    `sharing` has the names of the `num_sharing` workers, unless the worker knows as many.
+    `has_about` says whether Redis has the contents of the worker's heartbeat; `num_sharing`, how many workers share its
+    processors. `sharing` has their names if the worker does not know as many names.
     """
 
     has_about: bool
@@ -48,7 +49,7 @@ class Announced(NamedTuple):
 
 
 class AsyncPool:
-    """The workers of one pool, as its clients see them."""
+    """The living workers of one pool, for clients."""
 
     def __init__(self, commands: AsyncBroker, keys: Keys):
         self._commands = commands
@@ -64,7 +65,7 @@ class AsyncPool:
         return await self._heartbeats(sorted(await self.alive()))
 
     async def first_heartbeats(self) -> dict[str, dict[str, Any]]:
-        """Return for each living worker the heartbeat that was read first: for fields that a worker never changes."""
+        """Return the first heartbeat that was read of each living worker. Use it for fields that never change."""
         ids = await self.alive()
         new = await self._heartbeats(sorted(ids - self._first.keys()))
         for worker_id in self._first.keys() - ids:
@@ -73,7 +74,7 @@ class AsyncPool:
         return {worker_id: about for worker_id in sorted(ids) if (about := self._first.get(worker_id)) is not None}
 
     async def texts_per_s(self) -> float:
-        """Return the texts per second of all living workers, as they measured it lately."""
+        """Return the sum of the texts per second that the living workers have measured lately."""
         return sum(float(about.get("texts_per_s", 0.0)) for about in (await self.workers()).values())
 
     async def _heartbeats(self, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -81,7 +82,7 @@ class AsyncPool:
 
 
 class Pool:
-    """The workers of one pool, as they announce themselves and see each other. Thread-safe."""
+    """The living workers of one pool, for workers, which also announce themselves here. Thread-safe."""
 
     def __init__(self, broker: Broker, keys: Keys, alive_s: float = ALIVE_S):
         self.broker = broker
@@ -108,10 +109,10 @@ class Pool:
         membership: Membership | None = None,
         num_known: int = 0,
     ) -> Announced:
-        """Announce that the worker is alive, with or without the contents of its heartbeat.
+        """Announce that the worker is alive, with the contents `about` of its heartbeat or without.
 
-        The `limits` there, and the scripts, are kept for programs that put jobs. `num_known` is the number of workers
-        of its group whose names the worker knows.
+        With `about`, Redis also gets its `limits` and the scripts, for programs that put jobs. `num_known` is the
+        number of names that the worker knows of its group.
         """
         alive_ms = int(self.alive_s * 1000)
         arguments: dict[str, Any] = {"worker": worker_id, "alive_ms": alive_ms, "kept_ms": _KEPT_FOR * alive_ms}
@@ -125,13 +126,13 @@ class Pool:
         found = self.broker.run(_ANNOUNCE, [self.keys.root], arguments)
         if about is not None and not found["has_scripts"]:
             texts = [part for script in scripts.PUBLISHED.items() for part in script]
-            with suppress(Overloaded):  # it is tried again with the next heartbeat
+            with suppress(Overloaded):  # the next heartbeat tries again
                 self.broker.execute("HSET", self.keys.scripts, *texts)
         sharing = found.get("sharing")
-        return Announced(found["has_about"], found["num_sharing"], None if sharing is None else _words(sharing))
+        return Announced(found["has_about"], found["num_sharing"], None if sharing is None else _decoded(sharing))
 
     def leave(self, worker_id: str, membership: Membership | None = None) -> None:
-        """Take a worker off the lists."""
+        """Remove a worker from the lists of living workers."""
         commands = [("ZREM", self.keys.alive, worker_id), ("DEL", self.keys.worker(worker_id))]
         if membership:
             commands.append(("ZREM", self.keys.processors(membership.group), membership.name))
@@ -142,42 +143,42 @@ class Pool:
         return {worker_id: about for worker_id, about in self.workers().items() if about.get("state") in ANSWERING}
 
     def own_ready(self, pids: Collection[int]) -> dict[str, dict[str, Any]]:
-        """Return the workers of `ready` that are these processes of this machine."""
+        """Return the workers of `ready` that run on this machine as one of the processes `pids`."""
         host = gethostname()
         return {n: about for n, about in self.ready().items() if about.get("host") == host and about.get("pid") in pids}
 
 
 def _ask_living(key: str) -> tuple[tuple[Any, ...], ...]:
-    return ("TIME",), ("ZRANGE", key, 0, -1, "WITHSCORES")  # no script: for Redis, it writes each of its keys
+    return ("TIME",), ("ZRANGE", key, 0, -1, "WITHSCORES")  # no script: a script needs permission to write its keys
 
 
 def _living(time: tuple[bytes, bytes], members: Sequence[bytes]) -> set[str]:
     now_ms = 1_000 * int(time[0]) + int(time[1]) // 1_000
     pairs = zip(members[::2], members[1::2], strict=True)
-    return set(_words([name for name, until in pairs if float(until) > now_ms]))
+    return set(_decoded([name for name, until in pairs if float(until) > now_ms]))
 
 
 def _read_all(ids: Sequence[str], beats: Sequence[bytes | None]) -> dict[str, dict[str, Any]]:
     return {worker_id: _read(beat) for worker_id, beat in zip(ids, beats, strict=True) if beat is not None}
 
 
-def _words(members: Sequence[bytes]) -> tuple[str, ...]:
+def _decoded(members: Sequence[bytes]) -> tuple[str, ...]:
     return tuple(member.decode(errors="replace") for member in members)
 
 
 def _read(beat: bytes) -> dict[str, Any]:
-    """Return the contents of a heartbeat; an empty map if it is not of the documented shape, or too large."""
+    """Return the contents of a heartbeat, or an empty map if it is too large or has not the documented shape."""
     if len(beat) > MAX_BYTES:
         return {}
     try:
-        about = wire.unpack(beat, MAX_VALUES if len(beat) > MAX_VALUES else None)  # a value has a byte at least
+        about = wire.unpack(beat, MAX_VALUES if len(beat) > MAX_VALUES else None)  # each value needs a byte
     except ShoalError:
         return {}
     return about if _is_sound(about) else {}
 
 
 def _is_sound(about: dict[str, Any]) -> bool:
-    """Return True if JSON can hold it, and every field that readers calculate with or look into is of its type."""
+    """Return True if JSON can represent `about`, and every field that readers use by its type has this type."""
     indexes, errors, counters = (about.get(name, {}) for name in ("indexes", "index_errors", "counters"))
     try:
         for name in ("waits", "batches"):

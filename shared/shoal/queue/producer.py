@@ -1,4 +1,4 @@
-"""The producer's end of the queue: putting jobs, reading replies, taking jobs back (docs/protocol.md has the keys)."""
+"""The producer's end of the queue: it puts jobs, reads replies and withdraws jobs (docs/protocol.md has the keys)."""
 
 import time
 from collections.abc import Sequence
@@ -28,24 +28,24 @@ from shoal.queue.lane import (
 )
 from shoal.queue.pool import AsyncPool
 
-#: Time for which a measured rate of the pool is used again, in seconds: workers announce their rates no more often.
+#: Seconds for which a known speed of the pool is used again. Workers announce their speeds no more often.
 SPEED_KNOWN_S = 5.0
 
-#: Most replies fetched at a time.
+#: Most replies that one read fetches.
 REPLIES_AT_ONCE = 1_000
 
-#: Replies fetched by the first read. Each read sets the number for the next one by the sizes that it found.
+#: Most replies that the first read fetches. Each read sets the number for the next read by the sizes of its replies.
 FIRST_REPLIES = 100
 
-#: Bytes of replies that a read is meant to fetch. Redis serves no other client while it copies them, and none of them
-#: is delivered before all have come.
+#: Bytes of replies that a read should fetch. Redis serves no other client while it copies them, and no reply is
+#: delivered before all have come.
 READ_BYTES = 2**20
 
-#: Replies are read from here, and deleted once they are read: after a failover to a Redis whose clock is behind, new
-#: ids may be lower than those that were read.
+#: Every read begins at this id and first deletes the entries of the read before. It does not begin at the last id that
+#: was read: after a failover to a Redis whose clock is behind, new entries may have lower ids.
 _BEGINNING = b"0"
 
-#: Field of an entry that is not a reply but a note: its value is the id of a job whose result is ready.
+#: Field of an entry that is a note in place of a reply: its value is the id of a job whose result is ready.
 _ANSWERED = b"answered"
 
 _PUT, _CANCEL = scripts.PUT, scripts.CANCEL
@@ -53,7 +53,7 @@ _WITHDRAW, _READ, _WATCH = scripts.load("withdraw"), scripts.load("read"), scrip
 
 
 class Producer:
-    """The lanes, results and records of a pool, for programs that put jobs. Every method raises Unavailable."""
+    """The lanes, results and records of a pool, as programs that put jobs use them. Every method raises Unavailable."""
 
     def __init__(self, commands: AsyncBroker, keys: Keys, result_ttl_s: int = 3_600):
         self.keys = keys
@@ -71,15 +71,15 @@ class Producer:
     # Put
 
     async def put(self, lane: str, jobs: Sequence[Job], client: str = "") -> None:
-        """Add the client's jobs to the lane, all or none; to put a job again does nothing. Raises Overloaded."""
+        """Add the client's jobs to the lane, all or none, except jobs that are there already. Raises Overloaded."""
         (outcome,) = await self._put(PackedJobs.pack(lane, jobs, client=client))
         if isinstance(outcome, ShoalError):
             raise outcome
 
     async def put_once(self, lane: str, job: Job, idempotency_key: str, owner: str = "", client: str = "") -> str:
-        """Add the job unless its owner put one with the same key within a day; return the id of this or that job.
+        """Add the job, unless the owner has used the key in the last day; return the id of the job that used it first.
 
-        Raises Overloaded, and InvalidRequest if that job asked something else.
+        Raises Overloaded, and InvalidRequest if the first job asked something else.
         """
         once = {"key": idempotency_key, "owner": owner, "digest": job.digest()}
         put = replace(PackedJobs.pack(lane, [job], client=client or owner), once=once)
@@ -89,10 +89,10 @@ class Producer:
         return bytes(outcome["id"]).decode() if outcome["status"] == b"known" else job.id
 
     async def put_many(self, puts: Sequence[PackedJobs]) -> list[list[str | None] | ShoalError]:
-        """Make several puts in one round trip, each accepted or refused by itself.
+        """Make several puts in one round trip. Each is accepted or refused by itself.
 
-        One run of the script makes a group of them, or one by one if it refuses them together. Returns for each put the
-        ids of its jobs, with None for a job that was there already; or its error, as Overloaded or TooLarge.
+        One run of the script makes a whole group of puts. If it refuses the group, a second round trip makes them one
+        by one. Returns for each put the ids of its jobs, with None for a job that was there already, or its error.
         """
         groups = group_puts(puts)
         outcomes: list[list[str | None] | ShoalError] = []
@@ -102,29 +102,29 @@ class Producer:
                 continue
             try:
                 again = await self._put(*group)
-            except ShoalError as error:  # of these puts alone: others were accepted
+            except ShoalError as error:  # concerns this group alone: other groups were accepted
                 again = [error] * len(group)
             for put, of_put in zip(group, again, strict=True):
                 outcomes += _new_ids([put], of_put)
         return outcomes
 
     async def _put(self, *puts: PackedJobs) -> list[dict[str, Any] | ShoalError]:
-        outcomes = await self.commands.run_many(_PUT, [ScriptCall(self._keys, put.arguments()) for put in puts])
-        return [await self._checked(put, outcome) for put, outcome in zip(puts, outcomes, strict=True)]
-
-    async def _checked(self, put: PackedJobs, outcome: dict[str, Any] | ShoalError) -> dict[str, Any] | ShoalError:
-        if isinstance(outcome, ShoalError):
-            return outcome
-        if outcome["status"] == b"full":
-            return overloaded(put.lane, outcome, await self._speed())
-        if outcome["status"] == b"too_large":
-            return too_large(put, outcome)
-        if outcome["status"] == b"unread":
-            return too_much_unread(outcome)
-        if outcome["status"] == b"reused":
-            job_id = bytes(outcome["id"]).decode()
-            return InvalidRequest(f"the idempotency key was used for job {job_id}, which asks something else")
-        return outcome
+        """Make puts in one round trip; return for each the answer of the script if it is accepted, or the error."""
+        answers = await self.commands.run_many(_PUT, [ScriptCall(self._keys, put.arguments()) for put in puts])
+        outcomes: list[dict[str, Any] | ShoalError] = []
+        for put, answer in zip(puts, answers, strict=True):
+            outcome, status = answer, None if isinstance(answer, ShoalError) else answer["status"]
+            if status == b"full":
+                outcome = overloaded(put.lane, answer, await self._speed())
+            elif status == b"too_large":
+                outcome = too_large(put, answer)
+            elif status == b"unread":
+                outcome = too_much_unread(answer)
+            elif status == b"reused":
+                job_id = bytes(answer["id"]).decode()
+                outcome = InvalidRequest(f"the idempotency key was used for job {job_id}, which asks something else")
+            outcomes.append(outcome)
+        return outcomes
 
     async def _speed(self) -> float:
         if time.monotonic() > self._speed_known_until:
@@ -134,21 +134,21 @@ class Producer:
         return self._texts_per_s
 
     async def holds(self, job_ids: Sequence[str]) -> list[bool]:
-        """Return for each id True while its job is in a lane: waiting, or with a worker."""
+        """Return for each id whether its job is in a lane, either waiting or with a worker."""
         found = await self.commands.pipeline(*(("HEXISTS", self.keys.record(job_id), "lane") for job_id in job_ids))
         return [bool(is_there) for is_there in found]
 
-    # Take back
+    # Withdraw and cancel
 
     async def withdraw(self, job_ids: Sequence[str]) -> int:
-        """Take jobs back without a reply, whether a worker has them or not; return how many were still unanswered."""
+        """Remove jobs without a reply, even if a worker has them; return the number of jobs that were unanswered."""
         if not job_ids:
             return 0
         return int((await self.commands.run(_WITHDRAW, self._keys, {"jobs": list(job_ids)}))["withdrawn"])
 
     async def cancel(self, job_id: str) -> str:
-        """Cancel a submitted job that is not answered yet; return its status then. Raises UnknownJob."""
-        if not NAME.fullmatch(job_id):  # the script would fail, as if Redis were at fault
+        """Cancel a submitted job if it is not answered yet; return its status after that. Raises UnknownJob."""
+        if not NAME.fullmatch(job_id):  # the script would fail, and the error would blame Redis
             raise _unknown(job_id)
         status = (await self.commands.run(_CANCEL, self._keys, {"id": job_id})).get("status")
         if status is None:
@@ -158,24 +158,27 @@ class Producer:
     # Results
 
     def inbox(self, address: str) -> "ReplyStream":
-        """Return the stream of the replies to jobs with that reply address, and of notes of watched results."""
+        """Return the stream at a reply address, with replies to jobs and notes of results that are watched."""
         return ReplyStream(self.commands, self.keys.replies(address))
 
     async def status(self, job_id: str) -> tuple[str, dict[str, float]]:
-        """Return the status of a submitted job, and its timings once it is done. Raises UnknownJob."""
+        """Return the status of a submitted job and, once it is done, its timings. Raises UnknownJob."""
         status, timings = await self.commands.execute("HMGET", self.keys.record(job_id), "status", "timings")
         if status is None:
             raise _unknown(job_id)
         return status.decode(), wire.unpack(timings) if timings else {}
 
     async def read_result(self, job_id: str) -> Reply | None:
-        """Return the reply to a submitted job, which can be read for 60 s more; None before it. Raises UnknownJob."""
+        """Return the reply to a submitted job, or None if it is not answered yet. Raises UnknownJob.
+
+        Redis keeps the reply for 60 s after this.
+        """
         read = ("HMGET", self.keys.record(job_id), "status", "reply_to")
         (status, reply_to), data = await self.commands.pipeline(read, ("LINDEX", self.keys.result(job_id), 0))
         if status is None:
             raise _unknown(job_id)
         if data is not None:
-            with suppress(ShoalError):  # then the result is kept and counted as one that was not read
+            with suppress(ShoalError):  # the result then stays until it expires, and counts as unread
                 await self.commands.run(_READ, self._keys, {"id": job_id})
             return Reply.unpack(data)
         if reply_to is not None:
@@ -189,13 +192,13 @@ class Producer:
         return None
 
     async def watch_result(self, job_id: str, address: str) -> bool:
-        """Have a note sent to the address when the job is answered; return False if it is answered already."""
+        """Ask for a note at the address when the job is answered; return False if it is answered already."""
         return bool((await self.commands.run(_WATCH, self._keys, {"id": job_id, "address": address}))["is_open"])
 
     # Loads
 
     async def loads(self) -> dict[str, LaneLoad]:
-        """Return the load of each lane; jobs that were pushed without a script count once a worker has looked."""
+        """Return the load of each lane. Texts and bytes of pushed jobs count once a worker has looked at the lane."""
         commands: list[tuple[Any, ...]] = [("TIME",)]
         for lane in LANES:
             jobs = self.keys.of_lane(lane, "jobs")
@@ -214,18 +217,18 @@ class Producer:
         return int(await self.commands.execute("XLEN", self.keys.dead))
 
     async def unread_load(self) -> UnreadLoad:
-        """Return the load of results that were not read; one that was taken or has expired counts until a sweep."""
+        """Return the load of unread results. A result that was popped or has expired counts until the next sweep."""
         num_results, num_bytes = await self.commands.execute("HMGET", self.keys.unread_load, "result", "bytes")
         return UnreadLoad(int(num_results or 0), int(num_bytes or 0))
 
     async def limits(self) -> LaneLimits:
-        """Return the most that a lane may hold, as workers have announced it."""
+        """Return the limits of a lane that workers have announced."""
         names = [field.name for field in fields(LaneLimits)]
         found = await self.commands.execute("HMGET", self.keys.limits, *names)
         return LaneLimits(**{name: int(most) for name, most in zip(names, found, strict=True) if most is not None})
 
     async def check_lanes(self) -> None:
-        """Raise Unavailable if jobs cannot be put or taken, because another program wrote a key of the lanes."""
+        """Raise Unavailable if another program wrote a key of the lanes, so that jobs cannot be put or taken."""
         types = {self.keys.lane(lane): "list" for lane in LANES}
         types |= {self.keys.of_lane(lane, what): kind for lane in LANES for what, kind in LANE_KEYS.items()}
         types |= {self.keys.suspects: "list", self.keys.holders: "set"}
@@ -237,20 +240,23 @@ class Producer:
 
 
 class ReplyStream:
-    """The replies at one address, for one task: a connection that breaks while some are on their way loses none.
+    """The replies at one address, for one task. No reply is lost if a connection breaks while the reply is on its way.
 
-    `answered` has the ids of the watched jobs whose results the last call of `wait` has found to be there.
+    `answered` has the ids of watched jobs whose results were reported as ready to the last call of `wait`.
     """
 
     def __init__(self, commands: AsyncBroker, key: str):
         self.answered: list[str] = []
         self._commands = commands
         self._key = key
-        self._read: list[bytes] = []  # and not deleted yet
+        self._read: list[bytes] = []  # ids of entries that were read and are not deleted yet
         self._max_replies = FIRST_REPLIES
 
     async def wait(self, timeout_s: float = SHORT_BLOCK_S) -> list[Reply]:
-        """Return some `READ_BYTES` of replies, waiting for one; after an error, some may come a second time."""
+        """Return about `READ_BYTES` of replies; wait up to `timeout_s` for the first one.
+
+        After an error, a reply may come a second time.
+        """
         block_ms = max(1, int(min(timeout_s, SHORT_BLOCK_S) * 1000))
         read = ("XREAD", "COUNT", self._max_replies, "BLOCK", block_ms, "STREAMS", self._key, _BEGINNING)
         commands: list[tuple[Any, ...]] = [read]
@@ -259,7 +265,7 @@ class ReplyStream:
         try:
             found = (await self._commands.pipeline(*commands, block_s=block_ms / 1000))[-1]
         finally:
-            self._read = []  # after an error as well: Redis may be another one now
+            self._read = []  # after an error too: another Redis may answer from now on, with ids of its own
         self.answered = []
         if not found:
             return []
@@ -274,7 +280,7 @@ class ReplyStream:
                 with suppress(MalformedJob):
                     replies.append(Reply.unpack(value))
         of_this_size = len(entries) * READ_BYTES // max(1, num_bytes)
-        # at most twice as many: large replies may come after small ones
+        # at most twice the last number, because large replies may come after small ones
         self._max_replies = max(1, min(of_this_size, 2 * self._max_replies, REPLIES_AT_ONCE))
         return replies
 

@@ -1,13 +1,13 @@
-"""The scripts of the queue: each is one file of `lua/`, after the files of `lua/parts/` that it needs.
+"""The Lua scripts of the queue. Each is the files of `lua/parts/` that it needs, and then one file of `lua/`.
 
-Workers keep the texts of `put` and `cancel` in Redis for other programs, which need no copy.
+Workers write the texts of `put` and `cancel` to Redis, so that other programs need no copy of them.
 """
 
 import hashlib
 
 from shoal.broker.broker import Script
 
-#: The parts of each script beside `lib`, in the order in which they know each other.
+#: The parts that each script needs beside `lib`. A part uses only the parts before it.
 _PARTS = {
     "announce": (),
     "answer": ("lane", "place", "unread", "reply", "letter"),
@@ -26,14 +26,14 @@ _PARTS = {
 
 
 def load(name: str) -> Script:
-    """Return the script of that name."""
+    """Return the script with this name."""
     return Script.load("shoal.queue", *(f"parts/{part}" for part in ("lib", *_PARTS[name])), name)
 
 
 PUT, CANCEL = load("put"), load("cancel")
 
-#: Tells these scripts from another version's.
+#: Differs between versions of the two scripts.
 DIGEST = hashlib.sha1((PUT.digest + CANCEL.digest).encode(), usedforsecurity=False).hexdigest()
 
-#: The fields of the hash in Redis.
+#: The fields of the hash that workers write to Redis.
 PUBLISHED = {"put": PUT.text, "cancel": CANCEL.text, "digest": DIGEST}

@@ -30,7 +30,6 @@ from shoal.errors import (
     IndexBusy,
     IndexCorrupt,
     Internal,
-    Paused,
     ShoalError,
     Unavailable,
 )
@@ -118,7 +117,7 @@ def stop_at(step: str) -> Callable[[TaskProgress], None]:
 
     def report(progress: TaskProgress) -> None:
         if progress.step == step:
-            raise Paused("stop")
+            raise Unavailable("stop")
 
     return report
 
@@ -232,30 +231,30 @@ class TestAnInterruptedBuild:
         for folder in (out, tmp_path / "undisturbed"):
             build(source(["text 1", "text 7"]), folder, MadeVectors())
             if folder == out:
-                with pytest.raises(Paused):
+                with pytest.raises(Unavailable):
                     build(source(texts), out, MadeVectors(), stop_at(step))
             if folder == out and step == "publishing":
                 (out / SCRATCH / EMBEDDED).unlink()  # the last step before the version has its name
             assert build(source(texts), folder, MadeVectors()).num_embedded == 3_998
         assert contents(out) == contents(tmp_path / "undisturbed")
 
-    @pytest.mark.parametrize("error", [Paused, Unavailable, DiskFull, Internal, Cancelled])
+    @pytest.mark.parametrize("error", [Unavailable, DiskFull, Internal, Cancelled])
     def test_leaves_nothing_only_if_it_cannot_go_on(self, source: Write, out: Path, error: type[ShoalError]) -> None:
         with pytest.raises(error):
             build(source(["storm"]), out, MadeVectors(breaks=error("stop")))
         assert out.exists() == (error is not Cancelled)
 
     def test_begins_anew_if_it_is_another_one(self, source: Write, out: Path, caplog: pytest.LogCaptureFixture) -> None:
-        broken, documents = MadeVectors(breaks=Paused("stop")), source(["storm", "rain"])
-        with pytest.raises(Paused):
+        broken, documents = MadeVectors(breaks=Unavailable("stop")), source(["storm", "rain"])
+        with pytest.raises(Unavailable):
             build(documents, out, broken, key="one")
         others: list[dict[str, Any]] = [
             *({"key": "two"}, {"kinds": {"n": "keyword"}}, {"language": "none"}, {"skips_bad": True}),
-            *({"drop_changes_before": 5.0}, {"encoder": MadeVectors("b" * 64, breaks=Paused("stop"))}),
+            *({"drop_changes_before": 5.0}, {"encoder": MadeVectors("b" * 64, breaks=Unavailable("stop"))}),
         ]
         for options in others:
             caplog.clear()
-            with pytest.raises(Paused):
+            with pytest.raises(Unavailable):
                 build(documents, out, **{"encoder": broken} | options)
             assert f"of an unfinished build, 0 vectors of 2 documents from {documents.path} are removed" in caplog.text
         build(source(["snow", "rain"]), out, MadeVectors(), drop_changes_before=5.0)
@@ -263,8 +262,8 @@ class TestAnInterruptedBuild:
 
     def test_begins_anew_if_its_files_were_damaged(self, source: Write, out: Path) -> None:
         documents = source(f"text {n}" for n in range(100))
-        with pytest.raises(Paused):
-            build(documents, out, MadeVectors(breaks=Paused("stop")))
+        with pytest.raises(Unavailable):
+            build(documents, out, MadeVectors(breaks=Unavailable("stop")))
         os.truncate(out / SCRATCH / DOCUMENTS, 1_000)
         with pytest.raises(ValueError, match="Expecting value"):
             build(documents, out, MadeVectors())

@@ -20,7 +20,7 @@ from shoal.broker.broker import Broker
 from shoal.changes.change import Change
 from shoal.changes.change_log import START
 from shoal.contract.keys import Keys
-from shoal.errors import BadDocument, InvalidRequest, Paused
+from shoal.errors import BadDocument, InvalidRequest, Unavailable
 from shoal.records.document import Document
 from shoal.records.source import Source
 from shoal.task_progress import Report, TaskProgress
@@ -271,7 +271,7 @@ def test_an_interrupted_build_goes_on_with_the_changes_that_it_began_with(news: 
     news.source = source_of(tmp_path, range(4_200))
     news.append({"new": "storm", "d7": "changed"}, ["d5"])
     build(news.source, tmp_path / "undisturbed", MadeVectors(), changes=news.changes)
-    with pytest.raises(Paused):
+    with pytest.raises(Unavailable):
         news.build(stop_at("reading"))
     news.append({"later": "rain"}, ["d6"])
     news.build()

@@ -151,7 +151,6 @@ class Admission:
 
     def _read(self, delivery: Delivery) -> Job:
         """Return the job of the delivery. Raises a ShoalError for a job that no worker can serve."""
-        delivery.check_size()
         job = delivery.job()
         if (put_as := delivery.put_as) not in (None, job.id):
             raise InvalidRequest(f"the job has id {excerpt(job.id)}, and was put as {excerpt(put_as)}: use the same id")

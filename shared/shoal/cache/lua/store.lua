@@ -1,8 +1,8 @@
--- Put entries into the cache, each into that of its two places which is empty or nearer to its end.
+-- Write each entry to one of its two places: to an empty place, or to the place that expires sooner.
 -- KEYS: for each entry its two places. ARGV: one msgpack map {ttl_s, entries}
--- A cache is worth no disk and no network: the append-only file and the replicas hear nothing of this.
+-- The writes go neither to the append-only file nor to replicas: a cache is not worth disk and network.
 local args = cmsgpack.unpack(ARGV[1])
-if redis.replicate_commands then redis.replicate_commands() end -- before version 7 Redis wants to be asked
+if redis.replicate_commands then redis.replicate_commands() end -- set_repl needs it before version 7
 pcall(redis.set_repl, redis.REPL_NONE)
 for n, entry in ipairs(args.entries) do
   local place, other = KEYS[2 * n - 1], KEYS[2 * n]

@@ -1,6 +1,6 @@
--- Add a change to the log, unless builds have to fold in others first.
+-- Add a change to the log, unless a build must fold in other changes first.
 -- args: index, change, num_ids and size (of the change), max_num and max_size (of all changes that are not folded in),
---   digits (18 random ones: the name of the log, if this is its first change, and 9 of the change)
+--   digits (18 random digits: 9 for the name of the log, if this is its first change, and 9 for the change)
 -- Returns {position}, or {num, size} of the changes that are not folded in.
 local line = read_line()
 local num, size = line.num - line.folded_num, line.size - line.folded_size
@@ -8,7 +8,7 @@ if num + args.num_ids > args.max_num or size + args.size > args.max_size then
   return cmsgpack.pack({num = num, size = size})
 end
 
--- Add the change with the number after that one.
+-- Add the change as number + 1.
 local function add(number)
   local _, name = parts_of(line.position)
   if name == '' then name = string.sub(args.digits, 1, 9) end
@@ -19,7 +19,7 @@ local function add(number)
 end
 
 local position = add((parts_of(line.position)))
-if type(position) == 'table' then -- another program wrote to the log or to its line: go on after all that was ever there
+if type(position) == 'table' then -- another program wrote to the log or its line: go on after the highest id ever used
   line.position = line_of_entries().position
   local later = redis.call('XADD', log, '*', 'x', '')
   redis.call('XDEL', log, later)

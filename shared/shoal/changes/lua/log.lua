@@ -1,14 +1,14 @@
--- The beginning of the scripts that change the log of an index.
+-- The beginning of scripts that change the log of an index.
 -- KEYS: the log, and the hash with a line for each log. ARGV: one msgpack map of named arguments.
 local log, lines, args = KEYS[1], KEYS[2], cmsgpack.unpack(ARGV[1])
 
--- The number of a position's change, and the name of its log: the first 9 of 18 digits after the hyphen; '' if it has none.
+-- Return the number in a position, and the name of its log: the first 9 of 18 digits after the hyphen, or ''.
 local function parts_of(position)
   local number, digits = string.match(position, '^(%d+)%-(%d+)$')
   return tonumber(number), #digits == 18 and string.sub(digits, 1, 9) or ''
 end
 
--- The first of these entries as a map of its fields, with its position; nil if there is none.
+-- Return the first entry as a map of its fields and its position, or nil if there is no entry.
 local function first_of(entries)
   local entry = entries[1]
   if not entry then return nil end
@@ -18,18 +18,18 @@ local function first_of(entries)
   return found
 end
 
--- The first entry after the change of that number; nil also for a number that no change has.
+-- Return the first entry after the change with this number, or nil; nil also for numbers that are too high.
 local function first_after(number)
   if number > 2 ^ 53 then return nil end
   return first_of(redis.call('XRANGE', log, string.format('%.0f-0', number + 1), '+', 'COUNT', 1))
 end
 
--- A sum in an entry; nil for one that no script wrote.
+-- Return the number in a field of an entry, or nil if no script wrote the field.
 local function sum(text)
   return text and #text <= 15 and tonumber(string.match(text, '^%d+$')) or nil
 end
 
--- A line of the log's last entry.
+-- Return a line that is made from the log's last entry.
 local function line_of_entries()
   local last = first_of(redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)) or {position = '0-0'}
   return {
@@ -37,7 +37,7 @@ local function line_of_entries()
   }
 end
 
--- What the line of the log says. A line that is lost is made anew of the last entry.
+-- Return the line of the log as a map. If it is lost, it is made from the last entry.
 local function read_line()
   local pattern = '^(%d+%-%d+) (%d+) (%d+) (%d+) (%d+)$'
   local position, num, size, folded_num, folded_size = string.match(redis.call('HGET', lines, args.index) or '', pattern)

@@ -1,15 +1,15 @@
--- Read the changes of a log: at most max_entries, and no more once they have max_bytes.
+-- Read changes of a log, until they are max_entries or have max_bytes.
 -- KEYS: the log, and the hash with a line for each log.
 -- ARGV: one msgpack map {index, from (as XRANGE takes it), max_bytes, max_entries, max_change_bytes}
--- Returns {entries: list of {id, change, after, num, size}, line: that of the log}, or {fault} if the key holds something
---   else. A change of over max_change_bytes is left empty: no client wrote it.
+-- Returns {entries: list of {id, change, after, num, size}, line (of the log)}, or {fault} if the key is of another type. A
+--   change of more than max_change_bytes is returned empty: no client wrote it.
 local args = cmsgpack.unpack(ARGV[1])
 local entries, bytes, from = {}, 0, args.from
 while #entries < args.max_entries and bytes < args.max_bytes do
   local answer = redis.pcall('XRANGE', KEYS[1], from, '+', 'COUNT', 1)
   if answer.err and #entries == 0 then return cmsgpack.pack({fault = answer.err}) end
   local found = answer[1]
-  if not found then break end -- or there is no id after the last one that there can be
+  if not found then break end -- also if `from` is after the highest id, which is an error
   local entry = {change = '', after = '', num = '', size = ''}
   for n = 1, #found[2] - 1, 2 do
     local name, value = found[2][n], found[2][n + 1]

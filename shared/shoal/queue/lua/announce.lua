@@ -1,17 +1,17 @@
--- Announce that a worker is alive, and forget workers whose time is over. After Redis's clock was set back, or when a Redis
--- whose clock is behind took over, the times of all are too far away: none counts as alive for longer than this one.
--- args: worker, alive_ms, kept_ms (how long the heartbeat is kept), about (its bytes, if it is to be written), and, if they
---   are known, group (of the workers that share its processors), name (that of this worker among them), num_known (as many
---   of these the worker knows); with `about` also limits (a flat list of names and numbers, for programs that put jobs) and
---   digest (of the scripts that they use)
--- Returns {has_about, has_scripts, num_sharing, sharing}: true if Redis has the heartbeat, and the scripts; the number of
---   workers that share the processors, and their names if the worker knows another number.
+-- Announce that a worker is alive, and remove workers whose time is over. If Redis's clock was set back, or a Redis whose
+-- clock is behind took over, the times of all workers are too late: so no time may be later than this worker's.
+-- args: worker, alive_ms, kept_ms (for which Redis keeps the heartbeat), about (the bytes of the heartbeat, or nil), limits
+--   (with about: a flat list of names and numbers, for programs that put jobs), digest (with about: of the scripts that these
+--   programs use), group (of workers that share processors, or nil), name (with group: of this worker in the group),
+--   num_known (with group: how many names of the group the worker knows)
+-- Returns {has_about, has_scripts, num_sharing, sharing}: whether Redis has the heartbeat, and the scripts; the number of
+--   workers in the group, and their names if the worker knows another number of names.
 local heartbeat, now = ROOT .. 'worker:' .. args.worker, now_ms()
 local until_ms, answer = now + args.alive_ms, {num_sharing = 0}
 
--- Add a living worker to a sorted set, and take those out whose time is over. Returns those that are left.
+-- Add a living worker to a sorted set, and remove workers whose time is over.
 local function announce(key, member)
-  call('PEXPIRE', key, args.kept_ms) -- allowed when memory is full, and so is what follows it
+  call('PEXPIRE', key, args.kept_ms) -- allowed when memory is full, and then so are later writes
   call('ZADD', key, until_ms, member)
   for _, other in ipairs(call('ZRANGEBYSCORE', key, '(' .. string.format('%.0f', until_ms), '+inf')) do
     call('ZADD', key, until_ms, other)

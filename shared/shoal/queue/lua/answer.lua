@@ -1,11 +1,11 @@
--- Answer jobs, each once: of two workers that ran the same job, only the one that still holds it.
--- args: result_ttl_s, max_kept_bytes (of unread results), max_own_bytes (of those of a client that are kept in any case),
---   max_dead_letters, max_dead_bytes, answers: list of {worker, key, id and reply (if the job can be answered), reply_to (if
---   there is such an address), status, timings, letter (fields of a dead letter, if one is kept)}
--- Returns {written}: how many of the jobs were still unanswered.
-local SMALL_BYTES, written = 1024, 0 -- of a reply, such as most errors
+-- Answer jobs, each once. If two workers ran the same job, only the worker that still holds it can answer.
+-- args: result_ttl_s, max_kept_bytes (of all unread results), max_own_bytes (of one client's unread results, which are kept
+--   even if all have more than max_kept_bytes), max_dead_letters, max_dead_bytes, answers: list of {worker, key, id, reply
+--   (nil if the job cannot be answered), reply_to (or nil), status, timings, letter (fields of a dead letter, or nil)}
+-- Returns {written}: the number of jobs that were still unanswered.
+local SMALL_BYTES, written = 1024, 0 -- a reply up to this size, such as most errors, is always kept
 
--- Put an error in place of a result for which there is no room: its client put more jobs than it fetches results of.
+-- Put an error in place of a result for which there is no room, because its client fetched too few of its results.
 local function fit(answer, client)
   if #answer.reply <= SMALL_BYTES then return end
   local all, own = unpack(redis.pcall('HMGET', UNREAD_LOAD, 'bytes', 'client:' .. client))
@@ -16,12 +16,12 @@ local function fit(answer, client)
   answer.reply, answer.status = cmsgpack.pack({v = 1, id = answer.id, status = 'failed', error = failure}), 'failed'
 end
 
-call('PERSIST', HOLDERS) -- allowed when memory is full, and so is what follows it
+call('PERSIST', HOLDERS) -- allowed when memory is full, and then so are later writes
 for _, answer in ipairs(args.answers) do
   local job, letter = read(answer.key, PLACE), answer.letter
   if job.worker == answer.worker then
     written = written + 1
-    local is_lost = not answer.reply -- or the result of another unanswered job, which was pushed with the same id
+    local is_lost = not answer.reply -- or another unanswered job has the id of this pushed job, and so its result's key
       or not answer.reply_to and answer.id ~= answer.key and read(answer.id, {'lane'}).lane
     if not is_lost then
       if not answer.reply_to then fit(answer, job.client) end

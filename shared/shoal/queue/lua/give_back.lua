@@ -1,4 +1,4 @@
--- Give jobs that a worker holds back to their lanes, behind the others of their clients, for another worker.
+-- Return jobs of a worker to their lanes, at the end of their clients' lists, for another worker.
 -- args: worker, jobs (their keys)
 for _, id in ipairs(args.jobs) do put_back(args.worker, id, false, false) end
 return cmsgpack.pack({})

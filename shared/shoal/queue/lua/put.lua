@@ -1,7 +1,7 @@
--- Add the jobs of a client to a lane: all of them or, where there is no room, none. A job that is there is left.
+-- Add the jobs of a client to a lane, or none of them if there is no room. A job that is there already stays as it is.
 -- args: lane, client, jobs: list of {id, job (its bytes), texts (their number, or nil), reply_to (the address of the reply,
---   or nil), keeps_status (true if a job with an address has a status too)}, once (optional, for one job):
---   {key, owner (whose key it is, or the client's), digest (optional)}. docs/protocol.md has the results.
+--   or nil), keeps_status (true if a job with an address has a status too)}, once (optional, with a single job):
+--   {key, owner (of the key; default: the client), digest (optional)}. docs/protocol.md has the results.
 return run(function()
   local lane, client, jobs = check(LANE, args.lane, 'lane'), check(LABEL, args.client, 'client'), check(LIST, args.jobs, 'jobs')
   local limits = limits_of('max_jobs', 'max_texts', 'max_bytes', 'max_put_bytes', 'max_unread_bytes')

@@ -1,12 +1,12 @@
--- Let jobs wait again whose worker cannot answer them: those that this worker was given and does not know of, as a reply
--- of Redis was lost, or all of its jobs if it leaves; and those of dead workers. A worker may have died of any of them, but
--- of nothing else than the suspect if it had one, which ran alone.
--- args: worker, holds (keys of the jobs that it has), leaves, every_ms (nil if no worker counts as dead now)
--- Returns {own, dead}: how many own jobs wait again, and for each dead worker {worker, jobs}.
-local MOST_WORKERS, MOST_JOBS = 8, 256 -- whose jobs are moved at a time
-local TURN = ROOT .. 'reclaimed' -- of a worker that looks for dead ones
+-- Put back jobs that their worker cannot answer. This worker's jobs are put back if it does not know them, because an answer
+-- of Redis was lost, or if it leaves. Jobs of dead workers become suspects, because any of them may have ended its worker.
+-- If a dead worker held a suspect, which ran alone, only the suspect is blamed.
+-- args: worker, holds (keys of the jobs that it knows), leaves, every_ms (the time between looks for dead workers; nil: no look)
+-- Returns {own, dead}: the number of this worker's jobs that were put back, and for each dead worker {worker, jobs}.
+local MOST_WORKERS, MOST_JOBS = 8, 256 -- most dead workers, and most jobs of each, at a time
+local TURN = ROOT .. 'reclaimed' -- exists for every_ms after a look for dead workers
 
--- The last job goes first, before the others, so they keep their order.
+-- Put back jobs of a worker, except known ones; return their number. The last job goes first, so all keep their order.
 local function put_back_all(worker, is_known, has_died)
   local number, suspect = 0, suspect_of(worker)
   for _, id in ipairs(call('ZREVRANGE', held_by(worker), 0, has_died and MOST_JOBS - 1 or -1)) do
@@ -19,9 +19,9 @@ end
 
 local is_known, dead, now = {}, {}, now_ms()
 for _, id in ipairs(args.leaves and {} or args.holds) do is_known[id] = true end
-call('PERSIST', HOLDERS) -- allowed when memory is full, and so is what follows it
+call('PERSIST', HOLDERS) -- allowed when memory is full, and then so are later writes
 local own = put_back_all(args.worker, is_known, false)
-local left_ms = call('PTTL', TURN) -- more than a turn takes if Redis's clock was set back
+local left_ms = call('PTTL', TURN) -- more than every_ms if Redis's clock was set back
 if args.every_ms and (left_ms <= 0 or left_ms > args.every_ms) then
   for _, worker in ipairs(call('SMEMBERS', HOLDERS)) do
     local until_ms = tonumber(call('ZSCORE', ROOT .. 'alive', worker) or 0)
@@ -29,6 +29,6 @@ if args.every_ms and (left_ms <= 0 or left_ms > args.every_ms) then
       dead[#dead + 1] = {worker = worker, jobs = put_back_all(worker, {}, true)}
     end
   end
-  if #dead == 0 then call('SET', TURN, args.worker, 'PX', args.every_ms) else call('DEL', TURN) end -- there may be more
+  if #dead == 0 then call('SET', TURN, args.worker, 'PX', args.every_ms) else call('DEL', TURN) end -- more may be dead
 end
 return cmsgpack.pack({own = own, dead = dead})

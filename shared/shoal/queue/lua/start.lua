@@ -1,9 +1,9 @@
--- Mark jobs as running that a worker still holds and whose status is kept. A job that was pushed without a script gets its
--- own id for its number; it is forgotten if an unanswered job has that id.
+-- Mark jobs whose status is kept as running, if the worker still holds them. A job that was pushed without a script gets the
+-- id in its bytes in place of its number. It is removed if an unanswered job has this id.
 -- args: worker, jobs: list of {key, id}
--- Returns {started}: for each job true; false if it was cancelled, or put back, and must not run.
+-- Returns {started}: true for each job that may run; false if it was cancelled, put back or removed.
 local held, started = held_by(args.worker), {}
-call('PERSIST', held) -- allowed when memory is full, and so is what follows it
+call('PERSIST', held) -- allowed when memory is full, and then so are later writes
 for n, job in ipairs(args.jobs) do
   local score, record = call('ZSCORE', held, job.key), record_of(job.id)
   if score and job.key ~= job.id then

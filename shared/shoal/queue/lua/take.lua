@@ -1,14 +1,14 @@
--- Give waiting jobs to a worker, of the lanes in the given order.
--- args: worker, room: list of {lane, texts} (what the worker has room for), max_jobs (of each lane), max_bytes, max_job_bytes,
---   head_bytes, takes_suspects (true if nothing runs in the worker, so that a suspect would run alone)
+-- Give waiting jobs to a worker.
+-- args: worker, room: list of {lane, texts} (lanes in their order, and the texts that the worker has room for), max_jobs (of
+--   each lane), max_bytes, max_job_bytes, head_bytes, takes_suspects (true if a suspect would run alone in the worker)
 -- Returns {jobs, more_suspects}: list of {key, job (its bytes), lane, client, texts, put_ms, deaths, died, status, reply_to,
---   size_bytes}. Jobs of a lane until they are max_jobs or their texts reach the room, and of all lanes until their bytes
---   reach max_bytes; the one that exceeds the room or the bytes is still given. A suspect is given alone, and until it is
---   answered its worker gets no other job: it may end the worker. more_suspects is true if any wait.
+--   size_bytes}. A lane gives jobs until they are max_jobs or their texts reach the room; all lanes, until the jobs' bytes
+--   reach max_bytes. The job that exceeds the room or the bytes is still given. A suspect is given alone, because it may end
+--   the worker, which gets no other job until the suspect is answered. more_suspects is true if any suspects wait.
 local ADMITTED_AT_ONCE = 256
 
--- Let the jobs that programs have pushed without a script wait as those of one client. Their bytes are not read here: a
--- number is their id until a worker has read them. A key that another program wrote fails before a job is popped, not after.
+-- Add jobs that programs have pushed without a script to the lane, all for the client ''. Their bytes are not read here: a
+-- number is their id until a worker has read them. The first commands fail if another program wrote a key, so none is lost.
 local function admit(lane)
   local pushed = ROOT .. 'lane:' .. lane
   local num = math.min(call('LLEN', pushed), ADMITTED_AT_ONCE)
@@ -23,7 +23,7 @@ local function admit(lane)
   end
 end
 
--- Do a step for a lane, unless another program wrote one of its keys: the other lanes go on.
+-- Do a step for a lane. If another program wrote one of the lane's keys, do nothing: the other lanes go on.
 local function attempt(step, ...)
   local is_done, fault = pcall(step, ...)
   local message = type(fault) == 'table' and fault.err or fault
@@ -31,7 +31,7 @@ local function attempt(step, ...)
 end
 
 local has_suspect, has_suspects = suspect_of(args.worker), call('EXISTS', SUSPECTS) == 1
-for _, wanted in ipairs(args.room) do call('DEL', key_of(wanted.lane, 'wake')) end -- allowed when memory is full: so is the rest
+for _, wanted in ipairs(args.room) do call('DEL', key_of(wanted.lane, 'wake')) end -- allowed when memory is full
 if args.takes_suspects and not has_suspect and has_suspects then
   give(call('LPOP', SUSPECTS))
 elseif not has_suspect then

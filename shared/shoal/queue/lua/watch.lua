@@ -1,6 +1,6 @@
--- Have a process told at its address when a job is answered whose status is kept. args: id, address
--- Returns {is_open}: false if the job is answered already, or is unknown; then nothing is done.
-local MAX_WATCHERS = 64 -- the last ones: others look for the result from time to time
+-- Let an address get a note when a job whose status is kept is answered. args: id, address
+-- Returns {is_open}: false if the job is answered already or unknown. Nothing is done then.
+local MAX_WATCHERS = 64 -- the last ones get notes; earlier ones look for the result from time to time
 local record, watchers = record_of(args.id), {args.address}
 local status, known = unpack(call('HMGET', record, 'status', 'watchers'))
 local is_open = status == 'queued' or status == 'running'
@@ -8,7 +8,7 @@ if is_open then
   for address in string.gmatch(known or '', '%S+') do
     if address ~= args.address and #watchers < MAX_WATCHERS then watchers[#watchers + 1] = address end
   end
-  call('HDEL', record, 'watchers') -- allowed when memory is full, and what follows a script's first write is too
+  call('HDEL', record, 'watchers') -- allowed when memory is full, and then so are later writes
   call('HSET', record, 'watchers', table.concat(watchers, ' '))
 end
 return cmsgpack.pack({is_open = is_open})

@@ -1,5 +1,5 @@
--- Withdraw jobs whose clients no longer wait, whether a worker has them or not. args: jobs (their ids)
--- Returns {withdrawn}: how many were still unanswered.
+-- Remove jobs whose clients no longer wait, even if a worker holds them. args: jobs (their ids)
+-- Returns {withdrawn}: the number of jobs that were still unanswered.
 local withdrawn = 0
 for _, id in ipairs(args.jobs) do
   local job = read(id, PLACE)

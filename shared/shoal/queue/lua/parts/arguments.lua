@@ -1,13 +1,13 @@
--- The part of the scripts that other programs run too: what is wrong is named before anything is written.
+-- The part of scripts that other programs run too. It checks arguments, and refuses bad ones before anything is written.
 local function refuse(message) error('ERR ' .. message, 0) end
 
--- The kinds of arguments, as messages name them.
+-- The kinds of arguments, in the words of messages.
 local STRING, LABEL, WORD = 'a string', 'a string of at most 256 bytes', 'a string of 1 to 1,024 bytes'
 local NAME, LANE, FLAG = '1 to 128 of A-Z a-z 0-9 _ . : -', 'interactive or bulk', 'true or false'
 local MAP, LIST = 'a map', 'an array with at least one element and no nil'
 local TEXTS, AMOUNT = 'a whole number from 1 to 999,999', 'a whole number from 0'
 
-local function is_of(kind, value) -- put asks this a dozen times
+local function is_of(kind, value) -- a chain of ifs, not a table of functions: put calls this a dozen times
   local found = type(value)
   if kind == NAME then return found == 'string' and #value <= 128 and string.find(value, '^[%w_.:-]+$') end
   if kind == STRING then return found == 'string' end
@@ -24,14 +24,14 @@ local function is_of(kind, value) -- put asks this a dozen times
   return size > 0 and size == #value
 end
 
--- Return an argument, or refuse it. `path` names it, with a place for the number `n`.
+-- Return an argument if it is of the kind, or refuse it. `path` is its name in messages, with a placeholder for `n`.
 local function check(kind, value, path, n)
   if is_of(kind, value) then return value end
   local found = value == nil and 'missing' or type(value) == 'table' and 'a map or an array' or tostring(value)
   refuse(string.format(path, n) .. ' is ' .. string.sub(found, 1, 80) .. ': it takes ' .. kind)
 end
 
--- Return what a command reads, or refuse what has its key.
+-- Return the result of a reading command; refuse a key of another type.
 local function look(command, key, ...)
   local found = redis.pcall(command, key, ...)
   if type(found) ~= 'table' or not found.err then return found end
@@ -39,12 +39,12 @@ local function look(command, key, ...)
   refuse(key .. ' holds something else: ' .. found.err)
 end
 
--- Return the result of a transition, or its refusal. An error keeps its code, such as OOM.
+-- Return the result of a transition, or an error reply if it is refused or fails. The error keeps its code, such as OOM.
 local function run(transition)
   local is_root = string.find(KEYS[1], '^[^{}]*{[^{}]+}$')
   if not is_root then return redis.error_reply('ERR the key is no root of a pool, such as shoal:{default}') end
   local is_done, result = pcall(transition)
   if is_done then return cmsgpack.pack(result) end
-  local told = string.match(result, '%u%u%u+ .*') -- Redis 6.2 says where it was first
-  return told and redis.error_reply(told) or error(result, 0)
+  local message = string.match(result, '%u%u%u+ .*') -- Redis 6.2 puts the place in the script before it
+  return message and redis.error_reply(message) or error(result, 0)
 end

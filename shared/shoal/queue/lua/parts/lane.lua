@@ -1,5 +1,5 @@
--- The part of the scripts that move jobs: lanes. An unanswered job has its record, with the lane and the worker that holds it,
--- and is in one place: in the list of its client, in that of the suspects, or with a worker.
+-- Lanes, a part of scripts that move jobs. An unanswered job has a record, with its lane and the worker that holds it. Its id
+-- is in one place: in the list of its client, in the list of suspects, or in the set of jobs that a worker holds.
 local SUSPECTS, HOLDERS = ROOT .. 'suspects', ROOT .. 'holders'
 
 local function key_of(lane, what) return ROOT .. 'lane:' .. lane .. ':' .. what end
@@ -9,10 +9,10 @@ local function wake(lane)
   if call('EXISTS', key_of(lane, 'wake')) == 0 then call('RPUSH', key_of(lane, 'wake'), '') end
 end
 
--- Return the texts of a job whose producer does not say their number.
+-- Return a guess of the number of texts of a job whose producer does not say it.
 local function guess_of_texts(bytes) return math.ceil(#bytes / 1024) end
 
--- Add to the load of a lane; all is written by `settle`.
+-- Add to the sums of a lane. `settle` adds the sums to the load in Redis.
 local sums = {interactive = {}, bulk = {}}
 local function count(lane, client, jobs, texts, bytes)
   local sum, amounts = sums[lane], {texts = texts, bytes = bytes, ['jobs:' .. client] = jobs}
@@ -27,13 +27,13 @@ local function settle()
   end
 end
 
--- Let a job wait behind the others of its client, or before them. A client without waiting jobs joins the new ones.
+-- Put a job at the end of its client's list, or at its beginning. A client without waiting jobs joins the ring of new ones.
 local function wait(lane, client, id, is_first)
   local num = call(is_first and 'LPUSH' or 'RPUSH', key_of(lane, 'of:' .. client), id)
   if num == 1 then call('RPUSH', key_of(lane, 'new'), client) end
 end
 
--- Add a job to a lane; `more` are the fields of its record that not every job has.
+-- Add a job to a lane; `more` is a flat list of more fields of its record.
 local function enqueue(lane, client, id, texts, bytes, now, more)
   call('HSET', record_of(id), 'job', bytes, 'lane', lane, 'client', client, 'texts', texts, 'put_ms', now, unpack(more))
   call('ZADD', key_of(lane, 'jobs'), now, id)

@@ -1,8 +1,8 @@
--- The part of answer that keeps dead letters. Each has the bytes of those `before` it, from the first that was ever among
--- them: so the oldest and the newest tell the bytes of all.
+-- Dead letters, a part of answer. The field `before` of a letter is the number of bytes of all letters ever kept before it.
+-- So the oldest and the newest letter are enough to know the bytes of all.
 local DEAD = ROOT .. 'dead'
 
--- Return the id of the letter at an end of the stream, the bytes before it, and those before and in it.
+-- Return the id of the letter at an end of the stream, the bytes before it, and the bytes through its end.
 local function letter_at(command, from, to)
   local id, fields = unpack(call(command, DEAD, from, to, 'COUNT', 1)[1] or {'', {}})
   local before, bytes = 0, 0
@@ -13,7 +13,7 @@ local function letter_at(command, from, to)
   return id, before, before + bytes
 end
 
--- Keep a letter, and delete the oldest of the others that exceed a limit with it.
+-- Keep a letter, and delete the oldest of the other letters until all limits hold.
 local function bury(letter, job)
   local fields = {'job', job, 'before', select(3, letter_at('XREVRANGE', '+', '-'))}
   for name, value in pairs(letter) do fields[#fields + 1], fields[#fields + 2] = name, value end

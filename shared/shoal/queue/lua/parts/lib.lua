@@ -1,5 +1,5 @@
--- The beginning of every script. KEYS[1] is the root of the pool, such as shoal:{default}, with which all its keys begin (one
--- slot of a cluster). ARGV[1] is a msgpack map of named arguments. A script returns one msgpack map.
+-- The beginning of every script. KEYS[1] is the root of the pool, such as shoal:{default}. All keys of the pool begin with it,
+-- so they are in one slot of a cluster. ARGV[1] is a msgpack map of named arguments. A script returns one msgpack map.
 local is_read, args = pcall(cmsgpack.unpack, ARGV[1] or '')
 if not is_read or type(args) ~= 'table' then
   return redis.error_reply('ERR Redis cannot read the argument, one msgpack map: write byte strings as str, not as bin')
@@ -14,14 +14,14 @@ end
 
 local function record_of(id) return ROOT .. 'job:' .. id end
 
--- Return fields of a job by name: none if something else has the name of its record.
+-- Return fields of a job's record by name; none if another program's key has the record's name.
 local function read(id, names)
   local job, found = {}, redis.pcall('HMGET', record_of(id), unpack(names))
   for n, name in ipairs(names) do job[name] = found[n] or nil end
   return job
 end
 
--- Add to a field of a hash; one that is not above 0 then is deleted. If something else has the key, nothing is counted.
+-- Add to a field of a hash, and delete the field if it is not above 0 then. Does nothing if the key is of another type.
 local function add(key, field, amount)
   local sum = redis.pcall('HINCRBY', key, field, amount)
   if type(sum) == 'number' and sum <= 0 then call('HDEL', key, field) end

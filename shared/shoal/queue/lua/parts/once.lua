@@ -1,8 +1,9 @@
--- The part of put that knows idempotency keys. A key is its owner's alone.
-local ONCE_TTL_S, LEAST_ONCE_S = 86400, 60 -- that a key is remembered, and is however much its client has
-local WHOLE_SHARE, HALVING_SHARE = 1 / 4, 1 / 24 -- of a client's bytes: a key lives half as long for each beyond
+-- Idempotency keys, a part of put. Two owners may use the same key.
+local ONCE_TTL_S, LEAST_ONCE_S = 86400, 60 -- usual time to remember a key, and shortest time
+-- If a client has used more than WHOLE_SHARE of its unread bytes, each further HALVING_SHARE halves the time for a new key.
+local WHOLE_SHARE, HALVING_SHARE = 1 / 4, 1 / 24
 
--- Check the key; return its name, and the answer if it was used. It is free again when its job has come to nothing.
+-- Check the key; return its name, and an answer if it was used. An expired or cancelled job frees its key.
 local function use_of(once)
   check(MAP, once, 'once')
   check(WORD, once.key, 'once.key')
@@ -16,7 +17,7 @@ local function use_of(once)
   return name, {status = digest == (once.digest or '') and 'known' or 'reused', id = id}
 end
 
--- Remember a key, and return for how long: for less time if its client has many bytes.
+-- Remember a key, and return for how many seconds. `share` is the share of its unread bytes that the client has used.
 local function remember(name, id, share)
   local halvings = math.max(0, share - WHOLE_SHARE) / HALVING_SHARE
   local ttl_s = math.max(LEAST_ONCE_S, math.floor(ONCE_TTL_S / 2 ^ halvings))

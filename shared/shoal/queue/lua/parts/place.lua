@@ -1,5 +1,5 @@
--- The part of the scripts that take jobs out of their places. The jobs that a worker holds are in order of their delivery;
--- that of a suspect is 0, so it is the first.
+-- The places of jobs, a part of scripts that take jobs out of them. A sorted set has the jobs that a worker holds, with the
+-- times of delivery as scores. The score of a suspect is 0, so it comes first.
 local PLACE = {'lane', 'client', 'texts', 'worker', 'status', 'reply_to', 'deaths'}
 
 local function held_by(worker) return ROOT .. 'held:' .. worker end
@@ -14,18 +14,18 @@ local function stop_waiting(lane, client, id)
   if call('LREM', key_of(lane, 'new'), 1, client) == 0 then call('LREM', key_of(lane, 'old'), 1, client) end
 end
 
--- Take an unanswered job out of its place and its lane. Its record stays, with what an answered job has, if it has a status.
+-- Remove an unanswered job from its place and its lane. If it has a status, its record stays, with an answered job's fields.
 local function remove(id, job)
   local record = record_of(id)
-  redis.pcall('ZREM', key_of(job.lane, 'jobs'), id) -- allowed when memory is full, and so is what follows it
+  redis.pcall('ZREM', key_of(job.lane, 'jobs'), id) -- allowed when memory is full, and then so are later writes
   if job.worker then call('ZREM', held_by(job.worker), id) else stop_waiting(job.lane, job.client, id) end
   count(job.lane, job.client, -1, 0 - job.texts, 0 - call('HSTRLEN', record, 'job'))
   if not job.status then return call('DEL', record) end
   call('HDEL', record, 'job', 'lane', 'texts', 'put_ms', 'worker', 'deaths', 'died')
 end
 
--- Let a job that a worker held wait again, before the others or behind them; a suspect waits apart.
--- Returns true if the worker held it.
+-- Move a job from its worker to the beginning or the end of its client's list, or of the list of suspects. Returns true if
+-- the worker held the job.
 local function put_back(worker, id, is_first, has_died)
   local record, job = record_of(id), read(id, PLACE)
   if call('ZREM', held_by(worker), id) == 0 or not job.lane then return false end
@@ -36,6 +36,6 @@ local function put_back(worker, id, is_first, has_died)
     job.deaths = call('HINCRBY', record, 'deaths', 1)
   end
   if job.deaths then call(is_first and 'LPUSH' or 'RPUSH', SUSPECTS, id) else wait(job.lane, job.client, id, is_first) end
-  wake(job.deaths and 'bulk' or job.lane) -- busy workers expect no job in bulk
+  wake(job.deaths and 'bulk' or job.lane) -- a busy worker, which takes no suspect, does not watch the marker of bulk
   return true
 end

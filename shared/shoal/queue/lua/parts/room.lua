@@ -1,8 +1,8 @@
--- The part of put that finds out whether there is room for jobs.
-local SHARE = 7 / 8 -- of what others leave of a lane, which a client may fill: so there is room for whoever comes next
-local UNREAD_FLOOR = 1 / 64 -- of max_unread_bytes: a client with less is not refused for the unread results of others
+-- Room for jobs, a part of put.
+local SHARE = 7 / 8 -- a client may fill this share of the room that others leave in a lane, so the next client finds some
+local UNREAD_FLOOR = 1 / 64 -- of max_unread_bytes: a client below this is never refused because others have unread results
 
--- Return the share that a client has of the unread bytes that it may have, and its refusal if it has all.
+-- Return a client's unread bytes divided by the most that it may have, and a refusal if it has the most or more.
 local function unread_of(client, limits)
   local all, own = unpack(look('HMGET', UNREAD_LOAD, 'bytes', 'client:' .. client))
   all, own = tonumber(all or 0), tonumber(own or 0)
@@ -10,11 +10,11 @@ local function unread_of(client, limits)
   return own / most, own >= most and {status = 'unread', bytes = all, client_bytes = own, most = most}
 end
 
--- Count new jobs of a client in a lane, or return their refusal.
+-- Add new jobs of a client to the load of a lane, or return a refusal.
 local function count_or_refuse(lane, client, new, limits)
   local load, full = key_of(lane, 'load'), {jobs = look('ZCARD', key_of(lane, 'jobs'))}
   local held = look('HMGET', load, 'jobs:' .. client, 'texts:' .. client, 'bytes:' .. client, 'texts', 'bytes')
-  for n = 1, 5 do held[n] = full.jobs > 0 and tonumber(held[n] or 0) or 0 end -- else it is of jobs that Redis has lost
+  for n = 1, 5 do held[n] = full.jobs > 0 and tonumber(held[n] or 0) or 0 end -- else Redis lost the jobs
   full.texts, full.bytes = held[4], held[5]
   for n, what in ipairs({'jobs', 'texts', 'bytes'}) do
     local own, asked, limit = held[n], new[what], limits['max_' .. what]

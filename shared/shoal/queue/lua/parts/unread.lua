@@ -1,13 +1,13 @@
--- The part of the scripts that count what Redis keeps for clients: results that were not read, and idempotency keys. A sorted
--- set has 'result:<id> <bytes> <client>' or 'once:<name> …' for each, with the Unix time of the next look whether this key is
--- still there. A hash has the number of each kind, and the bytes of all and of each client.
+-- Unread results and idempotency keys, a part of scripts that count them. A sorted set has a member for each of these keys,
+-- 'result:<id> <bytes> <client>' or 'once:<name> <bytes> <client>'. Its score is the Unix time at which `sweep` looks next
+-- whether the key is still there. A hash has the number of each kind, the bytes of all, and the bytes of each client.
 local UNREAD, UNREAD_LOAD = ROOT .. 'unread', ROOT .. 'unread:load'
-local KEYS_BYTES = 1024 -- that Redis needs for a result beside the reply, and for an idempotency key
+local KEYS_BYTES = 1024 -- memory that Redis needs for a result beside the reply, or for an idempotency key
 local FIRST_LOOK_S = 1
 
 local function member_of(key, num_bytes, client) return key .. ' ' .. num_bytes .. ' ' .. client end
 
--- Add a member to the sums, or take it off them: `sign` is 1 or -1.
+-- Add a member to the sums or subtract it: `sign` is 1 or -1.
 local function change(member, sign)
   local kind, num_bytes, client = string.match(member, '^(%a+)%S* (%d+) (.*)$')
   if not kind then return end -- another program wrote it
