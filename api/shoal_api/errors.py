@@ -1,4 +1,4 @@
-"""Errors as responses: one table of HTTP statuses, and the shape of the route's protocol."""
+"""Errors as responses: their HTTP statuses, and their bodies in the dialect of the route's protocol."""
 
 import logging
 from collections.abc import Mapping
@@ -57,7 +57,7 @@ def answer_http_error(error: HTTPException) -> Response:
 
 
 def answer_unexpected_error(error: Exception) -> Response:
-    """Return the response to any other error, and log it without its message, which could hold a text."""
+    """Return the response to any other error, and log it without its message, which could contain a text."""
     facts = logs.about(None, json_request().client_name, traceparent.current())
     _log.error("%s %s failed: %s", request.method, request.url_rule, logs.places(error), extra=facts)
     return answer_error(Internal("the server failed unexpectedly: its log has the traceback, please report it"))
@@ -69,7 +69,7 @@ def _rendered(code: str, message: str, status: int, headers: Mapping[str, str]) 
 
 
 def _dialect() -> type[ErrorShape]:
-    """Return the dialect of the current request's route; without a route, the dialect of the nearest path."""
+    """Return the dialect of the current request's route; for an unknown path, of the nearest known path above it."""
     name = request.blueprint or context().paths.owner(request.path)
     errors = getattr(current_app.blueprints.get(name), "errors", ErrorBody)
     found: type[ErrorShape] = errors.for_body(json_request().field_names)

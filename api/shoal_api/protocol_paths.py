@@ -1,4 +1,4 @@
-"""Paths of the compatible protocols: those that several of them share, and those below which one of them answers."""
+"""Paths of the compatible protocols: which protocol answers on a path that several share, and for an unknown path."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -35,8 +35,8 @@ TOLD_BY = {
     "infinity.rerank": {"documents"},
 }
 
-#: The same endpoints in another order: the first one of a path answers the bodies that no endpoint recognises, and
-#: errors of the path.
+#: The same endpoints in another order. The first endpoint of a path answers the bodies that no endpoint recognises, and
+#: the path's errors.
 FALLBACKS = (
     "tei.embed_or_score",
     "cohere.embed",
@@ -56,7 +56,7 @@ FALLBACKS = (
 
 
 class ProtocolPaths:
-    """The paths of the protocols, below their `prefixes`. Raises BadSetting for two routes that nothing tells apart."""
+    """The paths of the protocols, below their `prefixes`. Raises BadSetting for two routes that look the same."""
 
     def __init__(self, app: Flask, prefixes: Mapping[str, str]):
         self._owners: dict[str, str] = {}
@@ -76,12 +76,12 @@ class ProtocolPaths:
         self._owners = {path: min(names) for path, names in below.items() if len(names) == 1} | self._owners
 
     def fall_back(self, request: JsonRequest) -> None:
-        """Give the request the rule that answers for its path, if several have it, until its body is read."""
+        """If several protocols share the request's path, give it the rule that answers until its body is read."""
         if request.method == "POST" and request.url_rule is not None:
             request.url_rule = self._fallbacks.get(request.url_rule.rule, request.url_rule)
 
     def choose(self, request: JsonRequest) -> None:
-        """Give the request the rule of the protocol that its body is meant for, if several have its path."""
+        """If several protocols share the request's path, give it the rule that its body is meant for."""
         if request.method != "POST" or request.url_rule is None:
             return
         if rules := self._shared.get(request.url_rule.rule):
@@ -90,7 +90,7 @@ class ProtocolPaths:
             request.url_rule = next(fitting, request.url_rule)
 
     def owner(self, path: str) -> str:
-        """Return the name of the blueprint that has the route, or the prefix, that the path is or is below."""
+        """Return the blueprint whose route or prefix is the path, or is the nearest above it; else an empty name."""
         path = path.rstrip("/")
         while path and path not in self._owners:
             path = path.rpartition("/")[0]
@@ -102,7 +102,7 @@ def _blueprint(rule: Rule) -> str:
 
 
 def _shared_rules(app: Flask, prefixes: Mapping[str, str]) -> dict[str, list[Rule]]:
-    """Return the rules of each path that several protocols answer, in the order of `TOLD_BY`; raise BadSetting."""
+    """Return the rules of each path that several protocols share, in the order of `TOLD_BY`. Raises BadSetting."""
     found: defaultdict[tuple[str, str], list[Rule]] = defaultdict(list)
     for rule in app.url_map.iter_rules():
         if _blueprint(rule) in prefixes:
@@ -123,7 +123,7 @@ def _shared_rules(app: Flask, prefixes: Mapping[str, str]) -> dict[str, list[Rul
 
 
 def joined(earlier: PathItem, later: PathItem, own: PathItem | None) -> PathItem:
-    """Return the operations of both; of two for a method, an own one as it is, else one that has all of both."""
+    """Return the operations of both paths. Two operations of one method are merged, except if Shoal has its own."""
     operations = {}
     for method in earlier.model_fields_set | later.model_fields_set:
         first, second = getattr(earlier, method), getattr(later, method)
@@ -133,7 +133,7 @@ def joined(earlier: PathItem, later: PathItem, own: PathItem | None) -> PathItem
 
 
 def _merged(first: Operation, second: Operation) -> Operation:
-    """Return the operation that takes and answers what either does."""
+    """Return one operation that accepts the bodies, and gives the answers, of both."""
     requests = (first.requestBody, second.requestBody)
     bodies = [body.content if isinstance(body, RequestBody) else {} for body in requests]
     responses = dict(first.responses or {})
@@ -154,7 +154,7 @@ def _merged(first: Operation, second: Operation) -> Operation:
 
 
 def _either(first: Mapping[str, MediaType], second: Mapping[str, MediaType]) -> dict[str, MediaType]:
-    """Return the content of which each media type has the schema of one or the other."""
+    """Return the media types of both, each with a schema that allows the values of either."""
     found = dict(first)
     for name, media in second.items():
         known = _schemas(found[name]) if name in found else []
@@ -164,7 +164,7 @@ def _either(first: Mapping[str, MediaType], second: Mapping[str, MediaType]) -> 
 
 
 def _schemas(media: MediaType) -> list[Any]:
-    """Return the schemas of which a value of the media type has one."""
+    """Return the alternative schemas of a media type."""
     schema = media.media_type_schema
     if isinstance(schema, Schema) and schema.anyOf:
         return list(schema.anyOf)

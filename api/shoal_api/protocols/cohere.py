@@ -67,7 +67,7 @@ class CohereFieldsBody(CohereRerankBody):
 
 
 class CohereAnswer(BaseModel):
-    """The fields of both answers."""
+    """The fields that both kinds of answers have."""
 
     model_config = WITH_COST
     id: str
@@ -104,7 +104,7 @@ api = Blueprint("cohere", __name__, "Cohere", one_field("CohereError", "message"
 @api.post("/", responses={200: CohereEmbeddings})
 @api.post("/v2/embed", responses={200: CohereEmbeddings})
 async def embed(body: CohereBody) -> Response:
-    """Embed texts: one vector of length 1 for each, in order, in each of the formats that are asked for."""
+    """Embed texts: one vector of length 1 for each, in order, in each format that is asked for."""
     return await _embed(body, body.embedding_types or ["float"], version="2")
 
 
@@ -125,7 +125,7 @@ async def rerank_v1(body: CohereFieldsBody) -> Response:
     """Score documents for a query by some of their fields, best first."""
     fields = body.rank_fields or ["text"]
     for n, name in enumerate(fields):
-        if name in fields[:n]:  # the texts would have more characters than the body
+        if name in fields[:n]:  # else the texts could be far larger than the body
             raise InvalidRequest(f"rank_fields has {excerpt(name)} twice: name each field once")
     return _ranking(*await rank(body, fields), version="1")
 
@@ -145,7 +145,7 @@ def _ranking(reply: Reply, found: list[dict[str, Any]], version: str) -> Respons
 
 
 def formatted(vectors: NDArray[np.float32], name: Format) -> Any:
-    """Return the vectors, float32 `[texts, dimension]`, in the format of that name."""
+    """Return the vectors, float32 `[texts, dimension]`, in the format with this name."""
     if name == "float":
         return vectors
     if name == "base64":

@@ -20,7 +20,7 @@ from shoal_api.schema.body import Body, Ignored, Name, TextList, Texts, example
 from shoal_api.schema.errors import BAD_REQUEST, UNSUPPORTED
 from shoal_api.schema.responses import WITH_COST
 
-#: The model that Infinity's client names if it was told none.
+#: The name that Infinity's client sends if its user names no model.
 _UNSPECIFIED = "default/not-specified"
 
 Model = Annotated[Name | None, AfterValidator(lambda name: None if name == _UNSPECIFIED else name)]

@@ -1,4 +1,4 @@
-"""Jina: POST /v1/embeddings, and POST /v1/rerank, whose answer has what clients of Cohere's older route read too."""
+"""Jina: POST /v1/embeddings and POST /v1/rerank. The answer to a rerank has the fields of Cohere's older route too."""
 
 from typing import Any, Literal
 

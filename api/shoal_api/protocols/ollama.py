@@ -48,7 +48,7 @@ class OllamaPromptBody(Body):
 
 
 class OllamaModelBody(Body):
-    """A model."""
+    """The name of a model."""
 
     model_config = example(model="sentence-transformers/all-MiniLM-L6-v2")
     model: Name | None = Field(None, description="The served model, or an alias of it, also with `:latest` after it")
@@ -62,7 +62,7 @@ class OllamaModelBody(Body):
 
 
 class OllamaShowBody(OllamaModelBody):
-    """A model to tell about."""
+    """A model to describe."""
 
     verbose: Ignored = None
     system: Ignored = None
@@ -71,14 +71,14 @@ class OllamaShowBody(OllamaModelBody):
 
 
 class OllamaPullBody(OllamaModelBody):
-    """A model to pull, which is there already or nowhere."""
+    """A model to pull. Only a served model can be pulled, and nothing is loaded."""
 
     stream: bool | None = Field(None, description="Answer lines of JSON; null: true; false answers one object")
     insecure: Ignored = None
 
 
 class OllamaEmbeddings(BaseModel):
-    """One vector for each text, in order, and what they cost."""
+    """One vector for each text, in order, and their cost."""
 
     model_config = IN_ANY_FORMAT
     model: str
@@ -96,7 +96,7 @@ class OllamaEmbedding(BaseModel):
 
 
 class OllamaDetails(BaseModel):
-    """The kind of a model; what is not known is empty."""
+    """The kind of a model. Unknown properties are empty."""
 
     format: str
     family: str
@@ -145,7 +145,7 @@ class OllamaVersion(BaseModel):
 
 api = Blueprint("ollama", __name__, "Ollama", one_field("OllamaError", "error", BAD_REQUEST))
 
-#: The time when a model was changed: not known.
+#: The time of a model's last change, which is not known.
 _NEVER = datetime.fromtimestamp(0, UTC).isoformat()
 
 
@@ -180,19 +180,19 @@ async def embeddings(body: OllamaPromptBody) -> Response:
 
 @api.get("/api/tags", responses={200: OllamaModels})
 async def tags() -> Response:
-    """List the model that is served under each of its names, the aliases too."""
+    """List the served model under each of its names, its aliases too."""
     return rendered({"models": [await _about(name) for name in await known_names()]})
 
 
 @api.get("/api/ps", responses={200: OllamaModels})
 async def running() -> Response:
-    """List the models that are in memory: those that are served."""
+    """List the models in memory. All served models are."""
     return rendered({"models": [await _about(name) for name in await served_models()]})
 
 
 @api.post("/api/show", responses={200: OllamaShow})
 async def show(body: OllamaShowBody) -> Response:
-    """Tell about a model."""
+    """Describe a model."""
     await check_model(name := body.asked())
     model = await describe_model(name)
     if model is None:
@@ -205,7 +205,7 @@ async def show(body: OllamaShowBody) -> Response:
 
 @api.post("/api/pull", responses={200: OllamaStatus})
 async def pull(body: OllamaPullBody) -> Response:
-    """Tell that a model is there, which clients ask for before they use it; no other can be had."""
+    """Confirm that a model is served, as clients ask before they use it. No other model can be pulled."""
     await check_model(body.asked())
     kind = "application/json" if body.stream is False else "application/x-ndjson"
     return sent(json_line({"status": "success"}), kind)
@@ -213,7 +213,7 @@ async def pull(body: OllamaPullBody) -> Response:
 
 @api.get("/api/version", responses={200: OllamaVersion})
 async def version() -> Response:
-    """Tell the version of Shoal."""
+    """Return the version of Shoal."""
     return rendered({"version": __version__})
 
 

@@ -44,7 +44,7 @@ class Embedding(BaseModel):
 
 
 class Usage(BaseModel):
-    """The tokens that the model read, with the prompt's and with special ones."""
+    """The number of tokens that the model read, with the prompt's tokens and special tokens."""
 
     prompt_tokens: int
     total_tokens: int
@@ -82,7 +82,7 @@ class ModelList(BaseModel):
     data: list[ModelBody]
 
 
-#: OpenAI's word for the kind of an error with this status; `invalid_request_error` for any other below 500.
+#: OpenAI's words for the kinds of errors, by their statuses. Any other below 500 is an `invalid_request_error`.
 _KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
@@ -113,7 +113,7 @@ api = Blueprint("openai", __name__, "OpenAI", OpenAIError)
 
 
 class ModelName(BaseConverter):
-    """The rest of a path as a model's name, which may have slashes, also at its beginning if it is a folder."""
+    """The rest of a path as a model's name. The name may contain slashes, and begins with one if it is a folder."""
 
     regex = ".+"
     part_isolating = False
@@ -133,7 +133,7 @@ async def embeddings(body: EmbeddingsBody) -> Response:
 
 
 def embedding_list(reply: Reply, encoding_format: str | None, rows: Any = None) -> dict[str, Any]:
-    """Return the vectors of a reply, or rows that are made of them, in OpenAI's shape."""
+    """Return the vectors of a reply, or the rows that were made from them, in OpenAI's shape."""
     rows = reply.vectors if rows is None else rows
     if encoding_format == "base64":
         rows = base64_rows(rows)
@@ -146,7 +146,7 @@ def embedding_list(reply: Reply, encoding_format: str | None, rows: Any = None) 
 
 
 def usage(reply: Reply) -> dict[str, int]:
-    """Return the tokens of all texts, or pairs, of a reply."""
+    """Return the number of tokens of all texts, or pairs, of a reply, in OpenAI's shape."""
     num_tokens = sum(reply.tokens)
     return {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
 
@@ -159,7 +159,7 @@ async def models() -> Response:
 
 @api.get("/v1/models/<model_name:model>", responses={200: ModelBody})
 async def model(path: ModelPath) -> Response:
-    """Tell that a model is served; an alias is answered with the model that it stands for."""
+    """Describe a served model. An alias is answered with the name of its model."""
     await check_model(path.model)
     served = await served_models()
     if not served:

@@ -22,7 +22,7 @@ from shoal_api.schema.responses import IN_ANY_FORMAT, VECTOR_HEADERS, WITH_COST
 
 
 class SimilarBody(Body):
-    """A text to find similar ones for in the default index."""
+    """A text for which similar items in the default index are found."""
 
     model_config = example(text="self driving cars navigation", num_results=3)
     text: Text | None = Field(None, description="The text")
@@ -45,7 +45,7 @@ class PredictBody(Body):
 
 
 class PredictQuery(BaseModel):
-    """The vectors that are wanted."""
+    """The kind of vectors to return."""
 
     output: Literal["vector", "tokens"] = Field("vector", description="One vector for each text, or for each token")
 
@@ -59,7 +59,7 @@ class Predictions(BaseModel):
 
 
 class NamedModelBody(Body):
-    """Texts to embed with a model that is named."""
+    """Texts to embed, and the name of the model."""
 
     model_config = example(input=["a text", "another text"])
     input: Texts = Field(description="One text or several")
@@ -117,7 +117,7 @@ async def json_embed(body: NamedModelBody) -> Response:
 
 @wire_formats_api.post("/raw_embed/", responses={200: _BYTES})
 async def raw_embed(body: NamedModelBody) -> Response:
-    """Embed texts: their vectors as little-endian 32-bit floats, one after the other, whatever is accepted."""
+    """Embed texts: their vectors as little-endian 32-bit floats, one after the other, whatever Accept asks for."""
     await check_model(body.model_name)
     reply = await call(Embed(as_list(body.input)))
     return VectorFormat(RAW).answer(reply, arrays_of(reply))

@@ -1,6 +1,6 @@
 """Text Embeddings Inference: /embed, /embed_all, /similarity, /rerank, /tokenize, /decode, POST /, and others.
 
-At the root, POST /embed, GET /info and GET /health are Shoal's own, which take and answer what its clients need.
+At the root, Shoal's own POST /embed, GET /info and GET /health serve the clients of Text Embeddings Inference too.
 """
 
 from typing import Any, Literal, NoReturn, cast
@@ -28,14 +28,14 @@ from shoal_api.schema.responses import ANY_FORMAT, COST_HEADERS, TEI_HEADERS, VE
 
 
 class TeiTruncation(Body):
-    """Options of how texts that are too long are read."""
+    """Options for texts that are too long."""
 
     truncate: bool | None = Field(None, description="Cut texts that are too long; null: true; false refuses them")
     truncation_direction: TruncationDirection = Field("Right", description="End at which texts are cut")
 
 
 class TeiOptions(TeiTruncation):
-    """Options of how the model reads texts."""
+    """Options for how the model reads texts."""
 
     prompt_name: Name | None = Field(None, description="Name of the model's prompt to put before each text")
 
@@ -58,7 +58,7 @@ class TeiEmbedBody(TeiTokensBody):
 
 
 class SimilarityInputs(Body):
-    """A text, and those to compare it with."""
+    """A text, and the texts to compare it with."""
 
     source_sentence: Text
     sentences: TextList
@@ -101,7 +101,7 @@ class DecodeBody(Body):
 
 
 class TeiPiece(BaseModel):
-    """A token of a text, and its place there in characters; null for one that was added."""
+    """A token of a text, and its place there in characters; null for an added token."""
 
     id: int
     text: str
@@ -135,7 +135,7 @@ class TeiTokenVectors(RootModel[list[list[list[float]]]]):
 
 
 class Similarities(RootModel[list[float]]):
-    """The cosine of the source sentence and each other one."""
+    """The cosine of the source sentence and each other sentence."""
 
     model_config = _SCORES
 
@@ -166,7 +166,7 @@ _ANY_SHAPE = [
     {"$ref": f"#/components/schemas/{shape.__name__}"} for shape in (TeiEmbedBody, SimilarityBody, TeiRerankBody)
 ]
 
-#: The body of POST /, for the description.
+#: OpenAPI's description of the body of POST /.
 _ANY_BODY: dict[str, Any] = {
     "requestBody": {"required": True, "content": {"application/json": {"schema": {"oneOf": _ANY_SHAPE}}}}
 }
@@ -186,7 +186,7 @@ async def embed_all(body: TeiTokensBody) -> Response:
 
 @api.post("/similarity", responses={200: Similarities})
 async def similarity(body: SimilarityBody) -> Response:
-    """Compare a text with others: the cosine of each, in order."""
+    """Compare a text with others: the cosine of the text and each other one, in order."""
     _refuse_empty("inputs.sentences", body.inputs.sentences)
     parameters = body.parameters or TeiOptions.model_construct()
     job = Embed([body.inputs.source_sentence, *body.inputs.sentences], _options(parameters, parameters.prompt_name))
@@ -211,7 +211,7 @@ async def embed_or_score() -> Response:
 
 @api.post("/tokenize", responses={200: TeiPieces})
 async def tokenize(body: TokenizeBody) -> Response:
-    """Tell the tokens of texts, which are not cut."""
+    """Return the tokens of texts. No text is cut."""
     _refuse_empty("inputs", body.inputs)
     texts = as_list(body.inputs)
     check_tokenizer_request("characters", sum(map(len, texts)))
@@ -221,7 +221,7 @@ async def tokenize(body: TokenizeBody) -> Response:
 
 @api.post("/decode", responses={200: TeiTexts})
 async def decode(body: DecodeBody) -> Response:
-    """Tell the text that ids of tokens stand for."""
+    """Return the texts whose token ids are given."""
     _refuse_empty("ids", body.ids)
     lists = [part for part in body.ids if isinstance(part, list)] or [cast(list[int], body.ids)]
     check_tokenizer_request("ids", sum(map(len, lists)))
@@ -231,13 +231,13 @@ async def decode(body: DecodeBody) -> Response:
 
 @api.post("/embed_sparse", responses={424: TeiError})
 async def embed_sparse() -> NoReturn:
-    """Refuse: the model makes dense vectors."""
+    """Refuse the request: the model makes dense vectors only."""
     raise Unsupported("the served model makes no sparse vectors: use /embed")
 
 
 @api.post("/predict", responses={424: TeiError})
 async def predict() -> NoReturn:
-    """Refuse: the model is no classifier."""
+    """Refuse the request: the model is no classifier."""
     raise Unsupported("the served model is no classifier: it makes vectors, by /embed")
 
 
@@ -258,13 +258,13 @@ async def rerank(body: TeiRerankBody) -> Response:
 
 @api.get("/info", responses={200: Info})
 async def info() -> Response:
-    """Tell the model, the workers and the limits of the service."""
+    """Describe the service: its model, indexes, workers and limits."""
     return rendered(await service.describe())
 
 
 @api.get("/health", responses={200: Ready})
 async def health() -> Response:
-    """Tell that a ready worker will answer requests."""
+    """Check that a ready worker will answer requests."""
     return rendered({"status": "ready", "workers": await service.num_ready()})
 
 
@@ -277,12 +277,12 @@ async def _vectors(body: TeiTokensBody, **options: Any) -> Response:
 
 
 def _options(body: TeiTruncation, prompt_name: str | None = None, **others: Any) -> Options:
-    """Return the options of a body, and others, under Shoal's names."""
+    """Return the options of a body, and further ones, under Shoal's names."""
     side = body.truncation_direction.lower()
     return Options(truncate=body.truncate is not False, truncation_side=side, prompt_name=prompt_name, **others)
 
 
 def _refuse_empty(name: str, items: Any) -> None:
-    """Raise BadRequest for an empty list, which this protocol tells from other wrong values."""
+    """Raise BadRequest for an empty list: this protocol has an error of its own for it."""
     if items == []:
         raise BadRequest(f"{name} is an empty list: send at least one item")

@@ -1,4 +1,4 @@
-"""Voyage: POST /v1/embeddings and POST /v1/rerank, with fields and answers of its own."""
+"""Voyage: POST /v1/embeddings and POST /v1/rerank."""
 
 from typing import Literal
 

@@ -20,7 +20,7 @@ from shoal_api.schema.responses import IN_ANY_FORMAT, WITH_COST, Info
 
 
 class WeaviateConfig(Body):
-    """The way to embed."""
+    """Options of an embedding."""
 
     task_type: Literal["", "query", "passage"] | None = Field(
         None, description="Chooses the prompt of the model, if it has one"
@@ -81,7 +81,7 @@ api = Blueprint("weaviate", __name__, "Weaviate", one_field("WeaviateError", "er
 
 @api.post("/vectors", responses={200: WeaviateVectors})
 async def vectors(body: WeaviateBody) -> Response:
-    """Embed the text of an object or a query, or several: vectors of length 1."""
+    """Embed one text or several: vectors of length 1."""
     config = body.config or WeaviateConfig.model_construct()
     prompt_name = await prompt_for(config.task_type)
     texts = body.texts if body.text is None else [body.text]
@@ -119,18 +119,18 @@ async def rerank(body: WeaviateRerankBody) -> Response:
 
 @api.get("/meta", responses={200: Info})
 async def meta() -> Response:
-    """Tell the model, the workers and the limits of the service."""
+    """Describe the service: its model, indexes, workers and limits."""
     return rendered(await service.describe())
 
 
 @api.get("/.well-known/ready", responses={204: None})
 async def ready() -> Response:
-    """Tell that a ready worker will answer requests."""
+    """Check that a ready worker will answer requests."""
     await service.num_ready()
     return WholeResponse(status=204)
 
 
 @api.get("/.well-known/live", responses={204: None})
 async def live() -> Response:
-    """Tell that the process is alive."""
+    """Check that the process is alive."""
     return WholeResponse(status=204)

@@ -11,7 +11,7 @@ from shoal_api.schema.responses import described
 
 _ID = Annotated[Any, WithJsonSchema({"type": "string", "minLength": 1}), DOCUMENTS]
 
-#: A document, which the writer of an index checks as all clients do.
+#: A document. This schema is for the description only: `IndexWriter` checks documents for all clients.
 _DOCUMENT = WithJsonSchema(
     {
         "title": "Document",
@@ -56,7 +56,7 @@ class DocumentsWritten(BaseModel):
 
 
 class _BuildFields(SourceFields):
-    """The fields of a build beside its source."""
+    """The fields of a build, except its source."""
 
     on_bad: Literal["raise", "skip"] = Field("raise", description="Bad rows: end the build, or leave them out")
     publish: bool = Field(True, description="Serve the new version when it is built")
@@ -115,7 +115,7 @@ class PublishBody(Body):
 
 
 class VersionInfo(BaseModel):
-    """A version of an index; null where its files do not tell."""
+    """A version of an index. A field is null if the files of the version do not have it."""
 
     version: str
     is_current: bool = Field(description="True for the version that is served")

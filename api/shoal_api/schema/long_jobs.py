@@ -13,7 +13,7 @@ _ID = "05994f8ba4d8bac6959289ef"
 
 
 class SourceFields(Body):
-    """The columns of a source, and the URL to tell of the end of its job."""
+    """The columns of a source, and the URL to notify when the job has ended."""
 
     text_column: Name | None = Field(None, description="Column with the texts; null: the one that looks like it")
     id_column: Name | None = Field(None, description="Column with the ids; null: `id`, or the positions from 0")
@@ -21,7 +21,7 @@ class SourceFields(Body):
 
 
 class _BulkFields(SourceFields, TextOptions):
-    """The fields of a bulk embedding beside its source."""
+    """The fields of a bulk embedding, except its source."""
 
     format: Literal["safetensors", "npy", "parquet", "jsonl"] = Field(
         "safetensors", description="Format of the files of the result"
@@ -68,7 +68,7 @@ class FilePath(BaseModel):
 
 
 class ProgressBody(BaseModel):
-    """The part of a long job that is done."""
+    """The progress of a long job."""
 
     rows: int = Field(description="Rows of the source that were read")
     num_bad: int = Field(description="Rows that were left out")
@@ -80,7 +80,7 @@ class ProgressBody(BaseModel):
 
 
 class LongJobError(BaseModel):
-    """The error with which a long job ended, or was last tried."""
+    """The error of a long job that ended, or of its last attempt."""
 
     code: str
     message: str
@@ -140,7 +140,7 @@ class LongJob(BaseModel):
 
 
 class LongJobState(BaseModel):
-    """A long job and the status it now has."""
+    """A long job and its present status."""
 
     id: str
     status: Literal["queued", "running", "paused", "done", "failed", "cancelled"]
@@ -148,7 +148,7 @@ class LongJobState(BaseModel):
 
 
 class LongJobSubmitted(LongJobState):
-    """A long job that was put."""
+    """A long job that was submitted."""
 
     model_config = described(
         answer_headers={"Location": SUBMITTED_HEADERS["Location"]},
@@ -167,18 +167,18 @@ class AnyJobStatus(RootModel[JobStatus | LongJob]):
 
 
 class AnyJobState(RootModel[JobState | LongJobState]):
-    """A job or a long job and the status it now has."""
+    """A job or a long job, and its present status."""
 
 
 class DeletedJob(BaseModel):
-    """A long job that is forgotten."""
+    """A long job that was deleted."""
 
     id: str
     status: Literal["deleted"]
 
 
 class AnyDeletedJob(RootModel[DeletedJob | JobState]):
-    """A long job that is forgotten, or a job and the status it now has."""
+    """A long job that was deleted, or a job and its present status."""
 
 
 class AnyJobResult(RootModel[JobResult | LongJob]):

@@ -1,4 +1,4 @@
-"""The shapes of the pool's state (its lanes, workers and jobs of late) and of dead letters."""
+"""The shapes of the pool's state (its lanes, workers and recent jobs) and of dead letters."""
 
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ from shoal_api.schema.responses import Timings
 
 
 class PoolLane(BaseModel):
-    """A lane: what it holds, and the waits in it; null where no job came out of it lately."""
+    """A lane: its jobs, and their waits. A wait is null if no job left the lane in the last minute."""
 
     lane: str
     num_jobs: int = Field(description="Jobs that are not answered yet")
@@ -24,7 +24,7 @@ class PoolLane(BaseModel):
 
 
 class PoolWorker(BaseModel):
-    """A worker; null where its heartbeat does not tell. What it did is from its last heartbeats, 5 s apart."""
+    """A worker, from its last heartbeats, 5 s apart. A field is null if the heartbeats do not have it."""
 
     id: str
     state: str = Field(description="`ready`, `stalled`, `unsynchronised`, or `gone`: not alive, for 10 minutes at most")
@@ -45,7 +45,7 @@ class PoolWorker(BaseModel):
 
 
 class RecentJob(BaseModel):
-    """A job that was answered; null where its bytes did not tell, or it was not computed."""
+    """A job that was answered. A field is null if the job could not be read, or was not computed."""
 
     id: str | None
     op: str | None
@@ -63,7 +63,7 @@ class RecentJob(BaseModel):
 
 
 class Rates(BaseModel):
-    """The rates of all workers together, by the last two heartbeats of each; null where nothing was done."""
+    """The rates of all workers together, from the last two heartbeats of each; null if nothing was done."""
 
     num_workers: int
     jobs_per_s: float | None = Field(description="Jobs answered in a second")
@@ -86,7 +86,7 @@ class DeadLetterPath(BaseModel):
 
 
 class DeadLetterBrief(BaseModel):
-    """A job that could not be answered; null where the beginning of its bytes does not tell."""
+    """A job that could not be answered. A field is null if the beginning of the job cannot be read."""
 
     id: str = Field(description="Id of the dead letter")
     time: float = Field(description="Time when the job was given up, in Unix seconds")
@@ -123,7 +123,7 @@ class Dropped(BaseModel):
 
 
 class PoolBody(BaseModel):
-    """The pool now. Times are Redis's."""
+    """The present state of the pool. Times are by Redis's clock."""
 
     time: float = Field(description="Time of the measurement, in Unix seconds")
     every_s: float = Field(description="Seconds from one measurement to the next")

@@ -36,18 +36,18 @@ from shoal_api.schema.body import (
     example,
 )
 
-#: Longest that a request for a job's result may wait, in seconds.
+#: Longest time for which a request for a job's result may wait, in seconds.
 MAX_WAIT_S = 60
 
-#: Text Embeddings Inference's words for the end at which texts are cut. The OpenAPI description leaves out those in
-#: small letters: generators of clients make one name of both.
+#: Text Embeddings Inference's words for the end at which texts are cut. OpenAPI's description leaves out the words in
+#: small letters, because client generators make one name of both.
 TruncationDirection = Annotated[
     Literal["Left", "Right", "left", "right"], WithJsonSchema({"enum": ["Left", "Right"], "type": "string"})
 ]
 
 
 def _kind_of_input(value: Any) -> str | None:
-    """Return the tag of the kind of `TextsOrIds` that a value is to be; the first item of a list decides."""
+    """Return the tag of the alternative of `TextsOrIds` that a value is meant for. A list's first item decides."""
     if isinstance(value, str):
         return "a text"
     if not isinstance(value, list):
@@ -72,7 +72,7 @@ _DEFAULTS = OPTION_DEFAULTS | SEARCH_DEFAULTS
 
 
 def _option(name: str, description: str) -> Any:
-    """Return the field of an option, with its default in `shoal.Options` or `shoal.SearchOptions`."""
+    """Return the field of an option, with its default from `shoal.Options` or `shoal.SearchOptions`."""
     return Field(_DEFAULTS[name], description=description)
 
 
@@ -82,7 +82,7 @@ _LANE: Any = Field(
 
 
 class TruncationOptions(Body):
-    """Options of how texts are cut that are too long for the model."""
+    """Options for texts that are too long for the model."""
 
     truncate: bool = _option("truncate", "Cut texts that are too long for the model; false refuses them")
     truncation_side: TruncationSide = _option("truncation_side", "End at which texts are cut")
@@ -92,14 +92,14 @@ class TruncationOptions(Body):
 
 
 class TextOptions(TruncationOptions):
-    """Options of how the model reads texts."""
+    """Options for how the model reads texts."""
 
     pooling: Pooling | None = _option("pooling", "null: as the model says")
     prompt_name: Name | None = _option("prompt_name", "Name of the model's prompt to put before each text")
 
 
 class EmbedOptions(TextOptions):
-    """Options of how vectors are made."""
+    """Options for how vectors are made."""
 
     normalize: bool = _option("normalize", "Scale vectors to length 1")
     output: Output = _option("output", "One vector for each text, for each token, or for each chunk")
@@ -121,7 +121,7 @@ _Number = Annotated[float, SEARCH]
 
 
 class SearchFields(Body):
-    """Options of how an index is searched."""
+    """Options for how an index is searched."""
 
     mode: Mode = _option("mode", "Rank by meaning, by words, or by both")
     alpha: Annotated[float, Field(ge=0, le=1)] | None = _option("alpha", "Share of the meaning in a hybrid search")
@@ -148,7 +148,7 @@ class SearchFields(Body):
 
 
 class EmbedBody(EmbedOptions):
-    """Texts to embed. Bodies of Text Embeddings Inference's clients are taken too."""
+    """Texts to embed. Bodies of Text Embeddings Inference's clients are accepted too."""
 
     model_config = example(inputs=["first text", "second text"], dimensions=2)
     inputs: TextsOrIds = Field(description="One text or several; or token ids, if `SHOAL_TOKEN_IDS` allows them")
@@ -166,7 +166,7 @@ class EmbedBody(EmbedOptions):
 
 
 class SearchBody(TextOptions, SearchFields):
-    """Queries to search an index for, or vectors, or documents that hits are to be like."""
+    """A search of an index: by queries, by vectors, or by documents that hits should be like."""
 
     model_config = example(queries="europe climate change storm", k=1, mode="hybrid")
     queries: Texts | None = Field(None, description="One query or several; needed unless there are `vectors` or `like`")
@@ -185,7 +185,7 @@ class ScoreBody(TruncationOptions):
     lane: Lane = _LANE
 
 
-#: The fields of a job beside `op` and `lane`, by its `op`: the texts first.
+#: The fields that a job may have besides `op`, `lane` and `timeout_s`, by its `op`.
 _FIELDS_OF = {
     "embed": ("inputs", *EmbedOptions.model_fields),
     "search": ("queries", "k", "index", *TextOptions.model_fields, *SearchFields.model_fields),
@@ -211,7 +211,7 @@ class JobBody(EmbedOptions, SearchFields):
 
 
 def embed_job(body: EmbedBody | JobBody, texts: list[str]) -> Embed:
-    """Return the job that embeds the texts of a body; raises InvalidRequest for options at odds."""
+    """Return the job that embeds the texts of a body. Raises InvalidRequest for conflicting options."""
     options = vars(body) | {"truncate": body.truncate is not False}
     if isinstance(body, EmbedBody) and body.truncation_direction is not None:
         options["truncation_side"] = body.truncation_direction.lower()
@@ -219,7 +219,7 @@ def embed_job(body: EmbedBody | JobBody, texts: list[str]) -> Embed:
 
 
 def search_job(body: SearchBody | JobBody) -> Search:
-    """Return the job of a body that searches; raises InvalidRequest if there is nothing to search for."""
+    """Return the search job of a body. Raises InvalidRequest if there is nothing to search for."""
     given = {name: getattr(body, name) for name in body.model_fields_set.intersection(SEARCH_NAMES)}
     negative = [] if body.negative is None else as_list(body.negative)
     if body.negative is not None:
@@ -235,13 +235,13 @@ def search_job(body: SearchBody | JobBody) -> Search:
 
 
 def rerank_job(body: ScoreBody | JobBody, texts: Texts) -> Rerank:
-    """Return the job that scores texts for the query of a body; raises InvalidRequest for an empty query."""
+    """Return the job that scores texts for the query of a body. Raises InvalidRequest for an empty query."""
     options = Options.from_map(vars(body))
     return Rerank(as_list(texts), options, query=body.query, raw_scores=body.raw_scores, first_text=body.first_text)
 
 
 def submitted_job(body: JobBody) -> Job:
-    """Return the job; raises InvalidRequest if its texts are missing, or for a field that `op` does not take."""
+    """Return the job of a body. Raises InvalidRequest for missing texts, or a field that its `op` does not have."""
     fields = _FIELDS_OF[body.op]
     for name in sorted(body.model_fields_set.difference(fields, ("op", "lane", "timeout_s"))):
         if getattr(body, name) != JobBody.model_fields[name].default:  # generated clients send defaults
@@ -282,12 +282,12 @@ class ResultQuery(BaseModel):
 
 
 class PageFilePath(BaseModel):
-    """The name of a file of the page, with the folders that it is in."""
+    """The name of a file of the page, with its folders."""
 
     file: Path
 
 
 class ReadyQuery(BaseModel):
-    """The condition to check beside a ready worker."""
+    """The index to check besides the workers."""
 
     index: Name | None = Field(None, description="Name of an index that a ready worker must serve")

@@ -1,4 +1,4 @@
-"""The shapes of responses: the OpenAPI page is made from them, and nothing is checked against them."""
+"""The shapes of responses, for OpenAPI's description only. No response is checked against them."""
 
 from typing import Any, Literal, cast
 
@@ -30,7 +30,7 @@ VECTOR_HEADERS = COST_HEADERS | {
     "X-Shape": _header("In another format than JSON: the numbers of rows and columns, such as 2,384"),
 }
 
-#: The headers with which Text Embeddings Inference tells the cost of an answer; times are in whole milliseconds.
+#: The headers by which Text Embeddings Inference reports the cost of an answer. Times are in whole milliseconds.
 TEI_HEADERS = {
     "X-Compute-Type": _header("`cpu`"),
     "X-Compute-Characters": _header("Characters of all texts", "integer"),
@@ -62,7 +62,7 @@ RATE_HEADERS = {
 
 
 def described(*, example: Any = None, answer_headers: Any = None, **others: Any) -> ConfigDict:
-    """Return the configuration of a shape with what the description of its response has beside it."""
+    """Return the configuration of a shape with an example, and with the headers and other facts of its response."""
     extra = {"headers": answer_headers, **others}
     config: dict[str, Any] = {"openapi_extra": {name: value for name, value in extra.items() if value}}
     return cast(ConfigDict, config | ({} if example is None else {"json_schema_extra": {"example": example}}))
@@ -95,7 +95,7 @@ class ChunkPlace(BaseModel):
 
 
 class ChunkEmbeddings(BaseModel):
-    """One vector for each chunk of each text, and where the chunks are; int8 ones have scales."""
+    """One vector for each chunk of each text, and the places of the chunks. Vectors of type int8 have scales."""
 
     model_config = described(
         example={
@@ -109,7 +109,7 @@ class ChunkEmbeddings(BaseModel):
 
 
 class Hit(BaseModel):
-    """A document found, with its other fields beside these."""
+    """A document that was found, with its other fields beside these."""
 
     model_config = ConfigDict(extra="allow")
     id: str
@@ -156,7 +156,7 @@ class Timings(BaseModel):
 
 
 class JobState(BaseModel):
-    """A job and the status it now has."""
+    """A job and its present status."""
 
     id: str
     status: Status
@@ -167,7 +167,7 @@ def _link(operation: str, description: str) -> dict[str, Any]:
 
 
 class Submitted(JobState):
-    """A job that was put, or was put before with the same idempotency key."""
+    """A job that was submitted now, or before with the same idempotency key."""
 
     model_config = described(
         answer_headers=SUBMITTED_HEADERS,
@@ -250,7 +250,7 @@ class Ready(BaseModel):
 
 
 class Info(BaseModel):
-    """The model, indexes, limits and workers of the service; null where no ready worker tells."""
+    """The model, indexes, limits and workers of the service; null if no ready worker reports it."""
 
     version: str
     model: str | None
@@ -283,7 +283,7 @@ class Info(BaseModel):
 
 
 class Links(BaseModel):
-    """Links to the pages that say more; a browser gets a page to use the service with."""
+    """Links to the documentation. A browser gets a page on which to use the service."""
 
     model_config = described(content={"text/html": MediaType(schema=Schema(type=DataType.STRING))})
     name: str
