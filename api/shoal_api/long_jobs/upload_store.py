@@ -82,7 +82,7 @@ class UploadStore(JobFolders):
 
     @contextmanager
     def new(self, client: str, idempotency_key: str | None = None) -> Iterator["JobFolder"]:
-        """Make a folder for a job, or find the one of its idempotency key. After the block, it goes if it has no job."""
+        """Make the folder of a job, or find it by the idempotency key. After the block, remove it if it has no job."""
         with suppress(OSError):
             unchecked = self._unchecked or self.names()
             names, self._unchecked = unchecked[:_CHECKED_AT_A_TIME], unchecked[_CHECKED_AT_A_TIME:]

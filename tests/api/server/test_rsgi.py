@@ -1,20 +1,26 @@
 """The application in the event loop of its server: what the server passes on, counts, and ends."""
 
+import asyncio
 import json
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from api_process import ApiProcess, StartApi, serving_api
-from api_stub import StubWorker, vector_of
+from api_stub import MakeApp, StubWorker, vector_of
+from awaiting import in_loop
 from conftest import RedisServer, wait_until
+from granian.rsgi import HTTPProtocol, Scope  # type: ignore[attr-defined]
 
 from shoal_api.access import api_keys
 from shoal_api.access.access_control import MAX_LASTING
+from shoal_api.server import rsgi
+from shoal_api.server.rsgi import RsgiServer
 
 pytest_plugins = ["api_fixtures"]
 pytestmark = pytest.mark.usefixtures("stub")
@@ -117,3 +123,44 @@ def test_a_header_that_is_no_ascii_is_there_all_the_same(shared_api: ApiProcess)
     for others in ("", "Accept: */*\r\nAccept: */*\r\n"):
         with closing(shared_api.send((head + others + "\r\n").encode("latin-1") + body)) as connection:
             assert connection.recv(65_536).startswith(b"HTTP/1.1 422 "), others
+
+
+class Protocol:
+    """Granian's protocol of a request whose client stays; counts how often its disconnect was waited for."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.is_watched = asyncio.Event()
+        self.num_watches = 0
+
+    async def client_disconnect(self) -> None:
+        """Wait for ever."""
+        self.num_watches += 1
+        self.is_watched.set()
+        await asyncio.Event().wait()
+
+    def response_bytes(self, status: int, *_: Any) -> None:
+        """Note the status."""
+        self.status = status
+
+
+@pytest.mark.parametrize(("path", "num_watches"), [("/health", 0), ("/waits", 1)])
+@in_loop
+async def test_a_client_is_watched_until_its_request_is_answered_and_no_longer(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, path: str, num_watches: int
+) -> None:
+    monkeypatch.setattr(rsgi, "WATCH_AFTER_S", 0.0)
+    app, protocol = make_app(), Protocol()
+
+    async def waits() -> str:
+        await protocol.is_watched.wait()
+        return "answered"
+
+    app.add_url_rule("/waits", view_func=waits)
+    request = {"method": "GET", "path": path, "query_string": "", "http_version": "1.1", "scheme": "http"}
+    scope = SimpleNamespace(**request, headers={}, client="127.0.0.1:1", server="127.0.0.1:2")
+    before = asyncio.all_tasks()
+    await RsgiServer(app, 2, 1.0).__rsgi__(cast(Scope, scope), cast(HTTPProtocol, protocol))
+    await asyncio.sleep(0.01)  # a watch that was to begin would have begun
+    assert (protocol.status, protocol.num_watches) == (200, num_watches)
+    assert asyncio.all_tasks() == before
