@@ -32,7 +32,7 @@ MAX_REQUEST_HITS = 100_000
 IDEMPOTENCY_KEY: dict[str, Any] = {
     "name": "Idempotency-Key",
     "in": "header",
-    "description": "Of a submit: the same key and request within a day answer the job that was submitted first",
+    "description": "For a submit: the same key and request within a day return the job that was submitted first",
     "schema": {"type": "string", "minLength": 1, "maxLength": 255},
 }
 
@@ -40,7 +40,7 @@ IDEMPOTENCY_KEY: dict[str, Any] = {
 FINGERPRINT: dict[str, Any] = {
     "name": FINGERPRINT_HEADER,
     "in": "header",
-    "description": "Answer with vectors of the model that has this fingerprint; if there is none, 409 model_mismatch",
+    "description": "Use only the model with this fingerprint. Without such a model, the answer is 409 model_mismatch",
     "schema": {"type": "string"},
 }
 

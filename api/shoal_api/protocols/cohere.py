@@ -39,12 +39,14 @@ class CohereBody(Body):
     model_config = example(texts=["a text"], input_type="search_document")
     texts: TextList = Field(description="The texts")
     model: Name | None = Field(None, description="The served model, or an alias of it; null: the served one")
-    input_type: InputType | None = Field(None, description="Chooses the prompt of the model, if it has one for this")
+    input_type: InputType | None = Field(
+        None, description="Kind of the texts: chooses the model's prompt for it, if there is one"
+    )
     embedding_types: Annotated[list[Format], Field(fail_fast=True, max_length=MAX_FORMATS)] | None = Field(
         None, description="Formats of the vectors"
     )
     truncate: Literal["NONE", "START", "END"] | None = Field(
-        "END", description="End at which texts are cut; null: END; NONE refuses"
+        "END", description="End at which texts that are too long are cut; null: END; NONE refuses them"
     )
     output_dimension: ShortenedTo = None
     priority: Ignored = None
@@ -61,7 +63,7 @@ class CohereFieldsBody(CohereRerankBody):
     """A query, and documents to score for it, which may have several fields."""
 
     rank_fields: Annotated[list[Name], Field(fail_fast=True, min_length=1, max_length=MAX_RANK_FIELDS)] | None = Field(
-        None, description="Different names of the fields that are read of documents that are objects; null: `text`"
+        None, description="Names of the fields to read from documents that are objects, each once; null: `text`"
     )
     max_chunks_per_doc: Ignored = None
 

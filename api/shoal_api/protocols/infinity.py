@@ -45,7 +45,7 @@ class InfinityRerankBody(RerankBody):
 
     documents: TextList = Field(description="The texts")  # type: ignore[assignment]
     model: Model = Field(None, description="The served reranker, or an alias of it; null: the served one")
-    raw_scores: bool = Field(False, description="Answer the reranker's numbers as they are")
+    raw_scores: bool = Field(False, description="Return the reranker's scores unchanged")
 
 
 class RankedText(BaseModel):
@@ -78,10 +78,10 @@ class InfinityEmbeddings(EmbeddingList):
 class LaneStats(BaseModel):
     """The load of the lanes."""
 
-    queue_fraction: float = Field(description="Part of the lanes' limit of texts that is used")
+    queue_fraction: float = Field(description="Used part of the lanes' limit on texts")
     queue_absolute: int = Field(description="Texts that wait or are being embedded")
-    results_pending: int = Field(description="The same")
-    batch_size: int = Field(description="Most texts that a worker takes for a pass")
+    results_pending: int = Field(description="The same as `queue_absolute`")
+    batch_size: int = Field(description="Most texts that a worker computes together")
 
 
 class InfinityModel(ModelBody):

@@ -26,7 +26,7 @@ class JinaBody(Body):
     model_config = example(input=["a text"], task="retrieval.passage")
     input: Texts = Field(description="One text or several")
     model: Name | None = Field(None, description="A name of the served model; null: the served one")
-    task: Task | None = Field(None, description="Chooses the prompt of the model, if it has one for this")
+    task: Task | None = Field(None, description="Kind of the texts: chooses the model's prompt for it, if there is one")
     dimensions: ShortenedTo = None
     embedding_type: Literal["float", "base64"] | None = Field(None, description="Lists of numbers, or base64 of floats")
     normalized: bool = Field(True, description="Scale vectors to length 1")
@@ -38,7 +38,7 @@ class JinaBody(Body):
 class JinaRerankBody(RerankBody):
     """A query, and documents to score for it."""
 
-    return_documents: bool = Field(True, description="Answer the documents too")
+    return_documents: bool = Field(True, description="Return the documents too")
 
 
 class JinaRanking(BaseModel):

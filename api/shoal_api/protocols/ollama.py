@@ -52,7 +52,7 @@ class OllamaModelBody(Body):
 
     model_config = example(model="sentence-transformers/all-MiniLM-L6-v2")
     model: Name | None = Field(None, description="The served model, or an alias of it, also with `:latest` after it")
-    name: Name | None = Field(None, description="Older name of `model`, read where that is missing or empty")
+    name: Name | None = Field(None, description="Older name of `model`, read if `model` is missing or empty")
 
     def asked(self) -> str:
         """Return the name of the model; raises InvalidRequest without one."""
@@ -73,7 +73,7 @@ class OllamaShowBody(OllamaModelBody):
 class OllamaPullBody(OllamaModelBody):
     """A model to pull. Only a served model can be pulled, and nothing is loaded."""
 
-    stream: bool | None = Field(None, description="Answer lines of JSON; null: true; false answers one object")
+    stream: bool | None = Field(None, description="Return lines of JSON; null: true; false returns one object")
     insecure: Ignored = None
 
 

@@ -21,13 +21,13 @@ class RerankBody(Body):
     """A query, and documents to score for it."""
 
     model_config = example(query="a storm", documents=["rain", "market"])
-    query: Text = Field(description="The text that the documents are scored for")
+    query: Text = Field(description="Text for which the documents are scored")
     documents: Annotated[list[Text | Annotated[dict[str, Any], TEXT]], Field(fail_fast=True), TEXTS] = Field(
         description="Texts, or objects with a `text`"
     )
     model: Name | None = Field(None, description="The served reranker, or an alias of it; null: the served one")
-    top_n: TopN | None = Field(None, description="Answer this many of the best; null: all")
-    return_documents: bool = Field(False, description="Answer the documents too")
+    top_n: TopN | None = Field(None, description="Return this many of the best documents; null: all")
+    return_documents: bool = Field(False, description="Return the documents too")
 
 
 class RankedDocument(BaseModel):

@@ -26,7 +26,7 @@ class SimilarBody(Body):
 
     model_config = example(text="self driving cars navigation", num_results=3)
     text: Text | None = Field(None, description="The text")
-    keywords: Text | None = Field(None, description="Another name of `text`; not read beside it")
+    keywords: Text | None = Field(None, description="Another name of `text`; ignored if there is a `text`")
     num_results: int = Field(5, ge=1, le=MAX_K, description="Items to find")
 
 

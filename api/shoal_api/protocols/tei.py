@@ -69,7 +69,7 @@ class SimilarityBody(Body):
 
     model_config = example(inputs={"source_sentence": "a text", "sentences": ["another", "a third"]})
     inputs: SimilarityInputs = Field(description="The texts")
-    parameters: TeiOptions | None = Field(None, description="Options of how the model reads them")
+    parameters: TeiOptions | None = Field(None, description="Options for how the model reads the texts")
     options: Ignored = None
 
 
@@ -77,10 +77,10 @@ class TeiRerankBody(TeiTruncation):
     """A query, and texts to score for it."""
 
     model_config = example(query="a storm", texts=["rain", "market"])
-    query: Text = Field(description="The text that the others are scored for")
+    query: Text = Field(description="Text for which the others are scored")
     texts: TextList = Field(description="The texts")
-    raw_scores: bool = Field(False, description="Answer the reranker's numbers as they are, not from 0 to 1")
-    return_text: bool = Field(False, description="Answer the texts too")
+    raw_scores: bool = Field(False, description="Return the reranker's scores unchanged, not from 0 to 1")
+    return_text: bool = Field(False, description="Return the texts too")
 
 
 class TokenizeBody(Body):

@@ -28,12 +28,12 @@ class VoyageBody(Body):
     input: Texts = Field(description="One text or several")
     model: Name | None = Field(None, description="A name of the served model; null: the served one")
     input_type: Literal["query", "document"] | None = Field(
-        None, description="Chooses the prompt of the model, if it has one for this"
+        None, description="Kind of the texts: chooses the model's prompt for it, if there is one"
     )
     truncation: bool | None = Field(None, description="Cut texts that are too long; null: true; false refuses them")
     output_dimension: ShortenedTo = None
     output_dtype: Literal["float", "int8", "uint8", "binary", "ubinary"] | None = Field(
-        None, description="Type of the numbers, as Cohere's format of that name; null: float"
+        None, description="Type of the numbers, as in Cohere's format with the same name; null: float"
     )
     encoding_format: Literal["base64"] | None = Field(
         None, description="base64: the bytes of the numbers, floats of 32 bits in little-endian order"
@@ -43,8 +43,8 @@ class VoyageBody(Body):
 class VoyageRerankBody(InfinityRerankBody):
     """A query, and texts to score for it."""
 
-    top_k: TopN | None = Field(None, description="Answer this many of the best; null: all")
-    truncation: bool | None = Field(None, description="Cut what is too long; null: true; false refuses it")
+    top_k: TopN | None = Field(None, description="Return this many of the best texts; null: all")
+    truncation: bool | None = Field(None, description="Cut texts that are too long; null: true; false refuses them")
 
 
 class VoyageRanking(BaseModel):

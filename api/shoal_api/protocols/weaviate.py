@@ -23,7 +23,7 @@ class WeaviateConfig(Body):
     """Options of an embedding."""
 
     task_type: Literal["", "query", "passage"] | None = Field(
-        None, description="Chooses the prompt of the model, if it has one"
+        None, description="Kind of the texts: chooses the model's prompt for it, if there is one"
     )
     dimensions: Dimensions | None = Field(None, description="Keep this many numbers of each vector")
     pooling_strategy: Ignored = None
@@ -34,16 +34,16 @@ class WeaviateBody(Body):
 
     model_config = example(text="a text", config={"task_type": "passage"})
     text: Text | None = Field(None, description="The text")
-    texts: TextList | None = Field(None, description="The texts, if there are several; not read beside `text`")
-    config: WeaviateConfig | None = Field(None, description="The way to embed them")
+    texts: TextList | None = Field(None, description="Several texts; ignored if there is a `text`")
+    config: WeaviateConfig | None = Field(None, description="Options of the embedding")
 
 
 class WeaviateRerankBody(Body):
     """A query, and texts to score for it."""
 
     model_config = example(query="a storm", property="title", documents=["rain", "market"])
-    query: Text = Field(description="The text that the others are scored for")
-    property: Text | None = Field(None, description="The only text, without `documents`; not read beside them")
+    query: Text = Field(description="Text for which the others are scored")
+    property: Text | None = Field(None, description="A single text; ignored if there are `documents`")
     documents: TextList | None = Field(None, description="The texts")
 
 

@@ -78,7 +78,7 @@ def one_field(name: str, field: str, statuses: Mapping[str, int] | None = None) 
 class ErrorDetail(BaseModel):
     """An error, for a program and for a person."""
 
-    code: str = Field(description="A stable word, to decide by", json_schema_extra={"enum": list(STATUS)})
+    code: str = Field(description="A stable word, for programs", json_schema_extra={"enum": list(STATUS)})
     message: str = Field(description="A sentence for a person; may change")
 
 

@@ -77,7 +77,7 @@ def _option(name: str, description: str) -> Any:
 
 
 _LANE: Any = Field(
-    "interactive", description="Bulk jobs let interactive ones go first; a small share of them always runs"
+    "interactive", description="Bulk jobs let interactive ones go first, but a small share of bulk jobs always runs"
 )
 
 
@@ -105,9 +105,9 @@ class EmbedOptions(TextOptions):
     output: Output = _option("output", "One vector for each text, for each token, or for each chunk")
     dimensions: Dimensions | None = _option("dimensions", "Keep this many numbers of each vector")
     chunk_tokens: ChunkTokens | None = _option(
-        "chunk_tokens", "Cut no text off: cut each into chunks of at most so many tokens"
+        "chunk_tokens", "Read all of each text: cut it into chunks of at most this many tokens"
     )
-    chunk_overlap: ChunkOverlap = _option("chunk_overlap", "Most tokens that two neighbours share")
+    chunk_overlap: ChunkOverlap = _option("chunk_overlap", "Most tokens that two neighbouring chunks share")
 
 
 _Item = TypeVar("_Item")
@@ -132,17 +132,17 @@ class SearchFields(Body):
     group_size: Annotated[int, Field(ge=1, le=MAX_GROUP_SIZE)] = _option("group_size", "Most hits of a group")
     facets: _List[_String] | None = _option("facets", "Fields whose values are counted")
     facets_top_n: Annotated[int, Field(ge=1, le=MAX_TOP_N)] | None = _option(
-        "facets_top_n", "Count the values of so many best documents; null: of all that the filter leaves"
+        "facets_top_n", "Count the values of this many best documents; null: of all documents that pass the filter"
     )
-    fields: _List[_String] | None = _option("fields", "Fields that hits have beside id and score; null: all")
+    fields: _List[_String] | None = _option("fields", "Fields that hits have besides id and score; null: all")
     snippet: _Map | None = _option("snippet", "Show the passage of each hit that fits best")
-    cursor: _String | None = _option("cursor", "Page to answer: empty for the first one, then as answered")
+    cursor: _String | None = _option("cursor", "Page to return: empty for the first page, then the last cursor")
     min_score: _Number | None = _option("min_score", "Least score of a hit")
-    explain: bool = _option("explain", "Tell for each hit what its score is made of")
-    like: _List[_String] | None = _option("like", "Ids of documents that hits are to be like")
+    explain: bool = _option("explain", "Show the parts of each hit's score")
+    like: _List[_String] | None = _option("like", "Ids of documents that hits should be like")
     vectors: _List[_List[_Number]] | None = _option("vectors", "Vectors to search for, as the model makes them")
-    negative: Texts | None = Field(None, description="Texts that hits are not to be like")
-    fuse: bool = _option("fuse", "Answer one list of hits for all that is asked together")
+    negative: Texts | None = Field(None, description="Texts that hits should not be like")
+    fuse: bool = _option("fuse", "Return one list of hits for all queries together")
     rerank: _Map | None = _option("rerank", "Let the reranker order the best hits")
     diversity: Annotated[float, Field(ge=0, le=1)] | None = _option("diversity", "How much hits differ from each other")
 
@@ -159,7 +159,7 @@ class EmbedBody(EmbedOptions):
     output_dtype: NumberType = Field("float32", description="Type of the numbers in the answer")
     answer: Literal["vectors", "result"] = Field(
         "vectors",
-        description="The vectors alone, or the result of a job: what it cost, and how much of each text was read",
+        description="The vectors alone, or the result of a job: with its cost, and how much of each text was read",
     )
     lane: Lane = _LANE
     options: Ignored = None
@@ -179,9 +179,9 @@ class ScoreBody(TruncationOptions):
     """Texts to score for a query."""
 
     model_config = example(query="storm in europe", inputs=["market falls", "a gale hits france"])
-    query: Text = Field(description="The text that the others are scored for")
+    query: Text = Field(description="Text for which the others are scored")
     inputs: Texts = Field(description="One text or several")
-    raw_scores: bool = Field(False, description="Answer the reranker's numbers as they are, not from 0 to 1")
+    raw_scores: bool = Field(False, description="Return the reranker's scores unchanged, not from 0 to 1")
     lane: Lane = _LANE
 
 
@@ -197,13 +197,13 @@ class JobBody(EmbedOptions, SearchFields):
     """A job to submit: `inputs` to embed or to score for a query, or `queries` to search for."""
 
     model_config = example(op="embed", inputs=["a text"], lane="bulk")
-    op: Literal["embed", "search", "rerank"] = Field(description="What to do")
+    op: Literal["embed", "search", "rerank"] = Field(description="The operation")
     inputs: Texts | None = Field(None, description="Texts of op embed and rerank")
     queries: Texts | None = Field(None, description="Queries of op search")
     k: int = Field(5, ge=1, le=MAX_K, description="Hits for each query, with op search")
     index: Name = Field("default", description="Name of the index, with op search")
-    query: Text | None = Field(None, description="The text that the others are scored for, with op rerank")
-    raw_scores: bool = Field(False, description="Answer the reranker's numbers as they are, with op rerank")
+    query: Text | None = Field(None, description="Text for which the others are scored, with op rerank")
+    raw_scores: bool = Field(False, description="Return the reranker's scores unchanged, with op rerank")
     lane: Lane = _LANE
     timeout_s: float | None = Field(
         None, ge=0, le=MAX_DEADLINE_S, allow_inf_nan=False, description="Seconds after which the job is not computed"
@@ -265,7 +265,7 @@ def as_list(texts: str | list[str]) -> list[str]:
 class JobPath(BaseModel):
     """The path of a job."""
 
-    id: Name = Field(description="Id that the submit answered")
+    id: Name = Field(description="Id that the submit returned")
 
 
 class ListQuery(BaseModel):

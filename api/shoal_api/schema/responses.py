@@ -36,7 +36,7 @@ TEI_HEADERS = {
     "X-Compute-Characters": _header("Characters of all texts", "integer"),
     "X-Compute-Tokens": _header("Tokens of all texts", "integer"),
     "X-Compute-Time": _header("Time of the whole request", "integer"),
-    "X-Total-Time": _header("The same", "integer"),
+    "X-Total-Time": _header("The same as `X-Compute-Time`", "integer"),
     "X-Queue-Time": _header("Time of waiting in the lane", "integer"),
     "X-Tokenization-Time": _header("Time of tokenizing", "integer"),
     "X-Inference-Time": _header("Time of encoding", "integer"),
@@ -115,7 +115,7 @@ class Hit(BaseModel):
     id: str
     score: float
     text: str | None = Field(None, description="Left out if the `fields` of the search do not name it")
-    explain: dict[str, Any] | None = Field(None, description="What the score is made of, where that is asked for")
+    explain: dict[str, Any] | None = Field(None, description="The parts of the score, if they are asked for")
 
 
 _VERSION = "20261121T030000Z-5d41c7"
@@ -133,9 +133,9 @@ class SearchResults(BaseModel):
 
     model_config = described(answer_headers=COST_HEADERS, example={"results": [[_HIT]], "index_version": _VERSION})
     results: list[list[Hit]]
-    index_version: str = Field(description="Version of the index that was searched; all hits are of that one")
+    index_version: str = Field(description="Version of the index that was searched. All hits come from it")
     cursors: list[str | None] | None = Field(None, description="For each list, the cursor of its next page, if any")
-    totals: list[int] | None = Field(None, description="For each list, the documents that could be in it")
+    totals: list[int] | None = Field(None, description="For each list, the number of documents that could be in it")
     facets: list[dict[str, Any]] | None = Field(None, description="For each list, the counts of the values of fields")
 
 
@@ -210,7 +210,7 @@ class JobResult(JobState):
     results: list[list[Hit]] | None = None
     index_version: str | None = Field(None, description="Version of the index that was searched")
     cursors: list[str | None] | None = Field(None, description="For each list of hits, the cursor of its next page")
-    totals: list[int] | None = Field(None, description="For each list of hits, the documents that could be in it")
+    totals: list[int] | None = Field(None, description="Per list of hits, the number of documents that could be in it")
     facets: list[dict[str, Any]] | None = Field(None, description="For each list of hits, the counts of values")
     scores: list[float] | None = Field(None, description="The score of each text of a rerank")
     tokens: list[int] = Field(description="Tokens of each text")
@@ -255,7 +255,7 @@ class Info(BaseModel):
     version: str
     model: str | None
     digest: str | None
-    fingerprint: str | None = Field(description="Tells models apart whose vectors of a text differ")
+    fingerprint: str | None = Field(description="Differs between models whose vectors of a text differ")
     dimension: int | None
     max_tokens: int | None
     engine: str | None
@@ -266,7 +266,7 @@ class Info(BaseModel):
     limits: dict[str, float]
     workers: list[dict[str, Any]]
     workers_alive: int
-    model_id: str = Field(description="This and what follows: as Text Embeddings Inference tells it")
+    model_id: str = Field(description="This field and the fields below it are Text Embeddings Inference's")
     served_model_name: str
     model_sha: None
     model_dtype: str
