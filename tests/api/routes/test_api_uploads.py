@@ -43,7 +43,7 @@ MB = 2**20
 
 @pytest.fixture
 def jobs(settings: Settings) -> Path:
-    """Return the folder of the folders of jobs."""
+    """Return the folder that contains the folders of jobs."""
     return UploadStore(settings, _none).folder
 
 
@@ -88,18 +88,18 @@ class TestUpload:
             ({"CONTENT_LENGTH": "99"}, "the body has 13 bytes, but Content-Length says 99"),
         ],
     )
-    def test_one_whose_end_is_not_known_leaves_nothing(
+    def test_an_upload_of_unknown_length_leaves_nothing(
         self, api: FlaskClient, jobs: Path, environ: dict[str, str], words: str
     ) -> None:
         assert words in error_of(upload(api, environ_overrides=environ), 422)[1]
         assert list(jobs.iterdir()) == []
         assert api.get("/v1/jobs").get_json() == {"jobs": []}
 
-    def test_fields_that_are_wrong_are_refused(self, api: FlaskClient) -> None:
+    def test_wrong_fields_are_refused(self, api: FlaskClient) -> None:
         for field in ("fromat=npy", "format=pickle", "source=b.csv"):
             assert error_of(api.post(f"/v1/bulk?name=a.csv&{field}", data=CONTENT), 422)[0] == "invalid_request"
 
-    def test_after_a_day_the_key_is_that_of_a_new_job(
+    def test_after_a_day_an_idempotency_key_makes_a_new_job(
         self, api: FlaskClient, jobs: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         first = submitted(upload(api, headers={"Idempotency-Key": "a"}))
@@ -110,7 +110,7 @@ class TestUpload:
         assert submitted(upload(api, headers={"Idempotency-Key": "a"})) != first
 
     @pytest.mark.parametrize("is_put", [True, False])
-    def test_one_whose_job_redis_may_have_is_kept_for_it(
+    def test_an_upload_is_kept_if_redis_may_have_its_job(
         self, make_app: MakeApp, jobs: Path, monkeypatch: pytest.MonkeyPatch, is_put: bool
     ) -> None:
         app = make_app()
@@ -132,7 +132,7 @@ class TestUpload:
         assert (place.stat().st_ino == before) == is_put
         assert [f"/v1/jobs/{job.id}" for job in long_jobs.list()] == [again]
 
-    def test_one_whose_job_is_refused_is_removed(
+    def test_an_upload_whose_job_is_refused_is_removed(
         self, make_app: MakeApp, jobs: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         app = make_app()
@@ -161,7 +161,7 @@ class TestUpload:
 
 
 class TestDelete:
-    """The folder of a job that is deleted, whatever happens meanwhile."""
+    """The folder of a job that is being deleted while other requests use it."""
 
     @pytest.fixture
     def app(self, make_app: MakeApp) -> Flask:
@@ -170,7 +170,7 @@ class TestDelete:
 
     @pytest.fixture
     def place(self, app: Flask, rq: Rq, jobs: Path) -> str:
-        """Return the place of a job with an idempotency key, whose upload has a result of over half of the space."""
+        """Return the path of a job with an idempotency key. Its folder has a result of over half of the space."""
         place = submitted(upload(app.test_client(), headers={"Idempotency-Key": "a"}))
         rq.set(place.rpartition("/")[2], status="finished")
         (folder,) = jobs.iterdir()
@@ -195,7 +195,7 @@ class TestDelete:
         assert again != place
         assert (jobs.parents[1] / api.get(again).get_json()["arguments"]["source"]).read_bytes() == CONTENT
 
-    def test_one_that_was_retried_just_now_keeps_its_files(
+    def test_a_job_that_was_retried_just_now_keeps_its_files(
         self, app: Flask, place: str, jobs: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def delete(job_id: str) -> None:
@@ -207,7 +207,7 @@ class TestDelete:
         assert sorted(path.name for path in folder.iterdir()) == [".job", "news.csv", "vectors"]
         assert upload(app.test_client(), headers={"Idempotency-Key": "a"}).headers["Location"] == place
 
-    def test_what_cannot_be_removed_is_said_and_removed_later(
+    def test_a_folder_that_cannot_be_removed_is_reported_and_removed_later(
         self, app: Flask, place: str, jobs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         api = app.test_client()
@@ -231,7 +231,7 @@ class TestSpace:
         assert list(jobs.iterdir()) == []
         submitted(upload(api, data=b"x" * MB))
 
-    def test_all_files_have_a_limit_and_those_of_a_client_take_what_is_free(self, make_app: MakeApp) -> None:
+    def test_all_files_have_a_limit_and_a_clients_files_may_fill_what_is_free(self, make_app: MakeApp) -> None:
         api = make_app(max_uploads_mb=4).test_client()
         other: dict[str, Any] = {"environ_overrides": {"REMOTE_ADDR": "127.0.0.2"}}
         for _ in range(2):
@@ -261,7 +261,7 @@ class TestSpace:
         assert not out.parent.exists()
         submitted(upload(api))
 
-    def test_a_full_disk_is_said_and_nothing_is_left(self, api: FlaskClient, jobs: Path) -> None:
+    def test_a_full_disk_is_reported_and_leaves_nothing(self, api: FlaskClient, jobs: Path) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (MB, hard))  # as a quota on the disk would
         try:
@@ -271,7 +271,7 @@ class TestSpace:
         assert (code, "free some space" in message) == ("disk_full", True)
         assert list(jobs.iterdir()) == []
 
-    def test_a_folder_that_cannot_be_written_is_said(
+    def test_a_folder_that_cannot_be_written_is_reported(
         self, api: FlaskClient, jobs: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         jobs.parent.mkdir(parents=True)
@@ -282,7 +282,7 @@ class TestSpace:
         assert f"{jobs} cannot be written (" in caplog.text
 
     @pytest.mark.parametrize("path", ["/v1/bulk", "/v1/indexes/a/builds"])
-    def test_its_bytes_do_not_count_as_in_memory(self, make_app: MakeApp, path: str) -> None:
+    def test_its_bytes_do_not_count_as_bytes_in_memory(self, make_app: MakeApp, path: str) -> None:
         app = make_app(max_request_bytes=1_000, max_response_mb=1)
         app.extensions["shoal"].access._bytes.acquire("127.0.0.1", 4 * (1_000 + 5 * 2**19))
         response = app.test_client().post(path, query_string={"name": "a.csv"}, data=b"x" * 900)
@@ -310,7 +310,7 @@ class TestOldFolders:
         return UploadStore(settings, status_of)
 
     def make(self, files: UploadStore, job_id: str | None, age_s: float) -> Path:
-        """Make the folder of a job with an upload and a result, or that of an upload which was cut off."""
+        """Make the folder of a job with an upload and a result, or of an upload that was cut off."""
         with files.new("ann") as folder:
             folder.keep(job_id or "", "")
         path = files.folder / Path(folder.result).parts[2]
@@ -345,7 +345,7 @@ class TestOldFolders:
             with files.new("bob"):
                 assert path.exists() == is_left
 
-    def test_they_make_room_for_an_upload_that_would_be_refused(
+    def test_old_folders_make_room_for_an_upload_that_would_be_refused(
         self, files: UploadStore, states: dict[str, LongJobStatus], settings: Settings
     ) -> None:
         upload = self.make(files, "a", 100.0) / "news.csv"
@@ -359,7 +359,7 @@ class TestOldFolders:
         files.check_space(num_bytes=1)
         assert not upload.exists()
 
-    def test_those_of_another_pool_are_left_alone(self, files: UploadStore, settings: Settings) -> None:
+    def test_folders_of_another_pool_are_left_alone(self, files: UploadStore, settings: Settings) -> None:
         path = self.make(files, "a", 1e7)
         with UploadStore(replace(settings, pool="other"), _none).new("bob"):
             assert path.exists()
@@ -387,7 +387,7 @@ class TestOldFolders:
         (tmp_path / "a").rename(tmp_path / "c")
         assert sum(map(file_size, files)) == 10
 
-    def test_one_that_is_being_filled_stays(self, files: UploadStore) -> None:
+    def test_a_folder_that_is_being_filled_stays(self, files: UploadStore) -> None:
         with files.new("ann") as folder:
             path = files.folder / Path(folder.result).parts[2]
             os.utime(path, (0, 0))
@@ -399,7 +399,7 @@ class TestOldFolders:
 class TestResult:
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
-        """Return the folder of a result, with things beside it and in it that are no files of it."""
+        """Return the folder of a result, with entries beside it and in it that are not its files."""
         folder = tmp_path / "vectors"
         folder.mkdir()
         (folder / "manifest.json").write_text("{}")
@@ -460,7 +460,7 @@ class TestServer:
         (path,) = jobs.glob("*/a.txt")
         assert path.stat().st_size == len(piece) * num_pieces
 
-    def test_one_that_stalls_or_whose_client_goes_leaves_nothing_and_another_goes_on(
+    def test_an_upload_that_stalls_or_loses_its_client_leaves_nothing_and_another_goes_on(
         self, server: ApiProcess, jobs: Path
     ) -> None:
         piece = b"x" * 65_536

@@ -1,4 +1,4 @@
-"""The application in the event loop of its server: what the server passes on, counts, and ends."""
+"""The application in Granian's event loop: how requests reach it, count, and end."""
 
 import asyncio
 import json
@@ -59,7 +59,7 @@ def test_a_header_with_an_underscore_does_not_pass_for_another(guarded: ApiProce
             assert connection.recv(65_536).startswith(b"HTTP/1.1 " + status)
 
 
-def test_bodies_of_requests_that_are_let_in_unseen_are_not_kept(guarded: ApiProcess) -> None:
+def test_bodies_of_requests_that_pass_without_a_check_are_not_kept(guarded: ApiProcess) -> None:
     head = "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30000000\r\n\r\n"
     for method, path in (("OPTIONS", "/embed"), ("GET", "/health"), ("POST", "/embed")):
         with closing(guarded.send(head.format(method=method, path=path).encode())) as connection:
@@ -81,7 +81,7 @@ def test_large_answers_that_are_not_read_count_until_their_clients_go(start_api:
         for _ in range(2):
             connection = stack.enter_context(closing(send(server, large)))
             assert connection.recv(15) == b"HTTP/1.1 200 OK"
-        time.sleep(0.3)  # longer than a client that reads would count
+        time.sleep(0.3)  # a client that reads would no longer count
         assert server.ask("POST", "/embed", large)[0] == 429
         assert server.ask("POST", "/embed", {"inputs": "a"})[0] == 200
     wait_until(lambda: server.ask("POST", "/embed", large)[0] == 200)
@@ -92,7 +92,9 @@ def test_a_large_answer_that_is_read_is_whole(shared_api: ApiProcess) -> None:
     assert (status, body) == (200, vector_of("a").tobytes() * len(MANY))
 
 
-def test_clients_that_leave_give_up_their_jobs_though_a_thousand_wait(start_api: StartApi, stub: StubWorker) -> None:
+def test_jobs_of_clients_that_disconnect_are_withdrawn_even_if_a_thousand_wait(
+    start_api: StartApi, stub: StubWorker
+) -> None:
     server = start_api()
     stub.pause()
     connections = [send(server, {"inputs": f"text {n}"}) for n in range(1_000)]
@@ -106,7 +108,7 @@ def test_clients_that_leave_give_up_their_jobs_though_a_thousand_wait(start_api:
     assert server.ask("POST", "/embed", {"inputs": "a"})[0] == 200
 
 
-def test_uploads_that_trickle_hold_up_no_other_view(start_api: StartApi) -> None:
+def test_slow_uploads_delay_no_other_view(start_api: StartApi) -> None:
     server = start_api(receive_timeout_s=3_600)
     with ExitStack() as stack:
         for _ in range(MAX_LASTING):
@@ -117,7 +119,7 @@ def test_uploads_that_trickle_hold_up_no_other_view(start_api: StartApi) -> None
         assert server.ask("POST", "/v1/bulk?name=a.txt", {})[0] == 429
 
 
-def test_a_header_that_is_no_ascii_is_there_all_the_same(shared_api: ApiProcess) -> None:
+def test_a_header_that_is_not_ascii_still_counts_as_sent(shared_api: ApiProcess) -> None:
     body = json.dumps({"op": "embed", "inputs": ["a"]}).encode()
     head = f"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\nIdempotency-Key: k\xfc\r\n"
     for others in ("", "Accept: */*\r\nAccept: */*\r\n"):

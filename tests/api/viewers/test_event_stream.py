@@ -1,4 +1,4 @@
-"""The events of a job whose states are made up."""
+"""The events of a job, whose states are made up here."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ QUEUED, RUNNING, DONE = ({"id": "a", "status": word} for word in ("queued", "run
 
 
 class Stop(Event):
-    """A sign to stop that comes after some looks at the job."""
+    """The sign that the server stops, which comes after `num_looks` reads of the job."""
 
     def __init__(self, num_looks: int):
         super().__init__()
@@ -34,14 +34,14 @@ class Stop(Event):
 
 @pytest.fixture(autouse=True)
 def _request(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A request of a client without a key, to which the stream is the response, and looks without a pause."""
+    """Make a current request without a key, whose response is the stream, and read jobs without a pause."""
     monkeypatch.setattr(event_stream, "LOOK_EVERY_S", 0.0)
     with make_app().test_request_context():
         yield
 
 
 def blocks(*states: dict[str, Any] | ShoalError, num_looks: int = 1_000) -> list[str]:
-    """Return what is sent of a job that goes through these states and stays in the last, after the first line."""
+    """Return the stream of a job that goes through these states and stays in the last, without the first line."""
     left = list(states)
 
     async def look() -> dict[str, Any]:
@@ -76,13 +76,13 @@ def test_redis_may_go_away_and_come_back() -> None:
     assert events(QUEUED, Unavailable("away"), Unavailable("away"), DONE)[-2:] == [("progress", DONE), ("end", DONE)]
 
 
-def test_it_ends_with_a_job_that_is_forgotten() -> None:
+def test_it_ends_with_a_job_that_redis_has_forgotten() -> None:
     assert events(RUNNING, UnknownJob("gone")) == [("progress", RUNNING), ("end", RUNNING)]
 
 
-def test_a_comment_shows_whether_the_client_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comments_show_whether_the_client_is_connected(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(blocks(QUEUED, num_looks=3)) == 1
-    monkeypatch.setattr(event_stream, "KEEP_ALIVE_S", -1.0)  # the time has always passed
+    monkeypatch.setattr(event_stream, "KEEP_ALIVE_S", -1.0)  # so the time has always passed
     assert blocks(QUEUED, num_looks=3)[1:] == [": the job is as before"] * 3
 
 

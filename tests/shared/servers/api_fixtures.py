@@ -21,7 +21,7 @@ from shoal_api.app import create_app
 from shoal_api.context import Context
 from shoal_api.server.async_flask import AsyncFlask
 
-#: The settings of what a lane holds.
+#: The settings of a lane's limits.
 LANE_SETTINGS = {"max_backlog", "max_backlog_texts", "max_backlog_mb", "max_result_mb"}
 
 
@@ -34,7 +34,7 @@ def settings(redis_url: str, keys: Keys, tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def make_app(settings: Settings, queue: Queue) -> Iterator[MakeApp]:
-    """Return a function that makes applications, with other settings where they are given."""
+    """Return a function that makes applications, with the given settings changed."""
     made: list[AsyncFlask] = []
 
     def make(**changes: Any) -> AsyncFlask:
@@ -83,6 +83,6 @@ def start_api(settings: Settings, tmp_path: Path) -> Iterator[StartApi]:
 
 @pytest.fixture(scope="module")
 def shared_api(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiProcess]:
-    """Return a server with a stub worker, for all tests of a module that change neither."""
+    """Return a server with a stub worker, for all tests of a module; they change neither."""
     with serving_api(redis_server, tmp_path_factory.mktemp("shared")) as (api, _):
         yield api
