@@ -54,9 +54,8 @@ class PoolState:
 class PoolReader:
     """Reads the pool for all requests of a process, with heartbeats from Redis that are at most `max_age_s` old."""
 
-    def __init__(self, client: AsyncClient, num_cached: Callable[[], float] = lambda: 0, max_age_s: float = MAX_AGE_S):
-        self.max_age_s, self.every_s = max_age_s, EVERY_S
-        self._num_cached = num_cached
+    def __init__(self, client: AsyncClient, num_cached: Callable[[], float]):
+        self.max_age_s, self.every_s = MAX_AGE_S, EVERY_S
         self._meter = PoolMeter(num_cached)
         self._measured: dict[str, Any] = {}
         self._measured_at = -math.inf

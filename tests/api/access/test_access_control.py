@@ -4,17 +4,16 @@ import io
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 import pytest
 from api_stub import MakeApp, StubWorker, error_of
 from conftest import RedisServer, wait_until
 from flask import Flask, Response
 from flask.testing import FlaskClient
+from keys_file import KeysFile
 
 from shoal.errors import Overloaded
 from shoal.settings import Settings
-from shoal_api.access import api_keys
 from shoal_api.access.access_control import Shares, network_of
 from shoal_api.context import Context
 from shoal_api.request import json_request
@@ -22,31 +21,12 @@ from shoal_api.request import json_request
 pytest_plugins = ["api_fixtures"]
 
 
-class Keys:
-    """A file of keys. It returns the header that carries each key."""
-
-    def __init__(self, path: Path):
-        self.path = path
-        self.user = self.make("user")
-        self.admin = self.make("ops", "admin")
-
-    def make(self, name: str, role: str = "user", rate: str = "") -> dict[str, str]:
-        """Make a key and return the header that carries it."""
-        return {"Authorization": f"Bearer {api_keys.add(self.path, name, role, rate)}"}
-
-
 #: Longest wait for a worker, in seconds. There is no worker.
 SHORT_S = 0.05
 
 
 @pytest.fixture
-def keys_file(tmp_path: Path) -> Keys:
-    """Return a file with keys of a user and an admin."""
-    return Keys(tmp_path / "keys")
-
-
-@pytest.fixture
-def guarded(make_app: MakeApp, keys_file: Keys) -> FlaskClient:
+def guarded(make_app: MakeApp, keys_file: KeysFile) -> FlaskClient:
     """Return a client of an application that needs keys."""
     return make_app(api_keys_file=str(keys_file.path)).test_client()
 
@@ -70,7 +50,7 @@ class TestKeys:
         assert guarded.get("/nowhere").status_code == 401
         assert guarded.get("/docs", follow_redirects=True).status_code == 200
 
-    def test_it_is_a_bearer_token_or_a_header_of_its_own(self, guarded: FlaskClient, keys_file: Keys) -> None:
+    def test_it_is_a_bearer_token_or_a_header_of_its_own(self, guarded: FlaskClient, keys_file: KeysFile) -> None:
         secret = keys_file.user["Authorization"].partition(" ")[2]
         for value in (f"Bearer {secret}", f"bearer {secret}", f"Bearer  {secret} "):
             assert guarded.get("/info", headers={"Authorization": value}).status_code == 200
@@ -83,7 +63,7 @@ class TestKeys:
             assert error_of(response, 401)[0] == "unauthorized"
             assert response.headers["WWW-Authenticate"] == 'Bearer realm="shoal"'
 
-    def test_some_routes_need_the_key_of_an_admin(self, make_app: MakeApp, keys_file: Keys) -> None:
+    def test_some_routes_need_the_key_of_an_admin(self, make_app: MakeApp, keys_file: KeysFile) -> None:
         guarded = make_app(api_keys_file=str(keys_file.path), request_timeout_s=SHORT_S).test_client()
         for path, method in paths(guarded) - OPEN:
             response = guarded.open(path, method=method, headers=keys_file.user)
@@ -117,7 +97,7 @@ def recording(seen: list[str]) -> Callable[[Response], Response]:
 
 
 class TestClientName:
-    def test_it_is_the_keys_name_or_else_the_address(self, make_app: MakeApp, keys_file: Keys) -> None:
+    def test_it_is_the_keys_name_or_else_the_address(self, make_app: MakeApp, keys_file: KeysFile) -> None:
         app = make_app(api_keys_file=str(keys_file.path))
         seen: list[str] = []
         app.after_request(recording(seen))
@@ -145,7 +125,7 @@ class TestClientName:
 
 
 class TestRates:
-    def test_a_key_may_be_used_as_often_as_its_rate_says(self, make_app: MakeApp, keys_file: Keys) -> None:
+    def test_a_key_may_be_used_as_often_as_its_rate_says(self, make_app: MakeApp, keys_file: KeysFile) -> None:
         slow, other = keys_file.make("slow", rate="5/hour"), keys_file.make("other", rate="5/hour")
         one, two = (make_app(api_keys_file=str(keys_file.path)).test_client() for _ in range(2))
         answers = [api.get("/info", headers=slow) for api in (one, two) * 3]
@@ -157,7 +137,7 @@ class TestRates:
         assert 0 < int(answers[-1].headers["Retry-After"]) <= 7_200
         assert one.get("/info", headers=other).status_code == 200
 
-    def test_a_key_past_its_rate_may_be_used_again_after_a_while(self, make_app: MakeApp, keys_file: Keys) -> None:
+    def test_a_key_past_its_rate_may_be_used_again_after_a_while(self, make_app: MakeApp, keys_file: KeysFile) -> None:
         quick = keys_file.make("quick", rate="1/second")
         api = make_app(api_keys_file=str(keys_file.path)).test_client()
 
@@ -168,14 +148,16 @@ class TestRates:
             wait_until(partial(answers, status))
 
     def test_a_key_without_a_rate_sends_nothing_to_redis(
-        self, make_app: MakeApp, keys_file: Keys, own_redis: RedisServer
+        self, make_app: MakeApp, keys_file: KeysFile, own_redis: RedisServer
     ) -> None:
         own_redis.stop()
         api = make_app(api_keys_file=str(keys_file.path), redis_url=own_redis.url).test_client()
         response = api.get("/metrics", headers=keys_file.user)
         assert (response.status_code, "RateLimit" in response.headers) == (200, False)
 
-    def test_without_redis_it_is_unavailable(self, make_app: MakeApp, keys_file: Keys, own_redis: RedisServer) -> None:
+    def test_without_redis_it_is_unavailable(
+        self, make_app: MakeApp, keys_file: KeysFile, own_redis: RedisServer
+    ) -> None:
         slow = keys_file.make("slow", rate="5/hour")
         own_redis.stop()
         api = make_app(api_keys_file=str(keys_file.path), redis_url=own_redis.url).test_client()
@@ -277,7 +259,7 @@ class TestBrowsers:
             code, message = error_of(api.get("/info", headers={"Host": host}), 403)
             assert (code, "--allow-anonymous anywhere" in message) == ("forbidden", True)
 
-    def test_any_host_name_is_answered_if_the_settings_allow_it(self, make_app: MakeApp, keys_file: Keys) -> None:
+    def test_any_host_name_is_answered_if_the_settings_allow_it(self, make_app: MakeApp, keys_file: KeysFile) -> None:
         for api in (make_app(allow_anonymous="anywhere"), make_app(api_keys_file=str(keys_file.path))):
             asked = api.test_client().get("/info", headers={"Host": "my.example", **keys_file.user})
             assert asked.status_code == 200

@@ -1,18 +1,17 @@
 """Compatible protocols can be switched off and mounted elsewhere, and each reports errors in its own dialect."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 from api_stub import MakeApp, StubWorker
 from conftest import RedisServer
 from flask.testing import FlaskClient
+from keys_file import KeysFile
 from werkzeug.test import TestResponse
 
 from shoal.errors import BadSetting
 from shoal.settings import PROTOCOLS, Settings
-from shoal_api.access import api_keys
 from shoal_api.app import PROTOCOL_APIS
 
 pytest_plugins = ["api_fixtures"]
@@ -166,10 +165,9 @@ class TestEachError:
             check_error(api.post(path, data=b"{"), 400, place)
 
     @pytest.mark.usefixtures("stub")
-    def test_of_the_client(self, make_app: MakeApp, tmp_path: Path) -> None:
-        key = api_keys.add(tmp_path / "keys", "slow", "user", "1/minute")
-        api = make_app(api_keys_file=str(tmp_path / "keys")).test_client()
-        headers = {"Authorization": f"Bearer {key}"}
+    def test_of_the_client(self, make_app: MakeApp, keys_file: KeysFile) -> None:
+        headers = keys_file.make("slow", rate="1/minute")
+        api = make_app(api_keys_file=str(keys_file.path)).test_client()
         assert api.post("/", json={"inputs": "a"}, headers=headers).status_code == 200
         for path, body, place in ROUTES:
             check_error(api.post(path, json=body), 401, place)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from api_stub import MakeApp, StubWorker, error_of, vector_of
 from flask.testing import FlaskClient
+from keys_file import KeysFile
 from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 from werkzeug.test import TestResponse
 
 from shoal.operations.tokenize import MAX_REQUEST_PIECES
-from shoal_api.access import api_keys
 
 pytest_plugins = ["api_fixtures"]
 
@@ -207,9 +207,8 @@ class TestService:
         stub.announce(state="starting")
         assert tei_error_of(api.get("/tei/health"), 503)[0] == "Unhealthy"
 
-    def test_its_routes_need_a_key_if_the_api_does(self, make_app: MakeApp, tmp_path: Any) -> None:
-        api_keys.add(tmp_path / "keys", "user", "user", "")
-        api = make_app(api_keys_file=str(tmp_path / "keys")).test_client()
+    def test_its_routes_need_a_key_if_the_api_does(self, make_app: MakeApp, keys_file: KeysFile) -> None:
+        api = make_app(api_keys_file=str(keys_file.path)).test_client()
         assert api.get("/").status_code == 200
         assert tei_error_of(api.post("/", json={"inputs": "a"}), 401)[0] == "Validation"
 

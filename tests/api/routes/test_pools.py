@@ -2,18 +2,17 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 from api_stub import MakeApp, StubWorker, error_of
 from flask.testing import FlaskClient
+from keys_file import KeysFile
 from queues import Queue
 
 from shoal.contract.keys import Keys
 from shoal.errors import BadSetting
 from shoal.operations import Embed
 from shoal.settings import Settings
-from shoal_api.access import api_keys
 
 pytest_plugins = ["api_fixtures", "long_job_fixtures"]
 
@@ -118,12 +117,11 @@ def test_no_other_pool_answers_for_a_pool_whose_model_is_not_known(
     assert api.get("/v1/models/org/large-en").status_code == 503
 
 
-def test_keys_and_admins_routes_are_the_same_below_a_pool(make_app: MakeApp, tmp_path: Path) -> None:
-    user = {"X-API-Key": api_keys.add(tmp_path / "keys", "ann", "user", "")}
-    api = make_app(pools=OTHER, api_keys_file=str(tmp_path / "keys")).test_client()
+def test_keys_and_admins_routes_are_the_same_below_a_pool(make_app: MakeApp, keys_file: KeysFile) -> None:
+    api = make_app(pools=OTHER, api_keys_file=str(keys_file.path)).test_client()
     assert api.get("/pools/large/info").status_code == 401
     for path in ("/pools/large/v1/dead", "/pools/large//v1/dead", "/pools/large/v1/indexes/a/versions"):
-        assert error_of(api.get(path, headers=user), 403)[0] == "forbidden"
+        assert error_of(api.get(path, headers=keys_file.user), 403)[0] == "forbidden"
 
 
 @pytest.mark.usefixtures("rq")

@@ -3,15 +3,14 @@
 import asyncio
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
 from api_stub import MakeApp, StubWorker
+from keys_file import KeysFile
 
 from shoal.errors import ShoalError, Unavailable, UnknownJob
-from shoal_api.access import api_keys
 from shoal_api.viewers import event_stream
 
 pytest_plugins = ["api_fixtures"]
@@ -92,13 +91,12 @@ def test_it_ends_without_an_end_of_the_job_if_the_server_stops() -> None:
 
 @pytest.mark.parametrize("new_role", ["", "user"])
 def test_events_end_when_their_key_is_dropped_or_gets_another_role(
-    make_app: MakeApp, tmp_path: Path, new_role: str, stub: StubWorker, monkeypatch: pytest.MonkeyPatch
+    make_app: MakeApp, keys_file: KeysFile, new_role: str, stub: StubWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_stream, "LOOK_EVERY_S", 0.02)
     monkeypatch.setattr(event_stream, "KEEP_ALIVE_S", 0.05)
     stub.pause()
-    path = tmp_path / "keys"
-    admin = {"Authorization": f"Bearer {api_keys.add(path, 'ops', 'admin', '')}"}
+    path, admin = keys_file.path, keys_file.admin
     api = make_app(api_keys_file=str(path)).test_client()
     place = api.post("/v1/jobs", json={"op": "embed", "inputs": "storm"}, headers=admin).headers["Location"]
     pieces: Any = iter(api.get(f"{place}/events", headers=admin).response)

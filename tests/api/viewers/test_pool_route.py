@@ -1,14 +1,12 @@
 """The pool over HTTP: what a key may see."""
 
-from pathlib import Path
-
 import pytest
 from api_stub import MakeApp, StubWorker, error_of
 from conftest import RedisServer, wait_until
 from flask import Flask
+from keys_file import KeysFile
 from long_job_callers import Rq
 from queues import Queue
-from test_access_control import Keys as KeysFile
 from test_dead_letters import bury
 from test_pool_meter import recent
 
@@ -19,12 +17,6 @@ from shoal_api.context import Context
 from shoal_api.routes.pool import MAX_RECENT, MAX_SHOWN
 
 pytest_plugins = ["api_fixtures", "long_job_fixtures"]
-
-
-@pytest.fixture
-def keys_file(tmp_path: Path) -> KeysFile:
-    """Return a file with keys of a user and an admin."""
-    return KeysFile(tmp_path / "keys")
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from api_process import ApiProcess, StartApi, serving_api
 from api_stub import MakeApp, StubWorker, close_app
 from conftest import PATIENCE_S, RedisServer, free_port, wait_until
 from flask.testing import FlaskClient
+from keys_file import KeysFile
 from process import Process
 from queues import Queue, set_limits
 
@@ -54,6 +55,12 @@ def make_app(settings: Settings, queue: Queue) -> Iterator[MakeApp]:
 def api(make_app: MakeApp) -> FlaskClient:
     """Return a client of an application."""
     return make_app().test_client()
+
+
+@pytest.fixture
+def keys_file(tmp_path: Path) -> KeysFile:
+    """Return a file with keys of a user and an admin."""
+    return KeysFile(tmp_path / "keys")
 
 
 @pytest.fixture
