@@ -154,7 +154,7 @@ class _App(AsyncFlask):
             span.end()
 
     async def dispatch(self) -> Any:
-        """Return the view's answer, after a small body that nothing has read is dropped."""
+        """Return the view's answer. A small body that nothing has read is dropped first."""
         request = json_request()
         try:
             answer = await self._answer(request)

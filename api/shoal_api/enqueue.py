@@ -90,7 +90,7 @@ async def call(job: Job, remedy: str = "split the list", lane: str = "interactiv
 def wanted_fingerprint() -> str | None:
     """Return the fingerprint that the current request names, or None. Raises InvalidRequest for an empty one."""
     fingerprint = json_request().environ.get("HTTP_X_MODEL_FINGERPRINT")
-    if fingerprint == "":  # the server also makes bytes that are not ASCII an empty value
+    if fingerprint == "":  # the server also leaves a value empty that is not ASCII
         raise InvalidRequest(f"{FINGERPRINT_HEADER} has no fingerprint: name one, as answers have it, or leave it out")
     return fingerprint
 

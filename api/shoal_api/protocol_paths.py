@@ -56,7 +56,7 @@ FALLBACKS = (
 
 
 class ProtocolPaths:
-    """The paths of the protocols, below their `prefixes`. Raises BadSetting for two routes that look the same."""
+    """The paths of the protocols, below their `prefixes`. Raises BadSetting if two routes cannot be told apart."""
 
     def __init__(self, app: Flask, prefixes: Mapping[str, str]):
         self._owners: dict[str, str] = {}
@@ -76,12 +76,12 @@ class ProtocolPaths:
         self._owners = {path: min(names) for path, names in below.items() if len(names) == 1} | self._owners
 
     def fall_back(self, request: JsonRequest) -> None:
-        """If several protocols share the request's path, give it the rule that answers until its body is read."""
+        """Set the rule by which a request is answered until its body is read, if several protocols share its path."""
         if request.method == "POST" and request.url_rule is not None:
             request.url_rule = self._fallbacks.get(request.url_rule.rule, request.url_rule)
 
     def choose(self, request: JsonRequest) -> None:
-        """If several protocols share the request's path, give it the rule that its body is meant for."""
+        """Set the rule that the request's body is meant for, if several protocols share its path."""
         if request.method != "POST" or request.url_rule is None:
             return
         if rules := self._shared.get(request.url_rule.rule):
@@ -90,7 +90,7 @@ class ProtocolPaths:
             request.url_rule = next(fitting, request.url_rule)
 
     def owner(self, path: str) -> str:
-        """Return the blueprint whose route or prefix is the path, or is the nearest above it; else an empty name."""
+        """Return the name of the blueprint that has the path, or the nearest path above it; else an empty text."""
         path = path.rstrip("/")
         while path and path not in self._owners:
             path = path.rpartition("/")[0]
@@ -123,7 +123,7 @@ def _shared_rules(app: Flask, prefixes: Mapping[str, str]) -> dict[str, list[Rul
 
 
 def joined(earlier: PathItem, later: PathItem, own: PathItem | None) -> PathItem:
-    """Return the operations of both paths. Two operations of one method are merged, except if Shoal has its own."""
+    """Return the operations of both. Two operations of one method are merged, except if Shoal has its own."""
     operations = {}
     for method in earlier.model_fields_set | later.model_fields_set:
         first, second = getattr(earlier, method), getattr(later, method)

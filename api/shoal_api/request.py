@@ -166,12 +166,12 @@ class JsonRequest(Request):
 
     @property
     def body(self) -> ReceivedBody:
-        """The body, from the server."""
+        """The body, to be read from the server."""
         return self.environ.get(BODY) or WsgiBody(self.environ["wsgi.input"], self.declared_bytes)
 
     @property
     def declared_bytes(self) -> int | None:
-        """The size of the body by the headers, or None if they do not have it."""
+        """The size of the body according to the headers, or None if they do not say it."""
         if "HTTP_TRANSFER_ENCODING" in self.environ:
             return None
         size = self.environ.get("CONTENT_LENGTH") or "0"

@@ -35,7 +35,7 @@ MAX_LASTING = 64
 #: Routes for monitoring. They are answered however many other requests are under way.
 _ALWAYS_ANSWERED = ("/health", "/ready")
 
-#: Number of the largest requests, each with the largest response, whose bytes a process accepts at a time.
+#: A process accepts the bytes of this many requests and responses of the largest size at a time.
 _LARGEST_AT_A_TIME = 4
 
 #: Bytes of JSON for each byte of a 32-bit float. Vectors are floats, and a response may be JSON.

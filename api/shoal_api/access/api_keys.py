@@ -132,7 +132,7 @@ def read(path: Path) -> list[ApiKey]:
 
 
 def add(path: Path, name: str, role: str, rate: str) -> str:
-    """Make a key, add its line to the file, which may be new, and return the key itself, which is stored nowhere."""
+    """Make a key, add its line to the file, and return the key. The file may be new. The key is stored nowhere."""
     keys = read(path) if path.exists() else []
     secret = PREFIX + secrets.token_urlsafe(32)
     key = ApiKey(name, role, hashlib.sha256(secret.encode()).digest(), rate)

@@ -21,7 +21,7 @@ _RESPONSE_HEADERS = (
     *("Server-Timing", "WWW-Authenticate", "X-Cached", "X-Dtype", "X-Shape", "X-Tokens", "X-Truncated"),
 )
 
-#: Time for which a browser may cache the answer to a preflight request, in seconds. Chromium accepts no longer time.
+#: Time for which a browser may cache the answer to a preflight request, in seconds: the longest for Chromium.
 _MAX_AGE_S = 7_200
 
 _ORIGIN = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]+)?")

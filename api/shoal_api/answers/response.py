@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: Headers of every response: browsers must not guess its type, nor send its address along with links.
 SAFETY = (("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referrer"))
 
-#: The policy that no other site may show the response as part of its own page.
+#: The content security policy by which no other site may show the response as part of its own page.
 NO_FRAMES = "frame-ancestors 'none'"
 
 #: Size above which a response is large: its bytes count for its client until the client has read them.

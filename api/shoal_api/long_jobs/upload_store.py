@@ -164,7 +164,7 @@ class UploadStore(JobFolders):
             except ShoalError:
                 return
         if job is None:
-            with suppress(OSError, Overloaded), locked(folder):  # else a request fills it
+            with suppress(OSError, Overloaded), locked(folder):  # Overloaded: a request fills it
                 if submitted_in(folder) == submitted:
                     shutil.rmtree(folder, ignore_errors=True)
         elif job.status == "done" or (job.has_ended and time.time() - (job.ended_at or math.inf) > _RETRY_KEPT_S):

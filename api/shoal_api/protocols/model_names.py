@@ -31,7 +31,7 @@ async def known_names() -> list[str]:
 
 
 async def describe_model(name: str) -> Mapping[str, Any] | None:
-    """Return the heartbeat of a ready worker that serves the model, or None. For an alias, any of its pool will do."""
+    """Return the heartbeat of a ready worker that serves the model, or None. Any worker of a pool serves its aliases."""
     workers = [
         about
         for found in contexts()

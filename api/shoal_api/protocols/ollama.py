@@ -186,7 +186,7 @@ async def tags() -> Response:
 
 @api.get("/api/ps", responses={200: OllamaModels})
 async def running() -> Response:
-    """List the models in memory. All served models are."""
+    """List the models in memory, which are the served models."""
     return rendered({"models": [await _about(name) for name in await served_models()]})
 
 
@@ -205,7 +205,7 @@ async def show(body: OllamaShowBody) -> Response:
 
 @api.post("/api/pull", responses={200: OllamaStatus})
 async def pull(body: OllamaPullBody) -> Response:
-    """Confirm that a model is served, as clients ask before they use it. No other model can be pulled."""
+    """Confirm that a model is served: clients ask before they use it. No other model can be pulled."""
     await check_model(body.asked())
     kind = "application/json" if body.stream is False else "application/x-ndjson"
     return sent(json_line({"status": "success"}), kind)

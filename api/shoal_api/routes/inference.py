@@ -22,7 +22,7 @@ async def embed(body: EmbedBody) -> Response:
     wanted = None if prefers_async() else VectorFormat.of_request()
     job = embed_job(body, await as_texts("inputs", body.inputs))
     if wanted is None:
-        if body.output_dtype != NUMBER_TYPES[0]:  # that of a submitted job is chosen when its result is read
+        if body.output_dtype != NUMBER_TYPES[0]:  # a submitted job gets its type when its result is read
             raise InvalidRequest(
                 f'output_dtype "{body.output_dtype}" does not go with Prefer: respond-async: fetch the result with '
                 f"?output_dtype={body.output_dtype}"

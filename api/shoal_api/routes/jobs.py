@@ -189,7 +189,7 @@ async def result_file(path: FilePath) -> Response:
 
 
 def _open(job_id: str, name: str) -> BinaryIO:
-    """Return an open file of a job's result. Raises UnknownFile. The list of bad rows is shown as `public_text`."""
+    """Return an open file of a job's result. Raises UnknownFile. The list of bad rows hides the server's folders."""
     job = own_job(job_id)
     if job.kind != "embed_file" or job.status != "done":
         raise UnknownFile(

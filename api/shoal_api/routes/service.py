@@ -90,7 +90,7 @@ async def info() -> Response:
 
 
 async def describe() -> dict[str, Any]:
-    """Return the description of the service, with the fields that clients of Text Embeddings Inference read."""
+    """Return a description of the service, with the fields that clients of Text Embeddings Inference read."""
     pool, settings = await context().pool.read(), context().settings
     first: Mapping[str, Any] = next(iter(pool.ready.values()), {})
     model = first.get("model") or ""

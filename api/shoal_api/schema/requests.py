@@ -288,6 +288,6 @@ class PageFilePath(BaseModel):
 
 
 class ReadyQuery(BaseModel):
-    """The index to check besides the workers."""
+    """The index that has to be served."""
 
     index: Name | None = Field(None, description="Name of an index that a ready worker must serve")

@@ -89,7 +89,7 @@ class AsyncFlask(OpenAPI):
         return self.finalize_request(answer)
 
     async def dispatch(self) -> Any:
-        """Return the answer of the view of the request, whose route exists."""
+        """Return the answer of the request's view. The request has a route."""
         request = json_request()
         rule: Any = request.url_rule
         if request.method == "OPTIONS" and rule.provide_automatic_options:

@@ -102,7 +102,7 @@ class RsgiServer:
     async def __rsgi__(self, scope: Scope, protocol: HTTPProtocol) -> None:
         """Answer a request."""
         if earlier := self._sending.pop(scope.client, None):
-            earlier.set()  # the client has read the last response on this connection
+            earlier.set()  # a new request: the client has read the response before
         task, watching = asyncio.current_task(), list[asyncio.Task[None]]()
         watch = asyncio.get_running_loop().call_later(
             WATCH_AFTER_S, lambda: watching.append(asyncio.create_task(_watch(protocol, task)))
