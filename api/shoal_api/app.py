@@ -33,7 +33,7 @@ from shoal_api.blueprint import refuse
 from shoal_api.context import Context, attach
 from shoal_api.long_jobs.upload_store import UploadStore
 from shoal_api.metrics.metrics import Metrics
-from shoal_api.protocol_paths import ProtocolPaths, joined
+from shoal_api.protocol_paths import ProtocolPaths, joined_paths
 from shoal_api.protocols import cohere, infinity, jina, ollama, openai, smaller_services, tei, voyage, weaviate
 from shoal_api.request import JsonRequest, json_request
 from shoal_api.routes import indexes, inference, jobs, pages, pool, service
@@ -103,7 +103,7 @@ class _App(AsyncFlask):
         super().register_api(api, **options)
         for path, item in earlier.items():
             if (later := self.paths[path]) is not item:
-                self.paths[path] = joined(item, later, self.own_paths.get(path))
+                self.paths[path] = joined_paths(item, later, self.own_paths.get(path))
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)

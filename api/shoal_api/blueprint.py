@@ -16,7 +16,7 @@ from shoal_api.request import json_request
 _BODY = 5
 
 #: The words for the value that a field accepts, by the type of pydantic's error.
-_TAKES = {
+_ACCEPTED = {
     "string_type": "a string",
     "string_too_long": "a string of at most {max_length:,} characters",
     "list_type": "a list",
@@ -103,7 +103,7 @@ def refuse(error: ValidationError) -> NoReturn:
         raise InvalidRequest(f"{name} is missing: it is required") from None
     kinds = []
     for each in deepest[:_MAX_KINDS]:
-        words = _TAKES.get(each["type"])
+        words = _ACCEPTED.get(each["type"])
         kinds.append(each["msg"] if words is None else words.format_map(each.get("ctx", {})))
     takes = " or ".join(dict.fromkeys(kinds))
     raise InvalidRequest(f"{name} is {excerpt(detail['input'])}: it takes {takes}") from None

@@ -16,7 +16,7 @@ from shoal.errors import InvalidRequest, TooLarge, Unavailable
 from shoal.operations import Decode, Embed, Search
 from shoal.queue.lane import MAX_PUT_BYTES
 from shoal_api.access.access_control import JSON_BYTES
-from shoal_api.answers.response import rendered
+from shoal_api.answers.response import json_response
 from shoal_api.answers.vector_format import VectorFormat, arrays_of
 from shoal_api.context import context
 from shoal_api.request import json_request
@@ -140,7 +140,7 @@ async def submit(job: Job, lane: str = "interactive", headers: dict[str, str] | 
     job.check_texts(settings.max_job_texts, settings.max_text_chars, "job", remedy)
     job_id = await client.put(job, lane, json_request().client_name, json_request().headers.get("Idempotency-Key"))
     status = "queued" if job_id == job.id else (await client.queue.status(job_id))[0]
-    return rendered(
+    return json_response(
         {"id": job_id, "status": status},
         202,
         {"Location": f"{json_request().root_path}/v1/jobs/{job_id}", **(headers or {})},

@@ -10,7 +10,7 @@ from shoal.contract import traceparent
 from shoal.contract.excerpt import excerpt
 from shoal.errors import Internal, ShoalError
 from shoal.process import logs
-from shoal_api.answers.response import rendered
+from shoal_api.answers.response import json_response
 from shoal_api.context import context
 from shoal_api.request import json_request
 from shoal_api.schema.errors import STATUS, ErrorBody, ErrorShape
@@ -37,7 +37,7 @@ def answer_error(error: ShoalError) -> Response:
         headers["Retry-After"] = str(getattr(error, "retry_after_s", 1))
     if status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="shoal"'
-    return _rendered(error.code, error.message, status, headers)
+    return _error_response(error.code, error.message, status, headers)
 
 
 def answer_http_error(error: HTTPException) -> Response:
@@ -53,7 +53,7 @@ def answer_http_error(error: HTTPException) -> Response:
     elif status == 413:
         limit = context().settings.max_request_bytes
         message = f"the body is larger than {limit:,} bytes (SHOAL_MAX_REQUEST_BYTES): split the list"
-    return _rendered(code, message, status, headers)
+    return _error_response(code, message, status, headers)
 
 
 def answer_unexpected_error(error: Exception) -> Response:
@@ -63,9 +63,9 @@ def answer_unexpected_error(error: Exception) -> Response:
     return answer_error(Internal("the server failed unexpectedly: its log has the traceback, please report it"))
 
 
-def _rendered(code: str, message: str, status: int, headers: Mapping[str, str]) -> Response:
+def _error_response(code: str, message: str, status: int, headers: Mapping[str, str]) -> Response:
     context().metrics.errors.labels(code).inc()
-    return rendered(_dialect().error_body(code, message, status), status, headers)
+    return json_response(_dialect().error_body(code, message, status), status, headers)
 
 
 def _dialect() -> type[ErrorShape]:

@@ -107,9 +107,9 @@ class FileResponse(WholeResponse):
         return self.send(iter(lambda: self.file.read(PIECE_BYTES), b""), environ, start_response)
 
 
-def rendered(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return the value as a JSON response."""
-    return sent(json_line(value), "application/json", status, headers)
+    return bytes_response(json_line(value), "application/json", status, headers)
 
 
 def json_line(value: Any) -> bytes:
@@ -118,14 +118,16 @@ def json_line(value: Any) -> bytes:
 
 
 def is_json(value: Any) -> bool:
-    """Return True if the value reads back the same from the JSON that `rendered` writes; NaN would become null."""
+    """Return True if the value reads back the same from the JSON that `json_response` writes; NaN would become null."""
     try:
         return bool(orjson.loads(orjson.dumps(value)) == value)
     except TypeError:
         return False
 
 
-def sent(data: bytes, media_type: str, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def bytes_response(
+    data: bytes, media_type: str, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
     """Return a response with these bytes and this media type."""
     described = {"Content-Type": media_type, "Content-Length": str(len(data)), **(headers or {})}
     return WholeResponse([data], status, PlainHeaders(described))

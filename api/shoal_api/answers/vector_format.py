@@ -17,7 +17,7 @@ from shoal.contract import wire
 from shoal.contract.excerpt import excerpt
 from shoal.contract.replies import CHUNK_COLUMNS, Reply
 from shoal.errors import NotAcceptable
-from shoal_api.answers.response import cost_headers, rendered, sent
+from shoal_api.answers.response import bytes_response, cost_headers, json_response
 from shoal_api.request import MSGPACK_TYPES, json_request
 
 #: Arrays by their names: `embeddings`, with a row for each vector, and the arrays that are needed to read it.
@@ -148,16 +148,16 @@ class VectorFormat:
         """
         headers = cost_headers(reply)
         if self.media_type == JSON and in_json is not None:
-            return rendered(in_json(), headers=headers)
+            return json_response(in_json(), headers=headers)
         if self.media_type == JSON:
             named = listed(arrays)
             if fields is None:
-                return rendered(named if len(named) > 1 else named["embeddings"], headers=headers)
-            return rendered({**fields, **named}, headers=headers)
+                return json_response(named if len(named) > 1 else named["embeddings"], headers=headers)
+            return json_response({**fields, **named}, headers=headers)
         vectors = arrays["embeddings"]
         headers |= {"X-Dtype": vectors.dtype.name, "X-Shape": ",".join(map(str, vectors.shape))}
         data = _msgpack(arrays, fields) if self.media_type in MSGPACK_TYPES else FORMATS[self.media_type](arrays)
-        return sent(data, self.media_type, headers=headers)
+        return bytes_response(data, self.media_type, headers=headers)
 
 
 def arrays_of(reply: Reply, number_type: str = "float32") -> Arrays:

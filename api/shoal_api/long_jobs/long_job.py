@@ -27,7 +27,7 @@ from shoal.long_jobs.long_jobs import LongJobs, new_job_id
 from shoal.long_jobs.status import LongJobStatus, public_map, public_text
 from shoal.process.allowed_path import allowed_path
 from shoal.process.private_network import check_address
-from shoal_api.answers.response import rendered
+from shoal_api.answers.response import json_response
 from shoal_api.context import Context, context
 from shoal_api.long_jobs.upload_store import JobFolder, discard_rest
 from shoal_api.request import json_request
@@ -69,7 +69,7 @@ def state(job_id: str, status: str) -> dict[str, Any]:
 
 def accepted(job_id: str, status: str) -> Response:
     """Return 202 with the state of a long job and its location."""
-    return rendered(state(job_id, status), 202, {"Location": f"{json_request().root_path}/v1/jobs/{job_id}"})
+    return json_response(state(job_id, status), 202, {"Location": f"{json_request().root_path}/v1/jobs/{job_id}"})
 
 
 async def wait(job_id: str, timeout_s: float) -> LongJobStatus:

@@ -13,7 +13,7 @@ from shoal.contract.options import Options
 from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest
 from shoal.operations import Embed
-from shoal_api.answers.response import base64_rows, cost_headers, rendered
+from shoal_api.answers.response import base64_rows, cost_headers, json_response
 from shoal_api.answers.vector_format import convert
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import call
@@ -143,7 +143,7 @@ def rerank_meta(reply: Reply, version: str) -> dict[str, Any]:
 
 def _ranking(reply: Reply, found: list[dict[str, Any]], version: str) -> Response:
     answer = {"id": reply.id, "results": found, "meta": rerank_meta(reply, version)}
-    return rendered(answer, headers=cost_headers(reply))
+    return json_response(answer, headers=cost_headers(reply))
 
 
 def formatted(vectors: NDArray[np.float32], name: Format) -> Any:
@@ -177,4 +177,4 @@ async def _embed(body: CohereBody, types: Sequence[Format] | None, version: str)
     cost = {"input_tokens": sum(reply.tokens)}
     meta = {"api_version": {"version": version}, "billed_units": cost, "tokens": cost}
     answer = {"response_type": kind, "embeddings": embeddings, "id": reply.id, "texts": body.texts, "meta": meta}
-    return rendered(answer, headers=cost_headers(reply))
+    return json_response(answer, headers=cost_headers(reply))

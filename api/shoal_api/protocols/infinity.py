@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, Field
 from shoal.contract.jobs import LANES
 from shoal.contract.options import MAX_DIMENSIONS, Options
 from shoal.contract.replies import Reply
-from shoal_api.answers.response import cost_headers, rendered
+from shoal_api.answers.response import cost_headers, json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import context
 from shoal_api.enqueue import answer_vectors
@@ -123,7 +123,7 @@ async def rerank(body: InfinityRerankBody) -> Response:
     """Score texts for a query, best first."""
     reply, found = await rank(body, raw_scores=body.raw_scores, as_objects=False)
     answer = {"object": "rerank", "results": found, "model": reply.model, "usage": usage(reply)}
-    return rendered(answer | _about(reply), headers=cost_headers(reply))
+    return json_response(answer | _about(reply), headers=cost_headers(reply))
 
 
 def _about(reply: Reply) -> dict[str, Any]:
@@ -145,4 +145,4 @@ async def models() -> Response:
     capabilities = [(name, "embed") for name in await served_models()]
     capabilities += [(name, "rerank") for name in await served_models("reranker")]
     data = [{"id": name, **about, "capabilities": [capability]} for name, capability in capabilities]
-    return rendered({"object": "list", "data": data})
+    return json_response({"object": "list", "data": data})

@@ -6,7 +6,7 @@ from flask import Response
 from pydantic import BaseModel, Field
 
 from shoal.contract.options import Options
-from shoal_api.answers.response import cost_headers, rendered
+from shoal_api.answers.response import cost_headers, json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import answer_vectors
 from shoal_api.protocols.cohere import rerank_meta
@@ -74,4 +74,4 @@ async def rerank(body: JinaRerankBody) -> Response:
     """Score documents for a query, best first."""
     reply, found = await rank(body)
     answer = {"object": "list", "id": reply.id, "model": reply.model, "results": found, "usage": usage(reply)}
-    return rendered(answer | {"meta": rerank_meta(reply, "1")}, headers=cost_headers(reply))
+    return json_response(answer | {"meta": rerank_meta(reply, "1")}, headers=cost_headers(reply))

@@ -30,8 +30,8 @@ async def known_names() -> list[str]:
     return [name for name in dict.fromkeys(names) if name != ANY_NAME]
 
 
-async def describe_model(name: str) -> Mapping[str, Any] | None:
-    """Return the heartbeat of a ready worker that serves the model, or None. Any worker of a pool serves its aliases."""
+async def model_heartbeat(name: str) -> Mapping[str, Any] | None:
+    """Return the heartbeat of a ready worker that serves the model, or None. Any worker of a pool serves an alias."""
     workers = [
         about
         for found in contexts()

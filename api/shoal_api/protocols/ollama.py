@@ -12,11 +12,11 @@ from shoal.contract.excerpt import excerpt
 from shoal.contract.options import Options
 from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest, ModelNotFound
-from shoal_api.answers.response import json_line, rendered, sent
+from shoal_api.answers.response import bytes_response, json_line, json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import context
 from shoal_api.enqueue import answer_vectors
-from shoal_api.protocols.model_names import check_model, describe_model, known_names, served_models
+from shoal_api.protocols.model_names import check_model, known_names, model_heartbeat, served_models
 from shoal_api.request import json_request
 from shoal_api.schema.body import Body, Dimensions, Ignored, Name, Text, Texts, example
 from shoal_api.schema.errors import BAD_REQUEST, one_field
@@ -181,26 +181,26 @@ async def embeddings(body: OllamaPromptBody) -> Response:
 @api.get("/api/tags", responses={200: OllamaModels})
 async def tags() -> Response:
     """List the served model under each of its names, its aliases too."""
-    return rendered({"models": [await _about(name) for name in await known_names()]})
+    return json_response({"models": [await _about(name) for name in await known_names()]})
 
 
 @api.get("/api/ps", responses={200: OllamaModels})
 async def running() -> Response:
     """List the models in memory, which are the served models."""
-    return rendered({"models": [await _about(name) for name in await served_models()]})
+    return json_response({"models": [await _about(name) for name in await served_models()]})
 
 
 @api.post("/api/show", responses={200: OllamaShow})
 async def show(body: OllamaShowBody) -> Response:
     """Describe a model."""
     await check_model(name := body.asked())
-    model = await describe_model(name)
+    model = await model_heartbeat(name)
     if model is None:
         raise ModelNotFound(f"no ready worker serves {excerpt(name)}: wait for one")
     sizes = {"embedding_length": model.get("dimension"), "context_length": model.get("max_tokens")}
     info = {"general.architecture": "bert", **{f"bert.{size}": value for size, value in sizes.items()}}
     about = {"details": _details(model), "model_info": info, "capabilities": ["embedding"], "modified_at": _NEVER}
-    return rendered(about)
+    return json_response(about)
 
 
 @api.post("/api/pull", responses={200: OllamaStatus})
@@ -208,17 +208,17 @@ async def pull(body: OllamaPullBody) -> Response:
     """Confirm that a model is served: clients ask before they use it. No other model can be pulled."""
     await check_model(body.asked())
     kind = "application/json" if body.stream is False else "application/x-ndjson"
-    return sent(json_line({"status": "success"}), kind)
+    return bytes_response(json_line({"status": "success"}), kind)
 
 
 @api.get("/api/version", responses={200: OllamaVersion})
 async def version() -> Response:
     """Return the version of Shoal."""
-    return rendered({"version": __version__})
+    return json_response({"version": __version__})
 
 
 async def _about(name: str) -> dict[str, Any]:
-    model = await describe_model(name) or {}
+    model = await model_heartbeat(name) or {}
     return {
         "name": name,
         "model": name,

@@ -11,7 +11,7 @@ from shoal.contract.options import Options
 from shoal.contract.replies import Reply
 from shoal.errors import ModelNotFound
 from shoal.operations import Embed
-from shoal_api.answers.response import base64_rows, rendered
+from shoal_api.answers.response import base64_rows, json_response
 from shoal_api.answers.vector_format import VectorFormat, arrays_of
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import as_texts, call
@@ -154,7 +154,7 @@ def usage(reply: Reply) -> dict[str, int]:
 @api.get("/v1/models", responses={200: ModelList})
 async def models() -> Response:
     """List the models that are served."""
-    return rendered({"object": "list", "data": [_about(name) for name in await served_models()]})
+    return json_response({"object": "list", "data": [_about(name) for name in await served_models()]})
 
 
 @api.get("/v1/models/<model_name:model>", responses={200: ModelBody})
@@ -164,7 +164,7 @@ async def model(path: ModelPath) -> Response:
     served = await served_models()
     if not served:
         raise ModelNotFound(f"no ready worker serves {excerpt(path.model)}: wait for one")
-    return rendered(_about(path.model if path.model in served else served[0]))
+    return json_response(_about(path.model if path.model in served else served[0]))
 
 
 def _about(name: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from shoal.contract.options import Options
 from shoal.errors import InvalidRequest
 from shoal.operations import Embed, Search
 from shoal.operations.search import MAX_K
-from shoal_api.answers.response import cost_headers, rendered
+from shoal_api.answers.response import cost_headers, json_response
 from shoal_api.answers.vector_format import RAW, VectorFormat, arrays_of
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import answer_vectors, call
@@ -93,7 +93,7 @@ async def similar(body: SimilarBody) -> Response:
     for hit in reply.hits[0]:
         score = np.format_float_positional(np.float32(hit["score"]), trim="0")  # the fewest digits of a 32-bit float
         lines.append(f"Item:{hit['text']} (index: {hit['id']} score:{score})")
-    return rendered({"text": lines}, headers=cost_headers(reply))
+    return json_response({"text": lines}, headers=cost_headers(reply))
 
 
 @predict_api.post("/predict", responses={200: Predictions})

@@ -14,7 +14,7 @@ from shoal.contract.options import Options
 from shoal.errors import Unsupported
 from shoal.operations import Decode, Embed, Rerank, Tokenize
 from shoal.operations.tokenize import check_tokenizer_request
-from shoal_api.answers.response import cost_headers, rendered, with_tei_headers
+from shoal_api.answers.response import cost_headers, json_response, with_tei_headers
 from shoal_api.answers.vector_format import VectorFormat, arrays_of
 from shoal_api.blueprint import Blueprint, checked
 from shoal_api.enqueue import as_texts, call
@@ -193,7 +193,7 @@ async def similarity(body: SimilarityBody) -> Response:
     reply = await call(job)
     assert reply.vectors is not None
     first, *others = reply.vectors
-    return with_tei_headers(rendered(np.array(others) @ first, headers=cost_headers(reply)), reply, job)
+    return with_tei_headers(json_response(np.array(others) @ first, headers=cost_headers(reply)), reply, job)
 
 
 @api.post("/", responses={200: VectorsOrScores}, openapi_extensions=_ANY_BODY)
@@ -216,7 +216,7 @@ async def tokenize(body: TokenizeBody) -> Response:
     texts = as_list(body.inputs)
     check_tokenizer_request("characters", sum(map(len, texts)))
     job = Tokenize(texts, Options(prompt_name=body.prompt_name), special_tokens=body.add_special_tokens)
-    return rendered((await call(job)).pieces)
+    return json_response((await call(job)).pieces)
 
 
 @api.post("/decode", responses={200: TeiTexts})
@@ -226,7 +226,7 @@ async def decode(body: DecodeBody) -> Response:
     lists = [part for part in body.ids if isinstance(part, list)] or [cast(list[int], body.ids)]
     check_tokenizer_request("ids", sum(map(len, lists)))
     job = Decode([" ".join(map(str, ids)) for ids in lists], special_tokens=not body.skip_special_tokens)
-    return rendered((await call(job)).decoded)
+    return json_response((await call(job)).decoded)
 
 
 @api.post("/embed_sparse", responses={424: TeiError})
@@ -253,19 +253,19 @@ async def rerank(body: TeiRerankBody) -> Response:
     ranks = [{"index": n, "score": reply.scores[n]} for n in best_first(reply)]
     if body.return_text:
         ranks = [about | {"text": body.texts[about["index"]]} for about in ranks]
-    return with_tei_headers(rendered(ranks, headers=cost_headers(reply)), reply, job)
+    return with_tei_headers(json_response(ranks, headers=cost_headers(reply)), reply, job)
 
 
 @api.get("/info", responses={200: Info})
 async def info() -> Response:
     """Describe the service: its model, indexes, workers and limits."""
-    return rendered(await service.describe())
+    return json_response(await service.describe())
 
 
 @api.get("/health", responses={200: Ready})
 async def health() -> Response:
     """Check that a ready worker will answer requests."""
-    return rendered({"status": "ready", "workers": await service.num_ready()})
+    return json_response({"status": "ready", "workers": await service.num_ready()})
 
 
 async def _vectors(body: TeiTokensBody, **options: Any) -> Response:

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 
 from shoal.contract.options import Options
 from shoal.operations import Embed
-from shoal_api.answers.response import cost_headers, rendered
+from shoal_api.answers.response import cost_headers, json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.protocols.cohere import formatted
@@ -72,7 +72,7 @@ async def embeddings(body: VoyageBody) -> Response:
     reply = await call(Embed(as_list(body.input), options))
     assert reply.vectors is not None
     rows = formatted(reply.vectors, body.output_dtype or "float")
-    return rendered(embedding_list(reply, body.encoding_format, rows), headers=cost_headers(reply))
+    return json_response(embedding_list(reply, body.encoding_format, rows), headers=cost_headers(reply))
 
 
 @api.post("/v1/rerank", responses={200: VoyageRanking})
@@ -81,4 +81,4 @@ async def rerank(body: VoyageRerankBody) -> Response:
     options = Options(truncate=body.truncation is not False)
     reply, found = await rank(body, options=options, raw_scores=body.raw_scores, top_n=body.top_k, as_objects=False)
     answer = {"object": "list", "data": found, "model": reply.model, "usage": usage(reply)}
-    return rendered(answer, headers=cost_headers(reply))
+    return json_response(answer, headers=cost_headers(reply))

@@ -9,7 +9,7 @@ from shoal.contract.options import Options
 from shoal.contract.replies import Reply
 from shoal.errors import InvalidRequest
 from shoal.operations import Rerank
-from shoal_api.answers.response import WholeResponse, cost_headers, rendered
+from shoal_api.answers.response import WholeResponse, cost_headers, json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import answer_vectors, call
 from shoal_api.protocols.model_names import prompt_for
@@ -114,13 +114,13 @@ async def rerank(body: WeaviateRerankBody) -> Response:
     else:
         pairs = zip(body.documents, reply.scores, strict=True)
         found = {"scores": [{"document": document, "score": score} for document, score in pairs]}
-    return rendered({"query": body.query, **found}, headers=cost_headers(reply))
+    return json_response({"query": body.query, **found}, headers=cost_headers(reply))
 
 
 @api.get("/meta", responses={200: Info})
 async def meta() -> Response:
     """Describe the service: its model, indexes, workers and limits."""
-    return rendered(await service.describe())
+    return json_response(await service.describe())
 
 
 @api.get("/.well-known/ready", responses={204: None})

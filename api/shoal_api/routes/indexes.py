@@ -9,7 +9,7 @@ from shoal.contract.excerpt import excerpt
 from shoal.contract.keys import NAME, NAME_RULE
 from shoal.errors import InvalidRequest
 from shoal.long_jobs.long_jobs import UNLISTED_S
-from shoal_api.answers.response import rendered
+from shoal_api.answers.response import json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import context
 from shoal_api.enqueue import IDEMPOTENCY_KEY, writer
@@ -44,7 +44,7 @@ async def indexes() -> Response:
     described = [
         {"name": name, "fields": {}, **about, "error": errors.get(name)} for name, about in pool.indexes.items()
     ]
-    return rendered({"indexes": described, "errors": errors})
+    return json_response({"indexes": described, "errors": errors})
 
 
 @api.post("/v1/indexes/<index>/documents", responses={200: DocumentsWritten})
@@ -97,7 +97,7 @@ async def delete_version(path: VersionPath) -> Response:
 
 
 def _written(index: str, num: int, position: str) -> Response:
-    return rendered({"index": index, "num": num, "position": position})
+    return json_response({"index": index, "num": num, "position": position})
 
 
 async def _manage(index: str, action: str, version: str | None = None) -> Response:
@@ -109,7 +109,7 @@ async def _manage(index: str, action: str, version: str | None = None) -> Respon
     has_runner = await context().in_thread(long_jobs.has_runner, min(UNLISTED_S, until_s - time.monotonic()))
     job = await wait(job_id, until_s - time.monotonic() if has_runner else 0.0)
     if job.status == "done":
-        return rendered(job.result)
+        return json_response(job.result)
     raise_failure(job)
     return await context().in_thread(accepted, job_id, job.status)
 

@@ -3,7 +3,7 @@
 from flask import Response
 
 from shoal.errors import InvalidRequest
-from shoal_api.answers.response import cost_headers, rendered, result_fields, search_fields, with_tei_headers
+from shoal_api.answers.response import cost_headers, json_response, result_fields, search_fields, with_tei_headers
 from shoal_api.answers.vector_format import NUMBER_TYPES, VectorFormat, arrays_of
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import FINGERPRINT, PREFERENCE_APPLIED, as_texts, call, prefers_async, submit
@@ -41,7 +41,7 @@ async def search(body: SearchBody) -> Response:
     if prefers_async():
         return await submit(job, body.lane, headers=PREFERENCE_APPLIED)
     reply = await call(job, lane=body.lane)
-    return rendered(search_fields(reply), headers=cost_headers(reply))
+    return json_response(search_fields(reply), headers=cost_headers(reply))
 
 
 @api.post("/score", responses={200: Scores}, openapi_extensions={"parameters": [FINGERPRINT]})
@@ -51,4 +51,4 @@ async def score(body: ScoreBody) -> Response:
     if prefers_async():
         return await submit(job, body.lane, headers=PREFERENCE_APPLIED)
     reply = await call(job, lane=body.lane)
-    return rendered({"scores": reply.scores}, headers=cost_headers(reply))
+    return json_response({"scores": reply.scores}, headers=cost_headers(reply))

@@ -18,7 +18,7 @@ from shoal.errors import UnknownFile, UnknownJob
 from shoal.job_folders import owner_name
 from shoal.long_jobs.status import public_text
 from shoal.process.allowed_path import allowed_path
-from shoal_api.answers.response import FileResponse, rendered, result_fields, search_fields
+from shoal_api.answers.response import FileResponse, json_response, result_fields, search_fields
 from shoal_api.answers.vector_format import VectorFormat, arrays_of
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import Context, context
@@ -73,13 +73,13 @@ def long_jobs(query: ListQuery) -> Response:
     """List long jobs, the newest first: the jobs of the request's key, or, for the key of an admin, all jobs."""
     client = None if json_request().is_admin else json_request().client_name
     jobs = context().long_jobs.list(client, query.limit)
-    return rendered({"jobs": describe(context(), *jobs)})
+    return json_response({"jobs": describe(context(), *jobs)})
 
 
 @api.get("/v1/jobs/<id>", responses={200: AnyJobStatus})
 async def job_status(path: JobPath) -> Response:
     """Return the status of a job, with its timings once it is done; or a long job, with its progress."""
-    return rendered(await _state(path.id))
+    return json_response(await _state(path.id))
 
 
 @api.get("/v1/jobs/<id>/events", responses=_EVENTS)
@@ -112,16 +112,16 @@ async def job_result(path: JobPath, query: ResultQuery) -> Response:
         job_id = (await context().in_thread(own_job, path.id)).id
         job = await wait(job_id, query.wait)
         if job.status == "done":
-            return rendered((await context().in_thread(describe, context(), job))[0])
+            return json_response((await context().in_thread(describe, context(), job))[0])
         raise_failure(job)
-        return rendered(await context().in_thread(state, job_id, job.status), 202)
+        return json_response(await context().in_thread(state, job_id, job.status), 202)
     if reply is None:
-        return rendered({"id": path.id, "status": (await client.queue.status(path.id))[0]}, 202)
+        return json_response({"id": path.id, "status": (await client.queue.status(path.id))[0]}, 202)
     reply = Reply.join([reply.of_pinned(pin)])
     if reply.scores is not None:
-        return rendered({**result_fields(reply), "scores": reply.scores})
+        return json_response({**result_fields(reply), "scores": reply.scores})
     if reply.vectors is None:
-        return rendered({**result_fields(reply), **search_fields(reply)})
+        return json_response({**result_fields(reply), **search_fields(reply)})
     return wanted.answer(reply, arrays_of(reply, query.output_dtype), fields=result_fields(reply))
 
 
@@ -129,31 +129,31 @@ async def job_result(path: JobPath, query: ResultQuery) -> Response:
 async def cancel_job(path: JobPath) -> Response:
     """Cancel a job that is not answered yet, or a long job that waits or runs; return its new status."""
     try:
-        return rendered(await _cancelled(path.id))
+        return json_response(await _cancelled(path.id))
     except UnknownJob:
         status = await context().in_thread(lambda: context().long_jobs.cancel(own_job(path.id).id))
-        return rendered(await context().in_thread(state, path.id, status))
+        return json_response(await context().in_thread(state, path.id, status))
 
 
 @api.delete("/v1/jobs/<id>", responses={200: AnyDeletedJob})
 async def delete_job(path: JobPath) -> Response:
     """Delete a long job that has ended, with its files; cancel a job that is not answered yet."""
     try:
-        return rendered(await _cancelled(path.id))
+        return json_response(await _cancelled(path.id))
     except UnknownJob:
-        return rendered(await context().in_thread(_deleted, path.id))
+        return json_response(await context().in_thread(_deleted, path.id))
 
 
 @api.post("/v1/jobs/<id>/pause", responses={200: LongJobState})
 def pause_job(path: JobPath) -> Response:
     """Pause a long job until it is resumed; return its new status."""
-    return rendered(state(path.id, context().long_jobs.pause(own_job(path.id).id)))
+    return json_response(state(path.id, context().long_jobs.pause(own_job(path.id).id)))
 
 
 @api.post("/v1/jobs/<id>/resume", responses={200: LongJobState})
 def resume_job(path: JobPath) -> Response:
     """Let a paused long job go on where it stopped; return its new status."""
-    return rendered(state(path.id, context().long_jobs.resume(own_job(path.id).id)))
+    return json_response(state(path.id, context().long_jobs.resume(own_job(path.id).id)))
 
 
 @api.post("/v1/jobs/<id>/retry", responses={200: LongJobState})
@@ -161,7 +161,7 @@ def retry_job(path: JobPath) -> Response:
     """Let a failed or cancelled long job go on where it stopped; return its new status."""
     job = own_job(path.id)
     check_room_for_job()
-    return rendered(state(job.id, context().long_jobs.retry(job.id)))
+    return json_response(state(job.id, context().long_jobs.retry(job.id)))
 
 
 @long_jobs_api.post("/v1/bulk", responses={202: LongJobSubmitted}, openapi_extensions={"parameters": [IDEMPOTENCY_KEY]})

@@ -18,7 +18,7 @@ from werkzeug.datastructures import Headers
 
 from shoal import __version__
 from shoal_api.access.access_control import OPEN_ROUTES
-from shoal_api.answers.response import NO_FRAMES, SAFETY, WholeResponse, rendered
+from shoal_api.answers.response import NO_FRAMES, SAFETY, WholeResponse, json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import Context, context
 from shoal_api.request import MSGPACK_TYPES, json_request
@@ -98,20 +98,20 @@ async def root() -> Response:
     request = json_request()
     request.is_negotiated = True
     if request.accept_mimetypes["text/html"] > request.accept_mimetypes["application/json"]:
-        return _sent(files()["index.html"])
+        return _file_response(files()["index.html"])
     below = request.root_path
     links = {"docs": f"{below}/docs", "openapi": f"{below}/openapi.json", "info": f"{below}/info"}
-    return rendered({"name": "shoal", "version": __version__, **links})
+    return json_response({"name": "shoal", "version": __version__, **links})
 
 
 @api.get("/page/<path:file>", doc_ui=False)
 async def page_file(path: PageFilePath) -> Response:
     """Return a file of the page."""
     found = files().get(path.file)
-    return _sent(found) if found else abort(404)
+    return _file_response(found) if found else abort(404)
 
 
-def _sent(file: PageFile) -> Response:
+def _file_response(file: PageFile) -> Response:
     """Return a file, compressed if the browser accepts that, or 304 if the browser has the file already."""
     request = json_request()
     headers = Headers({"ETag": f'W/"{file.etag}"', "Vary": "Accept-Encoding"})
@@ -162,7 +162,7 @@ def openapi() -> Response:
             operation["security"] = []
     else:
         description["components"].pop("securitySchemes", None)  # they are null
-    return rendered(description)
+    return json_response(description)
 
 
 @docs_api.get("/docs", responses={302: None})

@@ -8,7 +8,7 @@ from flask import Response
 
 from shoal.errors import MissingExtra
 from shoal.queue.dead_letters import DeadLetter, DeadLetters
-from shoal_api.answers.response import rendered
+from shoal_api.answers.response import json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import Context, context
 from shoal_api.enqueue import refuse_idempotency_key
@@ -42,7 +42,7 @@ async def pool() -> Response:
     client = None if is_admin else json_request().client_name
     measured = await found.pool.measure()
     letters = await DeadLetters(found.client.queue).newest(MAX_SHOWN) if is_admin else []
-    return rendered(
+    return json_response(
         measured
         | {
             "every_s": found.pool.every_s,
@@ -67,7 +67,7 @@ def _long_jobs(found: Context, client: str | None) -> list[dict[str, Any]]:
 async def dead_letters(query: ListQuery) -> Response:
     """List the jobs that could not be answered, the newest first."""
     count, letters = await context().client.queue.num_dead(), await _letters().newest(query.limit)
-    return rendered({"count": count, "dead": [describe(letter) for letter in letters]})
+    return json_response({"count": count, "dead": [describe(letter) for letter in letters]})
 
 
 @dead_letters_api.get("/v1/dead/<id>", responses={200: DeadLetterBody})
@@ -77,7 +77,7 @@ async def dead_letter(path: DeadLetterPath) -> Response:
     job = letter.job()
     asked = None if job is None else {"texts": job.texts, "options": asdict(job.options)}
     about = {"traceback": letter.traceback, "asked": asked, "size_bytes": letter.size_bytes}
-    return rendered({**describe(letter), **about, "bytes": None if job else letter.data[:MAX_SHOWN_BYTES].hex()})
+    return json_response({**describe(letter), **about, "bytes": None if job else letter.data[:MAX_SHOWN_BYTES].hex()})
 
 
 @dead_letters_api.post("/v1/dead/<id>/retry", responses={202: Submitted})
@@ -85,7 +85,7 @@ async def retry_dead_letter(path: DeadLetterPath) -> Response:
     """Submit the job of a dead letter again, under a new id by which its result can be fetched."""
     refuse_idempotency_key("repeat it without a key, as a dead letter is put again once")
     job_id = await _letters().retry(path.id)
-    return rendered(
+    return json_response(
         {"id": job_id, "status": "queued"}, 202, {"Location": f"{json_request().root_path}/v1/jobs/{job_id}"}
     )
 
@@ -94,7 +94,7 @@ async def retry_dead_letter(path: DeadLetterPath) -> Response:
 async def drop_dead_letter(path: DeadLetterPath) -> Response:
     """Delete a dead letter."""
     await _letters().drop(path.id)
-    return rendered({"id": path.id, "dropped": True})
+    return json_response({"id": path.id, "dropped": True})
 
 
 def _letters() -> DeadLetters:

@@ -14,7 +14,7 @@ from shoal.errors import NotReady, ShoalError
 from shoal.operations.search import MAX_K
 from shoal.viewers.pool_meter import PoolSnapshot
 from shoal_api.access.access_control import MAX_CONNECTIONS
-from shoal_api.answers.response import WholeResponse, rendered
+from shoal_api.answers.response import WholeResponse, json_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import context
 from shoal_api.request import json_request
@@ -52,7 +52,7 @@ _LIMITS = (
 @api.get("/health", responses={200: Health})
 async def health() -> Response:
     """Check that this process answers. It asks no other process."""
-    return rendered({"status": "ok"})
+    return json_response({"status": "ok"})
 
 
 @api.get("/ready", responses={200: Ready})
@@ -61,7 +61,7 @@ async def ready(query: ReadyQuery) -> Response:
 
     Without `index`, every index that the API's own settings name must be served.
     """
-    return rendered({"status": "ready", "workers": await num_ready(query.index)})
+    return json_response({"status": "ready", "workers": await num_ready(query.index)})
 
 
 async def num_ready(index: str | None = None) -> int:
@@ -86,7 +86,7 @@ async def num_ready(index: str | None = None) -> int:
 @api.get("/info", responses={200: Info})
 async def info() -> Response:
     """Describe the service: its model, indexes, workers and limits."""
-    return rendered(await describe())
+    return json_response(await describe())
 
 
 async def describe() -> dict[str, Any]:

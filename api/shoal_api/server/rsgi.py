@@ -174,16 +174,16 @@ class RsgiServer:
         elif isinstance(response, FileResponse):
             protocol.response_file(status, head, f"{OPEN_FILES}/{response.file.fileno()}")
             await asyncio.sleep(FILE_OPEN_S)
-            await self._sent(scope)
+            await self._wait_until_read(scope)
         else:
             data = response.get_data()
             protocol.response_bytes(status, head, data)
             if len(data) > LARGE_BYTES:
                 del data
                 response.response = []  # the server has a copy
-                await self._sent(scope)
+                await self._wait_until_read(scope)
 
-    async def _sent(self, scope: Scope) -> None:
+    async def _wait_until_read(self, scope: Scope) -> None:
         """Return once the client has read its response, as far as the system can say, or has disconnected."""
         # The generator ends with the call, and closes its own descriptor of the connection.
         found = await asyncio.to_thread(
