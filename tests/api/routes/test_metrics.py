@@ -47,7 +47,7 @@ def scrape(api: FlaskClient, worker: Worker) -> Scrape:
 
 
 def put(queue: Queue, lane: str, *texts: str, deadline: float | None = None) -> None:
-    """Puts an embed job of the texts."""
+    """Put an embed job with these texts."""
     queue.put(lane, [Embed(list(texts), reply_to="me", deadline=deadline)])
 
 
