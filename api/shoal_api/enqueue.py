@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, cast
 
 from flask import Response
@@ -17,7 +16,7 @@ from shoal.operations import Decode, Embed, Search
 from shoal.queue.lane import MAX_PUT_BYTES
 from shoal_api.access.access_control import JSON_BYTES
 from shoal_api.answers.response import json_response
-from shoal_api.answers.vector_format import VectorFormat, arrays_of
+from shoal_api.answers.vector_format import accepted_type, vectors_response
 from shoal_api.context import context
 from shoal_api.request import json_request
 
@@ -108,9 +107,9 @@ async def answer_vectors(
     remedy: str = "split the list",
 ) -> Response:
     """Embed texts, and return their vectors in the format that the request accepts; `in_json` returns the JSON."""
-    wanted = VectorFormat.of_request()
+    media_type = accepted_type()
     reply = await call(Embed([texts] if isinstance(texts, str) else texts, options), remedy)
-    return wanted.answer(reply, arrays_of(reply), partial(in_json, reply))
+    return vectors_response(reply, media_type, in_json=in_json)
 
 
 async def as_texts(name: str, value: str | list[str] | list[int] | list[list[int]]) -> list[str]:

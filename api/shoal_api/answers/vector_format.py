@@ -1,7 +1,6 @@
 """Formats of responses with vectors: their number types, and the media types that a request may accept."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 from io import BytesIO
@@ -116,51 +115,47 @@ FORMATS: dict[str, Callable[[Arrays], bytes]] = {
 OFFERED = (JSON, *(name for name in FORMATS if name != ARROW or find_spec("pyarrow")))
 
 
-@dataclass(frozen=True, slots=True)
-class VectorFormat:
-    """The format in which a request wants vectors."""
-
-    media_type: str
-
-    @classmethod
-    def of_request(cls) -> "VectorFormat":
-        """Return the format that the current request accepts; JSON without an Accept header. Raises NotAcceptable."""
-        request = json_request()
-        request.is_negotiated = True
-        header = request.environ.get("HTTP_ACCEPT", "")
-        media_type = _best(header) if len(header) <= _MAX_ACCEPT_CHARS else None
-        if media_type is None:
-            more = "" if ARROW in OFFERED else f"; with the extra arrow installed on the server, as {ARROW} too"
-            raise NotAcceptable(f"Accept is {excerpt(header)}: vectors come as {', '.join(OFFERED)}{more}")
-        return cls(media_type)
-
-    def answer(
-        self,
-        reply: Reply,
-        arrays: Arrays,
-        in_json: Callable[[], Any] | None = None,
-        fields: Mapping[str, Any] | None = None,
-    ) -> Response:
-        """Return a response with the arrays, and with headers that report the cost of the reply.
-
-        JSON is the value of `in_json`, if given. Otherwise it is a map of the `fields` and the arrays, or without
-        `fields` the list of vectors alone (with scales or chunks, a map of the arrays). msgpack has the `fields` too.
-        """
-        headers = cost_headers(reply)
-        if self.media_type == JSON and in_json is not None:
-            return json_response(in_json(), headers=headers)
-        if self.media_type == JSON:
-            named = listed(arrays)
-            if fields is None:
-                return json_response(named if len(named) > 1 else named["embeddings"], headers=headers)
-            return json_response({**fields, **named}, headers=headers)
-        vectors = arrays["embeddings"]
-        headers |= {"X-Dtype": vectors.dtype.name, "X-Shape": ",".join(map(str, vectors.shape))}
-        data = _msgpack(arrays, fields) if self.media_type in MSGPACK_TYPES else FORMATS[self.media_type](arrays)
-        return bytes_response(data, self.media_type, headers=headers)
+def accepted_type() -> str:
+    """Return the media type that the current request accepts; JSON without an Accept header. Raises NotAcceptable."""
+    request = json_request()
+    request.is_negotiated = True
+    header = request.environ.get("HTTP_ACCEPT", "")
+    media_type = _best(header) if len(header) <= _MAX_ACCEPT_CHARS else None
+    if media_type is None:
+        more = "" if ARROW in OFFERED else f"; with the extra arrow installed on the server, as {ARROW} too"
+        raise NotAcceptable(f"Accept is {excerpt(header)}: vectors come as {', '.join(OFFERED)}{more}")
+    return media_type
 
 
-def arrays_of(reply: Reply, number_type: str = "float32") -> Arrays:
+def vectors_response(
+    reply: Reply,
+    media_type: str,
+    number_type: str = "float32",
+    *,
+    in_json: Callable[[Reply], Any] | None = None,
+    fields: Mapping[str, Any] | None = None,
+) -> Response:
+    """Return a response with the vectors of a reply, and with headers that report the cost of the reply.
+
+    JSON is the value of `in_json`, if given. Otherwise it is a map of the `fields` and the arrays, or without `fields`
+    the list of vectors alone (with scales or chunks, a map of the arrays). msgpack has the `fields` too.
+    """
+    headers = cost_headers(reply)
+    if media_type == JSON and in_json is not None:
+        return json_response(in_json(reply), headers=headers)
+    arrays = arrays_of(reply, number_type)
+    if media_type == JSON:
+        named = listed(arrays)
+        if fields is None:
+            return json_response(named if len(named) > 1 else named["embeddings"], headers=headers)
+        return json_response({**fields, **named}, headers=headers)
+    vectors = arrays["embeddings"]
+    headers |= {"X-Dtype": vectors.dtype.name, "X-Shape": ",".join(map(str, vectors.shape))}
+    data = _msgpack(arrays, fields) if media_type in MSGPACK_TYPES else FORMATS[media_type](arrays)
+    return bytes_response(data, media_type, headers=headers)
+
+
+def arrays_of(reply: Reply, number_type: str) -> Arrays:
     """Return the vectors of a reply as arrays of the number type.
 
     Vectors of tokens or chunks add `offsets`, int64 `[texts + 1]`: the vectors of text `n` are the rows from

@@ -12,7 +12,7 @@ from shoal.contract.replies import Reply
 from shoal.errors import ModelNotFound
 from shoal.operations import Embed
 from shoal_api.answers.response import base64_rows, json_response
-from shoal_api.answers.vector_format import VectorFormat, arrays_of
+from shoal_api.answers.vector_format import accepted_type, vectors_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import as_texts, call
 from shoal_api.protocols.model_names import check_model, served_models
@@ -126,10 +126,10 @@ api.record(lambda state: state.app.url_map.converters.update(model_name=ModelNam
 async def embeddings(body: EmbeddingsBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
     await check_model(body.model)
-    wanted = VectorFormat.of_request()
+    media_type = accepted_type()
     job = Embed(await as_texts("input", body.input), Options(dimensions=body.dimensions))
     reply = await call(job)
-    return wanted.answer(reply, arrays_of(reply), lambda: embedding_list(reply, body.encoding_format))
+    return vectors_response(reply, media_type, in_json=lambda reply: embedding_list(reply, body.encoding_format))
 
 
 def embedding_list(reply: Reply, encoding_format: str | None, rows: Any = None) -> dict[str, Any]:

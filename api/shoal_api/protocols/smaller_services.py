@@ -11,7 +11,7 @@ from shoal.errors import InvalidRequest
 from shoal.operations import Embed, Search
 from shoal.operations.search import MAX_K
 from shoal_api.answers.response import cost_headers, json_response
-from shoal_api.answers.vector_format import RAW, VectorFormat, arrays_of
+from shoal_api.answers.vector_format import RAW, vectors_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.enqueue import answer_vectors, call
 from shoal_api.protocols.model_names import check_model
@@ -120,4 +120,4 @@ async def raw_embed(body: NamedModelBody) -> Response:
     """Embed texts: their vectors as little-endian 32-bit floats, one after the other, whatever Accept asks for."""
     await check_model(body.model_name)
     reply = await call(Embed(as_list(body.input)))
-    return VectorFormat(RAW).answer(reply, arrays_of(reply))
+    return vectors_response(reply, RAW)

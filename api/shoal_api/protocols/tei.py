@@ -15,7 +15,7 @@ from shoal.errors import Unsupported
 from shoal.operations import Decode, Embed, Rerank, Tokenize
 from shoal.operations.tokenize import check_tokenizer_request
 from shoal_api.answers.response import cost_headers, json_response, with_tei_headers
-from shoal_api.answers.vector_format import VectorFormat, arrays_of
+from shoal_api.answers.vector_format import accepted_type, vectors_response
 from shoal_api.blueprint import Blueprint, checked
 from shoal_api.enqueue import as_texts, call
 from shoal_api.protocols.rerank import best_first
@@ -270,10 +270,10 @@ async def health() -> Response:
 
 async def _vectors(body: TeiTokensBody, **options: Any) -> Response:
     _refuse_empty("inputs", body.inputs)
-    wanted = VectorFormat.of_request()
+    media_type = accepted_type()
     job = Embed(await as_texts("inputs", body.inputs), _options(body, body.prompt_name, **options))
     reply = await call(job)
-    return with_tei_headers(wanted.answer(reply, arrays_of(reply)), reply, job)
+    return with_tei_headers(vectors_response(reply, media_type), reply, job)
 
 
 def _options(body: TeiTruncation, prompt_name: str | None = None, **others: Any) -> Options:

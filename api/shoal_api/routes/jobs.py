@@ -19,7 +19,7 @@ from shoal.job_folders import owner_name
 from shoal.long_jobs.status import public_text
 from shoal.process.allowed_path import allowed_path
 from shoal_api.answers.response import FileResponse, json_response, result_fields, search_fields
-from shoal_api.answers.vector_format import VectorFormat, arrays_of
+from shoal_api.answers.vector_format import accepted_type, vectors_response
 from shoal_api.blueprint import Blueprint
 from shoal_api.context import Context, context
 from shoal_api.enqueue import FINGERPRINT, IDEMPOTENCY_KEY, submit, wanted_fingerprint
@@ -105,7 +105,7 @@ async def job_events(path: JobPath) -> Response:
 )
 async def job_result(path: JobPath, query: ResultQuery) -> Response:
     """Fetch the result of a job, after up to `wait` seconds; 202 with the status of the job if there is none yet."""
-    wanted, pin, client = VectorFormat.of_request(), wanted_fingerprint(), context().client
+    media_type, pin, client = accepted_type(), wanted_fingerprint(), context().client
     try:
         reply = await client.connect().wait_result(path.id, query.wait)
     except UnknownJob:
@@ -122,7 +122,7 @@ async def job_result(path: JobPath, query: ResultQuery) -> Response:
         return json_response({**result_fields(reply), "scores": reply.scores})
     if reply.vectors is None:
         return json_response({**result_fields(reply), **search_fields(reply)})
-    return wanted.answer(reply, arrays_of(reply, query.output_dtype), fields=result_fields(reply))
+    return vectors_response(reply, media_type, query.output_dtype, fields=result_fields(reply))
 
 
 @api.post("/v1/jobs/<id>/cancel", responses={200: AnyJobState})

@@ -266,7 +266,7 @@ class TestAccept:
             "from shoal_api.answers import vector_format as f\n"
             "assert f.ARROW not in f.OFFERED\n"
             "with Flask('a').test_request_context(headers={'Accept': f.ARROW}):\n"
-            "  try: f.VectorFormat.of_request()\n"
+            "  try: f.accepted_type()\n"
             "  except NotAcceptable as error: print(error)"
         )
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
