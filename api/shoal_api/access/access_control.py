@@ -64,7 +64,7 @@ class Shares:
         self._lock = Lock()
 
     def acquire(self, client: str, num: int) -> None:
-        """Add `num` to what the client holds. Raises Overloaded if it would then hold more than its share."""
+        """Add `num` to the amount that the client holds. Raises Overloaded if that would exceed its share."""
         with self._lock:
             held, free = self._held.get(client, 0), self._num_free - num
             if free < 0 or (held and held + num > free):
@@ -76,7 +76,7 @@ class Shares:
             self._num_free = free
 
     def release(self, client: str, num: int) -> None:
-        """Subtract `num` from what the client holds."""
+        """Subtract `num` from the amount that the client holds."""
         with self._lock:
             self._num_free += num
             if left := self._held.pop(client, 0) - num:

@@ -218,7 +218,7 @@ def open_result(folder: Path, name: str) -> BinaryIO:
 
 
 async def _state(job_id: str) -> dict[str, Any]:
-    """Return what is known of a job, or of a long job that the client may see; raise UnknownJob."""
+    """Return the state of a job, or of a long job that the client may see. Raises UnknownJob."""
     try:
         return await _short_state(context(), job_id)
     except UnknownJob:

@@ -187,7 +187,7 @@ class JobStatus(JobState):
 
 
 class JobResult(JobState):
-    """The result of a job: `embeddings`, `results` or `scores`, and what it cost."""
+    """The result of a job: `embeddings`, `results` or `scores`, and its cost."""
 
     model_config = described(
         **ANY_FORMAT,

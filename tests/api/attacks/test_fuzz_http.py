@@ -110,7 +110,7 @@ def check(response: TestResponse, about: dict[str, Any] | None = None) -> None:
         assert str(status) in about["responses"]
     if status >= 400 and response.request.method != "HEAD":
         code, message = _told(response.get_json())
-        words = (str(code), "invalid_request")  # a body without a code may depend on it
+        words = (str(code), "invalid_request")  # an error without a code may stand for either
         dialects = [d for d in KNOWN if response.get_json() in [d.error_body(word, message, status) for word in words]]
         assert dialects
         assert code in (None, "invalid_request") or {**STATUS, **dialects[0].statuses}.get(code) == status
@@ -125,7 +125,7 @@ def _told(body: dict[str, Any]) -> tuple[str | None, str]:
 
 @st.composite
 def bodies(draw: st.DrawFn, path: str) -> bytes:
-    """Draw a good body with odd values, or damaged, or none."""
+    """Draw a body: a good one with odd values, a damaged one, or any bytes."""
     good = BODIES.get(path, {})
     text = json.dumps(draw(changed(good, JSON_VALUES) if good else JSON_VALUES)).encode()
     return draw(st.just(text) | mutated(st.just(text), JSON_CLAIMS) | st.binary(max_size=30))

@@ -50,7 +50,7 @@ def pool_url(listen: Listen, make_app: MakeApp, page_worker: Worker) -> str:
 
 
 def announce(worker: Worker, **changes: object) -> None:
-    """Write the worker's heartbeat, with other values where they are given."""
+    """Write the worker's heartbeat, with the given values changed."""
     pool = Pool(worker.consumer.broker, worker.consumer.keys, alive_s=3_600)
     pool.announce(worker.id, about(worker) | changes)
 

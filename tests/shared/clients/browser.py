@@ -21,7 +21,7 @@ OpenPage = Callable[..., "Page"]
 
 
 def wait_until_drawn(page: "Page") -> None:
-    """Return once the page has drawn what its scripts have changed by now."""
+    """Wait until the page has drawn all changes that its scripts have made."""
     page.evaluate("new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
 
 

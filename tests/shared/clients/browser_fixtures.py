@@ -142,5 +142,5 @@ def serve_many(serve_documents: Callable[[list[dict[str, Any]]], str]) -> str:
 
 @pytest.fixture
 def page_url(listen: Listen, make_app: MakeApp, page_worker: Worker) -> str:
-    """Return the URL of the page of an application with that worker."""
+    """Return the URL of the page of an application that `page_worker` serves."""
     return f"{listen(make_app())}/"
