@@ -51,9 +51,10 @@ def _none(job_id: str) -> LongJobStatus:
     raise UnknownJob(job_id)
 
 
-def upload(api: FlaskClient, name: str = "news.csv", data: bytes = CONTENT, **options: Any) -> Any:
-    """Upload a file to embed."""
-    return api.post("/v1/bulk", query_string={"name": name}, data=data, **options)
+def upload(api: FlaskClient, name: str = "news.csv", data: bytes = CONTENT, key: str = "", **options: Any) -> Any:
+    """Upload a file to embed, with an idempotency key if one is given."""
+    headers = {"Idempotency-Key": key} if key else {}
+    return api.post("/v1/bulk", query_string={"name": name}, data=data, headers=headers, **options)
 
 
 class TestUpload:
@@ -102,12 +103,12 @@ class TestUpload:
     def test_after_a_day_an_idempotency_key_makes_a_new_job(
         self, api: FlaskClient, jobs: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        first = submitted(upload(api, headers={"Idempotency-Key": "a"}))
+        first = submitted(upload(api, key="a"))
         clock = time.time()
         monkeypatch.setattr(time, "time", lambda: clock + 86_300.0)
-        assert submitted(upload(api, headers={"Idempotency-Key": "a"})) == first
+        assert submitted(upload(api, key="a")) == first
         monkeypatch.setattr(time, "time", lambda: clock + 86_500.0)
-        assert submitted(upload(api, headers={"Idempotency-Key": "a"})) != first
+        assert submitted(upload(api, key="a")) != first
 
     @pytest.mark.parametrize("is_put", [True, False])
     def test_an_upload_is_kept_if_redis_may_have_its_job(
@@ -123,11 +124,11 @@ class TestUpload:
 
         with monkeypatch.context() as patch:
             patch.setattr(long_jobs, "submit", submit_without_answer)
-            refused = upload(app.test_client(), headers={"Idempotency-Key": "a"})
+            refused = upload(app.test_client(), key="a")
         assert error_of(refused, 503)[0] == "unavailable"
         (place,) = jobs.glob("*/news.csv")
         before = place.stat().st_ino
-        again = submitted(upload(app.test_client(), headers={"Idempotency-Key": "a"}))
+        again = submitted(upload(app.test_client(), key="a"))
         assert place.read_bytes() == CONTENT
         assert (place.stat().st_ino == before) == is_put
         assert [f"/v1/jobs/{job.id}" for job in long_jobs.list()] == [again]
@@ -145,9 +146,9 @@ class TestUpload:
         assert list(jobs.iterdir()) == []
 
     def test_a_job_that_redis_has_lost_is_put_again_by_a_repetition(self, api: FlaskClient, rq: Rq) -> None:
-        first = submitted(upload(api, headers={"Idempotency-Key": "a"}))
+        first = submitted(upload(api, key="a"))
         rq.clear()
-        assert submitted(upload(api, headers={"Idempotency-Key": "a"})) == first
+        assert submitted(upload(api, key="a")) == first
         assert api.get(first).get_json()["status"] == "queued"
 
     def test_a_repetition_while_the_first_is_under_way_is_told_to_wait(
@@ -155,9 +156,9 @@ class TestUpload:
     ) -> None:
         app = make_app()
         with app.extensions["shoal"].uploads.new("127.0.0.1", "a"):
-            refused = upload(app.test_client(), headers={"Idempotency-Key": "a"})
+            refused = upload(app.test_client(), key="a")
             assert error_of(refused, 429)[0] == "overloaded"
-        submitted(upload(app.test_client(), headers={"Idempotency-Key": "a"}))
+        submitted(upload(app.test_client(), key="a"))
 
 
 class TestDelete:
@@ -171,7 +172,7 @@ class TestDelete:
     @pytest.fixture
     def place(self, app: Flask, rq: Rq, jobs: Path) -> str:
         """Return the path of a job with an idempotency key. Its folder has a result of over half of the space."""
-        place = submitted(upload(app.test_client(), headers={"Idempotency-Key": "a"}))
+        place = submitted(upload(app.test_client(), key="a"))
         rq.set(place.rpartition("/")[2], status="finished")
         (folder,) = jobs.iterdir()
         (folder / "vectors").mkdir()
@@ -185,13 +186,13 @@ class TestDelete:
 
         def delete(job_id: str) -> None:
             LongJobs.delete(long_jobs, job_id)
-            again = upload(app.test_client(), headers={"Idempotency-Key": "a"})
+            again = upload(app.test_client(), key="a")
             assert "one that deletes its job" in error_of(again, 429)[1]
 
         monkeypatch.setattr(long_jobs, "delete", delete)
         assert api.delete(place).get_json()["status"] == "deleted"
         assert list(jobs.iterdir()) == []
-        again = submitted(upload(api, headers={"Idempotency-Key": "a"}))
+        again = submitted(upload(api, key="a"))
         assert again != place
         assert (jobs.parents[1] / api.get(again).get_json()["arguments"]["source"]).read_bytes() == CONTENT
 
@@ -205,7 +206,7 @@ class TestDelete:
         assert error_of(app.test_client().delete(place), 409)[0] == "job_not_ended"
         (folder,) = jobs.iterdir()
         assert sorted(path.name for path in folder.iterdir()) == [".job", "news.csv", "vectors"]
-        assert upload(app.test_client(), headers={"Idempotency-Key": "a"}).headers["Location"] == place
+        assert upload(app.test_client(), key="a").headers["Location"] == place
 
     def test_a_folder_that_cannot_be_removed_is_reported_and_removed_later(
         self, app: Flask, place: str, jobs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
